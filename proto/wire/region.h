@@ -1,0 +1,184 @@
+// The region: memory shared between one guest and its host, through which every CUDA call passes.
+//
+// WHAT. A region (a memfd on one host, an ivshmem BAR in a VM, a mirrored buffer over TCP) holds a
+// directory and equal channels. A guest CUDA process claims one channel; the host serves it with
+// one worker. All numbers are little-endian; offsets are bytes from the start of the region.
+//
+// LAYOUT (page split: no page is written by both sides, but for the guest's touches, see below)
+//     page 0   GuestDirectory   written by the guest: magic, version, channel count, claims
+//     page 1   HostDirectory    written by the host: which claim is served, or why not
+//     then channels, each:
+//         GuestWords   1 page   guest-owned
+//         HostWords    1 page   host-owned; every word monotonic, rewritten by a target at takeover
+//         ReplyPage    1 page a lane, host-owned
+//         ring         guest-owned command records (ring.h)
+//         bulk         host-owned bytes of copies to the guest; the guest names the extent
+//         pinned pool  mapped by both sides at kPinnedBase; the application's page-locked memory
+//
+// ORDER. A side publishes with a release store of the last word it writes; the other side polls it
+// with acquire loads. Waiting: spin, then futex where both sides share a kernel, else short sleeps.
+//
+// FAILURE. The host treats all guest-owned bytes as hostile: copy, then check, then use. A worker
+// that dies leaves HostWords.worker_state behind (written by gantryd); the guest turns it into a
+// CUDA error. A channel is reused under a new generation, whose positions start at
+// generation << kGenerationShift, so stale records and replies can never match.
+//
+// MIGRATION. QEMU's dirty log does not see host writes. While HostWords.announce is odd, the guest
+// consumes a reply only after it has written to every page that the host wrote for it (a touch) and
+// a kConfirm command has made a round trip: the confirm's answer can only be fresh if the touched
+// pages were copied after the host wrote them, or if the target has published the answers again.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace gantry::wire {
+
+inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
+inline constexpr std::uint32_t kWireVersion = 1;           // Both sides must agree exactly.
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
+inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
+inline constexpr std::uint32_t kMaxChannels = 64;
+inline constexpr std::uint32_t kGenerationShift = 44;      // 16 TiB of commands a generation.
+
+/// Arena of device memory and, above it, pinned host memory: the same addresses in guest and worker.
+inline constexpr std::uint64_t kArenaBase = 0x3000'0000'0000;
+inline constexpr std::uint64_t kArenaBytes = 0x0100'0000'0000;  // 1 TiB
+inline constexpr std::uint64_t kPinnedBase = 0x3800'0000'0000;
+
+enum class ClaimState : std::uint32_t { kFree = 0, kClaiming = 1, kOpen = 2, kClosing = 3 };
+
+struct ChannelClaim {
+    std::atomic<ClaimState> state;
+    std::uint32_t guest_pid;
+    std::uint64_t generation;  ///< Counts claims of this channel; the first is 1.
+};
+
+struct alignas(kPageBytes) GuestDirectory {
+    std::atomic<std::uint32_t> magic;  ///< Published last by the initialising side.
+    std::uint32_t wire_version;
+    std::uint64_t region_bytes;
+    std::uint32_t channel_count;
+    std::uint32_t reserved;
+    ChannelClaim claims[kMaxChannels];
+};
+
+enum class ServeState : std::uint32_t { kNone = 0, kServing = 1, kRefused = 2, kClosed = 3 };
+
+struct HostChannel {
+    std::atomic<std::uint64_t> generation;  ///< Claim generation this entry speaks about.
+    std::atomic<ServeState> state;
+    std::uint32_t refusal;  ///< CUresult for the application when refused.
+};
+
+struct alignas(kPageBytes) HostDirectory {
+    HostChannel channels[kMaxChannels];
+    char refusal_text[1024];  ///< Reason of the newest refusal, NUL-terminated.
+};
+
+struct alignas(kPageBytes) GuestWords {
+    /// Set by a guest thread about to sleep for its lane's reply (futex transports).
+    std::atomic<std::uint32_t> lane_waiting[kLaneCount];
+    std::atomic<std::uint32_t> doorbell;        ///< Counted up to wake a sleeping worker.
+    std::atomic<std::uint32_t> ring_waiting;    ///< A producer sleeps for ring space.
+    std::atomic<std::uint32_t> announce_seen;   ///< Last HostWords.announce the guest acted on.
+};
+
+enum class WorkerState : std::uint32_t {
+    kNone = 0,
+    kRunning = 1,
+    kDead = 2,      ///< The worker ended; calls get CUDA_ERROR_UNKNOWN or the sticky error.
+    kDisowned = 3,  ///< The session was granted to another host; this guest must not run on.
+};
+
+struct alignas(kPageBytes) HostWords {
+    std::atomic<std::uint64_t> head;            ///< Ring bytes before it may be reused.
+    std::atomic<std::uint64_t> epoch;           ///< Owner's epoch, grows at every grant.
+    std::atomic<std::uint32_t> announce;        ///< Odd while a migration is announced.
+    std::atomic<std::uint32_t> consumer_sleeps; ///< The worker wants the doorbell rung.
+    std::atomic<std::uint32_t> sticky_error;    ///< CUresult that poisons the context, 0 if none.
+    std::atomic<WorkerState> worker_state;
+    std::atomic<std::uint64_t> confirm_seq[kLaneCount];  ///< Last kConfirm answered, by lane.
+};
+
+inline constexpr std::size_t kReplyInlineBytes = kPageBytes - 64;
+
+/// Answer to a lane's synchronous command. Host writes `seq` last (release).
+struct alignas(kPageBytes) ReplyPage {
+    std::atomic<std::uint64_t> seq;  ///< Position of the command answered, plus 1.
+    std::uint32_t status;            ///< CUresult.
+    std::uint32_t flags;             ///< ReplyFlag bits.
+    std::uint32_t payload_bytes;     ///< Bytes used of payload.
+    std::uint32_t reserved;
+    std::uint64_t bulk_offset;       ///< Extent in the channel's bulk area that was written.
+    std::uint64_t bulk_bytes;
+    std::byte pad[24];
+    std::byte payload[kReplyInlineBytes];
+};
+
+enum ReplyFlag : std::uint32_t {
+    kReplyOutputPending = 1u << 0,  ///< Device printf/assert text waits: fetch with kDrainOutput.
+};
+
+static_assert(sizeof(GuestDirectory) == kPageBytes);
+static_assert(sizeof(HostDirectory) == kPageBytes);
+static_assert(sizeof(GuestWords) == kPageBytes);
+static_assert(sizeof(HostWords) == kPageBytes);
+static_assert(sizeof(ReplyPage) == kPageBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// Where the parts of a channel lie. Computed by both sides from the same two numbers.
+struct ChannelLayout {
+    std::uint64_t channel_offset;
+    std::uint64_t guest_words;
+    std::uint64_t host_words;
+    std::uint64_t replies;
+    std::uint64_t ring;
+    std::uint64_t ring_bytes;    ///< Power of two.
+    std::uint64_t bulk;
+    std::uint64_t bulk_bytes;    ///< Power of two.
+    std::uint64_t pinned;        ///< 2 MiB-aligned when the region allows it.
+    std::uint64_t pinned_bytes;
+    std::uint64_t end;
+};
+
+inline constexpr std::uint64_t kMinChannelBytes = 4ull << 20;
+
+/// Computes channel `index` of a region. Returns false when the numbers do not fit (hostile or
+/// misconfigured: region too small, too many channels, index out of range).
+constexpr bool compute_layout(std::uint64_t region_bytes, std::uint32_t channel_count,
+                              std::uint32_t index, ChannelLayout* out) {
+    if (channel_count == 0 || channel_count > kMaxChannels || index >= channel_count) {
+        return false;
+    }
+    if (region_bytes <= 2 * kPageBytes) {
+        return false;
+    }
+    const std::uint64_t slice =
+        (region_bytes - 2 * kPageBytes) / channel_count / kPageBytes * kPageBytes;
+    if (slice < kMinChannelBytes) {
+        return false;
+    }
+    std::uint64_t part = 1ull << 20;  // Ring and bulk: an eighth of the slice each, 1 to 16 MiB.
+    while (part * 2 <= slice / 8 && part < (16ull << 20)) {
+        part *= 2;
+    }
+    ChannelLayout layout{};
+    layout.channel_offset = 2 * kPageBytes + slice * index;
+    layout.guest_words = layout.channel_offset;
+    layout.host_words = layout.guest_words + kPageBytes;
+    layout.replies = layout.host_words + kPageBytes;
+    layout.ring = layout.replies + kLaneCount * kPageBytes;
+    layout.ring_bytes = part;
+    layout.bulk = layout.ring + part;
+    layout.bulk_bytes = part;
+    layout.pinned = layout.bulk + part;
+    layout.end = layout.channel_offset + slice;
+    layout.pinned_bytes = layout.end - layout.pinned;
+    *out = layout;
+    return true;
+}
+
+}  // namespace gantry::wire

@@ -1,0 +1,162 @@
+#include "proto/wire/ring.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace gantry::wire {
+namespace {
+
+constexpr std::uint64_t kRingBytes = 1 << 16;
+
+struct Fixture {
+    Fixture(std::uint64_t start = 0) : memory(new (std::align_val_t{64}) std::byte[kRingBytes]) {
+        std::memset(memory, 0, kRingBytes);
+        head.store(start);
+        producer.attach(memory, kRingBytes, &head, start);
+        consumer.attach(memory, kRingBytes, start);
+    }
+    ~Fixture() { ::operator delete[](memory, std::align_val_t{64}); }
+    std::byte* memory;
+    std::atomic<std::uint64_t> head{0};
+    RingProducer producer;
+    RingConsumer consumer;
+};
+
+TEST(Layout, FitsAndNeverOverlaps) {
+    for (std::uint64_t mib : {8ull, 64ull, 256ull, 4096ull}) {
+        for (std::uint32_t count : {1u, 2u, 7u}) {
+            std::uint64_t previous_end = 2 * kPageBytes;
+            for (std::uint32_t index = 0; index < count; ++index) {
+                ChannelLayout layout{};
+                if (!compute_layout(mib << 20, count, index, &layout)) {
+                    EXPECT_LT((mib << 20) / count, kMinChannelBytes + (1u << 20));
+                    continue;
+                }
+                EXPECT_GE(layout.channel_offset, previous_end);
+                EXPECT_LE(layout.end, mib << 20);
+                EXPECT_GT(layout.end, layout.pinned);
+                EXPECT_EQ(layout.ring_bytes & (layout.ring_bytes - 1), 0u);
+                previous_end = layout.end;
+            }
+        }
+    }
+}
+
+TEST(Layout, RefusesWhatDoesNotFit) {
+    ChannelLayout layout{};
+    EXPECT_FALSE(compute_layout(0, 1, 0, &layout));
+    EXPECT_FALSE(compute_layout(1 << 20, 1, 0, &layout));
+    EXPECT_FALSE(compute_layout(64 << 20, 0, 0, &layout));
+    EXPECT_FALSE(compute_layout(64 << 20, 2, 2, &layout));
+    EXPECT_FALSE(compute_layout(~0ull, kMaxChannels + 1, 0, &layout));
+}
+
+TEST(Ring, CarriesRecordsAcrossTheEndInOrder) {
+    Fixture f(7ull << kGenerationShift);
+    CommandView view;
+    const char* reason = nullptr;
+    for (std::uint32_t i = 0; i < 10'000; ++i) {
+        const std::uint32_t trailing = (i * 37) % 3000;
+        RingRecord record;
+        ASSERT_TRUE(f.producer.try_reserve(100, 3, 4, trailing, &record));
+        std::memcpy(record.args(), &i, 4);
+        std::memset(record.trailing(), static_cast<int>(i & 0xff), trailing);
+        EXPECT_EQ(f.consumer.peek(&view, &reason), PeekStatus::kEmpty);
+        record.publish();
+        ASSERT_EQ(f.consumer.peek(&view, &reason), PeekStatus::kReady);
+        EXPECT_EQ(view.trailing_bytes, trailing);
+        std::uint32_t got = 0;
+        std::memcpy(&got, view.args, 4);
+        EXPECT_EQ(got, i);
+        if (trailing != 0) {
+            EXPECT_EQ(view.trailing[trailing - 1], static_cast<std::byte>(i & 0xff));
+        }
+        f.consumer.advance(view);
+        f.head.store(f.consumer.next());
+    }
+}
+
+TEST(Ring, RefusesToOverrunTheConsumer) {
+    Fixture f;
+    RingRecord record;
+    int reserved = 0;
+    while (f.producer.try_reserve(100, 0, 8, 1000, &record)) {
+        record.publish();
+        ++reserved;
+    }
+    EXPECT_EQ(static_cast<std::uint64_t>(reserved), kRingBytes / record_bytes(8, 1000));
+    CommandView view;
+    const char* reason = nullptr;
+    ASSERT_EQ(f.consumer.peek(&view, &reason), PeekStatus::kReady);
+    f.consumer.advance(view);
+    EXPECT_FALSE(f.producer.try_reserve(100, 0, 8, 1000, &record));
+    f.head.store(f.consumer.next());
+    EXPECT_TRUE(f.producer.try_reserve(100, 0, 8, 1000, &record));
+}
+
+TEST(Ring, MalformedHeadersAreNamedNotFollowed) {
+    struct Case {
+        std::uint32_t bytes, args, trailing;
+        std::uint16_t lane;
+    };
+    const Case cases[] = {{0, 0, 0, 0},          {63, 0, 0, 0},      {1u << 20, 0, 0, 0},
+                          {64, 4096, 0, 0},      {64, 8, ~0u, 0},    {64, ~0u, 8, 0},
+                          {64, 8, 8, kLaneCount}, {kRingBytes, 8, 8, 0}};
+    for (const Case& c : cases) {
+        Fixture f;
+        auto* header = reinterpret_cast<CommandHeader*>(f.memory);
+        header->bytes = c.bytes;
+        header->args_bytes = c.args;
+        header->trailing_bytes = c.trailing;
+        header->lane = c.lane;
+        header->op = 100;
+        header->publish.store(1);
+        CommandView view;
+        const char* reason = nullptr;
+        EXPECT_EQ(f.consumer.peek(&view, &reason), PeekStatus::kMalformed);
+        EXPECT_NE(reason, nullptr);
+    }
+}
+
+TEST(Ring, ManyProducersKeepEachThreadsOrder) {
+    Fixture f;
+    constexpr std::uint32_t kThreads = 4;
+    constexpr std::uint32_t kEach = 20'000;
+    std::vector<std::jthread> threads;
+    for (std::uint32_t t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&f, t] {
+            for (std::uint32_t i = 0; i < kEach; ++i) {
+                RingRecord record;
+                while (!f.producer.try_reserve(100, static_cast<std::uint16_t>(t), 4, i % 200,
+                                               &record)) {
+                    std::this_thread::yield();
+                }
+                std::memcpy(record.args(), &i, 4);
+                record.publish();
+            }
+        });
+    }
+    std::uint32_t next[kThreads] = {};
+    for (std::uint32_t seen = 0; seen < kThreads * kEach;) {
+        CommandView view;
+        const char* reason = nullptr;
+        const PeekStatus status = f.consumer.peek(&view, &reason);
+        ASSERT_NE(status, PeekStatus::kMalformed) << reason;
+        if (status == PeekStatus::kEmpty) {
+            std::this_thread::yield();
+            continue;
+        }
+        std::uint32_t got = 0;
+        std::memcpy(&got, view.args, 4);
+        ASSERT_EQ(got, next[view.lane]++);
+        f.consumer.advance(view);
+        f.head.store(f.consumer.next(), std::memory_order_release);
+        ++seen;
+    }
+}
+
+}  // namespace
+}  // namespace gantry::wire
