@@ -1,0 +1,172 @@
+// What the two state machines share: time, libvirt hints, durable records, actions, settings.
+//
+// Both machines are pure: step(event, now) returns actions in order; no clocks, sockets, threads or
+// files. The driver (gantryd, or the simulator) carries actions out in order and feeds their
+// outcomes back as events. It may do slow actions in the background; it must not reorder persisting
+// against what follows it: the machine itself waits for the durable event before it goes on.
+// One thread at a time per machine.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migration/engine/messages.h"
+#include "migration/engine/state.h"
+
+namespace gantry::engine {
+
+/// Time since an arbitrary start of the driver's steady clock. It never goes back within one life of
+/// a machine.
+using TimePoint = std::chrono::microseconds;
+using Duration = std::chrono::microseconds;
+
+/// What libvirt says about the domain on this host, asked for by kQueryDomain.
+enum class DomainState : std::uint32_t {
+    kUnknown = 1,  ///< libvirt does not answer: decides nothing.
+    kRunning = 2,
+    kPaused = 3,
+    kAbsent = 4,  ///< Not defined, or shut off: no QEMU process of it here.
+};
+enum class JobState : std::uint32_t {
+    kUnknown = 1,
+    kNone = 2,
+    kOutgoing = 3,  ///< A migration away from this host is under way.
+    kIncoming = 4,
+};
+struct DomainReport {
+    DomainState domain = DomainState::kUnknown;
+    JobState job = JobState::kUnknown;
+};
+
+/// Durable, one per session and host. The only fact that survives a host: written with write to a
+/// temporary file, fsync, rename, fsync of the folder.
+struct DurableRecord {
+    Epoch epoch;                    ///< The newest epoch that this host owns or owned.
+    bool granted = false;           ///< epoch + 1 was given away, once, for ever:
+    MigrationId granted_migration;  ///< ... to this migration.
+    FreezeToken granted_token;
+    friend bool operator==(const DurableRecord&, const DurableRecord&) = default;
+};
+
+enum class Phase : std::uint32_t {
+    kIdle = 1,
+    kPreflight = 2,
+    kPrecopy = 3,
+    kSwitchover = 4,
+    kCommit = 5,
+    kDone = 6,
+    kFailed = 7,
+};
+
+/// For people and metrics. percent never runs backwards within one migration.
+struct Progress {
+    Phase phase = Phase::kIdle;
+    double percent = 0.0;
+    std::uint64_t round = 0;
+    std::uint64_t bytes_total = 0;      ///< Resident bytes of the session.
+    std::uint64_t bytes_sent = 0;       ///< Content bytes put on the link so far.
+    std::uint64_t bytes_remaining = 0;  ///< Known to differ at the last scan.
+    double link_bytes_per_second = 0.0;
+    Duration downtime_estimate{};
+    Duration downtime{};  ///< From freeze until thaw or grant, once known.
+};
+
+enum class AlertKind : std::uint32_t {
+    kSplitBrain = 1,        ///< The guest runs at the source after the grant: it gets hard errors.
+    kAwaitingPeer = 2,      ///< Frozen or complete, and the other side is silent.
+    kAwaitingOperator = 3,  ///< Needs a person: fence and confirm, or discard.
+    kStateLost = 4,         ///< A worker died and took state with it.
+    kJobHangs = 5,          ///< libvirt's job goes on, but the target's gantryd is gone.
+};
+
+enum class ActionKind : std::uint32_t {
+    // both
+    kSend = 1,            ///< message
+    kQueryDomain = 2,     ///< answer: event kDomain
+    kAlert = 3,           ///< alert, error
+    kReportProgress = 4,  ///< progress
+    kFinished = 5,        ///< outcome: the migration is over on this side
+    // source
+    kDescribe = 10,      ///< answer: kDescribed or kDescribeFailed
+    kBeginPrecopy = 11,  ///< seed; answer: kPrecopyBegun or kRoundFailed
+    kSendRound = 12,     ///< round: send graphs, scan, send what changed; answer: kRoundSent/kRoundFailed
+    kResendRound = 13,   ///< round: as kSendRound, but first mark what was not acknowledged as unsent
+    kFreeze = 14,        ///< token, deadline; answer: kFrozen or kFreezeFailed
+    kSendComplete = 15,  ///< token, round: final parts as MsgComplete; answer: kCompleteSent/kRoundFailed
+    kPersistGrant = 16,  ///< record; answer: kGrantDurable, or kGrantWriteFailed (see there)
+    kFence = 17,         ///< StateSource::fence
+    kThaw = 18,          ///< StateSource::thaw; answer: kThawed
+    kEndPrecopy = 19,
+    kRelease = 20,       ///< answer: kReleased
+    kAbortJob = 21,      ///< virDomainAbortJob, if the settings allow it
+    // target
+    kReserve = 30,       ///< needs; answer: kReserved or kReserveFailed
+    kAdmit = 31,         ///< let the hook end with success
+    kRefuseAdmission = 32,  ///< let the hook end with 1 and error.text on stderr
+    kApplyComplete = 33,    ///< parts: apply_final, digests, mark_complete; answer: kApplied/kApplyFailed
+    kPersistOwned = 34,     ///< record; answer: kOwnedDurable
+    kActivate = 35,         ///< epoch; answer: kActivated or kActivateFailed
+    kDiscard = 36,          ///< StateSink::discard
+};
+
+enum class Outcome : std::uint32_t {
+    kNone = 0,
+    kMoved = 1,       ///< The other side owns the session (source), or this one does (target).
+    kRolledBack = 2,  ///< The source goes on as before.
+    kRefused = 3,     ///< Preflight said no.
+    kLost = 4,        ///< The workers died: nothing left to own here.
+};
+
+struct Action {
+    ActionKind kind = ActionKind::kSend;
+    std::optional<Message> message;
+    FreezeToken token;
+    std::uint64_t round = 0;
+    Seed seed;
+    Epoch epoch;
+    Duration deadline{};
+    std::optional<DurableRecord> record;
+    std::optional<SessionNeeds> needs;
+    std::vector<FinalPart> parts;
+    std::optional<Progress> progress;
+    AlertKind alert = AlertKind::kAwaitingPeer;
+    Error error;  ///< Alerts, refusals and failed outcomes.
+    Outcome outcome = Outcome::kNone;
+};
+
+using Actions = std::vector<Action>;
+
+[[nodiscard]] const char* to_string(ActionKind kind);
+[[nodiscard]] const char* to_string(Phase phase);
+[[nodiscard]] const char* to_string(Outcome outcome);
+
+/// Limits and deadlines. Each is there so that no state lasts for ever.
+struct Settings {
+    Duration downtime_target{300'000};
+    std::uint32_t rounds_max = 30;
+    Duration retry{250'000};               ///< First repeat of an unanswered message; doubles ...
+    Duration retry_max{4'000'000};         ///< ... up to this.
+    Duration heartbeat{2'000'000};
+    Duration describe_deadline{10'000'000};
+    Duration reservation_ttl{30'000'000};  ///< Target: silence of the source before the guest is here.
+    Duration hook_wait_max{25'000'000};    ///< Target: admit at the latest after this.
+    Duration arrival_deadline{600'000'000};  ///< Admitted, and no guest came.
+    Duration round_deadline{120'000'000};  ///< One round without any acknowledgement.
+    Duration idle_round_interval{500'000}; ///< Converged, waiting for the pause: scan again after this.
+    Duration job_poll{2'000'000};          ///< Source asks libvirt whether the job still runs.
+    Duration job_absent_grace{6'000'000};  ///< No outgoing job for so long: roll back.
+    Duration freeze_deadline{5'000'000};
+    Duration peer_silence{30'000'000};     ///< Before an alert, and before kAbortJob.
+    Duration switchover_deadline{60'000'000};  ///< Frozen and not granted: alert, ask libvirt.
+    Duration operator_deadline{600'000'000};   ///< Then rest in kAwaitOperator.
+    std::uint32_t round_failures_max = 8;
+    std::uint32_t verify_failures_max = 3;
+    bool may_abort_job = true;
+    /// ivshmem: activation must wait until guest memory is complete (RESUMED_MIGRATED).
+    bool activate_needs_guest_memory = true;
+};
+
+}  // namespace gantry::engine
