@@ -38,7 +38,8 @@ struct CommandHeader {
     std::uint32_t flags;                 ///< CommandFlag bits.
     std::uint32_t args_bytes;            ///< Fixed arguments; trailing bytes start 8-aligned after.
     std::uint32_t trailing_bytes;
-    std::uint32_t reserved;
+    std::uint16_t bulk_page;             ///< First page of the bulk extent offered for the answer.
+    std::uint16_t bulk_pages;            ///< Its length; 0: none offered.
 };
 static_assert(sizeof(CommandHeader) == 40);
 
@@ -115,7 +116,8 @@ private:
         header->flags = 0;
         header->args_bytes = args_bytes;
         header->trailing_bytes = trailing_bytes;
-        header->reserved = 0;
+        header->bulk_page = 0;
+        header->bulk_pages = 0;
         return RingRecord{header, position};
     }
 
@@ -135,6 +137,8 @@ struct CommandView {
     std::uint32_t flags = 0;
     std::uint32_t args_bytes = 0;
     std::uint32_t trailing_bytes = 0;
+    std::uint32_t bulk_page = 0;
+    std::uint32_t bulk_pages = 0;
     const std::byte* args = nullptr;      ///< In shared memory: copy before use.
     const std::byte* trailing = nullptr;  ///< In shared memory: copy, or treat as mere data.
 };
@@ -166,6 +170,8 @@ public:
             view->flags = read_once(header->flags);
             view->args_bytes = read_once(header->args_bytes);
             view->trailing_bytes = read_once(header->trailing_bytes);
+            view->bulk_page = read_once(header->bulk_page);
+            view->bulk_pages = read_once(header->bulk_pages);
             *reason = check(*view);
             if (*reason != nullptr) {
                 return PeekStatus::kMalformed;

@@ -1,0 +1,348 @@
+// Payloads of the CUDA calls whose marshalling is written by hand on both sides: those that carry
+// names, images, packed kernel arguments, callbacks, or structures with handles inside. Every other
+// forwarded call has a generated structure (gen/wire_structs.h).
+//
+// WHAT. One structure per payload; the comment names the cuda::Op that carries it, then what trails
+// it, then the answer. "post" has no answer, "call" has one.
+// HANDLES. A handle is what the guest holds (handle_bits.h): the worker looks it up by its whole
+// value. New handles are named by the guest in the call that makes the object.
+// STREAMS. 0 and 1 are the legacy stream, 2 the calling lane's per-thread stream; other values are
+// stream handles. Calls of the per-thread API arrive with 0 already turned into 2.
+// ANSWERS. The fixed reply structure, padded to 8 bytes, then the reply's trailing bytes. When both
+// fit in ReplyPage::payload they are all there; else the structure is inline and the trailing bytes
+// are in the bulk extent that the command's header offers (CommandHeader::bulk_page, bulk_pages).
+// If they fit in neither, the reply's `trailing_bytes` tells how many there are and nothing trails.
+// HOSTILE. All of it comes from the guest: sizes, counts and offsets are checked before use.
+#pragma once
+
+#include <cstdint>
+
+namespace gantry::cuda::wire_hand {
+
+// ---- contexts -----------------------------------------------------------------------------------
+
+/// cuDevicePrimaryCtxRetain, call -> status. Sent at the first retain only (the guest counts).
+/// cuCtxCreate (any version), call -> status. The context handle is named by the guest.
+struct ContextCall {
+    std::uint64_t context;
+    std::uint32_t device;
+    std::uint32_t flags;
+};
+
+/// cuDevicePrimaryCtxRelease (last one), cuDevicePrimaryCtxReset, cuCtxDestroy: call -> status.
+struct ContextEndCall {
+    std::uint64_t context;
+    std::uint32_t device;
+    std::uint32_t reserved;
+};
+
+// ---- images, modules, libraries -----------------------------------------------------------------
+
+enum class ImageKind : std::uint32_t {
+    kInvalid = 0,
+    kFatbin = 1,  ///< Starts with the 16-byte fatbin header.
+    kElf = 2,
+    kPtx = 3,     ///< Text; a NUL is the last staged byte.
+};
+
+/// A part of a staged image. Part 0 is what the driver loads; for a prelinked (-rdc) wrapper the
+/// parts after it are its relocatable inputs, for a backend that links PTX itself.
+struct ImagePart {
+    std::uint64_t offset;  ///< In the staged image, 8-aligned.
+    std::uint64_t bytes;
+    ImageKind kind;
+    std::uint32_t reserved;
+};
+
+inline constexpr std::uint32_t kMaxImageParts = 4096;
+
+/// A JIT or library option without a buffer (buffers and outputs stay in the guest).
+struct ImageOption {
+    std::uint32_t option;  ///< CUjit_option, or CUlibraryOption in LoadCall's second list.
+    std::uint32_t reserved;
+    std::uint64_t value;
+};
+
+/// cuModuleLoadDataEx (all cuModuleLoad* forms), cuLibraryLoadData: call -> LoadReply.
+/// Trailing: ImagePart[part_count], ImageOption[jit_option_count + library_option_count].
+struct LoadCall {
+    std::uint64_t handle;    ///< New module or library.
+    std::uint64_t image_id;  ///< Staged by kStageImage before; the load consumes it.
+    std::uint64_t image_bytes;
+    std::uint32_t part_count;
+    std::uint32_t jit_option_count;
+    std::uint32_t library_option_count;
+    std::uint32_t info_log_bytes;   ///< The application's buffer sizes, 0 for none.
+    std::uint32_t error_log_bytes;
+    std::uint32_t reserved;
+};
+
+/// Trailing: the info log, then the error log (no NULs).
+struct LoadReply {
+    std::uint32_t trailing_bytes;
+    std::uint32_t info_log_bytes;
+    std::uint32_t error_log_bytes;
+    float wall_time_ms;
+};
+
+/// cuModuleGetFunction, cuLibraryGetKernel: call -> KernelReply. Trailing: name without NUL.
+/// cuModuleGetGlobal, cuLibraryGetGlobal, cuLibraryGetManaged, cuLibraryGetUnifiedFunction:
+/// call -> GlobalReply. cuModuleGetTexRef, cuModuleGetSurfRef: call -> status.
+struct NameCall {
+    std::uint64_t owner;       ///< Module or library.
+    std::uint64_t new_handle;  ///< Kernel, function, texref or surfref to be made; 0 for globals.
+};
+
+inline constexpr std::uint32_t kFunctionAttributeCount = 16;  ///< CUfunction_attribute 0..15.
+
+struct KernelParam {
+    std::uint32_t offset;
+    std::uint32_t bytes;
+};
+
+/// Trailing: KernelParam[param_count].
+struct KernelReply {
+    std::uint32_t trailing_bytes;
+    std::uint32_t param_count;
+    std::uint32_t param_bytes;     ///< Of the packed argument buffer: end of the last parameter.
+    std::uint32_t layout_known;    ///< 0: neither driver nor image gave the layout.
+    std::int32_t attributes[kFunctionAttributeCount];
+    std::uint32_t attribute_status[kFunctionAttributeCount];
+};
+
+struct GlobalReply {
+    std::uint64_t address;
+    std::uint64_t bytes;
+};
+
+/// cuModuleEnumerateFunctions, cuLibraryEnumerateKernels: call -> NamesReply.
+struct NamesCall {
+    std::uint64_t owner;
+    std::uint32_t first;  ///< Skip that many names.
+    std::uint32_t reserved;
+};
+
+/// Trailing: names[count], each ended by a NUL; as many as fit, the guest asks again from there.
+struct NamesReply {
+    std::uint32_t trailing_bytes;
+    std::uint32_t count;  ///< Names in this answer.
+    std::uint32_t total;  ///< Names there are.
+    std::uint32_t reserved;
+};
+
+/// cuKernelGetFunction, cuLibraryGetModule: call -> status. Gives the twin a handle; the guest asks
+/// once per pair.
+struct TwinCall {
+    std::uint64_t from;
+    std::uint64_t new_handle;
+};
+
+// ---- JIT linking --------------------------------------------------------------------------------
+
+/// cuLinkCreate: call -> status. Trailing: ImageOption[option_count].
+struct LinkCreateCall {
+    std::uint64_t link;
+    std::uint32_t option_count;
+    std::uint32_t info_log_bytes;
+    std::uint32_t error_log_bytes;
+    std::uint32_t reserved;
+};
+
+/// cuLinkAddData (files too: the guest reads them): call -> LinkReply.
+/// Trailing: name_bytes of name, padded to 8, then ImageOption[option_count].
+struct LinkAddCall {
+    std::uint64_t link;
+    std::uint64_t image_id;  ///< Staged before.
+    std::uint64_t image_bytes;
+    std::uint32_t input_type;  ///< CUjitInputType.
+    std::uint32_t name_bytes;
+    std::uint32_t option_count;
+    std::uint32_t reserved;
+};
+
+/// cuLinkComplete: call -> LinkReply with the cubin's bytes from `offset` in the bulk extent; the
+/// guest asks until it has cubin_bytes.
+struct LinkCompleteCall {
+    std::uint64_t link;
+    std::uint64_t offset;
+};
+
+/// Trailing of cuLinkAddData and of a failed cuLinkComplete: info log, then error log; of a
+/// successful cuLinkComplete: the cubin's bytes (then no logs).
+struct LinkReply {
+    std::uint32_t trailing_bytes;
+    std::uint32_t info_log_bytes;
+    std::uint32_t error_log_bytes;
+    float wall_time_ms;
+    std::uint64_t cubin_bytes;
+};
+
+// ---- launches -----------------------------------------------------------------------------------
+
+/// cuLaunchKernel, cuLaunchCooperativeKernel: post. Trailing: the packed arguments, laid out as
+/// KernelReply told (or as the application's `extra` buffer was).
+struct LaunchCall {
+    std::uint64_t kernel;  ///< Kernel or function handle.
+    std::uint64_t stream;
+    std::uint32_t grid[3];
+    std::uint32_t block[3];
+    std::uint32_t shared_bytes;
+    std::uint32_t param_bytes;
+};
+static_assert(sizeof(LaunchCall) == 48);
+
+/// As CUlaunchAttribute: id, then the 64-byte value. Events inside are guest handles.
+struct LaunchAttribute {
+    std::uint32_t id;
+    std::uint32_t reserved;
+    std::uint64_t value[8];
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+
+inline constexpr std::uint32_t kMaxLaunchAttributes = 32;
+
+/// cuLaunchKernelEx: post. Trailing: LaunchAttribute[attribute_count], then the packed arguments.
+struct LaunchExCall {
+    LaunchCall launch;
+    std::uint32_t attribute_count;
+    std::uint32_t reserved;
+};
+
+/// cuLaunchHostFunc: post (kHostFunction). cuStreamAddCallback: post (kStreamCallback).
+struct HostFunctionCall {
+    std::uint64_t stream;
+    std::uint64_t function;
+    std::uint64_t user_data;
+    std::uint32_t flags;
+    std::uint32_t kind;  ///< wire::CallbackKind.
+};
+
+/// cuOccupancyMaxPotentialClusterSize, cuOccupancyMaxActiveClusters: call -> OccupancyReply.
+/// Trailing as LaunchExCall without arguments.
+struct OccupancyReply {
+    std::int32_t value;
+    std::uint32_t reserved;
+};
+
+// ---- copies -------------------------------------------------------------------------------------
+
+/// Linear copies use the generated structures of cuMemcpyAsync (post) and cuMemcpy (call): both
+/// addresses are device or pinned-pool addresses. Pageable memory never reaches these: it travels
+/// by kWriteDevice and kReadDevice, or through a pinned extent that the guest owns for the copy.
+
+/// One end of a 2D or 3D copy.
+struct CopyEnd {
+    std::uint64_t x_bytes;
+    std::uint64_t y;
+    std::uint64_t z;
+    std::uint64_t lod;
+    std::uint64_t address;  ///< Device or pinned-pool address; 0 for an array.
+    std::uint64_t array;    ///< Array handle, or 0.
+    std::uint64_t pitch;
+    std::uint64_t height;
+};
+
+/// cuMemcpy3DAsync: post. cuMemcpy3D: call -> status. All 2D, 3D, array and peer forms end here.
+struct Copy3DCall {
+    CopyEnd source;
+    CopyEnd target;
+    std::uint64_t width_bytes;
+    std::uint64_t height;
+    std::uint64_t depth;
+    std::uint64_t stream;
+};
+
+// ---- textures and surfaces ----------------------------------------------------------------------
+
+/// cuTexObjectCreate, cuSurfObjectCreate: call -> ObjectReply. The object's 64-bit value is the
+/// driver's own, since kernels receive it. The three parts are the ABI's structures, byte for byte
+/// (CUDA_RESOURCE_DESC 144, CUDA_TEXTURE_DESC 104, CUDA_RESOURCE_VIEW_DESC 112), with guest handles
+/// where the ABI has handles.
+struct TexObjectCall {
+    std::uint8_t resource[144];
+    std::uint8_t texture[104];
+    std::uint8_t view[112];
+    std::uint32_t has_view;
+    std::uint32_t reserved;
+};
+
+struct ObjectReply {
+    std::uint64_t object;
+};
+
+// ---- graphs -------------------------------------------------------------------------------------
+
+/// cuGraphAddKernelNode, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: call ->
+/// status. Trailing: u64 dependencies[dependency_count], then the packed arguments.
+struct GraphKernelNodeCall {
+    std::uint64_t graph;  ///< Graph, or graph exec for the exec form, or 0.
+    std::uint64_t node;   ///< New node, or the one to change.
+    std::uint32_t dependency_count;
+    std::uint32_t reserved;
+    LaunchCall launch;    ///< stream is 0.
+};
+
+/// cuGraphAddMemcpyNode and its setters: call -> status. Trailing: u64 dependencies[].
+struct GraphCopyNodeCall {
+    std::uint64_t graph;
+    std::uint64_t node;
+    std::uint32_t dependency_count;
+    std::uint32_t reserved;
+    std::uint64_t context;
+    Copy3DCall copy;      ///< stream is 0.
+};
+
+/// cuGraphAddMemsetNode and its setters: call -> status. Trailing: u64 dependencies[].
+struct GraphMemsetNodeCall {
+    std::uint64_t graph;
+    std::uint64_t node;
+    std::uint32_t dependency_count;
+    std::uint32_t value;
+    std::uint64_t context;
+    std::uint64_t address;
+    std::uint64_t pitch;
+    std::uint64_t width;
+    std::uint64_t height;
+    std::uint32_t element_bytes;
+    std::uint32_t reserved;
+};
+
+/// cuGraphAddHostNode and its setters: call -> status. Trailing: u64 dependencies[].
+struct GraphHostNodeCall {
+    std::uint64_t graph;
+    std::uint64_t node;
+    std::uint32_t dependency_count;
+    std::uint32_t reserved;
+    std::uint64_t function;
+    std::uint64_t user_data;
+};
+
+/// cuGraphAddEmptyNode, cuGraphAddChildGraphNode, cuGraphAddEventRecordNode,
+/// cuGraphAddEventWaitNode: call -> status. Trailing: u64 dependencies[].
+struct GraphPlainNodeCall {
+    std::uint64_t graph;
+    std::uint64_t node;
+    std::uint32_t dependency_count;
+    std::uint32_t reserved;
+    std::uint64_t object;  ///< Child graph or event; 0 for the empty node.
+};
+
+/// cuGraphGetNodes, cuGraphGetRootNodes, cuGraphGetEdges, cuGraphNodeGetDependencies,
+/// cuGraphNodeGetDependentNodes: call -> GraphListReply. A node that a capture made has no guest
+/// handle yet: the worker names it from [first_new_handle, first_new_handle + new_handle_count).
+struct GraphListCall {
+    std::uint64_t graph;  ///< Or node.
+    std::uint64_t first_new_handle;
+    std::uint64_t new_handle_count;
+    std::uint64_t capacity;
+};
+
+/// Trailing: u64 nodes[count] (edges: from[count], then to[count]).
+struct GraphListReply {
+    std::uint32_t trailing_bytes;
+    std::uint32_t reserved;
+    std::uint64_t count;
+    std::uint64_t new_handles_used;
+};
+
+}  // namespace gantry::cuda::wire_hand
