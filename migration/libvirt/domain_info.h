@@ -1,0 +1,86 @@
+// What Gantry reads out of a libvirt domain's XML: is the VM ours, what does it need, who owns it.
+//
+// The XML comes from libvirt, and through the `migrate begin` hook from another host, so it is
+// treated as hostile: bounded in size, no DTD, no entities, no network, every value checked.
+// A VM without our metadata is none of our business: the result then has no `gpu`.
+//
+// The operator writes, once, in the domain XML:
+//     <metadata>
+//       <gantry:gpu xmlns:gantry='urn:gantry:vm:1'>
+//         <gantry:needs memory_mib='1024' cc_min='9.0'/>     cc_min may be left out
+//         <gantry:region shmem='gantry-g1'/>                 may be left out if there is one shmem
+//       </gantry:gpu>
+//     </metadata>
+//     <shmem name='gantry-g1' role='master'><model type='ivshmem-plain'/><size unit='M'>64</size>
+// gantryd stamps, live, an element of its own (libvirt keeps one element per namespace):
+//     <gantry_owner:owner xmlns:gantry_owner='urn:gantry:owner:1' daemon='10.77.0.1:7700'
+//                         session='...' epoch='3'/>
+// which reaches the target inside the `migrate begin` XML and tells it whom to ask.
+//
+// Thread-safe (no shared state). Cost: one parse, about 100 us.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+
+namespace gantry::libvirt {
+
+inline constexpr char kNeedsNamespace[] = "urn:gantry:vm:1";
+inline constexpr char kOwnerNamespace[] = "urn:gantry:owner:1";
+inline constexpr char kOwnerPrefix[] = "gantry_owner";
+inline constexpr std::size_t kMaxDomainXmlBytes = 4u << 20;
+inline constexpr std::uint64_t kMaxGpuMemoryMib = 1u << 24;       // 16 TiB.
+inline constexpr std::uint64_t kMaxRegionBytes = 64ull << 30;
+
+/// Stable reason ids of the errors of parse_domain_xml.
+namespace reason {
+inline constexpr char kXml[] = "vm.xml";                    ///< Not a domain XML we accept.
+inline constexpr char kMetadata[] = "vm.metadata";          ///< Our element is there and wrong.
+inline constexpr char kOwner[] = "vm.owner";                ///< The owner's element is wrong.
+inline constexpr char kRegion[] = "vm.region";              ///< No usable shared-memory device.
+}  // namespace reason
+
+/// The ivshmem device through which the guest reaches Gantry.
+struct RegionDevice {
+    std::string shmem_name;
+    std::string path;  ///< "/dev/shm/NAME", made by QEMU on either host.
+    std::uint64_t region_bytes = 0;
+};
+
+struct GpuNeeds {
+    std::uint64_t memory_mib = 0;  ///< Quota, enforced.
+    std::uint32_t cc_min_major = 0;  ///< 0.0: whatever the code allows.
+    std::uint32_t cc_min_minor = 0;
+    RegionDevice region;
+};
+
+/// Who answers for the session: the address of the gantryd that owns it.
+struct Owner {
+    std::string daemon;   ///< "ADDRESS:PORT" or "[IPV6]:PORT".
+    std::string session;  ///< The VM's session as that gantryd names it.
+    Epoch epoch;
+};
+
+struct DomainInfo {
+    std::string name;
+    std::string uuid;              ///< Lower case, with dashes.
+    std::optional<GpuNeeds> gpu;   ///< Absent: not ours.
+    std::optional<Owner> owner;
+};
+
+/// Reads a whole <domain>. Errors name the element, what is wrong with it and what to write instead.
+[[nodiscard]] Result<DomainInfo> parse_domain_xml(std::string_view xml);
+
+/// Reads our owner element alone, as virDomainGetMetadata returns it.
+[[nodiscard]] Result<Owner> parse_owner_xml(std::string_view xml);
+
+/// The element without namespace, as virDomainSetMetadata wants it. Values are escaped.
+[[nodiscard]] Result<std::string> owner_xml(const Owner& owner);
+
+}  // namespace gantry::libvirt

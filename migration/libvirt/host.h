@@ -1,0 +1,54 @@
+// Host: questions to and requests of the local libvirt, one call at a time.
+//
+// Thread-safe: several threads may call at once. Every call may block: libvirt answers nothing
+// about a VM while it holds that VM's lock (on a target from `prepare` until its QEMU is up), and a
+// dead libvirtd is noticed by keepalive after about 25 s. Never call from a Listener's callback,
+// from a hook, or from the thread that drives the engine.
+// Failure: a Result error with reason "libvirt.*"; the connection is opened again at the next call.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "migration/libvirt/domain_info.h"
+#include "migration/libvirt/events.h"
+#include "proto/base/result.h"
+
+namespace gantry::libvirt {
+
+inline constexpr char kDefaultUri[] = "qemu:///system";
+
+struct DomainReport {
+    DomainState state = DomainState::kUnknown;
+    JobStats job;
+};
+
+class Host {
+public:
+    explicit Host(std::string uri = kDefaultUri);
+    ~Host();
+    Host(const Host&) = delete;
+    Host& operator=(const Host&) = delete;
+
+    /// UUIDs of the running (or paused) domains.
+    [[nodiscard]] Result<std::vector<std::string>> active_domains();
+    /// The live XML, parsed. NotFound ("libvirt.no_domain") when there is no such domain.
+    [[nodiscard]] Result<DomainInfo> read_domain(const std::string& uuid);
+    /// State and current job. A domain that is not here is kAbsent with no job, not an error.
+    [[nodiscard]] Result<DomainReport> report(const std::string& uuid);
+    /// Stamps the owner into the live XML. libvirt refuses while a migration of the VM runs, so it
+    /// is done when a session opens and when a VM has arrived.
+    [[nodiscard]] Result<void> write_owner(const std::string& uuid, const Owner& owner);
+    [[nodiscard]] Result<void> clear_owner(const std::string& uuid);
+    /// As `virsh domjobabort`: ends an outgoing migration before its switchover.
+    [[nodiscard]] Result<void> abort_job(const std::string& uuid);
+    /// As `virsh destroy`: the last resort against a guest that runs on two hosts.
+    [[nodiscard]] Result<void> destroy(const std::string& uuid);
+
+private:
+    class Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gantry::libvirt
