@@ -1,0 +1,112 @@
+// Trap: the driver API itself: PTX text at the end of a page, contexts, both kinds of kernel handle,
+// error logs. Everything is fetched as a library would: by cudaGetDriverEntryPointByVersion.
+#include <cuda.h>
+#include <sys/mman.h>
+
+#include "program.h"
+
+template <typename Function>
+static Function entry(const char* name, unsigned version) {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    CHECK(cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &result));
+    EXPECT(function != nullptr);
+    return (Function)function;
+}
+#define ENTRY(name, version) auto name##_ = entry<decltype(&name)>(#name, version)
+
+static const char kText[] =
+    "\n        .version 7.0\n.target sm_75\n.address_size 64\n"
+    ".visible .global .align 4 .u32 cell = 11;\n"
+    ".visible .entry bump(.param .u64 where, .param .u32 by)\n{\n"
+    "  .reg .u64 %a; .reg .u32 %x, %y;\n"
+    "  ld.param.u64 %a, [where]; ld.param.u32 %y, [by];\n"
+    "  ld.global.u32 %x, [cell]; add.u32 %x, %x, %y; st.global.u32 [cell], %x;\n"
+    "  st.global.u32 [%a], %x; ret;\n}\n";
+
+int main() {
+    CHECK(cudaFree(nullptr));
+    ENTRY(cuModuleLoadData, 2000);
+    ENTRY(cuModuleLoadDataEx, 2010);
+    ENTRY(cuModuleGetFunction, 2000);
+    ENTRY(cuModuleGetGlobal, 3020);
+    ENTRY(cuModuleUnload, 2000);
+    ENTRY(cuLaunchKernel, 4000);
+    ENTRY(cuLibraryLoadData, 12000);
+    ENTRY(cuLibraryGetKernel, 12000);
+    ENTRY(cuKernelGetFunction, 12000);
+    ENTRY(cuCtxGetCurrent, 4000);
+    ENTRY(cuCtxPushCurrent, 4000);
+    ENTRY(cuCtxPopCurrent, 4000);
+
+    const size_t page = 4096;
+    char* pages = (char*)mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(pages != MAP_FAILED);
+    EXPECT(mprotect(pages + page, page, PROT_NONE) == 0);
+    char* text = pages + page - sizeof kText;
+    memcpy(text, kText, sizeof kText);
+
+    CUmodule module;
+    CUfunction function;
+    EXPECT_STATUS(cuModuleLoadData_(&module, text), CUDA_SUCCESS);
+    EXPECT_STATUS(cuModuleGetFunction_(&function, module, "bump"), CUDA_SUCCESS);
+    EXPECT_STATUS(cuModuleGetFunction_(&function, module, "no such kernel"), CUDA_ERROR_NOT_FOUND);
+    EXPECT_STATUS(cuModuleGetFunction_(&function, module, "bump"), CUDA_SUCCESS);
+    CUdeviceptr cell = 0;
+    size_t bytes = 0;
+    EXPECT_STATUS(cuModuleGetGlobal_(&cell, &bytes, module, "cell"), CUDA_SUCCESS);
+    EXPECT(bytes == 4);
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction twin;
+    EXPECT_STATUS(cuLibraryLoadData_(&library, text, nullptr, nullptr, 0, nullptr, nullptr, 0),
+                  CUDA_SUCCESS);
+    EXPECT_STATUS(cuLibraryGetKernel_(&kernel, library, "bump"), CUDA_SUCCESS);
+    EXPECT_STATUS(cuKernelGetFunction_(&twin, kernel), CUDA_SUCCESS);
+
+    unsigned* out = nullptr;
+    unsigned back = 0;
+    CHECK(cudaMalloc((void**)&out, 4));
+    unsigned by = 4;
+    void* params[] = {&out, &by};
+    EXPECT_STATUS(cuLaunchKernel_(function, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr),
+                  CUDA_SUCCESS);
+    midpoint();
+    EXPECT_STATUS(cuLaunchKernel_(function, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr),
+                  CUDA_SUCCESS);
+    CHECK(cudaMemcpy(&back, out, 4, cudaMemcpyDeviceToHost));
+    EXPECT(back == 19);
+    CHECK(cudaMemcpy(&back, (void*)cell, 4, cudaMemcpyDeviceToHost));
+    EXPECT(back == 19);
+    EXPECT_STATUS(cuLaunchKernel_((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr),
+                  CUDA_SUCCESS);
+    struct {
+        unsigned* where;
+        unsigned by;
+    } packed = {out, 100};
+    size_t packed_bytes = sizeof packed;
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE,
+                     &packed_bytes, CU_LAUNCH_PARAM_END};
+    EXPECT_STATUS(cuLaunchKernel_(twin, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra), CUDA_SUCCESS);
+    CHECK(cudaMemcpy(&back, out, 4, cudaMemcpyDeviceToHost));
+    EXPECT(back == 115);
+
+    char log[1024] = "";
+    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void* values[] = {log, (void*)sizeof log};
+    CUmodule bad;
+    EXPECT_STATUS(cuModuleLoadDataEx_(&bad, ".version 7.0\n.target sm_75\n.address_size 64\nrubbish",
+                                      2, options, values),
+                  CUDA_ERROR_INVALID_PTX);
+    EXPECT(strlen(log) > 0);
+
+    CUcontext current = nullptr, popped = nullptr;
+    EXPECT_STATUS(cuCtxGetCurrent_(&current), CUDA_SUCCESS);
+    EXPECT(current != nullptr);
+    EXPECT_STATUS(cuCtxPushCurrent_(current), CUDA_SUCCESS);
+    EXPECT_STATUS(cuCtxPopCurrent_(&popped), CUDA_SUCCESS);
+    EXPECT(popped == current);
+    EXPECT_STATUS(cuModuleUnload_(module), CUDA_SUCCESS);
+    return pass("driver_modules");
+}
