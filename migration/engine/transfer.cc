@@ -1,0 +1,200 @@
+#include "migration/engine/transfer.h"
+
+#include <algorithm>
+
+namespace gantry::engine {
+namespace {
+
+double seconds(Duration duration) {
+    return std::chrono::duration<double>(duration).count();
+}
+
+/// Share of the bar that each phase ends at, in per cent.
+struct PhaseSpan {
+    double begin;
+    double end;
+};
+
+PhaseSpan phase_span(Phase phase) {
+    switch (phase) {
+        case Phase::kIdle: return {0.0, 0.0};
+        case Phase::kPreflight: return {0.0, 2.0};
+        case Phase::kPrecopy: return {2.0, 85.0};
+        case Phase::kSwitchover: return {85.0, 97.0};
+        case Phase::kCommit: return {97.0, 99.0};
+        case Phase::kDone: return {100.0, 100.0};
+        case Phase::kFailed: return {0.0, 0.0};  // stays where it was
+    }
+    return {0.0, 0.0};
+}
+
+}  // namespace
+
+std::optional<DedupIndex::Origin> DedupIndex::find(Fingerprint content) const {
+    const auto it = by_content_.find(content);
+    if (it == by_content_.end()) {
+        return std::nullopt;
+    }
+    return it->second;
+}
+
+void DedupIndex::note_acknowledged(Origin origin, Fingerprint content) {
+    forget(origin);
+    if (by_content_.size() >= entries_max_) {
+        return;
+    }
+    if (by_content_.try_emplace(content, origin).second) {
+        by_origin_[origin] = content;
+    }
+}
+
+void DedupIndex::forget(Origin origin) {
+    const auto it = by_origin_.find(origin);
+    if (it != by_origin_.end()) {
+        by_content_.erase(it->second);
+        by_origin_.erase(it);
+    }
+}
+
+void DedupIndex::clear() {
+    by_content_.clear();
+    by_origin_.clear();
+}
+
+BlockChoice choose_form(const DedupIndex& index, DedupIndex::Origin self, Fingerprint content,
+                        Fingerprint zero_block) {
+    if (content == zero_block) {
+        return {BlockForm::kZero, {}};
+    }
+    const auto origin = index.find(content);
+    if (origin && *origin != self) {
+        return {BlockForm::kCopyOf, *origin};
+    }
+    return {BlockForm::kBytes, {}};
+}
+
+bool compression_pays(const CompressionInputs& inputs) {
+    if (inputs.link_bytes_per_second <= 0.0 || inputs.ratio <= 0.0) {
+        return false;
+    }
+    const double compressed =
+        std::min({inputs.compress_bytes_per_second, inputs.decompress_bytes_per_second,
+                  inputs.link_bytes_per_second / inputs.ratio});
+    return compressed > 1.1 * inputs.link_bytes_per_second;
+}
+
+std::uint64_t estimate_remaining_bytes(const std::vector<RoundRecord>& rounds,
+                                       std::uint64_t bytes_resident) {
+    if (rounds.size() < 2) {
+        return bytes_resident;
+    }
+    const RoundRecord& last = rounds.back();
+    const RoundRecord& before = rounds[rounds.size() - 2];
+    const double interval = std::max(seconds(before.elapsed), 1e-6);
+    const double rate = static_cast<double>(last.bytes_changed) / interval;
+    const double remaining = rate * seconds(last.elapsed);
+    return static_cast<std::uint64_t>(
+        std::min(remaining, static_cast<double>(bytes_resident)));
+}
+
+double estimate_rate(const std::vector<RoundRecord>& rounds) {
+    constexpr std::size_t kRoundsUsed = 3;
+    double bytes = 0.0;
+    double time = 0.0;
+    std::size_t used = 0;
+    for (auto it = rounds.rbegin(); it != rounds.rend() && used < kRoundsUsed; ++it) {
+        if (it->bytes_changed > 0 && it->elapsed.count() > 0) {
+            bytes += static_cast<double>(it->bytes_changed);
+            time += seconds(it->elapsed);
+            ++used;
+        }
+    }
+    return time > 0.0 ? bytes / time : 0.0;
+}
+
+std::optional<Duration> estimate_downtime(std::uint64_t remaining_bytes,
+                                          double bytes_per_second) {
+    if (remaining_bytes == 0) {
+        return kDowntimeFixed;
+    }
+    if (bytes_per_second <= 0.0) {
+        return std::nullopt;
+    }
+    const double us = 1e6 * static_cast<double>(remaining_bytes) / bytes_per_second;
+    return kDowntimeFixed + Duration(static_cast<std::int64_t>(std::min(us, 1e15)));
+}
+
+Convergence judge_convergence(const std::vector<RoundRecord>& rounds,
+                              std::uint64_t bytes_resident, const Settings& settings) {
+    if (!rounds.empty() && rounds.back().bytes_changed == 0) {
+        return Convergence::kFits;
+    }
+    if (rounds.size() >= 2) {
+        const auto downtime = estimate_downtime(
+            estimate_remaining_bytes(rounds, bytes_resident), estimate_rate(rounds));
+        if (downtime && *downtime <= settings.downtime_target) {
+            return Convergence::kFits;
+        }
+    }
+    if (rounds.size() >= settings.rounds_max) {
+        return Convergence::kRoundsExhausted;
+    }
+    if (rounds.size() >= 4) {
+        const auto shrank = [&](std::size_t i) {
+            return static_cast<double>(rounds[i].bytes_changed) <
+                   0.95 * static_cast<double>(rounds[i - 1].bytes_changed);
+        };
+        if (!shrank(rounds.size() - 1) && !shrank(rounds.size() - 2)) {
+            return Convergence::kNoImprovement;
+        }
+    }
+    return Convergence::kAnotherRound;
+}
+
+void ProgressMeter::reset() {
+    percent_ = 0.0;
+}
+
+double ProgressMeter::advance(Phase phase, double fraction) {
+    const PhaseSpan span = phase_span(phase);
+    const double at = span.begin + (span.end - span.begin) * std::clamp(fraction, 0.0, 1.0);
+    percent_ = std::max(percent_, at);
+    return percent_;
+}
+
+RoundReceiver::Verdict RoundReceiver::begin(std::uint64_t round, std::uint64_t batch) {
+    if (round < round_) {
+        return Verdict::kStale;
+    }
+    enter(round);
+    return begun_.insert(batch).second ? Verdict::kApply : Verdict::kDuplicate;
+}
+
+void RoundReceiver::applied(std::uint64_t round, std::uint64_t batch) {
+    if (round == round_ && begun_.contains(batch)) {
+        ++applied_count_;
+    }
+}
+
+void RoundReceiver::end(std::uint64_t round, std::uint64_t batch_count) {
+    if (round < round_) {
+        return;
+    }
+    enter(round);
+    batch_count_ = batch_count;
+}
+
+bool RoundReceiver::complete(std::uint64_t round) const {
+    return round == round_ && batch_count_ && applied_count_ >= *batch_count_;
+}
+
+void RoundReceiver::enter(std::uint64_t round) {
+    if (round > round_) {
+        round_ = round;
+        applied_count_ = 0;
+        batch_count_.reset();
+        begun_.clear();
+    }
+}
+
+}  // namespace gantry::engine

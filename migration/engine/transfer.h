@@ -1,0 +1,151 @@
+// Decisions about the bytes: which form a block travels in, whether compression pays, when precopy
+// has converged and how long the pause will be. Pure functions and small books; no sockets, no codec.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "migration/engine/machine.h"
+#include "migration/engine/state.h"
+
+namespace gantry::engine {
+
+// ---- form of a block ----
+
+/// Where the same bytes went before, so that a block can travel as kCopyOf. One per migration and
+/// source; keyed by fingerprint, hence never shared between sessions. Not thread-safe.
+///
+/// A block is only a valid origin while its own content is what was noted and the batch that carried
+/// it was acknowledged (the target resolves kCopyOf from memory it has already written).
+class DedupIndex {
+public:
+    struct Origin {
+        PartId part;
+        BlockAddress address;
+        friend constexpr auto operator<=>(const Origin&, const Origin&) = default;
+    };
+
+    /// Entries beyond this are not noted: bounds memory to about 100 bytes each.
+    explicit DedupIndex(std::size_t entries_max = 1U << 20) : entries_max_(entries_max) {}
+
+    /// Earlier block with this content, or nullopt.
+    [[nodiscard]] std::optional<Origin> find(Fingerprint content) const;
+    /// The target now holds `content` at `origin` (its round was acknowledged).
+    void note_acknowledged(Origin origin, Fingerprint content);
+    /// `origin` is about to be sent with other content: it is no origin any more.
+    void forget(Origin origin);
+    void clear();
+    [[nodiscard]] std::size_t size() const { return by_content_.size(); }
+
+private:
+    struct FingerprintHash {
+        std::size_t operator()(const Fingerprint& f) const { return f.low ^ (f.high >> 7); }
+    };
+    struct OriginHash {
+        std::size_t operator()(const Origin& o) const {
+            return (o.part.value * 0x9E3779B97F4A7C15ULL) ^ (o.address.index * 0xBF58476D1CE4E5B9ULL) ^
+                   static_cast<std::size_t>(o.address.space);
+        }
+    };
+    std::size_t entries_max_;
+    std::unordered_map<Fingerprint, Origin, FingerprintHash> by_content_;
+    std::unordered_map<Origin, Fingerprint, OriginHash> by_origin_;
+};
+
+struct BlockChoice {
+    BlockForm form = BlockForm::kBytes;
+    DedupIndex::Origin copy_of;  ///< kCopyOf only.
+};
+/// zero_block: the fingerprint of zeros under this migration's key.
+[[nodiscard]] BlockChoice choose_form(const DedupIndex& index, DedupIndex::Origin self,
+                                      Fingerprint content, Fingerprint zero_block);
+
+// ---- compression ----
+
+struct CompressionInputs {
+    double link_bytes_per_second = 0.0;        ///< Measured on this migration.
+    double compress_bytes_per_second = 0.0;    ///< Of raw input, on the threads that may be used.
+    double decompress_bytes_per_second = 0.0;  ///< Of raw output, at the target.
+    double ratio = 1.0;                        ///< Compressed / raw, of recent samples.
+};
+/// True when sending compressed is faster by more than a tenth. The stages overlap (a pipeline), so
+/// the slowest decides: raw moves at `link`, compressed at min(compress, link / ratio, decompress).
+[[nodiscard]] bool compression_pays(const CompressionInputs& inputs);
+
+// ---- convergence ----
+
+struct RoundRecord {
+    std::uint64_t bytes_changed = 0;  ///< Found by the scan at its start.
+    std::uint64_t bytes_sent = 0;     ///< Put on the link, after elision and compression.
+    Duration elapsed{};               ///< From its scan until its acknowledgement.
+};
+
+/// Bytes that would have to be sent if the guest were paused now, judged by the rounds so far: the
+/// rate at which the last scan found changes, times the time since that scan.
+[[nodiscard]] std::uint64_t estimate_remaining_bytes(const std::vector<RoundRecord>& rounds,
+                                                     std::uint64_t bytes_resident);
+/// Raw content bytes per second over the newest rounds that sent anything; 0: unknown.
+[[nodiscard]] double estimate_rate(const std::vector<RoundRecord>& rounds);
+
+/// Fixed costs of the pause besides bytes: drain, final graph, verification, grant.
+inline constexpr Duration kDowntimeFixed{60'000};
+/// nullopt while the rate is unknown.
+[[nodiscard]] std::optional<Duration> estimate_downtime(std::uint64_t remaining_bytes,
+                                                        double bytes_per_second);
+
+enum class Convergence {
+    kAnotherRound = 1,
+    kFits = 2,           ///< The estimate is within the downtime target.
+    kNoImprovement = 3,  ///< Two rounds in a row did not shrink what is left by a twentieth.
+    kRoundsExhausted = 4,
+};
+[[nodiscard]] Convergence judge_convergence(const std::vector<RoundRecord>& rounds,
+                                            std::uint64_t bytes_resident,
+                                            const Settings& settings);
+
+// ---- progress ----
+
+/// Turns phases and bytes into a percentage that never runs backwards within one migration.
+class ProgressMeter {
+public:
+    /// Starts a new migration at 0.
+    void reset();
+    /// fraction: done part of the phase, 0 to 1; clamped.
+    double advance(Phase phase, double fraction);
+    [[nodiscard]] double percent() const { return percent_; }
+
+private:
+    double percent_ = 0.0;
+};
+
+// ---- rounds at the target ----
+
+/// Books of which batches of which round have been applied. Batches of one round may come in any
+/// order over any stream; batches of an older round than the newest seen must not be applied any
+/// more (they would overwrite newer bytes). Not thread-safe.
+class RoundReceiver {
+public:
+    enum class Verdict { kApply = 1, kStale = 2, kDuplicate = 3 };
+
+    /// Ask before applying batch `batch` of `round`. kApply notes it as being applied.
+    [[nodiscard]] Verdict begin(std::uint64_t round, std::uint64_t batch);
+    void applied(std::uint64_t round, std::uint64_t batch);
+    /// From MsgRoundEnd.
+    void end(std::uint64_t round, std::uint64_t batch_count);
+    /// True when every batch of `round` was applied and its count is known.
+    [[nodiscard]] bool complete(std::uint64_t round) const;
+    [[nodiscard]] std::uint64_t round() const { return round_; }
+
+private:
+    void enter(std::uint64_t round);
+    std::uint64_t round_ = 0;
+    std::uint64_t applied_count_ = 0;
+    std::optional<std::uint64_t> batch_count_;
+    std::set<std::uint64_t> begun_;
+};
+
+}  // namespace gantry::engine
