@@ -1,0 +1,103 @@
+#include "host-daemon/worker/callback_broker.h"
+
+namespace gantry::worker {
+
+CallbackBroker::Callback* CallbackBroker::add_locked(const wire::CallbackReply& reply,
+                                                     bool repeats) {
+    auto callback = std::make_unique<Callback>(Callback{this, reply, repeats});
+    Callback* raw = callback.get();
+    callbacks_.emplace(raw, std::move(callback));
+    return raw;
+}
+
+CallbackBroker::Callback* CallbackBroker::add(const wire::CallbackReply& reply) {
+    std::lock_guard lock(mutex_);
+    ++outstanding_;
+    return add_locked(reply, false);
+}
+
+CallbackBroker::Callback* CallbackBroker::add_repeating(const wire::CallbackReply& reply) {
+    std::lock_guard lock(mutex_);
+    return add_locked(reply, true);
+}
+
+void CallbackBroker::forget(Callback* callback) {
+    std::lock_guard lock(mutex_);
+    if (!callback->repeats) {
+        --outstanding_;
+    }
+    callbacks_.erase(callback);
+}
+
+void CallbackBroker::run(void* callback, std::uint32_t status) {
+    auto* self = static_cast<Callback*>(callback);
+    self->broker->run_one(self, status);
+}
+
+void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
+    std::unique_lock lock(mutex_);
+    if (callback->repeats) {
+        ++outstanding_;
+    }
+    const std::uint64_t ticket = next_ticket_++;
+    wire::CallbackReply reply = callback->reply;
+    reply.callback_id = ticket;
+    reply.status = status;
+    due_.push_back({ticket, reply});
+    offer(lock);
+    finished_.wait(lock, [&] { return cancelled_ || ticket < finished_below_; });
+    --outstanding_;
+    if (!callback->repeats) {
+        callbacks_.erase(callback);
+    }
+}
+
+void CallbackBroker::offer(std::unique_lock<std::mutex>& lock) {
+    if (!parked_ || due_.empty() || with_guest_ != 0) {
+        return;
+    }
+    const Parked parked = *parked_;
+    const Due due = due_.front();
+    parked_.reset();
+    due_.pop_front();
+    with_guest_ = due.ticket;
+    lock.unlock();
+    answer_(parked, due.reply);
+    lock.lock();
+}
+
+void CallbackBroker::wait(const Parked& parked) {
+    std::unique_lock lock(mutex_);
+    parked_ = parked;
+    offer(lock);
+}
+
+std::optional<CallbackBroker::Parked> CallbackBroker::parked() const {
+    std::lock_guard lock(mutex_);
+    return parked_;
+}
+
+bool CallbackBroker::done(std::uint64_t callback_id) {
+    std::unique_lock lock(mutex_);
+    if (callback_id == 0 || callback_id != with_guest_) {
+        return false;
+    }
+    with_guest_ = 0;
+    finished_below_ = callback_id + 1;
+    finished_.notify_all();
+    offer(lock);
+    return true;
+}
+
+std::uint32_t CallbackBroker::outstanding() const {
+    std::lock_guard lock(mutex_);
+    return outstanding_;
+}
+
+void CallbackBroker::cancel() {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    finished_.notify_all();
+}
+
+}  // namespace gantry::worker

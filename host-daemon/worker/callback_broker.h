@@ -1,0 +1,86 @@
+// CallbackBroker: host callbacks that a stream has reached run in the guest, and the stream waits.
+//
+// The driver runs run() on a thread of its own when a stream reaches a host function. run() offers
+// the callback to the guest, as the answer to the wait_callback command that the guest keeps posted,
+// and returns when the guest has reported it done. One callback is with the guest at a time, in the
+// order in which streams reached them, as a driver's single callback thread would do it.
+//
+// Invariant: a callback made by add() is outstanding until run() has returned; one made by
+// add_repeating() (it lives in a graph) only while it runs. While any is outstanding the state cannot
+// be captured, because a driver's queue cannot be read: a freeze lets the guest finish them first.
+// Threads: run() on driver threads; everything else on the consumer or the control thread.
+// Failure: cancel() ends every wait (the guest is gone) and later ones return at once.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "proto/wire/control_ops.h"
+
+namespace gantry::worker {
+
+class CallbackBroker {
+public:
+    struct Callback {
+        CallbackBroker* broker = nullptr;
+        wire::CallbackReply reply{};
+        bool repeats = false;
+    };
+    struct Parked {
+        std::uint64_t position = 0;
+        std::uint32_t lane = 0;
+    };
+    using Answerer = std::function<void(const Parked&, const wire::CallbackReply&)>;
+
+    /// `answer` publishes a callback as the answer to a parked command; any thread may call it.
+    explicit CallbackBroker(Answerer answer) : answer_(std::move(answer)) {}
+
+    /// Notes a callback that is about to be launched once; the driver hands the pointer to run().
+    Callback* add(const wire::CallbackReply& reply);
+    /// One that a graph holds: it may run any number of times, until forget().
+    Callback* add_repeating(const wire::CallbackReply& reply);
+    /// Undoes add() when the launch has failed; ends a repeating one.
+    void forget(Callback* callback);
+
+    /// Called by the driver with a Callback. Returns when the guest has run it.
+    static void run(void* callback, std::uint32_t status);
+
+    /// The guest's wait_callback command. Answered at once if a callback is due.
+    void wait(const Parked& parked);
+    [[nodiscard]] std::optional<Parked> parked() const;
+    /// The guest's callback_done command. False for a callback that is not with the guest.
+    bool done(std::uint64_t callback_id);
+
+    [[nodiscard]] std::uint32_t outstanding() const;
+    void cancel();
+
+private:
+    struct Due {
+        std::uint64_t ticket = 0;
+        wire::CallbackReply reply{};
+    };
+    Callback* add_locked(const wire::CallbackReply& reply, bool repeats);
+    void run_one(Callback* callback, std::uint32_t status);
+    /// Gives the oldest due callback to the guest if it waits for one and has none.
+    void offer(std::unique_lock<std::mutex>& lock);
+
+    Answerer answer_;
+    mutable std::mutex mutex_;
+    std::condition_variable finished_;
+    std::unordered_map<Callback*, std::unique_ptr<Callback>> callbacks_;
+    std::deque<Due> due_;
+    std::optional<Parked> parked_;
+    std::uint64_t next_ticket_ = 1;
+    std::uint64_t with_guest_ = 0;      ///< Ticket of the callback the guest has; 0: none.
+    std::uint64_t finished_below_ = 1;  ///< Tickets below it are finished (they finish in order).
+    std::uint32_t outstanding_ = 0;
+    bool cancelled_ = false;
+};
+
+}  // namespace gantry::worker

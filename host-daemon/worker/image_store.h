@@ -1,0 +1,67 @@
+// ImageStore: device code images on their way from the guest, and those that live objects name.
+//
+// A guest sends an image in pieces under an id of its choice; the load call that follows takes it.
+// A taken image is named by its SHA-256 and kept while anything refers to it (a snapshot needs the
+// bytes as the application gave them). Equal images share their bytes.
+//
+// Threads: all calls lock; images themselves are immutable. Failure: Result with reason `image.*`.
+// Cost: one copy of the bytes and one SHA-256 at take().
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/base/result.h"
+
+namespace gantry::worker {
+
+using Sha256 = std::array<std::byte, 32>;
+
+Sha256 sha256_of(std::span<const std::byte> bytes);
+std::string to_hex(std::span<const std::byte> bytes);
+
+struct Image {
+    Sha256 sha256{};
+    std::vector<std::byte> bytes;
+};
+using ImagePtr = std::shared_ptr<const Image>;
+
+class ImageStore {
+public:
+    explicit ImageStore(std::uint64_t quota_bytes) : quota_bytes_(quota_bytes) {}
+
+    /// One piece; pieces of an image come in order, from offset 0.
+    Result<void> stage(std::uint64_t image_id, std::uint64_t total_bytes, std::uint64_t offset,
+                       std::span<const std::byte> bytes);
+    void drop(std::uint64_t image_id);
+    /// The complete image; it is no longer staged then.
+    Result<ImagePtr> take(std::uint64_t image_id, std::uint64_t bytes);
+
+    /// Names bytes that came another way (a snapshot, a linker's output).
+    ImagePtr adopt(std::vector<std::byte> bytes);
+    /// Null when no live object refers to such an image.
+    [[nodiscard]] ImagePtr find(const Sha256& sha256);
+    [[nodiscard]] std::uint64_t staged_bytes() const;
+
+private:
+    struct Staged {
+        std::uint64_t total_bytes = 0;
+        std::vector<std::byte> bytes;
+    };
+    static constexpr std::size_t kStagedCountMax = 1024;
+
+    std::uint64_t quota_bytes_;
+    mutable std::mutex mutex_;
+    std::map<std::uint64_t, Staged> staged_;
+    std::uint64_t staged_bytes_ = 0;
+    std::map<Sha256, std::weak_ptr<const Image>> images_;
+};
+
+}  // namespace gantry::worker

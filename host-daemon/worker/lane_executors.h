@@ -1,0 +1,63 @@
+// LaneExecutors: threads that carry out what may block, so that the ring's consumer never does.
+//
+// One thread per lane, started at the lane's first blocking command, kept until the end. A guest
+// thread waits for its blocking command's answer, so a lane rarely has more than one job; several
+// guest threads may share a lane, and then their blocking commands take turns.
+//
+// Invariant: jobs of one lane run in the order given. Threads: post() from the consumer; idle() and
+// wait_idle() from anywhere. Failure: jobs report by their own means; a job must not throw.
+// Cost: one mutex and one wake-up a job.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "proto/wire/region.h"
+
+namespace gantry::worker {
+
+class LaneExecutors {
+public:
+    using Job = std::function<void()>;
+    /// `on_start` runs once in each new thread, before its first job.
+    explicit LaneExecutors(std::function<void()> on_start);
+    /// Waits for running jobs; drops waiting ones.
+    ~LaneExecutors();
+    LaneExecutors(const LaneExecutors&) = delete;
+    LaneExecutors& operator=(const LaneExecutors&) = delete;
+
+    /// Lane numbers up to and including kLaneCount; the last is for the worker's own chores.
+    void post(std::uint32_t lane, Job job);
+    static constexpr std::uint32_t kChoreLane = wire::kLaneCount;
+
+    [[nodiscard]] bool busy(std::uint32_t lane) const;
+    [[nodiscard]] std::uint32_t busy_count() const;
+    /// False when jobs were still running at the deadline.
+    bool wait_idle(std::chrono::steady_clock::time_point deadline);
+
+private:
+    struct Lane {
+        std::mutex mutex;
+        std::condition_variable wake;
+        std::deque<Job> jobs;
+        bool running = false;
+        bool stop = false;
+        std::thread thread;
+    };
+    void run(Lane& lane);
+
+    std::function<void()> on_start_;
+    std::vector<std::unique_ptr<Lane>> lanes_;
+    mutable std::mutex idle_mutex_;
+    std::condition_variable idle_;
+    std::uint32_t pending_ = 0;  ///< Jobs posted and not ended; under idle_mutex_.
+};
+
+}  // namespace gantry::worker

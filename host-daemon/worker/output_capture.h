@@ -1,0 +1,54 @@
+// OutputCapture: what device code prints, on its way to the guest's own stdout and stderr.
+//
+// A driver with Gantry's extension hands the bytes to push(). One without it writes to this
+// process's descriptors 1 and 2, which redirect() has pointed at memory files; collect() reads them.
+// The worker's own log goes to the descriptor that redirect() saved.
+//
+// Threads: push(), collect() and take() lock. Failure: when the guest does not fetch its output, the
+// oldest is dropped beyond kPendingBytesMax and a line says so, as a printf FIFO would.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "proto/base/result.h"
+
+namespace gantry::worker {
+
+class OutputCapture {
+public:
+    static constexpr std::size_t kPendingBytesMax = 8u << 20;
+
+    /// Points descriptors 1 and 2 at memory files. Returns the saved stderr.
+    Result<int> redirect();
+
+    /// `descriptor` is 1 or 2.
+    void push(std::uint32_t descriptor, std::span<const std::byte> bytes);
+    /// Takes over what the driver wrote to descriptors 1 and 2.
+    void collect();
+    [[nodiscard]] bool pending() const;
+
+    /// Moves pieces {u32 descriptor, u32 bytes, bytes} into `out`; returns the bytes used.
+    std::size_t take(std::span<std::byte> out);
+
+    /// Everything still pending, in take()'s form; for a snapshot, and back.
+    [[nodiscard]] std::vector<std::byte> save() const;
+    void load(std::span<const std::byte> pieces);
+
+private:
+    struct Piece {
+        std::uint32_t descriptor = 1;
+        std::vector<std::byte> bytes;
+    };
+    void push_locked(std::uint32_t descriptor, std::span<const std::byte> bytes);
+
+    mutable std::mutex mutex_;
+    std::vector<Piece> pieces_;
+    std::size_t pending_bytes_ = 0;
+    int files_[2] = {-1, -1};  ///< For stdout and stderr.
+};
+
+}  // namespace gantry::worker

@@ -1,0 +1,67 @@
+// ReplyBoard: publishes answers into the lanes' reply pages and keeps each lane's last answer.
+//
+// Invariant: a lane's page shows an answer only after everything the answer speaks of (payload, bulk
+// bytes) was written; `seq` is stored last, with release. The log holds the last answer of every lane
+// until its next one, because that next command is the guest's acknowledgement; a target publishes
+// the whole log again, so that an answer whose bytes the hypervisor did not carry is not lost.
+//
+// Threads: one publisher per lane at a time (the consumer or that lane's executor). log(), load()
+// and republish() only while nobody publishes. Cost: one copy of the payload into the page, one into
+// the log, one fence, and a wake-up call only if the guest says that it sleeps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "host-daemon/worker/channel_memory.h"
+
+namespace gantry::worker {
+
+struct Answer {
+    std::uint64_t position = 0;  ///< Of the command answered.
+    std::uint32_t lane = 0;
+    std::uint32_t status = 0;    ///< CUresult.
+    std::uint32_t flags = 0;     ///< wire::ReplyFlag bits.
+    std::uint64_t bulk_offset = 0;
+    std::uint64_t bulk_bytes = 0;
+    std::vector<std::byte> payload;
+    std::vector<std::byte> bulk;  ///< Only in a log taken by log(): the extent's bytes.
+};
+
+class ReplyBoard {
+public:
+    ReplyBoard() : last_(wire::kLaneCount) {}
+
+    void attach(ChannelMemory* memory) { memory_ = memory; }
+
+    /// `answer.payload` is cut to what a page holds; callers have checked that it fits.
+    void publish(const Answer& answer);
+    /// Answers a kConfirm: only the lane's word in HostWords.
+    void confirm(std::uint32_t lane, std::uint64_t position);
+
+    /// The last answer of every lane that has one, oldest first, with the bytes of its extent.
+    [[nodiscard]] std::vector<Answer> log() const;
+    [[nodiscard]] std::vector<std::uint64_t> confirmed() const;
+    /// Restores a log taken by log(); entries with impossible numbers are refused.
+    Result<void> load(std::span<const Answer> answers, std::span<const std::uint64_t> confirmed);
+    /// Writes the whole log and all confirm words into the region again, oldest first.
+    void republish();
+
+private:
+    void write_page(const Answer& answer);
+    void wake(std::uint32_t lane, const std::atomic<std::uint64_t>& word);
+
+    ChannelMemory* memory_ = nullptr;
+    std::vector<Answer> last_;  ///< By lane; position 0 and no seq: none yet.
+    std::vector<bool> valid_ = std::vector<bool>(wire::kLaneCount, false);
+    std::uint64_t confirmed_[wire::kLaneCount] = {};
+};
+
+/// Wakes whoever sleeps on the low half of a 64-bit word.
+inline void wake_word(const std::atomic<std::uint64_t>& word) {
+    wire::futex_wake_all(reinterpret_cast<const std::atomic<std::uint32_t>*>(&word));
+}
+
+}  // namespace gantry::worker
