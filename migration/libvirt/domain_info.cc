@@ -1,0 +1,275 @@
+#include "migration/libvirt/domain_info.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cctype>
+#include <limits>
+#include <utility>
+
+#include "migration/libvirt/xml.h"
+
+namespace gantry::libvirt {
+
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 255;
+
+Error bad(const char* reason, std::string text) {
+    return Error{Code::kInvalidArgument, reason, std::move(text)};
+}
+
+/// Shortened and with control characters replaced: it goes into a one-line message.
+std::string quoted(std::string_view value) {
+    constexpr std::size_t kShown = 60;
+    std::string result = "'";
+    for (const char c : value.substr(0, kShown)) {
+        result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    }
+    return result + (value.size() > kShown ? "...'" : "'");
+}
+
+Result<std::string> parse_uuid(std::string value) {
+    bool valid = value.size() == 36;
+    for (std::size_t i = 0; valid && i < value.size(); ++i) {
+        const auto c = static_cast<unsigned char>(value[i]);
+        const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+        valid = dash ? c == '-' : std::isxdigit(c) != 0;
+        value[i] = static_cast<char>(std::tolower(c));
+    }
+    if (!valid) {
+        return bad(reason::kXml, "<uuid> is " + quoted(value) + ", not a UUID with dashes");
+    }
+    return value;
+}
+
+Result<std::string> parse_name(std::string value) {
+    const bool valid = !value.empty() && value.size() <= kMaxNameBytes &&
+                       std::none_of(value.begin(), value.end(), [](char c) {
+                           return static_cast<unsigned char>(c) < 0x20 || c == '/';
+                       });
+    if (!valid) {
+        return bad(reason::kXml, "<name> is " + quoted(value) +
+                                     ": it must have 1 to 255 characters and no '/'");
+    }
+    return value;
+}
+
+/// A name that is safe as one component of a path in /dev/shm.
+bool is_shmem_name(std::string_view name) {
+    return !name.empty() && name.size() <= kMaxNameBytes && name.front() != '.' &&
+           std::all_of(name.begin(), name.end(), [](unsigned char c) {
+               return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+           });
+}
+
+/// libvirt's memory units: plain letters are powers of 1024, "KB" and so on powers of 1000.
+std::optional<std::uint64_t> unit_bytes(std::string_view unit) {
+    static constexpr std::array<std::pair<std::string_view, std::uint64_t>, 15> kUnits{{
+        {"b", 1}, {"bytes", 1}, {"", 1ull << 20},
+        {"k", 1ull << 10}, {"kib", 1ull << 10}, {"kb", 1000},
+        {"m", 1ull << 20}, {"mib", 1ull << 20}, {"mb", 1000 * 1000},
+        {"g", 1ull << 30}, {"gib", 1ull << 30}, {"gb", 1000ull * 1000 * 1000},
+        {"t", 1ull << 40}, {"tib", 1ull << 40}, {"tb", 1000ull * 1000 * 1000 * 1000},
+    }};
+    std::string lower(unit);
+    std::transform(lower.begin(), lower.end(), lower.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    for (const auto& [name, bytes] : kUnits) {
+        if (name == lower) {
+            return bytes;
+        }
+    }
+    return std::nullopt;
+}
+
+Result<std::uint64_t> parse_region_bytes(const xmlNode* shmem, const std::string& name) {
+    const xmlNode* size = xml::child(shmem, "size");
+    if (size == nullptr) {
+        return bad(reason::kRegion, "<shmem name=" + quoted(name) + "> has no <size>");
+    }
+    const std::string unit = xml::attribute(size, "unit").value_or("");
+    const auto factor = unit_bytes(unit);
+    const auto number = xml::parse_number(xml::text(size), kMaxRegionBytes);
+    if (!factor || !number || *number == 0 || *number > kMaxRegionBytes / *factor) {
+        return bad(reason::kRegion, "<shmem name=" + quoted(name) + "> has the size " +
+                                        quoted(xml::text(size) + " " + unit) +
+                                        ": give 1 M to 64 G");
+    }
+    const std::uint64_t bytes = *number * *factor;
+    if (!std::has_single_bit(bytes)) {
+        return bad(reason::kRegion, "<shmem name=" + quoted(name) + "> has " +
+                                        std::to_string(bytes) +
+                                        " bytes: the size must be a power of two");
+    }
+    return bytes;
+}
+
+Result<RegionDevice> parse_region(const xmlNode* domain, const std::optional<std::string>& wanted) {
+    const xmlNode* devices = xml::child(domain, "devices");
+    const xmlNode* found = nullptr;
+    for (const xmlNode* node = xml::child(devices, "shmem"); node != nullptr;
+         node = xml::child(devices, "shmem", "", node)) {
+        const bool fits = !wanted || xml::attribute(node, "name") == wanted;
+        if (fits && found != nullptr) {
+            return bad(reason::kRegion,
+                       "there are several <shmem> devices that could be Gantry's: name one with "
+                       "<region shmem='...'/>");
+        }
+        found = fits ? node : found;
+    }
+    if (found == nullptr) {
+        return bad(reason::kRegion, wanted ? "there is no <shmem name=" + quoted(*wanted) + ">"
+                                           : "there is no <shmem> device: Gantry needs one");
+    }
+    RegionDevice region;
+    region.shmem_name = xml::attribute(found, "name").value_or("");
+    if (!is_shmem_name(region.shmem_name)) {
+        return bad(reason::kRegion, "the <shmem> name " + quoted(region.shmem_name) +
+                                        " is not usable: letters, digits, '.', '-' and '_' only");
+    }
+    if (xml::attribute(found, "role") != "master") {
+        return bad(reason::kRegion, "<shmem name=" + quoted(region.shmem_name) +
+                                        "> cannot migrate: it needs role='master'");
+    }
+    const std::string model =
+        xml::attribute(xml::child(found, "model"), "type").value_or("(none)");
+    if (model != "ivshmem-plain") {
+        return bad(reason::kRegion, "<shmem name=" + quoted(region.shmem_name) + "> has the model " +
+                                        quoted(model) + ": it must be 'ivshmem-plain'");
+    }
+    GANTRY_ASSIGN(region.region_bytes, parse_region_bytes(found, region.shmem_name));
+    region.path = "/dev/shm/" + region.shmem_name;
+    return region;
+}
+
+Result<void> parse_cc_min(const xmlNode* needs, GpuNeeds* result) {
+    const auto value = xml::attribute(needs, "cc_min");
+    if (!value) {
+        return {};
+    }
+    const std::size_t dot = value->find('.');
+    const std::string_view all = *value;
+    const auto major = xml::parse_number(all.substr(0, dot), 99);
+    const auto minor =
+        xml::parse_number(dot == std::string::npos ? "" : all.substr(dot + 1), 99);
+    if (!major || !minor) {
+        return bad(reason::kMetadata, "<needs cc_min=" + quoted(*value) +
+                                          ">: give a compute capability such as '9.0'");
+    }
+    result->cc_min_major = static_cast<std::uint32_t>(*major);
+    result->cc_min_minor = static_cast<std::uint32_t>(*minor);
+    return {};
+}
+
+Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
+    const xmlNode* needs = xml::child(gpu, "needs", kNeedsNamespace);
+    if (needs == nullptr) {
+        return bad(reason::kMetadata,
+                   "Gantry's <gpu> metadata has no <needs memory_mib='...'/> element");
+    }
+    GpuNeeds result;
+    const std::string memory = xml::attribute(needs, "memory_mib").value_or("");
+    const auto mib = xml::parse_number(memory, kMaxGpuMemoryMib);
+    if (!mib || *mib == 0) {
+        return bad(reason::kMetadata, "<needs memory_mib=" + quoted(memory) +
+                                          ">: give the GPU memory in MiB, 1 to " +
+                                          std::to_string(kMaxGpuMemoryMib));
+    }
+    result.memory_mib = *mib;
+    GANTRY_TRY(parse_cc_min(needs, &result));
+    const xmlNode* region = xml::child(gpu, "region", kNeedsNamespace);
+    GANTRY_ASSIGN(result.region,
+                  parse_region(domain, region == nullptr ? std::nullopt
+                                                         : xml::attribute(region, "shmem")));
+    return result;
+}
+
+/// "HOST:PORT" with a port from 1 to 65535; an IPv6 address stands in brackets.
+bool is_daemon_address(std::string_view value) {
+    const std::size_t colon = value.rfind(':');
+    if (colon == std::string_view::npos || colon == 0 || value.size() > kMaxNameBytes) {
+        return false;
+    }
+    const auto port = xml::parse_number(value.substr(colon + 1), 65535);
+    const std::string_view host = value.substr(0, colon);
+    const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+    return port && *port != 0 &&
+           std::all_of(host.begin(), host.end(), [&](unsigned char c) {
+               return std::isalnum(c) != 0 || c == '-' || c == '.' ||
+                      (bracketed && (c == '[' || c == ']' || c == ':'));
+           });
+}
+
+bool is_session(std::string_view value) {
+    return !value.empty() && value.size() <= kMaxNameBytes &&
+           std::all_of(value.begin(), value.end(), [](unsigned char c) {
+               return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+           });
+}
+
+Result<Owner> parse_owner(const xmlNode* node) {
+    Owner owner;
+    owner.daemon = xml::attribute(node, "daemon").value_or("");
+    owner.session = xml::attribute(node, "session").value_or("");
+    const std::string epoch = xml::attribute(node, "epoch").value_or("");
+    const auto number = xml::parse_number(epoch, std::numeric_limits<std::uint64_t>::max());
+    if (!is_daemon_address(owner.daemon)) {
+        return bad(reason::kOwner, "<owner daemon=" + quoted(owner.daemon) +
+                                       "> is not ADDRESS:PORT of a gantryd");
+    }
+    if (!is_session(owner.session)) {
+        return bad(reason::kOwner, "<owner session=" + quoted(owner.session) + "> is no session id");
+    }
+    if (!number) {
+        return bad(reason::kOwner, "<owner epoch=" + quoted(epoch) + "> is not a number");
+    }
+    owner.epoch = Epoch{*number};
+    return owner;
+}
+
+}  // namespace
+
+Result<DomainInfo> parse_domain_xml(std::string_view text) {
+    GANTRY_ASSIGN(const xml::Document document,
+                  xml::parse(text, kMaxDomainXmlBytes, reason::kXml));
+    const xmlNode* domain = xmlDocGetRootElement(document.get());
+    if (!xml::is_element(domain, "domain")) {
+        return bad(reason::kXml, "the XML is not a libvirt <domain>");
+    }
+    DomainInfo info;
+    const xmlNode* name = xml::child(domain, "name");
+    const xmlNode* uuid = xml::child(domain, "uuid");
+    GANTRY_ASSIGN(info.name, parse_name(name == nullptr ? "" : xml::text(name)));
+    GANTRY_ASSIGN(info.uuid, parse_uuid(uuid == nullptr ? "" : xml::text(uuid)));
+    const xmlNode* metadata = xml::child(domain, "metadata");
+    if (const xmlNode* gpu = xml::child(metadata, "gpu", kNeedsNamespace)) {
+        GANTRY_ASSIGN(info.gpu, parse_gpu(domain, gpu));
+    }
+    if (const xmlNode* owner = xml::child(metadata, "owner", kOwnerNamespace)) {
+        GANTRY_ASSIGN(info.owner, parse_owner(owner));
+    }
+    return info;
+}
+
+Result<Owner> parse_owner_xml(std::string_view text) {
+    GANTRY_ASSIGN(const xml::Document document,
+                  xml::parse(text, kMaxDomainXmlBytes, reason::kOwner));
+    const xmlNode* root = xmlDocGetRootElement(document.get());
+    // virDomainGetMetadata strips the namespace from what it hands out.
+    if (!xml::is_element(root, "owner", kOwnerNamespace) && !xml::is_element(root, "owner")) {
+        return bad(reason::kOwner, "the metadata is not an <owner> element");
+    }
+    return parse_owner(root);
+}
+
+Result<std::string> owner_xml(const Owner& owner) {
+    if (!is_daemon_address(owner.daemon) || !is_session(owner.session)) {
+        return bad(reason::kOwner, "cannot stamp the owner " + quoted(owner.daemon) + ", session " +
+                                       quoted(owner.session) + ": not ADDRESS:PORT or not an id");
+    }
+    return "<owner daemon='" + xml::escape(owner.daemon) + "' session='" +
+           xml::escape(owner.session) + "' epoch='" + std::to_string(owner.epoch.value) + "'/>";
+}
+
+}  // namespace gantry::libvirt

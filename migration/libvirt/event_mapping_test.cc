@@ -1,0 +1,68 @@
+#include "migration/libvirt/event_mapping.h"
+
+#include <gtest/gtest.h>
+#include <libvirt/libvirt.h>
+
+namespace gantry::libvirt {
+namespace {
+
+TEST(EventMapping, LifecycleDetailsThatDecideAMigration) {
+    const auto kind = [](int event, int detail) { return lifecycle_kind(event, detail); };
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STARTED, VIR_DOMAIN_EVENT_STARTED_MIGRATED),
+              EventKind::kStartedMigrated);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STARTED, VIR_DOMAIN_EVENT_STARTED_BOOTED), EventKind::kStarted);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_SUSPENDED, VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED),
+              EventKind::kSuspendedMigrated);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_SUSPENDED, VIR_DOMAIN_EVENT_SUSPENDED_PAUSED),
+              EventKind::kSuspendedPaused);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_SUSPENDED, VIR_DOMAIN_EVENT_SUSPENDED_IOERROR),
+              EventKind::kSuspendedOther);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_RESUMED, VIR_DOMAIN_EVENT_RESUMED_MIGRATED),
+              EventKind::kResumedMigrated);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_RESUMED, VIR_DOMAIN_EVENT_RESUMED_UNPAUSED),
+              EventKind::kResumedUnpaused);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_RESUMED, VIR_DOMAIN_EVENT_RESUMED_POSTCOPY),
+              EventKind::kResumedPostcopy);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STOPPED, VIR_DOMAIN_EVENT_STOPPED_MIGRATED),
+              EventKind::kStoppedMigrated);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STOPPED, VIR_DOMAIN_EVENT_STOPPED_FAILED),
+              EventKind::kStoppedFailed);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STOPPED, VIR_DOMAIN_EVENT_STOPPED_DESTROYED),
+              EventKind::kStopped);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_DEFINED, 0), std::nullopt);
+    EXPECT_EQ(kind(9999, 0), std::nullopt);
+}
+
+TEST(EventMapping, MonitorEvents) {
+    DomainEvent event;
+    EXPECT_TRUE(map_monitor_event("MIGRATION", R"({"status":"pre-switchover"})", &event));
+    EXPECT_EQ(event.kind, EventKind::kMigrationStatus);
+    EXPECT_EQ(event.qemu_status, QemuMigrationStatus::kPreSwitchover);
+    EXPECT_TRUE(map_monitor_event("MIGRATION", R"({"status":"something-new"})", &event));
+    EXPECT_EQ(event.qemu_status, QemuMigrationStatus::kOther);
+    EXPECT_TRUE(map_monitor_event("STOP", nullptr, &event));
+    EXPECT_EQ(event.kind, EventKind::kQemuStop);
+    EXPECT_TRUE(map_monitor_event("RESUME", "{}", &event));
+    EXPECT_EQ(event.kind, EventKind::kQemuResume);
+}
+
+TEST(EventMapping, MonitorEventsThatSayNothing) {
+    DomainEvent event;
+    for (const char* details : {"", "{", "[]", "null", R"({"status":5})", R"({"a":"b"})"}) {
+        EXPECT_FALSE(map_monitor_event("MIGRATION", details, &event)) << details;
+    }
+    EXPECT_FALSE(map_monitor_event("MIGRATION", nullptr, &event));
+    EXPECT_FALSE(map_monitor_event("MIGRATION_PASS", R"({"pass":1})", &event));
+    EXPECT_FALSE(map_monitor_event(nullptr, nullptr, &event));
+}
+
+TEST(EventMapping, StatusNamesRoundTrip) {
+    for (const auto status :
+         {QemuMigrationStatus::kSetup, QemuMigrationStatus::kDevice,
+          QemuMigrationStatus::kPostcopyActive, QemuMigrationStatus::kCancelled}) {
+        EXPECT_EQ(parse_qemu_status(to_string(status)), status);
+    }
+}
+
+}  // namespace
+}  // namespace gantry::libvirt

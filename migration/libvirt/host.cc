@@ -1,0 +1,137 @@
+#include "migration/libvirt/host.h"
+
+#include <cstdlib>
+#include <mutex>
+
+#include "migration/libvirt/errors.h"
+#include "migration/libvirt/handles.h"
+
+namespace gantry::libvirt {
+
+namespace {
+
+constexpr int kKeepaliveIntervalS = 5;
+constexpr unsigned kKeepaliveCount = 4;
+
+}  // namespace
+
+class Host::Impl {
+public:
+    explicit Impl(std::string uri) : uri_(std::move(uri)) {}
+
+    /// The connection, opened (again) when there is none that lives. Each user holds a reference,
+    /// so a reopening by another thread pulls nothing away.
+    Result<ConnectionHandle> connection() {
+        const std::lock_guard lock(mutex_);
+        if (connection_ && virConnectIsAlive(connection_.get()) != 1) {
+            connection_.reset();
+        }
+        if (!connection_) {
+            GANTRY_TRY(start_event_loop());
+            connection_.reset(virConnectOpen(uri_.c_str()));
+            if (!connection_) {
+                return last_error("cannot connect to libvirt at " + uri_);
+            }
+            // Not supported by libvirt's test driver, which needs none.
+            virConnectSetKeepAlive(connection_.get(), kKeepaliveIntervalS, kKeepaliveCount);
+        }
+        virConnectRef(connection_.get());
+        return ConnectionHandle(connection_.get());
+    }
+
+    Result<DomainHandle> domain(const std::string& uuid) {
+        GANTRY_ASSIGN(const ConnectionHandle held, connection());
+        DomainHandle domain(virDomainLookupByUUIDString(held.get(), uuid.c_str()));
+        if (!domain) {
+            return last_error("cannot find domain " + uuid);
+        }
+        return domain;
+    }
+
+private:
+    const std::string uri_;
+    std::mutex mutex_;
+    ConnectionHandle connection_;
+};
+
+Host::Host(std::string uri) : impl_(std::make_unique<Impl>(std::move(uri))) { silence_libvirt(); }
+Host::~Host() = default;
+
+Result<std::vector<std::string>> Host::active_domains() {
+    GANTRY_ASSIGN(const ConnectionHandle held, impl_->connection());
+    virDomainPtr* list = nullptr;
+    const int count = virConnectListAllDomains(held.get(), &list, VIR_CONNECT_LIST_DOMAINS_ACTIVE);
+    if (count < 0) {
+        return last_error("cannot list the domains");
+    }
+    std::vector<std::string> uuids;
+    for (int i = 0; i < count; ++i) {
+        uuids.push_back(domain_uuid(list[i]));
+        virDomainFree(list[i]);
+    }
+    std::free(list);
+    return uuids;
+}
+
+Result<DomainInfo> Host::read_domain(const std::string& uuid) {
+    GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
+    const std::unique_ptr<char, decltype(&std::free)> text(
+        virDomainGetXMLDesc(domain.get(), 0), &std::free);
+    if (!text) {
+        return last_error("cannot read the XML of domain " + uuid);
+    }
+    return parse_domain_xml(text.get());
+}
+
+Result<DomainReport> Host::report(const std::string& uuid) {
+    DomainReport report;
+    auto domain = impl_->domain(uuid);
+    if (!domain.ok()) {
+        if (domain.error().code != Code::kNotFound) {
+            return domain.error();
+        }
+        report.state = DomainState::kAbsent;
+        report.job.kind = JobKind::kNone;
+        return report;
+    }
+    GANTRY_ASSIGN(report.state, domain_state(domain->get()));
+    GANTRY_ASSIGN(report.job, job_stats(domain->get()));
+    return report;
+}
+
+Result<void> Host::write_owner(const std::string& uuid, const Owner& owner) {
+    GANTRY_ASSIGN(const std::string text, owner_xml(owner));
+    GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
+    if (virDomainSetMetadata(domain.get(), VIR_DOMAIN_METADATA_ELEMENT, text.c_str(), kOwnerPrefix,
+                             kOwnerNamespace, VIR_DOMAIN_AFFECT_LIVE) < 0) {
+        return last_error("cannot stamp the owner into domain " + uuid);
+    }
+    return {};
+}
+
+Result<void> Host::clear_owner(const std::string& uuid) {
+    GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
+    if (virDomainSetMetadata(domain.get(), VIR_DOMAIN_METADATA_ELEMENT, nullptr, kOwnerPrefix,
+                             kOwnerNamespace, VIR_DOMAIN_AFFECT_LIVE) < 0) {
+        return last_error("cannot remove the owner from domain " + uuid);
+    }
+    return {};
+}
+
+Result<void> Host::abort_job(const std::string& uuid) {
+    GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
+    if (virDomainAbortJob(domain.get()) < 0) {
+        return last_error("cannot abort the job of domain " + uuid);
+    }
+    return {};
+}
+
+Result<void> Host::destroy(const std::string& uuid) {
+    GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
+    if (virDomainDestroy(domain.get()) < 0) {
+        return last_error("cannot destroy domain " + uuid);
+    }
+    return {};
+}
+
+}  // namespace gantry::libvirt
