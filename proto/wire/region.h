@@ -84,6 +84,9 @@ struct alignas(kPageBytes) GuestWords {
     std::atomic<std::uint32_t> doorbell;        ///< Counted up to wake a sleeping worker.
     std::atomic<std::uint32_t> ring_waiting;    ///< A producer sleeps for ring space.
     std::atomic<std::uint32_t> announce_seen;   ///< Last HostWords.announce the guest acted on.
+    std::uint32_t reserved;
+    /// End of the pinned pool's part that was ever handed out: nothing above it is in use.
+    std::atomic<std::uint64_t> pinned_high_water;
 };
 
 enum class WorkerState : std::uint32_t {
@@ -94,13 +97,17 @@ enum class WorkerState : std::uint32_t {
 };
 
 struct alignas(kPageBytes) HostWords {
-    std::atomic<std::uint64_t> head;            ///< Ring bytes before it may be reused.
-    std::atomic<std::uint64_t> epoch;           ///< Owner's epoch, grows at every grant.
+    /// Ring bytes before it may be reused. Alone on its cache line: it changes with every command,
+    /// and the words below are read with every command.
+    std::atomic<std::uint64_t> head;
+    /// Owner's epoch, grows at every grant.
+    alignas(64) std::atomic<std::uint64_t> epoch;
     std::atomic<std::uint32_t> announce;        ///< Odd while a migration is announced.
     std::atomic<std::uint32_t> consumer_sleeps; ///< The worker wants the doorbell rung.
     std::atomic<std::uint32_t> sticky_error;    ///< CUresult that poisons the context, 0 if none.
     std::atomic<WorkerState> worker_state;
-    std::atomic<std::uint64_t> confirm_seq[kLaneCount];  ///< Last kConfirm answered, by lane.
+    /// Position of the last kConfirm answered plus 1, by lane.
+    alignas(64) std::atomic<std::uint64_t> confirm_seq[kLaneCount];
 };
 
 inline constexpr std::size_t kReplyInlineBytes = kPageBytes - 64;

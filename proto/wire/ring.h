@@ -76,6 +76,7 @@ public:
         ring_ = ring;
         ring_bytes_ = ring_bytes;
         head_ = head;
+        seen_head_.store(start, std::memory_order_relaxed);
         tail_.store(start, std::memory_order_relaxed);
     }
 
@@ -89,7 +90,7 @@ public:
         do {
             const std::uint64_t room_to_end = ring_bytes_ - (tail & (ring_bytes_ - 1));
             pad = bytes <= room_to_end ? 0 : room_to_end;
-            if (tail + pad + bytes - head_->load(std::memory_order_acquire) > ring_bytes_) {
+            if (!has_room(tail + pad + bytes)) {
                 return false;
             }
         } while (!tail_.compare_exchange_weak(tail, tail + pad + bytes, std::memory_order_relaxed));
@@ -104,6 +105,17 @@ public:
     [[nodiscard]] std::uint64_t ring_bytes() const { return ring_bytes_; }
 
 private:
+    /// Asks the consumer's head only when the last one seen leaves no room: the line of the head
+    /// changes with every command, and reading it would cost each launch a cache miss.
+    bool has_room(std::uint64_t end) {
+        if (end - seen_head_.load(std::memory_order_acquire) <= ring_bytes_) {
+            return true;
+        }
+        const std::uint64_t head = head_->load(std::memory_order_acquire);
+        seen_head_.store(head, std::memory_order_release);
+        return end - head <= ring_bytes_;
+    }
+
     RingRecord write_header(std::uint64_t position, std::uint64_t bytes, std::uint16_t op,
                             std::uint16_t lane, std::uint32_t args_bytes,
                             std::uint32_t trailing_bytes) const {
@@ -124,6 +136,7 @@ private:
     std::byte* ring_ = nullptr;
     std::uint64_t ring_bytes_ = 0;
     const std::atomic<std::uint64_t>* head_ = nullptr;
+    std::atomic<std::uint64_t> seen_head_{0};  ///< At most the true head.
     alignas(64) std::atomic<std::uint64_t> tail_{0};
 };
 

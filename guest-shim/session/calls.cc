@@ -1,0 +1,436 @@
+// Commands: reserving records, publishing them, waiting for answers, and the migration rule.
+#include <poll.h>
+
+#include <cstring>
+
+#include "guest-shim/session/connection.h"
+#include "guest-shim/session/trace.h"
+
+namespace gantry::session {
+
+Connection g_connection;
+Gate g_gate;
+
+namespace {
+
+/// Wakes a worker that sleeps. The fence orders our publish before our look at its flag; the worker
+/// raises the flag, fences, and looks at the ring once more before it sleeps.
+void ring_doorbell() noexcept {
+    if (g_connection.attachment.sleep != wire::Sleep::kFutex) {
+        return;
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (g_connection.host->consumer_sleeps.load(std::memory_order_relaxed) != 0) {
+        g_connection.guest->doorbell.fetch_add(1, std::memory_order_release);
+        wire::futex_wake_all(&g_connection.guest->doorbell);
+    }
+}
+
+CUresult reserve_on(std::uint16_t op, std::uint32_t lane, std::uint32_t args_bytes,
+                    std::uint32_t trailing_bytes, wire::RingRecord* record) noexcept {
+    wire::RingProducer& ring = g_connection.ring;
+    if (__builtin_expect(ring.try_reserve(op, static_cast<std::uint16_t>(lane), args_bytes,
+                                          trailing_bytes, record),
+                         1)) {
+        return CUDA_SUCCESS;
+    }
+    if (wire::record_bytes(args_bytes, trailing_bytes) >
+        wire::max_record_bytes(ring.ring_bytes())) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    wire::Backoff backoff;
+    while (!ring.try_reserve(op, static_cast<std::uint16_t>(lane), args_bytes, trailing_bytes,
+                             record)) {
+        if (!backoff.spinning() && worker_is_gone()) {
+            return closed_result();
+        }
+        backoff.pause();
+    }
+    return CUDA_SUCCESS;
+}
+
+const std::atomic<std::uint32_t>* low_half(const std::atomic<std::uint64_t>& word) {
+    return reinterpret_cast<const std::atomic<std::uint32_t>*>(&word);
+}
+
+/// Sleeps until `word` may have reached `expected` or some time has passed.
+void sleep_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected, std::uint32_t lane,
+               wire::Backoff* backoff) noexcept {
+    if (g_connection.attachment.sleep == wire::Sleep::kPoll || backoff->spinning()) {
+        backoff->pause();
+        return;
+    }
+    std::atomic<std::uint32_t>& waiting = g_connection.guest->lane_waiting[lane];
+    const std::uint64_t seen = word.load(std::memory_order_acquire);
+    waiting.store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (seen != expected && word.load(std::memory_order_acquire) == seen) {
+        wire::futex_wait(low_half(word), static_cast<std::uint32_t>(seen), kWaitSliceNs);
+    }
+    waiting.store(0, std::memory_order_relaxed);
+}
+
+/// Waits until `word` holds `expected`; false when the worker has gone before.
+bool wait_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
+              std::uint32_t lane) noexcept {
+    wire::Backoff backoff;
+    while (word.load(std::memory_order_acquire) != expected) {
+        if (!backoff.spinning() && worker_is_gone()) {
+            return word.load(std::memory_order_acquire) == expected;
+        }
+        sleep_for(word, expected, lane, &backoff);
+    }
+    return true;
+}
+
+/// The rule of region.h for answers during an announced migration: touch every page that the host
+/// wrote, then a confirm must come back. True when the answer may be consumed.
+bool confirm(std::uint32_t lane, std::uint64_t expected, const Exchange& exchange,
+             std::uint32_t announce) noexcept {
+    wire::ReplyPage& reply = g_connection.replies[lane];
+    touch_page(&reply);
+    for (std::uint32_t page = 0; page < exchange.touch_pages; ++page) {
+        touch_page(g_connection.bulk.at((exchange.touch_first + page) * wire::kPageBytes));
+    }
+    touch_pinned();
+    wire::RingRecord record;
+    if (reserve_on(static_cast<std::uint16_t>(wire::ControlOp::kConfirm), lane, 0, 0, &record) !=
+        CUDA_SUCCESS) {
+        return false;
+    }
+    record.publish();
+    ring_doorbell();
+    if (!wait_for(g_connection.host->confirm_seq[lane], record.position + 1, lane)) {
+        return false;
+    }
+    g_connection.guest->announce_seen.store(announce, std::memory_order_release);
+    return reply.seq.load(std::memory_order_acquire) == expected;
+}
+
+/// Waits for a lane's answer and makes sure that it will survive a migration.
+bool await_answer(std::uint32_t lane, std::uint64_t expected, const Exchange& exchange) noexcept {
+    const wire::ReplyPage& reply = g_connection.replies[lane];
+    for (;;) {
+        if (!wait_for(reply.seq, expected, lane)) {
+            return false;
+        }
+        const std::uint32_t announce = g_connection.host->announce.load(std::memory_order_acquire);
+        if (__builtin_expect((announce & 1) == 0, 1)) {
+            return true;
+        }
+        if (confirm(lane, expected, exchange, announce)) {
+            return true;
+        }
+        if (worker_is_gone()) {
+            return false;
+        }
+    }
+}
+
+/// Copies the answer out of the host's pages.
+void take_answer(std::uint32_t lane, Exchange* exchange) noexcept {
+    const wire::ReplyPage& page = g_connection.replies[lane];
+    const std::uint32_t payload = page.payload_bytes < wire::kReplyInlineBytes
+                                      ? page.payload_bytes
+                                      : static_cast<std::uint32_t>(wire::kReplyInlineBytes);
+    exchange->bulk_bytes = page.bulk_bytes;
+    if (exchange->reply_bytes != 0) {
+        const std::uint32_t inline_bytes =
+            payload < exchange->reply_bytes ? payload : exchange->reply_bytes;
+        std::memcpy(exchange->reply, page.payload, inline_bytes);
+        std::memset(static_cast<std::byte*>(exchange->reply) + inline_bytes, 0,
+                    exchange->reply_bytes - inline_bytes);
+    }
+    if (exchange->reply_trailing_capacity == 0) {
+        return;
+    }
+    const std::uint64_t first = exchange->touch_first * wire::kPageBytes;
+    const std::uint64_t room = exchange->touch_pages * wire::kPageBytes;
+    const auto skip = static_cast<std::uint32_t>(wire::align_up(exchange->reply_bytes, 8));
+    std::uint64_t got = 0;
+    const std::byte* source = nullptr;
+    if (exchange->touch_pages != 0 && page.bulk_bytes != 0 && page.bulk_offset >= first &&
+        page.bulk_bytes <= room && page.bulk_offset - first <= room - page.bulk_bytes) {
+        got = page.bulk_bytes;
+        source = g_connection.bulk.at(page.bulk_offset);
+    } else if (payload > skip) {
+        got = payload - skip;
+        source = page.payload + skip;
+    }
+    if (got > exchange->reply_trailing_capacity) {
+        got = exchange->reply_trailing_capacity;
+    }
+    std::memcpy(exchange->reply_trailing, source, got);
+    exchange->reply_trailing_bytes = static_cast<std::uint32_t>(got);
+}
+
+void fill(const wire::RingRecord& record, const void* args, std::uint32_t args_bytes,
+          const void* trailing, std::uint32_t trailing_bytes) noexcept {
+    if (args_bytes != 0) {
+        std::memcpy(record.args(), args, args_bytes);
+    }
+    if (trailing_bytes != 0) {
+        std::memcpy(record.trailing(), trailing, trailing_bytes);
+    }
+}
+
+/// After an answer: output first (an assert's message belongs before its error), then stickiness.
+CUresult settle(std::uint32_t lane, bool may_drain) noexcept {
+    const wire::ReplyPage& page = g_connection.replies[lane];
+    const auto status = static_cast<CUresult>(page.status);
+    const bool output = (page.flags & wire::kReplyOutputPending) != 0;
+    if (__builtin_expect(output && may_drain, 0)) {
+        drain_output(lane);
+    }
+    const std::uint32_t sticky =
+        g_connection.host->sticky_error.load(std::memory_order_acquire);
+    if (__builtin_expect(sticky != 0, 0)) {
+        break_session(static_cast<CUresult>(sticky));
+    }
+    return status;
+}
+
+/// Offers an extent of the bulk area when the answer may be larger than the reply page.
+bool offer_extent(Exchange* exchange) noexcept {
+    const std::uint64_t inline_bytes =
+        wire::align_up(exchange->reply_bytes, 8) + exchange->reply_trailing_capacity;
+    if (exchange->touch_pages != 0 || inline_bytes <= wire::kReplyInlineBytes) {
+        return true;
+    }
+    std::uint64_t pages =
+        wire::align_up(exchange->reply_trailing_capacity, wire::kPageBytes) / wire::kPageBytes;
+    const std::uint64_t most = g_connection.bulk.bytes() / wire::kPageBytes / 2;
+    pages = pages < most ? pages : most;
+    if (!g_connection.bulk.allocate(static_cast<std::uint32_t>(pages), &exchange->touch_first)) {
+        return false;
+    }
+    exchange->touch_pages = static_cast<std::uint32_t>(pages);
+    return true;
+}
+
+CUresult usable_thread(Thread** out) noexcept {
+    const CUresult closed = gate();
+    if (__builtin_expect(closed != CUDA_SUCCESS, 0)) {
+        return closed;
+    }
+    Thread* self = thread();
+    if (__builtin_expect(self == nullptr, 0)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (__builtin_expect(self->in_callback != 0, 0)) {
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    *out = self;
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult closed_result() noexcept {
+    switch (g_gate.state.load(std::memory_order_acquire)) {
+        case State::kReady:
+            return CUDA_SUCCESS;
+        case State::kEnded:
+            return CUDA_ERROR_DEINITIALIZED;
+        case State::kBroken:
+            return static_cast<CUresult>(g_gate.broken_result.load(std::memory_order_acquire));
+        default:
+            return CUDA_ERROR_NOT_INITIALIZED;
+    }
+}
+
+CUresult break_session(CUresult result) noexcept {
+    std::uint32_t none = 0;
+    g_gate.broken_result.compare_exchange_strong(none, static_cast<std::uint32_t>(result));
+    State ready = State::kReady;
+    g_gate.state.compare_exchange_strong(ready, State::kBroken);
+    return closed_result();
+}
+
+bool worker_is_gone() noexcept {
+    const Connection& connection = g_connection;
+    if (g_gate.state.load(std::memory_order_acquire) == State::kForked) {
+        return true;
+    }
+    const wire::WorkerState state =
+        connection.host->worker_state.load(std::memory_order_acquire);
+    bool gone = state == wire::WorkerState::kDead || state == wire::WorkerState::kDisowned;
+    if (!gone && connection.attachment.link_fd >= 0) {
+        pollfd link{connection.attachment.link_fd, POLLRDHUP, 0};
+        gone = poll(&link, 1, 0) > 0 && (link.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+    }
+    if (gone) {
+        const std::uint32_t sticky =
+            connection.host->sticky_error.load(std::memory_order_acquire);
+        break_session(sticky != 0 ? static_cast<CUresult>(sticky) : CUDA_ERROR_UNKNOWN);
+    }
+    return gone;
+}
+
+CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchange,
+                     bool may_drain) noexcept {
+    const bool offered_here = exchange->touch_pages == 0;
+    if (!offer_extent(exchange)) {
+        return closed_result() != CUDA_SUCCESS ? closed_result() : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    wire::RingRecord record;
+    CUresult result = reserve_on(exchange->op, lane, exchange->args_bytes,
+                                 exchange->trailing_bytes, &record);
+    if (result == CUDA_SUCCESS) {
+        record.header->context = context;
+        record.header->flags = wire::kCommandWantsReply;
+        record.header->bulk_page = static_cast<std::uint16_t>(exchange->touch_first);
+        record.header->bulk_pages = static_cast<std::uint16_t>(exchange->touch_pages);
+        fill(record, exchange->args, exchange->args_bytes, exchange->trailing,
+             exchange->trailing_bytes);
+        record.publish();
+        ring_doorbell();
+        if (await_answer(lane, record.position + 1, *exchange)) {
+            take_answer(lane, exchange);
+            result = settle(lane, may_drain);
+        } else {
+            result = closed_result() != CUDA_SUCCESS ? closed_result() : CUDA_ERROR_UNKNOWN;
+        }
+    }
+    if (offered_here && exchange->touch_pages != 0) {
+        g_connection.bulk.free(exchange->touch_first, exchange->touch_pages);
+        exchange->touch_pages = 0;
+    }
+    return result;
+}
+
+CUresult exchange(Exchange* exchange) noexcept {
+    Thread* self = nullptr;
+    if (const CUresult refused = usable_thread(&self); refused != CUDA_SUCCESS) {
+        return refused;
+    }
+    // Held through the wait: threads that share a lane must not have two questions open. Output is
+    // drained on the same lane, after the answer has been taken.
+    Guard guard(g_connection.lane_mutex[self->lane]);
+    return exchange_on(self->lane, self->current, exchange, true);
+}
+
+CUresult reserve(std::uint16_t op, std::uint32_t args_bytes, std::uint32_t trailing_bytes,
+                 Record* out) noexcept {
+    Thread* self = nullptr;
+    if (const CUresult refused = usable_thread(&self); refused != CUDA_SUCCESS) {
+        return refused;
+    }
+    const bool synchronous = g_connection.environment.synchronous;
+    if (__builtin_expect(synchronous, 0)) {
+        g_connection.lane_mutex[self->lane].lock();
+    }
+    wire::RingRecord record;
+    const CUresult result = reserve_on(op, self->lane, args_bytes, trailing_bytes, &record);
+    if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
+        if (synchronous) {
+            g_connection.lane_mutex[self->lane].unlock();
+        }
+        return result;
+    }
+    record.header->context = self->current;
+    record.header->flags = synchronous ? wire::kCommandWantsReply : 0u;
+    *out = Record{record.args(), record.trailing(), record.header, record.position};
+    return CUDA_SUCCESS;
+}
+
+CUresult finish(const Record& record) noexcept {
+    auto* header = static_cast<wire::CommandHeader*>(record.header);
+    if (__builtin_expect(tracing(), 0)) {
+        trace_command(header->op, record.args, header->args_bytes, record.trailing,
+                      header->trailing_bytes);
+    }
+    const std::uint32_t lane = header->lane;
+    const bool synchronous = g_connection.environment.synchronous;
+    header->publish.store(record.position + 1, std::memory_order_release);
+    ring_doorbell();
+    if (__builtin_expect(!synchronous, 1)) {
+        return CUDA_SUCCESS;
+    }
+    const Exchange nothing;
+    CUresult result = CUDA_SUCCESS;
+    if (await_answer(lane, record.position + 1, nothing)) {
+        result = settle(lane, true);
+    } else {
+        result = closed_result() != CUDA_SUCCESS ? closed_result() : CUDA_ERROR_UNKNOWN;
+    }
+    g_connection.lane_mutex[lane].unlock();
+    return result;
+}
+
+namespace {
+
+CUresult post_any(std::uint16_t op, const void* args, std::uint32_t args_bytes,
+                  const void* trailing, std::uint32_t trailing_bytes) noexcept {
+    Record record;
+    if (const CUresult result = reserve(op, args_bytes, trailing_bytes, &record);
+        __builtin_expect(result != CUDA_SUCCESS, 0)) {
+        return result;
+    }
+    if (args_bytes != 0) {
+        std::memcpy(record.args, args, args_bytes);
+    }
+    if (trailing_bytes != 0) {
+        std::memcpy(record.trailing, trailing, trailing_bytes);
+    }
+    return finish(record);
+}
+
+}  // namespace
+
+CUresult post(cuda::Op op, const void* args, std::uint32_t args_bytes, const void* trailing,
+              std::uint32_t trailing_bytes) noexcept {
+    return post_any(static_cast<std::uint16_t>(op), args, args_bytes, trailing, trailing_bytes);
+}
+
+CUresult post_control(wire::ControlOp op, const void* args, std::uint32_t args_bytes,
+                      const void* trailing, std::uint32_t trailing_bytes) noexcept {
+    return post_any(static_cast<std::uint16_t>(op), args, args_bytes, trailing, trailing_bytes);
+}
+
+CUresult call(cuda::Op op, const void* args, std::uint32_t args_bytes, const void* trailing,
+              std::uint32_t trailing_bytes, void* reply, std::uint32_t reply_bytes,
+              void* reply_trailing, std::uint32_t reply_trailing_capacity,
+              std::uint32_t* reply_trailing_bytes) noexcept {
+    Exchange command;
+    command.op = static_cast<std::uint16_t>(op);
+    command.args = args;
+    command.args_bytes = args_bytes;
+    command.trailing = trailing;
+    command.trailing_bytes = trailing_bytes;
+    command.reply = reply;
+    command.reply_bytes = reply_bytes;
+    command.reply_trailing = reply_trailing;
+    command.reply_trailing_capacity = reply_trailing_capacity;
+    if (__builtin_expect(tracing(), 0)) {
+        trace_command(command.op, args, args_bytes, trailing, trailing_bytes);
+    }
+    const CUresult result = exchange(&command);
+    if (reply_trailing_bytes != nullptr) {
+        *reply_trailing_bytes = command.reply_trailing_bytes;
+    }
+    return result;
+}
+
+CUresult call_control(wire::ControlOp op, const void* args, std::uint32_t args_bytes, void* reply,
+                      std::uint32_t reply_bytes) noexcept {
+    Exchange command;
+    command.op = static_cast<std::uint16_t>(op);
+    command.args = args;
+    command.args_bytes = args_bytes;
+    command.reply = reply;
+    command.reply_bytes = reply_bytes;
+    return exchange(&command);
+}
+
+std::uint32_t max_trailing(std::uint32_t args_bytes) noexcept {
+    const std::uint64_t most = wire::max_record_bytes(g_connection.ring.ring_bytes());
+    const std::uint64_t fixed = sizeof(wire::CommandHeader) + wire::align_up(args_bytes, 8);
+    return static_cast<std::uint32_t>(most - fixed);
+}
+
+std::uint64_t mint(HandleKind kind) noexcept {
+    return cuda::make_handle(kind, g_connection.next_serial.fetch_add(1));
+}
+
+}  // namespace gantry::session

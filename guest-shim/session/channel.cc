@@ -1,0 +1,227 @@
+// Claiming a channel of a region: the guest side of the directory pages of region.h.
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "guest-shim/session/connection.h"
+
+namespace gantry::session {
+namespace {
+
+constexpr std::uint32_t kInitialising = 1;  // In GuestDirectory.magic, while one process fills it.
+constexpr std::uint64_t kBytesPerChannel = 64ull << 20;
+constexpr std::uint32_t kMostChannels = 16;
+
+std::uint32_t channels_for(const Connection& connection) {
+    if (connection.attachment.exclusive) {
+        return 1;
+    }
+    const std::uint64_t wanted = connection.attachment.region_bytes / kBytesPerChannel;
+    if (wanted == 0) {
+        return 1;
+    }
+    return wanted > kMostChannels ? kMostChannels : static_cast<std::uint32_t>(wanted);
+}
+
+/// The first process of a guest writes the directory; the others wait for its magic.
+bool initialise_directory(Connection* connection, AttachProblem* problem) {
+    wire::GuestDirectory* directory = connection->guest_directory;
+    const std::uint64_t deadline = wire::monotonic_ns() + 2'000'000'000;
+    wire::Backoff backoff;
+    for (;;) {
+        std::uint32_t magic = directory->magic.load(std::memory_order_acquire);
+        if (magic == wire::kRegionMagic) {
+            break;
+        }
+        const bool overdue = magic == kInitialising && wire::monotonic_ns() > deadline;
+        if ((magic == 0 || overdue) &&
+            directory->magic.compare_exchange_strong(magic, kInitialising)) {
+            directory->wire_version = wire::kWireVersion;
+            directory->region_bytes = connection->attachment.region_bytes;
+            directory->channel_count = channels_for(*connection);
+            directory->magic.store(wire::kRegionMagic, std::memory_order_release);
+            break;
+        }
+        if (magic != 0 && magic != kInitialising) {
+            return fail(problem, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                        "the shared memory holds something that is no Gantry region (magic 0x%x)",
+                        magic);
+        }
+        backoff.pause();
+    }
+    if (directory->wire_version != wire::kWireVersion) {
+        return fail(problem, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                    "the region has wire version %u, this libcuda.so.1 version %u; install the same "
+                    "Gantry version on both sides",
+                    directory->wire_version, wire::kWireVersion);
+    }
+    return true;
+}
+
+/// A channel whose process has died without a goodbye is handed to the host to be closed. Only
+/// processes of this guest ever write claims, so the pid is one of ours.
+void release_dead_claims(wire::GuestDirectory* directory) {
+    for (std::uint32_t index = 0; index < directory->channel_count; ++index) {
+        wire::ChannelClaim& claim = directory->claims[index];
+        wire::ClaimState state = claim.state.load(std::memory_order_acquire);
+        if ((state == wire::ClaimState::kOpen || state == wire::ClaimState::kClaiming) &&
+            claim.guest_pid != 0 && kill(static_cast<pid_t>(claim.guest_pid), 0) != 0 &&
+            errno == ESRCH) {
+            claim.state.compare_exchange_strong(state, wire::ClaimState::kClosing);
+        }
+    }
+}
+
+/// A closing claim may be taken again once the host has said that it let go of that generation.
+bool is_takable(const Connection& connection, std::uint32_t index) {
+    const wire::ChannelClaim& claim = connection.guest_directory->claims[index];
+    const wire::ClaimState state = claim.state.load(std::memory_order_acquire);
+    if (state == wire::ClaimState::kFree) {
+        return true;
+    }
+    if (state != wire::ClaimState::kClosing) {
+        return false;
+    }
+    const wire::HostChannel& served = connection.host_directory->channels[index];
+    const wire::ServeState serve = served.state.load(std::memory_order_acquire);
+    return served.generation.load(std::memory_order_acquire) == claim.generation &&
+           (serve == wire::ServeState::kClosed || serve == wire::ServeState::kRefused);
+}
+
+bool try_claim(Connection* connection) {
+    wire::GuestDirectory* directory = connection->guest_directory;
+    for (std::uint32_t index = 0; index < directory->channel_count; ++index) {
+        if (!is_takable(*connection, index)) {
+            continue;
+        }
+        wire::ChannelClaim& claim = directory->claims[index];
+        wire::ClaimState state = claim.state.load(std::memory_order_acquire);
+        if ((state != wire::ClaimState::kFree && state != wire::ClaimState::kClosing) ||
+            !claim.state.compare_exchange_strong(state, wire::ClaimState::kClaiming)) {
+            continue;
+        }
+        claim.guest_pid = static_cast<std::uint32_t>(getpid());
+        claim.generation += 1;
+        connection->channel = index;
+        connection->generation = claim.generation;
+        return true;
+    }
+    return false;
+}
+
+bool lay_out(Connection* connection, AttachProblem* problem) {
+    const Attachment& attachment = connection->attachment;
+    if (!wire::compute_layout(attachment.region_bytes, connection->guest_directory->channel_count,
+                              connection->channel, &connection->layout)) {
+        return fail(problem, CUDA_ERROR_OPERATING_SYSTEM,
+                    "a region of %llu bytes is too small for %u channels; give it 64 MiB or more",
+                    static_cast<unsigned long long>(attachment.region_bytes),
+                    connection->guest_directory->channel_count);
+    }
+    const wire::ChannelLayout& layout = connection->layout;
+    std::byte* region = attachment.region;
+    connection->guest = reinterpret_cast<wire::GuestWords*>(region + layout.guest_words);
+    connection->host = reinterpret_cast<wire::HostWords*>(region + layout.host_words);
+    connection->replies = reinterpret_cast<wire::ReplyPage*>(region + layout.replies);
+    connection->bulk.attach(region + layout.bulk, layout.bulk_bytes);
+    return true;
+}
+
+/// Clears the words that an earlier owner of the channel may have left.
+void reset_guest_words(wire::GuestWords* guest) {
+    for (auto& waiting : guest->lane_waiting) {
+        waiting.store(0, std::memory_order_relaxed);
+    }
+    guest->ring_waiting.store(0, std::memory_order_relaxed);
+    guest->announce_seen.store(0, std::memory_order_relaxed);
+}
+
+bool wait_until_served(Connection* connection, AttachProblem* problem) {
+    const wire::HostChannel& served = connection->host_directory->channels[connection->channel];
+    const std::uint64_t deadline =
+        wire::monotonic_ns() + connection->environment.connect_timeout_ms * 1'000'000ull;
+    wire::Backoff backoff;
+    for (;;) {
+        if (served.generation.load(std::memory_order_acquire) == connection->generation) {
+            const wire::ServeState state = served.state.load(std::memory_order_acquire);
+            if (state == wire::ServeState::kServing) {
+                return true;
+            }
+            if (state == wire::ServeState::kRefused || state == wire::ServeState::kClosed) {
+                char text[sizeof(connection->host_directory->refusal_text)];
+                std::memcpy(text, connection->host_directory->refusal_text, sizeof(text));
+                text[sizeof(text) - 1] = '\0';
+                std::uint32_t error = CUDA_ERROR_NO_DEVICE;
+                error = served.refusal != 0 ? served.refusal : error;
+                return fail(problem, error, "the host refuses this process: %s", text);
+            }
+        }
+        if (wire::monotonic_ns() > deadline) {
+            return fail(problem, CUDA_ERROR_SYSTEM_NOT_READY,
+                        "the host did not serve channel %u within %u ms; is gantryd running there?",
+                        connection->channel, connection->environment.connect_timeout_ms);
+        }
+        backoff.pause();
+    }
+}
+
+bool claim_channel(Connection* connection, AttachProblem* problem) {
+    const std::uint64_t deadline =
+        wire::monotonic_ns() + connection->environment.connect_timeout_ms * 1'000'000ull;
+    release_dead_claims(connection->guest_directory);
+    while (!try_claim(connection)) {
+        if (wire::monotonic_ns() > deadline) {
+            return fail(problem, CUDA_ERROR_NOT_PERMITTED,
+                        "all %u channels of the region are in use by other CUDA processes",
+                        connection->guest_directory->channel_count);
+        }
+        const timespec nap{0, 20'000'000};
+        nanosleep(&nap, nullptr);
+        release_dead_claims(connection->guest_directory);
+    }
+    return true;
+}
+
+}  // namespace
+
+bool open_channel(Connection* connection, AttachProblem* problem) {
+    std::byte* region = connection->attachment.region;
+    if (connection->attachment.region_bytes < 2 * wire::kPageBytes + wire::kMinChannelBytes) {
+        return fail(problem, CUDA_ERROR_OPERATING_SYSTEM,
+                    "a region of %llu bytes is too small; give it 64 MiB or more",
+                    static_cast<unsigned long long>(connection->attachment.region_bytes));
+    }
+    connection->guest_directory = reinterpret_cast<wire::GuestDirectory*>(region);
+    connection->host_directory = reinterpret_cast<wire::HostDirectory*>(region + wire::kPageBytes);
+    if (!initialise_directory(connection, problem) || !claim_channel(connection, problem)) {
+        return false;
+    }
+    wire::ChannelClaim& claim = connection->guest_directory->claims[connection->channel];
+    if (!lay_out(connection, problem)) {
+        claim.state.store(wire::ClaimState::kFree, std::memory_order_release);
+        return false;
+    }
+    reset_guest_words(connection->guest);
+    const std::uint64_t start = connection->generation << wire::kGenerationShift;
+    connection->ring.attach(region + connection->layout.ring, connection->layout.ring_bytes,
+                            &connection->host->head, start);
+    claim.state.store(wire::ClaimState::kOpen, std::memory_order_release);
+    if (!wait_until_served(connection, problem)) {
+        claim.state.store(wire::ClaimState::kClosing, std::memory_order_release);
+        return false;
+    }
+    return true;
+}
+
+void close_channel(Connection* connection) {
+    if (connection->guest_directory != nullptr && connection->generation != 0) {
+        connection->guest_directory->claims[connection->channel].state.store(
+            wire::ClaimState::kClosing, std::memory_order_release);
+    }
+}
+
+}  // namespace gantry::session

@@ -1,0 +1,107 @@
+// Bytes of pageable memory: to the device through the ring, from it through the bulk area, and
+// images on their way to a module load.
+#include <cstring>
+
+#include "guest-shim/session/connection.h"
+#include "guest-shim/session/trace.h"
+
+namespace gantry::session {
+
+CUresult write_device(std::uint64_t address, const void* source, std::uint64_t bytes,
+                      std::uint64_t stream) noexcept {
+    const auto* from = static_cast<const std::byte*>(source);
+    std::uint64_t limit = max_trailing(sizeof(wire::WriteDeviceCall));
+    limit = limit < kPieceBytes ? limit : kPieceBytes;
+    while (bytes != 0) {
+        const std::uint64_t piece = bytes < limit ? bytes : limit;
+        const wire::WriteDeviceCall arguments{address, piece, stream};
+        const CUresult result =
+            post_control(wire::ControlOp::kWriteDevice, &arguments, sizeof(arguments), from,
+                         static_cast<std::uint32_t>(piece));
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        address += piece;
+        from += piece;
+        bytes -= piece;
+    }
+    return CUDA_SUCCESS;
+}
+
+namespace {
+
+CUresult read_piece(std::byte* target, std::uint64_t address, std::uint64_t bytes,
+                    std::uint64_t stream, std::uint32_t first, std::uint32_t pages) noexcept {
+    const wire::ReadDeviceCall arguments{address, bytes, stream, first * wire::kPageBytes};
+    Exchange command;
+    command.op = static_cast<std::uint16_t>(wire::ControlOp::kReadDevice);
+    command.args = &arguments;
+    command.args_bytes = sizeof(arguments);
+    command.touch_first = first;
+    command.touch_pages = pages;
+    if (tracing()) {
+        trace_command(command.op, &arguments, sizeof(arguments), nullptr, 0);
+    }
+    const CUresult result = exchange(&command);
+    if (result == CUDA_SUCCESS) {
+        std::memcpy(target, g_connection.bulk.at(arguments.bulk_offset), bytes);
+    }
+    return result;
+}
+
+}  // namespace
+
+CUresult read_device(void* target, std::uint64_t address, std::uint64_t bytes,
+                     std::uint64_t stream) noexcept {
+    if (const CUresult closed = gate(); closed != CUDA_SUCCESS) {
+        return closed;
+    }
+    auto* to = static_cast<std::byte*>(target);
+    const std::uint64_t quarter = g_connection.bulk.bytes() / 4;
+    std::uint64_t slice = quarter < kSliceBytes ? quarter : kSliceBytes;
+    slice = bytes < slice ? bytes : slice;
+    const auto pages =
+        static_cast<std::uint32_t>(wire::align_up(slice, wire::kPageBytes) / wire::kPageBytes);
+    std::uint32_t first = 0;
+    if (bytes == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (!g_connection.bulk.allocate(pages, &first)) {
+        return closed_result() != CUDA_SUCCESS ? closed_result() : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = CUDA_SUCCESS;
+    while (bytes != 0 && result == CUDA_SUCCESS) {
+        const std::uint64_t piece = bytes < slice ? bytes : slice;
+        result = read_piece(to, address, piece, stream, first, pages);
+        to += piece;
+        address += piece;
+        bytes -= piece;
+    }
+    g_connection.bulk.free(first, pages);
+    return result;
+}
+
+std::uint64_t new_image_id() noexcept { return g_connection.next_image.fetch_add(1); }
+
+CUresult stage_image(std::uint64_t image_id, std::uint64_t total_bytes, std::uint64_t offset,
+                     const void* source, std::uint64_t bytes) noexcept {
+    const auto* from = static_cast<const std::byte*>(source);
+    std::uint64_t limit = max_trailing(sizeof(wire::StageImageCall));
+    limit = limit < kPieceBytes ? limit : kPieceBytes;
+    do {
+        const std::uint64_t piece = bytes < limit ? bytes : limit;
+        const wire::StageImageCall arguments{image_id, total_bytes, offset};
+        const CUresult result =
+            post_control(wire::ControlOp::kStageImage, &arguments, sizeof(arguments), from,
+                         static_cast<std::uint32_t>(piece));
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        from += piece;
+        offset += piece;
+        bytes -= piece;
+    } while (bytes != 0);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gantry::session

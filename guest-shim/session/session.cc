@@ -1,0 +1,195 @@
+// Start and end of the session, and what a fork does to it.
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "guest-shim/session/connection.h"
+#include "guest-shim/session/trace.h"
+
+namespace gantry::session {
+namespace {
+
+FutexMutex g_start_mutex;
+bool g_tried = false;
+CUresult g_start_result = CUDA_SUCCESS;
+
+/// A child of a process that has used CUDA cannot use it: its threads and its place in the ring are
+/// the parent's. It must not hold the link open either, or the worker would outlive the parent.
+void after_fork_in_child() {
+    State state = g_gate.state.load(std::memory_order_relaxed);
+    if (state != State::kReady && state != State::kBroken) {
+        return;
+    }
+    g_gate.state.store(State::kForked, std::memory_order_release);
+    if (g_connection.attachment.link_fd >= 0) {
+        close(g_connection.attachment.link_fd);
+        g_connection.attachment.link_fd = -1;
+    }
+}
+
+bool say_hello(AttachProblem* problem) {
+    Connection& connection = g_connection;
+    const wire::HelloCall hello{wire::kWireVersion, static_cast<std::uint32_t>(getpid()),
+                                table_hash()};
+    wire::HelloReply reply{};
+    Exchange command;
+    command.op = static_cast<std::uint16_t>(wire::ControlOp::kHello);
+    command.args = &hello;
+    command.args_bytes = sizeof(hello);
+    command.reply = &reply;
+    command.reply_bytes = sizeof(reply);
+    const CUresult result = exchange_on(0, 0, &command, false);
+    if (result != CUDA_SUCCESS && reply.wire_version == 0) {
+        return fail(problem, static_cast<std::uint32_t>(result),
+                    "the worker did not answer the hello (CUDA error %d); gantryd's log says why",
+                    static_cast<int>(result));
+    }
+    if (reply.wire_version != wire::kWireVersion || reply.table_hash != hello.table_hash) {
+        return fail(problem, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                    "the worker has wire version %u and call table %016llx, this libcuda.so.1 has "
+                    "%u and %016llx; install the same Gantry version on both sides",
+                    reply.wire_version, static_cast<unsigned long long>(reply.table_hash),
+                    wire::kWireVersion, static_cast<unsigned long long>(hello.table_hash));
+    }
+    if (result != CUDA_SUCCESS) {
+        return fail(problem, static_cast<std::uint32_t>(result), "the worker refused the hello");
+    }
+    connection.driver_version = reply.driver_version;
+    connection.devices = reply.device_count < kMaxDevices ? reply.device_count : kMaxDevices;
+    return true;
+}
+
+bool read_facts(AttachProblem* problem) {
+    Connection& connection = g_connection;
+    connection.facts = static_cast<wire::DeviceFacts*>(
+        std::calloc(connection.devices == 0 ? 1 : connection.devices, sizeof(wire::DeviceFacts)));
+    const auto pages = static_cast<std::uint32_t>(
+        wire::align_up(sizeof(wire::DeviceFacts), wire::kPageBytes) / wire::kPageBytes);
+    std::uint32_t first = 0;
+    if (connection.facts == nullptr || !connection.bulk.allocate(pages, &first)) {
+        return fail(problem, CUDA_ERROR_OUT_OF_MEMORY, "no memory for the device facts");
+    }
+    bool fine = true;
+    for (std::uint32_t device = 0; device < connection.devices && fine; ++device) {
+        const wire::DeviceFactsCall arguments{device, 0, first * wire::kPageBytes,
+                                              sizeof(wire::DeviceFacts)};
+        Exchange command;
+        command.op = static_cast<std::uint16_t>(wire::ControlOp::kDeviceFacts);
+        command.args = &arguments;
+        command.args_bytes = sizeof(arguments);
+        command.touch_first = first;
+        command.touch_pages = pages;
+        const CUresult result = exchange_on(0, 0, &command, false);
+        fine = result == CUDA_SUCCESS && command.bulk_bytes == sizeof(wire::DeviceFacts);
+        if (!fine) {
+            fail(problem, CUDA_ERROR_UNKNOWN,
+                 "the worker did not describe device %u (CUDA error %d, %llu bytes)", device,
+                 static_cast<int>(result),
+                 static_cast<unsigned long long>(command.bulk_bytes));
+            break;
+        }
+        std::memcpy(&connection.facts[device], connection.bulk.at(arguments.bulk_offset),
+                    sizeof(wire::DeviceFacts));
+    }
+    connection.bulk.free(first, pages);
+    return fine;
+}
+
+void release(Connection* connection) {
+    close_channel(connection);
+    Attachment& attachment = connection->attachment;
+    if (attachment.region != nullptr) {
+        munmap(attachment.region, attachment.region_bytes);
+    }
+    if (attachment.region_fd >= 0) {
+        close(attachment.region_fd);
+    }
+    if (attachment.link_fd >= 0) {
+        close(attachment.link_fd);
+    }
+    attachment = Attachment{};
+}
+
+bool connect(AttachProblem* problem) {
+    Connection& connection = g_connection;
+    char text[300];
+    if (!read_environment(&connection.environment, text, sizeof(text))) {
+        return fail(problem, CUDA_ERROR_INVALID_VALUE, "%s", text);
+    }
+    const Environment& environment = connection.environment;
+    if (environment.trace_path != nullptr && !start_trace(environment.trace_path)) {
+        return fail(problem, CUDA_ERROR_OPERATING_SYSTEM, "GANTRY_TRACE=%s: %s",
+                    environment.trace_path, std::strerror(errno));
+    }
+    if (!attach(environment.transport, table_hash(), environment.connect_timeout_ms,
+                &connection.attachment, problem)) {
+        return false;
+    }
+    if (!open_channel(&connection, problem) || !say_hello(problem) || !read_facts(problem) ||
+        !reserve_addresses(&connection, problem)) {
+        release(&connection);
+        return false;
+    }
+    return true;
+}
+
+/// A machine where nobody configured a transport and no gantryd listens simply has no device;
+/// programs probe for that, and a message would only disturb them.
+bool is_worth_a_line(const AttachProblem& problem) {
+    return problem.cuda_error != CUDA_ERROR_NO_DEVICE ||
+           g_connection.environment.transport != nullptr;
+}
+
+__attribute__((destructor)) void end_of_process() {
+    const State state = g_gate.state.load(std::memory_order_acquire);
+    if (state == State::kReady) {
+        post_control(wire::ControlOp::kGoodbye, nullptr, 0, nullptr, 0);
+        close_channel(&g_connection);
+    }
+    if (state == State::kReady || state == State::kBroken) {
+        g_gate.state.store(State::kEnded, std::memory_order_release);
+    }
+}
+
+}  // namespace
+
+CUresult start() noexcept {
+    const State state = g_gate.state.load(std::memory_order_acquire);
+    if (state != State::kUnused) {
+        return closed_result();
+    }
+    Guard guard(g_start_mutex);
+    if (g_tried) {
+        return g_start_result;
+    }
+    g_tried = true;
+    AttachProblem problem;
+    if (!connect(&problem)) {
+        g_start_result = static_cast<CUresult>(problem.cuda_error);
+        if (is_worth_a_line(problem)) {
+            std::fprintf(stderr, "gantry: %s\n", problem.text);
+        }
+        return g_start_result;
+    }
+    pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    g_gate.state.store(State::kReady, std::memory_order_release);
+    return CUDA_SUCCESS;
+}
+
+std::uint32_t device_count() noexcept { return g_connection.devices; }
+
+const wire::DeviceFacts* device_facts(int device) noexcept {
+    if (device < 0 || static_cast<std::uint32_t>(device) >= g_connection.devices) {
+        return nullptr;
+    }
+    return &g_connection.facts[device];
+}
+
+std::uint32_t driver_version() noexcept { return g_connection.driver_version; }
+
+}  // namespace gantry::session

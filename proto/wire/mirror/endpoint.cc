@@ -1,0 +1,181 @@
+#include "proto/wire/mirror/endpoint.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace gantry::wire {
+namespace {
+
+bool unix_address(const std::string& path, sockaddr_un* address) {
+    *address = {};
+    address->sun_family = AF_UNIX;
+    if (path.empty() || path.size() >= sizeof address->sun_path) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    std::memcpy(address->sun_path, path.c_str(), path.size() + 1);
+    return true;
+}
+
+// Calls `use` with a socket for each address that HOST:PORT resolves to, until one succeeds.
+template <typename Use>
+int with_addresses(const std::string& address, bool passive, Use use) {
+    const std::size_t colon = address.rfind(':');
+    if (colon == std::string::npos) {
+        errno = EINVAL;
+        return -1;
+    }
+    std::string host = address.substr(0, colon);
+    if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+        host = host.substr(1, host.size() - 2);
+    }
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+    addrinfo* list = nullptr;
+    if (::getaddrinfo(host.empty() ? nullptr : host.c_str(), address.c_str() + colon + 1, &hints,
+                      &list) != 0) {
+        errno = EADDRNOTAVAIL;
+        return -1;
+    }
+    int result = -1;
+    for (addrinfo* one = list; one != nullptr && result < 0; one = one->ai_next) {
+        const int fd = ::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, one->ai_protocol);
+        if (fd >= 0 && use(fd, one)) {
+            result = fd;
+        } else if (fd >= 0) {
+            ::close(fd);
+        }
+    }
+    ::freeaddrinfo(list);
+    return result;
+}
+
+}  // namespace
+
+int listen_unix(const std::string& path) {
+    sockaddr_un address;
+    if (!unix_address(path, &address)) {
+        return -1;
+    }
+    const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ::unlink(path.c_str());
+    if (fd < 0 || ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        ::listen(fd, 64) != 0) {
+        if (fd >= 0) {
+            ::close(fd);
+        }
+        return -1;
+    }
+    return fd;
+}
+
+int connect_unix(const std::string& path) {
+    sockaddr_un address;
+    if (!unix_address(path, &address)) {
+        return -1;
+    }
+    const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+        ::close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+int listen_tcp(const std::string& address) {
+    return with_addresses(address, true, [](int fd, const addrinfo* one) {
+        const int yes = 1;
+        ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+        return ::bind(fd, one->ai_addr, one->ai_addrlen) == 0 && ::listen(fd, 64) == 0;
+    });
+}
+
+int connect_tcp(const std::string& address) {
+    return with_addresses(address, false, [](int fd, const addrinfo* one) {
+        return ::connect(fd, one->ai_addr, one->ai_addrlen) == 0;
+    });
+}
+
+std::uint16_t local_port(int fd) {
+    sockaddr_storage address{};
+    socklen_t bytes = sizeof address;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
+        return 0;
+    }
+    return ntohs(address.ss_family == AF_INET6
+                     ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                     : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+}
+
+bool send_packet(int fd, const void* data, std::size_t bytes, int passed) {
+    iovec part{const_cast<void*>(data), bytes};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (passed >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        std::memcpy(CMSG_DATA(header), &passed, sizeof passed);
+    }
+    return ::sendmsg(fd, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+}
+
+bool receive_packet(int fd, void* data, std::size_t bytes, int* passed) {
+    iovec part{data, bytes};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    *passed = -1;
+    const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+            std::memcpy(passed, CMSG_DATA(header), sizeof *passed);
+        }
+    }
+    return got == static_cast<ssize_t>(bytes) && (message.msg_flags & MSG_TRUNC) == 0;
+}
+
+bool hung_up(int fd) {
+    pollfd entry{fd, POLLIN | POLLRDHUP, 0};
+    return ::poll(&entry, 1, 0) != 0;
+}
+
+bool map_region(int memfd, std::uint64_t region_bytes, MappedChannel* out) {
+    if (!compute_layout(region_bytes, 1, 0, &out->layout)) {
+        return false;
+    }
+    void* mapped = ::mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+    if (mapped == MAP_FAILED) {
+        return false;
+    }
+    out->region = static_cast<std::byte*>(mapped);
+    out->index = 0;
+    return true;
+}
+
+void unmap_region(MappedChannel* channel) {
+    if (channel->region != nullptr) {
+        ::munmap(channel->region, channel->layout.end);
+        channel->region = nullptr;
+    }
+}
+
+}  // namespace gantry::wire

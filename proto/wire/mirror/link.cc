@@ -1,0 +1,297 @@
+#include "proto/wire/mirror/link.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace gantry::wire {
+
+bool read_exactly(int fd, void* data, std::size_t bytes) {
+    auto* cursor = static_cast<std::byte*>(data);
+    while (bytes != 0) {
+        const ssize_t got = ::recv(fd, cursor, bytes, 0);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            return false;
+        }
+        cursor += got;
+        bytes -= static_cast<std::size_t>(got);
+    }
+    return true;
+}
+
+bool write_exactly(int fd, const void* data, std::size_t bytes) {
+    const auto* cursor = static_cast<const std::byte*>(data);
+    while (bytes != 0) {
+        const ssize_t sent = ::send(fd, cursor, bytes, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) {
+            continue;
+        }
+        if (sent <= 0) {
+            return false;
+        }
+        cursor += sent;
+        bytes -= static_cast<std::size_t>(sent);
+    }
+    return true;
+}
+
+ResumableLink::~ResumableLink() { close(); }
+
+void ResumableLink::start_dialing(Dial dial) {
+    dial_ = std::move(dial);
+    thread_ = std::jthread([this] { dial_loop(); });
+}
+
+void ResumableLink::adopt(int fd, const LinkHello& theirs, LinkHello mine) {
+    std::unique_lock lock(mutex_);
+    if (active_fd_ >= 0) {
+        ::shutdown(active_fd_, SHUT_RDWR);
+        changed_.wait(lock, [this] { return active_fd_ < 0 || closed_.load(); });
+    }
+    mine.received = received_;
+    if (closed_.load() || theirs.received < acked_ || theirs.received > end_ ||
+        !write_exactly(fd, &mine, sizeof mine)) {
+        ::close(fd);
+        return;
+    }
+    if (pending_fd_ >= 0) {
+        ::close(pending_fd_);
+    }
+    pending_fd_ = fd;
+    resume_from(theirs.received);
+    changed_.notify_all();
+    if (!thread_.joinable()) {
+        thread_ = std::jthread([this] { serve_loop(); });
+    }
+}
+
+bool ResumableLink::send(std::span<const std::byte> message) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return closed_.load() || end_ - acked_ < kMaxUnackedBytes; });
+    if (closed_.load()) {
+        return false;
+    }
+    kept_.insert(kept_.end(), message.begin(), message.end());
+    end_ += message.size();
+    changed_.notify_all();
+    return true;
+}
+
+void ResumableLink::close() {
+    {
+        const std::lock_guard lock(mutex_);
+        closed_.store(true);
+        if (active_fd_ >= 0) {
+            ::shutdown(active_fd_, SHUT_RDWR);
+        }
+        changed_.notify_all();
+    }
+    if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) {
+        thread_.join();
+    }
+}
+
+void ResumableLink::finish() {
+    {
+        const std::lock_guard lock(mutex_);
+        closed_.store(true);
+        if (pending_fd_ >= 0) {
+            ::close(pending_fd_);
+            pending_fd_ = -1;
+        }
+        changed_.notify_all();
+    }
+    if (on_closed_) {
+        on_closed_();
+    }
+}
+
+// Drops what the peer has and sends again from there. Caller holds mutex_.
+void ResumableLink::resume_from(std::uint64_t peer_received) {
+    acked_ = std::max(acked_, peer_received);
+    const auto acked_bytes = static_cast<std::size_t>(acked_ - base_);
+    if (acked_bytes == kept_.size() || acked_bytes > kept_.size() / 2) {
+        kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(acked_bytes));
+        base_ = acked_;
+    }
+    next_ = peer_received;
+}
+
+bool ResumableLink::handshake(int fd) {
+    LinkHello mine;
+    {
+        const std::lock_guard lock(mutex_);
+        mine.session[0] = session_[0];
+        mine.session[1] = session_[1];
+        mine.received = received_;
+    }
+    LinkHello theirs;
+    if (!write_exactly(fd, &mine, sizeof mine) || !read_exactly(fd, &theirs, sizeof theirs) ||
+        theirs.magic != kLinkMagic) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    if (theirs.version != kLinkVersion || theirs.refused != 0 || theirs.received < acked_ ||
+        theirs.received > end_) {
+        closed_.store(true);
+        return false;
+    }
+    session_[0] = theirs.session[0];
+    session_[1] = theirs.session[1];
+    resume_from(theirs.received);
+    return true;
+}
+
+void ResumableLink::dial_loop() {
+    std::uint64_t waited_ms = 0;
+    std::uint64_t pause_ms = 1;
+    while (!closed_.load() && waited_ms < give_up_ms_) {
+        const int fd = dial_();
+        if (fd >= 0 && handshake(fd)) {
+            waited_ms = 0;
+            pause_ms = 1;
+            if (run_connection(fd)) {
+                break;
+            }
+            continue;
+        }
+        if (fd >= 0) {
+            ::close(fd);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+        waited_ms += pause_ms;
+        pause_ms = std::min<std::uint64_t>(pause_ms * 2, 100);
+    }
+    finish();
+}
+
+bool ResumableLink::wait_for_connection(int* fd) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(give_up_ms_),
+                      [this] { return closed_.load() || pending_fd_ >= 0; });
+    if (closed_.load() || pending_fd_ < 0) {
+        return false;
+    }
+    *fd = pending_fd_;
+    pending_fd_ = -1;
+    return true;
+}
+
+void ResumableLink::serve_loop() {
+    int fd = -1;
+    while (wait_for_connection(&fd)) {
+        if (run_connection(fd)) {
+            break;
+        }
+    }
+    finish();
+}
+
+// Serves one connection until it breaks; true when the peer closed the link for good.
+bool ResumableLink::run_connection(int fd) {
+    const int one = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    {
+        const std::lock_guard lock(mutex_);
+        active_fd_ = fd;
+        if (closed_.load()) {
+            ::shutdown(fd, SHUT_RDWR);
+        }
+    }
+    std::atomic<bool> stop{false};
+    bool peer_closed = false;
+    {
+        std::jthread writer([this, fd, &stop] { write_packets(fd, stop); });
+        peer_closed = read_packets(fd);
+        const std::lock_guard lock(mutex_);
+        stop.store(true);
+        ::shutdown(fd, SHUT_RDWR);
+        changed_.notify_all();
+    }
+    const std::lock_guard lock(mutex_);
+    ::close(fd);
+    active_fd_ = -1;
+    changed_.notify_all();
+    return peer_closed;
+}
+
+bool ResumableLink::read_packets(int fd) {
+    std::vector<std::byte> buffer;
+    PacketHeader header;
+    while (read_exactly(fd, &header, sizeof header)) {
+        if (header.kind == PacketKind::kClose) {
+            return true;
+        }
+        if (header.kind == PacketKind::kAck) {
+            const std::lock_guard lock(mutex_);
+            if (header.offset < acked_ || header.offset > end_) {
+                return false;
+            }
+            const std::uint64_t keep = next_;
+            resume_from(header.offset);
+            next_ = std::max(keep, header.offset);
+            changed_.notify_all();
+            continue;
+        }
+        if (header.kind != PacketKind::kData || header.bytes > kMaxPacketBytes) {
+            return false;
+        }
+        buffer.resize(header.bytes);
+        if (!read_exactly(fd, buffer.data(), buffer.size()) || header.offset != received_) {
+            return false;
+        }
+        receiver_(buffer);
+        const std::lock_guard lock(mutex_);
+        received_ += header.bytes;
+        ack_wanted_ = true;
+        changed_.notify_all();
+    }
+    return false;
+}
+
+void ResumableLink::write_packets(int fd, const std::atomic<bool>& stop) {
+    std::vector<std::byte> chunk;
+    std::unique_lock lock(mutex_);
+    while (true) {
+        changed_.wait(lock, [&] { return stop.load() || closed_.load() || ack_wanted_ ||
+                                         next_ < end_; });
+        if (stop.load() || closed_.load()) {
+            break;
+        }
+        PacketHeader ack{PacketKind::kAck, 0, received_};
+        const bool send_ack = ack_wanted_;
+        ack_wanted_ = false;
+        PacketHeader data{PacketKind::kData, 0, next_};
+        const auto first = kept_.begin() + static_cast<std::ptrdiff_t>(next_ - base_);
+        const std::uint64_t take = std::min<std::uint64_t>(end_ - next_, kMaxPacketBytes);
+        chunk.assign(first, first + static_cast<std::ptrdiff_t>(take));
+        next_ += take;
+        data.bytes = static_cast<std::uint32_t>(chunk.size());
+        lock.unlock();
+        bool good = !send_ack || write_exactly(fd, &ack, sizeof ack);
+        good = good && (chunk.empty() || (write_exactly(fd, &data, sizeof data) &&
+                                          write_exactly(fd, chunk.data(), chunk.size())));
+        lock.lock();
+        if (!good) {
+            ::shutdown(fd, SHUT_RDWR);
+            break;
+        }
+    }
+    if (closed_.load() && !stop.load()) {
+        const PacketHeader bye{PacketKind::kClose, 0, 0};
+        (void)write_exactly(fd, &bye, sizeof bye);
+        ::shutdown(fd, SHUT_RDWR);
+    }
+}
+
+}  // namespace gantry::wire

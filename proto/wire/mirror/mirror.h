@@ -1,0 +1,181 @@
+// Mirror: one region kept alike on two machines over a ResumableLink, for guests that share no
+// memory with their host. Neither shim nor worker knows: each has a region of its own.
+//
+//   shim <-> region <-> GuestMirror (gantry-guest) == link == HostMirror (gantry-relay) <-> region
+//                                                                                       <-> worker
+//
+// WHAT. The guest end acts as the region's host towards the shim, the host end as the guest towards
+// the worker. Each forwards the words its side owns, in the order in which they were published:
+// ring records guest to host; replies with their bulk bytes, then the host's words, host to guest.
+// PINNED POOL. Both sides may write it. Each end compares it with a shadow and sends the bytes that
+// changed, byte by byte, before the records or replies that may depend on them, and every
+// millisecond while anything is in flight, so that even a flag polled by a running kernel arrives.
+// HOSTILE. The host end checks every frame against the layout; a bad one ends the link.
+// COST. A comparison of the pool's used part (GuestWords.pinned_high_water) per exchange: this is
+// the transport that works everywhere, not the fast one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/wire/region.h"
+#include "proto/wire/ring.h"
+
+namespace gantry::wire {
+
+enum class FrameKind : std::uint32_t {
+    kInvalid = 0,
+    kClaim = 1,       ///< Guest: the channel's claim; argument = generation.
+    kGuestWords = 2,  ///< Guest: announce_seen and pinned_high_water.
+    kRing = 3,        ///< Guest: raw ring bytes; argument = position of the first.
+    kPinned = 4,      ///< Both: changed bytes; argument = offset in the pinned pool.
+    kServe = 5,       ///< Host: served or refused, with the text.
+    kBulk = 6,        ///< Host: bytes of the bulk area; argument = offset in it.
+    kReply = 7,       ///< Host: a lane's reply page up to its payload; argument = lane.
+    kHostWords = 8,   ///< Host: HostWords but for the guest's touches.
+    kAttach = 9,      ///< Guest: AttachRequest; the first frame of a session (endpoint.h).
+    kAttached = 10,   ///< Host: AttachReply.
+};
+
+struct FrameHeader {
+    FrameKind kind = FrameKind::kInvalid;
+    std::uint32_t bytes = 0;  ///< Payload that follows, at most kMaxFrameBytes.
+    std::uint64_t argument = 0;
+};
+
+inline constexpr std::uint32_t kMaxFrameBytes = 256u << 10;
+
+/// Where one channel of a mapped region lies in this process.
+struct MappedChannel {
+    std::byte* region = nullptr;
+    ChannelLayout layout{};
+    std::uint32_t index = 0;
+
+    [[nodiscard]] GuestDirectory* guest_directory() const {
+        return reinterpret_cast<GuestDirectory*>(region);
+    }
+    [[nodiscard]] HostDirectory* host_directory() const {
+        return reinterpret_cast<HostDirectory*>(region + kPageBytes);
+    }
+    [[nodiscard]] GuestWords* guest_words() const {
+        return reinterpret_cast<GuestWords*>(region + layout.guest_words);
+    }
+    [[nodiscard]] HostWords* host_words() const {
+        return reinterpret_cast<HostWords*>(region + layout.host_words);
+    }
+    [[nodiscard]] ReplyPage* reply(std::uint32_t lane) const {
+        return reinterpret_cast<ReplyPage*>(region + layout.replies) + lane;
+    }
+    [[nodiscard]] std::byte* ring() const { return region + layout.ring; }
+    [[nodiscard]] std::byte* bulk() const { return region + layout.bulk; }
+    [[nodiscard]] std::byte* pinned() const { return region + layout.pinned; }
+};
+
+/// HostWords as they travel.
+struct HostWordsImage {
+    std::uint64_t head;
+    std::uint64_t epoch;
+    std::uint32_t announce;
+    std::uint32_t sticky_error;
+    WorkerState worker_state;
+    std::uint32_t reserved;
+    std::uint64_t confirm_seq[kLaneCount];
+};
+
+/// The host's directory entry as it travels.
+struct ServeImage {
+    std::uint64_t generation;
+    ServeState state;
+    std::uint32_t refusal;
+    char text[1024];
+};
+
+using FrameSink = std::function<bool(std::span<const std::byte>)>;
+
+/// Bytes of the pinned pool that this side has changed since they were last alike. Not thread-safe.
+class PinnedShadow {
+public:
+    explicit PinnedShadow(const MappedChannel& channel) : channel_(channel) {}
+    /// Sends what has changed below `used_bytes`; false when the sink refused.
+    bool send_changes(std::uint64_t used_bytes, const FrameSink& sink);
+    /// Notes bytes that arrived from the other side and writes them to the pool.
+    bool apply(std::uint64_t offset, std::span<const std::byte> bytes);
+
+private:
+    bool send_runs(std::uint64_t offset, std::span<const std::byte> now, const FrameSink& sink);
+    MappedChannel channel_;
+    std::vector<std::byte> shadow_;
+};
+
+/// Cuts a byte stream into frames.
+class FrameReader {
+public:
+    /// Calls `handle` for each whole frame; false when a frame is malformed or handle refused it.
+    bool feed(std::span<const std::byte> bytes,
+              const std::function<bool(const FrameHeader&, std::span<const std::byte>)>& handle);
+
+private:
+    std::vector<std::byte> held_;
+};
+
+class GuestMirror {
+public:
+    GuestMirror(const MappedChannel& channel, FrameSink sink);
+    /// Forwards what the shim has published since the last call. True if there was anything.
+    bool pump();
+    /// Takes bytes that the host end sent; false when they make no sense.
+    bool receive(std::span<const std::byte> bytes);
+
+private:
+    bool handle(const FrameHeader& header, std::span<const std::byte> payload);
+    bool handle_host_words(std::span<const std::byte> payload);
+    bool handle_reply(std::uint64_t lane, std::span<const std::byte> payload);
+    bool open_if_claimed();
+    bool send_ring(std::uint64_t from, std::uint64_t to);
+
+    MappedChannel channel_;
+    FrameSink sink_;
+    FrameReader reader_;
+    std::mutex pinned_mutex_;
+    PinnedShadow pinned_;
+    RingConsumer consumer_;
+    bool open_ = false;
+    std::uint32_t announce_seen_ = 0;
+    std::uint64_t high_water_ = 0;
+    std::uint64_t ring_sent_ = 0;
+};
+
+class HostMirror {
+public:
+    HostMirror(const MappedChannel& channel, FrameSink sink);
+    bool pump();
+    bool receive(std::span<const std::byte> bytes);
+
+private:
+    bool handle(const FrameHeader& header, std::span<const std::byte> payload);
+    bool handle_claim(std::uint64_t generation);
+    bool handle_ring(std::uint64_t position, std::span<const std::byte> payload);
+    bool publish_records(std::uint64_t end);
+    bool send_reply(std::uint32_t lane, std::uint64_t seq);
+    bool send_host_words();
+
+    MappedChannel channel_;
+    FrameSink sink_;
+    FrameReader reader_;
+    std::mutex pinned_mutex_;
+    PinnedShadow pinned_;
+    std::vector<std::byte> staged_ring_;    ///< Records that have not arrived whole yet.
+    std::uint64_t ring_position_ = 0;       ///< Position of staged_ring_'s first byte.
+    bool open_ = false;
+    bool serve_sent_ = false;
+    std::uint64_t reply_seen_[kLaneCount] = {};
+    HostWordsImage words_sent_{};
+};
+
+}  // namespace gantry::wire
