@@ -1,0 +1,257 @@
+"""The CUDA API table: parser, model and checks.
+
+The format is described in proto/cuda/driver_api/README.md. Parsing fails with file, line and what to
+do: a table that loads is complete (every kind known, numbers unique, references resolved).
+"""
+
+import dataclasses
+import pathlib
+import re
+
+CLASSES = ("guest", "async", "sync", "bulk", "refused")
+MARSHALLING = ("generated", "shim-hand", "worker-hand", "hand")
+MIGRATION = ("replay", "extract", "derived", "none", "blocks")
+FLAGS = ("nocontext", "preinit", "blocking", "windows")
+HANDLE_KINDS = (
+    "context", "module", "library", "kernel", "function", "stream", "event", "mem_pool", "array",
+    "mipmapped_array", "tex_object", "surf_object", "tex_ref", "surf_ref", "graph", "graph_node",
+    "graph_exec", "link", "vmm_allocation", "user_object", "external_memory", "external_semaphore",
+    "green_context", "resource_desc", "conditional", "graph_device_node", "async_callback",
+    "logs_callback", "graphics_resource", "egl_connection")
+# Objects that are not named by a handle: memory by its address, a global by module and name.
+EFFECT_KINDS = HANDLE_KINDS + ("memory", "global")
+PLAIN_KINDS = ("value", "devptr", "out", "out?", "inout", "in", "in?", "struct", "string", "host",
+               "callback", "opaque")
+HANDLE_FORMS = ("handle", "handle?", "new", "found")
+FIRST_NUMBER = 64  # Numbers below are Gantry's own commands (proto/wire/control_ops.h).
+
+
+class TableError(Exception):
+    """A fault of the table, with file and line."""
+
+
+@dataclasses.dataclass
+class Param:
+    kind: str            # "handle", "out", "array_in", ... without its arguments
+    args: list           # ["stream"], ["graph_node", "numDependencies"], ...
+    ctype: str           # "const CUuuid *"
+    name: str
+
+    @property
+    def optional(self):
+        return self.kind.endswith("?")
+
+    @property
+    def pointee(self):
+        return self.ctype.replace("const ", "").replace("*", "").strip()
+
+    def declaration(self):
+        return self.ctype + ("" if self.ctype.endswith("*") else " ") + self.name
+
+
+@dataclasses.dataclass
+class Row:
+    name: str
+    version: int
+    stream: str          # "", "ptsz" or "ptds"
+    symbol: str
+
+
+@dataclasses.dataclass
+class Call:
+    number: int
+    symbol: str
+    rows: list
+    same_as: str = ""
+    via: str = ""
+    cls: str = "guest"
+    marshalling: str = "hand"
+    effect: str = "none"         # none, writes, launches, syncs, creates, configures, destroys
+    effect_kind: str = ""
+    effect_param: str = ""
+    migration: str = "none"
+    flags: tuple = ()
+    why: str = ""
+    params: list = dataclasses.field(default_factory=list)
+    send: list = dataclasses.field(default_factory=list)      # explicit (type, name) pairs
+    reply: list = dataclasses.field(default_factory=list)
+    send_trailing: str = ""
+    reply_trailing: str = ""
+    aliases: list = dataclasses.field(default_factory=list)   # (symbol, param, value)
+    file: str = ""
+
+    @property
+    def twin(self):
+        return next((row.stream for row in self.rows if row.stream), "")
+
+    @property
+    def forwarded(self):
+        """Does a command of its own cross to the worker?"""
+        return self.cls in ("async", "sync", "bulk") and not self.via and not self.same_as
+
+    @property
+    def exported(self):
+        return "windows" not in self.flags
+
+    @property
+    def shim_generated(self):
+        return self.forwarded and self.marshalling in ("generated", "worker-hand")
+
+    @property
+    def worker_generated(self):
+        return self.forwarded and self.marshalling in ("generated", "shim-hand")
+
+
+def _parse_param(text, where):
+    match = re.match(r"([a-z_]+\??)(?:\(([^)]*)\))?\s+(.*?)(\w+)$", text)
+    if not match:
+        raise TableError(f"{where}: cannot read parameter '{text}'; expected: kind type name")
+    kind, args, ctype, name = match.groups()
+    args = [a.strip() for a in args.split(",")] if args else []
+    known = (kind in PLAIN_KINDS or kind in HANDLE_FORMS or kind in
+             ("mask", "array_in", "array_in?", "array_out", "handles_in", "text_out", "bulk_in",
+              "bulk_out"))
+    if not known:
+        raise TableError(f"{where}: unknown parameter kind '{kind}'; see the table's README")
+    if kind in HANDLE_FORMS + ("handles_in",) and (not args or args[0] not in HANDLE_KINDS):
+        raise TableError(f"{where}: '{kind}' needs a handle kind, not {args}")
+    return Param(kind, args, ctype.strip(), name)
+
+
+def _parse_rows(text, symbol, where):
+    rows = []
+    for item in text.split():
+        name, _, version = item.partition("@")
+        if not version.isdigit():
+            raise TableError(f"{where}: row '{item}' lacks its version; expected name@version")
+        if name in ("ptsz", "ptds"):
+            rows.append(Row(rows[0].name, int(version), name, f"{symbol}_{name}"))
+        else:
+            rows.append(Row(name, int(version), "", symbol))
+    return rows
+
+
+def _parse_effect(call, text, where):
+    words = text.split()
+    call.effect = words[0]
+    if call.effect in ("creates", "configures", "destroys"):
+        call.effect_kind, _, call.effect_param = words[1].partition(":")
+        if call.effect_kind not in EFFECT_KINDS:
+            raise TableError(f"{where}: unknown object kind '{call.effect_kind}'")
+    elif call.effect not in ("none", "writes", "launches", "syncs"):
+        raise TableError(f"{where}: unknown effect '{text}'")
+
+
+def _parse_head(line, where):
+    fields = [f.strip() for f in line.split(" : ")]
+    words = fields[0].split()
+    if len(words) != 3 or not words[1].isdigit():
+        raise TableError(f"{where}: expected 'call NUMBER SYMBOL : ...', got '{line}'")
+    call = Call(int(words[1]), words[2], _parse_rows(fields[1], words[2], where))
+    if fields[2].startswith("same_as "):
+        call.same_as = fields[2].split()[1]
+        return call
+    if len(fields) < 6:
+        raise TableError(f"{where}: expected rows : class : marshalling : effect : migration")
+    call.cls, call.marshalling = fields[2], fields[3]
+    if call.marshalling.startswith("via:"):
+        call.via = call.marshalling[4:]
+        call.marshalling = "generated"
+    _parse_effect(call, fields[4], where)
+    call.migration = fields[5]
+    if len(fields) > 6:
+        call.flags = tuple(f.strip() for f in fields[6].split(","))
+    for value, allowed in ((call.cls, CLASSES), (call.marshalling, MARSHALLING),
+                           (call.migration, MIGRATION)):
+        if value not in allowed:
+            raise TableError(f"{where}: '{value}' is none of {', '.join(allowed)}")
+    for flag in call.flags:
+        if flag not in FLAGS:
+            raise TableError(f"{where}: unknown flag '{flag}'")
+    return call
+
+
+def _fields(text, where):
+    pairs = []
+    for item in text.split(","):
+        words = item.split()
+        if len(words) != 2:
+            raise TableError(f"{where}: wire field '{item.strip()}' is not 'type name'")
+        pairs.append((words[0], words[1]))
+    return pairs
+
+
+def _parse_body(call, text, where):
+    word, _, rest = text.partition(" ")
+    rest = rest.strip()
+    if word == "why":
+        call.why = rest
+    elif word == "send":
+        call.send += _fields(rest, where)
+    elif word == "reply":
+        call.reply += _fields(rest, where)
+    elif word == "send_trailing":
+        call.send_trailing = rest
+    elif word == "reply_trailing":
+        call.reply_trailing = rest
+    elif word == "alias":
+        symbol, param, value = rest.split()
+        call.aliases.append((symbol, param, value))
+    else:
+        call.params.append(_parse_param(text, where))
+
+
+def parse_file(path):
+    calls = []
+    for number, raw in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        where = f"{path.name}:{number}"
+        line = raw.rstrip()
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("call "):
+            calls.append(_parse_head(line, where))
+            calls[-1].file = path.stem
+        elif line.startswith("    ") and calls:
+            _parse_body(calls[-1], line.strip(), where)
+        else:
+            raise TableError(f"{where}: expected 'call ...' or an indented line")
+    return calls
+
+
+def check(calls):
+    """Cross-checks of the whole table."""
+    numbers, symbols, rows = {}, {}, {}
+    for call in calls:
+        if call.number < FIRST_NUMBER:
+            raise TableError(f"{call.symbol}: number {call.number} is reserved for Gantry")
+        for store, key in ((numbers, call.number), (symbols, call.symbol)):
+            if key in store:
+                raise TableError(f"{call.symbol}: {key} is already {store[key]}'s")
+            store[key] = call.symbol
+        for row in call.rows:
+            key = (row.name, row.version, row.stream)
+            if key in rows:
+                raise TableError(f"{call.symbol}: row {key} is already {rows[key]}'s")
+            rows[key] = call.symbol
+        if call.cls == "refused" and not call.same_as and not call.why:
+            raise TableError(f"{call.symbol}: a refused call must say why")
+    by_symbol = {call.symbol: call for call in calls}
+    for call in calls:
+        for target in filter(None, (call.same_as, call.via)):
+            if target not in by_symbol:
+                raise TableError(f"{call.symbol}: refers to unknown call {target}")
+        if call.same_as and by_symbol[call.same_as].same_as:
+            raise TableError(f"{call.symbol}: same_as must name a call of its own")
+    return by_symbol
+
+
+def load(directory):
+    """All calls of a table directory, ordered by number."""
+    calls = []
+    for path in sorted(pathlib.Path(directory).glob("*.api")):
+        calls += parse_file(path)
+    if not calls:
+        raise TableError(f"{directory}: no *.api file found")
+    calls.sort(key=lambda call: call.number)
+    check(calls)
+    return calls
