@@ -1,6 +1,7 @@
 // Payloads of the CUDA calls whose marshalling is written by hand on both sides: those that carry
 // names, images, packed kernel arguments, callbacks, or structures with handles inside. Every other
-// forwarded call has a generated structure (gen/wire_structs.h).
+// forwarded call has a generated structure (gen/wire_structs.h). Where a call has both, this file
+// holds.
 //
 // WHAT. One structure per payload; the comment names the cuda::Op that carries it, then what trails
 // it, then the answer. "post" has no answer, "call" has one.
@@ -21,15 +22,17 @@ namespace gantry::cuda::wire_hand {
 
 // ---- contexts -----------------------------------------------------------------------------------
 
-/// cuDevicePrimaryCtxRetain, call -> status. Sent at the first retain only (the guest counts).
-/// cuCtxCreate (any version), call -> status. The context handle is named by the guest.
+/// cuDevicePrimaryCtxRetain: call -> status. Sent at the first retain only (the guest counts).
+/// cuCtxCreate_v2 (all versions come as it): call -> status. The guest names the handle.
+/// cuDevicePrimaryCtxSetFlags_v2: call -> status.
 struct ContextCall {
     std::uint64_t context;
     std::uint32_t device;
     std::uint32_t flags;
 };
 
-/// cuDevicePrimaryCtxRelease (last one), cuDevicePrimaryCtxReset, cuCtxDestroy: call -> status.
+/// cuDevicePrimaryCtxRelease_v2 (the last one), cuDevicePrimaryCtxReset_v2, cuCtxDestroy_v2: call ->
+/// status.
 struct ContextEndCall {
     std::uint64_t context;
     std::uint32_t device;
@@ -86,11 +89,10 @@ struct LoadReply {
 };
 
 /// cuModuleGetFunction, cuLibraryGetKernel: call -> KernelReply. Trailing: name without NUL.
-/// cuModuleGetGlobal, cuLibraryGetGlobal, cuLibraryGetManaged, cuLibraryGetUnifiedFunction:
-/// call -> GlobalReply. cuModuleGetTexRef, cuModuleGetSurfRef: call -> status.
+/// cuModuleGetGlobal_v2, cuLibraryGetGlobal, cuLibraryGetManaged: call -> GlobalReply.
 struct NameCall {
     std::uint64_t owner;       ///< Module or library.
-    std::uint64_t new_handle;  ///< Kernel, function, texref or surfref to be made; 0 for globals.
+    std::uint64_t new_handle;  ///< Kernel or function to be made; 0 for globals.
 };
 
 inline constexpr std::uint32_t kFunctionAttributeCount = 16;  ///< CUfunction_attribute 0..15.
@@ -130,16 +132,9 @@ struct NamesReply {
     std::uint32_t reserved;
 };
 
-/// cuKernelGetFunction, cuLibraryGetModule: call -> status. Gives the twin a handle; the guest asks
-/// once per pair.
-struct TwinCall {
-    std::uint64_t from;
-    std::uint64_t new_handle;
-};
-
 // ---- JIT linking --------------------------------------------------------------------------------
 
-/// cuLinkCreate: call -> status. Trailing: ImageOption[option_count].
+/// cuLinkCreate_v2: call -> status. Trailing: ImageOption[option_count].
 struct LinkCreateCall {
     std::uint64_t link;
     std::uint32_t option_count;
@@ -148,7 +143,7 @@ struct LinkCreateCall {
     std::uint32_t reserved;
 };
 
-/// cuLinkAddData (files too: the guest reads them): call -> LinkReply.
+/// cuLinkAddData_v2 (files too: the guest reads them): call -> LinkReply.
 /// Trailing: name_bytes of name, padded to 8, then ImageOption[option_count].
 struct LinkAddCall {
     std::uint64_t link;
@@ -167,7 +162,7 @@ struct LinkCompleteCall {
     std::uint64_t offset;
 };
 
-/// Trailing of cuLinkAddData and of a failed cuLinkComplete: info log, then error log; of a
+/// Trailing of cuLinkAddData_v2 and of a failed cuLinkComplete: info log, then error log; of a
 /// successful cuLinkComplete: the cubin's bytes (then no logs).
 struct LinkReply {
     std::uint32_t trailing_bytes;
@@ -226,8 +221,8 @@ struct OccupancyReply {
 
 // ---- copies -------------------------------------------------------------------------------------
 
-/// Linear copies use the generated structures of cuMemcpyAsync (post) and cuMemcpy (call): both
-/// addresses are device or pinned-pool addresses. Pageable memory never reaches these: it travels
+/// Linear copies use the generated structure of cuMemcpyAsync, posted, or called when the
+/// application's call is synchronous (then answered when the copy is done): both addresses are device or pinned-pool addresses. Pageable memory never reaches these: it travels
 /// by kWriteDevice and kReadDevice, or through a pinned extent that the guest owns for the copy.
 
 /// One end of a 2D or 3D copy.
@@ -242,7 +237,7 @@ struct CopyEnd {
     std::uint64_t height;
 };
 
-/// cuMemcpy3DAsync: post. cuMemcpy3D: call -> status. All 2D, 3D, array and peer forms end here.
+/// cuMemcpy3DAsync_v2: post, or call -> status when the application's call is synchronous. All 2D, 3D, array and peer forms end here.
 struct Copy3DCall {
     CopyEnd source;
     CopyEnd target;
@@ -252,28 +247,10 @@ struct Copy3DCall {
     std::uint64_t stream;
 };
 
-// ---- textures and surfaces ----------------------------------------------------------------------
-
-/// cuTexObjectCreate, cuSurfObjectCreate: call -> ObjectReply. The object's 64-bit value is the
-/// driver's own, since kernels receive it. The three parts are the ABI's structures, byte for byte
-/// (CUDA_RESOURCE_DESC 144, CUDA_TEXTURE_DESC 104, CUDA_RESOURCE_VIEW_DESC 112), with guest handles
-/// where the ABI has handles.
-struct TexObjectCall {
-    std::uint8_t resource[144];
-    std::uint8_t texture[104];
-    std::uint8_t view[112];
-    std::uint32_t has_view;
-    std::uint32_t reserved;
-};
-
-struct ObjectReply {
-    std::uint64_t object;
-};
-
 // ---- graphs -------------------------------------------------------------------------------------
 
-/// cuGraphAddKernelNode, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: call ->
-/// status. Trailing: u64 dependencies[dependency_count], then the packed arguments.
+/// cuGraphAddKernelNode_v2, cuGraphKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams_v2: call
+/// -> status. Trailing: u64 dependencies[dependency_count], then the packed arguments.
 struct GraphKernelNodeCall {
     std::uint64_t graph;  ///< Graph, or graph exec for the exec form, or 0.
     std::uint64_t node;   ///< New node, or the one to change.
@@ -292,21 +269,6 @@ struct GraphCopyNodeCall {
     Copy3DCall copy;      ///< stream is 0.
 };
 
-/// cuGraphAddMemsetNode and its setters: call -> status. Trailing: u64 dependencies[].
-struct GraphMemsetNodeCall {
-    std::uint64_t graph;
-    std::uint64_t node;
-    std::uint32_t dependency_count;
-    std::uint32_t value;
-    std::uint64_t context;
-    std::uint64_t address;
-    std::uint64_t pitch;
-    std::uint64_t width;
-    std::uint64_t height;
-    std::uint32_t element_bytes;
-    std::uint32_t reserved;
-};
-
 /// cuGraphAddHostNode and its setters: call -> status. Trailing: u64 dependencies[].
 struct GraphHostNodeCall {
     std::uint64_t graph;
@@ -317,18 +279,8 @@ struct GraphHostNodeCall {
     std::uint64_t user_data;
 };
 
-/// cuGraphAddEmptyNode, cuGraphAddChildGraphNode, cuGraphAddEventRecordNode,
-/// cuGraphAddEventWaitNode: call -> status. Trailing: u64 dependencies[].
-struct GraphPlainNodeCall {
-    std::uint64_t graph;
-    std::uint64_t node;
-    std::uint32_t dependency_count;
-    std::uint32_t reserved;
-    std::uint64_t object;  ///< Child graph or event; 0 for the empty node.
-};
-
-/// cuGraphGetNodes, cuGraphGetRootNodes, cuGraphGetEdges, cuGraphNodeGetDependencies,
-/// cuGraphNodeGetDependentNodes: call -> GraphListReply. A node that a capture made has no guest
+/// cuGraphGetNodes, cuGraphGetRootNodes, cuGraphGetEdges_v2, cuGraphNodeGetDependencies_v2,
+/// cuGraphNodeGetDependentNodes_v2: call -> GraphListReply. A node that a capture made has no guest
 /// handle yet: the worker names it from [first_new_handle, first_new_handle + new_handle_count).
 struct GraphListCall {
     std::uint64_t graph;  ///< Or node.
