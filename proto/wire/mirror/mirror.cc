@@ -47,7 +47,10 @@ bool read_image(std::span<const std::byte> payload, T* image) {
 
 // ---- PinnedShadow ---------------------------------------------------------------------------
 
+bool PinnedShadow::due() const { return monotonic_ns() - compared_ns_ >= kCompareIntervalNs; }
+
 bool PinnedShadow::send_changes(std::uint64_t used_bytes, const FrameSink& sink) {
+    compared_ns_ = monotonic_ns();
     const std::uint64_t used = std::min(used_bytes, channel_.layout.pinned_bytes);
     if (shadow_.size() < used) {
         shadow_.resize(align_up(used, kCompareBytes));
@@ -168,7 +171,7 @@ bool GuestMirror::pump() {
     const std::uint64_t until = consumer_.next();
     {
         const std::lock_guard lock(pinned_mutex_);
-        if (!pinned_.send_changes(high_water_, sink_)) {
+        if ((until != ring_sent_ || pinned_.due()) && !pinned_.send_changes(high_water_, sink_)) {
             return false;
         }
     }
@@ -310,7 +313,12 @@ bool HostMirror::handle_claim(std::uint64_t generation) {
     }
     ring_position_ = generation << kGenerationShift;
     open_ = true;
-    ChannelClaim& claim = channel_.guest_directory()->claims[channel_.index];
+    GuestDirectory* directory = channel_.guest_directory();
+    directory->wire_version = kWireVersion;
+    directory->region_bytes = channel_.layout.end;
+    directory->channel_count = 1;
+    directory->magic.store(kRegionMagic, std::memory_order_release);
+    ChannelClaim& claim = directory->claims[channel_.index];
     claim.generation = generation;
     claim.state.store(ClaimState::kOpen, std::memory_order_release);
     return true;
@@ -384,14 +392,16 @@ bool HostMirror::pump() {
         }
     }
     std::uint64_t seqs[kLaneCount];
+    bool answered = false;
     for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
         seqs[lane] = channel_.reply(lane)->seq.load(std::memory_order_acquire);
+        answered = answered || seqs[lane] != reply_seen_[lane];
     }
     {
         const std::lock_guard lock(pinned_mutex_);
         const std::uint64_t used =
             channel_.guest_words()->pinned_high_water.load(std::memory_order_acquire);
-        if (!pinned_.send_changes(used, sink_)) {
+        if ((answered || pinned_.due()) && !pinned_.send_changes(used, sink_)) {
             return false;
         }
     }

@@ -106,11 +106,15 @@ public:
     bool send_changes(std::uint64_t used_bytes, const FrameSink& sink);
     /// Notes bytes that arrived from the other side and writes them to the pool.
     bool apply(std::uint64_t offset, std::span<const std::byte> bytes);
+    /// True when the last comparison is kCompareIntervalNs old: idle sides compare no more often.
+    [[nodiscard]] bool due() const;
+    static constexpr std::uint64_t kCompareIntervalNs = 1'000'000;
 
 private:
     bool send_runs(std::uint64_t offset, std::span<const std::byte> now, const FrameSink& sink);
     MappedChannel channel_;
     std::vector<std::byte> shadow_;
+    std::uint64_t compared_ns_ = 0;
 };
 
 /// Cuts a byte stream into frames.

@@ -1,0 +1,242 @@
+// gantry-guest: lets CUDA processes reach a host with which they share no memory.
+//
+// It listens on the unix socket where the shim looks for its host, gives each process a region of
+// its own, and keeps that region alike with one at the host (proto/wire/mirror). A connection that
+// is cut is dialled again and resumed: no call is lost or made twice. One thread pair a process.
+#include <getopt.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "proto/wire/mirror/endpoint.h"
+#include "proto/wire/mirror/link.h"
+#include "proto/wire/wait.h"
+
+namespace gantry::guest {
+namespace {
+
+struct Settings {
+    std::string listen = wire::kDefaultGuestSocket;
+    std::string host;
+    std::uint64_t give_up_ms = 60'000;
+};
+
+/// One CUDA process of the guest: its socket, its region and the link to the host.
+class Process {
+public:
+    Process(int socket, const Settings& settings)
+        : socket_(socket),
+          settings_(settings),
+          link_([this](std::span<const std::byte> bytes) { receive(bytes); },
+                [this] { note_closed(); }, settings.give_up_ms) {}
+
+    ~Process() {
+        link_.close();
+        wire::unmap_region(&channel_);
+        ::close(socket_);
+    }
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
+
+    void run() {
+        wire::AttachRequest request;
+        int passed = -1;
+        if (!wire::receive_packet(socket_, &request, sizeof request, &passed)) {
+            return;
+        }
+        link_.start_dialing([this] { return wire::connect_tcp(settings_.host); });
+        if (!send_attach(request) || !answer_attach(wait_for_reply())) {
+            return;
+        }
+        pump();
+    }
+
+private:
+    bool send_attach(const wire::AttachRequest& request) {
+        std::byte frame[sizeof(wire::FrameHeader) + sizeof request];
+        const wire::FrameHeader header{wire::FrameKind::kAttach, sizeof request, 0};
+        std::memcpy(frame, &header, sizeof header);
+        std::memcpy(frame + sizeof header, &request, sizeof request);
+        return link_.send(frame);
+    }
+
+    wire::AttachReply wait_for_reply() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return have_reply_ || closed_; });
+        if (have_reply_) {
+            return reply_;
+        }
+        wire::AttachReply refusal;
+        refusal.cuda_error = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
+        std::snprintf(refusal.text, sizeof refusal.text,
+                      "gantry-guest cannot reach %s; is gantry-relay running there?",
+                      settings_.host.c_str());
+        return refusal;
+    }
+
+    bool answer_attach(wire::AttachReply reply) {
+        int memfd = -1;
+        if (reply.accepted != 0) {
+            memfd = ::memfd_create("gantry-region", MFD_CLOEXEC);
+            if (memfd < 0 || ::ftruncate(memfd, static_cast<off_t>(reply.region_bytes)) != 0 ||
+                !wire::map_region(memfd, reply.region_bytes, &channel_)) {
+                reply.accepted = 0;
+                reply.cuda_error = 304;  // CUDA_ERROR_OPERATING_SYSTEM
+                std::snprintf(reply.text, sizeof reply.text,
+                              "gantry-guest cannot make a region of %llu bytes: %s",
+                              static_cast<unsigned long long>(reply.region_bytes),
+                              std::strerror(errno));
+            }
+        }
+        if (reply.accepted != 0) {
+            const std::lock_guard lock(mutex_);
+            mirror_.emplace(channel_, [this](std::span<const std::byte> frame) {
+                return link_.send(frame);
+            });
+            mirror_ready_ = true;
+            changed_.notify_all();
+        }
+        const bool sent = wire::send_packet(socket_, &reply, sizeof reply,
+                                            reply.accepted != 0 ? memfd : -1);
+        if (memfd >= 0) {
+            ::close(memfd);
+        }
+        return sent && reply.accepted != 0;
+    }
+
+    // Runs on the link's thread: first the answer to the attach, then the mirror's frames.
+    void receive(std::span<const std::byte> bytes) {
+        std::unique_lock lock(mutex_);
+        if (!have_reply_) {
+            early_.insert(early_.end(), bytes.begin(), bytes.end());
+            constexpr std::size_t kWhole = sizeof(wire::FrameHeader) + sizeof(wire::AttachReply);
+            if (early_.size() < kWhole) {
+                return;
+            }
+            std::memcpy(&reply_, early_.data() + sizeof(wire::FrameHeader), sizeof reply_);
+            early_.erase(early_.begin(), early_.begin() + kWhole);
+            have_reply_ = true;
+            changed_.notify_all();
+            if (early_.empty()) {
+                return;
+            }
+            bytes = early_;
+        }
+        changed_.wait(lock, [this] { return mirror_ready_ || stopping_; });
+        const bool usable = mirror_ready_;
+        lock.unlock();
+        if (usable && !mirror_->receive(bytes)) {
+            std::fprintf(stderr, "gantry-guest: the host sent a malformed frame; closing\n");
+            note_closed();
+        }
+    }
+
+    void note_closed() {
+        const std::lock_guard lock(mutex_);
+        closed_ = true;
+        changed_.notify_all();
+    }
+
+    // Forwards until the process ends (its socket hangs up) or the link is over.
+    void pump() {
+        wire::HostWords* host = channel_.host_words();
+        wire::GuestWords* guest = channel_.guest_words();
+        wire::Backoff backoff;
+        while (!wire::hung_up(socket_)) {
+            if (link_.closed() || closed_) {
+                host->worker_state.store(wire::WorkerState::kDead, std::memory_order_release);
+                break;
+            }
+            const std::uint32_t bell = guest->doorbell.load(std::memory_order_seq_cst);
+            if (mirror_->pump()) {
+                backoff.reset();
+            } else if (backoff.spinning()) {
+                backoff.pause();
+            } else {
+                host->consumer_sleeps.store(1, std::memory_order_seq_cst);
+                if (!mirror_->pump()) {
+                    wire::futex_wait(&guest->doorbell, bell, 1'000'000);
+                }
+                host->consumer_sleeps.store(0, std::memory_order_seq_cst);
+            }
+        }
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+        changed_.notify_all();
+    }
+
+    int socket_;
+    Settings settings_;
+    wire::MappedChannel channel_;
+    std::optional<wire::GuestMirror> mirror_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<std::byte> early_;
+    wire::AttachReply reply_;
+    bool have_reply_ = false;
+    bool mirror_ready_ = false;
+    bool stopping_ = false;
+    std::atomic<bool> closed_{false};
+    wire::ResumableLink link_;  // Last: its thread uses everything above.
+};
+
+int usage(const char* problem, const char* detail) {
+    std::fprintf(stderr,
+                 "gantry-guest: %s%s\n"
+                 "usage: gantry-guest --host ADDRESS:PORT [--listen SOCKET] [--give-up-ms N]\n",
+                 problem, detail);
+    return 2;
+}
+
+int main_of(int argc, char** argv) {
+    Settings settings;
+    const option options[] = {{"host", required_argument, nullptr, 'h'},
+                              {"listen", required_argument, nullptr, 'l'},
+                              {"give-up-ms", required_argument, nullptr, 'g'},
+                              {nullptr, 0, nullptr, 0}};
+    for (int key = 0; (key = ::getopt_long(argc, argv, "", options, nullptr)) != -1;) {
+        switch (key) {
+            case 'h': settings.host = optarg; break;
+            case 'l': settings.listen = optarg; break;
+            case 'g': settings.give_up_ms = std::strtoull(optarg, nullptr, 10); break;
+            default: return usage("unknown option", "");
+        }
+    }
+    if (settings.host.find(':') == std::string::npos) {
+        return usage("--host needs ADDRESS:PORT, got: ", settings.host.c_str());
+    }
+    ::signal(SIGPIPE, SIG_IGN);
+    const int listener = wire::listen_unix(settings.listen);
+    if (listener < 0) {
+        std::fprintf(stderr, "gantry-guest: cannot listen on %s: %s\n", settings.listen.c_str(),
+                     std::strerror(errno));
+        return 1;
+    }
+    for (;;) {
+        const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        if (socket < 0 && errno != EINTR && errno != ECONNABORTED) {
+            std::fprintf(stderr, "gantry-guest: accept: %s\n", std::strerror(errno));
+            return 1;
+        }
+        if (socket >= 0) {
+            std::thread([socket, settings] { Process(socket, settings).run(); }).detach();
+        }
+    }
+}
+
+}  // namespace
+}  // namespace gantry::guest
+
+int main(int argc, char** argv) { return gantry::guest::main_of(argc, argv); }

@@ -1,0 +1,163 @@
+#include "proto/wire/mirror/mirror.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+
+namespace gantry::wire {
+namespace {
+
+constexpr std::uint64_t kRegionBytes = 8ull << 20;
+
+struct Region {
+    Region() : memory(new (std::align_val_t{kPageBytes}) std::byte[kRegionBytes]()) {
+        channel.region = memory;
+        EXPECT_TRUE(compute_layout(kRegionBytes, 1, 0, &channel.layout));
+    }
+    ~Region() { ::operator delete[](memory, std::align_val_t{kPageBytes}); }
+    std::byte* memory;
+    MappedChannel channel;
+};
+
+/// Two regions and the mirrors between them, with a pipe cut into arbitrary pieces.
+struct Pair {
+    Pair()
+        : guest_end(guest.channel, [this](std::span<const std::byte> f) { return add(&up, f); }),
+          host_end(host.channel, [this](std::span<const std::byte> f) { return add(&down, f); }) {
+        ChannelClaim& claim = guest.channel.guest_directory()->claims[0];
+        claim.generation = 3;
+        claim.state.store(ClaimState::kOpen);
+        start = 3ull << kGenerationShift;
+        producer.attach(guest.channel.ring(), guest.channel.layout.ring_bytes,
+                        &guest.channel.host_words()->head, start);
+        guest.channel.host_words()->head.store(start);
+        host.channel.host_words()->head.store(start);
+        consumer.attach(host.channel.ring(), host.channel.layout.ring_bytes, start);
+    }
+    static bool add(std::vector<std::byte>* to, std::span<const std::byte> frame) {
+        to->insert(to->end(), frame.begin(), frame.end());
+        return true;
+    }
+    bool carry() {
+        guest_end.pump();
+        bool good = deliver(&up, [this](std::span<const std::byte> b) { return host_end.receive(b); });
+        host_end.pump();
+        return deliver(&down, [this](std::span<const std::byte> b) {
+                   return guest_end.receive(b);
+               }) && good;
+    }
+    template <typename Receive>
+    bool deliver(std::vector<std::byte>* from, Receive receive) {
+        std::vector<std::byte> bytes;
+        bytes.swap(*from);
+        for (std::size_t done = 0; done < bytes.size();) {
+            const std::size_t take = std::min<std::size_t>(1 + random() % 5000, bytes.size() - done);
+            if (!receive(std::span(bytes).subspan(done, take))) {
+                return false;
+            }
+            done += take;
+        }
+        return true;
+    }
+
+    Region guest, host;
+    std::vector<std::byte> up, down;
+    GuestMirror guest_end;
+    HostMirror host_end;
+    RingProducer producer;
+    RingConsumer consumer;
+    std::uint64_t start = 0;
+    std::mt19937 random{42};
+};
+
+TEST(Mirror, CarriesCommandsRepliesAndBulkInOrder) {
+    Pair pair;
+    ASSERT_TRUE(pair.carry());
+    std::uint64_t executed = 0;
+    for (std::uint32_t i = 0; i < 4000; ++i) {
+        RingRecord record;
+        const auto trailing = static_cast<std::uint32_t>(pair.random() % 3000);
+        ASSERT_TRUE(pair.producer.try_reserve(100, i % kLaneCount, 4, trailing, &record));
+        std::memcpy(record.args(), &i, 4);
+        std::memset(record.trailing(), static_cast<int>(i), trailing);
+        record.publish();
+        if (i % 5 != 0) {
+            continue;
+        }
+        ASSERT_TRUE(pair.carry());
+        CommandView view;
+        const char* reason = nullptr;
+        while (pair.consumer.peek(&view, &reason) == PeekStatus::kReady) {
+            std::uint32_t number = 0;
+            std::memcpy(&number, view.args, 4);
+            ASSERT_EQ(number, executed++);
+            ReplyPage* reply = pair.host.channel.reply(view.lane);
+            std::memset(pair.host.channel.bulk() + 4096, static_cast<int>(number), 5000);
+            std::memcpy(reply->payload, &number, 4);
+            reply->payload_bytes = 4;
+            reply->bulk_offset = 4096;
+            reply->bulk_bytes = 5000;
+            reply->seq.store(view.position + 1, std::memory_order_release);
+            pair.consumer.advance(view);
+            pair.host.channel.host_words()->head.store(pair.consumer.next());
+        }
+        ASSERT_TRUE(pair.carry());
+        const ReplyPage* reply = pair.guest.channel.reply(i % kLaneCount);
+        EXPECT_EQ(reply->seq.load(), record.position + 1);
+        EXPECT_EQ(std::memcmp(reply->payload, &i, 4), 0);
+        EXPECT_EQ(pair.guest.channel.bulk()[4096 + 4999], static_cast<std::byte>(i));
+    }
+    EXPECT_GT(executed, 3900u);
+}
+
+TEST(Mirror, PinnedBytesChangedOnBothSidesMeet) {
+    Pair pair;
+    ASSERT_TRUE(pair.carry());
+    pair.guest.channel.guest_words()->pinned_high_water.store(1 << 20);
+    std::byte* at_guest = pair.guest.channel.pinned();
+    std::byte* at_host = pair.host.channel.pinned();
+    for (int round = 0; round < 50; ++round) {
+        // Even bytes belong to the guest, odd ones to the host, in the same pages.
+        for (int i = 0; i < 300; ++i) {
+            const std::size_t where = pair.random() % (1 << 20);
+            const auto value = static_cast<std::byte>(pair.random());
+            (where % 2 == 0 ? at_guest : at_host)[where] = value;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        ASSERT_TRUE(pair.carry());
+        ASSERT_TRUE(pair.carry());
+    }
+    EXPECT_EQ(std::memcmp(at_guest, at_host, 1 << 20), 0);
+}
+
+TEST(Mirror, HostEndRefusesFramesThatLieOutsideTheRegion) {
+    struct Case {
+        FrameKind kind;
+        std::uint64_t argument;
+        std::uint32_t bytes;
+    };
+    const Case cases[] = {
+        {FrameKind::kPinned, kRegionBytes, 16},        {FrameKind::kPinned, ~0ull - 3, 16},
+        {FrameKind::kRing, 0, 64},                     {FrameKind::kReply, 0, 64},
+        {FrameKind::kHostWords, 0, 64},                {FrameKind::kInvalid, 0, 0},
+        {static_cast<FrameKind>(99), 0, 8},            {FrameKind::kClaim, 5, 0},
+        {FrameKind::kRing, (3ull << kGenerationShift) + 64, 64},
+    };
+    for (const Case& c : cases) {
+        Pair pair;
+        ASSERT_TRUE(pair.carry());
+        std::vector<std::byte> frame(sizeof(FrameHeader) + c.bytes);
+        const FrameHeader header{c.kind, c.bytes, c.argument};
+        std::memcpy(frame.data(), &header, sizeof header);
+        EXPECT_FALSE(pair.host_end.receive(frame)) << static_cast<int>(c.kind);
+    }
+    Pair pair;
+    const FrameHeader huge{FrameKind::kPinned, kMaxFrameBytes + 1, 0};
+    EXPECT_FALSE(pair.host_end.receive(std::as_bytes(std::span(&huge, 1))));
+}
+
+}  // namespace
+}  // namespace gantry::wire
