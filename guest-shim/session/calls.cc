@@ -53,10 +53,12 @@ const std::atomic<std::uint32_t>* low_half(const std::atomic<std::uint64_t>& wor
     return reinterpret_cast<const std::atomic<std::uint32_t>*>(&word);
 }
 
-/// Sleeps until `word` may have reached `expected` or some time has passed.
+/// Sleeps until `word` may have reached `expected` or some time has passed. Only a change of the
+/// lane's reply page wakes a sleeper; other words are polled.
 void sleep_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected, std::uint32_t lane,
                wire::Backoff* backoff) noexcept {
-    if (g_connection.attachment.sleep == wire::Sleep::kPoll || backoff->spinning()) {
+    if (g_connection.attachment.sleep == wire::Sleep::kPoll || backoff->spinning() ||
+        &word != &g_connection.replies[lane].seq) {
         backoff->pause();
         return;
     }

@@ -1,0 +1,92 @@
+// A worker for tests of the session: serves channel 0 of a memfd region that it hands out over a
+// unix socket, from a thread of the test's own process. It executes nothing; it keeps the order of
+// what it saw and answers as the test says.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "proto/wire/attach.h"
+#include "proto/wire/control_ops.h"
+#include "proto/wire/region.h"
+#include "proto/wire/ring.h"
+
+namespace gantry::test {
+
+struct Seen {
+    std::uint16_t op;
+    std::uint16_t lane;
+    std::uint64_t context;
+    std::uint64_t position;
+    std::uint32_t flags;
+    std::vector<std::byte> args;
+    std::vector<std::byte> trailing;
+};
+
+class FakeWorker {
+public:
+    static constexpr std::uint64_t kRegionBytes = 16ull << 20;
+
+    FakeWorker();
+    ~FakeWorker();
+    FakeWorker(const FakeWorker&) = delete;
+    FakeWorker& operator=(const FakeWorker&) = delete;
+
+    /// What to do with a command that wants a reply and is no control command; default: answer 0.
+    std::function<void(FakeWorker&, const Seen&)> on_call;
+
+    /// Sets GANTRY_TRANSPORT and serves until destroyed.
+    void start();
+
+    void answer(const Seen& command, std::uint32_t status, const void* payload = nullptr,
+                std::uint32_t payload_bytes = 0, std::uint32_t flags = 0);
+
+    /// Ends without a word: the link closes, the words say that the worker is dead if asked to.
+    void die(bool leave_a_note);
+    void hold(bool held) { held_.store(held); }
+
+    [[nodiscard]] wire::HostWords& host() { return *host_; }
+    [[nodiscard]] wire::GuestWords& guest() { return *guest_; }
+    [[nodiscard]] wire::ReplyPage& reply(std::uint32_t lane) { return replies_[lane]; }
+    [[nodiscard]] std::byte* bulk() { return region_ + layout_.bulk; }
+    std::vector<Seen> take_seen();
+
+    std::uint32_t accept = 1;
+    std::uint64_t hello_hash = 0x1234;
+    std::string printed;  ///< Drained once, as piece for descriptor 1.
+    std::atomic<int> confirms{0};
+    std::atomic<bool> pause_confirms{false};
+
+private:
+    void serve();
+    bool attach();
+    void open_channel();
+    void execute(const Seen& command);
+    void control(const Seen& command);
+    void answer_bulk(const Seen& command, std::uint64_t offset, std::uint64_t bytes);
+
+    std::string path_;
+    int listener_ = -1;
+    int link_ = -1;
+    int memfd_ = -1;
+    std::byte* region_ = nullptr;
+    wire::ChannelLayout layout_{};
+    wire::GuestDirectory* guest_directory_ = nullptr;
+    wire::HostDirectory* host_directory_ = nullptr;
+    wire::GuestWords* guest_ = nullptr;
+    wire::HostWords* host_ = nullptr;
+    wire::ReplyPage* replies_ = nullptr;
+    wire::RingConsumer consumer_;
+    std::thread thread_;
+    std::atomic<bool> stop_{false};
+    std::atomic<bool> held_{false};
+    std::atomic_flag seen_lock_ = ATOMIC_FLAG_INIT;
+    std::vector<Seen> seen_;
+};
+
+}  // namespace gantry::test

@@ -1,0 +1,386 @@
+// The session against a fake worker. A session is one per process, so each test's body runs in a
+// child process of its own.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "guest-shim/session/connection.h"
+#include "guest-shim/session/session.h"
+#include "tests/unit/shim/fake_worker.h"
+
+namespace gantry::session {
+std::uint64_t table_hash() noexcept { return 0x1234; }
+}  // namespace gantry::session
+
+namespace gantry::test {
+namespace {
+
+constexpr auto kOpA = static_cast<cuda::Op>(100);
+constexpr auto kOpB = static_cast<cuda::Op>(101);
+
+#define CHECK_OR_EXIT(condition)                                                  \
+    do {                                                                          \
+        if (!(condition)) {                                                       \
+            std::fprintf(stderr, "line %d: not true: %s\n", __LINE__, #condition); \
+            _exit(1);                                                             \
+        }                                                                         \
+    } while (0)
+
+/// Runs `body` in a child; true when it returned.
+bool in_child(const std::function<void(FakeWorker&)>& body) {
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        FakeWorker worker;
+        body(worker);
+        worker.die(false);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+CUresult plain_call(cuda::Op op) {
+    return session::call(op, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, nullptr);
+}
+
+TEST(Session, StartsAndReadsFacts) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        CHECK_OR_EXIT(session::gate() == CUDA_ERROR_NOT_INITIALIZED);
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        CHECK_OR_EXIT(session::device_count() == 1);
+        CHECK_OR_EXIT(std::strcmp(session::device_facts(0)->name, "Fake GPU") == 0);
+        CHECK_OR_EXIT(session::device_facts(1) == nullptr);
+        CHECK_OR_EXIT(session::device_facts(-1) == nullptr);
+        CHECK_OR_EXIT(session::driver_version() == 13000);
+    }));
+}
+
+TEST(Session, RefusesAnotherTable) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.hello_hash = 0x9999;
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_ERROR_NOT_INITIALIZED);
+    }));
+}
+
+TEST(Session, TellsWhyGantrydRefuses) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.accept = 0;
+        worker.start();
+        session::Attachment attachment;
+        session::AttachProblem problem;
+        CHECK_OR_EXIT(!session::attach(getenv("GANTRY_TRANSPORT"), 0, 5000, &attachment, &problem));
+        CHECK_OR_EXIT(std::strstr(problem.text, "quota of this user is used up") != nullptr);
+    }));
+}
+
+TEST(Session, RefusesUnknownSettings) {
+    EXPECT_TRUE(in_child([](FakeWorker&) {
+        setenv("GANTRY_TRANSPROT", "unix:/x", 1);
+        CHECK_OR_EXIT(session::start() == CUDA_ERROR_INVALID_VALUE);
+    }));
+    EXPECT_TRUE(in_child([](FakeWorker&) {
+        setenv("GANTRY_TRANSPORT", "carrier-pigeon:home", 1);
+        CHECK_OR_EXIT(session::start() == CUDA_ERROR_INVALID_VALUE);
+    }));
+}
+
+TEST(Session, PostsArriveInOrderWithTheContext) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        session::push_context(77);
+        constexpr std::uint32_t kCount = 5000;
+        for (std::uint32_t i = 0; i < kCount; ++i) {
+            CHECK_OR_EXIT(session::post(kOpA, &i, sizeof(i), nullptr, 0) == CUDA_SUCCESS);
+        }
+        CHECK_OR_EXIT(plain_call(kOpB) == CUDA_SUCCESS);
+        const std::vector<Seen> seen = worker.take_seen();
+        CHECK_OR_EXIT(seen.size() == kCount + 1);
+        for (std::uint32_t i = 0; i < kCount; ++i) {
+            CHECK_OR_EXIT(std::memcmp(seen[i].args.data(), &i, sizeof(i)) == 0);
+            CHECK_OR_EXIT(seen[i].context == 77);
+        }
+    }));
+}
+
+TEST(Session, WaitsForRoomInAFullRing) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        worker.hold(true);
+        std::thread later([&worker] {
+            usleep(50'000);
+            worker.hold(false);
+        });
+        std::vector<std::byte> data(200'000);
+        for (int i = 0; i < 40; ++i) {  // 8 MB through a ring of 2 MiB.
+            CHECK_OR_EXIT(session::post(kOpA, nullptr, 0, data.data(),
+                                        static_cast<std::uint32_t>(data.size())) == CUDA_SUCCESS);
+        }
+        CHECK_OR_EXIT(plain_call(kOpB) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(worker.take_seen().size() == 41);
+        later.join();
+    }));
+}
+
+TEST(Session, AnswersMayComeOutOfOrder) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        std::vector<Seen> waiting;
+        worker.on_call = [&waiting](FakeWorker& self, const Seen& command) {
+            if (command.op == static_cast<std::uint16_t>(kOpA)) {
+                waiting.push_back(command);  // Stays unanswered until a later B of another lane.
+                return;
+            }
+            self.answer(command, 0);
+            for (const Seen& blocked : waiting) {
+                self.answer(blocked, 7);
+            }
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        CUresult blocked = CUDA_SUCCESS;
+        std::thread other([&blocked] { blocked = plain_call(kOpA); });
+        usleep(20'000);
+        CHECK_OR_EXIT(plain_call(kOpB) == CUDA_SUCCESS);
+        other.join();
+        CHECK_OR_EXIT(blocked == static_cast<CUresult>(7));
+    }));
+}
+
+TEST(Session, MoreThreadsThanLanes) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        std::vector<std::thread> threads;
+        std::atomic<int> fine{0};
+        for (int i = 0; i < 100; ++i) {
+            threads.emplace_back([&fine] {
+                for (int round = 0; round < 20; ++round) {
+                    fine += plain_call(kOpA) == CUDA_SUCCESS ? 1 : 0;
+                }
+            });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        CHECK_OR_EXIT(fine == 2000);
+    }));
+}
+
+TEST(Session, DeadWorkerIsAnErrorNotAHang) {
+    for (const bool leaves_note : {true, false}) {
+        EXPECT_TRUE(in_child([leaves_note](FakeWorker& worker) {
+            worker.on_call = [leaves_note](FakeWorker& self, const Seen&) {
+                self.die(leaves_note);
+            };
+            worker.start();
+            CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+            CHECK_OR_EXIT(plain_call(kOpA) == CUDA_ERROR_UNKNOWN);
+            CHECK_OR_EXIT(session::post(kOpA, nullptr, 0, nullptr, 0) == CUDA_ERROR_UNKNOWN);
+            CHECK_OR_EXIT(session::gate_local() == CUDA_SUCCESS);
+        })) << leaves_note;
+    }
+}
+
+TEST(Session, DeadWorkerEndsAWaitForRoom) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        worker.die(true);
+        CUresult result = CUDA_SUCCESS;
+        for (int i = 0; i < 200'000 && result == CUDA_SUCCESS; ++i) {
+            result = session::post(kOpA, nullptr, 0, nullptr, 0);
+        }
+        CHECK_OR_EXIT(result == CUDA_ERROR_UNKNOWN);
+    }));
+}
+
+TEST(Session, StickyErrorComesFromEveryLaterCall) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
+            self.host().sticky_error.store(CUDA_ERROR_ILLEGAL_ADDRESS);
+            self.answer(command, CUDA_ERROR_ILLEGAL_ADDRESS);
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_ERROR_ILLEGAL_ADDRESS);
+        CHECK_OR_EXIT(session::post(kOpA, nullptr, 0, nullptr, 0) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    }));
+}
+
+TEST(Session, ChildOfAForkIsNotInitialised) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        const pid_t child = fork();
+        if (child == 0) {
+            const bool fine = session::start() == CUDA_ERROR_NOT_INITIALIZED &&
+                              plain_call(kOpA) == CUDA_ERROR_NOT_INITIALIZED &&
+                              session::post(kOpA, nullptr, 0, nullptr, 0) ==
+                                  CUDA_ERROR_NOT_INITIALIZED;
+            _exit(fine ? 0 : 1);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        CHECK_OR_EXIT(status == 0);
+        CHECK_OR_EXIT(plain_call(kOpB) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(worker.take_seen().size() == 1);
+    }));
+}
+
+TEST(Session, CopiesBothWays) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        std::vector<unsigned char> data(3'000'001, 1);
+        CHECK_OR_EXIT(session::read_device(data.data(), 0x3000'0000'0005, data.size(), 0) ==
+                      CUDA_SUCCESS);
+        CHECK_OR_EXIT(data.front() == 5);
+        // Pieces carry the address's low byte, and each piece starts at a multiple of 256 plus 5.
+        CHECK_OR_EXIT(data.back() == 5);
+        for (std::size_t i = 0; i < data.size(); ++i) {
+            data[i] = static_cast<unsigned char>(i * 7);
+        }
+        CHECK_OR_EXIT(session::write_device(0x3000'0000'0000, data.data(), data.size(), 0) ==
+                      CUDA_SUCCESS);
+        CHECK_OR_EXIT(plain_call(kOpB) == CUDA_SUCCESS);
+        std::vector<std::byte> arrived;
+        for (const Seen& command : worker.take_seen()) {
+            if (command.op == static_cast<std::uint16_t>(wire::ControlOp::kWriteDevice)) {
+                arrived.insert(arrived.end(), command.trailing.begin(), command.trailing.end());
+            }
+        }
+        CHECK_OR_EXIT(arrived.size() == data.size());
+        CHECK_OR_EXIT(std::memcmp(arrived.data(), data.data(), data.size()) == 0);
+    }));
+}
+
+TEST(Session, LongAnswersUseTheOfferedExtent) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
+            // The extent is in the header, which the fake worker does not keep: page 0 is free.
+            std::memset(self.bulk(), 0x5a, 9000);
+            self.reply(command.lane).bulk_offset = 0;
+            self.reply(command.lane).bulk_bytes = 9000;
+            const std::uint64_t fixed = 42;
+            self.answer(command, 0, &fixed, sizeof(fixed));
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        std::vector<unsigned char> trailing(20'000);
+        std::uint64_t fixed = 0;
+        std::uint32_t got = 0;
+        CHECK_OR_EXIT(session::call(kOpA, nullptr, 0, nullptr, 0, &fixed, sizeof(fixed),
+                                    trailing.data(), 20'000, &got) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(fixed == 42 && got == 9000 && trailing[8999] == 0x5a && trailing[9000] == 0);
+    }));
+}
+
+TEST(Session, DeviceOutputComesOutBeforeTheCallReturns) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.printed = "hello from the device\n";
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
+            self.answer(command, 0, nullptr, 0, wire::kReplyOutputPending);
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        int ends[2];
+        CHECK_OR_EXIT(pipe(ends) == 0 && dup2(ends[1], 1) == 1);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+        char text[64] = {};
+        CHECK_OR_EXIT(read(ends[0], text, sizeof(text)) == 22);
+        CHECK_OR_EXIT(std::strcmp(text, "hello from the device\n") == 0);
+    }));
+}
+
+// The touch rule: while a migration is announced, an answer is consumed only after a confirm.
+TEST(Session, AnnouncedMigrationNeedsAConfirm) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(worker.confirms == 0);
+        worker.host().announce.store(1);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(worker.confirms == 1);
+        CHECK_OR_EXIT(worker.guest().announce_seen.load() == 1);
+        worker.host().announce.store(2);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(worker.confirms == 1);
+    }));
+}
+
+// A reply page that turns stale between answer and confirm (the target has QEMU's old copy of it)
+// must not be consumed: the answer is taken when it is published again.
+TEST(Session, StaleAnswerAfterConfirmIsNotConsumed) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        worker.host().announce.store(1);
+        worker.pause_confirms = true;
+        std::atomic<bool> returned{false};
+        std::uint64_t value = 0;
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
+            const std::uint64_t payload = 1;
+            self.answer(command, 0, &payload, sizeof(payload));
+        };
+        std::thread caller([&] {
+            session::call(kOpA, nullptr, 0, nullptr, 0, &value, sizeof(value), nullptr, 0, nullptr);
+            returned = true;
+        });
+        usleep(30'000);
+        CHECK_OR_EXIT(!returned);
+        const std::uint32_t lane = worker.take_seen().at(0).lane;
+        const std::uint64_t seq = worker.reply(lane).seq.exchange(0);  // The stale page.
+        worker.pause_confirms = false;
+        usleep(30'000);
+        CHECK_OR_EXIT(!returned);
+        const std::uint64_t payload = 2;
+        std::memcpy(worker.reply(lane).payload, &payload, sizeof(payload));
+        worker.host().announce.store(2);
+        worker.reply(lane).seq.store(seq);  // Published again.
+        caller.join();
+        CHECK_OR_EXIT(value == 2);
+    }));
+}
+
+TEST(Session, PinnedPoolGivesDisjointPagesAtTheFixedAddress) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        auto* a = static_cast<char*>(session::pinned_allocate(10'000));
+        auto* b = static_cast<char*>(session::pinned_allocate(1));
+        CHECK_OR_EXIT(reinterpret_cast<std::uint64_t>(a) == wire::kPinnedBase);
+        CHECK_OR_EXIT(b == a + 12'288);
+        std::memset(a, 1, 10'000);
+        b[0] = 2;
+        session::pinned_free(a);
+        CHECK_OR_EXIT(session::pinned_allocate(12'288) == a);
+        CHECK_OR_EXIT(session::pinned_allocate(1ull << 40) == nullptr);
+    }));
+}
+
+TEST(Session, ContextStackIsPerThread) {
+    EXPECT_TRUE(in_child([](FakeWorker&) {
+        for (std::uint64_t i = 1; i <= 20; ++i) {
+            CHECK_OR_EXIT(session::push_context(i) == CUDA_SUCCESS);
+        }
+        std::uint64_t other = 99;
+        std::thread([&other] { other = session::current_context(); }).join();
+        CHECK_OR_EXIT(other == 0);
+        CHECK_OR_EXIT(session::set_context(50) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(session::pop_context() == 50);
+        CHECK_OR_EXIT(session::current_context() == 19);
+    }));
+}
+
+}  // namespace
+}  // namespace gantry::test
