@@ -7,8 +7,9 @@ CLASS_NAMES = {"guest": "kGuest", "async": "kAsync", "sync": "kSync", "bulk": "k
                "refused": "kRefused"}
 
 
-def opcodes(calls, layouts):
-    table_hash = layouts_module.fnv1a(layouts_module.dump(layouts))
+def opcodes(calls, layouts, hand_text):
+    table_hash = layouts_module.fnv1a(layouts_module.dump(layouts)
+                                      + layouts_module.strip_comments(hand_text))
     text = header("Numbers of the CUDA driver calls on the wire. Append-only; see numbers.lock.",
                   ["<cstdint>"], "gantry::cuda")
     text += "/// Numbers below kFirstOp are Gantry's own commands (proto/wire/control_ops.h).\n"
@@ -101,11 +102,15 @@ EFFECTS = {"none": "kNone", "writes": "kWrites", "launches": "kLaunches", "syncs
            "creates": "kCreates", "configures": "kConfigures", "destroys": "kDestroys"}
 
 
+def _size(item, part):
+    return f"wire::kWireBytes<wire::{item.call.symbol}_{part}>" if item else "0"
+
+
 def op_table_cc(calls, layouts):
     from table import HANDLE_KINDS
     sizes = {item.call.symbol: item for item in layouts}
     text = source("Constant facts of each call.",
-                  ["proto/cuda/gen/op_table.h"])
+                  ["proto/cuda/gen/op_table.h", "proto/cuda/gen/wire_structs.h"])
     text += "namespace gantry::cuda {\nnamespace {\n\n"
     text += "constexpr OpInfo kUnknown = {\"\", \"\", OpClass::kRefused, OpEffect::kNone,\n"
     text += "    HandleKind::kInvalid, OpMigration::kNone, 0, 0, false, false};\n\n"
@@ -125,9 +130,9 @@ def op_table_cc(calls, layouts):
         text += (f'    {{"{named.symbol}", "{why}", OpClass::{CLASS_NAMES[call.cls]},\n'
                  f"     OpEffect::{EFFECTS[call.effect]}, {kind},\n"
                  f"     OpMigration::k{call.migration.capitalize()}, "
-                 f"{item.send_bytes if item else 0}, {item.reply_bytes if item else 0}, "
-                 f"{str(bool(item and (item.send_items or call.send_trailing))).lower()}, "
-                 f"{str(bool(item and (item.reply_items or call.reply_trailing))).lower()}}},\n")
+                 f"{_size(item, 'call')}, {_size(item, 'reply')},\n     "
+                 f"{str(bool(item and (item.send_items or call.send_trailing or call.hand_call))).lower()}, "
+                 f"{str(bool(item and (item.reply_items or call.reply_trailing or call.hand_call))).lower()}}},\n")
     text += """};
 
 }  // namespace

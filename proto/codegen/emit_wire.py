@@ -20,7 +20,8 @@ def _struct(name, fields, size):
 
 def wire_structs(layouts):
     text = header("Fixed parts of commands and replies, little-endian, padding named.",
-                  ["<cstddef>", "<cstdint>", "<type_traits>", "proto/cuda/abi.h"],
+                  ["<cstddef>", "<cstdint>", "<type_traits>", "proto/cuda/abi.h",
+                   "proto/cuda/wire_hand.h"],
                   "gantry::cuda::wire")
     text += """/// For commands without arguments and replies without a fixed part: no bytes cross.
 struct NoFields {};
@@ -36,6 +37,13 @@ inline constexpr std::size_t kWireBytes = std::is_empty_v<T> ? 0 : sizeof(T);
     text += "\n"
     for item in layouts:
         call = item.call
+        if call.hand_call:
+            reply = f"wire_hand::{call.hand_reply}" if call.hand_reply else "NoFields"
+            text += (f"// {call.number} {call.symbol} ({call.cls}): see proto/cuda/wire_hand.h\n"
+                     f"using {call.symbol}_call = wire_hand::{call.hand_call};\n"
+                     f"using {call.symbol}_reply = {reply};\n"
+                     f"static_assert(sizeof({call.symbol}_call) % 8 == 0);\n\n")
+            continue
         text += f"// {call.number} {call.symbol} ({call.cls})\n"
         for trailing in item.send_items:
             text += (f"// Trails: {trailing.param.name}, {trailing.element_bytes} bytes * "

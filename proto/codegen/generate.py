@@ -20,11 +20,11 @@ import layout
 import table
 
 
-def outputs(calls):
-    """File name -> text."""
+def outputs(calls, hand_text=""):
+    """File name -> text. `hand_text` is wire_hand.h, which the table hash covers."""
     layouts = [layout.layout_of(call) for call in calls if call.forwarded]
     return {
-        "opcodes.h": emit_ops.opcodes(calls, layouts),
+        "opcodes.h": emit_ops.opcodes(calls, layouts, hand_text),
         "op_flags.h": emit_ops.op_flags(calls),
         "op_table.h": emit_ops.op_table_h(),
         "op_table.cc": emit_ops.op_table_cc(calls, layouts),
@@ -49,7 +49,9 @@ def main(arguments):
     directory = pathlib.Path(arguments[2])
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        files = outputs(table.load(arguments[1]))
+        hand = pathlib.Path(arguments[1]).parent / "wire_hand.h"
+        files = outputs(table.load(arguments[1]),
+                        hand.read_text(encoding="utf-8") if hand.exists() else "")
     except table.TableError as error:
         print(f"API table: {error}", file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ import re
 CLASSES = ("guest", "async", "sync", "bulk", "refused")
 MARSHALLING = ("generated", "shim-hand", "worker-hand", "hand")
 MIGRATION = ("replay", "extract", "derived", "none", "blocks")
-FLAGS = ("nocontext", "preinit", "blocking", "windows")
+FLAGS = ("nocontext", "preinit", "blocking", "composed", "windows")
 HANDLE_KINDS = (
     "context", "module", "library", "kernel", "function", "stream", "event", "mem_pool", "array",
     "mipmapped_array", "tex_object", "surf_object", "tex_ref", "surf_ref", "graph", "graph_node",
@@ -75,6 +75,8 @@ class Call:
     params: list = dataclasses.field(default_factory=list)
     send: list = dataclasses.field(default_factory=list)      # explicit (type, name) pairs
     reply: list = dataclasses.field(default_factory=list)
+    hand_call: str = ""                                       # structures of wire_hand.h
+    hand_reply: str = ""
     send_trailing: str = ""
     reply_trailing: str = ""
     aliases: list = dataclasses.field(default_factory=list)   # (symbol, param, value)
@@ -87,11 +89,18 @@ class Call:
     @property
     def forwarded(self):
         """Does a command of its own cross to the worker?"""
-        return self.cls in ("async", "sync", "bulk") and not self.via and not self.same_as
+        return (self.cls in ("async", "sync", "bulk") and not self.via and not self.same_as
+                and "composed" not in self.flags)
 
     @property
     def exported(self):
         return "windows" not in self.flags
+
+    @property
+    def derived(self):
+        """Do the wire fields follow from the parameters?"""
+        return not (self.send or self.send_trailing or self.reply or self.reply_trailing
+                    or self.hand_call)
 
     @property
     def shim_generated(self):
@@ -190,6 +199,8 @@ def _parse_body(call, text, where):
         call.send += _fields(rest, where)
     elif word == "reply":
         call.reply += _fields(rest, where)
+    elif word in ("hand_call", "hand_reply"):
+        setattr(call, word, rest)
     elif word == "send_trailing":
         call.send_trailing = rest
     elif word == "reply_trailing":
