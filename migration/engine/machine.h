@@ -110,6 +110,7 @@ enum class ActionKind : std::uint32_t {
     kPersistOwned = 34,     ///< record; answer: kOwnedDurable
     kActivate = 35,         ///< epoch; answer: kActivated or kActivateFailed
     kDiscard = 36,          ///< StateSink::discard
+    kAwaitRound = 37,       ///< round, batch_count: answer kRoundApplied once all were applied
 };
 
 enum class Outcome : std::uint32_t {
@@ -118,6 +119,7 @@ enum class Outcome : std::uint32_t {
     kRolledBack = 2,  ///< The source goes on as before.
     kRefused = 3,     ///< Preflight said no.
     kLost = 4,        ///< The workers died: nothing left to own here.
+    kRetry = 5,       ///< Target: begin a new attempt with a new id (the guest is here already).
 };
 
 struct Action {
@@ -125,6 +127,7 @@ struct Action {
     std::optional<Message> message;
     FreezeToken token;
     std::uint64_t round = 0;
+    std::uint64_t batch_count = 0;
     Seed seed;
     Epoch epoch;
     Duration deadline{};

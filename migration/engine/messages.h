@@ -21,6 +21,11 @@ namespace gantry::engine {
 /// Raised when a message changes its meaning; new fields alone do not raise it. See README.md.
 inline constexpr std::uint32_t kEngineProtocolVersion = 1;
 
+/// MsgAbort reason: the sender knows no such migration. Drivers answer messages for a migration that no
+/// machine of theirs knows with it, but never answer MsgAbort, MsgRefused, MsgGrantRefused, MsgGrant
+/// or MsgReleased so (two such drivers would talk for ever).
+inline constexpr std::string_view kUnknownMigration = "migration.unknown";
+
 /// Why the target believes that its guest runs, or will never run at the source again. Wire values.
 enum class ArrivalEvidence : std::uint32_t {
     kGuestResumed = 1,    ///< RESUMED_MIGRATED, RESUMED_POSTCOPY or RESUMED_UNPAUSED at the target.
@@ -55,7 +60,7 @@ struct MsgVerifyFailed {
 };
 struct MsgGrantRequest {
     FreezeToken token;
-    Epoch epoch;  ///< The epoch asked for: the source's plus one.
+    Epoch epoch;  ///< The source's plus one; 0 after a restart that forgot it: the next one.
     ArrivalEvidence evidence = ArrivalEvidence::kGuestResumed;
 };
 struct MsgActivated {

@@ -69,6 +69,7 @@ struct RoundStats {
     std::uint64_t bytes_resident = 0;
     std::uint64_t bytes_changed = 0;  ///< Found by the scan of this round.
     std::uint64_t bytes_sent = 0;     ///< Content bytes on the link so far in this round.
+    std::uint64_t batch_count = 0;    ///< kRoundSent: batches of this round on all streams together.
     Duration elapsed{};
 };
 
@@ -82,7 +83,7 @@ struct SourceEvent {
     DomainReport domain;
     DurableRecord record;
     std::optional<FreezeToken> frozen;  ///< kRestarted: what StateSource::frozen_token says.
-    bool workers_alive = true;          ///< kRestarted
+    bool workers_alive = true;          ///< kRestarted: every worker of the session lives.
     Seed seed;  ///< Message events: 128 fresh random bits for a migration that may begin now.
     Error error;
 };

@@ -127,8 +127,8 @@ public:
     virtual Result<std::string> graph(PartId part) = 0;
 
     /// Stops executing the guest's commands, waits for the GPU to drain and parks what comes later.
-    /// All parts or none: on error (deadline, dead worker) everything is thawed again. Calling it
-    /// again with the same token while frozen changes nothing and succeeds.
+    /// All parts or none: on error (deadline, dead worker) everything is thawed again. While frozen
+    /// already it succeeds at once and only replaces the token (this voids the old one for ever).
     virtual Result<FreezeReport> freeze(FreezeToken token, std::chrono::microseconds deadline) = 0;
 
     /// The token under which all workers are frozen now; nullopt when any of them is not. Survives a

@@ -1,0 +1,154 @@
+// The inside of SourceMachine, shared by its three source files: events (source_machine.cc), the
+// peer's messages (source_peer.cc) and the steps of a migration (source_steps.cc).
+#pragma once
+
+#include <deque>
+
+#include "migration/engine/source_machine.h"
+#include "migration/engine/timers.h"
+#include "migration/engine/transfer.h"
+
+namespace gantry::engine {
+
+class SourceMachine::Impl {
+public:
+    Impl(std::string session_id, Epoch epoch, Settings settings);
+
+    Actions step(const SourceEvent& event, TimePoint now);
+
+    std::optional<TimePoint> next_deadline() const { return timers_.next(); }
+    SourceState state() const { return state_; }
+    Epoch epoch() const { return record_.epoch; }
+    std::optional<MigrationId> migration() const;
+    const Progress& progress() const { return progress_; }
+    bool serves() const;
+
+private:
+    enum class Timer { kState, kRetry, kHeartbeat, kPoll, kIdleRound };
+    enum class Announce { kYes, kNo };
+
+    /// One attempt of one target.
+    struct Migration {
+        MigrationId id;
+        Seed seed;
+        TargetCapabilities target;
+        SessionNeeds needs;
+        std::vector<Finding> warnings;
+        std::uint64_t round = 0;
+        bool round_in_flight = false;
+        bool round_sent = false;
+        bool round_is_final = false;  ///< Begun while frozen, so nothing can change after it.
+        std::uint64_t batch_count = 0;
+        TimePoint round_begun{};
+        RoundStats stats;
+        std::vector<RoundRecord> rounds;
+        std::uint64_t bytes_sent_before = 0;  ///< By rounds that have ended.
+        std::uint32_t round_failures = 0;
+        std::uint32_t verify_failures = 0;
+        std::uint32_t freeze_failures = 0;
+        bool begun = false;
+        bool converged = false;
+        bool freeze_asked = false;  ///< By the target; libvirt's word is awaited.
+        bool doomed = false;        ///< Will never be granted; frozen until libvirt says RESUMED.
+        bool voided = false;        ///< doomed, and the token was replaced since.
+        std::optional<TimePoint> job_absent_since;
+        std::optional<TimePoint> abort_job_at;
+        TimePoint peer_heard{};
+    };
+
+    struct Ended {
+        MigrationId id;
+        Error why;
+        std::vector<Finding> findings;
+    };
+
+    // source_machine.cc: events
+    void on_event(const SourceEvent& event);
+    void on_restarted(const SourceEvent& event);
+    void on_domain(const DomainReport& report);
+    void on_domain_while_moving(const DomainReport& report);
+    void on_guest_resumed();
+    void on_guest_away();
+    void on_worker_lost();
+    void on_timers();
+    void on_state_deadline();
+    void on_retry();
+    void on_poll();
+
+    // source_peer.cc: messages
+    void on_message(const Message& message, Seed seed);
+    void on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
+    void on_unknown(const Message& message);
+    void on_peer_message(const Message& message);
+    void on_grant_request(const MigrationId& id, const MsgGrantRequest& request);
+    std::optional<MsgGrantRefused> refusal(const MigrationId& id, const MsgGrantRequest& request);
+    void on_withdrawal(const MigrationId& id);
+    void on_activated(const MigrationId& id, const MsgActivated& activated);
+    void on_verify_failed(const MsgVerifyFailed& failed);
+    void persist_grant(const MigrationId& id, FreezeToken token);
+
+    // source_steps.cc: what a migration does
+    void begin_migration(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
+    void on_described(const SessionNeeds& needs);
+    void send_offer();
+    void on_precopy_begun();
+    void begin_round();
+    void resend_round(const Error& why);
+    void on_round_sent(const SourceEvent& event);
+    void on_round_acked(std::uint64_t round);
+    void after_precopy_round();
+    void begin_freeze();
+    void replace_token();
+    void on_frozen(FreezeToken token);
+    void on_freeze_failed(const Error& error);
+    void roll_back();
+    void on_thawed();
+    void fail(Error why);
+    void end_migration(Outcome outcome, Error why, Announce announce);
+    void on_grant_durable();
+    void on_grant_write_failed(const Error& error);
+    void on_released();
+
+    // helpers
+    void enter(SourceState state, std::optional<Duration> deadline);
+    Action& emit(ActionKind kind);
+    void send(MessageBody body);
+    void send_to(const MigrationId& id, MessageBody body);
+    void alert(AlertKind kind, std::string reason, std::string text);
+    void abort_job();
+    void report(Phase phase, double fraction);
+    void arm_retry();
+    bool frozen_or_freezing() const { return frozen_.has_value() || pending_.has_value(); }
+    bool guest_away() const { return guest_suspended_ || guest_gone_; }
+    bool is_current(const MigrationId& id) const { return m_ && m_->id == id; }
+    FreezeToken next_token() const;
+
+    std::string session_id_;
+    Settings settings_;
+    DurableRecord record_;
+    std::optional<DurableRecord> granting_;  ///< Being written.
+    SourceState state_ = SourceState::kServing;
+    TimePoint now_{};
+    Actions out_;
+    TimerSet<Timer, 5> timers_;
+    Backoff backoff_;
+
+    std::optional<Migration> m_;
+    std::deque<Ended> ended_;
+
+    std::optional<FreezeToken> frozen_;   ///< Workers are frozen under this token.
+    std::optional<FreezeToken> pending_;  ///< kFreeze was issued, its answer is awaited.
+    FreezeToken newest_token_;            ///< The last one used: its count is never used again.
+    bool resumed_meanwhile_ = false;      ///< RESUMED came while freezing or granting.
+    bool lost_ = false;
+    bool lost_token_unknown_ = false;     ///< Restarted without workers: which token, nobody knows.
+    std::optional<std::pair<MigrationId, MsgGrantRequest>> lost_request_;
+    bool guest_suspended_ = false;
+    bool guest_gone_ = false;
+    std::optional<TimePoint> frozen_at_;
+
+    ProgressMeter meter_;
+    Progress progress_;
+};
+
+}  // namespace gantry::engine

@@ -1,0 +1,424 @@
+#include "migration/engine/source_machine.h"
+
+#include "migration/engine/source_impl.h"
+
+namespace gantry::engine {
+
+SourceMachine::Impl::Impl(std::string session_id, Epoch epoch, Settings settings)
+    : session_id_(std::move(session_id)), settings_(settings) {
+    record_.epoch = epoch;
+}
+
+Actions SourceMachine::Impl::step(const SourceEvent& event, TimePoint now) {
+    now_ = std::max(now_, now);
+    out_.clear();
+    on_event(event);
+    return std::move(out_);
+}
+
+std::optional<MigrationId> SourceMachine::Impl::migration() const {
+    if (m_) {
+        return m_->id;
+    }
+    return std::nullopt;
+}
+
+bool SourceMachine::Impl::serves() const {
+    return !record_.granted && !lost_ && !frozen_or_freezing() &&
+           state_ != SourceState::kGranting && state_ != SourceState::kThawing &&
+           state_ != SourceState::kRecovering && state_ != SourceState::kReleased;
+}
+
+void SourceMachine::Impl::on_event(const SourceEvent& event) {
+    using Kind = SourceEventKind;
+    const bool is_this_round =
+        m_ && m_->round_in_flight && event.round == m_->round && !m_->doomed;
+    switch (event.kind) {
+        case Kind::kMessage: on_message(*event.message, event.seed); break;
+        case Kind::kTimer: on_timers(); break;
+        case Kind::kDescribed: on_described(*event.needs); break;
+        case Kind::kDescribeFailed:
+            if (state_ == SourceState::kDescribing) {
+                fail(event.error);
+            }
+            break;
+        case Kind::kPrecopyBegun: on_precopy_begun(); break;
+        case Kind::kRoundSent:
+            if (is_this_round) {
+                on_round_sent(event);
+            }
+            break;
+        case Kind::kRoundProgress:
+            if (is_this_round) {
+                m_->stats = event.stats;
+                timers_.set(Timer::kState, now_ + settings_.round_deadline);
+                report(frozen_ ? Phase::kSwitchover : Phase::kPrecopy, 0.0);
+            }
+            break;
+        case Kind::kRoundFailed:
+            if (m_ && !m_->begun && state_ == SourceState::kPrecopy) {
+                fail(event.error);
+            } else if (is_this_round) {
+                resend_round(event.error);
+            }
+            break;
+        case Kind::kFrozen: on_frozen(event.token); break;
+        case Kind::kFreezeFailed: on_freeze_failed(event.error); break;
+        case Kind::kCompleteSent:
+            if (state_ == SourceState::kFinalRound && frozen_ == event.token) {
+                enter(SourceState::kFrozen, settings_.switchover_deadline);
+                arm_retry();
+            }
+            break;
+        case Kind::kGrantDurable: on_grant_durable(); break;
+        case Kind::kGrantWriteFailed: on_grant_write_failed(event.error); break;
+        case Kind::kThawed: on_thawed(); break;
+        case Kind::kReleased: on_released(); break;
+        case Kind::kWorkerLost: on_worker_lost(); break;
+        case Kind::kDomain: on_domain(event.domain); break;
+        case Kind::kGuestSuspended:
+        case Kind::kGuestPreSwitchover:
+            guest_suspended_ = true;
+            on_guest_away();
+            break;
+        case Kind::kGuestResumed: on_guest_resumed(); break;
+        case Kind::kGuestGone:
+            guest_gone_ = true;
+            on_guest_away();
+            break;
+        case Kind::kGuestStopped:
+        case Kind::kJobFailed:
+            if (m_ && !frozen_or_freezing() && state_ != SourceState::kThawing) {
+                fail({Code::kAborted, "migration.job_failed",
+                      "libvirt ended the migration of this VM; it goes on here."});
+            } else {
+                emit(ActionKind::kQueryDomain);
+            }
+            break;
+        case Kind::kOperatorAbort:
+            if (m_ && !record_.granted && state_ != SourceState::kGranting) {
+                abort_job();
+                fail({Code::kCancelled, "migration.aborted_by_operator",
+                      "The operator aborted the migration."});
+            }
+            break;
+        case Kind::kOperatorDiscard:
+            if (state_ == SourceState::kGranted || state_ == SourceState::kHolding) {
+                emit(ActionKind::kRelease);
+            }
+            break;
+        case Kind::kRestarted: on_restarted(event); break;
+    }
+}
+
+void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
+    record_ = event.record;
+    lost_ = !event.workers_alive;
+    frozen_ = event.frozen;
+    if (frozen_) {
+        newest_token_ = *frozen_;
+    }
+    if (record_.granted) {
+        emit(ActionKind::kFence);
+        enter(SourceState::kGranted, settings_.operator_deadline);
+        return;
+    }
+    if (lost_) {
+        lost_token_unknown_ = true;
+        enter(SourceState::kLost, std::nullopt);
+        alert(AlertKind::kStateLost, "session.lost",
+              "The session's workers did not survive; its GPU state on this host is gone.");
+        return;
+    }
+    // The epoch is still ours, whatever the peer thinks. If the workers are frozen, libvirt knows
+    // whether their guest still lives here.
+    emit(ActionKind::kQueryDomain);
+    if (frozen_) {
+        frozen_at_ = now_;
+        enter(SourceState::kRecovering, settings_.job_poll);
+    } else {
+        enter(SourceState::kServing, std::nullopt);
+    }
+}
+
+void SourceMachine::Impl::on_domain(const DomainReport& report) {
+    if (report.domain == DomainState::kUnknown) {
+        return;
+    }
+    const bool running = report.domain == DomainState::kRunning;
+    guest_gone_ = report.domain == DomainState::kAbsent;
+    if (lost_request_ && state_ == SourceState::kLost) {
+        const auto [id, request] = *lost_request_;
+        lost_request_.reset();
+        if (running) {
+            send_to(id, MsgGrantRefused{std::string(grant_refusal::kGuestNotGone),
+                                        "The guest runs at the source.", true});
+        } else {
+            persist_grant(id, request.token);
+        }
+        return;
+    }
+    if (running && frozen_or_freezing()) {
+        on_guest_resumed();  // the event was missed
+        return;
+    }
+    if (state_ == SourceState::kRecovering) {
+        guest_suspended_ = report.domain == DomainState::kPaused;
+        enter(SourceState::kHolding, settings_.operator_deadline);
+        timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+        return;
+    }
+    if (m_ && state_ != SourceState::kGranting && state_ != SourceState::kGranted) {
+        on_domain_while_moving(report);
+    }
+}
+
+void SourceMachine::Impl::on_domain_while_moving(const DomainReport& report) {
+    const bool running = report.domain == DomainState::kRunning;
+    if (running) {
+        guest_suspended_ = false;
+    }
+    if (report.domain == DomainState::kAbsent) {
+        on_guest_away();
+    }
+    if (m_->freeze_asked) {
+        m_->freeze_asked = false;
+        if (report.domain == DomainState::kPaused) {
+            guest_suspended_ = true;
+            on_guest_away();
+        } else if (running && report.job == JobState::kNone) {
+            fail({Code::kAborted, std::string(grant_refusal::kGuestNotGone),
+                  "The guest runs at the source and libvirt has no migration of it under way."});
+            return;
+        }
+    }
+    if (report.job == JobState::kOutgoing) {
+        m_->job_absent_since.reset();
+        const bool silent = now_ - m_->peer_heard > settings_.peer_silence;
+        if (frozen_ && (silent || m_->doomed) && report.domain == DomainState::kPaused) {
+            abort_job();
+        }
+    } else if (report.job == JobState::kNone && report.domain != DomainState::kAbsent) {
+        if (!m_->job_absent_since) {
+            m_->job_absent_since = now_;
+        }
+        if (now_ - *m_->job_absent_since >= settings_.job_absent_grace && !frozen_or_freezing() &&
+            state_ != SourceState::kThawing) {
+            fail({Code::kAborted, "migration.job_gone",
+                  "libvirt has no migration of this VM under way any more; it goes on here."});
+        }
+    }
+}
+
+void SourceMachine::Impl::on_guest_resumed() {
+    guest_suspended_ = false;
+    guest_gone_ = false;
+    if (m_) {
+        m_->freeze_asked = false;
+    }
+    if (record_.granted) {
+        emit(ActionKind::kFence);
+        alert(AlertKind::kSplitBrain, "session.split_brain",
+              "libvirt resumed the guest on this host after its GPU session was given to the "
+              "target: its GPU calls here fail. Destroy one of the two guests.");
+        return;
+    }
+    if (state_ == SourceState::kGranting || pending_) {
+        resumed_meanwhile_ = true;
+        return;
+    }
+    if (lost_) {
+        newest_token_ = {};
+        lost_token_unknown_ = false;
+        return;
+    }
+    if (frozen_) {
+        roll_back();
+    }
+}
+
+void SourceMachine::Impl::on_guest_away() {
+    if (record_.granted || lost_ || frozen_or_freezing()) {
+        return;
+    }
+    if (state_ == SourceState::kPrecopy && m_ && m_->begun) {
+        begin_freeze();
+    } else if (state_ == SourceState::kServing && guest_gone_) {
+        alert(AlertKind::kAwaitingPeer, "migration.no_target",
+              "The guest left this host, but no gantryd asked for its GPU session; it is kept.");
+    }
+}
+
+void SourceMachine::Impl::on_worker_lost() {
+    if (lost_ || state_ == SourceState::kReleased) {
+        return;
+    }
+    lost_ = true;
+    alert(AlertKind::kStateLost, "session.lost",
+          "A worker of the session died; its GPU state on this host is gone.");
+    if (record_.granted || state_ == SourceState::kGranting) {
+        return;  // the target has all of it
+    }
+    const bool was_frozen = frozen_.has_value();
+    frozen_.reset();
+    pending_.reset();
+    if (!was_frozen) {
+        newest_token_ = {};
+        if (m_) {
+            end_migration(Outcome::kLost, {Code::kDataLoss, "session.lost",
+                                           "A worker of the session died at the source."},
+                          Announce::kYes);
+        }
+    }
+    timers_.clear_all();
+    enter(SourceState::kLost, std::nullopt);
+}
+
+void SourceMachine::Impl::on_timers() {
+    if (timers_.take_due(Timer::kHeartbeat, now_) && m_) {
+        send(MsgAlive{});
+        timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
+    }
+    if (timers_.take_due(Timer::kPoll, now_)) {
+        on_poll();
+    }
+    if (timers_.take_due(Timer::kIdleRound, now_) && state_ == SourceState::kPrecopy && m_ &&
+        !m_->round_in_flight) {
+        begin_round();
+    }
+    if (timers_.take_due(Timer::kRetry, now_)) {
+        on_retry();
+    }
+    if (timers_.take_due(Timer::kState, now_)) {
+        on_state_deadline();
+    }
+}
+
+void SourceMachine::Impl::on_poll() {
+    const bool frozen_here = frozen_or_freezing() && !record_.granted;
+    if (!m_ && !frozen_here) {
+        return;
+    }
+    emit(ActionKind::kQueryDomain);
+    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    if (m_ && !frozen_here && state_ != SourceState::kThawing &&
+        state_ != SourceState::kGranting && state_ != SourceState::kGranted &&
+        now_ - m_->peer_heard > settings_.peer_silence) {
+        alert(AlertKind::kJobHangs, "migration.peer_silent",
+              "The target's gantryd has been silent for too long; this migration is given up.");
+        abort_job();
+        fail({Code::kUnavailable, "migration.peer_silent", "The target's gantryd is silent."});
+    }
+}
+
+void SourceMachine::Impl::on_retry() {
+    switch (state_) {
+        case SourceState::kOffered: send_offer(); break;
+        case SourceState::kPrecopy:
+        case SourceState::kFinalRound:
+            if (m_ && m_->round_in_flight && m_->round_sent) {
+                send(MsgRoundEnd{m_->round, m_->batch_count});
+            }
+            break;
+        case SourceState::kFreezing:
+            if (m_ && !frozen_or_freezing() && guest_away()) {
+                begin_freeze();
+            }
+            return;
+        case SourceState::kFrozen:
+            if (m_ && frozen_ && !m_->doomed) {
+                if (m_->round_in_flight) {
+                    send(MsgRoundEnd{m_->round, m_->batch_count});
+                }
+                Action& action = emit(ActionKind::kSendComplete);
+                action.token = *frozen_;
+                action.round = m_->round;
+            }
+            break;
+        default: return;
+    }
+    timers_.set(Timer::kRetry, now_ + backoff_.take(settings_.retry_max));
+}
+
+void SourceMachine::Impl::on_state_deadline() {
+    switch (state_) {
+        case SourceState::kDescribing:
+            fail({Code::kDeadlineExceeded, "migration.describe_timeout",
+                  "The workers did not describe their state in time."});
+            break;
+        case SourceState::kOffered:
+            fail({Code::kDeadlineExceeded, "migration.peer_silent",
+                  "The target did not confirm its reservation in time."});
+            break;
+        case SourceState::kPrecopy:
+        case SourceState::kFinalRound:
+            if (m_ && m_->round_in_flight) {
+                resend_round({Code::kDeadlineExceeded, "stream.timeout",
+                              "A round was not acknowledged in time."});
+            } else {
+                timers_.set(Timer::kState, now_ + settings_.round_deadline);
+            }
+            break;
+        case SourceState::kFreezing:
+            if (pending_) {
+                Action& action = emit(ActionKind::kFreeze);  // idempotent: ask again
+                action.token = *pending_;
+                action.deadline = settings_.freeze_deadline;
+            }
+            timers_.set(Timer::kState, now_ + 2 * settings_.freeze_deadline);
+            break;
+        case SourceState::kFrozen:
+        case SourceState::kHolding:
+            alert(AlertKind::kAwaitingPeer, "migration.awaiting_target",
+                  "The session is frozen and complete here, and the target has not taken it.");
+            emit(ActionKind::kQueryDomain);
+            timers_.set(Timer::kState, now_ + settings_.operator_deadline);
+            break;
+        case SourceState::kThawing:
+            emit(ActionKind::kThaw);
+            timers_.set(Timer::kState, now_ + settings_.freeze_deadline);
+            break;
+        case SourceState::kRecovering:
+            emit(ActionKind::kQueryDomain);
+            timers_.set(Timer::kState, now_ + settings_.job_poll);
+            break;
+        case SourceState::kGranted:
+            alert(AlertKind::kAwaitingPeer, "migration.not_confirmed",
+                  "The session was given to the target, which has not confirmed that it serves.");
+            timers_.set(Timer::kState, now_ + settings_.operator_deadline);
+            break;
+        case SourceState::kServing:
+        case SourceState::kGranting:
+        case SourceState::kReleased:
+        case SourceState::kLost: break;
+    }
+}
+
+SourceMachine::SourceMachine(std::string session_id, Epoch epoch, Settings settings)
+    : impl_(std::make_unique<Impl>(std::move(session_id), epoch, settings)) {}
+SourceMachine::~SourceMachine() = default;
+SourceMachine::SourceMachine(SourceMachine&&) noexcept = default;
+
+Actions SourceMachine::step(const SourceEvent& event, TimePoint now) {
+    return impl_->step(event, now);
+}
+std::optional<TimePoint> SourceMachine::next_deadline() const {
+    return impl_->next_deadline();
+}
+SourceState SourceMachine::state() const {
+    return impl_->state();
+}
+Epoch SourceMachine::epoch() const {
+    return impl_->epoch();
+}
+std::optional<MigrationId> SourceMachine::migration() const {
+    return impl_->migration();
+}
+const Progress& SourceMachine::progress() const {
+    return impl_->progress();
+}
+bool SourceMachine::serves() const {
+    return impl_->serves();
+}
+
+}  // namespace gantry::engine

@@ -1,0 +1,273 @@
+// What the source does with the target's messages; above all, whether it grants.
+#include <algorithm>
+
+#include "migration/engine/source_impl.h"
+
+namespace gantry::engine {
+namespace {
+
+/// Answers that the other side's driver gives for a migration nobody knows; never answered again.
+bool ends_a_conversation(const MessageBody& body) {
+    return std::holds_alternative<MsgRefused>(body) ||
+           std::holds_alternative<MsgGrantRefused>(body) ||
+           std::holds_alternative<MsgReleased>(body);
+}
+
+}  // namespace
+
+void SourceMachine::Impl::on_message(const Message& message, Seed seed) {
+    if (is_current(message.migration)) {
+        m_->peer_heard = now_;
+    }
+    if (const auto* prepare = std::get_if<MsgPrepare>(&message.body)) {
+        on_prepare(message.migration, *prepare, seed);
+    } else if (const auto* request = std::get_if<MsgGrantRequest>(&message.body)) {
+        on_grant_request(message.migration, *request);
+    } else if (const auto* activated = std::get_if<MsgActivated>(&message.body)) {
+        on_activated(message.migration, *activated);
+    } else if (std::holds_alternative<MsgAbort>(message.body)) {
+        on_withdrawal(message.migration);
+    } else if (!is_current(message.migration) || state_ == SourceState::kLost) {
+        on_unknown(message);
+    } else if (!m_->doomed) {
+        on_peer_message(message);
+    }
+}
+
+void SourceMachine::Impl::on_unknown(const Message& message) {
+    if (ends_a_conversation(message.body)) {
+        return;
+    }
+    const auto ended = std::find_if(ended_.begin(), ended_.end(),
+                                    [&](const Ended& e) { return e.id == message.migration; });
+    if (ended != ended_.end()) {
+        send_to(message.migration, MsgAbort{ended->why.reason, ended->why.text});
+    } else if (record_.granted && record_.granted_migration == message.migration) {
+        return;  // a late repeat from before the grant
+    } else {
+        send_to(message.migration, MsgAbort{std::string(kUnknownMigration),
+                                            "The source knows no such migration (any more)."});
+    }
+}
+
+void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed) {
+    if (is_current(id)) {
+        if (state_ == SourceState::kOffered) {
+            send_offer();
+        }
+        return;
+    }
+    const auto ended = std::find_if(ended_.begin(), ended_.end(),
+                                    [&](const Ended& e) { return e.id == id; });
+    if (ended != ended_.end()) {
+        if (ended->findings.empty()) {
+            send_to(id, MsgAbort{ended->why.reason, ended->why.text});
+        } else {
+            send_to(id, MsgRefused{ended->findings});
+        }
+        return;
+    }
+    const auto refuse = [&](const char* reason, const char* text) {
+        send_to(id, MsgRefused{{{Severity::kRefusal, reason, text}}});
+    };
+    if (prepare.protocol_version != kEngineProtocolVersion) {
+        refuse("protocol.version", "The two hosts' gantryd speak different versions of the "
+                                   "migration protocol: install the same release on both.");
+    } else if (prepare.session_id != session_id_) {
+        refuse("session.unknown", "The source has no GPU session of this VM.");
+    } else if (lost_) {
+        refuse("session.lost", "The session's worker at the source died: its GPU state is gone.");
+    } else if (record_.granted || state_ == SourceState::kGranting) {
+        refuse("session.granted", "The source has given this session away already.");
+    } else if (state_ == SourceState::kThawing || state_ == SourceState::kRecovering ||
+               pending_.has_value()) {
+        return;  // in a moment; the target repeats it
+    } else {
+        begin_migration(id, prepare, seed);
+    }
+}
+
+void SourceMachine::Impl::on_peer_message(const Message& message) {
+    if (std::holds_alternative<MsgReady>(message.body)) {
+        if (state_ == SourceState::kOffered) {
+            enter(SourceState::kPrecopy, settings_.round_deadline);
+            emit(ActionKind::kBeginPrecopy).seed = m_->seed;
+            report(Phase::kPrecopy, 0.0);
+        }
+    } else if (const auto* ack = std::get_if<MsgRoundAck>(&message.body)) {
+        on_round_acked(ack->round);
+    } else if (const auto* lost = std::get_if<MsgRoundLost>(&message.body)) {
+        if (m_->round_in_flight && lost->round == m_->round) {
+            resend_round({Code::kUnavailable, "stream.lost", lost->detail});
+        }
+    } else if (std::holds_alternative<MsgFreezeRequest>(message.body)) {
+        if (state_ == SourceState::kPrecopy && !m_->freeze_asked) {
+            m_->freeze_asked = true;  // the target may be wrong about its guest: ask libvirt
+            emit(ActionKind::kQueryDomain);
+        }
+    } else if (const auto* verified = std::get_if<MsgVerified>(&message.body)) {
+        if (state_ == SourceState::kFrozen && frozen_ == verified->token) {
+            timers_.clear(Timer::kRetry);
+            m_->round_in_flight = false;
+            report(Phase::kCommit, 0.0);
+        }
+    } else if (const auto* failed = std::get_if<MsgVerifyFailed>(&message.body)) {
+        on_verify_failed(*failed);
+    }
+}
+
+void SourceMachine::Impl::on_verify_failed(const MsgVerifyFailed& failed) {
+    if (state_ != SourceState::kFrozen || frozen_ != failed.token) {
+        return;
+    }
+    if (++m_->verify_failures > settings_.verify_failures_max) {
+        abort_job();
+        fail({Code::kDataLoss, "migration.verify_failed",
+              "The target could not take the final state over: " + failed.detail});
+        return;
+    }
+    enter(SourceState::kFinalRound, settings_.switchover_deadline);
+    m_->round_in_flight = false;
+    emit(ActionKind::kBeginPrecopy).seed = m_->seed;  // everything counts as unsent again
+}
+
+std::optional<MsgGrantRefused> SourceMachine::Impl::refusal(const MigrationId& id,
+                                                            const MsgGrantRequest& request) {
+    const auto refuse = [](std::string_view reason, const char* text, bool is_final) {
+        return MsgGrantRefused{std::string(reason), text, is_final};
+    };
+    if (request.epoch.value != 0 && request.epoch.value != record_.epoch.value + 1) {
+        return refuse(grant_refusal::kEpoch, "Another epoch is due.", true);
+    }
+    if (std::any_of(ended_.begin(), ended_.end(), [&](const Ended& e) { return e.id == id; }) ||
+        (is_current(id) && m_->doomed && !pending_)) {
+        return refuse(grant_refusal::kRolledBack, "This migration has ended.",
+                      frozen_ != request.token);
+    }
+    if (!frozen_ || *frozen_ != request.token) {
+        // Only a migration that is still going on may become grantable.
+        const bool may_come = is_current(id) || pending_ || state_ == SourceState::kRecovering;
+        return refuse(grant_refusal::kNotFrozen,
+                      "The session is not frozen in the state that the target has.", !may_come);
+    }
+    if (m_ && !is_current(id)) {
+        return refuse(grant_refusal::kOtherMigration, "Another migration is under way.", false);
+    }
+    if (state_ != SourceState::kFrozen && state_ != SourceState::kFinalRound &&
+        state_ != SourceState::kHolding) {
+        return refuse(grant_refusal::kNotFrozen, "Not yet.", false);
+    }
+    if (request.evidence == ArrivalEvidence::kPausedArrival && !guest_gone_) {
+        emit(ActionKind::kQueryDomain);
+        return refuse(grant_refusal::kGuestNotGone,
+                      "The guest arrived paused, and may still come back here.", false);
+    }
+    return std::nullopt;
+}
+
+void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrantRequest& request) {
+    if (state_ == SourceState::kGranting) {
+        return;  // answered when the write has ended
+    }
+    if (record_.granted) {
+        if (record_.granted_migration == id && record_.granted_token == request.token) {
+            send_to(id, MsgGrant{request.token, Epoch{record_.epoch.value + 1}});
+        } else {
+            send_to(id, MsgGrantRefused{std::string(grant_refusal::kOtherMigration),
+                                        "The session was given to another migration.", true});
+        }
+        return;
+    }
+    if (lost_) {
+        // Our copy is gone, the target's is complete: the grant is the only way to keep the session.
+        // It must be the state that we froze last, or, when a restart forgot which that was, the
+        // guest must not run here.
+        const bool known = request.token.count != 0 && request.token == newest_token_;
+        if (known) {
+            persist_grant(id, request.token);
+        } else if (lost_token_unknown_) {
+            lost_request_ = {id, request};
+            emit(ActionKind::kQueryDomain);
+        } else {
+            send_to(id, MsgGrantRefused{std::string(grant_refusal::kRolledBack),
+                                        "The session went on at the source, and died there.", true});
+        }
+        return;
+    }
+    if (auto refused = refusal(id, request)) {
+        send_to(id, std::move(*refused));
+        return;
+    }
+    persist_grant(id, request.token);
+}
+
+void SourceMachine::Impl::persist_grant(const MigrationId& id, FreezeToken token) {
+    resumed_meanwhile_ = false;
+    timers_.clear_all();
+    enter(SourceState::kGranting, std::nullopt);
+    DurableRecord record = record_;
+    record.granted = true;
+    record.granted_migration = id;
+    record.granted_token = token;
+    granting_ = record;
+    emit(ActionKind::kPersistGrant).record = record;
+    report(Phase::kCommit, 0.5);
+}
+
+void SourceMachine::Impl::on_withdrawal(const MigrationId& id) {
+    const MsgGrantRefused never{std::string(grant_refusal::kRolledBack),
+                                "This migration has ended and will not be granted.", true};
+    if (state_ == SourceState::kGranting) {
+        return;
+    }
+    if (record_.granted) {
+        if (record_.granted_migration == id) {
+            send_to(id, MsgGrant{record_.granted_token, Epoch{record_.epoch.value + 1}});
+        } else {
+            send_to(id, never);
+        }
+        return;
+    }
+    const bool is_ours = is_current(id) || (!m_ && frozen_ && frozen_->migration == id);
+    if (frozen_or_freezing() && is_ours) {
+        if (m_ && !m_->doomed) {
+            m_->doomed = true;
+            abort_job();
+        }
+        if (pending_) {
+            return;  // repeated by the target
+        }
+        if (m_ && m_->voided) {
+            send_to(id, never);
+            return;
+        }
+        replace_token();
+        return;
+    }
+    if (lost_) {
+        newest_token_ = {};  // the target lets its copy go: nothing is left to grant
+        lost_token_unknown_ = false;
+    }
+    if (is_current(id) && state_ != SourceState::kThawing) {
+        end_migration(Outcome::kRolledBack,
+                      {Code::kAborted, "migration.aborted_by_target", "The target gave up."},
+                      Announce::kNo);
+    } else if (is_current(id)) {
+        m_->doomed = true;
+    }
+    send_to(id, never);
+}
+
+void SourceMachine::Impl::on_activated(const MigrationId& id, const MsgActivated& activated) {
+    if (!record_.granted || record_.granted_migration != id ||
+        activated.epoch.value != record_.epoch.value + 1) {
+        return;
+    }
+    if (state_ == SourceState::kReleased) {
+        send_to(id, MsgReleased{activated.epoch});
+    } else if (state_ == SourceState::kGranted) {
+        emit(ActionKind::kRelease);
+    }
+}
+
+}  // namespace gantry::engine

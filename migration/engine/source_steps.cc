@@ -1,0 +1,448 @@
+// The steps of one migration at the source, from Prepare to release or rollback.
+#include <algorithm>
+
+#include "migration/engine/source_impl.h"
+
+namespace gantry::engine {
+
+void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepare& prepare,
+                                          Seed seed) {
+    if (m_) {
+        // libvirt allows one outgoing migration: a new attempt means that the old one is dead.
+        const Error why{Code::kAborted, "migration.superseded", "A newer attempt took its place."};
+        if (!m_->doomed) {
+            send(MsgAbort{why.reason, why.text});
+        }
+        emit(ActionKind::kEndPrecopy);
+        ended_.push_back({m_->id, why, {}});
+    }
+    m_.emplace();
+    m_->id = id;
+    m_->seed = seed;
+    m_->target = prepare.capabilities;
+    m_->peer_heard = now_;
+    meter_.reset();
+    progress_ = {};
+    timers_.clear_all();
+    enter(SourceState::kDescribing, settings_.describe_deadline);
+    timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
+    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    if (frozen_) {
+        replace_token();  // whatever the old attempt holds is void from here
+    }
+    emit(ActionKind::kDescribe);
+    report(Phase::kPreflight, 0.0);
+}
+
+void SourceMachine::Impl::on_described(const SessionNeeds& needs) {
+    if (state_ != SourceState::kDescribing) {
+        return;
+    }
+    m_->needs = needs;
+    auto findings = preflight(needs, m_->target);
+    if (refused(findings)) {
+        send(MsgRefused{findings});
+        const Error why{Code::kFailedPrecondition, "migration.refused", refusal_text(findings)};
+        const MigrationId id = m_->id;
+        end_migration(Outcome::kRefused, why, Announce::kNo);
+        if (!ended_.empty() && ended_.back().id == id) {
+            ended_.back().findings = std::move(findings);
+        }
+        return;
+    }
+    m_->warnings = std::move(findings);
+    progress_.bytes_total = needs.resident_bytes();
+    enter(SourceState::kOffered, settings_.reservation_ttl);
+    send_offer();
+    arm_retry();
+    report(Phase::kPreflight, 1.0);
+}
+
+void SourceMachine::Impl::send_offer() {
+    MsgOffer offer;
+    offer.epoch = record_.epoch;
+    offer.seed = m_->seed;
+    offer.needs = m_->needs;
+    offer.warnings = m_->warnings;
+    send(std::move(offer));
+}
+
+void SourceMachine::Impl::on_precopy_begun() {
+    if (!m_ || (state_ != SourceState::kPrecopy && state_ != SourceState::kFinalRound)) {
+        return;
+    }
+    m_->begun = true;
+    m_->rounds.clear();
+    if (frozen_) {
+        enter(SourceState::kFinalRound, settings_.switchover_deadline);
+        begin_round();
+    } else if (guest_away()) {
+        begin_freeze();
+    } else {
+        begin_round();
+    }
+}
+
+void SourceMachine::Impl::begin_round() {
+    ++m_->round;
+    m_->round_in_flight = true;
+    m_->round_sent = false;
+    m_->round_is_final = frozen_.has_value();
+    m_->round_begun = now_;
+    m_->stats = {};
+    timers_.clear(Timer::kIdleRound);
+    timers_.set(Timer::kState, now_ + settings_.round_deadline);
+    emit(ActionKind::kSendRound).round = m_->round;
+}
+
+void SourceMachine::Impl::resend_round(const Error& why) {
+    if (++m_->round_failures > settings_.round_failures_max && !frozen_or_freezing()) {
+        fail({Code::kUnavailable, "migration.link", "The link to the target failed again and "
+                                                    "again, last: " + why.text});
+        return;
+    }
+    if (state_ == SourceState::kFrozen) {
+        enter(SourceState::kFinalRound, std::nullopt);
+    }
+    if (state_ == SourceState::kFreezing) {
+        m_->round_in_flight = false;  // everything of it goes again in the final round
+        m_->round_sent = false;
+    }
+    ++m_->round;  // late batches of the failed one are dropped by the target
+    m_->round_in_flight = true;
+    m_->round_sent = false;
+    m_->round_is_final = frozen_.has_value();
+    m_->round_begun = now_;
+    timers_.set(Timer::kState, now_ + settings_.round_deadline);
+    emit(ActionKind::kResendRound).round = m_->round;
+}
+
+void SourceMachine::Impl::on_round_sent(const SourceEvent& event) {
+    m_->round_sent = true;
+    m_->stats = event.stats;
+    m_->batch_count = event.stats.batch_count;
+    send(MsgRoundEnd{m_->round, m_->batch_count});
+    arm_retry();
+    if (m_->round_is_final && frozen_ && state_ == SourceState::kFinalRound) {
+        // Not waiting for the acknowledgement saves a round trip of the pause: the target applies
+        // the final state only when this round is complete.
+        Action& action = emit(ActionKind::kSendComplete);
+        action.token = *frozen_;
+        action.round = m_->round;
+    }
+    report(frozen_ ? Phase::kSwitchover : Phase::kPrecopy, 0.5);
+}
+
+void SourceMachine::Impl::on_round_acked(std::uint64_t round) {
+    if (!m_->round_in_flight || !m_->round_sent || round != m_->round) {
+        return;
+    }
+    m_->round_in_flight = false;
+    m_->round_failures = 0;
+    m_->bytes_sent_before += m_->stats.bytes_sent;
+    m_->rounds.push_back({m_->stats.bytes_changed, m_->stats.bytes_sent, now_ - m_->round_begun});
+    m_->stats.bytes_sent = 0;
+    if (state_ == SourceState::kPrecopy) {
+        after_precopy_round();
+    } else if (state_ == SourceState::kFinalRound && !m_->round_is_final) {
+        begin_round();
+    }
+}
+
+void SourceMachine::Impl::after_precopy_round() {
+    const std::uint64_t remaining =
+        estimate_remaining_bytes(m_->rounds, m_->stats.bytes_resident);
+    progress_.bytes_remaining = remaining;
+    progress_.link_bytes_per_second = estimate_rate(m_->rounds);
+    progress_.downtime_estimate =
+        estimate_downtime(remaining, progress_.link_bytes_per_second).value_or(Duration{});
+    const Convergence verdict =
+        judge_convergence(m_->rounds, m_->stats.bytes_resident, settings_);
+    m_->converged = m_->converged || verdict != Convergence::kAnotherRound;
+    const double rounds = static_cast<double>(m_->rounds.size());
+    report(Phase::kPrecopy, m_->converged ? 1.0 : 0.8 + 0.15 * (1.0 - 1.0 / rounds));
+    timers_.clear(Timer::kRetry);
+    if (m_->converged) {
+        send(MsgConverged{progress_.downtime_estimate, remaining});
+        // Until the pause comes, keep what is left small.
+        timers_.set(Timer::kIdleRound, now_ + settings_.idle_round_interval);
+        timers_.clear(Timer::kState);
+    } else {
+        begin_round();
+    }
+}
+
+FreezeToken SourceMachine::Impl::next_token() const {
+    const MigrationId id = m_ ? m_->id : newest_token_.migration;
+    const bool same = id == newest_token_.migration;
+    return {id, same ? newest_token_.count + 1 : 1};
+}
+
+void SourceMachine::Impl::begin_freeze() {
+    resumed_meanwhile_ = false;
+    pending_ = newest_token_ = next_token();
+    frozen_at_ = now_;
+    timers_.clear(Timer::kIdleRound);
+    enter(SourceState::kFreezing, 2 * settings_.freeze_deadline);
+    Action& action = emit(ActionKind::kFreeze);
+    action.token = *pending_;
+    action.deadline = settings_.freeze_deadline;
+    report(Phase::kSwitchover, 0.0);
+}
+
+void SourceMachine::Impl::replace_token() {
+    frozen_.reset();
+    resumed_meanwhile_ = false;
+    pending_ = newest_token_ = next_token();
+    Action& action = emit(ActionKind::kFreeze);
+    action.token = *pending_;
+    action.deadline = settings_.freeze_deadline;
+}
+
+void SourceMachine::Impl::on_frozen(FreezeToken token) {
+    if (!pending_ || *pending_ != token) {
+        return;
+    }
+    pending_.reset();
+    frozen_ = token;
+    if (resumed_meanwhile_) {
+        resumed_meanwhile_ = false;
+        roll_back();
+        return;
+    }
+    if (!m_) {  // withdrawn after a restart
+        send_to(token.migration, MsgGrantRefused{std::string(grant_refusal::kRolledBack),
+                                                 "This migration has ended.", true});
+        return;
+    }
+    if (m_->doomed) {
+        m_->voided = true;
+        send(MsgGrantRefused{std::string(grant_refusal::kRolledBack),
+                             "This migration has ended.", true});
+        enter(SourceState::kHolding, settings_.operator_deadline);
+        timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+        return;
+    }
+    const bool begun = state_ == SourceState::kFreezing ||
+                       (state_ == SourceState::kPrecopy && m_->begun);
+    if (!begun) {
+        return;  // the token of an older attempt was replaced; this one has only begun
+    }
+    enter(SourceState::kFinalRound, settings_.switchover_deadline);
+    if (!m_->round_in_flight) {
+        begin_round();
+    }
+}
+
+void SourceMachine::Impl::on_freeze_failed(const Error& error) {
+    if (!pending_) {
+        return;
+    }
+    pending_.reset();
+    constexpr std::uint32_t kFreezeAttempts = 3;
+    if (m_ && !m_->doomed && guest_away() && ++m_->freeze_failures < kFreezeAttempts) {
+        timers_.set(Timer::kRetry, now_ + settings_.retry);
+        return;
+    }
+    if (m_) {
+        abort_job();
+        fail({Code::kDeadlineExceeded, "freeze.failed",
+              "The GPU could not be brought to rest: " + error.text});
+    } else {
+        enter(SourceState::kServing, std::nullopt);
+    }
+}
+
+void SourceMachine::Impl::roll_back() {
+    const FreezeToken token = *frozen_;
+    frozen_.reset();
+    send_to(m_ ? m_->id : token.migration, MsgThawed{token});
+    enter(SourceState::kThawing, settings_.freeze_deadline);
+    emit(ActionKind::kThaw);
+}
+
+void SourceMachine::Impl::on_thawed() {
+    if (state_ != SourceState::kThawing) {
+        return;
+    }
+    if (frozen_at_) {
+        progress_.downtime = now_ - *frozen_at_;
+        frozen_at_.reset();
+    }
+    if (!m_) {
+        enter(SourceState::kServing, std::nullopt);
+        return;
+    }
+    if (m_->doomed || !m_->begun) {
+        end_migration(Outcome::kRolledBack,
+                      {Code::kAborted, "migration.rolled_back", "The guest resumed at the source."},
+                      Announce::kYes);
+        return;
+    }
+    // The pause may have been one of many (--timeout-suspend); if libvirt's job is gone, the poll
+    // ends the migration.
+    enter(SourceState::kPrecopy, settings_.round_deadline);
+    m_->converged = false;
+    m_->rounds.clear();
+    emit(ActionKind::kQueryDomain);
+    if (guest_away()) {
+        begin_freeze();
+    } else if (m_->round_in_flight) {
+        m_->round_is_final = false;
+    } else {
+        begin_round();
+    }
+}
+
+void SourceMachine::Impl::fail(Error why) {
+    if (!m_) {
+        return;
+    }
+    if (!frozen_or_freezing() && state_ != SourceState::kThawing) {
+        end_migration(Outcome::kRolledBack, std::move(why), Announce::kYes);
+        return;
+    }
+    // Frozen: only libvirt's word that the guest runs here may thaw. The target is told to let go; it
+    // answers with a withdrawal, which voids the token.
+    m_->doomed = true;
+    send(MsgAbort{why.reason, why.text});
+    if (state_ == SourceState::kThawing) {
+        return;
+    }
+    alert(AlertKind::kAwaitingOperator, why.reason, why.text);
+    enter(SourceState::kHolding, settings_.operator_deadline);
+    timers_.clear(Timer::kRetry);
+    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+}
+
+void SourceMachine::Impl::end_migration(Outcome outcome, Error why, Announce announce) {
+    constexpr std::size_t kEndedKept = 16;
+    if (announce == Announce::kYes) {
+        send(MsgAbort{why.reason, why.text});
+    }
+    emit(ActionKind::kEndPrecopy);
+    report(Phase::kFailed, 0.0);
+    Action& finished = emit(ActionKind::kFinished);
+    finished.outcome = outcome;
+    finished.error = why;
+    ended_.push_back({m_->id, std::move(why), {}});
+    if (ended_.size() > kEndedKept) {
+        ended_.pop_front();
+    }
+    m_.reset();
+    timers_.clear_all();
+    if (frozen_or_freezing()) {
+        enter(SourceState::kHolding, settings_.operator_deadline);
+        timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    } else {
+        enter(SourceState::kServing, std::nullopt);
+    }
+}
+
+void SourceMachine::Impl::on_grant_durable() {
+    if (state_ != SourceState::kGranting || !granting_) {
+        return;
+    }
+    record_ = *granting_;
+    granting_.reset();
+    if (frozen_at_) {
+        progress_.downtime = now_ - *frozen_at_;
+    }
+    send_to(record_.granted_migration,
+            MsgGrant{record_.granted_token, Epoch{record_.epoch.value + 1}});
+    emit(ActionKind::kFence);
+    report(Phase::kCommit, 1.0);
+    enter(SourceState::kGranted, settings_.peer_silence);
+    if (resumed_meanwhile_) {
+        on_guest_resumed();
+    }
+}
+
+void SourceMachine::Impl::on_grant_write_failed(const Error& error) {
+    if (state_ != SourceState::kGranting) {
+        return;
+    }
+    granting_.reset();
+    alert(AlertKind::kAwaitingOperator, "grant.not_written",
+          "The grant could not be written to disk, so the session stays here: " + error.text);
+    if (lost_) {
+        enter(SourceState::kLost, std::nullopt);
+        return;
+    }
+    timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
+    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    if (resumed_meanwhile_) {
+        resumed_meanwhile_ = false;
+        roll_back();
+        return;
+    }
+    const bool goes_on = m_ && !m_->doomed;
+    enter(goes_on ? SourceState::kFrozen : SourceState::kHolding, settings_.switchover_deadline);
+}
+
+void SourceMachine::Impl::on_released() {
+    if (state_ == SourceState::kGranted) {
+        send_to(record_.granted_migration, MsgReleased{Epoch{record_.epoch.value + 1}});
+        report(Phase::kDone, 1.0);
+        emit(ActionKind::kFinished).outcome = Outcome::kMoved;
+    } else if (state_ != SourceState::kHolding) {
+        return;
+    }
+    m_.reset();
+    timers_.clear_all();
+    enter(SourceState::kReleased, std::nullopt);
+}
+
+void SourceMachine::Impl::enter(SourceState state, std::optional<Duration> deadline) {
+    state_ = state;
+    if (deadline) {
+        timers_.set(Timer::kState, now_ + *deadline);
+    } else {
+        timers_.clear(Timer::kState);
+    }
+}
+
+Action& SourceMachine::Impl::emit(ActionKind kind) {
+    out_.emplace_back().kind = kind;
+    return out_.back();
+}
+
+void SourceMachine::Impl::send(MessageBody body) {
+    send_to(m_->id, std::move(body));
+}
+
+void SourceMachine::Impl::send_to(const MigrationId& id, MessageBody body) {
+    emit(ActionKind::kSend).message = Message{id, std::move(body)};
+}
+
+void SourceMachine::Impl::alert(AlertKind kind, std::string reason, std::string text) {
+    Action& action = emit(ActionKind::kAlert);
+    action.alert = kind;
+    action.error = {Code::kUnavailable, std::move(reason), std::move(text)};
+}
+
+void SourceMachine::Impl::abort_job() {
+    constexpr Duration kPatience{10'000'000};  // libvirt needs seconds to end a job
+    const bool again = m_->abort_job_at && now_ - *m_->abort_job_at < kPatience;
+    if (settings_.may_abort_job && !again) {
+        m_->abort_job_at = now_;
+        emit(ActionKind::kAbortJob);
+    }
+}
+
+void SourceMachine::Impl::report(Phase phase, double fraction) {
+    progress_.phase = phase;
+    progress_.percent = meter_.advance(phase, fraction);
+    if (m_) {
+        progress_.round = m_->round;
+        progress_.bytes_sent = m_->bytes_sent_before + m_->stats.bytes_sent;
+    }
+    emit(ActionKind::kReportProgress).progress = progress_;
+}
+
+void SourceMachine::Impl::arm_retry() {
+    backoff_.reset(settings_.retry);
+    timers_.set(Timer::kRetry, now_ + backoff_.take(settings_.retry_max));
+}
+
+}  // namespace gantry::engine

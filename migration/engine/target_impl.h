@@ -1,0 +1,120 @@
+// The inside of TargetMachine, shared by its two source files: events (target_machine.cc) and the
+// source's messages with what follows from them (target_steps.cc).
+#pragma once
+
+#include "migration/engine/target_machine.h"
+#include "migration/engine/timers.h"
+#include "migration/engine/transfer.h"
+
+namespace gantry::engine {
+
+class TargetMachine::Impl {
+public:
+    Impl(std::string session_id, Settings settings);
+
+    Actions step(const TargetEvent& event, TimePoint now);
+
+    std::optional<TimePoint> next_deadline() const { return timers_.next(); }
+    TargetState state() const { return state_; }
+    std::optional<MigrationId> migration() const { return id_; }
+    Epoch epoch() const { return epoch_; }
+    bool guest_is_here() const { return arrival_.has_value(); }
+    const Progress& progress() const { return progress_; }
+
+private:
+    enum class Timer { kState, kRetry, kHeartbeat, kPoll, kHook, kArrival };
+    enum class Hook { kNone, kWaiting };
+
+    // target_machine.cc
+    void on_event(const TargetEvent& event);
+    void on_admission(const TargetEvent& event);
+    void on_restarted(const TargetEvent& event);
+    void on_domain(const DomainReport& report);
+    void on_recovering_domain(const DomainReport& report);
+    void on_arrival(ArrivalEvidence evidence);
+    void on_guest_stopped();
+    void on_worker_lost();
+    void on_timers();
+    void on_retry();
+    void on_state_deadline();
+    void check_silence();
+
+    // target_steps.cc
+    void on_message(const Message& message);
+    void on_offer(const MsgOffer& offer);
+    void on_round_end(const MsgRoundEnd& end);
+    void on_round_applied(std::uint64_t round);
+    void on_complete(const MsgComplete& complete);
+    void apply_if_ready();
+    void on_applied(FreezeToken token);
+    void on_apply_failed(FreezeToken token, const Error& error);
+    void on_thawed(const MsgThawed& thawed);
+    void request_grant();
+    void on_grant(const MsgGrant& grant);
+    void on_grant_refused(const MsgGrantRefused& refused);
+    void on_abort(const MsgAbort& abort);
+    void own(Epoch epoch);
+    void activate_if_ready();
+    void confirm_if_ready();
+    void withdraw();
+    void over(std::string reason, std::string text);
+    void give_up(Error why);
+    void discard(Outcome outcome, Error why);
+    void void_complete();
+
+    // helpers
+    void enter(TargetState state, std::optional<Duration> deadline);
+    Action& emit(ActionKind kind);
+    void send(MessageBody body);
+    void alert(AlertKind kind, std::string reason, std::string text);
+    void admit();
+    void report(Phase phase, double fraction);
+    void arm_retry();
+    bool granted() const;
+    bool final_state() const {
+        return state_ == TargetState::kDone || state_ == TargetState::kDiscarded;
+    }
+
+    std::string session_id_;
+    Settings settings_;
+    TargetState state_ = TargetState::kAsking;
+    TimePoint now_{};
+    Actions out_;
+    TimerSet<Timer, 6> timers_;
+    Backoff backoff_;
+
+    std::optional<MigrationId> id_;
+    TargetCapabilities capabilities_;
+    std::optional<SessionNeeds> needs_;
+    Epoch epoch_;  ///< To be asked for; 0: not known.
+    Hook hook_ = Hook::kNone;
+    bool admitted_ = false;
+    TimePoint peer_heard_{};
+    bool heard_ever_ = false;
+
+    bool round_seen_ = false;
+    std::uint64_t round_applied_ = 0;
+    std::optional<MsgComplete> complete_;  ///< Received, not verified yet.
+    std::optional<FreezeToken> verified_;  ///< Complete and proven here.
+    /// The last token ever verified here. If the source grants it, it never thawed since, and whatever
+    /// it sent meanwhile repeats the same bytes.
+    std::optional<FreezeToken> held_;
+    bool asked_grant_ = false;             ///< Ever: from then on nothing is dropped one-sidedly.
+    bool not_frozen_ = false;              ///< The source's last refusal.
+    bool lost_ = false;
+
+    bool guest_starting_ = false;
+    int absent_reports_ = 0;
+    std::optional<ArrivalEvidence> arrival_;
+    bool guest_memory_complete_ = false;
+
+    bool owned_durable_ = false;
+    bool activate_issued_ = false;
+    bool activated_ = false;
+    std::uint32_t activate_failures_ = 0;
+
+    ProgressMeter meter_;
+    Progress progress_;
+};
+
+}  // namespace gantry::engine

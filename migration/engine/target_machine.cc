@@ -1,0 +1,380 @@
+#include "migration/engine/target_machine.h"
+
+#include "migration/engine/target_impl.h"
+
+namespace gantry::engine {
+
+TargetMachine::Impl::Impl(std::string session_id, Settings settings)
+    : session_id_(std::move(session_id)), settings_(settings) {}
+
+Actions TargetMachine::Impl::step(const TargetEvent& event, TimePoint now) {
+    now_ = std::max(now_, now);
+    out_.clear();
+    if (!final_state()) {
+        on_event(event);
+    }
+    return std::move(out_);
+}
+
+bool TargetMachine::Impl::granted() const {
+    return state_ == TargetState::kActivating || state_ == TargetState::kServing ||
+           state_ == TargetState::kDone;
+}
+
+void TargetMachine::Impl::on_event(const TargetEvent& event) {
+    using Kind = TargetEventKind;
+    switch (event.kind) {
+        case Kind::kMessage: on_message(*event.message); break;
+        case Kind::kTimer: on_timers(); break;
+        case Kind::kAdmissionAsked: on_admission(event); break;
+        case Kind::kReserved:
+            if (state_ == TargetState::kReserving) {
+                enter(TargetState::kReceiving, std::nullopt);
+                send(MsgReady{});
+                arm_retry();
+                report(Phase::kPrecopy, 0.0);
+            }
+            break;
+        case Kind::kReserveFailed:
+            if (state_ == TargetState::kReserving) {
+                give_up(event.error);
+            }
+            break;
+        case Kind::kRoundApplied: on_round_applied(event.round); break;
+        case Kind::kRoundLost:
+            if (state_ == TargetState::kReceiving) {
+                send(MsgRoundLost{event.round, event.error.text});
+            }
+            break;
+        case Kind::kApplied: on_applied(event.token); break;
+        case Kind::kApplyFailed: on_apply_failed(event.token, event.error); break;
+        case Kind::kOwnedDurable:
+            owned_durable_ = true;
+            confirm_if_ready();
+            break;
+        case Kind::kActivated:
+            activated_ = true;
+            confirm_if_ready();
+            break;
+        case Kind::kActivateFailed: {
+            constexpr std::uint32_t kAttempts = 3;
+            activate_issued_ = false;
+            alert(AlertKind::kAwaitingOperator, "activate.failed",
+                  "The session is owned here, but its workers did not take up service: " +
+                      event.error.text);
+            if (++activate_failures_ < kAttempts) {
+                activate_if_ready();
+            }
+            break;
+        }
+        case Kind::kWorkerLost: on_worker_lost(); break;
+        case Kind::kDomain: on_domain(event.domain); break;
+        case Kind::kGuestStarting:
+            guest_starting_ = true;
+            absent_reports_ = 0;
+            break;
+        case Kind::kGuestResumedMigrated:
+            guest_memory_complete_ = true;
+            on_arrival(ArrivalEvidence::kGuestResumed);
+            break;
+        case Kind::kGuestResumedPostcopy: on_arrival(ArrivalEvidence::kGuestResumed); break;
+        case Kind::kGuestArrivedPaused:
+            guest_memory_complete_ = true;
+            on_arrival(ArrivalEvidence::kPausedArrival);
+            break;
+        case Kind::kGuestCalled: on_arrival(ArrivalEvidence::kGuestCalled); break;
+        case Kind::kGuestStopped: on_guest_stopped(); break;
+        case Kind::kOperatorAbort:
+            if (!granted()) {
+                give_up({Code::kCancelled, "migration.aborted_by_operator",
+                         "The operator aborted the migration."});
+            }
+            break;
+        case Kind::kOperatorFenced:
+            if (state_ == TargetState::kRequesting && verified_) {
+                const std::uint64_t known = event.record.epoch.value + 1;
+                own(Epoch{std::max(epoch_.value, known)});
+            }
+            break;
+        case Kind::kRestarted: on_restarted(event); break;
+    }
+}
+
+void TargetMachine::Impl::on_admission(const TargetEvent& event) {
+    id_ = event.migration;
+    capabilities_ = event.capabilities.value_or(TargetCapabilities{});
+    hook_ = Hook::kWaiting;
+    peer_heard_ = now_;
+    enter(TargetState::kAsking, settings_.hook_wait_max);
+    timers_.set(Timer::kHook, now_ + settings_.hook_wait_max);
+    timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
+    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    send(MsgPrepare{kEngineProtocolVersion, session_id_, capabilities_});
+    arm_retry();
+    report(Phase::kPreflight, 0.0);
+}
+
+void TargetMachine::Impl::on_restarted(const TargetEvent& event) {
+    id_ = event.migration;
+    peer_heard_ = now_;
+    admitted_ = true;
+    verified_ = held_ = event.complete;
+    asked_grant_ = event.complete.has_value();  // nobody remembers: assume the worst
+    if (event.record.epoch.value != 0 && !event.record.granted) {
+        own(event.record.epoch);
+        emit(ActionKind::kQueryDomain);
+        return;
+    }
+    enter(TargetState::kRecovering, settings_.job_poll);
+    timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
+    emit(ActionKind::kQueryDomain);
+}
+
+void TargetMachine::Impl::on_domain(const DomainReport& report) {
+    if (report.domain == DomainState::kUnknown) {
+        return;
+    }
+    if (state_ == TargetState::kRecovering) {
+        on_recovering_domain(report);
+        return;
+    }
+    if (report.domain == DomainState::kAbsent) {
+        // A report may be older than the event that the guest is starting: believe the second.
+        if ((guest_starting_ || arrival_) && ++absent_reports_ >= 2) {
+            on_guest_stopped();
+        }
+        return;
+    }
+    absent_reports_ = 0;
+    if (report.domain == DomainState::kRunning) {
+        if (report.job != JobState::kIncoming && report.job != JobState::kUnknown) {
+            guest_memory_complete_ = true;
+        }
+        if (!arrival_ || arrival_ == ArrivalEvidence::kPausedArrival) {
+            on_arrival(ArrivalEvidence::kGuestResumed);
+        }
+        activate_if_ready();
+    } else if (report.job == JobState::kNone && admitted_) {
+        guest_starting_ = true;
+        guest_memory_complete_ = true;
+        if (!arrival_) {
+            on_arrival(ArrivalEvidence::kPausedArrival);
+        }
+        activate_if_ready();
+    }
+}
+
+void TargetMachine::Impl::on_recovering_domain(const DomainReport& report) {
+    const bool here = report.domain != DomainState::kAbsent;
+    if (!verified_) {
+        // Nothing usable is held. If the guest is here, its state has to be fetched anew.
+        discard(here ? Outcome::kRetry : Outcome::kRolledBack,
+                {Code::kAborted, "migration.restarted", "gantryd was restarted."});
+        return;
+    }
+    enter(TargetState::kComplete, std::nullopt);
+    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    if (here) {
+        guest_starting_ = true;
+        on_domain(report);
+    } else {
+        withdraw();
+    }
+}
+
+void TargetMachine::Impl::on_arrival(ArrivalEvidence evidence) {
+    const bool weaker = evidence == ArrivalEvidence::kPausedArrival && arrival_;
+    if (!weaker) {
+        arrival_ = evidence;
+    }
+    absent_reports_ = 0;
+    timers_.clear(Timer::kArrival);
+    if (state_ == TargetState::kComplete) {
+        request_grant();
+    } else if (state_ == TargetState::kReceiving) {
+        send(MsgFreezeRequest{*arrival_});
+        arm_retry();
+    } else if (state_ == TargetState::kActivating) {
+        activate_if_ready();
+    }
+}
+
+void TargetMachine::Impl::on_guest_stopped() {
+    if (granted() || state_ == TargetState::kRecovering) {
+        return;  // the VM's end is the supervisor's business once the session is owned here
+    }
+    arrival_.reset();
+    guest_starting_ = false;
+    give_up({Code::kAborted, "migration.guest_stopped",
+             "The guest did not come up on the target, or was stopped there."});
+}
+
+void TargetMachine::Impl::on_worker_lost() {
+    if (granted()) {
+        alert(AlertKind::kStateLost, "session.lost",
+              "A worker died after the session was taken over: its process gets CUDA errors.");
+        return;
+    }
+    lost_ = true;
+    verified_.reset();
+    complete_.reset();
+    if (asked_grant_) {
+        withdraw();
+    } else if (hook_ == Hook::kWaiting) {
+        give_up({Code::kInternal, "worker.died", "A worker died at the target."});
+    } else {
+        discard(Outcome::kRetry, {Code::kInternal, "worker.died", "A worker died at the target."});
+    }
+}
+
+void TargetMachine::Impl::on_timers() {
+    if (timers_.take_due(Timer::kHeartbeat, now_)) {
+        send(MsgAlive{});
+        timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
+        check_silence();
+    }
+    if (!final_state() && timers_.take_due(Timer::kPoll, now_)) {
+        if (admitted_) {
+            emit(ActionKind::kQueryDomain);
+        }
+        timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    }
+    if (!final_state() && timers_.take_due(Timer::kHook, now_)) {
+        if (needs_ && state_ != TargetState::kReserving) {
+            admit();
+        } else {
+            give_up({Code::kUnavailable, "network.unreachable",
+                     "The source's gantryd did not answer in time: check that it runs and that the "
+                     "control port is open between the hosts."});
+        }
+    }
+    if (!final_state() && timers_.take_due(Timer::kArrival, now_) && !guest_starting_ &&
+        !arrival_) {
+        give_up({Code::kDeadlineExceeded, "migration.guest_never_came",
+                 "The guest was admitted and never came; its reservation is given back."});
+    }
+    if (!final_state() && timers_.take_due(Timer::kRetry, now_)) {
+        on_retry();
+    }
+    if (!final_state() && timers_.take_due(Timer::kState, now_)) {
+        on_state_deadline();
+    }
+}
+
+void TargetMachine::Impl::check_silence() {
+    const bool waits = state_ == TargetState::kReceiving || state_ == TargetState::kApplying ||
+                       state_ == TargetState::kComplete;
+    if (!waits || now_ - peer_heard_ <= settings_.reservation_ttl) {
+        return;
+    }
+    if (guest_starting_ || arrival_) {
+        peer_heard_ = now_;  // alert again after another such time
+        alert(AlertKind::kAwaitingPeer, "migration.peer_silent",
+              "The guest is here, and the source's gantryd is silent: its GPU calls wait.");
+        return;
+    }
+    give_up({Code::kUnavailable, "migration.peer_silent",
+             "The source's gantryd fell silent; the reservation is given back."});
+}
+
+void TargetMachine::Impl::on_retry() {
+    switch (state_) {
+        case TargetState::kAsking:
+            send(MsgPrepare{kEngineProtocolVersion, session_id_, capabilities_});
+            break;
+        case TargetState::kReceiving:
+            if (!round_seen_) {
+                send(MsgReady{});
+            }
+            if (arrival_) {
+                send(MsgFreezeRequest{*arrival_});
+            } else if (round_seen_) {
+                return;
+            }
+            break;
+        case TargetState::kRequesting:
+            send(MsgGrantRequest{*verified_, epoch_, *arrival_});
+            if (not_frozen_) {
+                send(MsgFreezeRequest{*arrival_});
+            }
+            break;
+        case TargetState::kWithdrawing:
+            send(MsgAbort{"migration.withdrawn", "The target lets this migration go."});
+            break;
+        case TargetState::kServing: send(MsgActivated{epoch_}); break;
+        default: return;
+    }
+    timers_.set(Timer::kRetry, now_ + backoff_.take(settings_.retry_max));
+}
+
+void TargetMachine::Impl::on_state_deadline() {
+    switch (state_) {
+        case TargetState::kAsking:
+        case TargetState::kReserving:
+            give_up({Code::kDeadlineExceeded, "network.unreachable",
+                     "The source's gantryd did not answer in time."});
+            break;
+        case TargetState::kApplying: {
+            Action& action = emit(ActionKind::kApplyComplete);  // idempotent: ask again
+            action.token = complete_->token;
+            action.parts = complete_->parts;
+            timers_.set(Timer::kState, now_ + settings_.round_deadline);
+            break;
+        }
+        case TargetState::kRequesting:
+        case TargetState::kWithdrawing:
+            alert(AlertKind::kAwaitingPeer, "migration.awaiting_source",
+                  "The complete session is here, and the source does not answer. If its host is "
+                  "down and fenced off, an operator may confirm that.");
+            timers_.set(Timer::kState, now_ + settings_.operator_deadline);
+            break;
+        case TargetState::kActivating:
+            alert(AlertKind::kAwaitingOperator, "activate.slow",
+                  "The session is owned here, and has not been taken into service yet.");
+            emit(ActionKind::kQueryDomain);
+            timers_.set(Timer::kState, now_ + settings_.switchover_deadline);
+            break;
+        case TargetState::kServing:
+            timers_.clear_all();
+            emit(ActionKind::kFinished).outcome = Outcome::kMoved;
+            enter(TargetState::kDone, std::nullopt);  // the source learns it when it asks
+            break;
+        case TargetState::kRecovering:
+            emit(ActionKind::kQueryDomain);
+            timers_.set(Timer::kState, now_ + settings_.job_poll);
+            break;
+        case TargetState::kReceiving:
+        case TargetState::kComplete:
+        case TargetState::kDone:
+        case TargetState::kDiscarded: break;
+    }
+}
+
+TargetMachine::TargetMachine(std::string session_id, Settings settings)
+    : impl_(std::make_unique<Impl>(std::move(session_id), settings)) {}
+TargetMachine::~TargetMachine() = default;
+TargetMachine::TargetMachine(TargetMachine&&) noexcept = default;
+
+Actions TargetMachine::step(const TargetEvent& event, TimePoint now) {
+    return impl_->step(event, now);
+}
+std::optional<TimePoint> TargetMachine::next_deadline() const {
+    return impl_->next_deadline();
+}
+TargetState TargetMachine::state() const {
+    return impl_->state();
+}
+std::optional<MigrationId> TargetMachine::migration() const {
+    return impl_->migration();
+}
+Epoch TargetMachine::epoch() const {
+    return impl_->epoch();
+}
+bool TargetMachine::guest_is_here() const {
+    return impl_->guest_is_here();
+}
+const Progress& TargetMachine::progress() const {
+    return impl_->progress();
+}
+
+}  // namespace gantry::engine

@@ -1,0 +1,349 @@
+// What the target does with the source's messages, from the offer to service.
+#include "migration/engine/source_machine.h"  // grant_refusal
+#include "migration/engine/target_impl.h"
+
+namespace gantry::engine {
+
+void TargetMachine::Impl::on_message(const Message& message) {
+    if (!id_ || message.migration != *id_ || state_ == TargetState::kRecovering) {
+        return;
+    }
+    peer_heard_ = now_;
+    const MessageBody& body = message.body;
+    if (const auto* offer = std::get_if<MsgOffer>(&body)) {
+        on_offer(*offer);
+    } else if (const auto* refused = std::get_if<MsgRefused>(&body)) {
+        if (!granted() && !asked_grant_) {
+            over(refused->findings.empty() ? "migration.refused" : refused->findings[0].reason,
+                 refusal_text(refused->findings));
+        }
+    } else if (const auto* end = std::get_if<MsgRoundEnd>(&body)) {
+        on_round_end(*end);
+    } else if (std::holds_alternative<MsgConverged>(body)) {
+        if (state_ == TargetState::kReceiving) {
+            report(Phase::kPrecopy, 1.0);
+            admit();
+        }
+    } else if (const auto* complete = std::get_if<MsgComplete>(&body)) {
+        on_complete(*complete);
+    } else if (const auto* thawed = std::get_if<MsgThawed>(&body)) {
+        on_thawed(*thawed);
+    } else if (const auto* grant = std::get_if<MsgGrant>(&body)) {
+        on_grant(*grant);
+    } else if (const auto* grant_refused = std::get_if<MsgGrantRefused>(&body)) {
+        on_grant_refused(*grant_refused);
+    } else if (const auto* released = std::get_if<MsgReleased>(&body)) {
+        if (state_ == TargetState::kServing && released->epoch == epoch_) {
+            timers_.clear_all();
+            emit(ActionKind::kFinished).outcome = Outcome::kMoved;
+            enter(TargetState::kDone, std::nullopt);
+        }
+    } else if (const auto* abort = std::get_if<MsgAbort>(&body)) {
+        on_abort(*abort);
+    }
+}
+
+void TargetMachine::Impl::on_offer(const MsgOffer& offer) {
+    if (state_ != TargetState::kAsking) {
+        return;
+    }
+    needs_ = offer.needs;
+    epoch_ = Epoch{offer.epoch.value + 1};
+    progress_.bytes_total = offer.needs.resident_bytes();
+    if (offer.protocol_version != kEngineProtocolVersion) {
+        give_up({Code::kFailedPrecondition, "protocol.version",
+                 "The two hosts' gantryd speak different versions of the migration protocol: "
+                 "install the same release on both."});
+        return;
+    }
+    const auto findings = preflight(offer.needs, capabilities_);
+    if (refused(findings)) {  // the source has judged too, but the GPU is ours
+        give_up({Code::kFailedPrecondition, findings[0].reason, refusal_text(findings)});
+        return;
+    }
+    enter(TargetState::kReserving, settings_.describe_deadline);
+    timers_.clear(Timer::kRetry);
+    Action& action = emit(ActionKind::kReserve);
+    action.needs = offer.needs;
+    action.seed = offer.seed;
+    report(Phase::kPreflight, 1.0);
+}
+
+void TargetMachine::Impl::on_round_end(const MsgRoundEnd& end) {
+    const bool open = state_ == TargetState::kReceiving || state_ == TargetState::kComplete ||
+                      state_ == TargetState::kRequesting;
+    if (!open) {
+        return;
+    }
+    round_seen_ = true;
+    if (end.round <= round_applied_) {
+        send(MsgRoundAck{end.round});
+        return;
+    }
+    if (state_ != TargetState::kReceiving) {
+        void_complete();  // the source sends again: what was complete may be outdated
+    }
+    Action& action = emit(ActionKind::kAwaitRound);
+    action.round = end.round;
+    action.batch_count = end.batch_count;
+}
+
+void TargetMachine::Impl::on_round_applied(std::uint64_t round) {
+    if (state_ != TargetState::kReceiving || round <= round_applied_) {
+        return;
+    }
+    round_applied_ = round;
+    progress_.round = round;
+    send(MsgRoundAck{round});
+    report(Phase::kPrecopy, 1.0 - 1.0 / static_cast<double>(round + 1));
+    apply_if_ready();
+}
+
+void TargetMachine::Impl::on_complete(const MsgComplete& complete) {
+    if (verified_ == complete.token) {
+        send(MsgVerified{complete.token});
+        return;
+    }
+    const bool open = state_ == TargetState::kReceiving || state_ == TargetState::kComplete ||
+                      state_ == TargetState::kRequesting;
+    if (!open || complete.round < round_applied_) {
+        return;  // overtaken by a later round: void
+    }
+    if (state_ != TargetState::kReceiving) {
+        void_complete();
+    }
+    if (!complete_ || complete.round >= complete_->round) {
+        complete_ = complete;
+    }
+    apply_if_ready();
+}
+
+void TargetMachine::Impl::apply_if_ready() {
+    if (!complete_ || state_ != TargetState::kReceiving || round_applied_ < complete_->round) {
+        return;
+    }
+    if (round_applied_ > complete_->round) {
+        complete_.reset();
+        return;
+    }
+    enter(TargetState::kApplying, settings_.round_deadline);
+    Action& action = emit(ActionKind::kApplyComplete);
+    action.token = complete_->token;
+    action.parts = complete_->parts;
+    report(Phase::kSwitchover, 0.5);
+}
+
+void TargetMachine::Impl::on_applied(FreezeToken token) {
+    if (state_ != TargetState::kApplying || !complete_ || complete_->token != token) {
+        return;
+    }
+    complete_.reset();
+    verified_ = held_ = token;
+    not_frozen_ = false;
+    send(MsgVerified{token});
+    report(Phase::kSwitchover, 1.0);
+    enter(TargetState::kComplete, std::nullopt);
+    if (arrival_) {
+        request_grant();
+    }
+}
+
+void TargetMachine::Impl::on_apply_failed(FreezeToken token, const Error& error) {
+    if (state_ != TargetState::kApplying || !complete_ || complete_->token != token) {
+        return;
+    }
+    complete_.reset();
+    send(MsgVerifyFailed{token, error.text});
+    enter(TargetState::kReceiving, std::nullopt);
+    arm_retry();
+}
+
+void TargetMachine::Impl::on_thawed(const MsgThawed& thawed) {
+    if (granted()) {
+        return;
+    }
+    if (verified_ == thawed.token &&
+        (state_ == TargetState::kComplete || state_ == TargetState::kRequesting)) {
+        void_complete();
+    } else if (complete_ && complete_->token == thawed.token) {
+        if (state_ == TargetState::kApplying) {
+            enter(TargetState::kReceiving, std::nullopt);
+            arm_retry();
+        }
+        complete_.reset();
+    }
+}
+
+void TargetMachine::Impl::void_complete() {
+    verified_.reset();
+    complete_.reset();
+    enter(TargetState::kReceiving, std::nullopt);
+    arm_retry();
+}
+
+void TargetMachine::Impl::request_grant() {
+    asked_grant_ = true;
+    enter(TargetState::kRequesting, settings_.switchover_deadline);
+    send(MsgGrantRequest{*verified_, epoch_, *arrival_});
+    arm_retry();
+    report(Phase::kCommit, 0.0);
+}
+
+void TargetMachine::Impl::on_grant(const MsgGrant& grant) {
+    if (granted() || held_ != grant.token) {
+        return;
+    }
+    if (lost_) {
+        alert(AlertKind::kStateLost, "session.lost",
+              "The session was granted to this host after its workers here had died. The source "
+              "keeps its frozen copy until an operator discards it.");
+        discard(Outcome::kLost, {Code::kDataLoss, "session.lost", "The workers died."});
+        return;
+    }
+    own(grant.epoch);
+}
+
+void TargetMachine::Impl::own(Epoch epoch) {
+    epoch_ = epoch;
+    timers_.clear_all();
+    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    enter(TargetState::kActivating, settings_.switchover_deadline);
+    DurableRecord record;
+    record.epoch = epoch;
+    emit(ActionKind::kPersistOwned).record = record;
+    activate_if_ready();
+}
+
+void TargetMachine::Impl::activate_if_ready() {
+    const bool may_touch = guest_memory_complete_ || !settings_.activate_needs_guest_memory;
+    if (state_ == TargetState::kActivating && may_touch && !activate_issued_) {
+        activate_issued_ = true;
+        emit(ActionKind::kActivate).epoch = epoch_;
+    }
+}
+
+void TargetMachine::Impl::confirm_if_ready() {
+    if (state_ != TargetState::kActivating || !owned_durable_ || !activated_) {
+        return;
+    }
+    timers_.clear_all();
+    enter(TargetState::kServing, settings_.operator_deadline);
+    send(MsgActivated{epoch_});
+    arm_retry();
+    report(Phase::kDone, 1.0);
+}
+
+void TargetMachine::Impl::on_grant_refused(const MsgGrantRefused& refused) {
+    if (granted()) {
+        return;
+    }
+    if (!refused.is_final) {
+        not_frozen_ = refused.reason == grant_refusal::kNotFrozen;
+        return;
+    }
+    over(refused.reason, refused.text);
+}
+
+void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
+    if (granted() || state_ == TargetState::kWithdrawing) {
+        return;
+    }
+    if (!asked_grant_) {
+        over(abort.reason, abort.text);
+    } else if (abort.reason != kUnknownMigration) {
+        withdraw();  // a grant may be on its way: let go only when the source rules it out
+    }
+}
+
+/// The source has ended this migration for good, and will not grant it any more.
+void TargetMachine::Impl::over(std::string reason, std::string text) {
+    const bool again = reason == kUnknownMigration || reason == grant_refusal::kRolledBack ||
+                       reason == grant_refusal::kNotFrozen || reason == "migration.rolled_back" ||
+                       reason == "migration.peer_silent" || reason == "migration.link";
+    const Error why{Code::kAborted, std::move(reason), std::move(text)};
+    discard(arrival_ && again ? Outcome::kRetry : Outcome::kRolledBack, why);
+}
+
+void TargetMachine::Impl::withdraw() {
+    timers_.clear(Timer::kPoll);
+    enter(TargetState::kWithdrawing, settings_.switchover_deadline);
+    send(MsgAbort{"migration.withdrawn", "The target lets this migration go."});
+    arm_retry();
+}
+
+/// Something failed here before the grant.
+void TargetMachine::Impl::give_up(Error why) {
+    if (asked_grant_) {
+        withdraw();
+        return;
+    }
+    if (id_) {
+        send(MsgAbort{why.reason, why.text});
+    }
+    discard(Outcome::kRolledBack, std::move(why));
+}
+
+void TargetMachine::Impl::discard(Outcome outcome, Error why) {
+    if (hook_ == Hook::kWaiting) {
+        hook_ = Hook::kNone;
+        emit(ActionKind::kRefuseAdmission).error = why;
+    }
+    timers_.clear_all();
+    emit(ActionKind::kDiscard);
+    report(Phase::kFailed, 0.0);
+    Action& finished = emit(ActionKind::kFinished);
+    finished.outcome = outcome;
+    finished.error = std::move(why);
+    enter(TargetState::kDiscarded, std::nullopt);
+}
+
+void TargetMachine::Impl::enter(TargetState state, std::optional<Duration> deadline) {
+    state_ = state;
+    if (deadline) {
+        timers_.set(Timer::kState, now_ + *deadline);
+    } else {
+        timers_.clear(Timer::kState);
+    }
+}
+
+Action& TargetMachine::Impl::emit(ActionKind kind) {
+    out_.emplace_back().kind = kind;
+    return out_.back();
+}
+
+void TargetMachine::Impl::send(MessageBody body) {
+    emit(ActionKind::kSend).message = Message{*id_, std::move(body)};
+}
+
+void TargetMachine::Impl::alert(AlertKind kind, std::string reason, std::string text) {
+    Action& action = emit(ActionKind::kAlert);
+    action.alert = kind;
+    action.error = {Code::kUnavailable, std::move(reason), std::move(text)};
+}
+
+void TargetMachine::Impl::admit() {
+    timers_.clear(Timer::kHook);
+    if (hook_ == Hook::kWaiting) {
+        hook_ = Hook::kNone;
+        emit(ActionKind::kAdmit);
+    }
+    if (!admitted_) {
+        admitted_ = true;
+        if (!arrival_) {
+            timers_.set(Timer::kArrival, now_ + settings_.arrival_deadline);
+        }
+    }
+}
+
+void TargetMachine::Impl::report(Phase phase, double fraction) {
+    progress_.phase = phase;
+    progress_.percent = meter_.advance(phase, fraction);
+    emit(ActionKind::kReportProgress).progress = progress_;
+}
+
+void TargetMachine::Impl::arm_retry() {
+    backoff_.reset(settings_.retry);
+    timers_.set(Timer::kRetry, now_ + backoff_.take(settings_.retry_max));
+}
+
+}  // namespace gantry::engine
