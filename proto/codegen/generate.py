@@ -15,7 +15,9 @@ import emit_driver
 import emit_entry
 import emit_ops
 import emit_proc
+import emit_shim
 import emit_wire
+import emit_worker
 import layout
 import table
 
@@ -38,6 +40,10 @@ def outputs(calls, hand_text=""):
         "driver_api_table.h": emit_driver.driver_api_h(calls),
         "driver_api_table.cc": emit_driver.driver_api_cc(calls),
         "wire_structs.h": emit_wire.wire_structs(layouts),
+        "shim_marshal.h": emit_shim.shim_marshal_h(layouts),
+        "shim_marshal.cc": emit_shim.shim_marshal_cc(calls, layouts),
+        "worker_dispatch.h": emit_worker.worker_dispatch_h(layouts),
+        "worker_dispatch.cc": emit_worker.worker_dispatch_cc(calls, layouts),
         "wire_layout.txt": layout.dump(layouts),
     }
 

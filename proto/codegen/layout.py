@@ -82,7 +82,7 @@ def _derive(call):
     send, reply, send_items, reply_items = [], [], [], []
     for param in call.params:
         kind, name = param.kind, param.name
-        if kind in ("value", "mask", "struct", "devptr"):
+        if kind in ("value", "mask", "among", "struct", "devptr"):
             send.append(_field("u64" if kind == "devptr" else param.ctype, name))
         elif kind in ("handle", "handle?", "new", "host", "callback", "bulk_in", "bulk_out"):
             send.append(_field("u64", name))

@@ -118,7 +118,7 @@ def _parse_param(text, where):
     kind, args, ctype, name = match.groups()
     args = [a.strip() for a in args.split(",")] if args else []
     known = (kind in PLAIN_KINDS or kind in HANDLE_FORMS or kind in
-             ("mask", "array_in", "array_in?", "array_out", "handles_in", "text_out", "bulk_in",
+             ("mask", "among", "array_in", "array_in?", "array_out", "handles_in", "text_out", "bulk_in",
               "bulk_out"))
     if not known:
         raise TableError(f"{where}: unknown parameter kind '{kind}'; see the table's README")

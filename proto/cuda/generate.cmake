@@ -8,10 +8,12 @@ set(GANTRY_CUDA_GEN_DIR ${CMAKE_BINARY_DIR}/proto/cuda/gen)
 set(GANTRY_CUDA_GEN_FILES
     opcodes.h op_flags.h op_table.h op_table.cc impl.h exports.h exports.cc exports.map
     refused_weak.cc proc_table.h proc_table.cc driver_api_table.h driver_api_table.cc
-    wire_structs.h wire_layout.txt)
+    wire_structs.h wire_layout.txt shim_marshal.h shim_marshal.cc worker_dispatch.h
+    worker_dispatch.cc)
 list(TRANSFORM GANTRY_CUDA_GEN_FILES PREPEND ${GANTRY_CUDA_GEN_DIR}/)
 file(GLOB GANTRY_CUDA_GEN_INPUTS CONFIGURE_DEPENDS
-    ${CMAKE_SOURCE_DIR}/proto/cuda/driver_api/*.api ${CMAKE_SOURCE_DIR}/proto/codegen/*.py)
+    ${CMAKE_SOURCE_DIR}/proto/cuda/driver_api/*.api ${CMAKE_SOURCE_DIR}/proto/codegen/*.py
+    ${CMAKE_SOURCE_DIR}/proto/cuda/wire_hand.h)
 
 # The stamp is what ninja compares: files whose text did not change keep their time.
 add_custom_command(
@@ -49,6 +51,16 @@ function(gantry_use_cuda_entry_points target)
   target_link_options(${target} PRIVATE
       -Wl,--version-script=${CMAKE_BINARY_DIR}/proto/cuda/gen/exports.map
       -Wl,-Bsymbolic-functions)
+endfunction()
+
+# For the shim: cuda_impl functions of all calls whose marshalling is generated. Needs the session.
+function(gantry_use_cuda_shim_marshal target)
+  gantry_add_cuda_gen_sources(${target} shim_marshal.cc)
+endfunction()
+
+# For the worker: gantry::worker::dispatch and weak handlers. Needs DriverApi (below).
+function(gantry_use_cuda_worker_dispatch target)
+  gantry_add_cuda_gen_sources(${target} worker_dispatch.cc op_table.cc)
 endfunction()
 
 # For who loads a CUDA driver: gantry::driver::DriverApi.
