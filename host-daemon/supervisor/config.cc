@@ -1,0 +1,240 @@
+#include "host-daemon/supervisor/config.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "host-daemon/supervisor/config_schema.h"
+
+namespace gantry::supervisor {
+namespace {
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> row(b.size() + 1);
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+        row[j] = j;
+    }
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        std::size_t diagonal = row[0];
+        row[0] = i;
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const std::size_t above = row[j];
+            row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+            diagonal = above;
+        }
+    }
+    return row[b.size()];
+}
+
+/// Up to three candidates nearest to `text`, those that a typing error may have meant first.
+std::string nearest(std::string_view text, std::vector<std::string> candidates) {
+    std::stable_sort(candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) {
+        return edit_distance(text, a) < edit_distance(text, b);
+    });
+    std::string out;
+    for (std::size_t i = 0; i < std::min<std::size_t>(3, candidates.size()); ++i) {
+        out += (i == 0 ? "" : ", ") + candidates[i];
+    }
+    return out;
+}
+
+std::vector<std::string> section_names() {
+    std::vector<std::string> names;
+    for (const ConfigKey& key : config_keys()) {
+        if (names.empty() || names.back() != key.section) {
+            names.emplace_back(key.section);
+        }
+    }
+    return names;
+}
+
+class Reader {
+public:
+    explicit Reader(std::string file) : file_(std::move(file)) {}
+
+    Result<Config> read(const std::string& text) {
+        const toml::parse_result parsed = toml::parse(text, file_);
+        if (!parsed) {
+            const toml::parse_error& error = parsed.error();
+            complain(error.source(), std::string(error.description()));
+            return failure();
+        }
+        for (const auto& [name, node] : parsed.table()) {
+            read_section(std::string(name.str()), node);
+        }
+        if (!problems_.empty()) {
+            return failure();
+        }
+        return config_;
+    }
+
+private:
+    void complain(const toml::source_region& at, const std::string& text) {
+        problems_ += (problems_.empty() ? "" : "\n") + file_ + ":" +
+                     std::to_string(at.begin.line) + ": " + text;
+    }
+
+    Error failure() const {
+        return Error{Code::kInvalidArgument, "config.invalid", problems_};
+    }
+
+    void read_section(const std::string& section, const toml::node& node) {
+        const std::vector<std::string> names = section_names();
+        if (std::find(names.begin(), names.end(), section) == names.end()) {
+            complain(node.source(), "unknown section '" + section + "'; nearest valid sections: " +
+                                        nearest(section, names));
+            return;
+        }
+        const toml::table* table = node.as_table();
+        if (table == nullptr) {
+            complain(node.source(), "'" + section + "' must be a section: [" + section + "]");
+            return;
+        }
+        for (const auto& [key, value] : *table) {
+            read_key(section, std::string(key.str()), key.source(), value);
+        }
+    }
+
+    void read_key(const std::string& section, const std::string& name,
+                  const toml::source_region& at, const toml::node& value) {
+        std::vector<std::string> names;
+        for (const ConfigKey& key : config_keys()) {
+            if (key.section == section) {
+                if (key.name == name) {
+                    std::visit([&](const auto& place) { store(key, place, value); }, key.place);
+                    return;
+                }
+                names.push_back(section + "." + std::string(key.name));
+            }
+        }
+        complain(at, "unknown key '" + section + "." + name +
+                         "'; nearest valid keys: " + nearest(section + "." + name, names));
+    }
+
+    void wrong_type(const ConfigKey& key, const toml::node& value, const std::string& wanted) {
+        complain(value.source(), "'" + std::string(key.section) + "." + std::string(key.name) +
+                                     "' must be " + wanted);
+    }
+
+    void store(const ConfigKey& key, StringPlace place, const toml::node& value) {
+        if (const auto text = value.value_exact<std::string>()) {
+            *place(config_) = *text;
+        } else {
+            wrong_type(key, value, "a string in quotes");
+        }
+    }
+    void store(const ConfigKey& key, BoolPlace place, const toml::node& value) {
+        if (const auto flag = value.value_exact<bool>()) {
+            *place(config_) = *flag;
+        } else {
+            wrong_type(key, value, "true or false");
+        }
+    }
+    void store(const ConfigKey& key, const IntPlace& place, const toml::node& value) {
+        const auto number = value.value_exact<std::int64_t>();
+        if (!number || *number < place.min || *number > place.max) {
+            wrong_type(key, value, "a whole number from " + std::to_string(place.min) + " to " +
+                                       std::to_string(place.max));
+            return;
+        }
+        *place.place(config_) = *number;
+    }
+    void store(const ConfigKey& key, IntListPlace place, const toml::node& value) {
+        const toml::array* list = value.as_array();
+        std::vector<std::int64_t> numbers;
+        for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+            if (const auto number = (*list)[i].value_exact<std::int64_t>()) {
+                numbers.push_back(*number);
+            }
+        }
+        if (list == nullptr || numbers.size() != list->size()) {
+            wrong_type(key, value, "a list of whole numbers: [1000, 1001]");
+            return;
+        }
+        *place(config_) = numbers;
+    }
+    void store(const ConfigKey& key, const ChoicePlace& choice, const toml::node& value) {
+        std::vector<std::string> choices;
+        std::istringstream stream{std::string(choice.choices)};
+        for (std::string one; std::getline(stream, one, '|');) {
+            choices.push_back(one);
+        }
+        const auto text = value.value_exact<std::string>();
+        if (!text || std::find(choices.begin(), choices.end(), *text) == choices.end()) {
+            wrong_type(key, value, "one of \"" + std::string(choice.choices) + "\"");
+            return;
+        }
+        *choice.place(config_) = *text;
+    }
+
+    std::string file_;
+    std::string problems_;
+    Config config_;
+};
+
+std::string quoted(const std::string& text) {
+    std::ostringstream out;
+    out << toml::value<std::string>(text);
+    return out.str();
+}
+
+struct Printer {
+    Config& config;
+    std::string operator()(StringPlace place) const { return quoted(*place(config)); }
+    std::string operator()(BoolPlace place) const { return *place(config) ? "true" : "false"; }
+    std::string operator()(const IntPlace& place) const {
+        return std::to_string(*place.place(config));
+    }
+    std::string operator()(IntListPlace place) const {
+        std::string out = "[";
+        for (const std::int64_t number : *place(config)) {
+            out += (out.size() > 1 ? ", " : "") + std::to_string(number);
+        }
+        return out + "]";
+    }
+    std::string operator()(const ChoicePlace& choice) const {
+        return quoted(*choice.place(config));
+    }
+};
+
+}  // namespace
+
+Result<Config> parse_config(const std::string& text, const std::string& name) {
+    return Reader{name}.read(text);
+}
+
+Result<Config> load_config(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    if (!file || !(text << file.rdbuf())) {
+        // An empty file sets failbit on the output stream; tell it apart from an unreadable one.
+        if (file.is_open() && file.peek() == std::ifstream::traits_type::eof()) {
+            return Config{};
+        }
+        return Error{Code::kNotFound, "config.unreadable",
+                     "cannot read " + path +
+                         "; write it (gantryd --print-config shows every key), or name another "
+                         "with --config"};
+    }
+    return parse_config(text.str(), path);
+}
+
+std::string print_config(const Config& config) {
+    Config copy = config;
+    std::string out;
+    std::string_view section;
+    for (const ConfigKey& key : config_keys()) {
+        if (key.section != section) {
+            section = key.section;
+            out += (out.empty() ? "[" : "\n[") + std::string(section) + "]\n";
+        }
+        out += "# " + std::string(key.help) + "\n" + std::string(key.name) + " = " +
+               std::visit(Printer{copy}, key.place) + "\n";
+    }
+    return out;
+}
+
+}  // namespace gantry::supervisor

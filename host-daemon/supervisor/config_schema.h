@@ -1,0 +1,38 @@
+// The table of configuration keys: name, place in Config, range, explanation. Internal to config.cc.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "host-daemon/supervisor/config.h"
+
+namespace gantry::supervisor {
+
+using StringPlace = std::string* (*)(Config&);
+using BoolPlace = bool* (*)(Config&);
+using IntListPlace = std::vector<std::int64_t>* (*)(Config&);
+struct IntPlace {
+    std::int64_t* (*place)(Config&);
+    std::int64_t min;
+    std::int64_t max;
+};
+/// A string that must be one of `choices` ("a|b|c").
+struct ChoicePlace {
+    StringPlace place;
+    std::string_view choices;
+};
+
+struct ConfigKey {
+    std::string_view section;
+    std::string_view name;
+    std::variant<StringPlace, BoolPlace, IntPlace, IntListPlace, ChoicePlace> place;
+    std::string_view help;
+};
+
+std::span<const ConfigKey> config_keys();
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,59 @@
+// The durable record of one host: which epoch of each session it owns or has granted away.
+//
+// Invariant: after save() has returned success the record survives a crash of this host; after it
+// has returned an error with `kProvenUnwritten` the old record is still the one on disk. When neither can
+// be proven, `kUnknown` is returned and the caller must end the process and read the disk at its next
+// start (engine event kGrantWriteFailed needs proof).
+// Layout: STATE_DIRECTORY/epochs/SESSION, a small text file whose last line is a checksum of the rest.
+// Written as temporary file, fsync, rename, fsync of the folder.
+// Threads: one caller at a time per session. Cost: two fsyncs.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migration/engine/machine.h"
+#include "proto/base/result.h"
+
+namespace gantry::supervisor {
+
+/// System calls that save() makes, in order; the hook of the tests' fail-the-nth loop.
+enum class StoreStep { kOpen, kWrite, kSyncFile, kRename, kSyncFolder };
+
+enum class SaveFailure { kNone, kProvenUnwritten, kUnknown };
+
+struct SaveOutcome {
+    SaveFailure failure = SaveFailure::kNone;
+    Error error;
+    [[nodiscard]] bool ok() const { return failure == SaveFailure::kNone; }
+};
+
+class EpochStore {
+public:
+    /// Makes the folder when needed; refuses one that cannot be written.
+    static Result<EpochStore> open(const std::string& state_directory);
+
+    /// nullopt: this host never had the session. kDataLoss (`epoch.corrupt`) for a damaged file.
+    Result<std::optional<engine::DurableRecord>> load(const std::string& session_id) const;
+    SaveOutcome save(const std::string& session_id, const engine::DurableRecord& record);
+    /// Forgets a session that has ended. Idempotent.
+    Result<void> remove(const std::string& session_id);
+    Result<std::vector<std::string>> sessions() const;
+
+    /// Test hook: return a nonzero errno to make that step fail.
+    void set_fault(std::function<int(StoreStep)> fault) { fault_ = std::move(fault); }
+
+private:
+    explicit EpochStore(std::string folder) : folder_(std::move(folder)) {}
+    int step(StoreStep which, const std::function<int()>& action) const;
+
+    std::string folder_;
+    std::function<int(StoreStep)> fault_;
+};
+
+/// True for ids that may be file names: letters, digits, '-', '_', '.', 1 to 64, not starting with '.'.
+bool is_session_id(const std::string& text);
+
+}  // namespace gantry::supervisor

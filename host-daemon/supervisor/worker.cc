@@ -1,0 +1,204 @@
+#include "host-daemon/supervisor/worker.h"
+
+#include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
+
+#include "host-daemon/supervisor/version.h"
+
+namespace gantry::supervisor {
+namespace {
+
+std::string worker_name(const WorkerRecord& record) {
+    return "worker " + std::to_string(record.part.value) + " of session " + record.session_id;
+}
+
+control::ToWorker start_request(const Config& config, const WorkerRecord& record,
+                                std::uint64_t quota_bytes) {
+    control::ToWorker request;
+    control::Start& start = *request.mutable_start();
+    start.set_protocol_version(control::kWorkerProtocolVersion);
+    start.set_gantry_version(kGantryVersion);
+    start.set_session_id(record.session_id);
+    start.set_part_id(record.part.value);
+    start.set_driver_library(config.worker.driver);
+    start.set_driver_profile(config.worker.profile);
+    start.set_device_ordinal(static_cast<std::uint32_t>(config.worker.device));
+    start.mutable_limits()->set_device_memory_bytes(quota_bytes);
+    start.mutable_sandbox()->set_seccomp(config.worker.seccomp);
+    start.set_image_cache(config.worker.image_cache);
+    return request;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const WorkerRecord& record) {
+    return {{"session", record.session_id},
+            {"part", record.part.value},
+            {"pid", record.process.pid},
+            {"start_time_ticks", record.process.start_time_ticks},
+            {"control", record.process.control_path}};
+}
+
+Result<WorkerRecord> worker_record_from_json(const nlohmann::json& json) {
+    WorkerRecord record;
+    try {  // nlohmann's accessors throw; nothing of it leaves this function
+        record.session_id = json.at("session").get<std::string>();
+        record.part.value = json.at("part").get<std::uint64_t>();
+        record.process.pid = json.at("pid").get<pid_t>();
+        record.process.start_time_ticks = json.at("start_time_ticks").get<std::uint64_t>();
+        record.process.control_path = json.at("control").get<std::string>();
+    } catch (const nlohmann::json::exception& error) {
+        return Error{Code::kDataLoss, "record.corrupt",
+                     std::string("a worker's record is damaged: ") + error.what()};
+    }
+    return record;
+}
+
+Worker::Worker(WorkerRecord record, WorkerProcess process, WorkerHandlers handlers)
+    : record_(std::move(record)), process_(std::move(process)), handlers_(std::move(handlers)) {}
+
+Worker::~Worker() {
+    leaving_ = true;
+    channel_.reset();
+}
+
+Result<void> Worker::connect() {
+    GANTRY_ASSIGN(control::PacketSocket socket,
+                  control::PacketSocket::connect(record_.process.control_path));
+    channel_ = std::make_unique<WorkerChannel>(
+        std::move(socket), worker_name(record_),
+        [this](const control::Event& event) { handlers_.event(record_.part, event); },
+        [this](const Error& why) { on_closed(why); });
+    return {};
+}
+
+void Worker::on_closed(const Error& why) {
+    if (leaving_) {
+        return;
+    }
+    // A worker that has closed its connection but lives on broke the protocol: it is not trusted
+    // any further. Its process may also just be ending: give it a moment to say how.
+    auto how = process_.wait(std::chrono::milliseconds{1000});
+    if (!how) {
+        process_.kill();
+        process_.wait(std::chrono::milliseconds{5000});
+        how = "killed after it broke off: " + why.text;
+    }
+    handlers_.lost(record_.part, *how);
+}
+
+Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::string& session_id,
+                                               engine::PartId part, std::uint64_t quota_bytes,
+                                               WorkerHandlers handlers) {
+    WorkerRecord record{session_id, part, {}};
+    const std::string base = config.daemon.run_directory + "/workers/" + session_id + "." +
+                             std::to_string(part.value);
+    GANTRY_ASSIGN(WorkerProcess process,
+                  WorkerProcess::start(config.worker, base + ".sock", base + ".log"));
+    record.process = process.record();
+    std::shared_ptr<Worker> worker(
+        new Worker(std::move(record), std::move(process), std::move(handlers)));
+    const auto fail = [&](const Error& error) {
+        const auto how = worker->process_.wait(std::chrono::milliseconds{200});
+        worker->leaving_ = true;
+        worker->process_.kill();
+        worker->process_.wait(std::chrono::milliseconds{5000});
+        return Error{error.code, error.reason,
+                     error.text + (how ? " (the worker ended: " + *how + ")" : "") +
+                         "; its log is " + base + ".log"};
+    };
+    if (auto connected = worker->connect(); !connected) {
+        return fail(connected.error());
+    }
+    worker->leaving_ = true;  // a worker that ends while starting is an error here, not a loss
+    auto reply = worker->call(start_request(config, worker->record_, quota_bytes),
+                              std::chrono::seconds{config.worker.start_timeout_s});
+    if (!reply) {
+        return fail(reply.error());
+    }
+    const control::StartReply& started = reply->message.start();
+    if (started.protocol_version() != control::kWorkerProtocolVersion) {
+        return fail({Code::kFailedPrecondition, "version.worker",
+                     "gantryd " + std::string(kGantryVersion) + " speaks worker protocol " +
+                         std::to_string(control::kWorkerProtocolVersion) + ", " +
+                         config.worker.executable + " is " + started.gantry_version() +
+                         " and speaks " + std::to_string(started.protocol_version()) +
+                         "; install the same version of both"});
+    }
+    worker->device_ = started.device();
+    worker->table_hash_ = started.table_hash();
+    worker->leaving_ = false;
+    if (!worker->alive()) {
+        return fail({Code::kUnavailable, "worker.gone", "the worker ended right after its start"});
+    }
+    return worker;
+}
+
+Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record,
+                                              WorkerHandlers handlers) {
+    GANTRY_ASSIGN(WorkerProcess process, WorkerProcess::adopt(record.process));
+    std::shared_ptr<Worker> worker(new Worker(record, std::move(process), std::move(handlers)));
+    GANTRY_TRY(worker->connect());
+    GANTRY_ASSIGN(worker->adopted_status_, worker->status());
+    const control::StatusReply& status = worker->adopted_status_;
+    if (status.session_id() != record.session_id || status.part_id() != record.part.value ||
+        status.protocol_version() != control::kWorkerProtocolVersion) {
+        worker->leaving_ = true;
+        return Error{Code::kFailedPrecondition, "worker.mismatch",
+                     "process " + std::to_string(record.process.pid) + " says it is worker " +
+                         std::to_string(status.part_id()) + " of session " + status.session_id() +
+                         " (protocol " + std::to_string(status.protocol_version()) +
+                         "), its record says " + worker_name(record)};
+    }
+    worker->device_ = status.device();
+    worker->guest_ = status.guest();
+    return worker;
+}
+
+Result<WorkerReply> Worker::call(control::ToWorker request, std::chrono::milliseconds deadline,
+                                 std::span<const int> descriptors) {
+    return channel_->call(std::move(request), deadline, descriptors);
+}
+
+Result<void> Worker::serve(const control::GuestAttachment& guest,
+                           std::span<const int> descriptors) {
+    control::ToWorker request;
+    *request.mutable_serve()->mutable_guest() = guest;
+    GANTRY_TRY(call(std::move(request), kQuickCall, descriptors));
+    guest_ = guest;
+    return {};
+}
+
+Result<void> Worker::activate(Epoch epoch, const control::GuestAttachment& guest,
+                              std::span<const int> descriptors) {
+    control::ToWorker request;
+    request.mutable_activate()->set_epoch(epoch.value);
+    *request.mutable_activate()->mutable_guest() = guest;
+    GANTRY_TRY(call(std::move(request), kLongCall, descriptors));
+    guest_ = guest;
+    return {};
+}
+
+Result<control::StatusReply> Worker::status() {
+    control::ToWorker request;
+    request.mutable_status();
+    GANTRY_ASSIGN(WorkerReply reply, call(std::move(request), kQuickCall));
+    return std::move(*reply.message.mutable_status_reply());
+}
+
+void Worker::end() {
+    leaving_ = true;
+    if (alive()) {
+        control::ToWorker request;
+        request.mutable_shutdown();
+        (void)call(std::move(request), kQuickCall);
+    }
+    if (!process_.wait(std::chrono::milliseconds{5000})) {
+        spdlog::warn("{} does not end: killing process {}", worker_name(record_), pid());
+        process_.kill();
+        process_.wait(std::chrono::milliseconds{5000});
+    }
+    ::unlink(record_.process.control_path.c_str());
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,93 @@
+// One worker as gantryd sees it: its process, its control channel, and what it serves.
+//
+// Invariant: `record()` is enough for a restarted gantryd to find the worker again (adopt), and what
+// the worker then says about itself (session, part) must agree with the record, or it is not ours.
+// Threads: call() from any; the rest from the thread that owns the session. When the connection ends
+// the loss handler runs once, on the channel's thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "host-daemon/supervisor/config.h"
+#include "host-daemon/supervisor/worker_channel.h"
+#include "host-daemon/supervisor/worker_process.h"
+#include "migration/engine/needs.h"
+
+namespace gantry::supervisor {
+
+struct WorkerRecord {
+    std::string session_id;
+    engine::PartId part;
+    ProcessRecord process;
+};
+
+nlohmann::json to_json(const WorkerRecord& record);
+Result<WorkerRecord> worker_record_from_json(const nlohmann::json& json);
+
+struct WorkerHandlers {
+    /// The connection has ended; `how` says how the process ended, or that it was cut off.
+    std::function<void(engine::PartId, const std::string& how)> lost;
+    std::function<void(engine::PartId, const control::Event&)> event;
+};
+
+class Worker {
+public:
+    /// Spawns the program, connects and sends Start. `quota_bytes` 0: the device's memory.
+    static Result<std::shared_ptr<Worker>> launch(const Config& config,
+                                                  const std::string& session_id,
+                                                  engine::PartId part, std::uint64_t quota_bytes,
+                                                  WorkerHandlers handlers);
+    /// Connects to a running one and asks what it holds.
+    static Result<std::shared_ptr<Worker>> adopt(const WorkerRecord& record,
+                                                 WorkerHandlers handlers);
+    ~Worker();
+    Worker(const Worker&) = delete;
+    Worker& operator=(const Worker&) = delete;
+
+    [[nodiscard]] engine::PartId part() const { return record_.part; }
+    [[nodiscard]] const WorkerRecord& record() const { return record_; }
+    [[nodiscard]] pid_t pid() const { return record_.process.pid; }
+    [[nodiscard]] bool alive() const { return channel_ && channel_->open(); }
+    [[nodiscard]] const control::DeviceDescription& device() const { return device_; }
+    [[nodiscard]] std::uint64_t table_hash() const { return table_hash_; }
+    [[nodiscard]] const control::GuestAttachment& guest() const { return guest_; }
+    /// What the worker said when it was adopted.
+    [[nodiscard]] const control::StatusReply& adopted_status() const { return adopted_status_; }
+
+    Result<WorkerReply> call(control::ToWorker request, std::chrono::milliseconds deadline,
+                             std::span<const int> descriptors = {});
+    Result<void> serve(const control::GuestAttachment& guest, std::span<const int> descriptors);
+    Result<void> activate(Epoch epoch, const control::GuestAttachment& guest,
+                          std::span<const int> descriptors);
+    Result<control::StatusReply> status();
+    /// Orderly end: Shutdown, then SIGKILL when it does not go. Idempotent; no loss is reported.
+    void end();
+    /// Forgets the worker without ending it: gantryd is being restarted.
+    void leave() { leaving_ = true; }
+
+private:
+    Worker(WorkerRecord record, WorkerProcess process, WorkerHandlers handlers);
+    Result<void> connect();
+    void on_closed(const Error& why);
+
+    WorkerRecord record_;
+    WorkerProcess process_;
+    WorkerHandlers handlers_;
+    std::atomic<bool> leaving_{false};
+    control::DeviceDescription device_;
+    std::uint64_t table_hash_ = 0;
+    control::GuestAttachment guest_;
+    control::StatusReply adopted_status_;
+    std::unique_ptr<WorkerChannel> channel_;
+};
+
+/// Deadlines of calls that do little; those that do much take one from their caller.
+inline constexpr std::chrono::milliseconds kQuickCall{10'000};
+/// Calls that build or move state.
+inline constexpr std::chrono::milliseconds kLongCall{120'000};
+
+}  // namespace gantry::supervisor

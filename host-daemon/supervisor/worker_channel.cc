@@ -1,0 +1,125 @@
+#include "host-daemon/supervisor/worker_channel.h"
+
+namespace gantry::supervisor {
+
+Error to_error(const control::WorkerStatus& status) {
+    GANTRY_ASSERT(status.code() != 0, "reason %s", status.reason().c_str());
+    const bool known = status.code() <= static_cast<std::uint32_t>(Code::kUnauthenticated);
+    return Error{known ? static_cast<Code>(status.code()) : Code::kUnknown,
+                 status.reason().empty() ? "worker.unknown" : status.reason(), status.text()};
+}
+
+WorkerChannel::WorkerChannel(control::PacketSocket socket, std::string name,
+                             EventHandler on_event, ClosedHandler on_closed)
+    : socket_(std::move(socket)),
+      name_(std::move(name)),
+      on_event_(std::move(on_event)),
+      on_closed_(std::move(on_closed)),
+      reader_([this] { read_loop(); }) {}
+
+WorkerChannel::~WorkerChannel() {
+    open_ = false;
+    socket_.shut_down();
+    reader_.join();
+}
+
+Result<WorkerReply> WorkerChannel::call(control::ToWorker request,
+                                        std::chrono::milliseconds deadline,
+                                        std::span<const int> descriptors) {
+    auto pending = std::make_shared<Pending>();
+    std::uint64_t id = 0;
+    {
+        const std::lock_guard sending(send_mutex_);
+        {
+            const std::lock_guard lock(mutex_);
+            if (!open_) {
+                return closed_why_.text.empty()
+                           ? Error{Code::kUnavailable, "worker.gone", name_ + " is closed"}
+                           : closed_why_;
+            }
+            id = next_id_++;
+            pending_[id] = pending;
+        }
+        request.set_request_id(id);
+        request.set_descriptor_count(static_cast<std::uint32_t>(descriptors.size()));
+        if (auto sent = socket_.send_message(request, descriptors); !sent) {
+            const std::lock_guard lock(mutex_);
+            pending_.erase(id);
+            return Error{sent.error().code, "worker.gone", name_ + ": " + sent.error().text};
+        }
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, deadline, [&] { return pending->done || !open_; });
+    if (!pending->done) {
+        if (!open_) {
+            pending_.erase(id);
+            return closed_why_;
+        }
+        // The entry stays, so that the late reply is recognised and dropped.
+        return Error{Code::kDeadlineExceeded, "worker.deadline",
+                     name_ + " did not answer request " + std::to_string(id) + " within " +
+                         std::to_string(deadline.count()) + " ms"};
+    }
+    pending_.erase(id);
+    if (pending->reply.message.status().code() != 0) {
+        return to_error(pending->reply.message.status());
+    }
+    return std::move(pending->reply);
+}
+
+void WorkerChannel::read_loop() {
+    for (;;) {
+        if (auto taken = take_packet(); !taken) {
+            close(taken.error());
+            return;
+        }
+    }
+}
+
+Result<void> WorkerChannel::take_packet() {
+    WorkerReply reply;
+    GANTRY_ASSIGN(reply.descriptors, socket_.receive_message(reply.message));
+    if (reply.message.descriptor_count() != reply.descriptors.size()) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     "a packet announced " + std::to_string(reply.message.descriptor_count()) +
+                         " descriptors and carried " + std::to_string(reply.descriptors.size())};
+    }
+    if (reply.message.request_id() == 0) {
+        if (!reply.message.has_event()) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "a reply without request id"};
+        }
+        on_event_(reply.message.event());
+        return {};
+    }
+    const std::lock_guard lock(mutex_);
+    const auto found = pending_.find(reply.message.request_id());
+    if (found == pending_.end() || found->second->done) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     "a reply to request " + std::to_string(reply.message.request_id()) +
+                         ", which was not asked"};
+    }
+    found->second->reply = std::move(reply);
+    found->second->done = true;
+    if (found->second.use_count() == 1) {
+        pending_.erase(found);  // its caller has given up
+    } else {
+        changed_.notify_all();
+    }
+    return {};
+}
+
+void WorkerChannel::close(const Error& why) {
+    const bool wanted = !open_.load();  // our own destructor
+    {
+        const std::lock_guard lock(mutex_);
+        open_ = false;
+        closed_why_ = Error{Code::kUnavailable, "worker.gone", name_ + " is gone: " + why.text};
+        changed_.notify_all();
+    }
+    if (!wanted) {
+        socket_.shut_down();
+        on_closed_(closed_why_);
+    }
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,80 @@
+// gantryd's end of the private protocol with one worker: calls with deadlines, and events.
+//
+// Invariant: a reply reaches exactly the call whose request id it echoes; a packet that breaks the
+// protocol (unknown id, wrong number of descriptors, unparsable) ends the connection, since the
+// worker may have been taken over by its guest.
+// Threads: call() may be used by any number of threads; the worker executes requests in the order
+// they were sent. Events and the closing come on the channel's own thread; handlers must not call
+// back into the channel's destructor.
+// Failure: kUnavailable (reason `worker.gone`) once the connection has ended, kDeadlineExceeded
+// (`worker.deadline`) when no reply came in time (the request may still take effect), or whatever
+// status the worker answered. Cost: two system calls and one thread switch per call.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <condition_variable>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/control/channel.h"
+#include "proto/control/worker.pb.h"
+
+namespace gantry::supervisor {
+
+struct WorkerReply {
+    control::FromWorker message;
+    std::vector<control::UniqueFd> descriptors;
+};
+
+class WorkerChannel {
+public:
+    using EventHandler = std::function<void(const control::Event&)>;
+    using ClosedHandler = std::function<void(const Error& why)>;
+
+    /// Takes over a connected socket; `name` is for messages ("worker 2 of session ...").
+    WorkerChannel(control::PacketSocket socket, std::string name, EventHandler on_event,
+                  ClosedHandler on_closed);
+    ~WorkerChannel();
+    WorkerChannel(const WorkerChannel&) = delete;
+    WorkerChannel& operator=(const WorkerChannel&) = delete;
+
+    /// Fills in request_id and descriptor_count, sends, waits for the reply.
+    Result<WorkerReply> call(control::ToWorker request, std::chrono::milliseconds deadline,
+                             std::span<const int> descriptors = {});
+    [[nodiscard]] bool open() const { return open_.load(); }
+
+private:
+    struct Pending {
+        bool done = false;
+        WorkerReply reply;
+    };
+    void read_loop();
+    Result<void> take_packet();
+    void close(const Error& why);
+
+    control::PacketSocket socket_;
+    std::string name_;
+    EventHandler on_event_;
+    ClosedHandler on_closed_;
+    std::atomic<bool> open_{true};
+
+    std::mutex send_mutex_;  // held across id assignment and send: ids go out in order
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::uint64_t next_id_ = 1;
+    std::map<std::uint64_t, std::shared_ptr<Pending>> pending_;
+    Error closed_why_;
+    std::thread reader_;
+};
+
+/// The error that a reply's status stands for; asserts that it is not success.
+Error to_error(const control::WorkerStatus& status);
+
+}  // namespace gantry::supervisor
