@@ -1,0 +1,3 @@
+// Machine types of the EGL names that cudaEGL.h uses; see conformance/cuda_abi/README.md.
+#pragma once
+typedef int EGLint;
