@@ -1,0 +1,75 @@
+# Sourced by the system tests (tests/system/run_*). Gives: the paths, x HOST COMMAND, check, and
+# helpers around a VM. Each test runs itself again inside `two_hosts run`, so that the rig goes away
+# whatever happens.
+set -euo pipefail
+system=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$system/../.." && pwd)
+build=${GANTRY_BUILD:-$root/build/release}
+bin=$build/bin
+RIG_DIR=${RIG_DIR:-$root/build/rig}
+RIG_PATH=$bin
+export RIG_DIR RIG_PATH
+checks=0 failures=0
+
+x() { "$system/two_hosts" x "$@"; }
+fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
+say() { printf '%s\n' "$*"; }
+
+check() { # WHAT COMMAND...
+    local what=$1
+    shift
+    checks=$((checks + 1))
+    if ! "$@"; then
+        failures=$((failures + 1))
+        printf 'FAILED: %s\n' "$what" >&2
+    fi
+}
+finish() {
+    printf '%s: %s checks, %s failed\n' "$(basename "$0")" "$checks" "$failures"
+    [ "$failures" = 0 ]
+}
+in_rig() { # HOST_COUNT: returns inside the rig only
+    if [ "${IN_RIG:-}" = yes ]; then return; fi
+    IN_RIG=yes exec "$system/two_hosts" run "$1" -- "$0"
+}
+now_us() { awk '{ printf "%.0f\n", $1 * 1e6 }' /proc/uptime; }   # 10 ms steps
+console() { cat "$RIG_DIR/$1/log/$2-console.log" 2>/dev/null | tr -d '\r' || true; }
+wait_console() { # HOST VM PATTERN SECONDS
+    local deadline=$(($(date +%s) + $4))
+    until console "$1" "$2" | grep -q -- "$3"; do
+        if [ "$(date +%s)" -gt "$deadline" ]; then
+            console "$1" "$2" | tail -n 20 >&2
+            fail "$2 on $1 did not print '$3' within $4 s; its last lines are above"
+        fi
+        sleep 0.1
+    done
+}
+start_vm() { # HOST VM INDEX OPTIONS... (of domain_xml)
+    local host=$1 name=$2
+    shift 2
+    "$system/domain_xml" "$name" "$@" >"$RIG_DIR/$name.xml"
+    x "$host" virsh -q define "$RIG_DIR/$name.xml" >/dev/null
+    x "$host" virsh -q start "$name" >/dev/null
+}
+migrate() { # FROM TO VM OPTIONS...
+    local from=$1 to=$2 name=$3
+    shift 3
+    x "$from" virsh -q migrate --live "$@" "$name" "qemu+tcp://$to/system"
+}
+copy_kernel() {
+    local kernel=${GANTRY_KERNEL_DIR:-$root/build/cache/kernel}
+    cp "$kernel"/root/boot/vmlinuz-* "$RIG_DIR/vmlinuz"
+    "$system/two_hosts" copy "$RIG_DIR/vmlinuz"
+}
+# A program on a host, in the background, until stop_on ends it by its id.
+start_on() { # HOST NAME OUTPUT COMMAND...
+    local host=$1 name=$2 output=$3
+    shift 3
+    x "$host" sh -c 'echo $$ >"/run/rig-$0.pid"; exec "$@"' "$name" "$@" </dev/null \
+        >"$output" 2>"$output.err" &
+    disown
+}
+stop_on() { # HOST NAME
+    x "$1" sh -c 'pid=$(cat "/run/rig-$0.pid"); kill "$pid"; n=0
+        while kill -0 "$pid" 2>/dev/null && [ $n -lt 100 ]; do sleep 0.05; n=$((n + 1)); done' "$2"
+}
