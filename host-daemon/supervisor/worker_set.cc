@@ -1,0 +1,83 @@
+#include "host-daemon/supervisor/worker_set.h"
+
+#include "proto/snapshot/fingerprint.h"
+
+namespace gantry::supervisor {
+
+void WorkerSet::add(std::shared_ptr<Worker> worker) {
+    const std::lock_guard lock(mutex_);
+    const engine::PartId part = worker->part();
+    staging_.erase(part);
+    workers_[part] = std::move(worker);
+}
+
+std::shared_ptr<Worker> WorkerSet::remove(engine::PartId part) {
+    const std::lock_guard lock(mutex_);
+    staging_.erase(part);
+    const auto found = workers_.find(part);
+    if (found == workers_.end()) {
+        return nullptr;
+    }
+    std::shared_ptr<Worker> worker = std::move(found->second);
+    workers_.erase(found);
+    return worker;
+}
+
+std::shared_ptr<Worker> WorkerSet::find(engine::PartId part) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = workers_.find(part);
+    return found == workers_.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<Worker>> WorkerSet::all() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<Worker>> out;
+    for (const auto& [part, worker] : workers_) {
+        out.push_back(worker);
+    }
+    return out;
+}
+
+bool WorkerSet::empty() const {
+    const std::lock_guard lock(mutex_);
+    return workers_.empty();
+}
+
+Result<std::shared_ptr<Worker>> WorkerSet::need(engine::PartId part) const {
+    if (auto worker = find(part)) {
+        return worker;
+    }
+    return Error{Code::kNotFound, "worker.gone",
+                 "the session has no worker " + std::to_string(part.value)};
+}
+
+Result<std::shared_ptr<Staging>> WorkerSet::staging(const std::shared_ptr<Worker>& worker) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Staging>& entry = staging_[worker->part()];
+    if (!entry) {
+        GANTRY_ASSIGN(std::shared_ptr<Staging> made,
+                      Staging::create(kBatchBlocks * snapshot::kBlockBytes, kStagingSlots));
+        control::ToWorker request;
+        request.mutable_attach_arena()->set_arena_id(kStagingArena);
+        request.mutable_attach_arena()->set_bytes(made->bytes());
+        const int fd = made->fd();
+        GANTRY_TRY(worker->call(std::move(request), kQuickCall, {&fd, 1}));
+        entry = std::move(made);
+    }
+    return entry;
+}
+
+void WorkerSet::drop_staging() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [part, staging] : staging_) {
+        const auto worker = workers_.find(part);
+        if (staging && worker != workers_.end()) {
+            control::ToWorker request;
+            request.mutable_detach_arena()->set_arena_id(kStagingArena);
+            (void)worker->second->call(std::move(request), kQuickCall);
+        }
+    }
+    staging_.clear();
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,337 @@
+// WorkersSource: see worker_state.h.
+#include <algorithm>
+#include <cstring>
+
+#include "host-daemon/supervisor/block_runs.h"
+#include "host-daemon/supervisor/worker_state.h"
+
+namespace gantry::supervisor {
+namespace {
+
+/// A part of 1 TiB has 16 Mi blocks: more than that is no list of a scan.
+constexpr std::uint64_t kScanBlocksMax = 1ULL << 24;
+constexpr std::size_t kFingerprintBytes = 16;
+
+control::FreezeToken to_proto(const engine::FreezeToken& token) {
+    control::FreezeToken out;
+    out.set_migration_low(token.migration.low);
+    out.set_migration_high(token.migration.high);
+    out.set_count(token.count);
+    return out;
+}
+
+class StagedInSlot final : public engine::StagedBlocks {
+public:
+    StagedInSlot(StagingSlot slot, std::vector<engine::BlockAddress> blocks,
+                 std::vector<engine::Fingerprint> fingerprints)
+        : slot_(std::move(slot)),
+          blocks_(std::move(blocks)),
+          fingerprints_(std::move(fingerprints)) {}
+
+    std::size_t count() const override { return blocks_.size(); }
+    engine::BlockAddress address(std::size_t i) const override { return blocks_.at(i); }
+    std::span<const std::byte, engine::kBlockBytes> bytes(std::size_t i) const override {
+        return slot_.bytes()
+            .subspan(i * engine::kBlockBytes)
+            .first<engine::kBlockBytes>();
+    }
+    engine::Fingerprint fingerprint(std::size_t i) const override { return fingerprints_.at(i); }
+
+private:
+    StagingSlot slot_;
+    std::vector<engine::BlockAddress> blocks_;
+    std::vector<engine::Fingerprint> fingerprints_;
+};
+
+Result<std::string> take_blob(WorkerReply& reply, std::size_t index, std::uint64_t bytes) {
+    if (reply.descriptors.size() <= index) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
+    }
+    GANTRY_ASSIGN(const control::MappedBlob blob,
+                  control::MappedBlob::map(std::move(reply.descriptors[index]), bytes));
+    return std::string(reinterpret_cast<const char*>(blob.bytes().data()), blob.bytes().size());
+}
+
+void add_module(const control::Module& from, engine::PartId part, engine::SessionNeeds* needs) {
+    engine::ModuleNeed module;
+    module.part = part;
+    module.image_sha256 = from.image_sha256();
+    module.name = from.name();
+    module.has_address_bound_globals = from.has_address_bound_globals();
+    for (const control::ModuleCode& code : from.code()) {
+        module.code.push_back({{code.major(), code.minor()},
+                               static_cast<engine::CodeScope>(code.scope()),
+                               code.is_ptx(),
+                               code.ptx_isa_version()});
+    }
+    needs->modules.push_back(std::move(module));
+}
+
+/// One worker's description into the session's: the strictest of all parts wins.
+void merge(const control::DescribeReply& from, engine::PartId part, engine::SessionNeeds* needs) {
+    needs->parts.push_back({part, from.process_name(), from.guest_pid(), from.resident_bytes(),
+                            from.pinned_bytes()});
+    needs->cc_seen = {from.cc_seen_major(), from.cc_seen_minor()};
+    needs->cc_min = std::max(needs->cc_min, {from.cc_min_major(), from.cc_min_minor()});
+    if (from.soft_only()) {
+        needs->profile = engine::ProfileKind::kSoftOnly;
+    }
+    needs->profile_name = from.profile_name();
+    for (const control::Module& module : from.modules()) {
+        add_module(module, part, needs);
+    }
+    for (const control::AttributeNeed& need : from.attributes()) {
+        needs->attributes.push_back({need.attribute(), need.name(), need.value_min()});
+    }
+    for (const control::Feature& feature : from.blocking()) {
+        needs->blocking.push_back({part, feature.id(), feature.detail()});
+    }
+    needs->driver_version = std::max(needs->driver_version, from.driver_version());
+    needs->driver_version_min = std::max(needs->driver_version_min, from.driver_version_min());
+    needs->snapshot_version = std::max(needs->snapshot_version, from.snapshot_version());
+}
+
+}  // namespace
+
+std::vector<engine::PartId> WorkersSource::parts() const {
+    std::vector<engine::PartId> out;
+    for (const auto& worker : workers_.all()) {
+        out.push_back(worker->part());
+    }
+    return out;
+}
+
+Result<void> WorkersSource::for_all(const std::function<control::ToWorker()>& request,
+                                    std::chrono::milliseconds deadline) {
+    for (const auto& worker : workers_.all()) {
+        GANTRY_TRY(worker->call(request(), deadline));
+    }
+    return {};
+}
+
+Result<engine::SessionNeeds> WorkersSource::describe() {
+    engine::SessionNeeds needs;
+    needs.session_id = facts_.session_id;
+    needs.memory_quota_bytes = facts_.quota_bytes;
+    needs.cc_min = facts_.cc_min;
+    for (const auto& worker : workers_.all()) {
+        control::ToWorker request;
+        request.mutable_describe();
+        GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kQuickCall));
+        control::DescribeReply& described = *reply.message.mutable_describe();
+        if (described.modules_bytes() != 0) {
+            GANTRY_ASSIGN(const std::string blob,
+                          take_blob(reply, 0, described.modules_bytes()));
+            control::ModuleList modules;
+            if (!modules.ParseFromString(blob)) {
+                return Error{Code::kInvalidArgument, "worker.protocol", "a damaged module list"};
+            }
+            *described.mutable_modules() = std::move(*modules.mutable_modules());
+        }
+        merge(described, worker->part(), &needs);
+    }
+    return needs;
+}
+
+Result<void> WorkersSource::begin_precopy(engine::Seed seed) {
+    GANTRY_TRY(for_all(
+        [] {
+            control::ToWorker request;
+            request.mutable_announce()->set_migrating(true);
+            return request;
+        },
+        kQuickCall));
+    return for_all(
+        [&] {
+            control::ToWorker request;
+            request.mutable_begin_precopy()->mutable_seed()->set_low(seed.low);
+            request.mutable_begin_precopy()->mutable_seed()->set_high(seed.high);
+            return request;
+        },
+        kQuickCall);
+}
+
+Result<engine::ScanResult> WorkersSource::scan(engine::PartId part) {
+    GANTRY_ASSIGN(auto worker, workers_.need(part));
+    control::ToWorker request;
+    request.mutable_scan();
+    GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
+    control::ScanReply& scanned = *reply.message.mutable_scan();
+    if (scanned.runs_bytes() != 0) {
+        GANTRY_ASSIGN(const std::string blob, take_blob(reply, 0, scanned.runs_bytes()));
+        control::BlockRunList list;
+        if (!list.ParseFromString(blob)) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
+        }
+        *scanned.mutable_runs() = std::move(*list.mutable_runs());
+    }
+    engine::ScanResult result;
+    GANTRY_ASSIGN(result.changed, expand_runs(scanned.runs(), kScanBlocksMax));
+    result.scanned_block_count = scanned.scanned_block_count();
+    result.vanished_block_count = scanned.vanished_block_count();
+    return result;
+}
+
+Result<std::unique_ptr<engine::StagedBlocks>> WorkersSource::read_blocks(
+    engine::PartId part, std::span<const engine::BlockAddress> blocks) {
+    GANTRY_ASSERT(blocks.size() <= kBatchBlocks, "%zu", blocks.size());
+    GANTRY_ASSIGN(auto worker, workers_.need(part));
+    GANTRY_ASSIGN(auto staging, workers_.staging(worker));
+    StagingSlot slot = staging->acquire();
+    control::ToWorker request;
+    control::ReadBlocks& read = *request.mutable_read_blocks();
+    read.set_arena_id(kStagingArena);
+    read.set_offset(slot.offset());
+    append_runs(blocks, read.mutable_runs());
+    GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
+    const control::ReadBlocksReply& copied = reply.message.read_blocks();
+    GANTRY_ASSIGN(auto got, expand_runs(copied.runs(), blocks.size()));
+    const std::string& raw = copied.fingerprints();
+    if (raw.size() != got.size() * kFingerprintBytes) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     std::to_string(got.size()) + " blocks with " + std::to_string(raw.size()) +
+                         " bytes of fingerprints"};
+    }
+    std::vector<engine::Fingerprint> fingerprints(got.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        std::memcpy(&fingerprints[i].low, raw.data() + i * kFingerprintBytes, 8);
+        std::memcpy(&fingerprints[i].high, raw.data() + i * kFingerprintBytes + 8, 8);
+    }
+    return std::unique_ptr<engine::StagedBlocks>(std::make_unique<StagedInSlot>(
+        std::move(slot), std::move(got), std::move(fingerprints)));
+}
+
+Result<void> WorkersSource::mark_unsent(engine::PartId part,
+                                        std::span<const engine::BlockAddress> blocks) {
+    GANTRY_ASSIGN(auto worker, workers_.need(part));
+    control::ToWorker request;
+    append_runs(blocks, request.mutable_mark_unsent()->mutable_runs());
+    GANTRY_TRY(worker->call(std::move(request), kQuickCall));
+    return {};
+}
+
+Result<std::string> WorkersSource::graph(engine::PartId part) {
+    GANTRY_ASSIGN(auto worker, workers_.need(part));
+    control::ToWorker request;
+    request.mutable_get_graph();
+    GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
+    return take_blob(reply, 0, reply.message.graph().bytes());
+}
+
+Result<std::string> WorkersSource::images(engine::PartId part,
+                                          const std::vector<std::string>& known) {
+    GANTRY_ASSIGN(auto worker, workers_.need(part));
+    control::ToWorker request;
+    control::GetImages& get = *request.mutable_get_images();
+    for (const std::string& sha256 : known) {
+        get.add_known_sha256(sha256);
+    }
+    GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
+    if (reply.message.images().bytes() == 0) {
+        return std::string{};
+    }
+    return take_blob(reply, 0, reply.message.images().bytes());
+}
+
+Result<engine::FreezeReport> WorkersSource::freeze(engine::FreezeToken token,
+                                                   std::chrono::microseconds deadline) {
+    engine::FreezeReport report;
+    report.token = token;
+    for (const auto& worker : workers_.all()) {
+        control::ToWorker request;
+        *request.mutable_freeze()->mutable_token() = to_proto(token);
+        request.mutable_freeze()->set_deadline_us(static_cast<std::uint64_t>(deadline.count()));
+        const auto patience =
+            std::chrono::duration_cast<std::chrono::milliseconds>(deadline) + kQuickCall;
+        auto reply = worker->call(std::move(request), patience);
+        if (!reply) {
+            (void)thaw();  // all parts or none
+            return reply.error();
+        }
+        const control::FreezeReply& frozen = reply->message.freeze();
+        report.drain = std::max(report.drain, std::chrono::microseconds{frozen.drain_us()});
+        report.parked_command_count += frozen.parked_command_count();
+    }
+    return report;
+}
+
+Result<std::optional<engine::FreezeToken>> WorkersSource::frozen_token() {
+    std::optional<engine::FreezeToken> common;
+    for (const auto& worker : workers_.all()) {
+        GANTRY_ASSIGN(const control::StatusReply status, worker->status());
+        if (!status.has_frozen()) {
+            return std::optional<engine::FreezeToken>{};
+        }
+        const engine::FreezeToken token{
+            {status.frozen().migration_low(), status.frozen().migration_high()},
+            status.frozen().count()};
+        if (common && *common != token) {
+            return std::optional<engine::FreezeToken>{};
+        }
+        common = token;
+    }
+    return common;
+}
+
+Result<engine::FinalPart> WorkersSource::final_part(engine::PartId part) {
+    GANTRY_ASSIGN(auto worker, workers_.need(part));
+    control::ToWorker request;
+    request.mutable_final_part();
+    GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
+    const control::FinalPartReply& got = reply.message.final_part();
+    engine::FinalPart out;
+    out.part = part;
+    out.digest.block_count = got.digest().block_count();
+    out.digest.sum = {got.digest().sum_low(), got.digest().sum_high()};
+    GANTRY_ASSIGN(out.graph, take_blob(reply, 0, got.graph_bytes()));
+    return out;
+}
+
+Result<void> WorkersSource::thaw() {
+    Result<void> outcome;
+    for (const auto& worker : workers_.all()) {  // every one is tried, whatever the others say
+        control::ToWorker request;
+        request.mutable_thaw();
+        if (auto reply = worker->call(std::move(request), kQuickCall); !reply) {
+            outcome = reply.error();
+        }
+    }
+    return outcome;
+}
+
+Result<void> WorkersSource::fence() {
+    Result<void> outcome;
+    for (const auto& worker : workers_.all()) {
+        control::ToWorker request;
+        request.mutable_fence();
+        if (auto reply = worker->call(std::move(request), kQuickCall); !reply) {
+            outcome = reply.error();
+        }
+    }
+    return outcome;
+}
+
+void WorkersSource::end_precopy() {
+    for (const auto& worker : workers_.all()) {
+        control::ToWorker end;
+        end.mutable_end_precopy();
+        (void)worker->call(std::move(end), kQuickCall);
+        control::ToWorker announce;
+        announce.mutable_announce()->set_migrating(false);
+        (void)worker->call(std::move(announce), kQuickCall);
+    }
+    workers_.drop_staging();
+}
+
+Result<void> WorkersSource::release() {
+    for (const auto& worker : workers_.all()) {
+        control::ToWorker request;
+        request.mutable_release();
+        (void)worker->call(std::move(request), kLongCall);
+        worker->end();
+        workers_.remove(worker->part());
+    }
+    return {};
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,105 @@
+// WorkersSource and WorkersSink: a session's workers as the engine's StateSource and StateSink.
+//
+// Each call becomes requests of worker.proto to the part's worker; guarantees and threads as in
+// migration/engine/state.h. What a worker answers is checked for lengths and counts only: a worker can
+// lie about its own guest's state, and harms nobody else by it.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "host-daemon/supervisor/worker_set.h"
+#include "migration/engine/state.h"
+
+namespace gantry::supervisor {
+
+/// Facts about the session that no worker knows.
+struct SessionFacts {
+    std::string session_id;
+    std::uint64_t quota_bytes = 0;
+    engine::ComputeCapability cc_min;  ///< From the VM's metadata; 0.0: whatever the code allows.
+};
+
+class WorkersSource final : public engine::StateSource {
+public:
+    WorkersSource(WorkerSet& workers, SessionFacts facts)
+        : workers_(workers), facts_(std::move(facts)) {}
+
+    Result<engine::SessionNeeds> describe() override;
+    Result<void> begin_precopy(engine::Seed seed) override;
+    Result<engine::ScanResult> scan(engine::PartId part) override;
+    Result<std::unique_ptr<engine::StagedBlocks>> read_blocks(
+        engine::PartId part, std::span<const engine::BlockAddress> blocks) override;
+    Result<void> mark_unsent(engine::PartId part,
+                             std::span<const engine::BlockAddress> blocks) override;
+    Result<std::string> graph(engine::PartId part) override;
+    Result<engine::FreezeReport> freeze(engine::FreezeToken token,
+                                        std::chrono::microseconds deadline) override;
+    Result<std::optional<engine::FreezeToken>> frozen_token() override;
+    Result<engine::FinalPart> final_part(engine::PartId part) override;
+    Result<void> thaw() override;
+    Result<void> fence() override;
+    void end_precopy() override;
+    Result<void> release() override;
+
+    [[nodiscard]] std::vector<engine::PartId> parts() const;
+    /// A serialised control.ImageList with the part's images but for those in `known` (32 bytes each).
+    Result<std::string> images(engine::PartId part, const std::vector<std::string>& known);
+
+private:
+    Result<void> for_all(const std::function<control::ToWorker()>& request,
+                         std::chrono::milliseconds deadline);
+    WorkerSet& workers_;
+    SessionFacts facts_;
+};
+
+class WorkersSink final : public engine::StateSink {
+public:
+    /// Makes the worker of a part that arrives; what it starts is in `workers` afterwards.
+    using Launch = std::function<Result<std::shared_ptr<Worker>>(engine::PartId)>;
+    using Activate = std::function<Result<void>(const std::shared_ptr<Worker>&, Epoch)>;
+    struct Hooks {
+        std::function<Result<engine::TargetCapabilities>()> capabilities;
+        std::function<Result<void>(const engine::SessionNeeds&)> reserve;
+        Launch launch;
+        Activate activate;
+        std::function<void()> discard;
+    };
+
+    WorkersSink(WorkerSet& workers, Hooks hooks) : workers_(workers), hooks_(std::move(hooks)) {}
+
+    Result<engine::TargetCapabilities> capabilities() override { return hooks_.capabilities(); }
+    Result<void> reserve(const engine::SessionNeeds& needs) override;
+    Result<void> prepare(engine::PartId part, engine::Seed seed, std::string_view graph) override;
+    Result<void> apply_blocks(engine::PartId part,
+                              std::span<const engine::IncomingBlock> blocks) override;
+    Result<void> apply_final(const engine::FinalPart& final_part) override;
+    Result<engine::BlockSetDigest> digest(engine::PartId part) override;
+    Result<void> mark_complete(engine::FreezeToken token) override;
+    Result<std::optional<engine::FreezeToken>> complete_token() override;
+    Result<void> activate(Epoch epoch) override;
+    Result<void> discard() override;
+
+    /// Images that arrived for the part; handed to the worker with its next graph.
+    void add_images(engine::PartId part, std::string image_list);
+    /// One batch as it came from the peer: runs in order, the content packed or LZ4 over it.
+    struct BatchRun {
+        engine::BlockAddress first;
+        std::uint32_t count = 0;
+        bool zero = false;
+    };
+    Result<void> apply_batch(engine::PartId part, std::span<const BatchRun> runs,
+                             std::string_view content, bool lz4, std::size_t content_bytes);
+
+private:
+    Result<std::shared_ptr<Worker>> worker_for(engine::PartId part);
+    std::string take_images(engine::PartId part);
+
+    WorkerSet& workers_;
+    Hooks hooks_;
+    std::mutex mutex_;  // launching and images_
+    std::map<engine::PartId, std::string> images_;
+    engine::Seed seed_;
+};
+
+}  // namespace gantry::supervisor
