@@ -1,0 +1,59 @@
+// Empty launches, as a launch-bound application makes them. Prints, per line:
+//   loop_us   microseconds a launch over 100,000 launches and the final synchronise
+//   issue_us  microseconds the application's thread spends in a launch while there is room (batches
+//             of 256 after a synchronise; median)
+//   null_us   microseconds of a synchronous call that does next to nothing (memory information)
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "tests/programs/program.h"
+
+__global__ void nothing() {}
+
+static double now_us() {
+    using namespace std::chrono;
+    return duration<double, std::micro>(steady_clock::now().time_since_epoch()).count();
+}
+
+static double median(std::vector<double>& values) {
+    std::nth_element(values.begin(), values.begin() + (long)values.size() / 2, values.end());
+    return values[values.size() / 2];
+}
+
+int main(int argc, char** argv) {
+    const int launches = argc > 1 ? atoi(argv[1]) : 100000;
+    nothing<<<1, 1>>>();
+    CHECK(cudaDeviceSynchronize());
+
+    double start = now_us();
+    for (int i = 0; i < launches; ++i) {
+        nothing<<<1, 1>>>();
+    }
+    CHECK(cudaDeviceSynchronize());
+    printf("loop_us %.4f\n", (now_us() - start) / launches);
+
+    std::vector<double> issue;
+    for (int batch = 0; batch < 200; ++batch) {
+        start = now_us();
+        for (int i = 0; i < 256; ++i) {
+            nothing<<<1, 1>>>();
+        }
+        issue.push_back((now_us() - start) / 256);
+        CHECK(cudaDeviceSynchronize());
+    }
+    printf("issue_us %.4f\n", median(issue));
+
+    std::vector<double> null_calls;
+    for (int batch = 0; batch < 200; ++batch) {
+        size_t free_bytes = 0, total_bytes = 0;
+        start = now_us();
+        for (int i = 0; i < 100; ++i) {
+            CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+        }
+        null_calls.push_back((now_us() - start) / 100);
+    }
+    printf("null_us %.4f\n", median(null_calls));
+    CHECK(cudaGetLastError());
+    return 0;
+}
