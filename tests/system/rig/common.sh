@@ -7,8 +7,8 @@ root=$(cd "$system/../.." && pwd)
 build=${GANTRY_BUILD:-$root/build/release}
 bin=$build/bin
 RIG_DIR=${RIG_DIR:-$root/build/rig}
-RIG_PATH=$bin
-export RIG_DIR RIG_PATH
+GANTRY_BUILD=$build
+export RIG_DIR GANTRY_BUILD
 checks=0 failures=0
 
 x() { "$system/two_hosts" x "$@"; }
