@@ -118,6 +118,10 @@ void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
     if (frozen_) {
         newest_token_ = *frozen_;
     }
+    if (record_.granted && lost_) {
+        enter(SourceState::kReleased, std::nullopt);  // given away, and nothing left here to free
+        return;
+    }
     if (record_.granted) {
         emit(ActionKind::kFence);
         enter(SourceState::kGranted, settings_.operator_deadline);

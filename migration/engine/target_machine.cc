@@ -36,7 +36,9 @@ void TargetMachine::Impl::on_event(const TargetEvent& event) {
             }
             break;
         case Kind::kReserveFailed:
-            if (state_ == TargetState::kReserving) {
+            if (state_ == TargetState::kReserving && (guest_starting_ || arrival_)) {
+                discard(Outcome::kRetry, event.error);
+            } else if (state_ == TargetState::kReserving) {
                 give_up(event.error);
             }
             break;
@@ -120,6 +122,9 @@ void TargetMachine::Impl::on_restarted(const TargetEvent& event) {
     admitted_ = true;
     verified_ = held_ = event.complete;
     asked_grant_ = event.complete.has_value();  // nobody remembers: assume the worst
+    if (verified_) {
+        meter_.advance(Phase::kCommit, 0.0);
+    }
     if (event.record.epoch.value != 0 && !event.record.granted) {
         own(event.record.epoch);
         emit(ActionKind::kQueryDomain);
@@ -242,6 +247,8 @@ void TargetMachine::Impl::on_timers() {
     if (!final_state() && timers_.take_due(Timer::kHook, now_)) {
         if (needs_ && state_ != TargetState::kReserving) {
             admit();
+        } else if (guest_starting_ || arrival_) {
+            timers_.set(Timer::kHook, now_ + settings_.hook_wait_max);  // no hook: nothing to tell
         } else {
             give_up({Code::kUnavailable, "network.unreachable",
                      "The source's gantryd did not answer in time: check that it runs and that the "
@@ -311,6 +318,12 @@ void TargetMachine::Impl::on_state_deadline() {
     switch (state_) {
         case TargetState::kAsking:
         case TargetState::kReserving:
+            if (guest_starting_ || arrival_) {
+                alert(AlertKind::kAwaitingPeer, "migration.peer_silent",
+                      "The guest is here, and the source's gantryd is silent: its GPU calls wait.");
+                timers_.set(Timer::kState, now_ + settings_.operator_deadline);
+                break;
+            }
             give_up({Code::kDeadlineExceeded, "network.unreachable",
                      "The source's gantryd did not answer in time."});
             break;

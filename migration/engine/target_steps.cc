@@ -1,4 +1,6 @@
 // What the target does with the source's messages, from the offer to service.
+#include <algorithm>
+
 #include "migration/engine/source_machine.h"  // grant_refusal
 #include "migration/engine/target_impl.h"
 
@@ -14,8 +16,10 @@ void TargetMachine::Impl::on_message(const Message& message) {
         on_offer(*offer);
     } else if (const auto* refused = std::get_if<MsgRefused>(&body)) {
         if (!granted() && !asked_grant_) {
-            over(refused->findings.empty() ? "migration.refused" : refused->findings[0].reason,
-                 refusal_text(refused->findings));
+            const std::string reason =
+                refused->findings.empty() ? "migration.refused" : refused->findings[0].reason;
+            discard(Outcome::kRefused,
+                    {Code::kFailedPrecondition, reason, refusal_text(refused->findings)});
         }
     } else if (const auto* end = std::get_if<MsgRoundEnd>(&body)) {
         on_round_end(*end);
@@ -257,11 +261,14 @@ void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
 
 /// The source has ended this migration for good, and will not grant it any more.
 void TargetMachine::Impl::over(std::string reason, std::string text) {
-    const bool again = reason == kUnknownMigration || reason == grant_refusal::kRolledBack ||
-                       reason == grant_refusal::kNotFrozen || reason == "migration.rolled_back" ||
-                       reason == "migration.peer_silent" || reason == "migration.link";
+    // With the guest here a new attempt is worth it, unless the source gave a reason that will stay.
+    const auto stays = {grant_refusal::kGuestNotGone, grant_refusal::kOtherMigration,
+                        grant_refusal::kEpoch, std::string_view("migration.superseded"),
+                        std::string_view("migration.aborted_by_operator"),
+                        std::string_view("migration.verify_failed")};
+    const bool again = arrival_ && std::find(stays.begin(), stays.end(), reason) == stays.end();
     const Error why{Code::kAborted, std::move(reason), std::move(text)};
-    discard(arrival_ && again ? Outcome::kRetry : Outcome::kRolledBack, why);
+    discard(again ? Outcome::kRetry : Outcome::kRolledBack, why);
 }
 
 void TargetMachine::Impl::withdraw() {

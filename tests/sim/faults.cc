@@ -1,0 +1,183 @@
+// What goes wrong: the link, gantryd, workers, power. Everything ends at heal_at.
+#include "tests/sim/world.h"
+
+namespace gantry::sim {
+
+void World::plan_faults() {
+    heal_at = Duration{60'000'000};
+    end_at = heal_at + Duration{240'000'000};
+    const double kLoss[] = {0.0, 0.02, 0.1, 0.3};
+    const double kDuplication[] = {0.0, 0.05, 0.3};
+    const double kSlow[] = {0.0, 0.02, 0.2};
+    const double kCrash[] = {0.0, 0.0, 0.001, 0.01};
+    loss = kLoss[random.between(0, 3)];
+    duplication = kDuplication[random.between(0, 2)];
+    slow = kSlow[random.between(0, 2)];
+    crash_per_step = kCrash[random.between(0, 3)];
+    for (std::int64_t i = random.between(-2, 3); i > 0; --i) {
+        const Duration begin = delay(0, 45'000'000);
+        const Duration length = random.chance(0.5) ? delay(1'000, 500'000)
+                                                   : delay(500'000, 15'000'000);
+        at(begin, [this, length] {
+            trace("link parts");
+            partitioned = true;
+            after(length, [this] { partitioned = false; });
+        });
+    }
+    for (std::int64_t i = random.between(-2, 3); i > 0; --i) {
+        const int host = static_cast<int>(random.between(0, 1));
+        at(delay(0, 45'000'000), [this, host] { crash_daemon(host); });
+    }
+    if (random.chance(0.08)) {
+        const int host = static_cast<int>(random.between(0, 1));
+        at(delay(0, 45'000'000), [this, host] { crash_worker(host); });
+    }
+    if (random.chance(0.03)) {
+        at(delay(0, 45'000'000), [this] { power_off(0); });
+    }
+    at(heal_at, [this] {
+        trace("faults end");
+        partitioned = false;
+        loss = duplication = slow = crash_per_step = 0.0;
+    });
+}
+
+void World::crash_daemon(int index) {
+    Host& host = hosts[index];
+    if (!host.daemon_up || !host.powered) {
+        return;
+    }
+    trace("host %d: gantryd dies", index);
+    ++verdict.crash_count;
+    host.daemon_up = false;
+    ++host.life;
+    host.source.reset();
+    host.target.reset();
+    host.source_timer.reset();
+    host.target_timer.reset();
+    host.progress_of[0].reset();
+    if (!host.worker || !host.worker->complete) {
+        host.progress_of[1].reset();
+    }
+    host.guest_starting = false;
+    host.arrival.reset();
+    if (job.active && job.hook_waiting && job.to == index) {
+        hook_ended(index, false);
+    }
+    after(delay(50'000, 5'000'000), [this, index] { restart_daemon(index); });
+}
+
+void World::restart_daemon(int index) {
+    Host& host = hosts[index];
+    if (!host.powered) {
+        return;
+    }
+    trace("host %d: gantryd is back", index);
+    host.daemon_up = true;
+    Worker* worker = host.worker.get();
+    const bool owned_before = host.disk && !host.disk->granted;
+    if (worker != nullptr && !worker->serves_role) {
+        ++host.target_attempt;
+        host.receiver = {};
+        host.awaited_round.reset();
+        host.target = std::make_unique<engine::TargetMachine>("vm", settings);
+        engine::TargetEvent event;
+        event.kind = engine::TargetEventKind::kRestarted;
+        event.migration = *worker->receiving;
+        event.complete = worker->complete;
+        target_step(index, event);
+        return;
+    }
+    if (worker != nullptr || host.disk) {
+        engine::SourceEvent event;
+        event.kind = engine::SourceEventKind::kRestarted;
+        event.record = host.disk.value_or(engine::DurableRecord{});
+        if (worker != nullptr && worker->epoch.value > event.record.epoch.value) {
+            event.record = {worker->epoch, false, {}, {}};
+        }
+        event.workers_alive = worker != nullptr;
+        event.frozen = worker != nullptr ? worker->frozen : std::nullopt;
+        const bool granted = event.record.granted;
+        start_source(index, event.record.epoch);
+        source_step(index, event);
+        if (worker != nullptr && worker->receiving && !granted) {
+            confirm_again(index);
+        }
+    }
+    const bool guest_is_here = guests[index].domain != Domain::kAbsent;
+    const bool stateless = worker == nullptr && !owned_before;
+    if (guest_is_here && stateless && host.daemon_up) {
+        // A guest with our metadata, and no session of it: it came while we were away.
+        host.source.reset();
+        start_target(index);
+        engine::TargetEvent event;
+        event.kind = engine::TargetEventKind::kGuestStarting;
+        target_step(index, event);
+    }
+}
+
+/// The session is owned here; whether the source of that move was ever told is unknown.
+void World::confirm_again(int index) {
+    Host& host = hosts[index];
+    if (!host.daemon_up) {
+        return;
+    }
+    ++host.target_attempt;
+    host.target = std::make_unique<engine::TargetMachine>("vm", settings);
+    engine::TargetEvent event;
+    event.kind = engine::TargetEventKind::kRestarted;
+    event.migration = *host.worker->receiving;
+    event.complete = host.worker->complete;
+    event.record = {host.worker->epoch, false, {}, {}};
+    target_step(index, event);
+}
+
+void World::crash_worker(int index) {
+    Host& host = hosts[index];
+    if (!host.worker) {
+        return;
+    }
+    trace("host %d: worker dies", index);
+    // Its process gets CUDA errors: that is the promise, and state may be gone with it.
+    worker_lost = true;
+    host.worker.reset();
+    if (host.source && host.source->state() != engine::SourceState::kReleased) {
+        engine::SourceEvent event;
+        event.kind = engine::SourceEventKind::kWorkerLost;
+        source_step(index, event);
+    }
+    if (host.target) {
+        engine::TargetEvent event;
+        event.kind = engine::TargetEventKind::kWorkerLost;
+        target_step(index, event);
+    }
+}
+
+void World::power_off(int index) {
+    Host& host = hosts[index];
+    trace("host %d: power is off", index);
+    if (guests[index].domain != Domain::kAbsent || !hosts[1 - index].worker) {
+        worker_lost = true;
+    }
+    host.powered = false;
+    host.daemon_up = false;
+    ++host.life;
+    host.source.reset();
+    host.target.reset();
+    host.worker.reset();
+    guests[index] = {};
+    if (!hosts[1 - index].worker || !hosts[1 - index].worker->serves_role) {
+        worker_lost = true;
+    }
+    if (job.active) {
+        const int other = 1 - index;
+        job.active = false;
+        if (guests[other].domain == Domain::kPausedIncoming) {
+            guests[other].domain = Domain::kAbsent;
+            guest_event_target(other, engine::TargetEventKind::kGuestStopped);
+        }
+    }
+    migrations_left = 0;
+}
+
+}  // namespace gantry::sim

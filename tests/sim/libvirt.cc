@@ -1,0 +1,280 @@
+// libvirt and QEMU as far as two gantryds see them: what was observed of plain `virsh migrate --live`
+// on libvirt 9.0 and QEMU 7.2, failures included. Events come late or not at all.
+#include "tests/sim/world.h"
+
+namespace gantry::sim {
+
+using engine::SourceEventKind;
+using engine::TargetEventKind;
+
+void World::plan_migrations() {
+    migrations_left = static_cast<int>(random.between(1, 3));
+    after(delay(100'000, 2'000'000), [this] { virsh_migrate(); });
+}
+
+void World::guest_event_source(int index, SourceEventKind kind) {
+    if (now < heal_at && random.chance(0.04)) {
+        return;
+    }
+    after(delay(300, 16'000), [this, index, kind] {
+        engine::SourceEvent event;
+        event.kind = kind;
+        source_step(index, event);
+    });
+}
+
+void World::guest_event_target(int index, TargetEventKind kind) {
+    if (now < heal_at && random.chance(0.04)) {
+        return;
+    }
+    after(delay(300, 16'000), [this, index, kind] {
+        Host& host = hosts[index];
+        if (!host.daemon_up) {
+            return;
+        }
+        if (kind == TargetEventKind::kGuestStarting) {
+            host.guest_starting = true;
+        } else if (kind == TargetEventKind::kGuestStopped) {
+            host.guest_starting = false;
+            host.arrival.reset();
+        } else {
+            host.arrival = kind;
+        }
+        engine::TargetEvent event;
+        event.kind = kind;
+        target_step(index, event);
+    });
+}
+
+engine::DomainReport World::domain_report(int index) const {
+    if (now < heal_at && (now.count() / 1000) % 29 == 0) {
+        return {engine::DomainState::kUnknown, engine::JobState::kUnknown};
+    }
+    engine::DomainReport report;
+    report.job = engine::JobState::kNone;
+    switch (guests[index].domain) {
+        case Domain::kAbsent: report.domain = engine::DomainState::kAbsent; break;
+        case Domain::kPaused: report.domain = engine::DomainState::kPaused; break;
+        case Domain::kRunning: report.domain = engine::DomainState::kRunning; break;
+        case Domain::kPausedIncoming:
+            report.domain = engine::DomainState::kPaused;
+            report.job = engine::JobState::kIncoming;
+            break;
+    }
+    if (job.active && index == job.from) {
+        report.job = engine::JobState::kOutgoing;
+    } else if (job.active && index == job.to && job.postcopy_open) {
+        report.job = engine::JobState::kIncoming;
+    }
+    return report;
+}
+
+void World::virsh_migrate() {
+    if (migrations_left == 0) {
+        return;
+    }
+    int from = -1;
+    for (int i = 0; i < 2; ++i) {
+        if (guests[i].domain == Domain::kRunning && guests[1 - i].domain == Domain::kAbsent) {
+            from = i;
+        }
+    }
+    if (from < 0 || job.active || now > Duration{40'000'000}) {
+        --migrations_left;
+        after(delay(500'000, 3'000'000), [this] { virsh_migrate(); });
+        return;
+    }
+    const std::uint64_t number = job.number + 1;
+    job = {};
+    job.number = number;
+    job.active = true;
+    job.hook_waiting = true;
+    job.from = from;
+    job.to = 1 - from;
+    job.script = random.chance(0.4) ? Script::kPlain
+                                    : static_cast<Script>(random.between(
+                                          0, static_cast<int>(Script::kTargetQemuDies)));
+    trace("virsh migrate %d -> %d, script %d", from, job.to, static_cast<int>(job.script));
+    if (job.script == Script::kOperatorPaused) {
+        guests[from].domain = Domain::kPaused;
+    }
+    Host& target = hosts[job.to];
+    if (target.source && target.source->state() == engine::SourceState::kReleased) {
+        target.source.reset();
+    }
+    const bool busy = target.source != nullptr || target.worker != nullptr ||
+                      (target.target && target.target->state() != engine::TargetState::kDone &&
+                       target.target->state() != engine::TargetState::kDiscarded);
+    if (!target.daemon_up || busy) {
+        hook_ended(job.to, false);
+        return;
+    }
+    target.guest_starting = false;
+    target.arrival.reset();
+    start_target(job.to);
+}
+
+void World::job_over() {
+    if (!job.active) {
+        return;
+    }
+    trace("virsh ends");
+    job.active = false;
+    job.hook_waiting = false;
+    --migrations_left;
+    if (guests[job.from].domain == Domain::kPaused && job.script == Script::kOperatorPaused) {
+        after(delay(500'000, 3'000'000), [this, from = job.from] {  // the operator resumes it
+            if (guests[from].domain == Domain::kPaused) {
+                guests[from].domain = Domain::kRunning;
+                guest_event_source(from, SourceEventKind::kGuestResumed);
+            }
+        });
+    }
+    after(delay(2'000'000, 8'000'000), [this] { virsh_migrate(); });
+}
+
+void World::hook_ended(int index, bool admitted) {
+    if (!job.active || !job.hook_waiting || job.to != index) {
+        return;
+    }
+    job.hook_waiting = false;
+    if (!admitted) {
+        job_over();
+        return;
+    }
+    after(delay(100'000, 400'000), [this, number = job.number] { libvirt_phase(number, 1); });
+}
+
+/// The migration fails before the point of no return: the guest goes on at the source.
+void World::roll_back_job() {
+    const bool was_paused = guests[job.from].domain == Domain::kPaused;
+    guest_event_source(job.from, SourceEventKind::kJobFailed);
+    if (was_paused && job.script != Script::kOperatorPaused) {
+        guests[job.from].domain = Domain::kRunning;
+        guest_event_source(job.from, SourceEventKind::kGuestResumed);
+    }
+    const int to = job.to;
+    after(delay(0, 1'500'000), [this, to, number = job.number] {
+        if (job.number == number && guests[to].domain == Domain::kPausedIncoming) {
+            guests[to].domain = Domain::kAbsent;
+            guest_event_target(to, TargetEventKind::kGuestStopped);
+        }
+    });
+    job_over();
+}
+
+void World::abort_job(int index) {
+    if (job.active && job.from == index && !job.past_no_return) {
+        trace("job aborted");
+        roll_back_job();
+    }
+}
+
+void World::libvirt_phase(std::uint64_t number, int phase) {
+    if (!job.active || job.number != number) {
+        return;
+    }
+    Guest& source = guests[job.from];
+    Guest& target = guests[job.to];
+    const auto next = [&](int to_phase, std::int64_t low, std::int64_t high) {
+        after(delay(low, high), [this, number, to_phase] { libvirt_phase(number, to_phase); });
+    };
+    const auto pause = [&] {
+        if (source.domain == Domain::kRunning) {
+            source.domain = Domain::kPaused;
+            guest_event_source(job.from, SourceEventKind::kGuestSuspended);
+        }
+    };
+    trace("libvirt phase %d", phase);
+    switch (phase) {
+        case 1:  // an incoming QEMU is up
+            target.domain = Domain::kPausedIncoming;
+            guest_event_target(job.to, TargetEventKind::kGuestStarting);
+            next(2, 100'000, 3'000'000);
+            break;
+        case 2:  // RAM was copied while the guest ran
+            switch (job.script) {
+                case Script::kAbortInPrecopy: roll_back_job(); break;
+                case Script::kTargetQemuDies:
+                    target.domain = Domain::kAbsent;
+                    guest_event_target(job.to, TargetEventKind::kGuestStopped);
+                    roll_back_job();
+                    break;
+                case Script::kSuspendEarlyThenAbort:
+                    pause();
+                    next(20, 500'000, 6'000'000);
+                    break;
+                case Script::kSuspendEarlyThenResumeThenGo:
+                    pause();
+                    next(21, 500'000, 3'000'000);
+                    break;
+                default: next(3, 0, 1'000); break;
+            }
+            break;
+        case 20: roll_back_job(); break;
+        case 21:
+            source.domain = Domain::kRunning;
+            guest_event_source(job.from, SourceEventKind::kGuestResumed);
+            next(3, 10'000, 2'000'000);
+            break;
+        case 3:  // the pause
+            pause();
+            if (random.chance(0.5)) {
+                guest_event_source(job.from, SourceEventKind::kGuestPreSwitchover);
+            }
+            if (job.script == Script::kAbortAfterPause) {
+                next(20, 10'000, 500'000);
+            } else {
+                next(job.script == Script::kPostcopy ? 30 : 4, 50'000, 150'000);
+            }
+            break;
+        case 30:  // postcopy: runs at the target, memory incomplete
+            job.past_no_return = true;
+            job.postcopy_open = true;
+            target.issued = source.issued;
+            target.domain = Domain::kRunning;
+            guest_event_target(job.to, TargetEventKind::kGuestResumedPostcopy);
+            next(31, 500'000, 3'000'000);
+            break;
+        case 31:
+            job.postcopy_open = false;
+            guest_event_target(job.to, TargetEventKind::kGuestResumedMigrated);
+            next(6, 100'000, 400'000);
+            break;
+        case 4:  // QEMU says "completed", which is not the commit
+            if (job.script == Script::kRollbackAfterCompleted) {
+                roll_back_job();
+                break;
+            }
+            job.past_no_return = true;
+            target.issued = source.issued;
+            if (job.script == Script::kOperatorPaused) {
+                target.domain = Domain::kPaused;
+                guest_event_target(job.to, TargetEventKind::kGuestArrivedPaused);
+                after(delay(1'000'000, 10'000'000), [this, to = job.to] {
+                    if (guests[to].domain == Domain::kPaused) {
+                        guests[to].domain = Domain::kRunning;
+                        guest_event_target(to, TargetEventKind::kGuestResumedMigrated);
+                    }
+                });
+            } else {
+                target.domain = Domain::kRunning;
+                guest_event_target(job.to, TargetEventKind::kGuestResumedMigrated);
+            }
+            next(job.script == Script::kSplitBrain ? 5 : 6, 100'000, 400'000);
+            break;
+        case 5:  // the reply of Finish was lost: libvirt resumes the source as well
+            source.domain = Domain::kRunning;
+            guest_event_source(job.from, SourceEventKind::kGuestResumed);
+            job_over();
+            break;
+        case 6:
+            source.domain = Domain::kAbsent;
+            guest_event_source(job.from, SourceEventKind::kGuestGone);
+            job_over();
+            break;
+        default: break;
+    }
+}
+
+}  // namespace gantry::sim

@@ -1,0 +1,118 @@
+// The link between the two gantryds: loses, repeats, delays, reorders, partitions.
+#include <variant>
+
+#include "tests/sim/world.h"
+
+namespace gantry::sim {
+namespace {
+
+bool goes_to_target(const engine::MessageBody& body) {
+    using namespace engine;
+    return std::holds_alternative<MsgOffer>(body) || std::holds_alternative<MsgRefused>(body) ||
+           std::holds_alternative<MsgRoundEnd>(body) ||
+           std::holds_alternative<MsgConverged>(body) ||
+           std::holds_alternative<MsgComplete>(body) || std::holds_alternative<MsgThawed>(body) ||
+           std::holds_alternative<MsgGrant>(body) ||
+           std::holds_alternative<MsgGrantRefused>(body) ||
+           std::holds_alternative<MsgReleased>(body);
+}
+
+bool goes_both_ways(const engine::MessageBody& body) {
+    return std::holds_alternative<engine::MsgAbort>(body) ||
+           std::holds_alternative<engine::MsgAlive>(body);
+}
+
+}  // namespace
+
+void World::transmit(int to, std::function<void()> deliver_it) {
+    if (partitioned || random.chance(loss)) {
+        return;
+    }
+    const int copies = random.chance(duplication) ? 2 : 1;
+    for (int i = 0; i < copies; ++i) {
+        const Duration flight = random.chance(slow) ? delay(1'000, 3'000'000) : delay(200, 2'000);
+        after(flight, [this, to, deliver_it] {
+            if (hosts[to].daemon_up) {
+                deliver_it();
+            }
+        });
+    }
+}
+
+void World::send(int from, const Message& message) {
+    const int to = 1 - from;
+    trace("host %d sends %s", from, message_name(message));
+    transmit(to, [this, to, message] { deliver(to, message); });
+}
+
+void World::send_bulk(int from, const Bulk& bulk) {
+    const int to = 1 - from;
+    transmit(to, [this, to, bulk] { deliver_bulk(to, bulk); });
+}
+
+/// What the README asks of a driver: route by direction; a migration that no machine knows is
+/// answered with an abort, except where that could go on for ever.
+void World::deliver(int to, const Message& message) {
+    Host& host = hosts[to];
+    const bool is_ours = host.target && host.target->migration() == message.migration &&
+                         host.target->state() != engine::TargetState::kDiscarded;
+    if (goes_to_target(message.body) || (goes_both_ways(message.body) && is_ours)) {
+        if (is_ours) {
+            engine::TargetEvent event;
+            event.kind = engine::TargetEventKind::kMessage;
+            event.message = message;
+            target_step(to, event);
+        } else if (!std::holds_alternative<engine::MsgGrant>(message.body) &&
+                   !std::holds_alternative<engine::MsgGrantRefused>(message.body) &&
+                   !std::holds_alternative<engine::MsgRefused>(message.body) &&
+                   !std::holds_alternative<engine::MsgReleased>(message.body)) {
+            send(to, {message.migration,
+                      engine::MsgAbort{std::string(engine::kUnknownMigration), "unknown"}});
+        }
+        return;
+    }
+    if (!host.source) {
+        if (!goes_both_ways(message.body)) {
+            send(to, {message.migration,
+                      engine::MsgAbort{std::string(engine::kUnknownMigration), "unknown"}});
+        }
+        return;
+    }
+    if (const auto* ack = std::get_if<engine::MsgRoundAck>(&message.body)) {
+        if (host.worker && host.source->migration() == message.migration) {
+            for (std::uint64_t& round : host.worker->unacked_round) {
+                round = round <= ack->round ? 0 : round;
+            }
+        }
+    }
+    engine::SourceEvent event;
+    event.kind = engine::SourceEventKind::kMessage;
+    event.message = message;
+    event.seed = {random.next(), random.next()};
+    source_step(to, event);
+}
+
+void World::deliver_bulk(int to, const Bulk& bulk) {
+    Host& host = hosts[to];
+    if (!host.target || host.target->migration() != bulk.migration || !host.worker ||
+        host.worker->serves_role || host.worker->receiving != bulk.migration) {
+        return;
+    }
+    using State = engine::TargetState;
+    const State state = host.target->state();
+    if (state == State::kActivating || state == State::kServing || state == State::kDone ||
+        state == State::kDiscarded || state == State::kApplying) {
+        return;
+    }
+    if (host.receiver.begin(bulk.round, bulk.batch) != engine::RoundReceiver::Verdict::kApply) {
+        return;
+    }
+    for (const auto& [block, word] : bulk.blocks) {
+        host.worker->device[block] = word;
+    }
+    host.worker->complete.reset();  // apply_blocks voids mark_complete
+    host.receiver.applied(bulk.round, bulk.batch);
+    check_round(to);
+}
+
+}  // namespace gantry::sim

@@ -1,0 +1,249 @@
+// The simulated world: two hosts, a faulty link, libvirt, a guest and a device that is a vector of
+// words. Everything happens in virtual time from one seed; nothing else decides.
+//
+// The guest issues numbered commands; executing command n changes the device in a way that depends on
+// n and on the device, so a command that is lost, repeated or executed on stale memory shows at once.
+// Invariants are checked after every event; a violation ends the run with a sentence.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "migration/engine/source_machine.h"
+#include "migration/engine/target_machine.h"
+#include "migration/engine/transfer.h"
+
+namespace gantry::sim {
+
+using engine::Duration;
+using engine::Message;
+using engine::TimePoint;
+
+/// SplitMix64: the same numbers on every machine and compiler.
+class Random {
+public:
+    explicit Random(std::uint64_t seed) : state_(seed) {}
+    std::uint64_t next();
+    /// Uniform in [low, high].
+    std::int64_t between(std::int64_t low, std::int64_t high);
+    bool chance(double probability);
+
+private:
+    std::uint64_t state_;
+};
+
+enum class Mutation {
+    kNone = 0,
+    kGrantBeforeDurable,   ///< The grant is sent while its record is still being written.
+    kGrantWithoutFrozen,   ///< Grants whatever the workers' state.
+    kIgnoreResumed,        ///< RESUMED on the source is not seen.
+    kActivateBeforeGrant,  ///< The target serves as soon as its guest runs.
+    kDropAfterAsking,      ///< The target drops its state on an abort although it asked for the grant.
+};
+
+struct Options {
+    std::uint64_t seed = 0;
+    Mutation mutation = Mutation::kNone;
+    bool trace = false;
+};
+
+struct Verdict {
+    bool ok = true;
+    std::string violation;  ///< Empty when ok.
+    std::uint64_t event_count = 0;
+    std::uint64_t moved_count = 0;
+    std::uint64_t rolled_back_count = 0;
+    std::uint64_t crash_count = 0;
+    std::uint64_t split_brain_count = 0;
+    TimePoint ended{};
+};
+
+/// Runs one seed to its end.
+[[nodiscard]] Verdict run_seed(const Options& options);
+
+inline constexpr std::size_t kBlocks = 16;
+using Device = std::vector<std::uint64_t>;
+
+/// What one command does to the device. Depends on more than its own block.
+void execute_command(Device& device, std::uint64_t seq);
+
+/// The state that a host's worker processes hold together. Survives a crash of gantryd.
+struct Worker {
+    bool serves_role = false;   ///< Owns (or owned) the session here, as opposed to receiving it.
+    bool fenced = false;
+    Device device = Device(kBlocks, 0);
+    std::uint64_t next_seq = 0;
+    std::optional<engine::FreezeToken> frozen;
+    std::optional<engine::FreezeToken> complete;
+    std::optional<engine::MigrationId> receiving;
+    Epoch epoch;
+    std::vector<std::optional<std::uint64_t>> last_sent =
+        std::vector<std::optional<std::uint64_t>>(kBlocks);
+    std::vector<std::uint64_t> unacked_round = std::vector<std::uint64_t>(kBlocks, 0);
+
+    [[nodiscard]] bool executes() const { return serves_role && !fenced && !frozen; }
+};
+
+enum class Domain { kAbsent, kPausedIncoming, kPaused, kRunning };
+
+/// The guest's memory on one host, as far as it matters: how many commands it has issued.
+struct Guest {
+    Domain domain = Domain::kAbsent;
+    std::uint64_t issued = 0;
+};
+
+struct Bulk {
+    engine::MigrationId migration;
+    std::uint64_t round = 0;
+    std::uint64_t batch = 0;
+    std::vector<std::pair<std::size_t, std::uint64_t>> blocks;
+};
+
+struct World;
+
+/// One host: gantryd (two machines and what is in flight), its disk, its worker.
+struct Host {
+    int index = 0;
+    bool daemon_up = true;
+    bool powered = true;
+    std::uint64_t life = 0;  ///< Of gantryd; what was in flight in an older life is dropped.
+    std::optional<engine::DurableRecord> disk;
+    std::unique_ptr<Worker> worker;
+    std::unique_ptr<engine::SourceMachine> source;
+    std::unique_ptr<engine::TargetMachine> target;
+    std::uint64_t source_op = 0;  ///< Newest round; an older one stops.
+    std::uint64_t target_attempt = 0;
+    engine::RoundReceiver receiver;
+    std::optional<std::uint64_t> awaited_round;
+    std::optional<TimePoint> source_timer;
+    std::optional<TimePoint> target_timer;
+    std::optional<engine::MigrationId> progress_of[2];
+    double percent[2] = {0.0, 0.0};
+    // What libvirt has told since the VM started to come here: replayed into a new attempt.
+    bool guest_starting = false;
+    std::optional<engine::TargetEventKind> arrival;
+};
+
+struct World {
+    explicit World(const Options& options);
+
+    // world.cc
+    void run();
+    void at(TimePoint when, std::function<void()> what);
+    void after(Duration delay, std::function<void()> what) { at(now + delay, std::move(what)); }
+    void violate(const std::string& what);
+    void check();
+    void check_end();
+    bool quiet() const;
+    void execute(int host);
+    Duration delay(std::int64_t low_us, std::int64_t high_us);
+    void trace(const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+    // link.cc
+    void send(int from, const Message& message);
+    void send_bulk(int from, const Bulk& bulk);
+    void transmit(int to, std::function<void()> deliver);
+    void deliver(int to, const Message& message);
+    void deliver_bulk(int to, const Bulk& bulk);
+
+    // source_driver.cc
+    void source_step(int host, const engine::SourceEvent& event);
+    void source_act(int host, const engine::Action& action);
+    void source_send_round(int host, std::uint64_t round, std::vector<std::size_t> blocks,
+                           std::size_t sent, std::uint64_t batch);
+    void start_source(int host, Epoch epoch);
+
+    // target_driver.cc
+    void target_step(int host, const engine::TargetEvent& event);
+    void target_act(int host, const engine::Action& action);
+    void start_target(int host);
+    void check_round(int host);
+    void target_finished(int host, engine::Outcome outcome);
+
+    // faults.cc
+    void plan_faults();
+    void crash_daemon(int host);
+    void restart_daemon(int host);
+    void crash_worker(int host);
+    void confirm_again(int host);
+    void power_off(int host);
+
+    // libvirt.cc
+    void plan_migrations();
+    void virsh_migrate();
+    void hook_ended(int host, bool admitted);
+    void abort_job(int host);
+    void roll_back_job();
+    void job_over();
+    void libvirt_phase(std::uint64_t job_number, int phase);
+    void guest_event_source(int host, engine::SourceEventKind kind);
+    void guest_event_target(int host, engine::TargetEventKind kind);
+    engine::DomainReport domain_report(int host) const;
+
+    Options options;
+    Random random;
+    Verdict verdict;
+    engine::Settings settings;
+    TimePoint now{};
+    TimePoint heal_at{};
+    TimePoint end_at{};
+    bool stopped = false;
+
+    struct Scheduled {
+        TimePoint when;
+        std::uint64_t order;
+        std::function<void()> what;
+        bool operator<(const Scheduled& other) const {
+            return when != other.when ? when > other.when : order > other.order;
+        }
+    };
+    std::priority_queue<Scheduled> queue;
+    std::uint64_t next_order = 0;
+
+    Host hosts[2];
+    Guest guests[2];
+    // Truth about the session.
+    Device reference = Device(kBlocks, 0);
+    std::uint64_t executed = 0;
+    bool worker_lost = false;      ///< Injected: the promise about state is off.
+    bool fenced_by_operator = false;
+
+    // Link.
+    bool partitioned = false;
+    double loss = 0.0;
+    double duplication = 0.0;
+    double slow = 0.0;
+    double crash_per_step = 0.0;
+
+    // libvirt's job.
+    enum class Script {
+        kPlain,
+        kAbortInPrecopy,
+        kAbortAfterPause,
+        kRollbackAfterCompleted,
+        kPostcopy,
+        kOperatorPaused,
+        kSplitBrain,
+        kSuspendEarlyThenAbort,
+        kSuspendEarlyThenResumeThenGo,
+        kTargetQemuDies,
+    };
+    struct Job {
+        std::uint64_t number = 0;
+        bool active = false;
+        bool hook_waiting = false;
+        bool past_no_return = false;
+        bool postcopy_open = false;
+        int from = 0;
+        int to = 1;
+        Script script = Script::kPlain;
+    } job;
+    int migrations_left = 0;
+};
+
+}  // namespace gantry::sim
