@@ -16,6 +16,7 @@ import emit_entry
 import emit_ops
 import emit_proc
 import emit_shim
+import emit_trace
 import emit_wire
 import emit_worker
 import layout
@@ -44,6 +45,9 @@ def outputs(calls, hand_text=""):
         "shim_marshal.cc": emit_shim.shim_marshal_cc(calls, layouts),
         "worker_dispatch.h": emit_worker.worker_dispatch_h(layouts),
         "worker_dispatch.cc": emit_worker.worker_dispatch_cc(calls, layouts),
+        "fuzz_grammar.h": emit_trace.fuzz_grammar(layouts, hand_text),
+        "trace.h": emit_trace.trace_h(),
+        "trace.cc": emit_trace.trace_cc(),
         "wire_layout.txt": layout.dump(layouts),
     }
 

@@ -9,7 +9,7 @@ set(GANTRY_CUDA_GEN_FILES
     opcodes.h op_flags.h op_table.h op_table.cc impl.h exports.h exports.cc exports.map
     refused_weak.cc proc_table.h proc_table.cc driver_api_table.h driver_api_table.cc
     wire_structs.h wire_layout.txt shim_marshal.h shim_marshal.cc worker_dispatch.h
-    worker_dispatch.cc)
+    worker_dispatch.cc fuzz_grammar.h trace.h trace.cc)
 list(TRANSFORM GANTRY_CUDA_GEN_FILES PREPEND ${GANTRY_CUDA_GEN_DIR}/)
 file(GLOB GANTRY_CUDA_GEN_INPUTS CONFIGURE_DEPENDS
     ${CMAKE_SOURCE_DIR}/proto/cuda/driver_api/*.api ${CMAKE_SOURCE_DIR}/proto/codegen/*.py
@@ -68,3 +68,15 @@ function(gantry_use_cuda_driver_api target)
   gantry_add_cuda_gen_sources(${target} driver_api_table.cc)
   target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
 endfunction()
+
+# The page that says what of the API is implemented: `ninja cuda_coverage` writes it from the table
+# alone; scripts pass shim=, soft= and worker= objects to coverage.py for the columns.
+add_custom_target(cuda_coverage
+    COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_SOURCE_DIR}/proto/codegen/coverage.py
+            ${CMAKE_SOURCE_DIR}/proto/cuda/driver_api ${CMAKE_BINARY_DIR}/proto/cuda/COVERAGE.md
+    COMMENT "Writing ${CMAKE_BINARY_DIR}/proto/cuda/COVERAGE.md")
+
+foreach(name generator table)
+  add_test(NAME cuda_codegen_${name}
+      COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_SOURCE_DIR}/proto/codegen/tests/test_${name}.py)
+endforeach()
