@@ -109,7 +109,8 @@ TEST_F(EntryPoints, EveryCallPassesTheCheckFirst) {
 }
 
 TEST_F(EntryPoints, LookupTakesTheHighestVersionNotAboveTheAsked) {
-    const auto expect = [&](const char* name, int version, std::uint64_t flags, const char* target) {
+    const auto expect = [&](const char* name, int version, std::uint64_t flags,
+                            const char* target) {
         void* const entry = proc(name, version, flags);
         EXPECT_EQ(entry, dlsym(library_, target)) << name << " " << version << " " << flags;
         EXPECT_EQ(status_, CU_GET_PROC_ADDRESS_SUCCESS) << name;
