@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes the coverage page: every row of the driver API and what Gantry does with it.
 
-usage: coverage.py TABLE_DIRECTORY OUTPUT.md [shim=LIBRARY] [soft=LIBRARY] [worker=EXECUTABLE]
+usage: coverage.py TABLE_DIRECTORY OUTPUT.md [shim=BUILD_DIRECTORY] [soft=...] [worker=...]
 
-A call counts as implemented where the strong definition of its function is found in the symbol table
-of the object (nm: T or t, against W or w for the weak refusal).
+A call counts as implemented where one of the object files (*.o) below the directory has the strong
+definition of its function (nm: T, against W for the weak refusal). Object files, because a linked
+library's version script makes both look alike. A directory without object files gives no column.
 """
 
 import collections
@@ -21,9 +22,14 @@ PATTERNS = {"shim": r"gantry::cuda_impl::(cu\w+)\(", "soft": r"gantry::cuda_impl
             "worker": r"gantry::worker::on_(cu\w+)\("}
 
 
-def strong_symbols(path, pattern):
-    text = subprocess.run(["nm", "-C", path], check=True, capture_output=True, text=True).stdout
-    return {match.group(1) for match in re.finditer(r" [Tt] " + pattern, text)}
+def strong_symbols(directory, pattern):
+    """Symbols with a strong definition below the directory; None when nothing is built there."""
+    objects = [str(path) for path in sorted(pathlib.Path(directory).rglob("*.o"))]
+    if not objects:
+        return None
+    text = subprocess.run(["nm", "-C", *objects], check=True, capture_output=True,
+                          text=True).stdout
+    return {match.group(1) for match in re.finditer(r" T " + pattern, text)}
 
 
 def worker_has(call, strong):
@@ -33,6 +39,7 @@ def worker_has(call, strong):
 
 def page(calls, objects):
     found = {name: strong_symbols(path, PATTERNS[name]) for name, path in objects.items()}
+    found = {name: strong for name, strong in found.items() if strong is not None}
     by_symbol = {call.symbol: call for call in calls}
     rows = sum(len(call.rows) for call in calls)
     classes = collections.Counter()

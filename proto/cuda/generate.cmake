@@ -70,10 +70,12 @@ function(gantry_use_cuda_driver_api target)
 endfunction()
 
 # The page that says what of the API is implemented: `ninja cuda_coverage` writes it from the table
-# alone; scripts pass shim=, soft= and worker= objects to coverage.py for the columns.
+# and from what is built at that time.
 add_custom_target(cuda_coverage
     COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_SOURCE_DIR}/proto/codegen/coverage.py
             ${CMAKE_SOURCE_DIR}/proto/cuda/driver_api ${CMAKE_BINARY_DIR}/proto/cuda/COVERAGE.md
+            shim=${CMAKE_BINARY_DIR}/guest-shim soft=${CMAKE_BINARY_DIR}/host-daemon/softgpu
+            worker=${CMAKE_BINARY_DIR}/host-daemon/worker
     COMMENT "Writing ${CMAKE_BINARY_DIR}/proto/cuda/COVERAGE.md")
 
 foreach(name generator table)

@@ -19,7 +19,7 @@ namespace wire = cuda::wire;
 
 namespace {
 
-constexpr std::size_t kMostStringBytes = 1u << 16;
+[[maybe_unused]] constexpr std::size_t kMostStringBytes = 1u << 16;
 constexpr std::uint64_t kMostElements = 1u << 20;
 constexpr std::uint64_t kMostReplyElements = 4096;
 
