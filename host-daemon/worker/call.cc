@@ -1,0 +1,234 @@
+#include "host-daemon/worker/call.h"
+
+#include "host-daemon/worker/log.h"
+#include "proto/cuda/gen/op_table.h"
+
+namespace gantry::worker {
+namespace {
+
+/// The object that a new one of this kind dies with, if the command names it: a node's graph, a
+/// mipmap level's array.
+std::uint64_t owner_in(HandleKind kind, std::span<const std::byte> args) {
+    for (std::size_t at = 0; at + 8 <= args.size(); at += 8) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, args.data() + at, sizeof(word));
+        const HandleKind named = cuda::handle_kind(word);
+        if ((kind == HandleKind::kGraphNode && named == HandleKind::kGraph) ||
+            (kind == HandleKind::kArray && named == HandleKind::kMipmappedArray)) {
+            return word;
+        }
+    }
+    return 0;
+}
+
+/// Commands of which every one counts, not only the newest.
+bool is_additive(cuda::Op op) {
+    return op == cuda::Op::cuGraphAddDependencies || op == cuda::Op::cuGraphAddDependencies_v2 ||
+           op == cuda::Op::cuGraphRemoveDependencies ||
+           op == cuda::Op::cuGraphRemoveDependencies_v2 ||
+           op == cuda::Op::cuGraphRetainUserObject || op == cuda::Op::cuGraphReleaseUserObject ||
+           op == cuda::Op::cuLinkAddData_v2;
+}
+
+/// Names what a configuring command sets, so that only the newest is kept: the op, and the first
+/// argument beside the object itself ("attribute X" in all calls that have one).
+std::uint64_t configuration_key(HandleKind kind, std::uint64_t handle, const Recipe& recipe) {
+    std::uint64_t words[2] = {0, 0};
+    std::memcpy(words, recipe.args.data(), std::min(recipe.args.size(), sizeof(words)));
+    const std::uint64_t what = words[0] == handle ? words[1] : words[0];
+    const std::uint64_t key = static_cast<std::uint64_t>(recipe.op) << 48;
+    return kind == HandleKind::kEvent ? key : key | (what & 0xffffffff);
+}
+
+}  // namespace
+
+std::shared_ptr<Call> Call::keep() const {
+    auto kept = std::make_shared<Call>(process_, command_);
+    kept->is_replay_ = is_replay_;
+    kept->is_kept_ = true;
+    const std::size_t args = wire::align_up(command_.args.size(), 8);
+    kept->own_bytes_.resize(args + command_.trailing.size());
+    if (!command_.args.empty()) {
+        std::memcpy(kept->own_bytes_.data(), command_.args.data(), command_.args.size());
+    }
+    if (!command_.trailing.empty()) {
+        std::memcpy(kept->own_bytes_.data() + args, command_.trailing.data(),
+                    command_.trailing.size());
+    }
+    const std::span<const std::byte> own = kept->own_bytes_;
+    kept->command_.args = own.first(command_.args.size());
+    kept->command_.trailing = own.subspan(args);
+    kept->command_.trailing_is_shared = false;
+    return kept;
+}
+
+RecordedCommand Call::recorded() const {
+    return RecordedCommand{command_.header.op,
+                           command_.header.lane,
+                           command_.header.context,
+                           {command_.args.begin(), command_.args.end()},
+                           {command_.trailing.begin(), command_.trailing.end()}};
+}
+
+CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint64_t parent) {
+    Object object;
+    object.handle = handle;
+    object.native = native;
+    object.context = command_.header.context;
+    object.parent = parent;
+    object.creation = recorded();
+    return process_.objects.insert(std::move(object)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+std::span<std::byte> Call::offered_bulk(std::uint64_t* offset) {
+    *offset = std::uint64_t{command_.header.bulk_page} * wire::kPageBytes;
+    if (process_.channel() == nullptr || command_.header.bulk_pages == 0) {
+        return {};
+    }
+    return process_.channel()->bulk(*offset,
+                                    std::uint64_t{command_.header.bulk_pages} * wire::kPageBytes);
+}
+
+void Call::wrote_bulk(std::uint64_t offset, std::uint64_t bytes) {
+    bulk_offset_ = offset;
+    bulk_bytes_ = bytes;
+    process_.counters.bytes_to_guest.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void Call::place_trailing(Answer& answer) {
+    if (trailing_.empty()) {
+        return;
+    }
+    const std::size_t room = wire::align_up(answer.payload.size(), 8);
+    if (room + trailing_.size() <= wire::kReplyInlineBytes) {
+        answer.payload.resize(room);
+        answer.payload.insert(answer.payload.end(), trailing_.begin(), trailing_.end());
+        return;
+    }
+    std::uint64_t offset = 0;
+    const auto extent = offered_bulk(&offset);
+    if (extent.size() >= trailing_.size()) {
+        std::memcpy(extent.data(), trailing_.data(), trailing_.size());
+        answer.bulk_offset = offset;
+        answer.bulk_bytes = trailing_.size();
+    }
+}
+
+void Call::finish(CUresult result) {
+    if (answered_ || is_replay_) {
+        return;
+    }
+    answered_ = true;
+    process_.note_result(lane(), result, wants_reply());
+    if (!wants_reply()) {
+        return;
+    }
+    Answer answer;
+    answer.position = command_.header.position;
+    answer.lane = lane();
+    answer.status = static_cast<std::uint32_t>(result);
+    answer.bulk_offset = bulk_offset_;
+    answer.bulk_bytes = bulk_bytes_;
+    if (result == CUDA_SUCCESS && number() >= cuda::kFirstOp) {
+        if (const std::uint32_t late = process_.take_async_error(lane()); late != CUDA_SUCCESS) {
+            answer.status = late;
+        }
+    }
+    answer.payload = std::move(fixed_);
+    place_trailing(answer);
+    if (process_.output.pending()) {
+        answer.flags |= wire::kReplyOutputPending;
+    }
+    process_.replies.publish(answer);
+}
+
+CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t* native) {
+    switch (kind) {
+        case HandleKind::kStream: {
+            CUstream found = nullptr;
+            const CUresult result = stream(handle, &found);
+            *native = reinterpret_cast<std::uint64_t>(found);
+            return result;
+        }
+        case HandleKind::kTexObject:
+        case HandleKind::kSurfObject:
+            *native = handle;
+            return CUDA_SUCCESS;
+        case HandleKind::kFunction:
+            *native = process_.objects.native(handle, HandleKind::kKernel);
+            if (*native != 0) {
+                return CUDA_SUCCESS;
+            }
+            break;
+        case HandleKind::kContext:
+            if (handle == cuda::primary_context_handle(0)) {
+                *native = reinterpret_cast<std::uint64_t>(process_.device.context());
+                return CUDA_SUCCESS;
+            }
+            break;
+        default:
+            break;
+    }
+    *native = process_.objects.native(handle, kind);
+    return *native != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult Call::guest_handle(cuda::HandleKind kind, std::uint64_t native, std::uint64_t* handle) {
+    *handle = process_.objects.handle_of(native, kind);
+    return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult Call::reserve(cuda::HandleKind kind, std::uint64_t handle) {
+    return cuda::handle_kind(handle) == kind && !process_.objects.contains(handle)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult Call::bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t native,
+                    const Recipe&) {
+    if (cuda::handle_kind(handle) != kind) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return add_object(handle, native, owner_in(kind, command_.args));
+}
+
+void Call::unbind(cuda::HandleKind, std::uint64_t handle) {
+    process_.modules.remove(handle);
+    process_.memory.remove_outside(handle);
+    process_.objects.erase(handle);
+}
+
+void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe& recipe) {
+    if (kind == HandleKind::kContext && handle == 0) {
+        handle = command_.header.context;
+    }
+    std::uint64_t key = configuration_key(kind, handle, recipe);
+    if (is_additive(recipe.op)) {
+        key += process_.objects.next_order() + command_.header.position;
+    }
+    process_.objects.configure(handle, key, recorded());
+}
+
+CUresult Call::unsupported(cuda::Op op) {
+    process_.counters.refused.fetch_add(1, std::memory_order_relaxed);
+    const char* name = cuda::op_name(op);
+    log_limited("the guest called %s, which this worker does not serve",
+                name != nullptr ? name : "an unknown entry point");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult Call::malformed(cuda::Op op, const char* what) {
+    process_.counters.refused.fetch_add(1, std::memory_order_relaxed);
+    const char* name = cuda::op_name(op);
+    log_limited("a malformed %s of the guest was refused: %s",
+                name != nullptr ? name : "command", what);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+void Call::fixed(std::span<const std::byte> bytes) { fixed_.assign(bytes.begin(), bytes.end()); }
+
+void Call::trailing(std::span<const std::byte> bytes) {
+    trailing_.insert(trailing_.end(), bytes.begin(), bytes.end());
+}
+
+}  // namespace gantry::worker

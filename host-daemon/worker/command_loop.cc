@@ -1,0 +1,237 @@
+#include "host-daemon/worker/command_loop.h"
+
+#include <cstring>
+
+#include "host-daemon/worker/reply_board.h"
+
+namespace gantry::worker {
+namespace {
+
+constexpr std::uint64_t kHeadStepBytes = 32 * 1024;  // A store a step, not one a command.
+constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
+
+bool is_callback_command(std::uint16_t op) {
+    return op == static_cast<std::uint16_t>(wire::ControlOp::kWaitCallback) ||
+           op == static_cast<std::uint16_t>(wire::ControlOp::kCallbackDone);
+}
+
+bool has_data_trailing(std::uint16_t op) {
+    return op == static_cast<std::uint16_t>(wire::ControlOp::kWriteDevice) ||
+           op == static_cast<std::uint16_t>(wire::ControlOp::kStageImage);
+}
+
+}  // namespace
+
+void CommandLoop::start(ChannelMemory* memory, std::uint64_t next, std::set<std::uint64_t> skip) {
+    memory_ = memory;
+    ring_.attach(memory->ring(), memory->layout().ring_bytes, next);
+    next_.store(next, std::memory_order_release);
+    executed_ahead_ = std::move(skip);
+    head_published_ = next;
+    memory_->host_words().head.store(next, std::memory_order_release);
+    mode_.store(Mode::kRunning, std::memory_order_release);
+    thread_ = std::thread([this] { run(); });
+}
+
+void CommandLoop::stop() {
+    if (!thread_.joinable()) {
+        return;
+    }
+    set_mode(Mode::kStopping);
+    thread_.join();
+}
+
+void CommandLoop::set_mode(Mode mode) {
+    {
+        std::lock_guard lock(mutex_);
+        mode_.store(mode, std::memory_order_release);
+    }
+    changed_.notify_all();
+    wake();
+}
+
+void CommandLoop::wake() {
+    if (memory_ != nullptr && memory_->sleep() == wire::Sleep::kFutex) {
+        wire::futex_wake_all(&memory_->guest_words().doorbell);
+    }
+}
+
+bool CommandLoop::hold(std::chrono::steady_clock::time_point deadline) {
+    set_mode(Mode::kHolding);
+    std::unique_lock lock(mutex_);
+    while (seen_ != Mode::kHolding) {
+        const auto now = std::chrono::steady_clock::now();
+        if (now >= deadline) {
+            lock.unlock();
+            resume();
+            return false;
+        }
+        changed_.wait_until(lock, std::min(deadline, now + std::chrono::milliseconds(2)));
+        wake();  // The loop may have gone to sleep between our store and our wake-up.
+    }
+    return true;
+}
+
+void CommandLoop::seal() {
+    set_mode(Mode::kSealed);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return seen_ == Mode::kSealed; });
+}
+
+void CommandLoop::resume() { set_mode(Mode::kRunning); }
+
+void CommandLoop::run() {
+    if (hooks_.on_start) {
+        hooks_.on_start();
+    }
+    for (;;) {
+        if (mode_.load(std::memory_order_acquire) != Mode::kRunning) {
+            std::unique_lock lock(mutex_);
+            publish_head(true);
+            stay_held(lock);
+            if (mode_.load(std::memory_order_relaxed) == Mode::kStopping) {
+                return;
+            }
+        }
+        if (breached_ || !step()) {
+            idle();
+        } else {
+            was_idle_ = false;
+        }
+    }
+}
+
+void CommandLoop::stay_held(std::unique_lock<std::mutex>& lock) {
+    ahead_ = ring_;
+    for (;;) {
+        seen_ = mode_.load(std::memory_order_relaxed);
+        changed_.notify_all();
+        if (seen_ == Mode::kRunning || seen_ == Mode::kStopping) {
+            return;
+        }
+        if (seen_ == Mode::kSealed) {
+            changed_.wait(lock, [this] { return mode_.load() != Mode::kSealed; });
+            continue;
+        }
+        lock.unlock();
+        look_ahead();
+        hooks_.poll();
+        lock.lock();
+        changed_.wait_for(lock, std::chrono::microseconds(200),
+                          [this] { return mode_.load() != Mode::kHolding; });
+    }
+}
+
+void CommandLoop::look_ahead() {
+    wire::CommandView view;
+    const char* reason = nullptr;
+    while (!breached_ && ahead_.peek(&view, &reason) == wire::PeekStatus::kReady) {
+        if (is_callback_command(view.op) && !executed_ahead_.contains(view.position)) {
+            execute(view);
+            executed_ahead_.insert(view.position);
+        }
+        ahead_.advance(view);
+    }
+}
+
+bool CommandLoop::step() {
+    wire::CommandView view;
+    const char* reason = nullptr;
+    switch (ring_.peek(&view, &reason)) {
+        case wire::PeekStatus::kEmpty:
+            return false;
+        case wire::PeekStatus::kMalformed:
+            breached_ = true;
+            hooks_.on_breach(reason);
+            return false;
+        case wire::PeekStatus::kReady:
+            break;
+    }
+    if (executed_ahead_.empty() || executed_ahead_.erase(view.position) == 0) {
+        execute(view);
+    }
+    ring_.advance(view);
+    next_.store(ring_.next(), std::memory_order_release);
+    publish_head(false);
+    return true;
+}
+
+void CommandLoop::execute(const wire::CommandView& view) {
+    Command command;
+    command.header = view;
+    command.trailing_is_shared = has_data_trailing(view.op);
+    const std::size_t args_room = wire::align_up(view.args_bytes, 8);
+    const std::size_t bytes =
+        command.trailing_is_shared ? view.args_bytes : args_room + view.trailing_bytes;
+    if (copy_.size() < bytes) {
+        copy_.resize(bytes);
+    }
+    if (bytes != 0) {
+        std::memcpy(copy_.data(), view.args, bytes);
+    }
+    command.args = std::span(copy_).first(view.args_bytes);
+    command.trailing = command.trailing_is_shared
+                           ? std::span(view.trailing, view.trailing_bytes)
+                           : std::span<const std::byte>(copy_).subspan(
+                                 std::min(args_room, bytes), view.trailing_bytes);
+    command.header.args = command.args.data();
+    command.header.trailing = command.trailing.data();
+    hooks_.execute(command);
+    executed_count_.fetch_add(1, std::memory_order_relaxed);
+    bytes_taken_.fetch_add(view.bytes, std::memory_order_relaxed);
+}
+
+void CommandLoop::publish_head(bool force) {
+    const std::uint64_t next = ring_.next();
+    if (next == head_published_ || (!force && next - head_published_ < kHeadStepBytes)) {
+        return;
+    }
+    head_published_ = next;
+    auto& head = memory_->host_words().head;
+    head.store(next, std::memory_order_release);
+    if (memory_->sleep() != wire::Sleep::kFutex) {
+        return;
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (memory_->guest_words().ring_waiting.load(std::memory_order_relaxed) != 0) {
+        wake_word(head);
+    }
+}
+
+void CommandLoop::idle() {
+    publish_head(true);
+    const bool pending = hooks_.poll();
+    const auto now = std::chrono::steady_clock::now();
+    if (!was_idle_) {
+        was_idle_ = true;
+        idle_since_ = now;
+    }
+    const auto idle_for = now - idle_since_;
+    if (pending || idle_for < std::chrono::microseconds(spin_us_)) {
+        for (int i = 0; i < 8; ++i) {
+            wire::cpu_relax();
+        }
+        return;
+    }
+    if (memory_->sleep() == wire::Sleep::kPoll) {
+        // 5 us after the spin, then growing with the time idle up to 200 us.
+        const auto nap = std::min<std::int64_t>(
+            200'000, 5'000 + std::chrono::nanoseconds(idle_for).count() / 8);
+        timespec time{0, static_cast<long>(nap)};
+        nanosleep(&time, nullptr);
+        return;
+    }
+    auto& words = memory_->host_words();
+    const std::uint32_t bell = memory_->guest_words().doorbell.load(std::memory_order_acquire);
+    words.consumer_sleeps.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    wire::CommandView view;
+    const char* reason = nullptr;
+    if (mode_.load(std::memory_order_acquire) == Mode::kRunning &&
+        (breached_ || ring_.peek(&view, &reason) == wire::PeekStatus::kEmpty)) {
+        wire::futex_wait(&memory_->guest_words().doorbell, bell, kSleepSliceNs);
+    }
+    words.consumer_sleeps.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace gantry::worker

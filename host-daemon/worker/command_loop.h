@@ -1,0 +1,116 @@
+// CommandLoop: the one thread that takes commands from the ring, in ring order, each exactly once.
+//
+// WHAT. peek, copy, check, execute, advance. The executor that it calls must not block; what may
+// block goes to the lanes' executors. Guest-owned bytes are copied before anything looks at them;
+// only the trailing bytes of pure data commands (kWriteDevice, kStageImage) are read where they lie.
+//
+// HOLDING. hold() stops the loop at a command boundary: next() does not move any more. Until seal(),
+// commands that concern host callbacks are still executed out of order, because a stream that waits
+// for a callback in the guest could not drain otherwise; their positions are remembered and skipped
+// later (executed_ahead(), part of the snapshot). resume() goes on as if nothing had happened.
+//
+// SLEEPING. Spins for spin_us, then tells the guest (HostWords.consumer_sleeps) and sleeps on the
+// doorbell; with a VM border in between it naps in growing steps instead.
+//
+// FAILURE. A malformed record ends the loop: on_breach is called once with the reason.
+// Threads: run() has its own thread; the other calls come from the control thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "host-daemon/worker/channel_memory.h"
+#include "proto/wire/ring.h"
+
+namespace gantry::worker {
+
+/// A command as the executor sees it: args and trailing are the worker's own copies, unless
+/// trailing_is_shared (then the bytes may change at any time and are data only).
+struct Command {
+    wire::CommandView header;
+    std::span<const std::byte> args;
+    std::span<const std::byte> trailing;
+    bool trailing_is_shared = false;
+};
+
+class CommandLoop {
+public:
+    struct Hooks {
+        std::function<void()> on_start;                     ///< In the loop's thread, first.
+        std::function<void(const Command&)> execute;
+        /// Looks at what is pending without blocking; true while something is.
+        std::function<bool()> poll;
+        std::function<void(const std::string&)> on_breach;
+    };
+
+    CommandLoop(Hooks hooks, std::uint32_t spin_us) : hooks_(std::move(hooks)), spin_us_(spin_us) {}
+    ~CommandLoop() { stop(); }
+    CommandLoop(const CommandLoop&) = delete;
+    CommandLoop& operator=(const CommandLoop&) = delete;
+
+    /// `next` is the position of the first command; `skip` those behind it that were executed.
+    void start(ChannelMemory* memory, std::uint64_t next, std::set<std::uint64_t> skip);
+    void stop();
+
+    /// False when the loop did not come to a boundary in time (then it is not held).
+    bool hold(std::chrono::steady_clock::time_point deadline);
+    /// While held: from now on no callback command is executed any more either. Returns when the
+    /// loop has noticed.
+    void seal();
+    void resume();
+
+    [[nodiscard]] std::uint64_t next() const { return next_.load(std::memory_order_acquire); }
+    /// Only while sealed.
+    [[nodiscard]] const std::set<std::uint64_t>& executed_ahead() const { return executed_ahead_; }
+    [[nodiscard]] std::uint64_t executed_count() const {
+        return executed_count_.load(std::memory_order_relaxed);
+    }
+    [[nodiscard]] std::uint64_t bytes_taken() const {
+        return bytes_taken_.load(std::memory_order_relaxed);
+    }
+    /// Nudges the loop out of its sleep.
+    void wake();
+
+private:
+    enum class Mode : std::uint32_t { kRunning, kHolding, kSealed, kStopping };
+
+    void run();
+    bool step();  ///< False when the ring is empty or malformed.
+    void execute(const wire::CommandView& view);
+    void publish_head(bool force);
+    void idle();
+    void look_ahead();
+    void stay_held(std::unique_lock<std::mutex>& lock);
+    void set_mode(Mode mode);
+
+    Hooks hooks_;
+    std::uint32_t spin_us_;
+    ChannelMemory* memory_ = nullptr;
+    wire::RingConsumer ring_;
+    wire::RingConsumer ahead_;
+    std::vector<std::byte> copy_;
+    std::set<std::uint64_t> executed_ahead_;
+    std::uint64_t head_published_ = 0;
+    std::chrono::steady_clock::time_point idle_since_{};
+    bool was_idle_ = false;
+    bool breached_ = false;
+    std::atomic<std::uint64_t> next_{0};
+    std::atomic<std::uint64_t> executed_count_{0};
+    std::atomic<std::uint64_t> bytes_taken_{0};
+    std::atomic<Mode> mode_{Mode::kRunning};
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    Mode seen_ = Mode::kRunning;  ///< The mode the loop's thread acts on; under mutex_.
+    std::thread thread_;
+};
+
+}  // namespace gantry::worker

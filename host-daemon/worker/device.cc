@@ -1,0 +1,242 @@
+#include "host-daemon/worker/device.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace gantry::worker {
+namespace {
+
+/// Attributes that are untrue through a worker whatever the device can do: pageable host memory is
+/// not reachable by kernels, and managed memory is moved at launch and synchronisation.
+constexpr std::uint32_t kUntrueAttributes[] = {
+    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+    CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+    CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH,
+    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+};
+
+void lay_baseline(const DeviceBaseline& baseline, wire::DeviceFacts& facts) {
+    auto set = [&facts](std::uint32_t number, std::int64_t value) {
+        if (number < wire::kMaxDeviceAttributes) {
+            facts.attributes[number] = static_cast<std::int32_t>(value);
+            facts.attribute_status[number] = CUDA_SUCCESS;
+        }
+    };
+    for (const std::uint32_t number : kUntrueAttributes) {
+        set(number, 0);
+    }
+    if (baseline.compute_capability_major) {
+        set(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, *baseline.compute_capability_major);
+        set(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            baseline.compute_capability_minor.value_or(0));
+    }
+    for (const auto& [number, value] : baseline.attributes) {
+        set(number, value);
+    }
+    if (!baseline.device_name.empty()) {
+        std::memset(facts.name, 0, sizeof(facts.name));
+        baseline.device_name.copy(facts.name, sizeof(facts.name) - 1);
+    }
+    if (baseline.memory_bytes != 0 && baseline.memory_bytes < facts.total_memory_bytes) {
+        facts.total_memory_bytes = baseline.memory_bytes;
+    }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int ordinal) {
+    const driver::DriverApi& api = library.api();
+    CUdevice handle = 0;
+    if (ordinal < 0 || ordinal >= library.device_count()) {
+        return Error{Code::kNotFound, "device.ordinal",
+                     fmt::format("{} has {} devices, number {} was asked for", library.path(),
+                                 library.device_count(), ordinal)};
+    }
+    if (const CUresult result = api.cuDeviceGet(&handle, ordinal); result != CUDA_SUCCESS) {
+        return driver::to_error(api, result, "device.open", fmt::format("cuDeviceGet({})", ordinal));
+    }
+    std::unique_ptr<Device> device(new Device(library, handle));
+    if (const CUresult result = api.cuDevicePrimaryCtxRetain(&device->context_, handle);
+        result != CUDA_SUCCESS) {
+        return driver::to_error(api, result, "device.context", "making the context");
+    }
+    device->bind_thread();
+    GANTRY_TRY(device->reserve_arena());
+    return device;
+}
+
+Device::~Device() {
+    if (context_ == nullptr) {
+        return;
+    }
+    bind_thread();
+    while (!physical_.empty()) {
+        const auto first = physical_.begin();
+        api().cuMemUnmap(first->first, first->second.bytes);
+        api().cuMemRelease(first->second.handle);
+        physical_.erase(first);
+    }
+    if (arena_reserved_) {
+        api().cuMemAddressFree(wire::kArenaBase, wire::kArenaBytes);
+    }
+    api().cuDevicePrimaryCtxRelease_v2(device_);
+}
+
+void Device::bind_thread() const {
+    const CUresult result = api().cuCtxSetCurrent(context_);
+    GANTRY_ASSERT(result == CUDA_SUCCESS, "cuCtxSetCurrent: %d", static_cast<int>(result));
+}
+
+Result<void> Device::reserve_arena() {
+    CUdeviceptr address = 0;
+    const CUresult result = api().cuMemAddressReserve(&address, wire::kArenaBytes,
+                                                      ArenaAllocator::kGranuleBytes,
+                                                      wire::kArenaBase, 0);
+    if (result != CUDA_SUCCESS) {
+        return driver::to_error(api(), result, "device.arena",
+                                fmt::format("reserving {:#x}+{:#x}", wire::kArenaBase,
+                                            wire::kArenaBytes));
+    }
+    if (address != wire::kArenaBase) {
+        api().cuMemAddressFree(address, wire::kArenaBytes);
+        return Error{Code::kFailedPrecondition, "device.arena",
+                     fmt::format("the driver reserved {:#x} where {:#x} was asked for; device "
+                                 "addresses could not survive a move",
+                                 address, wire::kArenaBase)};
+    }
+    arena_reserved_ = true;
+    return {};
+}
+
+Result<CUmemGenericAllocationHandle> Device::create_physical(std::uint64_t bytes) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device_;
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    if (exportable_) {
+        properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        result = api().cuMemCreate(&handle, bytes, &properties, 0);
+    }
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) {
+        properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+        exportable_ = false;
+        result = api().cuMemCreate(&handle, bytes, &properties, 0);
+    }
+    if (result != CUDA_SUCCESS) {
+        return driver::to_error(api(), result, "device.memory",
+                                fmt::format("allocating {} bytes of device memory", bytes));
+    }
+    return handle;
+}
+
+Result<void> Device::map(DeviceVa address, std::uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    GANTRY_ASSIGN(const CUmemGenericAllocationHandle handle, create_physical(bytes));
+    CUresult result = api().cuMemMap(address.value, bytes, 0, handle, 0);
+    if (result != CUDA_SUCCESS) {
+        api().cuMemRelease(handle);
+        return driver::to_error(api(), result, "device.memory",
+                                fmt::format("mapping {} bytes at {:#x}", bytes, address.value));
+    }
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device_;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    result = api().cuMemSetAccess(address.value, bytes, &access, 1);
+    if (result != CUDA_SUCCESS) {
+        api().cuMemUnmap(address.value, bytes);
+        api().cuMemRelease(handle);
+        return driver::to_error(api(), result, "device.memory",
+                                fmt::format("opening {} bytes at {:#x}", bytes, address.value));
+    }
+    physical_.emplace(address.value, Physical{handle, bytes});
+    return {};
+}
+
+void Device::unmap(DeviceVa address, std::uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    const auto entry = physical_.find(address.value);
+    GANTRY_ASSERT(entry != physical_.end(), "nothing is mapped at %#llx",
+                  static_cast<unsigned long long>(address.value));
+    // After a sticky error both fail; the process's end gives the memory back then.
+    api().cuMemUnmap(address.value, bytes);
+    api().cuMemRelease(entry->second.handle);
+    physical_.erase(entry);
+}
+
+std::optional<std::int32_t> Device::attribute(CUdevice_attribute number) const {
+    int value = 0;
+    if (api().cuDeviceGetAttribute(&value, number, device_) != CUDA_SUCCESS) {
+        return std::nullopt;
+    }
+    return value;
+}
+
+std::uint64_t Device::memory_bytes() const {
+    std::size_t bytes = 0;
+    return api().cuDeviceTotalMem_v2(&bytes, device_) == CUDA_SUCCESS ? bytes : 0;
+}
+
+std::uint64_t Device::memory_free_bytes() const {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    if (api().cuMemGetInfo_v2 == nullptr ||
+        api().cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) {
+        return 0;
+    }
+    return free_bytes;
+}
+
+Result<wire::DeviceFacts> Device::facts(const DeviceBaseline& baseline) const {
+    const driver::DriverApi& a = api();
+    wire::DeviceFacts facts{};
+    if (const CUresult result =
+            a.cuDeviceGetName(facts.name, static_cast<int>(sizeof(facts.name)), device_);
+        result != CUDA_SUCCESS) {
+        return driver::to_error(a, result, "device.facts", "cuDeviceGetName");
+    }
+    facts.name[sizeof(facts.name) - 1] = '\0';
+    CUuuid uuid{};
+    if (a.cuDeviceGetUuid_v2 != nullptr &&
+        a.cuDeviceGetUuid_v2(&uuid, device_) == CUDA_SUCCESS) {
+        std::memcpy(facts.uuid, &uuid, sizeof(facts.uuid));
+    }
+    if (a.cuDeviceGetPCIBusId != nullptr) {
+        a.cuDeviceGetPCIBusId(facts.pci_bus_id, static_cast<int>(sizeof(facts.pci_bus_id)), device_);
+    }
+    facts.total_memory_bytes = memory_bytes();
+    for (std::uint32_t i = 0; i < wire::kMaxDeviceAttributes; ++i) {
+        int value = 0;
+        facts.attribute_status[i] = static_cast<std::uint32_t>(
+            a.cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(i), device_));
+        facts.attributes[i] = value;
+    }
+    for (std::uint32_t i = 0; i < wire::kMaxLimits; ++i) {
+        std::size_t value = 0;
+        facts.limit_status[i] = static_cast<std::uint32_t>(
+            a.cuCtxGetLimit != nullptr ? a.cuCtxGetLimit(&value, static_cast<CUlimit>(i))
+                                       : CUDA_ERROR_NOT_SUPPORTED);
+        facts.limits[i] = value;
+    }
+    int least = 0;
+    int greatest = 0;
+    if (a.cuCtxGetStreamPriorityRange != nullptr &&
+        a.cuCtxGetStreamPriorityRange(&least, &greatest) == CUDA_SUCCESS) {
+        facts.least_stream_priority = least;
+        facts.greatest_stream_priority = greatest;
+    }
+    unsigned int version = 0;
+    if (a.cuCtxGetApiVersion != nullptr &&
+        a.cuCtxGetApiVersion(context_, &version) == CUDA_SUCCESS) {
+        facts.context_api_version = version;
+    }
+    lay_baseline(baseline, facts);
+    return facts;
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,196 @@
+#include "host-daemon/worker/device_memory.h"
+
+#include <set>
+
+namespace gantry::worker {
+
+DeviceMemory::DeviceMemory(Device& device, std::uint64_t quota_bytes)
+    : device_(device),
+      arena_(DeviceVa{wire::kArenaBase}, wire::kArenaBytes, quota_bytes, device) {}
+
+Result<DeviceVa> DeviceMemory::allocate(std::uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    return arena_.allocate(bytes);
+}
+
+bool DeviceMemory::free_later(DeviceVa address, std::optional<CUstream> stream) {
+    const driver::DriverApi& api = device_.api();
+    CUevent event = nullptr;
+    if (stream && (api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
+                   api.cuEventRecord(event, *stream) != CUDA_SUCCESS)) {
+        event = nullptr;  // Then the whole device has to be idle: later, but never too early.
+    }
+    std::lock_guard lock(mutex_);
+    const auto allocation = arena_.find(address);
+    bool known = allocation && allocation->address == address;
+    for (const Parked& parked : parked_) {
+        known = known && parked.address != address;
+    }
+    if (known) {
+        parked_.push_back({address, event});
+    } else if (event != nullptr) {
+        api.cuEventDestroy_v2(event);
+    }
+    return known;
+}
+
+void DeviceMemory::reap(bool all) {
+    const driver::DriverApi& api = device_.api();
+    std::lock_guard lock(mutex_);
+    std::erase_if(parked_, [&](const Parked& parked) {
+        const bool done =
+            all || (parked.event != nullptr && api.cuEventQuery(parked.event) == CUDA_SUCCESS);
+        if (!done) {
+            return false;
+        }
+        if (parked.event != nullptr) {
+            api.cuEventDestroy_v2(parked.event);
+        }
+        arena_.free(parked.address);
+        return true;
+    });
+}
+
+std::vector<DeviceVa> DeviceMemory::parked_now() const {
+    std::lock_guard lock(mutex_);
+    std::vector<DeviceVa> addresses;
+    for (const Parked& parked : parked_) {
+        if (parked.event == nullptr) {
+            addresses.push_back(parked.address);
+        }
+    }
+    return addresses;
+}
+
+void DeviceMemory::reap_these(const std::vector<DeviceVa>& parked) {
+    const std::set<DeviceVa> wanted(parked.begin(), parked.end());
+    std::lock_guard lock(mutex_);
+    std::erase_if(parked_, [&](const Parked& entry) {
+        // An address is parked once: it is not given out again before it is reaped.
+        return entry.event == nullptr && wanted.contains(entry.address) &&
+               arena_.free(entry.address);
+    });
+}
+
+bool DeviceMemory::has_parked() const {
+    std::lock_guard lock(mutex_);
+    return !parked_.empty();
+}
+
+CUresult DeviceMemory::register_pinned(const PinnedRange& range) {
+    std::lock_guard lock(mutex_);
+    if (range.bytes == 0 || range.address % wire::kPageBytes != 0 ||
+        range.address < wire::kPinnedBase || range.bytes > pinned_pool_bytes_ ||
+        range.address - wire::kPinnedBase > pinned_pool_bytes_ - range.bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (pinned_.contains(range.address)) {
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    }
+    const std::uint64_t bytes =
+        (range.bytes + wire::kPageBytes - 1) / wire::kPageBytes * wire::kPageBytes;
+    const CUresult result = device_.api().cuMemHostRegister_v2(
+        reinterpret_cast<void*>(range.address), bytes,
+        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result == CUDA_SUCCESS) {
+        pinned_.emplace(range.address, range);
+    }
+    return result;
+}
+
+CUresult DeviceMemory::unregister_pinned(std::uint64_t address) {
+    std::lock_guard lock(mutex_);
+    if (pinned_.erase(address) == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return device_.api().cuMemHostUnregister(reinterpret_cast<void*>(address));
+}
+
+std::vector<PinnedRange> DeviceMemory::pinned_ranges() const {
+    std::lock_guard lock(mutex_);
+    std::vector<PinnedRange> ranges;
+    for (const auto& [address, range] : pinned_) {
+        ranges.push_back(range);
+    }
+    return ranges;
+}
+
+void DeviceMemory::set_pinned_pool(std::uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    pinned_pool_bytes_ = bytes;
+}
+
+void DeviceMemory::add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (address != 0 && bytes != 0) {
+        outside_[address] = {owner, bytes};
+    }
+}
+
+void DeviceMemory::remove_outside(std::uint64_t owner) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(outside_, [owner](const auto& entry) { return entry.second.owner == owner; });
+}
+
+bool DeviceMemory::owns(std::uint64_t address, std::uint64_t bytes) const {
+    std::lock_guard lock(mutex_);
+    if (const auto allocation = arena_.find(DeviceVa{address})) {
+        return bytes <= allocation->bytes - (address - allocation->address.value);
+    }
+    if (address >= wire::kPinnedBase && address - wire::kPinnedBase < pinned_pool_bytes_) {
+        return bytes <= pinned_pool_bytes_ - (address - wire::kPinnedBase);
+    }
+    auto outside = outside_.upper_bound(address);
+    if (outside == outside_.begin()) {
+        return false;
+    }
+    --outside;
+    const std::uint64_t offset = address - outside->first;
+    return offset < outside->second.bytes && bytes <= outside->second.bytes - offset;
+}
+
+std::optional<AllocationRecord> DeviceMemory::find(DeviceVa address) const {
+    std::lock_guard lock(mutex_);
+    return arena_.find(address);
+}
+
+std::vector<ExtentRecord> DeviceMemory::extents() const {
+    std::lock_guard lock(mutex_);
+    return arena_.extents();
+}
+
+std::vector<AllocationRecord> DeviceMemory::allocations() const {
+    std::lock_guard lock(mutex_);
+    return arena_.allocations();
+}
+
+std::uint64_t DeviceMemory::mapped_bytes() const {
+    std::lock_guard lock(mutex_);
+    return arena_.mapped_bytes();
+}
+
+Result<void> DeviceMemory::reshape(std::span<const ExtentRecord> extents,
+                                   std::span<const AllocationRecord> allocations) {
+    std::lock_guard lock(mutex_);
+    return arena_.reshape(extents, allocations, {});
+}
+
+void DeviceMemory::free_everything() {
+    reap(true);
+    std::lock_guard lock(mutex_);
+    for (const AllocationRecord& allocation : arena_.allocations()) {
+        arena_.free(allocation.address);
+    }
+}
+
+void DeviceMemory::release_all() {
+    free_everything();
+    std::lock_guard lock(mutex_);
+    for (const auto& [address, range] : pinned_) {
+        device_.api().cuMemHostUnregister(reinterpret_cast<void*>(address));
+    }
+    pinned_.clear();
+    outside_.clear();
+}
+
+}  // namespace gantry::worker

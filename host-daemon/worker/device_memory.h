@@ -1,0 +1,89 @@
+// DeviceMemory: the guest's device and pinned memory, and which addresses its commands may name.
+//
+// Freed memory is given back only when the device has finished with it, since a guest's free returns
+// at once: free_later() parks it, reap() (after a synchronisation) gives it back. A free in stream
+// order waits for an event of that stream instead of the whole device.
+//
+// Invariant: owns() is true only for addresses that belong to this guest: live or parked allocations,
+// the pinned pool, module globals that were announced. Every address in a command of the guest is
+// held against it before a driver that could read this process's own memory sees it.
+//
+// Threads: all calls lock. Failure: reasons `memory.*`. Cost: owns() is one or two map look-ups.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "host-daemon/worker/arena_allocator.h"
+#include "host-daemon/worker/device.h"
+
+namespace gantry::worker {
+
+struct PinnedRange {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    std::uint32_t flags = 0;
+};
+
+class DeviceMemory {
+public:
+    DeviceMemory(Device& device, std::uint64_t quota_bytes);
+
+    Result<DeviceVa> allocate(std::uint64_t bytes);
+    /// Parks the allocation; false when none starts there. `stream`: free in its order.
+    bool free_later(DeviceVa address, std::optional<CUstream> stream);
+    /// Gives back what was parked before the device was last found idle. `all`: the caller has just
+    /// synchronised the whole device.
+    void reap(bool all);
+    [[nodiscard]] bool has_parked() const;
+    /// What is parked for an idle device now; gives these back once the device has been idle since.
+    [[nodiscard]] std::vector<DeviceVa> parked_now() const;
+    void reap_these(const std::vector<DeviceVa>& parked);
+
+    /// Page-locks a part of the pinned pool, so that kernels may use its addresses.
+    CUresult register_pinned(const PinnedRange& range);
+    CUresult unregister_pinned(std::uint64_t address);
+    [[nodiscard]] std::vector<PinnedRange> pinned_ranges() const;
+    void set_pinned_pool(std::uint64_t bytes);
+
+    /// Announces memory outside the arena that the guest may name (a module's global variable).
+    void add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
+    void remove_outside(std::uint64_t owner);
+
+    [[nodiscard]] bool owns(std::uint64_t address, std::uint64_t bytes) const;
+    [[nodiscard]] std::optional<AllocationRecord> find(DeviceVa address) const;
+
+    [[nodiscard]] std::vector<ExtentRecord> extents() const;
+    /// Live allocations; parked ones are reaped by a freeze before it asks.
+    [[nodiscard]] std::vector<AllocationRecord> allocations() const;
+    [[nodiscard]] std::uint64_t mapped_bytes() const;
+    [[nodiscard]] std::uint64_t quota_bytes() const { return arena_.quota_bytes(); }
+    Result<void> reshape(std::span<const ExtentRecord> extents,
+                         std::span<const AllocationRecord> allocations);
+    /// Gives every allocation back (the context was reset); the device is idle.
+    void free_everything();
+    void release_all();
+
+private:
+    struct Parked {
+        DeviceVa address;
+        CUevent event = nullptr;  ///< Null: when the whole device was idle.
+    };
+    struct Outside {
+        std::uint64_t owner = 0;
+        std::uint64_t bytes = 0;
+    };
+
+    Device& device_;
+    mutable std::mutex mutex_;
+    ArenaAllocator arena_;
+    std::vector<Parked> parked_;
+    std::map<std::uint64_t, PinnedRange> pinned_;
+    std::map<std::uint64_t, Outside> outside_;
+    std::uint64_t pinned_pool_bytes_ = 0;
+};
+
+}  // namespace gantry::worker

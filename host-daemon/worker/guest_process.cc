@@ -1,0 +1,413 @@
+#include "host-daemon/worker/guest_process.h"
+
+#include <fmt/format.h>
+
+#include "host-daemon/worker/call.h"
+#include "host-daemon/worker/handlers.h"
+#include "host-daemon/worker/log.h"
+#include "proto/cuda/gen/op_flags.h"
+#include "proto/cuda/gen/worker_dispatch.h"
+
+namespace gantry::worker {
+
+namespace region = gantry::wire;
+
+namespace {
+
+/// Context that this thread has made current; avoids a driver call per command.
+thread_local CUcontext t_context = nullptr;
+
+constexpr std::size_t kPollEvery = 64;  // Look at waiting calls that often while the ring is full.
+
+}  // namespace
+
+GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessOptions options_in)
+    : device(device_in),
+      output(output_in),
+      options(std::move(options_in)),
+      objects(options.limits.object_count),
+      memory(device, options.limits.device_memory_bytes != 0 ? options.limits.device_memory_bytes
+                                                             : device.memory_bytes()),
+      images(options.limits.image_bytes),
+      callbacks([this](const CallbackBroker::Parked& parked, const region::CallbackReply& reply) {
+          Answer answer;
+          answer.position = parked.position;
+          answer.lane = parked.lane;
+          const auto bytes = std::as_bytes(std::span(&reply, 1));
+          answer.payload.assign(bytes.begin(), bytes.end());
+          replies.publish(answer);
+      }),
+      staging(device),
+      executors_(std::make_unique<LaneExecutors>([this] { bind_thread(); })),
+      loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
+             [this] { return poll_waiting(); },
+             [this](const std::string& reason) {
+                 log_line("the ring is malformed: %s; the channel stops", reason.c_str());
+                 if (on_breach) {
+                     on_breach(reason);
+                 }
+             }},
+            options.spin_us) {}
+
+GuestProcess::~GuestProcess() {
+    abandon();
+    loop_.stop();
+    executors_.reset();
+    device.bind_thread();
+    drop_lane_streams();
+    memory.release_all();
+}
+
+void GuestProcess::bind_thread() {
+    device.bind_thread();
+    t_context = device.context();
+    // A capture of one guest thread must not forbid what the worker does for another one.
+    auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (device.api().cuThreadExchangeStreamCaptureMode != nullptr) {
+        device.api().cuThreadExchangeStreamCaptureMode(&mode);
+    }
+}
+
+void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t generation) {
+    memory_ = std::move(channel);
+    memory.set_pinned_pool(memory_->layout().pinned_bytes);
+    replies.attach(memory_.get());
+    auto& words = memory_->host_words();
+    words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
+    loop_.start(memory_.get(), generation << region::kGenerationShift, {});
+}
+
+Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
+                                     const ChannelState& state, std::uint64_t epoch) {
+    GANTRY_TRY(replies.load(state.answers, state.confirmed));
+    memory_ = std::move(channel);
+    replies.attach(memory_.get());
+    output.load(state.pending_output);
+    for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
+        async_errors_[lane].store(state.async_errors[lane]);
+    }
+    auto& words = memory_->host_words();
+    words.epoch.store(epoch, std::memory_order_release);
+    words.announce.store((words.announce.load() + 1) & ~1u, std::memory_order_release);
+    words.consumer_sleeps.store(0, std::memory_order_release);
+    words.sticky_error.store(sticky_error.load(), std::memory_order_release);
+    words.head.store(state.next_position, std::memory_order_release);
+    replies.republish();
+    words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
+    if (state.parked_callback) {
+        callbacks.wait(*state.parked_callback);
+    }
+    first_command_ = true;
+    loop_.start(memory_.get(), state.next_position, state.executed_ahead);
+    return {};
+}
+
+std::unique_ptr<ChannelMemory> GuestProcess::detach() {
+    loop_.stop();
+    frozen_ = false;
+    return std::move(memory_);
+}
+
+void GuestProcess::abandon() { callbacks.cancel(); }
+
+void GuestProcess::execute(const Command& command) {
+    if (first_command_) {
+        first_command_ = false;
+        if (on_first_command) {
+            on_first_command(command.header.position);
+        }
+    }
+    Call call(*this, command);
+    if (may_block(call)) {
+        if (is_ready(call)) {
+            run_call(call);
+        } else {
+            waiting_.push_back({call.keep(), std::chrono::steady_clock::now()});
+            waiting_count_.store(waiting_.size());
+        }
+    } else {
+        run_call(call);
+    }
+    if (!waiting_.empty() && loop_.executed_count() % kPollEvery == 0) {
+        poll_waiting();
+    }
+}
+
+bool GuestProcess::poll_waiting() {
+    if (waiting_.empty()) {
+        return false;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    std::erase_if(waiting_, [&](const Waiting& waiting) {
+        if (is_ready(*waiting.call)) {
+            run_call(*waiting.call);
+            return true;
+        }
+        if (is_pollable(*waiting.call) &&
+            now - waiting.since < std::chrono::microseconds(options.spin_us)) {
+            return false;
+        }
+        executors_->post(waiting.call->lane(), [this, call = waiting.call] { run_call(*call); });
+        return true;
+    });
+    waiting_count_.store(waiting_.size());
+    return !waiting_.empty();
+}
+
+void GuestProcess::run_call(Call& call) {
+    CUresult result = enter_context(call.header().context);
+    if (result == CUDA_SUCCESS) {
+        if (const Handler handler = find_handler(call.number()); handler != nullptr) {
+            result = handler(call);
+        } else {
+            result = dispatch(call, call.op(), call.args(), call.trailing_bytes(), call);
+        }
+    }
+    if (call.is_deferred()) {
+        auto kept = call.keep();
+        executors_->post(call.lane(), [this, kept] { run_call(*kept); });
+        return;
+    }
+    if (may_block(call)) {
+        output.collect();
+        if (memory.has_parked()) {
+            memory.reap(false);
+        }
+    }
+    call.finish(result);
+}
+
+CUresult GuestProcess::replay(const RecordedCommand& recorded) {
+    Command command;
+    command.header.op = recorded.op;
+    command.header.lane = recorded.lane;
+    command.header.context = recorded.context;
+    command.header.args_bytes = static_cast<std::uint32_t>(recorded.args.size());
+    command.header.trailing_bytes = static_cast<std::uint32_t>(recorded.trailing.size());
+    command.args = recorded.args;
+    command.trailing = recorded.trailing;
+    Call call(*this, command);
+    call.mark_replay();
+    const CUresult entered = enter_context(recorded.context);
+    if (entered != CUDA_SUCCESS) {
+        return entered;
+    }
+    if (const Handler handler = find_handler(call.number()); handler != nullptr) {
+        return handler(call);
+    }
+    return dispatch(call, call.op(), call.args(), call.trailing_bytes(), call);
+}
+
+CUresult GuestProcess::enter_context(std::uint64_t context) {
+    CUcontext wanted = device.context();
+    if (context != 0 && context != cuda::primary_context_handle(0)) {
+        wanted = objects.native_as<CUcontext>(context, HandleKind::kContext);
+        if (wanted == nullptr) {
+            return CUDA_ERROR_INVALID_CONTEXT;
+        }
+    }
+    if (wanted == t_context) {
+        return CUDA_SUCCESS;
+    }
+    const CUresult result = device.api().cuCtxSetCurrent(wanted);
+    t_context = result == CUDA_SUCCESS ? wanted : nullptr;
+    return result;
+}
+
+CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out) {
+    if (stream <= 1) {
+        *out = nullptr;
+        return CUDA_SUCCESS;
+    }
+    if (stream != 2) {
+        *out = objects.native_as<CUstream>(stream, HandleKind::kStream);
+        return *out != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    }
+    std::lock_guard lock(lane_stream_mutex_);
+    CUstream& own = lane_streams_[lane % region::kLaneCount];
+    CUresult result = CUDA_SUCCESS;
+    if (own == nullptr) {
+        result = device.api().cuStreamCreateWithPriority(&own, CU_STREAM_DEFAULT, 0);
+    }
+    *out = own;
+    return result;
+}
+
+bool GuestProcess::may_query_streams() const {
+    constexpr std::size_t kStreamsMax = 8;
+    return captures.load(std::memory_order_relaxed) == 0 &&
+           objects.count_kind(HandleKind::kStream) <= kStreamsMax &&
+           objects.count_kind(HandleKind::kContext) <= 1;
+}
+
+bool GuestProcess::all_streams_idle() {
+    const driver::DriverApi& api = device.api();
+    if (api.cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY) {
+        return false;
+    }
+    {
+        std::lock_guard lock(lane_stream_mutex_);
+        for (const CUstream stream : lane_streams_) {
+            if (stream != nullptr && api.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {
+                return false;
+            }
+        }
+    }
+    for (const std::uint64_t stream : objects.natives_of(HandleKind::kStream)) {
+        if (api.cuStreamQuery(reinterpret_cast<CUstream>(stream)) == CUDA_ERROR_NOT_READY) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void GuestProcess::drop_lane_streams() {
+    std::lock_guard lock(lane_stream_mutex_);
+    for (CUstream& stream : lane_streams_) {
+        if (stream != nullptr) {
+            device.api().cuStreamDestroy_v2(stream);
+            stream = nullptr;
+        }
+    }
+}
+
+void GuestProcess::note_result(std::uint32_t lane, CUresult result, bool is_answered) {
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
+        return;
+    }
+    if (driver::is_sticky(result)) {
+        std::uint32_t none = 0;
+        sticky_error.compare_exchange_strong(none, static_cast<std::uint32_t>(result));
+        if (memory_ != nullptr) {
+            memory_->host_words().sticky_error.store(sticky_error.load(),
+                                                     std::memory_order_release);
+        }
+    }
+    if (!is_answered && lane < region::kLaneCount) {
+        std::uint32_t none = 0;
+        async_errors_[lane].compare_exchange_strong(none, static_cast<std::uint32_t>(result));
+    }
+}
+
+std::uint32_t GuestProcess::take_async_error(std::uint32_t lane) {
+    if (async_errors_[lane].load(std::memory_order_relaxed) == 0) {
+        return 0;
+    }
+    return async_errors_[lane].exchange(0);
+}
+
+CUresult GuestProcess::synchronise_device() {
+    CUresult worst = device.api().cuCtxSynchronize();
+    const CUcontext own = t_context;
+    for (const Object& context : objects.list_kind(HandleKind::kContext)) {
+        const auto native = reinterpret_cast<CUcontext>(context.native);
+        if (native == own || device.api().cuCtxSetCurrent(native) != CUDA_SUCCESS) {
+            continue;
+        }
+        const CUresult result = device.api().cuCtxSynchronize();
+        worst = worst == CUDA_SUCCESS ? result : worst;
+        device.api().cuCtxSetCurrent(own);
+    }
+    return worst;
+}
+
+void GuestProcess::schedule_reap() {
+    if (reap_scheduled_.exchange(true)) {
+        return;
+    }
+    executors_->post(LaneExecutors::kChoreLane, [this] {
+        reap_scheduled_.store(false);
+        // Only what was parked before the synchronisation may go.
+        const auto parked = memory.parked_now();
+        synchronise_device();
+        memory.reap_these(parked);
+    });
+}
+
+void GuestProcess::leave_context() {
+    t_context = nullptr;
+    enter_context(0);
+}
+
+std::uint64_t GuestProcess::root_of(std::uint64_t handle) const {
+    constexpr int kDepthMax = 8;
+    for (int depth = 0; depth < kDepthMax; ++depth) {
+        const std::uint64_t parent = objects.parent_of(handle);
+        if (parent == 0) {
+            break;
+        }
+        handle = parent;
+    }
+    return handle;
+}
+
+Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds deadline) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto end = begin + deadline;
+    if (memory_ == nullptr) {
+        return Error{Code::kFailedPrecondition, "worker.state", "no guest is being served"};
+    }
+    if (!loop_.hold(end)) {
+        return Error{Code::kDeadlineExceeded, "drain.deadline",
+                     "the command in hand did not end in time"};
+    }
+    auto drained = std::make_shared<std::atomic<int>>(-1);
+    bool is_posted = false;
+    for (;;) {
+        // A synchronisation is worth starting only when no callback can be queued any more.
+        if (!is_posted && callbacks.outstanding() == 0 && executors_->busy_count() == 0 &&
+            waiting_count_.load() == 0) {
+            is_posted = true;
+            executors_->post(LaneExecutors::kChoreLane, [this, drained] {
+                drained->store(static_cast<int>(synchronise_device()));
+            });
+        }
+        const auto now = std::chrono::steady_clock::now();
+        if (is_posted && drained->load() >= 0 && executors_->busy_count() == 0 &&
+            waiting_count_.load() == 0) {
+            break;
+        }
+        if (now >= end) {
+            const std::uint32_t open = callbacks.outstanding();
+            loop_.resume();
+            return Error{Code::kDeadlineExceeded, "drain.deadline",
+                         fmt::format("the device did not run dry in {} ms: {} host callbacks are "
+                                     "open, {} calls wait; a kernel that waits for the CPU never "
+                                     "ends by itself",
+                                     std::chrono::duration_cast<std::chrono::milliseconds>(deadline)
+                                         .count(),
+                                     open, executors_->busy_count())};
+        }
+        executors_->wait_idle(std::min(end, now + std::chrono::milliseconds(1)));
+    }
+    loop_.seal();
+    device.bind_thread();
+    memory.reap(true);
+    output.collect();
+    frozen_ = true;
+    return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
+                                                                 begin);
+}
+
+void GuestProcess::thaw() {
+    if (frozen_) {
+        frozen_ = false;
+        loop_.resume();
+    }
+}
+
+ChannelState GuestProcess::channel_state() const {
+    ChannelState state;
+    state.next_position = loop_.next();
+    state.executed_ahead = loop_.executed_ahead();
+    state.answers = replies.log();
+    state.confirmed = replies.confirmed();
+    state.parked_callback = callbacks.parked();
+    for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
+        state.async_errors[lane] = async_errors_[lane].load();
+    }
+    state.pending_output = output.save();
+    return state;
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,172 @@
+// GuestProcess: everything this worker holds for the one guest process it serves.
+//
+// WHAT. It executes the commands that the loop takes from the ring: control commands and CUDA calls
+// with hand-written payloads by the handlers of this folder, all others by generated dispatch. What
+// may block runs on the calling lane's executor thread; everything else on the consumer thread.
+//
+// ANSWERS. A synchronous command is answered exactly once, by whoever runs it. Errors of commands
+// without an answer are kept per lane and reported by that lane's next answer; a sticky error is put
+// into HostWords.sticky_error as well.
+//
+// Owner: worker/main's service; it outlives no guest. Threads: execute() on the loop's thread; the
+// members lock for themselves. Failure: what the guest sends can fail only its own calls; a broken
+// ring closes the channel and is reported by on_breach.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "host-daemon/worker/callback_broker.h"
+#include "host-daemon/worker/channel_memory.h"
+#include "host-daemon/worker/command_loop.h"
+#include "host-daemon/worker/device.h"
+#include "host-daemon/worker/device_memory.h"
+#include "host-daemon/worker/image_store.h"
+#include "host-daemon/worker/lane_executors.h"
+#include "host-daemon/worker/module_registry.h"
+#include "host-daemon/worker/objects.h"
+#include "host-daemon/worker/output_capture.h"
+#include "host-daemon/worker/reply_board.h"
+#include "host-daemon/worker/staging_pool.h"
+
+namespace gantry::worker {
+
+struct ProcessLimits {
+    std::uint64_t device_memory_bytes = 0;  ///< 0: what the device has.
+    std::uint64_t image_bytes = 4ull << 30;
+    std::uint64_t object_count = 1u << 20;
+};
+
+struct ProcessOptions {
+    DeviceBaseline baseline;
+    ProcessLimits limits;
+    std::uint32_t spin_us = 20;
+};
+
+/// What a channel's commands need to go on after a move, beside the objects.
+struct ChannelState {
+    std::uint64_t next_position = 0;
+    std::set<std::uint64_t> executed_ahead;
+    std::vector<Answer> answers;
+    std::vector<std::uint64_t> confirmed;
+    std::optional<CallbackBroker::Parked> parked_callback;
+    std::array<std::uint32_t, wire::kLaneCount> async_errors{};
+    std::vector<std::byte> pending_output;
+};
+
+struct ProcessCounters {
+    std::atomic<std::uint64_t> launches{0};
+    std::atomic<std::uint64_t> refused{0};
+    std::atomic<std::uint64_t> bytes_to_guest{0};
+};
+
+class Call;
+
+class GuestProcess {
+public:
+    GuestProcess(Device& device, OutputCapture& output, ProcessOptions options);
+    ~GuestProcess();
+    GuestProcess(const GuestProcess&) = delete;
+    GuestProcess& operator=(const GuestProcess&) = delete;
+
+    /// Serves a channel from its beginning (generation << kGenerationShift).
+    void serve(std::unique_ptr<ChannelMemory> memory, std::uint64_t generation);
+    /// Takes a channel over where another worker left it: publishes every host-owned word and the
+    /// kept answers again, then goes on.
+    Result<void> take_over(std::unique_ptr<ChannelMemory> memory, const ChannelState& state,
+                           std::uint64_t epoch);
+    /// Ends serving; the channel's memory is given back. The guest gets no further answer.
+    std::unique_ptr<ChannelMemory> detach();
+    [[nodiscard]] bool serving() const { return memory_ != nullptr; }
+    [[nodiscard]] ChannelMemory* channel() { return memory_.get(); }
+    /// The guest is gone: ends what waits for it.
+    void abandon();
+
+    /// Stops at a command boundary and drains the device. On error it runs on as before.
+    Result<std::chrono::microseconds> freeze(std::chrono::microseconds deadline);
+    void thaw();
+    [[nodiscard]] bool frozen() const { return frozen_; }
+    [[nodiscard]] ChannelState channel_state() const;  ///< Only while frozen.
+
+    /// Runs one recorded command again, as part of a restore.
+    CUresult replay(const RecordedCommand& command);
+
+    std::function<void(const std::string&)> on_breach;
+    std::function<void()> on_goodbye;
+    std::function<void(std::uint64_t)> on_first_command;
+    /// Called before an image is loaded under a handle: a restore places its variables.
+    std::function<void(std::uint64_t)> before_load;
+
+    // Parts, for handlers and for state/.
+    Device& device;
+    OutputCapture& output;
+    const ProcessOptions options;
+    ObjectTable objects;
+    DeviceMemory memory;
+    ImageStore images;
+    ModuleRegistry modules;
+    CallbackBroker callbacks;
+    StagingPool staging;
+    ReplyBoard replies;
+    ProcessCounters counters;
+    wire::DeviceFacts facts{};
+    std::atomic<std::uint32_t> sticky_error{0};
+    std::atomic<std::uint32_t> guest_pid{0};
+    std::atomic<std::uint32_t> captures{0};  ///< Streams being captured now.
+
+    /// Asking streams is cheap and allowed: few of them, one context, no capture going on.
+    [[nodiscard]] bool may_query_streams() const;
+    [[nodiscard]] bool all_streams_idle();
+
+    /// 0, 1: the legacy stream; 2: the lane's own; else a stream handle.
+    CUresult resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out);
+    /// Makes the context of a command current in the calling thread.
+    CUresult enter_context(std::uint64_t context);
+    void note_result(std::uint32_t lane, CUresult result, bool is_answered);
+    [[nodiscard]] std::uint32_t take_async_error(std::uint32_t lane);
+    /// Frees parked memory as soon as the device is idle, on the chore thread.
+    void schedule_reap();
+    /// Synchronises every context of the guest. The calling thread may block.
+    CUresult synchronise_device();
+    /// The current context of the calling thread has ended.
+    void leave_context();
+    /// The object without a parent that `handle` hangs on (a library's module: the library).
+    [[nodiscard]] std::uint64_t root_of(std::uint64_t handle) const;
+    LaneExecutors& executors() { return *executors_; }
+    [[nodiscard]] CommandLoop& loop() { return loop_; }
+
+private:
+    friend class Call;
+    struct Waiting {
+        std::shared_ptr<Call> call;
+        std::chrono::steady_clock::time_point since;
+    };
+
+    void execute(const Command& command);
+    bool poll_waiting();
+    void run_call(Call& call);
+    void bind_thread();
+    void drop_lane_streams();
+
+    std::unique_ptr<ChannelMemory> memory_;
+    bool frozen_ = false;
+    bool first_command_ = false;
+    std::vector<Waiting> waiting_;  ///< The loop's thread only.
+    std::atomic<std::size_t> waiting_count_{0};
+    std::array<std::atomic<std::uint32_t>, wire::kLaneCount> async_errors_{};
+    std::mutex lane_stream_mutex_;
+    std::array<CUstream, wire::kLaneCount> lane_streams_{};
+    std::atomic<bool> reap_scheduled_{false};
+    std::unique_ptr<LaneExecutors> executors_;
+    CommandLoop loop_;
+};
+
+}  // namespace gantry::worker

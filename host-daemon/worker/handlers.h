@@ -1,0 +1,26 @@
+// Handlers of control commands, and which commands may wait.
+//
+// CUDA calls are served by functions named on_<symbol> (proto/cuda/gen/worker_dispatch.h); those with
+// hand-written payloads are defined in the handlers_*.cc files by theme.
+#pragma once
+
+#include <cstdint>
+
+#include "host-daemon/worker/call.h"
+
+namespace gantry::worker {
+
+using Handler = CUresult (*)(Call&);
+
+/// Handler of a control command; null for CUDA calls, which generated dispatch serves.
+Handler find_handler(std::uint16_t number);
+
+/// True when the command may wait for the device or take long: then it does not run on the consumer
+/// thread, unless is_ready() says that it would not wait now.
+bool may_block(const Call& call);
+/// True when asking is_ready() again soon makes sense; false: hand the call over at once.
+bool is_pollable(const Call& call);
+/// Asks the driver without waiting.
+bool is_ready(Call& call);
+
+}  // namespace gantry::worker

@@ -1,0 +1,282 @@
+// Gantry's own commands (proto/wire/control_ops.h).
+#include "host-daemon/worker/handlers.h"
+
+#include "host-daemon/worker/log.h"
+#include "proto/cuda/gen/op_flags.h"
+#include "proto/wire/control_ops.h"
+
+namespace gantry::worker {
+namespace {
+
+using gantry::wire::ControlOp;
+
+constexpr std::uint64_t kInlineReadBytesMax = 1ull << 20;
+
+CUresult refuse(Call& call, const char* what) {
+    return call.malformed(call.op(), what);
+}
+
+CUresult hello(Call& call) {
+    const auto hello = call.arguments<gantry::wire::HelloCall>();
+    if (!hello) {
+        return refuse(call, "size of the arguments");
+    }
+    gantry::wire::HelloReply reply{};
+    reply.wire_version = gantry::wire::kWireVersion;
+    reply.driver_version =
+        static_cast<std::uint32_t>(call.process().device.library().version());
+    reply.table_hash = cuda::kTableHash;
+    reply.device_count = 1;
+    call.put(reply);
+    if (hello->wire_version != gantry::wire::kWireVersion || hello->table_hash != cuda::kTableHash) {
+        log_line("the guest's libcuda.so.1 speaks wire version %u with API table %016llx, this "
+                 "worker version %u with %016llx; install the same Gantry version on both sides",
+                 hello->wire_version, static_cast<unsigned long long>(hello->table_hash),
+                 gantry::wire::kWireVersion, static_cast<unsigned long long>(cuda::kTableHash));
+        return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    }
+    call.process().guest_pid = hello->guest_pid;
+    return CUDA_SUCCESS;
+}
+
+/// Writes `bytes` into an extent of the bulk area that the guest named.
+CUresult to_bulk(Call& call, std::uint64_t offset, std::uint64_t room,
+                 std::span<const std::byte> bytes) {
+    const auto extent = call.process().channel()->bulk(offset, room);
+    if (extent.size() < bytes.size()) {
+        return refuse(call, "an extent outside the bulk area, or too small");
+    }
+    std::memcpy(extent.data(), bytes.data(), bytes.size());
+    call.wrote_bulk(offset, bytes.size());
+    return CUDA_SUCCESS;
+}
+
+CUresult device_facts(Call& call) {
+    const auto query = call.arguments<gantry::wire::DeviceFactsCall>();
+    if (!query) {
+        return refuse(call, "size of the arguments");
+    }
+    if (query->device != 0) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    return to_bulk(call, query->bulk_offset, query->bulk_bytes,
+                   std::as_bytes(std::span(&call.process().facts, 1)));
+}
+
+CUresult confirm(Call& call) {
+    call.process().replies.confirm(call.lane(), call.header().position);
+    call.leave_unanswered();
+    return CUDA_SUCCESS;
+}
+
+CUresult stage_image(Call& call) {
+    const auto stage = call.arguments<gantry::wire::StageImageCall>();
+    if (!stage) {
+        return refuse(call, "size of the arguments");
+    }
+    const auto staged = call.process().images.stage(stage->image_id, stage->total_bytes,
+                                                    stage->offset, call.trailing_bytes());
+    if (!staged.ok()) {
+        log_limited("%s", staged.error().to_string().c_str());
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult drop_image(Call& call) {
+    const auto stage = call.arguments<gantry::wire::StageImageCall>();
+    if (!stage) {
+        return refuse(call, "size of the arguments");
+    }
+    call.process().images.drop(stage->image_id);
+    return CUDA_SUCCESS;
+}
+
+CUresult write_device(Call& call) {
+    const auto write = call.arguments<gantry::wire::WriteDeviceCall>();
+    const auto bytes = call.trailing_bytes();
+    if (!write || write->bytes != bytes.size()) {
+        return refuse(call, "size of the bytes to write");
+    }
+    if (bytes.empty()) {
+        return CUDA_SUCCESS;
+    }
+    CUstream stream = nullptr;
+    if (const CUresult result = call.stream(write->stream, &stream); result != CUDA_SUCCESS) {
+        return result;
+    }
+    StagingPool::Buffer buffer = call.process().staging.acquire(bytes.size());
+    if (buffer.bytes == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    std::memcpy(buffer.bytes, bytes.data(), bytes.size());
+    const CUresult result = call.api().cuMemcpyHtoDAsync_v2(write->device_address, buffer.bytes,
+                                                            bytes.size(), stream);
+    if (result == CUDA_SUCCESS) {
+        call.process().staging.release_after(buffer, stream);
+    } else {
+        call.process().staging.release(buffer);
+    }
+    return result;
+}
+
+CUresult read_device(Call& call) {
+    const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
+    if (!read) {
+        return refuse(call, "size of the arguments");
+    }
+    const auto extent = call.process().channel()->bulk(read->bulk_offset, read->bytes);
+    if (read->bytes == 0 || extent.size() != read->bytes) {
+        return refuse(call, "an extent outside the bulk area");
+    }
+    CUstream stream = nullptr;
+    CUresult result = call.stream(read->stream, &stream);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const driver::DriverApi& api = call.api();
+    if (stream == nullptr) {
+        result = api.cuMemcpyDtoH_v2(extent.data(), read->device_address, read->bytes);
+    } else {
+        result = api.cuMemcpyDtoHAsync_v2(extent.data(), read->device_address, read->bytes, stream);
+        if (result == CUDA_SUCCESS) {
+            result = api.cuStreamSynchronize(stream);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        call.wrote_bulk(read->bulk_offset, read->bytes);
+    }
+    return result;
+}
+
+CUresult wait_callback(Call& call) {
+    call.leave_unanswered();
+    if (call.wants_reply()) {
+        call.process().callbacks.wait({call.header().position, call.lane()});
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult callback_done(Call& call) {
+    const auto done = call.arguments<gantry::wire::CallbackDoneCall>();
+    if (!done) {
+        return refuse(call, "size of the arguments");
+    }
+    return call.process().callbacks.done(done->callback_id)
+               ? CUDA_SUCCESS
+               : refuse(call, "a callback that the guest does not have");
+}
+
+CUresult drain_output(Call& call) {
+    const auto drain = call.arguments<gantry::wire::DrainOutputCall>();
+    if (!drain) {
+        return refuse(call, "size of the arguments");
+    }
+    const auto extent = call.process().channel()->bulk(drain->bulk_offset, drain->bulk_bytes);
+    if (extent.empty()) {
+        return refuse(call, "an extent outside the bulk area");
+    }
+    call.process().output.collect();
+    call.wrote_bulk(drain->bulk_offset, call.process().output.take(extent));
+    return CUDA_SUCCESS;
+}
+
+CUresult goodbye(Call& call) {
+    if (call.process().on_goodbye) {
+        call.process().on_goodbye();
+    }
+    return CUDA_SUCCESS;
+}
+
+/// Commands beside those marked in the table that take long or wait inside the driver.
+bool takes_long(cuda::Op op) {
+    switch (op) {
+        case cuda::Op::cuModuleLoadDataEx:
+        case cuda::Op::cuLibraryLoadData:
+        case cuda::Op::cuModuleGetFunction:
+        case cuda::Op::cuLibraryGetKernel:
+        case cuda::Op::cuLibraryGetModule:
+        case cuda::Op::cuLibraryGetGlobal:
+        case cuda::Op::cuLibraryGetManaged:
+        case cuda::Op::cuLinkAddData_v2:
+        case cuda::Op::cuLinkComplete:
+        case cuda::Op::cuMemFreeHost:
+        case cuda::Op::cuMemHostUnregister:
+        case cuda::Op::cuDevicePrimaryCtxRelease_v2:
+        case cuda::Op::cuDevicePrimaryCtxReset_v2:
+        case cuda::Op::cuCtxDestroy_v2:
+        case cuda::Op::cuMemcpy:
+        case cuda::Op::cuMemcpy3D_v2:
+            return true;
+        default:
+            return false;
+    }
+}
+
+bool stream_is_ready(Call& call, std::uint64_t handle) {
+    CUstream stream = nullptr;
+    return call.stream(handle, &stream) != CUDA_SUCCESS ||
+           call.api().cuStreamQuery(stream) != CUDA_ERROR_NOT_READY;
+}
+
+std::uint64_t first_word(const Call& call) {
+    return call.arguments<std::uint64_t>().value_or(0);
+}
+
+}  // namespace
+
+Handler find_handler(std::uint16_t number) {
+    static constexpr Handler kHandlers[] = {
+        nullptr,      nullptr,      hello,        device_facts,  confirm,
+        stage_image,  drop_image,   write_device, read_device,   wait_callback,
+        callback_done, drain_output, goodbye};
+    return number < std::size(kHandlers) ? kHandlers[number] : nullptr;
+}
+
+bool may_block(const Call& call) {
+    if (call.number() == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
+        return true;
+    }
+    return call.number() >= cuda::kFirstOp &&
+           ((cuda::op_flags(call.op()) & cuda::kOpMayBlock) != 0 || takes_long(call.op()));
+}
+
+bool is_pollable(const Call& call) {
+    if (call.number() == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
+        return true;
+    }
+    switch (call.op()) {
+        case cuda::Op::cuStreamSynchronize:
+        case cuda::Op::cuEventSynchronize:
+            return true;
+        case cuda::Op::cuCtxSynchronize:
+        case cuda::Op::cuCtxSynchronize_v2:
+            return call.process_const().may_query_streams();
+        default:
+            return false;
+    }
+}
+
+bool is_ready(Call& call) {
+    if (!is_pollable(call)) {
+        return false;
+    }
+    call.process().enter_context(call.header().context);
+    if (call.number() == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
+        const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
+        return !read || (read->bytes <= kInlineReadBytesMax && stream_is_ready(call, read->stream));
+    }
+    switch (call.op()) {
+        case cuda::Op::cuStreamSynchronize:
+            return stream_is_ready(call, first_word(call));
+        case cuda::Op::cuEventSynchronize: {
+            const auto event =
+                call.process().objects.native_as<CUevent>(first_word(call), HandleKind::kEvent);
+            return event == nullptr || call.api().cuEventQuery(event) != CUDA_ERROR_NOT_READY;
+        }
+        default:
+            return call.process().all_streams_idle();
+    }
+}
+
+}  // namespace gantry::worker

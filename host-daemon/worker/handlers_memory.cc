@@ -1,0 +1,140 @@
+// Device memory from the arena, page-locked memory of the pool, and stream-ordered allocation.
+#include "host-daemon/worker/handlers.h"
+
+#include "host-daemon/worker/log.h"
+#include "proto/cuda/gen/worker_dispatch.h"
+
+namespace gantry::worker {
+namespace {
+
+constexpr std::uint64_t kPitchAlignBytes = 512;
+
+Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
+
+/// Allocates; when the quota is used up by memory whose free is still pending, waits for the device
+/// and tries again, off the consumer thread.
+CUresult allocate(Call& call, std::uint64_t bytes, std::uint64_t* address) {
+    if (bytes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    DeviceMemory& memory = call.process().memory;
+    auto made = memory.allocate(bytes);
+    if (!made.ok() && made.error().code == Code::kResourceExhausted && memory.has_parked()) {
+        if (!call.may_wait()) {
+            call.defer();
+            return CUDA_SUCCESS;
+        }
+        if (const CUresult idle = call.process().synchronise_device(); idle != CUDA_SUCCESS) {
+            return idle;
+        }
+        memory.reap(true);
+        made = memory.allocate(bytes);
+    }
+    if (!made.ok()) {
+        log_limited("%s", made.error().to_string().c_str());
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *address = made->value;
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult on_cuMemAlloc_v2(CallContext& context, const wire::cuMemAlloc_v2_call& call,
+                          std::span<const std::byte>, Reply& reply) {
+    wire::cuMemAlloc_v2_reply answer{};
+    const CUresult result = allocate(as_call(context), call.bytesize, &answer.dptr);
+    reply.put(answer);
+    return result;
+}
+
+CUresult on_cuMemAllocPitch_v2(CallContext& context, const wire::cuMemAllocPitch_v2_call& call,
+                               std::span<const std::byte>, Reply& reply) {
+    wire::cuMemAllocPitch_v2_reply answer{};
+    if (call.WidthInBytes == 0 || call.Height == 0 ||
+        call.WidthInBytes > gantry::wire::kArenaBytes || call.Height > gantry::wire::kArenaBytes ||
+        (call.ElementSizeBytes != 4 && call.ElementSizeBytes != 8 && call.ElementSizeBytes != 16)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    answer.pPitch = gantry::wire::align_up(call.WidthInBytes, kPitchAlignBytes);
+    if (answer.pPitch > gantry::wire::kArenaBytes / call.Height) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const CUresult result =
+        allocate(as_call(context), answer.pPitch * call.Height, &answer.dptr);
+    reply.put(answer);
+    return result;
+}
+
+CUresult on_cuMemFree_v2(CallContext& context, const wire::cuMemFree_v2_call& call,
+                         std::span<const std::byte>, Reply&) {
+    if (call.dptr == 0) {
+        return CUDA_SUCCESS;
+    }
+    GuestProcess& process = as_call(context).process();
+    if (!process.memory.free_later(DeviceVa{call.dptr}, std::nullopt)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    process.schedule_reap();
+    return CUDA_SUCCESS;
+}
+
+CUresult on_cuMemGetInfo_v2(CallContext& context, const wire::cuMemGetInfo_v2_call&,
+                            std::span<const std::byte>, Reply& reply) {
+    GuestProcess& process = as_call(context).process();
+    wire::cuMemGetInfo_v2_reply answer{};
+    const std::uint64_t quota = process.facts.total_memory_bytes;
+    const std::uint64_t used = process.memory.mapped_bytes();
+    answer.total = quota;
+    answer.free = used < quota ? quota - used : 0;
+    reply.put(answer);
+    return CUDA_SUCCESS;
+}
+
+CUresult on_cuMemAllocAsync(CallContext& context, const wire::cuMemAllocAsync_call& call,
+                            std::span<const std::byte>, Reply& reply) {
+    wire::cuMemAllocAsync_reply answer{};
+    const CUresult result = allocate(as_call(context), call.bytesize, &answer.dptr);
+    reply.put(answer);
+    return result;
+}
+
+CUresult on_cuMemFreeAsync(CallContext& context, const wire::cuMemFreeAsync_call& call,
+                           std::span<const std::byte>, Reply&) {
+    CUstream stream = nullptr;
+    if (const CUresult result = as_call(context).stream(call.hStream, &stream);
+        result != CUDA_SUCCESS) {
+        return result;
+    }
+    GuestProcess& process = as_call(context).process();
+    process.memory.reap(false);
+    return process.memory.free_later(DeviceVa{call.dptr}, stream) ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult on_cuMemHostAlloc(CallContext& context, const wire::cuMemHostAlloc_call& call,
+                           std::span<const std::byte>, Reply&) {
+    return as_call(context).process().memory.register_pinned(
+        {call.address, call.bytes, call.flags});
+}
+
+CUresult on_cuMemFreeHost(CallContext& context, const wire::cuMemFreeHost_call& call,
+                          std::span<const std::byte>, Reply&) {
+    GuestProcess& process = as_call(context).process();
+    process.synchronise_device();  // Kernels may still use it; an error is the next call's to tell.
+    return process.memory.unregister_pinned(call.address);
+}
+
+CUresult on_cuMemHostRegister_v2(CallContext& context, const wire::cuMemHostRegister_v2_call& call,
+                                 std::span<const std::byte>, Reply&) {
+    return as_call(context).process().memory.register_pinned({call.p, call.bytesize, call.Flags});
+}
+
+CUresult on_cuMemHostUnregister(CallContext& context, const wire::cuMemHostUnregister_call& call,
+                                std::span<const std::byte>, Reply&) {
+    GuestProcess& process = as_call(context).process();
+    process.synchronise_device();
+    return process.memory.unregister_pinned(call.p);
+}
+
+}  // namespace gantry::worker

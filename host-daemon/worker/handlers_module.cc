@@ -1,0 +1,305 @@
+// Images, modules, libraries, kernels and variables.
+#include "host-daemon/worker/handlers.h"
+
+#include "host-daemon/worker/image_loader.h"
+#include "host-daemon/worker/log.h"
+#include "proto/cuda/gen/worker_dispatch.h"
+
+namespace gantry::worker {
+namespace {
+
+using cuda::wire_hand::GlobalReply;
+using cuda::wire_hand::KernelParam;
+using cuda::wire_hand::KernelReply;
+using cuda::wire_hand::LoadCall;
+using cuda::wire_hand::NameCall;
+using cuda::wire_hand::NamesCall;
+using cuda::wire_hand::NamesReply;
+
+constexpr std::size_t kMostParams = 4096;
+
+Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
+
+std::string name_of(std::span<const std::byte> bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// The kernel's parameter layout, as far as the driver tells it.
+bool read_layout(const driver::DriverApi& api, HandleKind kind, std::uint64_t native,
+                 std::vector<KernelParam>* params) {
+    for (std::size_t index = 0; index < kMostParams; ++index) {
+        std::size_t offset = 0;
+        std::size_t bytes = 0;
+        CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+        if (kind == HandleKind::kKernel && api.cuKernelGetParamInfo != nullptr) {
+            result = api.cuKernelGetParamInfo(reinterpret_cast<CUkernel>(native), index, &offset,
+                                              &bytes);
+        } else if (kind == HandleKind::kFunction && api.cuFuncGetParamInfo != nullptr) {
+            result = api.cuFuncGetParamInfo(reinterpret_cast<CUfunction>(native), index, &offset,
+                                            &bytes);
+        }
+        if (result == CUDA_ERROR_INVALID_VALUE) {
+            return true;
+        }
+        if (result != CUDA_SUCCESS) {
+            return false;
+        }
+        params->push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
+    }
+    return false;
+}
+
+void describe_kernel(Call& call, HandleKind kind, std::uint64_t native, Reply& reply) {
+    const driver::DriverApi& api = call.api();
+    KernelReply answer{};
+    for (std::uint32_t i = 0; i < cuda::wire_hand::kFunctionAttributeCount; ++i) {
+        const auto attribute = static_cast<CUfunction_attribute>(i);
+        int value = 0;
+        CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+        if (kind == HandleKind::kKernel && api.cuKernelGetAttribute != nullptr) {
+            result = api.cuKernelGetAttribute(&value, attribute, reinterpret_cast<CUkernel>(native),
+                                              call.process().device.ordinal());
+        } else if (kind == HandleKind::kFunction && api.cuFuncGetAttribute != nullptr) {
+            result = api.cuFuncGetAttribute(&value, attribute,
+                                            reinterpret_cast<CUfunction>(native));
+        }
+        answer.attributes[i] = value;
+        answer.attribute_status[i] = static_cast<std::uint32_t>(result);
+    }
+    std::vector<KernelParam> params;
+    answer.layout_known = read_layout(api, kind, native, &params) ? 1 : 0;
+    answer.param_count = static_cast<std::uint32_t>(params.size());
+    for (const KernelParam& param : params) {
+        answer.param_bytes = std::max(answer.param_bytes, param.offset + param.bytes);
+    }
+    answer.trailing_bytes = static_cast<std::uint32_t>(params.size() * sizeof(KernelParam));
+    reply.put(answer);
+    reply.trailing(std::as_bytes(std::span(params)));
+}
+
+CUresult answer_variable(Call& call, const NameCall& wanted, std::span<const std::byte> name_bytes,
+                         CUresult result, CUdeviceptr address, std::size_t bytes, bool managed,
+                         Reply& reply) {
+    GlobalReply answer{};
+    if (result == CUDA_SUCCESS) {
+        answer.address = address;
+        answer.bytes = bytes;
+        GuestProcess& process = call.process();
+        process.memory.add_outside(wanted.owner, address, bytes);
+        process.modules.note_variable(process.root_of(wanted.owner),
+                                      {name_of(name_bytes), address, bytes, managed});
+    }
+    reply.put(answer);
+    return result;
+}
+
+}  // namespace
+
+CUresult on_cuModuleLoadDataEx(CallContext& context, const wire::cuModuleLoadDataEx_call& load,
+                               std::span<const std::byte> trailing, Reply& reply) {
+    return load_image(as_call(context), load, trailing, HandleKind::kModule, reply);
+}
+
+CUresult on_cuLibraryLoadData(CallContext& context, const wire::cuLibraryLoadData_call& load,
+                              std::span<const std::byte> trailing, Reply& reply) {
+    return load_image(as_call(context), load, trailing, HandleKind::kLibrary, reply);
+}
+
+CUresult on_cuModuleGetFunction(CallContext& context, const wire::cuModuleGetFunction_call& wanted,
+                                std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    const auto module =
+        call.process().objects.native_as<CUmodule>(wanted.owner, HandleKind::kModule);
+    if (module == nullptr || call.reserve(HandleKind::kFunction, wanted.new_handle) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const std::string name = name_of(trailing);
+    CUfunction function = nullptr;
+    CUresult result = call.api().cuModuleGetFunction(&function, module, name.c_str());
+    if (result == CUDA_SUCCESS) {
+        const auto native = reinterpret_cast<std::uint64_t>(function);
+        result = call.add_object(wanted.new_handle, native, wanted.owner);
+        call.process().modules.note_kernel(call.process().root_of(wanted.owner), name);
+        describe_kernel(call, HandleKind::kFunction, native, reply);
+    }
+    return result;
+}
+
+CUresult on_cuLibraryGetKernel(CallContext& context, const wire::cuLibraryGetKernel_call& wanted,
+                               std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    const auto library =
+        call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
+    if (library == nullptr || call.reserve(HandleKind::kKernel, wanted.new_handle) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const std::string name = name_of(trailing);
+    CUkernel kernel = nullptr;
+    CUresult result = call.api().cuLibraryGetKernel(&kernel, library, name.c_str());
+    if (result == CUDA_SUCCESS) {
+        const auto native = reinterpret_cast<std::uint64_t>(kernel);
+        result = call.add_object(wanted.new_handle, native, wanted.owner);
+        call.process().modules.note_kernel(wanted.owner, name);
+        describe_kernel(call, HandleKind::kKernel, native, reply);
+    }
+    return result;
+}
+
+CUresult on_cuKernelGetFunction(CallContext& context, const wire::cuKernelGetFunction_call& twin,
+                                std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    const CUresult result = generated::on_cuKernelGetFunction(context, twin, trailing, reply);
+    if (result == CUDA_SUCCESS) {
+        call.process().objects.set_parent(twin.pFunc, twin.kernel);
+    }
+    return result;
+}
+
+CUresult on_cuLibraryGetModule(CallContext& context, const wire::cuLibraryGetModule_call& twin,
+                               std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    const CUresult result = generated::on_cuLibraryGetModule(context, twin, trailing, reply);
+    if (result == CUDA_SUCCESS) {
+        call.process().objects.set_parent(twin.pMod, twin.library);
+    }
+    return result;
+}
+
+CUresult on_cuModuleGetGlobal_v2(CallContext& context,
+                                 const wire::cuModuleGetGlobal_v2_call& wanted,
+                                 std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    const auto module =
+        call.process().objects.native_as<CUmodule>(wanted.owner, HandleKind::kModule);
+    if (module == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    const CUresult result =
+        call.api().cuModuleGetGlobal_v2(&address, &bytes, module, name_of(trailing).c_str());
+    return answer_variable(call, wanted, trailing, result, address, bytes, false, reply);
+}
+
+CUresult on_cuLibraryGetGlobal(CallContext& context, const wire::cuLibraryGetGlobal_call& wanted,
+                               std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    const auto library =
+        call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
+    if (library == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    const CUresult result =
+        call.api().cuLibraryGetGlobal(&address, &bytes, library, name_of(trailing).c_str());
+    return answer_variable(call, wanted, trailing, result, address, bytes, false, reply);
+}
+
+CUresult on_cuLibraryGetManaged(CallContext& context, const wire::cuLibraryGetManaged_call& wanted,
+                                std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    const auto library =
+        call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
+    if (library == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    const CUresult result =
+        call.api().cuLibraryGetManaged(&address, &bytes, library, name_of(trailing).c_str());
+    return answer_variable(call, wanted, trailing, result, address, bytes, true, reply);
+}
+
+namespace {
+
+/// Answers with the names from `first` on, as many as fit.
+void answer_names(Call& call, const std::vector<std::string>& names, std::uint32_t first,
+                  Reply& reply) {
+    std::uint64_t offset = 0;
+    const std::size_t room =
+        std::max<std::size_t>(call.offered_bulk(&offset).size(),
+                              gantry::wire::kReplyInlineBytes - sizeof(NamesReply));
+    NamesReply answer{};
+    answer.total = static_cast<std::uint32_t>(names.size());
+    std::string text;
+    for (std::size_t i = first; i < names.size(); ++i) {
+        if (text.size() + names[i].size() + 1 > room) {
+            break;
+        }
+        text += names[i];
+        text += '\0';
+        ++answer.count;
+    }
+    answer.trailing_bytes = static_cast<std::uint32_t>(text.size());
+    reply.put(answer);
+    reply.trailing(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+CUresult on_cuLibraryEnumerateKernels(CallContext& context,
+                                      const wire::cuLibraryEnumerateKernels_call& wanted,
+                                      std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    const driver::DriverApi& api = call.api();
+    const auto library =
+        call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
+    if (library == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (api.cuLibraryGetKernelCount == nullptr || api.cuLibraryEnumerateKernels == nullptr ||
+        api.cuKernelGetName == nullptr) {
+        return call.unsupported(call.op());
+    }
+    unsigned int count = 0;
+    CUresult result = api.cuLibraryGetKernelCount(&count, library);
+    std::vector<CUkernel> kernels(count);
+    if (result == CUDA_SUCCESS && count != 0) {
+        result = api.cuLibraryEnumerateKernels(kernels.data(), count, library);
+    }
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < kernels.size() && result == CUDA_SUCCESS; ++i) {
+        const char* name = nullptr;
+        result = api.cuKernelGetName(&name, kernels[i]);
+        names.emplace_back(name != nullptr ? name : "");
+    }
+    if (result == CUDA_SUCCESS) {
+        answer_names(call, names, wanted.first, reply);
+    }
+    return result;
+}
+
+CUresult on_cuModuleEnumerateFunctions(CallContext& context,
+                                       const wire::cuModuleEnumerateFunctions_call& wanted,
+                                       std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    const driver::DriverApi& api = call.api();
+    const auto module =
+        call.process().objects.native_as<CUmodule>(wanted.owner, HandleKind::kModule);
+    if (module == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (api.cuModuleGetFunctionCount == nullptr || api.cuModuleEnumerateFunctions == nullptr ||
+        api.cuFuncGetName == nullptr) {
+        return call.unsupported(call.op());
+    }
+    unsigned int count = 0;
+    CUresult result = api.cuModuleGetFunctionCount(&count, module);
+    std::vector<CUfunction> functions(count);
+    if (result == CUDA_SUCCESS && count != 0) {
+        result = api.cuModuleEnumerateFunctions(functions.data(), count, module);
+    }
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < functions.size() && result == CUDA_SUCCESS; ++i) {
+        const char* name = nullptr;
+        result = api.cuFuncGetName(&name, functions[i]);
+        names.emplace_back(name != nullptr ? name : "");
+    }
+    if (result == CUDA_SUCCESS) {
+        answer_names(call, names, wanted.first, reply);
+    }
+    return result;
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,73 @@
+#include "host-daemon/worker/module_registry.h"
+
+#include <algorithm>
+#include <set>
+
+namespace gantry::worker {
+
+void ModuleRegistry::add(LoadedImage image) {
+    std::lock_guard lock(mutex_);
+    if (image.load_order == 0) {
+        image.load_order = next_load_order_;
+    }
+    next_load_order_ = std::max(next_load_order_, image.load_order) + 1;
+    const std::uint64_t handle = image.handle;
+    images_[handle] = std::move(image);
+}
+
+void ModuleRegistry::remove(std::uint64_t handle) {
+    std::lock_guard lock(mutex_);
+    images_.erase(handle);
+}
+
+void ModuleRegistry::clear() {
+    std::lock_guard lock(mutex_);
+    images_.clear();
+}
+
+std::optional<LoadedImage> ModuleRegistry::get(std::uint64_t handle) const {
+    std::lock_guard lock(mutex_);
+    const auto image = images_.find(handle);
+    return image == images_.end() ? std::nullopt : std::optional<LoadedImage>(image->second);
+}
+
+std::vector<LoadedImage> ModuleRegistry::list() const {
+    std::lock_guard lock(mutex_);
+    std::vector<LoadedImage> images;
+    for (const auto& [handle, image] : images_) {
+        images.push_back(image);
+    }
+    std::sort(images.begin(), images.end(), [](const LoadedImage& a, const LoadedImage& b) {
+        return a.load_order < b.load_order;
+    });
+    return images;
+}
+
+void ModuleRegistry::note_variable(std::uint64_t handle, ModuleVariable variable) {
+    std::lock_guard lock(mutex_);
+    if (const auto image = images_.find(handle); image != images_.end()) {
+        image->second.variables[variable.name] = std::move(variable);
+    }
+}
+
+void ModuleRegistry::note_kernel(std::uint64_t handle, const std::string& name) {
+    std::lock_guard lock(mutex_);
+    if (const auto image = images_.find(handle);
+        image != images_.end() && image->second.name.empty()) {
+        image->second.name = name;
+    }
+}
+
+std::uint64_t ModuleRegistry::image_bytes() const {
+    std::lock_guard lock(mutex_);
+    std::set<const Image*> counted;
+    std::uint64_t bytes = 0;
+    for (const auto& [handle, image] : images_) {
+        if (image.image != nullptr && counted.insert(image.image.get()).second) {
+            bytes += image.image->bytes.size();
+        }
+    }
+    return bytes;
+}
+
+}  // namespace gantry::worker

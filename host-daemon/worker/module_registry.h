@@ -1,0 +1,59 @@
+// ModuleRegistry: what was loaded from which image, and where its variables lie.
+//
+// Modules and libraries are objects like others (objects.h); this is what a restore needs beside
+// that: the image as the application gave it, the load order, and the address of every variable the
+// guest may know. Threads: all calls lock. Failure: none of its own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host-daemon/worker/image_store.h"
+#include "proto/cuda/wire_hand.h"
+
+namespace gantry::worker {
+
+struct ModuleVariable {
+    std::string name;
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    bool managed = false;
+    friend bool operator==(const ModuleVariable&, const ModuleVariable&) = default;
+};
+
+struct LoadedImage {
+    std::uint64_t handle = 0;  ///< Module or library.
+    bool library = false;
+    std::uint64_t context = 0;
+    ImagePtr image;
+    std::vector<cuda::wire_hand::ImagePart> parts;
+    std::vector<cuda::wire_hand::ImageOption> jit_options;
+    std::vector<cuda::wire_hand::ImageOption> library_options;
+    std::uint64_t load_order = 0;
+    std::string name;  ///< First kernel asked for: what a person would recognise it by.
+    std::map<std::string, ModuleVariable> variables;
+};
+
+class ModuleRegistry {
+public:
+    void add(LoadedImage image);
+    void remove(std::uint64_t handle);
+    void clear();
+    [[nodiscard]] std::optional<LoadedImage> get(std::uint64_t handle) const;
+    /// In load order.
+    [[nodiscard]] std::vector<LoadedImage> list() const;
+    void note_variable(std::uint64_t handle, ModuleVariable variable);
+    void note_kernel(std::uint64_t handle, const std::string& name);
+    [[nodiscard]] std::uint64_t image_bytes() const;
+
+private:
+    mutable std::mutex mutex_;
+    std::map<std::uint64_t, LoadedImage> images_;
+    std::uint64_t next_load_order_ = 1;
+};
+
+}  // namespace gantry::worker

@@ -1,0 +1,163 @@
+#include "host-daemon/worker/objects.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace gantry::worker {
+
+bool ObjectTable::insert(Object object) {
+    if (object.kind() == HandleKind::kInvalid) {
+        return false;
+    }
+    std::unique_lock lock(mutex_);
+    if (objects_.size() >= count_max_) {
+        return false;
+    }
+    if (object.order == 0) {
+        object.order = next_order_++;
+    } else {
+        next_order_ = std::max(next_order_, object.order + 1);
+    }
+    const std::uint64_t handle = object.handle;
+    const HandleKind kind = object.kind();
+    const bool is_new = objects_.emplace(handle, std::move(object)).second;
+    counts_[kind] += is_new ? 1 : 0;
+    return is_new;
+}
+
+std::size_t ObjectTable::count_kind(HandleKind kind) const {
+    std::shared_lock lock(mutex_);
+    const auto count = counts_.find(kind);
+    return count == counts_.end() ? 0 : count->second;
+}
+
+std::vector<std::uint64_t> ObjectTable::natives_of(HandleKind kind) const {
+    std::shared_lock lock(mutex_);
+    std::vector<std::uint64_t> natives;
+    for (const auto& [handle, object] : objects_) {
+        if (object.kind() == kind) {
+            natives.push_back(object.native);
+        }
+    }
+    return natives;
+}
+
+std::uint64_t ObjectTable::native(std::uint64_t handle, HandleKind kind) const {
+    if (cuda::handle_kind(handle) != kind) {
+        return 0;
+    }
+    std::shared_lock lock(mutex_);
+    const auto object = objects_.find(handle);
+    return object == objects_.end() ? 0 : object->second.native;
+}
+
+std::uint64_t ObjectTable::handle_of(std::uint64_t native, HandleKind kind) const {
+    std::shared_lock lock(mutex_);
+    for (const auto& [handle, object] : objects_) {
+        if (object.native == native && object.kind() == kind) {
+            return handle;
+        }
+    }
+    return 0;
+}
+
+bool ObjectTable::contains(std::uint64_t handle) const {
+    std::shared_lock lock(mutex_);
+    return objects_.contains(handle);
+}
+
+std::optional<Object> ObjectTable::get(std::uint64_t handle) const {
+    std::shared_lock lock(mutex_);
+    const auto object = objects_.find(handle);
+    return object == objects_.end() ? std::nullopt : std::optional<Object>(object->second);
+}
+
+void ObjectTable::configure(std::uint64_t handle, std::uint64_t key, RecordedCommand command) {
+    std::unique_lock lock(mutex_);
+    if (const auto object = objects_.find(handle); object != objects_.end()) {
+        object->second.configuration[key] = std::move(command);
+    }
+}
+
+void ObjectTable::set_native(std::uint64_t handle, std::uint64_t native) {
+    std::unique_lock lock(mutex_);
+    if (const auto object = objects_.find(handle); object != objects_.end()) {
+        object->second.native = native;
+    }
+}
+
+void ObjectTable::set_parent(std::uint64_t handle, std::uint64_t parent) {
+    std::unique_lock lock(mutex_);
+    if (const auto object = objects_.find(handle); object != objects_.end()) {
+        object->second.parent = parent;
+    }
+}
+
+std::uint64_t ObjectTable::parent_of(std::uint64_t handle) const {
+    std::shared_lock lock(mutex_);
+    const auto object = objects_.find(handle);
+    return object == objects_.end() ? 0 : object->second.parent;
+}
+
+bool ObjectTable::erase(std::uint64_t handle) {
+    std::unique_lock lock(mutex_);
+    const auto object = objects_.find(handle);
+    if (object == objects_.end()) {
+        return false;
+    }
+    const bool may_have_children = object->second.kind() != HandleKind::kStream &&
+                                   object->second.kind() != HandleKind::kEvent;
+    --counts_[object->second.kind()];
+    objects_.erase(object);
+    std::vector<std::uint64_t> gone{handle};
+    while (may_have_children && !gone.empty()) {
+        const std::uint64_t parent = gone.back();
+        gone.pop_back();
+        std::erase_if(objects_, [&](const auto& entry) {
+            if (entry.second.parent != parent) {
+                return false;
+            }
+            gone.push_back(entry.first);
+            --counts_[entry.second.kind()];
+            return true;
+        });
+    }
+    return true;
+}
+
+void ObjectTable::clear() {
+    std::unique_lock lock(mutex_);
+    objects_.clear();
+    counts_.clear();
+}
+
+std::vector<Object> ObjectTable::list(const std::function<bool(const Object&)>& filter) const {
+    std::vector<Object> found;
+    {
+        std::shared_lock lock(mutex_);
+        for (const auto& [handle, object] : objects_) {
+            if (filter(object)) {
+                found.push_back(object);
+            }
+        }
+    }
+    std::sort(found.begin(), found.end(),
+              [](const Object& a, const Object& b) { return a.order < b.order; });
+    return found;
+}
+
+std::vector<Object> ObjectTable::list_kind(HandleKind kind) const {
+    return list([kind](const Object& object) { return object.kind() == kind; });
+}
+
+std::size_t ObjectTable::size() const {
+    std::shared_lock lock(mutex_);
+    return objects_.size();
+}
+
+std::uint64_t ObjectTable::next_order() const {
+    std::shared_lock lock(mutex_);
+    return next_order_;
+}
+
+}  // namespace gantry::worker
