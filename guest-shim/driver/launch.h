@@ -1,0 +1,29 @@
+// What launches, launch-attribute calls and graph nodes share.
+#pragma once
+
+#include "guest-shim/driver/objects.h"
+
+namespace gantry::shim {
+
+struct Shape {
+    std::uint32_t grid[3];
+    std::uint32_t block[3];
+    std::uint32_t shared_bytes;
+};
+
+/// The kernel's arguments as the application gave them: one of the two, or neither.
+struct Arguments {
+    void** params;
+    void** extra;
+};
+
+/// Checks that native makes before a launch is queued, with its codes.
+CUresult check_shape(const Kernel& kernel, const Shape& shape) noexcept;
+
+/// Size of the packed arguments; fails when they are missing or of unknown layout.
+CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments, std::uint32_t* bytes)
+    noexcept;
+void pack(const Kernel& kernel, const Arguments& arguments, std::byte* out, std::uint32_t bytes)
+    noexcept;
+
+}  // namespace gantry::shim

@@ -1,0 +1,146 @@
+// Linear copies. The kind follows from the addresses: pageable bytes travel through the ring or the
+// bulk area, everything else is copied by the device's driver.
+#include "guest-shim/driver/memcpy.h"
+
+#include <cstring>
+
+#include "guest-shim/driver/ranges.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+namespace {
+
+/// Both ends are memory of this process, one of them perhaps page-locked: queued work may still
+/// write the source or read the target.
+CUresult copy_on_host(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
+                      CUstream stream) {
+    const CUresult result = synchronize_stream(bits(stream));
+    if (result == CUDA_SUCCESS) {
+        std::memmove(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes);
+    }
+    return result;
+}
+
+CUresult copy_by_driver(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
+                        CUstream stream, bool blocking) {
+    const cuda::wire::cuMemcpyAsync_call arguments{target, source, bytes, bits(stream)};
+    // Between device addresses native does not block even in its synchronous form.
+    if (blocking && (is_in_pool(target) || is_in_pool(source))) {
+        return call_status(cuda::Op::cuMemcpyAsync, arguments);
+    }
+    return post_args(cuda::Op::cuMemcpyAsync, arguments);
+}
+
+}  // namespace
+
+CUresult synchronize_stream(std::uint64_t stream) noexcept {
+    return call_status(cuda::Op::cuStreamSynchronize, cuda::wire::cuStreamSynchronize_call{stream});
+}
+
+CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
+                     CUstream stream, bool blocking) noexcept {
+    if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
+        return closed;
+    }
+    if (!is_stream(stream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (bytes == 0) {
+        return CUDA_SUCCESS;
+    }
+    Place to;
+    Place from;
+    if (target == 0 || source == 0 || !place_of(target, bytes, &to) ||
+        !place_of(source, bytes, &from)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const bool to_host = to.host_side || is_in_pool(to.address);
+    const bool from_host = from.host_side || is_in_pool(from.address);
+    if ((to.host_side && from_host) || (from.host_side && to_host)) {
+        return copy_on_host(target, source, bytes, stream);
+    }
+    if (to.host_side) {
+        return session::read_device(reinterpret_cast<void*>(target), from.address, bytes,
+                                    bits(stream));
+    }
+    if (from.host_side) {
+        const CUresult result = session::write_device(
+            to.address, reinterpret_cast<const void*>(source), bytes, bits(stream));
+        return result == CUDA_SUCCESS && blocking ? synchronize_stream(bits(stream)) : result;
+    }
+    return copy_by_driver(to.address, from.address, bytes, stream, blocking);
+}
+
+namespace {
+
+/// An argument that the ABI calls a device address must not be plain host memory.
+bool is_device_side(std::uint64_t address, std::uint64_t bytes) {
+    Place place;
+    return bytes == 0 || (place_of(address, bytes, &place) && !place.host_side);
+}
+
+CUresult to_device(CUdeviceptr target, const void* source, size_t bytes, CUstream stream,
+                   bool blocking) {
+    return is_device_side(target, bytes) ? copy_linear(target, bits(source), bytes, stream, blocking)
+                                         : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult to_host(void* target, CUdeviceptr source, size_t bytes, CUstream stream, bool blocking) {
+    return is_device_side(source, bytes) ? copy_linear(bits(target), source, bytes, stream, blocking)
+                                         : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuMemcpy(DefaultStream default_stream, CUdeviceptr dst, CUdeviceptr src,
+                  size_t ByteCount) noexcept {
+    return copy_linear(dst, src, ByteCount, default_stream_handle(default_stream), true);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
+                       CUstream hStream) noexcept {
+    return copy_linear(dst, src, ByteCount, hStream, false);
+}
+
+CUresult cuMemcpyHtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice, const void* srcHost,
+                         size_t ByteCount) noexcept {
+    return to_device(dstDevice, srcHost, ByteCount, default_stream_handle(default_stream), true);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
+                              CUstream hStream) noexcept {
+    return to_device(dstDevice, srcHost, ByteCount, hStream, false);
+}
+
+CUresult cuMemcpyDtoH_v2(DefaultStream default_stream, void* dstHost, CUdeviceptr srcDevice,
+                         size_t ByteCount) noexcept {
+    return to_host(dstHost, srcDevice, ByteCount, default_stream_handle(default_stream), true);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream) noexcept {
+    return to_host(dstHost, srcDevice, ByteCount, hStream, false);
+}
+
+CUresult cuMemcpyDtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice,
+                         CUdeviceptr srcDevice, size_t ByteCount) noexcept {
+    return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
+               ? copy_linear(dstDevice, srcDevice, ByteCount,
+                             default_stream_handle(default_stream), true)
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream) noexcept {
+    return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
+               ? copy_linear(dstDevice, srcDevice, ByteCount, hStream, false)
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace gantry::cuda_impl

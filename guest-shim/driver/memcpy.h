@@ -1,0 +1,35 @@
+// Copies, in one place each: linear ones by address, all others as a 3D copy.
+#pragma once
+
+#include "guest-shim/driver/objects.h"
+
+namespace gantry::shim {
+
+/// A linear copy. `blocking` is what the application's call is natively.
+CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
+                     CUstream stream, bool blocking) noexcept;
+
+/// One end of a shaped copy before its memory type has been looked into.
+struct ShapedEnd {
+    CUmemorytype type;
+    std::uint64_t address;  ///< Host, device or unified address.
+    std::uint64_t array;
+    std::uint64_t x_bytes, y, z, lod, pitch, height;
+};
+
+struct ShapedCopy {
+    ShapedEnd source;
+    ShapedEnd target;
+    std::uint64_t width_bytes, height, depth;
+};
+
+CUresult copy_shaped(const ShapedCopy& copy, CUstream stream, bool blocking) noexcept;
+
+/// The ABI's structures as a ShapedCopy.
+ShapedCopy shaped(const CUDA_MEMCPY2D& copy) noexcept;
+ShapedCopy shaped(const CUDA_MEMCPY3D& copy) noexcept;
+
+/// An end that needs no staging as the wire has it; false for pageable memory.
+bool wire_end(const ShapedEnd& end, cuda::wire_hand::CopyEnd* out) noexcept;
+
+}  // namespace gantry::shim

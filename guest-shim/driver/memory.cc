@@ -1,0 +1,375 @@
+// Device memory, page-locked host memory, managed memory, and registered pages.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "guest-shim/driver/objects.h"
+#include "guest-shim/driver/ranges.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+namespace {
+
+constexpr std::uint64_t kPage = wire::kPageBytes;
+constexpr std::uint64_t kPitchAlignment = 512;
+
+void note_range(std::uint64_t address, std::uint64_t bytes, RangeKind kind, std::uint32_t flags,
+                std::uint64_t alias = 0) {
+    Range range{};
+    range.address = address;
+    range.bytes = bytes;
+    range.kind = kind;
+    range.flags = flags;
+    range.alias = alias;
+    range.context = session::current_context();
+    range.device = current_device();
+    add_range(&range);
+}
+
+CUresult allocate_in_pool(void** out, size_t bytes, RangeKind kind, std::uint32_t flags) {
+    if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
+        return closed;
+    }
+    if (out == nullptr || bytes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    void* memory = session::pinned_allocate(bytes);
+    if (memory == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    note_range(bits(memory), bytes, kind, flags);
+    *out = memory;
+    return CUDA_SUCCESS;
+}
+
+/// Work that is queued may still use the memory: native waits before it frees.
+CUresult free_in_pool(const Range& range) {
+    const CUresult result = synchronize_context();
+    session::pinned_free(reinterpret_cast<void*>(range.address));
+    return result;
+}
+
+CUresult free_device(const Range& range) {
+    const CUresult result = call_status(cuda::Op::cuMemFree_v2,
+                                        cuda::wire::cuMemFree_v2_call{range.address});
+    if (result != CUDA_SUCCESS) {
+        Range again = range;
+        add_range(&again);
+    }
+    return result;
+}
+
+/// Moves the application's pages into the pool, so that host and guest see the same memory. The
+/// pages keep their address here; the device knows them by the pool's.
+CUresult move_pages_into_pool(std::uint64_t first, std::uint64_t bytes, std::uint64_t* pool_at) {
+    void* pool = session::pinned_allocate(bytes);
+    if (pool == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    auto* pages = reinterpret_cast<void*>(first);
+    std::memcpy(pool, pages, bytes);
+    const std::uint64_t offset =
+        session::pinned_region_offset() + (bits(pool) - wire::kPinnedBase);
+    void* mapped = mmap(pages, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                        session::region_descriptor(), static_cast<off_t>(offset));
+    if (mapped != pages) {
+        session::pinned_free(pool);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *pool_at = bits(pool);
+    return CUDA_SUCCESS;
+}
+
+CUresult move_pages_back(std::uint64_t first, std::uint64_t bytes, std::uint64_t pool_at) {
+    auto* pages = reinterpret_cast<void*>(first);
+    void* mapped = mmap(pages, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (mapped != pages) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    std::memcpy(pages, reinterpret_cast<void*>(pool_at), bytes);
+    session::pinned_free(reinterpret_cast<void*>(pool_at));
+    return CUDA_SUCCESS;
+}
+
+/// True when every page of the range may be read: mincore fails on a hole.
+bool is_mapped(std::uint64_t first, std::uint64_t bytes) {
+    unsigned char resident[256];
+    while (bytes != 0) {
+        const std::uint64_t piece = bytes < sizeof(resident) * kPage ? bytes
+                                                                      : sizeof(resident) * kPage;
+        if (mincore(reinterpret_cast<void*>(first), piece, resident) != 0) {
+            return false;
+        }
+        first += piece;
+        bytes -= piece;
+    }
+    return true;
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) noexcept {
+    if (dptr == nullptr || bytesize == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    cuda::wire::cuMemAlloc_v2_reply reply{};
+    const CUresult result =
+        call_reply(cuda::Op::cuMemAlloc_v2, cuda::wire::cuMemAlloc_v2_call{bytesize}, &reply);
+    if (result == CUDA_SUCCESS) {
+        note_range(reply.dptr, bytesize, RangeKind::kDevice, 0);
+        *dptr = reply.dptr;
+    }
+    return result;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
+                            unsigned int ElementSizeBytes) noexcept {
+    if (dptr == nullptr || pPitch == nullptr || WidthInBytes == 0 || Height == 0 ||
+        (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const size_t pitch = (WidthInBytes + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
+    if (pitch < WidthInBytes || Height > SIZE_MAX / pitch) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const CUresult result = cuMemAlloc_v2(dptr, pitch * Height);
+    if (result == CUDA_SUCCESS) {
+        *pPitch = pitch;
+    }
+    return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr) noexcept {
+    if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
+        return closed;
+    }
+    if (dptr == 0) {
+        return CUDA_SUCCESS;
+    }
+    Range range{};
+    if (!remove_range(dptr, &range)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    switch (range.kind) {
+        case RangeKind::kDevice:
+        case RangeKind::kDeviceAsync:
+            return free_device(range);
+        case RangeKind::kManaged:
+            if (range.owner == 0) {
+                return free_in_pool(range);
+            }
+            [[fallthrough]];
+        default:
+            add_range(&range);
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) noexcept {
+    constexpr unsigned kKnown = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
+                                CU_MEMHOSTALLOC_WRITECOMBINED;
+    if ((Flags & ~kKnown) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return allocate_in_pool(pp, bytesize, RangeKind::kHost, Flags | CU_MEMHOSTALLOC_DEVICEMAP);
+}
+
+CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) noexcept {
+    return cuMemHostAlloc(pp, bytesize, 0);
+}
+
+CUresult cuMemFreeHost(void* p) noexcept {
+    Range range{};
+    if (p == nullptr || !remove_range(bits(p), &range)) {
+        return p == nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (range.kind != RangeKind::kHost) {
+        add_range(&range);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return free_in_pool(range);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) noexcept {
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    void* memory = nullptr;
+    const CUresult result = allocate_in_pool(dptr == nullptr ? nullptr : &memory, bytesize,
+                                             RangeKind::kManaged, flags);
+    if (result == CUDA_SUCCESS) {
+        *dptr = bits(memory);
+    }
+    return result;
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) noexcept {
+    Range range{};
+    if (pdptr == nullptr || Flags != 0 || !find_range(bits(p), &range)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (range.kind == RangeKind::kRegistered) {
+        *pdptr = range.alias + (bits(p) - range.address);
+        return CUDA_SUCCESS;
+    }
+    if (range.kind != RangeKind::kHost) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *pdptr = bits(p);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) noexcept {
+    Range range{};
+    if (pFlags == nullptr || !find_range(bits(p), &range) || range.kind != RangeKind::kHost) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *pFlags = range.flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noexcept {
+    constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+    if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
+        return closed;
+    }
+    if (p == nullptr || bytesize == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if ((Flags & ~kKnown) != 0 || session::region_descriptor() < 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // I/O memory and read-only pages cannot move.
+    }
+    const std::uint64_t first = bits(p) / kPage * kPage;
+    const std::uint64_t end = (bits(p) + bytesize + kPage - 1) / kPage * kPage;
+    Range range{};
+    for (std::uint64_t at = first; at < end; at += kPage) {
+        if (find_range(at, &range)) {
+            return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        }
+    }
+    if (is_in_arena(first) || is_in_pool(first) || !is_mapped(first, end - first)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::uint64_t pool_at = 0;
+    const CUresult result = move_pages_into_pool(first, end - first, &pool_at);
+    if (result == CUDA_SUCCESS) {
+        note_range(bits(p), bytesize, RangeKind::kRegistered, Flags,
+                   pool_at + (bits(p) - first));
+    }
+    return result;
+}
+
+CUresult cuMemHostUnregister(void* p) noexcept {
+    Range range{};
+    if (!remove_range(bits(p), &range)) {
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    if (range.kind != RangeKind::kRegistered) {
+        add_range(&range);
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    const CUresult waited = synchronize_context();
+    const std::uint64_t first = range.address / kPage * kPage;
+    const std::uint64_t end = (range.address + range.bytes + kPage - 1) / kPage * kPage;
+    const CUresult result =
+        move_pages_back(first, end - first, range.alias - (range.address - first));
+    return waited != CUDA_SUCCESS ? waited : result;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) noexcept {
+    Range range{};
+    if (!find_range(dptr, &range) || range.kind == RangeKind::kRegistered) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (pbase != nullptr) {
+        *pbase = range.address;
+    }
+    if (psize != nullptr) {
+        *psize = range.bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
+// Managed memory lies in pages that guest and device share: there is nothing to move or advise.
+
+namespace {
+
+CUresult is_managed(CUdeviceptr address, size_t count) {
+    Range range{};
+    const bool fine = count != 0 && find_range(address, &range) &&
+                      range.kind == RangeKind::kManaged &&
+                      count <= range.address + range.bytes - address;
+    return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult prefetch(CUdeviceptr address, size_t count, CUstream stream) {
+    return is_stream(stream) ? is_managed(address, count) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace
+
+CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise, CUdevice) noexcept {
+    return is_managed(devPtr, count);
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise, CUmemLocation) noexcept {
+    return is_managed(devPtr, count);
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice,
+                            CUstream hStream) noexcept {
+    return prefetch(devPtr, count, hStream);
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation, unsigned int flags,
+                               CUstream hStream) noexcept {
+    return flags != 0 ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, hStream);
+}
+
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t,
+                                unsigned int) noexcept {
+    return is_stream(hStream) ? is_managed(dptr, 1) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribute attribute,
+                                CUdeviceptr devPtr, size_t count) noexcept {
+    if (data == nullptr || dataSize < 4 || dataSize % 4 != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult result = is_managed(devPtr, count); result != CUDA_SUCCESS) {
+        return result;
+    }
+    constexpr int kNowhere = -2;  // CU_DEVICE_INVALID
+    auto* words = static_cast<int*>(data);
+    const int value = attribute == CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY ? 0 : kNowhere;
+    for (size_t i = 0; i < dataSize / 4; ++i) {
+        words[i] = value;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes,
+                                 size_t numAttributes, CUdeviceptr devPtr, size_t count) noexcept {
+    if (data == nullptr || dataSizes == nullptr || attributes == nullptr || numAttributes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (size_t i = 0; i < numAttributes; ++i) {
+        const CUresult result =
+            cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gantry::cuda_impl

@@ -1,0 +1,57 @@
+// What this process knows of each range of addresses that it allocated or looked up: kind, extent,
+// flags. Answers pointer queries and decides which way a copy goes.
+#pragma once
+
+#include <cstdint>
+
+#include "proto/wire/region.h"
+
+namespace gantry::shim {
+
+enum class RangeKind : std::uint32_t {
+    kNone = 0,
+    kDevice,
+    kDeviceAsync,  ///< Of a memory pool.
+    kHost,         ///< Page-locked, from the pinned pool.
+    kManaged,      ///< From the pinned pool as well.
+    kRegistered,   ///< The application's own pages, moved into the pinned pool (alias).
+    kGlobal,       ///< A module's variable.
+    kReserved,     ///< Virtual addresses of the application's own mapping.
+};
+
+struct Range {
+    std::uint64_t address;
+    std::uint64_t bytes;
+    std::uint64_t alias;    ///< Registered: where the pages are in the pinned pool.
+    std::uint64_t id;       ///< Unique for the life of the process.
+    std::uint64_t context;
+    std::uint64_t owner;    ///< Global: module or library.
+    RangeKind kind;
+    std::uint32_t flags;
+    int device;
+};
+
+/// Adds a range (its id is chosen here); an equal one is replaced. False when memory is out.
+bool add_range(Range* range) noexcept;
+bool find_range(std::uint64_t address, Range* out) noexcept;
+/// Removes the range that starts at `address`, if it is there.
+bool remove_range(std::uint64_t address, Range* out) noexcept;
+/// Removes a module's globals.
+void remove_ranges_of(std::uint64_t owner) noexcept;
+
+inline bool is_in_arena(std::uint64_t address) {
+    return address - wire::kArenaBase < wire::kArenaBytes;
+}
+bool is_in_pool(std::uint64_t address) noexcept;
+
+/// Where a copy finds an address.
+struct Place {
+    bool host_side;          ///< Pageable memory of this process: its bytes must travel.
+    std::uint64_t address;   ///< What the device side calls it.
+};
+
+/// Classifies [address, address + bytes). Copies that would run past a known allocation give false:
+/// native answers them with CUDA_ERROR_INVALID_VALUE.
+bool place_of(std::uint64_t address, std::uint64_t bytes, Place* out) noexcept;
+
+}  // namespace gantry::shim

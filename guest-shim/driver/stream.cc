@@ -1,0 +1,165 @@
+// Streams: named and made here without waiting; their facts answered here.
+#include "guest-shim/driver/objects.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+
+constinit SlotTable<Stream> g_streams;
+constinit SlotTable<Event> g_events;
+
+namespace {
+
+constexpr std::uint64_t kFirstStreamId = 16;  // Below: default streams.
+std::atomic<std::uint64_t> g_next_id{kFirstStreamId};
+
+CUresult make_stream(CUstream* out, unsigned flags, int priority, bool with_priority) {
+    if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
+        return closed;
+    }
+    const wire::DeviceFacts* facts = session::device_facts(current_device());
+    if (priority > facts->least_stream_priority) {
+        priority = facts->least_stream_priority;
+    } else if (priority < facts->greatest_stream_priority) {
+        priority = facts->greatest_stream_priority;
+    }
+    std::uint64_t handle = 0;
+    Stream* stream = g_streams.create(HandleKind::kStream, &handle);
+    if (stream == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *stream = Stream{handle, session::current_context(), g_next_id.fetch_add(1), flags, priority};
+    CUresult result = CUDA_SUCCESS;
+    if (with_priority) {
+        const cuda::wire::cuStreamCreateWithPriority_call arguments{handle, flags, priority};
+        result = post_args(cuda::Op::cuStreamCreateWithPriority, arguments);
+    } else {
+        const cuda::wire::cuStreamCreate_call arguments{handle, flags, 0};
+        result = post_args(cuda::Op::cuStreamCreate, arguments);
+    }
+    if (result != CUDA_SUCCESS) {
+        g_streams.destroy(handle);
+        return result;
+    }
+    *out = reinterpret_cast<CUstream>(handle);
+    return CUDA_SUCCESS;
+}
+
+/// Facts of any stream, default ones included; false for garbage.
+bool describe(CUstream stream, Stream* out) {
+    if (bits(stream) <= 2) {
+        *out = Stream{bits(stream), session::current_context(), bits(stream) == 2 ? 2ull : 1ull, 0,
+                      0};
+        return true;
+    }
+    const Stream* found = g_streams.find(bits(stream));
+    if (found == nullptr) {
+        return false;
+    }
+    *out = *found;
+    return true;
+}
+
+template <typename Value, typename Reader>
+CUresult tell(Value* out, CUstream stream, Reader read) {
+    Stream facts{};
+    if (out == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!describe(stream, &facts)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *out = read(facts);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) noexcept {
+    return make_stream(phStream, Flags, 0, false);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) noexcept {
+    return make_stream(phStream, flags, priority, true);
+}
+
+CUresult cuStreamDestroy_v2(CUstream hStream) noexcept {
+    if (!g_streams.destroy(bits(hStream))) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return post_args(cuda::Op::cuStreamDestroy_v2,
+                     cuda::wire::cuStreamDestroy_v2_call{bits(hStream)});
+}
+
+CUresult cuStreamGetPriority(CUstream hStream, int* priority) noexcept {
+    return tell(priority, hStream, [](const Stream& facts) { return facts.priority; });
+}
+
+CUresult cuStreamGetFlags(CUstream hStream, unsigned int* flags) noexcept {
+    return tell(flags, hStream, [](const Stream& facts) { return facts.flags; });
+}
+
+CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) noexcept {
+    return tell(streamId, hStream, [](const Stream& facts) { return facts.id; });
+}
+
+CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) noexcept {
+    return tell(device, hStream, [](const Stream& facts) {
+        const Context* context = find_context(facts.context);
+        return context != nullptr ? context->device : 0;
+    });
+}
+
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) noexcept {
+    return tell(pctx, hStream,
+                [](const Stream& facts) { return reinterpret_cast<CUcontext>(facts.context); });
+}
+
+CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) noexcept {
+    if (pGreenCtx != nullptr) {
+        *pGreenCtx = nullptr;
+    }
+    return cuStreamGetCtx(hStream, pCtx);
+}
+
+CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
+    constexpr unsigned kKnown =
+        CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    if (phEvent == nullptr || (Flags & ~kKnown) != 0 ||
+        ((Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::uint64_t handle = 0;
+    Event* event = g_events.create(HandleKind::kEvent, &handle);
+    if (event == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *event = Event{handle, session::current_context(), Flags};
+    // Between processes no event can be shared here; as an event of one process it is sound.
+    const cuda::wire::cuEventCreate_call arguments{
+        handle, Flags & ~static_cast<unsigned>(CU_EVENT_INTERPROCESS), 0};
+    const CUresult result = post_args(cuda::Op::cuEventCreate, arguments);
+    if (result != CUDA_SUCCESS) {
+        g_events.destroy(handle);
+        return result;
+    }
+    *phEvent = reinterpret_cast<CUevent>(handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent hEvent) noexcept {
+    if (!g_events.destroy(bits(hEvent))) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return post_args(cuda::Op::cuEventDestroy_v2, cuda::wire::cuEventDestroy_v2_call{bits(hEvent)});
+}
+
+}  // namespace gantry::cuda_impl
