@@ -73,3 +73,38 @@ stop_on() { # HOST NAME
     x "$1" sh -c 'pid=$(cat "/run/rig-$0.pid"); kill "$pid"; n=0
         while kill -0 "$pid" 2>/dev/null && [ $n -lt 100 ]; do sleep 0.05; n=$((n + 1)); done' "$2"
 }
+
+# What libvirt_watch wrote: "KIND" or "migration_status:STATUS" per line, from line FROM on.
+events() { # FILE [FROM]
+    python3 -c '
+import json, sys
+for line in open(sys.argv[1]).readlines()[int(sys.argv[2]) - 1:]:
+    e = json.loads(line)
+    print(e["kind"] + (":" + e["status"] if "status" in e else ""))' "$1" "${2:-1}"
+}
+in_order() { # FILE[:FROM] PATTERN...: each occurs after the one before; !PATTERN: nowhere
+    local file=${1%%:*} from=1
+    if [ "$file" != "$1" ]; then from=${1##*:}; fi
+    shift
+    events "$file" "$from" | python3 -c '
+import sys
+lines = [l.strip() for l in sys.stdin]
+at = 0
+for want in sys.argv[1:]:
+    if want.startswith("!"):
+        if want[1:] in lines:
+            sys.exit(f"{want[1:]} should not be among: " + " ".join(lines))
+        continue
+    try:
+        at = lines.index(want, at) + 1
+    except ValueError:
+        sys.exit(f"no {want} (in this order) among: " + " ".join(lines))' "$@"
+}
+next_line() { echo $(($(wc -l <"$1") + 1)); }
+wait_event() { # FILE FROM KIND SECONDS
+    local deadline=$(($(date +%s) + $4))
+    until events "$1" "$2" | grep -qx -- "$3"; do
+        [ "$(date +%s)" -le "$deadline" ] || fail "no $3 in $1 within $4 s"
+        sleep 0.1
+    done
+}
