@@ -359,6 +359,11 @@ void SourceMachine::Impl::on_state_deadline() {
             if (m_ && m_->round_in_flight) {
                 resend_round({Code::kDeadlineExceeded, "stream.timeout",
                               "A round was not acknowledged in time."});
+            } else if (m_ && frozen_ && m_->round_is_final) {
+                Action& action = emit(ActionKind::kSendComplete);  // its answer never came
+                action.token = *frozen_;
+                action.round = m_->round;
+                timers_.set(Timer::kState, now_ + settings_.round_deadline);
             } else {
                 timers_.set(Timer::kState, now_ + settings_.round_deadline);
             }

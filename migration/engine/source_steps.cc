@@ -76,6 +76,8 @@ void SourceMachine::Impl::on_precopy_begun() {
     if (frozen_) {
         enter(SourceState::kFinalRound, settings_.switchover_deadline);
         begin_round();
+    } else if (pending_) {
+        return;  // an older attempt's token is being replaced: the final round follows
     } else if (guest_away()) {
         begin_freeze();
     } else {

@@ -126,6 +126,7 @@ void TargetMachine::Impl::on_restarted(const TargetEvent& event) {
         meter_.advance(Phase::kCommit, 0.0);
     }
     if (event.record.epoch.value != 0 && !event.record.granted) {
+        activated_ = activate_issued_ = event.active;
         own(event.record.epoch);
         emit(ActionKind::kQueryDomain);
         return;

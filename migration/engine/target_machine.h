@@ -66,6 +66,7 @@ struct TargetEvent {
     DomainReport domain;
     DurableRecord record;
     std::optional<FreezeToken> complete;  ///< kRestarted: what StateSink::complete_token says.
+    bool active = false;                  ///< kRestarted: the workers serve record.epoch already.
     Error error;
 };
 

@@ -266,7 +266,8 @@ void TargetMachine::Impl::over(std::string reason, std::string text) {
                         grant_refusal::kEpoch, std::string_view("migration.superseded"),
                         std::string_view("migration.aborted_by_operator"),
                         std::string_view("migration.verify_failed")};
-    const bool again = arrival_ && std::find(stays.begin(), stays.end(), reason) == stays.end();
+    const bool coming = arrival_ || guest_starting_;
+    const bool again = coming && std::find(stays.begin(), stays.end(), reason) == stays.end();
     const Error why{Code::kAborted, std::move(reason), std::move(text)};
     discard(again ? Outcome::kRetry : Outcome::kRolledBack, why);
 }

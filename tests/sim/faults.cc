@@ -85,6 +85,9 @@ void World::restart_daemon(int index) {
         event.kind = engine::TargetEventKind::kRestarted;
         event.migration = *worker->receiving;
         event.complete = worker->complete;
+        if (owned_before) {
+            event.record = *host.disk;  // granted, and not in service yet
+        }
         target_step(index, event);
         return;
     }
@@ -129,6 +132,7 @@ void World::confirm_again(int index) {
     event.migration = *host.worker->receiving;
     event.complete = host.worker->complete;
     event.record = {host.worker->epoch, false, {}, {}};
+    event.active = true;
     target_step(index, event);
 }
 

@@ -131,7 +131,7 @@ void World::source_act(int index, const engine::Action& action) {
             });
             break;
         case ActionKind::kBeginPrecopy:
-            answer(delay(100, 20'000), [this, index] {
+            answer(worker_call(index, 100, 20'000), [this, index] {
                 if (Worker* worker = hosts[index].worker.get()) {
                     worker->last_sent.assign(kBlocks, std::nullopt);
                     worker->unacked_round.assign(kBlocks, 0);
@@ -174,7 +174,7 @@ void World::source_act(int index, const engine::Action& action) {
         case ActionKind::kFreeze: {
             const engine::FreezeToken token = action.token;
             const bool fails = faulty && random.chance(0.05);
-            after(delay(200, 100'000), [this, index, life, token, fails] {
+            after(worker_call(index, 200, 100'000), [this, index, life, token, fails] {
                 Host& then = hosts[index];
                 if (!then.worker || !then.worker->serves_role || then.worker->fenced) {
                     return;
@@ -207,7 +207,7 @@ void World::source_act(int index, const engine::Action& action) {
         case ActionKind::kSendComplete: {
             const engine::FreezeToken token = action.token;
             const std::uint64_t round = action.round;
-            after(delay(200, 20'000), [this, index, life, token, round] {
+            after(worker_call(index, 200, 20'000), [this, index, life, token, round] {
                 Host& then = hosts[index];
                 if (then.life != life || !then.worker || then.worker->frozen != token ||
                     !then.source || !then.source->migration()) {
@@ -253,7 +253,7 @@ void World::source_act(int index, const engine::Action& action) {
             }
             break;
         case ActionKind::kThaw:
-            answer(delay(100, 20'000), [this, index] {
+            answer(worker_call(index, 100, 20'000), [this, index] {
                 if (Worker* worker = hosts[index].worker.get()) {
                     worker->frozen.reset();
                 }

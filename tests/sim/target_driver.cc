@@ -258,6 +258,9 @@ void World::target_act(int index, const engine::Action& action) {
 
 void World::target_finished(int index, engine::Outcome outcome) {
     trace("host %d target finished: %s", index, to_string(outcome));
+    if (hosts[index].target->guest_is_here() && outcome != engine::Outcome::kRetry) {
+        hosts[index].guest_came = false;  // served, or refused for good
+    }
     if (outcome == engine::Outcome::kRetry) {
         const std::uint64_t life = hosts[index].life;
         const std::uint64_t attempt = hosts[index].target_attempt;

@@ -49,6 +49,12 @@ Duration World::delay(std::int64_t low_us, std::int64_t high_us) {
     return Duration{random.between(low_us, high_us)};
 }
 
+Duration World::worker_call(int host, std::int64_t low_us, std::int64_t high_us) {
+    TimePoint& free_at = hosts[host].worker_free_at;
+    free_at = std::max(now, free_at) + delay(low_us, high_us);
+    return free_at - now;
+}
+
 void World::at(TimePoint when, std::function<void()> what) {
     queue.push({std::max(when, now), next_order++, std::move(what)});
 }
@@ -124,6 +130,23 @@ void World::check() {
     }
 }
 
+/// What gantryd does now and then, events being unreliable: a guest that came by a migration and has
+/// no session here needs one fetched.
+void World::look_for_orphans() {
+    for (Host& host : hosts) {
+        const bool busy = host.target && host.target->state() != engine::TargetState::kDiscarded;
+        if (host.daemon_up && host.guest_came && !host.worker && !busy &&
+            guests[host.index].domain != Domain::kAbsent) {
+            start_target(host.index);
+            if (hosts[host.index].daemon_up) {
+                engine::TargetEvent event;
+                event.kind = engine::TargetEventKind::kGuestStarting;
+                target_step(host.index, event);
+            }
+        }
+    }
+}
+
 bool World::quiet() const {
     if (now < heal_at || job.active || migrations_left > 0) {
         return false;
@@ -192,11 +215,14 @@ void World::run() {
     const std::function<void()> turn = [this, &turn] {
         execute(0);
         execute(1);
-        if (!quiet() || now < heal_at + Duration{3'000'000}) {
-            after(Duration{40'000}, turn);
-        }
+        after(Duration{40'000}, turn);
     };
     after(Duration{1'000}, turn);
+    const std::function<void()> scan = [this, &scan] {
+        look_for_orphans();
+        after(Duration{3'000'000}, scan);
+    };
+    after(Duration{1'500}, scan);
 
     while (!queue.empty() && !stopped) {
         const Scheduled next = queue.top();
@@ -209,7 +235,11 @@ void World::run() {
         next.what();
         ++verdict.event_count;
         check();
-        if (now > heal_at + Duration{4'000'000} && quiet()) {
+        if (!quiet()) {
+            quiet_since.reset();
+        } else if (!quiet_since) {
+            quiet_since = now;
+        } else if (now > *quiet_since + Duration{6'000'000}) {
             break;
         }
     }

@@ -116,6 +116,7 @@ struct Host {
     std::unique_ptr<Worker> worker;
     std::unique_ptr<engine::SourceMachine> source;
     std::unique_ptr<engine::TargetMachine> target;
+    TimePoint worker_free_at{};   ///< Control calls to the worker are carried out in order.
     std::uint64_t source_op = 0;  ///< Newest round; an older one stops.
     std::uint64_t target_attempt = 0;
     engine::RoundReceiver receiver;
@@ -127,6 +128,7 @@ struct Host {
     // What libvirt has told since the VM started to come here: replayed into a new attempt.
     bool guest_starting = false;
     std::optional<engine::TargetEventKind> arrival;
+    bool guest_came = false;  ///< By a migration, and no final answer about its session was given.
 };
 
 struct World {
@@ -140,8 +142,10 @@ struct World {
     void check();
     void check_end();
     bool quiet() const;
+    void look_for_orphans();
     void execute(int host);
     Duration delay(std::int64_t low_us, std::int64_t high_us);
+    Duration worker_call(int host, std::int64_t low_us, std::int64_t high_us);
     void trace(const char* format, ...) __attribute__((format(printf, 2, 3)));
 
     // link.cc
@@ -191,6 +195,7 @@ struct World {
     engine::Settings settings;
     TimePoint now{};
     TimePoint heal_at{};
+    std::optional<TimePoint> quiet_since;
     TimePoint end_at{};
     bool stopped = false;
 
