@@ -1,0 +1,132 @@
+// SourceDriver: runs one session's SourceMachine with real clocks, workers, disk, peers and libvirt.
+//
+// The machine decides; this carries its actions out in order and feeds the outcomes back. Two strands:
+// `main_` steps the machine and never blocks (but for the grant's fsync, which must come before
+// anything else); `slow_` makes the calls to workers, one at a time. A round that is being sent is cut
+// short when a freeze or a thaw is due: what was not sent is still unsent, so nothing is lost.
+// Threads: feed(), receive(), status() and bulk() from any. The driver outlives what its hooks touch
+// until stop() has returned.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "host-daemon/supervisor/bulk_queue.h"
+#include "host-daemon/supervisor/compression.h"
+#include "host-daemon/supervisor/epoch_store.h"
+#include "host-daemon/supervisor/strand.h"
+#include "host-daemon/supervisor/worker_state.h"
+#include "migration/engine/source_machine.h"
+
+namespace gantry::supervisor {
+
+/// A way to the other gantryd for one migration's messages. send() is thread-safe, never blocks long
+/// and may drop: the machines repeat what was not answered.
+class MessageLink {
+public:
+    virtual ~MessageLink() = default;
+    virtual void send(const engine::Message& message) = 0;
+};
+
+struct SourceHooks {
+    /// Answers by feeding kDomain, from a thread of its own.
+    std::function<void()> query_domain;
+    std::function<void()> abort_job;
+    std::function<void(engine::AlertKind, const Error&)> alert;
+    std::function<void(const engine::Progress&)> progress;
+    std::function<void(engine::Outcome, const Error&)> finished;
+    /// The session is not here any more (granted and confirmed): take it out of the books.
+    std::function<void()> released;
+};
+
+struct SourceStatus {
+    engine::SourceState state = engine::SourceState::kServing;
+    Epoch epoch;
+    bool serves = true;
+    std::optional<engine::MigrationId> migration;
+    engine::Progress progress;
+};
+
+class SourceDriver {
+public:
+    SourceDriver(std::string session_id, Epoch epoch, engine::Settings settings,
+                 std::string compression, std::uint64_t bandwidth_bytes_s, EpochStore& store,
+                 WorkersSource& source, SourceHooks hooks);
+    ~SourceDriver() { stop(); }
+
+    void feed(engine::SourceEvent event);
+    /// A peer's message; answers to this migration go out by `link` from now on.
+    void receive(engine::Message message, std::shared_ptr<MessageLink> link);
+    /// The queue of the migration's bulk streams; nullptr when it is not the one under way.
+    std::shared_ptr<BulkQueue> bulk(engine::MigrationId migration);
+    [[nodiscard]] SourceStatus status() const;
+    /// Runs `function` on the strand of worker calls, where nothing of a migration runs meanwhile.
+    void run_with_workers(std::function<void()> function) { slow_.post(std::move(function)); }
+    void stop();
+
+private:
+    void step(const engine::SourceEvent& event);
+    void carry_out(engine::Action action);
+    void persist_grant(const engine::DurableRecord& record);
+    void send(const engine::Message& message);
+    void begin_precopy(engine::Seed seed);
+    /// One round being sent.
+    struct Round {
+        std::uint64_t number = 0;
+        std::uint64_t cut_serial = 0;  ///< What cut_serial_ was when the round was ordered.
+        std::shared_ptr<BulkQueue> bulk;
+        engine::RoundStats stats;
+    };
+    void order_round(std::uint64_t number, bool resend);
+    void send_round(Round round, bool resend);
+    Result<void> send_part(engine::PartId part, Round& round);
+    Result<void> send_graph(engine::PartId part, Round& round);
+    Result<void> send_blocks(engine::PartId part, std::span<const engine::BlockAddress> blocks,
+                             Round& round);
+    Result<void> push(control::BulkDown batch, SentBlocks blocks, Round& round);
+    void pace(const Round& round, Strand::Clock::time_point begun, std::uint64_t sent_before);
+    [[nodiscard]] bool is_cut(const Round& round) const {
+        return cut_serial_ != round.cut_serial;
+    }
+    std::shared_ptr<BulkQueue> current_bulk() const;
+    Result<void> mark_lost_unsent();
+    void send_complete(engine::FreezeToken token, std::uint64_t round);
+    void on_slow(std::function<void()> function) { slow_.post(std::move(function)); }
+    void publish();
+
+    const std::string session_id_;
+    EpochStore& store_;
+    WorkersSource& source_;
+    SourceHooks hooks_;
+    engine::SourceMachine machine_;
+
+    // main_ only
+    std::optional<std::pair<engine::MigrationId, std::shared_ptr<MessageLink>>> link_;
+
+    // slow_ only
+    std::optional<snapshot::Fingerprint> zero_block_;
+    std::map<engine::PartId, std::vector<std::string>> images_sent_;
+    CompressionChooser compression_;
+    std::uint64_t bandwidth_bytes_s_;
+    std::uint64_t next_batch_ = 1;
+
+    std::atomic<std::uint64_t> cut_serial_{0};  ///< Counted up: rounds ordered before end early.
+    mutable std::mutex mutex_;  // bulk_, bulk_migration_, status_
+    std::shared_ptr<BulkQueue> bulk_;
+    std::optional<engine::MigrationId> bulk_migration_;
+    SourceStatus status_;
+
+    Strand slow_;
+    Strand main_;
+};
+
+/// The engine's clock.
+engine::TimePoint engine_now();
+Strand::Clock::time_point to_clock(engine::TimePoint at);
+engine::Seed random_seed();
+engine::MigrationId random_migration();
+
+}  // namespace gantry::supervisor
