@@ -18,7 +18,7 @@ def _strip(text):
 
 def enumerators(text):
     names = []
-    for body in re.findall(r"typedef enum \w+ \{(.*?)\} \w+;", text, flags=re.S):
+    for body in re.findall(r"typedef enum \w+ GANTRY_ABI_ENUM \{(.*?)\} \w+;", text, flags=re.S):
         names += re.findall(r"(\w+) =", body)
     return names
 

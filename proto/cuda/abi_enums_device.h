@@ -2,24 +2,26 @@
 // include that.
 #pragma once
 
-typedef enum CUctx_flags_enum {
+#include "proto/cuda/abi_enum_base.h"
+
+typedef enum CUctx_flags_enum GANTRY_ABI_ENUM {
     CU_CTX_SCHED_AUTO = 0, CU_CTX_SCHED_SPIN = 1, CU_CTX_SCHED_YIELD = 2,
     CU_CTX_SCHED_BLOCKING_SYNC = 4, CU_CTX_BLOCKING_SYNC = 4, CU_CTX_SCHED_MASK = 7,
     CU_CTX_MAP_HOST = 8, CU_CTX_LMEM_RESIZE_TO_MAX = 16, CU_CTX_COREDUMP_ENABLE = 32,
     CU_CTX_USER_COREDUMP_ENABLE = 64, CU_CTX_SYNC_MEMOPS = 128, CU_CTX_FLAGS_MASK = 255
 } CUctx_flags;
 
-typedef enum cl_event_flags_enum {
+typedef enum cl_event_flags_enum GANTRY_ABI_ENUM {
     NVCL_EVENT_SCHED_AUTO = 0, NVCL_EVENT_SCHED_SPIN = 1, NVCL_EVENT_SCHED_YIELD = 2,
     NVCL_EVENT_SCHED_BLOCKING_SYNC = 4
 } cl_event_flags;
 
-typedef enum cl_context_flags_enum {
+typedef enum cl_context_flags_enum GANTRY_ABI_ENUM {
     NVCL_CTX_SCHED_AUTO = 0, NVCL_CTX_SCHED_SPIN = 1, NVCL_CTX_SCHED_YIELD = 2,
     NVCL_CTX_SCHED_BLOCKING_SYNC = 4
 } cl_context_flags;
 
-typedef enum CUdevice_attribute_enum {
+typedef enum CUdevice_attribute_enum GANTRY_ABI_ENUM {
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X = 2,
     CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y = 3, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z = 4,
     CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X = 5, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y = 6,
@@ -152,11 +154,11 @@ typedef enum CUdevice_attribute_enum {
     CU_DEVICE_ATTRIBUTE_MAX = 148
 } CUdevice_attribute;
 
-typedef enum CUcomputemode_enum {
+typedef enum CUcomputemode_enum GANTRY_ABI_ENUM {
     CU_COMPUTEMODE_DEFAULT = 0, CU_COMPUTEMODE_PROHIBITED = 2, CU_COMPUTEMODE_EXCLUSIVE_PROCESS = 3
 } CUcomputemode;
 
-typedef enum CUlimit_enum {
+typedef enum CUlimit_enum GANTRY_ABI_ENUM {
     CU_LIMIT_STACK_SIZE = 0, CU_LIMIT_PRINTF_FIFO_SIZE = 1, CU_LIMIT_MALLOC_HEAP_SIZE = 2,
     CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
     CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5, CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6,
@@ -164,7 +166,7 @@ typedef enum CUlimit_enum {
     CU_LIMIT_MAX = 10
 } CUlimit;
 
-typedef enum CUdevice_P2PAttribute_enum {
+typedef enum CUdevice_P2PAttribute_enum GANTRY_ABI_ENUM {
     CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2,
     CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED = 3,
     CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED = 4,
@@ -172,6 +174,6 @@ typedef enum CUdevice_P2PAttribute_enum {
     CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED = 5
 } CUdevice_P2PAttribute;
 
-typedef enum CUdeviceNumaConfig_enum {
+typedef enum CUdeviceNumaConfig_enum GANTRY_ABI_ENUM {
     CU_DEVICE_NUMA_CONFIG_NONE = 0, CU_DEVICE_NUMA_CONFIG_NUMA_NODE = 1
 } CUdeviceNumaConfig;

@@ -2,60 +2,62 @@
 // abi.h; include that.
 #pragma once
 
-typedef enum CUevent_sched_flags_enum {
+#include "proto/cuda/abi_enum_base.h"
+
+typedef enum CUevent_sched_flags_enum GANTRY_ABI_ENUM {
     CU_EVENT_SCHED_AUTO = 0, CU_EVENT_SCHED_SPIN = 1, CU_EVENT_SCHED_YIELD = 2,
     CU_EVENT_SCHED_BLOCKING_SYNC = 4
 } CUevent_sched_flags;
 
-typedef enum CUstream_flags_enum {
+typedef enum CUstream_flags_enum GANTRY_ABI_ENUM {
     CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1
 } CUstream_flags;
 
-typedef enum CUevent_flags_enum {
+typedef enum CUevent_flags_enum GANTRY_ABI_ENUM {
     CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2,
     CU_EVENT_INTERPROCESS = 4
 } CUevent_flags;
 
-typedef enum CUevent_record_flags_enum {
+typedef enum CUevent_record_flags_enum GANTRY_ABI_ENUM {
     CU_EVENT_RECORD_DEFAULT = 0, CU_EVENT_RECORD_EXTERNAL = 1
 } CUevent_record_flags;
 
-typedef enum CUevent_wait_flags_enum {
+typedef enum CUevent_wait_flags_enum GANTRY_ABI_ENUM {
     CU_EVENT_WAIT_DEFAULT = 0, CU_EVENT_WAIT_EXTERNAL = 1
 } CUevent_wait_flags;
 
-typedef enum CUstreamWaitValue_flags_enum {
+typedef enum CUstreamWaitValue_flags_enum GANTRY_ABI_ENUM {
     CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WAIT_VALUE_EQ = 1, CU_STREAM_WAIT_VALUE_AND = 2,
     CU_STREAM_WAIT_VALUE_NOR = 3, CU_STREAM_WAIT_VALUE_FLUSH = 0x40000000
 } CUstreamWaitValue_flags;
 
-typedef enum CUstreamWriteValue_flags_enum {
+typedef enum CUstreamWriteValue_flags_enum GANTRY_ABI_ENUM {
     CU_STREAM_WRITE_VALUE_DEFAULT = 0, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 1
 } CUstreamWriteValue_flags;
 
-typedef enum CUstreamBatchMemOpType_enum {
+typedef enum CUstreamBatchMemOpType_enum GANTRY_ABI_ENUM {
     CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1, CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2,
     CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4, CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
     CU_STREAM_MEM_OP_BARRIER = 6, CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES = 3
 } CUstreamBatchMemOpType;
 
-typedef enum CUstreamMemoryBarrier_flags_enum {
+typedef enum CUstreamMemoryBarrier_flags_enum GANTRY_ABI_ENUM {
     CU_STREAM_MEMORY_BARRIER_TYPE_SYS = 0, CU_STREAM_MEMORY_BARRIER_TYPE_GPU = 1
 } CUstreamMemoryBarrier_flags;
 
-typedef enum CUoccupancy_flags_enum {
+typedef enum CUoccupancy_flags_enum GANTRY_ABI_ENUM {
     CU_OCCUPANCY_DEFAULT = 0, CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE = 1
 } CUoccupancy_flags;
 
-typedef enum CUstreamUpdateCaptureDependencies_flags_enum {
+typedef enum CUstreamUpdateCaptureDependencies_flags_enum GANTRY_ABI_ENUM {
     CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1
 } CUstreamUpdateCaptureDependencies_flags;
 
-typedef enum CUasyncNotificationType_enum {
+typedef enum CUasyncNotificationType_enum GANTRY_ABI_ENUM {
     CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET = 1
 } CUasyncNotificationType;
 
-typedef enum CUfunction_attribute_enum {
+typedef enum CUfunction_attribute_enum GANTRY_ABI_ENUM {
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
     CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES = 2, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
     CU_FUNC_ATTRIBUTE_NUM_REGS = 4, CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
@@ -68,22 +70,22 @@ typedef enum CUfunction_attribute_enum {
     CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15, CU_FUNC_ATTRIBUTE_MAX = 16
 } CUfunction_attribute;
 
-typedef enum CUfunc_cache_enum {
+typedef enum CUfunc_cache_enum GANTRY_ABI_ENUM {
     CU_FUNC_CACHE_PREFER_NONE = 0, CU_FUNC_CACHE_PREFER_SHARED = 1, CU_FUNC_CACHE_PREFER_L1 = 2,
     CU_FUNC_CACHE_PREFER_EQUAL = 3
 } CUfunc_cache;
 
-typedef enum CUsharedconfig_enum {
+typedef enum CUsharedconfig_enum GANTRY_ABI_ENUM {
     CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE = 0, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE = 1,
     CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE = 2
 } CUsharedconfig;
 
-typedef enum CUshared_carveout_enum {
+typedef enum CUshared_carveout_enum GANTRY_ABI_ENUM {
     CU_SHAREDMEM_CARVEOUT_DEFAULT = -1, CU_SHAREDMEM_CARVEOUT_MAX_SHARED = 100,
     CU_SHAREDMEM_CARVEOUT_MAX_L1 = 0
 } CUshared_carveout;
 
-typedef enum CUjit_option_enum {
+typedef enum CUjit_option_enum GANTRY_ABI_ENUM {
     CU_JIT_MAX_REGISTERS = 0, CU_JIT_THREADS_PER_BLOCK = 1, CU_JIT_WALL_TIME = 2,
     CU_JIT_INFO_LOG_BUFFER = 3, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES = 4, CU_JIT_ERROR_LOG_BUFFER = 5,
     CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6, CU_JIT_OPTIMIZATION_LEVEL = 7,
@@ -100,7 +102,7 @@ typedef enum CUjit_option_enum {
     CU_JIT_SPLIT_COMPILE = 34, CU_JIT_NUM_OPTIONS = 35
 } CUjit_option;
 
-typedef enum CUjit_target_enum {
+typedef enum CUjit_target_enum GANTRY_ABI_ENUM {
     CU_TARGET_COMPUTE_30 = 30, CU_TARGET_COMPUTE_32 = 32, CU_TARGET_COMPUTE_35 = 35,
     CU_TARGET_COMPUTE_37 = 37, CU_TARGET_COMPUTE_50 = 50, CU_TARGET_COMPUTE_52 = 52,
     CU_TARGET_COMPUTE_53 = 53, CU_TARGET_COMPUTE_60 = 60, CU_TARGET_COMPUTE_61 = 61,
@@ -116,41 +118,41 @@ typedef enum CUjit_target_enum {
     CU_TARGET_COMPUTE_120F = 0x20078, CU_TARGET_COMPUTE_121F = 0x20079
 } CUjit_target;
 
-typedef enum CUjit_fallback_enum {
+typedef enum CUjit_fallback_enum GANTRY_ABI_ENUM {
     CU_PREFER_PTX = 0, CU_PREFER_BINARY = 1
 } CUjit_fallback;
 
-typedef enum CUjit_cacheMode_enum {
+typedef enum CUjit_cacheMode_enum GANTRY_ABI_ENUM {
     CU_JIT_CACHE_OPTION_NONE = 0, CU_JIT_CACHE_OPTION_CG = 1, CU_JIT_CACHE_OPTION_CA = 2
 } CUjit_cacheMode;
 
-typedef enum CUjitInputType_enum {
+typedef enum CUjitInputType_enum GANTRY_ABI_ENUM {
     CU_JIT_INPUT_CUBIN = 0, CU_JIT_INPUT_PTX = 1, CU_JIT_INPUT_FATBINARY = 2,
     CU_JIT_INPUT_OBJECT = 3, CU_JIT_INPUT_LIBRARY = 4, CU_JIT_INPUT_NVVM = 5,
     CU_JIT_NUM_INPUT_TYPES = 6
 } CUjitInputType;
 
-typedef enum CUgraphicsRegisterFlags_enum {
+typedef enum CUgraphicsRegisterFlags_enum GANTRY_ABI_ENUM {
     CU_GRAPHICS_REGISTER_FLAGS_NONE = 0, CU_GRAPHICS_REGISTER_FLAGS_READ_ONLY = 1,
     CU_GRAPHICS_REGISTER_FLAGS_WRITE_DISCARD = 2, CU_GRAPHICS_REGISTER_FLAGS_SURFACE_LDST = 4,
     CU_GRAPHICS_REGISTER_FLAGS_TEXTURE_GATHER = 8
 } CUgraphicsRegisterFlags;
 
-typedef enum CUgraphicsMapResourceFlags_enum {
+typedef enum CUgraphicsMapResourceFlags_enum GANTRY_ABI_ENUM {
     CU_GRAPHICS_MAP_RESOURCE_FLAGS_NONE = 0, CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY = 1,
     CU_GRAPHICS_MAP_RESOURCE_FLAGS_WRITE_DISCARD = 2
 } CUgraphicsMapResourceFlags;
 
-typedef enum CUaccessProperty_enum {
+typedef enum CUaccessProperty_enum GANTRY_ABI_ENUM {
     CU_ACCESS_PROPERTY_NORMAL = 0, CU_ACCESS_PROPERTY_STREAMING = 1,
     CU_ACCESS_PROPERTY_PERSISTING = 2
 } CUaccessProperty;
 
-typedef enum CUgraphConditionalNodeType_enum {
+typedef enum CUgraphConditionalNodeType_enum GANTRY_ABI_ENUM {
     CU_GRAPH_COND_TYPE_IF = 0, CU_GRAPH_COND_TYPE_WHILE = 1, CU_GRAPH_COND_TYPE_SWITCH = 2
 } CUgraphConditionalNodeType;
 
-typedef enum CUgraphNodeType_enum {
+typedef enum CUgraphNodeType_enum GANTRY_ABI_ENUM {
     CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_MEMCPY = 1, CU_GRAPH_NODE_TYPE_MEMSET = 2,
     CU_GRAPH_NODE_TYPE_HOST = 3, CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_EMPTY = 5,
     CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6, CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
@@ -159,11 +161,11 @@ typedef enum CUgraphNodeType_enum {
     CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12, CU_GRAPH_NODE_TYPE_CONDITIONAL = 13
 } CUgraphNodeType;
 
-typedef enum CUgraphDependencyType_enum {
+typedef enum CUgraphDependencyType_enum GANTRY_ABI_ENUM {
     CU_GRAPH_DEPENDENCY_TYPE_DEFAULT = 0, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC = 1
 } CUgraphDependencyType;
 
-typedef enum CUgraphInstantiateResult_enum {
+typedef enum CUgraphInstantiateResult_enum GANTRY_ABI_ENUM {
     CUDA_GRAPH_INSTANTIATE_SUCCESS = 0, CUDA_GRAPH_INSTANTIATE_ERROR = 1,
     CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE = 2,
     CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED = 3,
@@ -171,21 +173,21 @@ typedef enum CUgraphInstantiateResult_enum {
     CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED = 5
 } CUgraphInstantiateResult;
 
-typedef enum CUsynchronizationPolicy_enum {
+typedef enum CUsynchronizationPolicy_enum GANTRY_ABI_ENUM {
     CU_SYNC_POLICY_AUTO = 1, CU_SYNC_POLICY_SPIN = 2, CU_SYNC_POLICY_YIELD = 3,
     CU_SYNC_POLICY_BLOCKING_SYNC = 4
 } CUsynchronizationPolicy;
 
-typedef enum CUclusterSchedulingPolicy_enum {
+typedef enum CUclusterSchedulingPolicy_enum GANTRY_ABI_ENUM {
     CU_CLUSTER_SCHEDULING_POLICY_DEFAULT = 0, CU_CLUSTER_SCHEDULING_POLICY_SPREAD = 1,
     CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING = 2
 } CUclusterSchedulingPolicy;
 
-typedef enum CUlaunchMemSyncDomain_enum {
+typedef enum CUlaunchMemSyncDomain_enum GANTRY_ABI_ENUM {
     CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT = 0, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE = 1
 } CUlaunchMemSyncDomain;
 
-typedef enum CUlaunchAttributeID_enum {
+typedef enum CUlaunchAttributeID_enum GANTRY_ABI_ENUM {
     CU_LAUNCH_ATTRIBUTE_IGNORE = 0, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW = 1,
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY = 3,
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
@@ -200,40 +202,40 @@ typedef enum CUlaunchAttributeID_enum {
     CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING = 16, CU_LAUNCH_ATTRIBUTE_MAX = 17
 } CUlaunchAttributeID;
 
-typedef enum CUstreamCaptureStatus_enum {
+typedef enum CUstreamCaptureStatus_enum GANTRY_ABI_ENUM {
     CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
     CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2
 } CUstreamCaptureStatus;
 
-typedef enum CUstreamCaptureMode_enum {
+typedef enum CUstreamCaptureMode_enum GANTRY_ABI_ENUM {
     CU_STREAM_CAPTURE_MODE_GLOBAL = 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2
 } CUstreamCaptureMode;
 
-typedef enum CUdriverProcAddress_flags_enum {
+typedef enum CUdriverProcAddress_flags_enum GANTRY_ABI_ENUM {
     CU_GET_PROC_ADDRESS_DEFAULT = 0, CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
     CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2
 } CUdriverProcAddress_flags;
 
-typedef enum CUdriverProcAddressQueryResult_enum {
+typedef enum CUdriverProcAddressQueryResult_enum GANTRY_ABI_ENUM {
     CU_GET_PROC_ADDRESS_SUCCESS = 0, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2
 } CUdriverProcAddressQueryResult;
 
-typedef enum CUexecAffinityType_enum {
+typedef enum CUexecAffinityType_enum GANTRY_ABI_ENUM {
     CU_EXEC_AFFINITY_TYPE_SM_COUNT = 0, CU_EXEC_AFFINITY_TYPE_MAX = 1
 } CUexecAffinityType;
 
-typedef enum CUcigDataType_enum {
+typedef enum CUcigDataType_enum GANTRY_ABI_ENUM {
     CIG_DATA_TYPE_D3D12_COMMAND_QUEUE = 1, CIG_DATA_TYPE_NV_BLOB = 2
 } CUcigDataType;
 
-typedef enum CUlibraryOption_enum {
+typedef enum CUlibraryOption_enum GANTRY_ABI_ENUM {
     CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0, CU_LIBRARY_BINARY_IS_PRESERVED = 1,
     CU_LIBRARY_NUM_OPTIONS = 2
 } CUlibraryOption;
 
-typedef enum CUgraphExecUpdateResult_enum {
+typedef enum CUgraphExecUpdateResult_enum GANTRY_ABI_ENUM {
     CU_GRAPH_EXEC_UPDATE_SUCCESS = 0, CU_GRAPH_EXEC_UPDATE_ERROR = 1,
     CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2,
     CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED = 3,
@@ -243,16 +245,16 @@ typedef enum CUgraphExecUpdateResult_enum {
     CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED = 8
 } CUgraphExecUpdateResult;
 
-typedef enum CUgraphMem_attribute_enum {
+typedef enum CUgraphMem_attribute_enum GANTRY_ABI_ENUM {
     CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
     CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3
 } CUgraphMem_attribute;
 
-typedef enum CUgraphChildGraphNodeOwnership_enum {
+typedef enum CUgraphChildGraphNodeOwnership_enum GANTRY_ABI_ENUM {
     CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE = 0, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1
 } CUgraphChildGraphNodeOwnership;
 
-typedef enum CUgraphDebugDot_flags_enum {
+typedef enum CUgraphDebugDot_flags_enum GANTRY_ABI_ENUM {
     CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1, CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES = 2,
     CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS = 4,
     CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS = 8,
@@ -268,59 +270,59 @@ typedef enum CUgraphDebugDot_flags_enum {
     CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS = 0x8000
 } CUgraphDebugDot_flags;
 
-typedef enum CUuserObject_flags_enum {
+typedef enum CUuserObject_flags_enum GANTRY_ABI_ENUM {
     CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1
 } CUuserObject_flags;
 
-typedef enum CUuserObjectRetain_flags_enum {
+typedef enum CUuserObjectRetain_flags_enum GANTRY_ABI_ENUM {
     CU_GRAPH_USER_OBJECT_MOVE = 1
 } CUuserObjectRetain_flags;
 
-typedef enum CUgraphInstantiate_flags_enum {
+typedef enum CUgraphInstantiate_flags_enum GANTRY_ABI_ENUM {
     CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1, CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2,
     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8
 } CUgraphInstantiate_flags;
 
-typedef enum CUprocessState_enum {
+typedef enum CUprocessState_enum GANTRY_ABI_ENUM {
     CU_PROCESS_STATE_RUNNING = 0, CU_PROCESS_STATE_LOCKED = 1, CU_PROCESS_STATE_CHECKPOINTED = 2,
     CU_PROCESS_STATE_FAILED = 3
 } CUprocessState;
 
-typedef enum CUmoduleLoadingMode_enum {
+typedef enum CUmoduleLoadingMode_enum GANTRY_ABI_ENUM {
     CU_MODULE_EAGER_LOADING = 1, CU_MODULE_LAZY_LOADING = 2
 } CUmoduleLoadingMode;
 
-typedef enum CUfunctionLoadingState_enum {
+typedef enum CUfunctionLoadingState_enum GANTRY_ABI_ENUM {
     CU_FUNCTION_LOADING_STATE_UNLOADED = 0, CU_FUNCTION_LOADING_STATE_LOADED = 1,
     CU_FUNCTION_LOADING_STATE_MAX = 2
 } CUfunctionLoadingState;
 
-typedef enum CUcoredumpSettings_enum {
+typedef enum CUcoredumpSettings_enum GANTRY_ABI_ENUM {
     CU_COREDUMP_ENABLE_ON_EXCEPTION = 1, CU_COREDUMP_TRIGGER_HOST = 2, CU_COREDUMP_LIGHTWEIGHT = 3,
     CU_COREDUMP_ENABLE_USER_TRIGGER = 4, CU_COREDUMP_FILE = 5, CU_COREDUMP_PIPE = 6,
     CU_COREDUMP_GENERATION_FLAGS = 7, CU_COREDUMP_MAX = 8
 } CUcoredumpSettings;
 
-typedef enum CUCoredumpGenerationFlags {
+typedef enum CUCoredumpGenerationFlags GANTRY_ABI_ENUM {
     CU_COREDUMP_DEFAULT_FLAGS = 0, CU_COREDUMP_SKIP_NONRELOCATED_ELF_IMAGES = 1,
     CU_COREDUMP_SKIP_GLOBAL_MEMORY = 2, CU_COREDUMP_SKIP_SHARED_MEMORY = 4,
     CU_COREDUMP_SKIP_LOCAL_MEMORY = 8, CU_COREDUMP_SKIP_ABORT = 16,
     CU_COREDUMP_SKIP_CONSTBANK_MEMORY = 32, CU_COREDUMP_LIGHTWEIGHT_FLAGS = 47
 } CUCoredumpGenerationFlags;
 
-typedef enum CUgreenCtxCreate_flags_enum {
+typedef enum CUgreenCtxCreate_flags_enum GANTRY_ABI_ENUM {
     CU_GREEN_CTX_DEFAULT_STREAM = 1
 } CUgreenCtxCreate_flags;
 
-typedef enum CUdevSmResourceSplit_flags_enum {
+typedef enum CUdevSmResourceSplit_flags_enum GANTRY_ABI_ENUM {
     CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1,
     CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2
 } CUdevSmResourceSplit_flags;
 
-typedef enum CUdevResourceType_enum {
+typedef enum CUdevResourceType_enum GANTRY_ABI_ENUM {
     CU_DEV_RESOURCE_TYPE_INVALID = 0, CU_DEV_RESOURCE_TYPE_SM = 1, CU_DEV_RESOURCE_TYPE_MAX = 2
 } CUdevResourceType;
 
-typedef enum CUlogLevel_enum {
+typedef enum CUlogLevel_enum GANTRY_ABI_ENUM {
     CU_LOG_LEVEL_ERROR = 0, CU_LOG_LEVEL_WARNING = 1
 } CUlogLevel;

@@ -2,15 +2,17 @@
 // include that.
 #pragma once
 
-typedef enum CUipcMem_flags_enum {
+#include "proto/cuda/abi_enum_base.h"
+
+typedef enum CUipcMem_flags_enum GANTRY_ABI_ENUM {
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1
 } CUipcMem_flags;
 
-typedef enum CUmemAttach_flags_enum {
+typedef enum CUmemAttach_flags_enum GANTRY_ABI_ENUM {
     CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2, CU_MEM_ATTACH_SINGLE = 4
 } CUmemAttach_flags;
 
-typedef enum CUarray_format_enum {
+typedef enum CUarray_format_enum GANTRY_ABI_ENUM {
     CU_AD_FORMAT_UNSIGNED_INT8 = 1, CU_AD_FORMAT_UNSIGNED_INT16 = 2,
     CU_AD_FORMAT_UNSIGNED_INT32 = 3, CU_AD_FORMAT_SIGNED_INT8 = 8, CU_AD_FORMAT_SIGNED_INT16 = 9,
     CU_AD_FORMAT_SIGNED_INT32 = 10, CU_AD_FORMAT_HALF = 16, CU_AD_FORMAT_FLOAT = 32,
@@ -34,16 +36,16 @@ typedef enum CUarray_format_enum {
     CU_AD_FORMAT_MAX = 0x7fffffff
 } CUarray_format;
 
-typedef enum CUaddress_mode_enum {
+typedef enum CUaddress_mode_enum GANTRY_ABI_ENUM {
     CU_TR_ADDRESS_MODE_WRAP = 0, CU_TR_ADDRESS_MODE_CLAMP = 1, CU_TR_ADDRESS_MODE_MIRROR = 2,
     CU_TR_ADDRESS_MODE_BORDER = 3
 } CUaddress_mode;
 
-typedef enum CUfilter_mode_enum {
+typedef enum CUfilter_mode_enum GANTRY_ABI_ENUM {
     CU_TR_FILTER_MODE_POINT = 0, CU_TR_FILTER_MODE_LINEAR = 1
 } CUfilter_mode;
 
-typedef enum CUpointer_attribute_enum {
+typedef enum CUpointer_attribute_enum GANTRY_ABI_ENUM {
     CU_POINTER_ATTRIBUTE_CONTEXT = 1, CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
     CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3, CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
     CU_POINTER_ATTRIBUTE_P2P_TOKENS = 5, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
@@ -57,18 +59,18 @@ typedef enum CUpointer_attribute_enum {
     CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE = 21
 } CUpointer_attribute;
 
-typedef enum CUmemorytype_enum {
+typedef enum CUmemorytype_enum GANTRY_ABI_ENUM {
     CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_ARRAY = 3,
     CU_MEMORYTYPE_UNIFIED = 4
 } CUmemorytype;
 
-typedef enum CUmem_advise_enum {
+typedef enum CUmem_advise_enum GANTRY_ABI_ENUM {
     CU_MEM_ADVISE_SET_READ_MOSTLY = 1, CU_MEM_ADVISE_UNSET_READ_MOSTLY = 2,
     CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION = 4,
     CU_MEM_ADVISE_SET_ACCESSED_BY = 5, CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6
 } CUmem_advise;
 
-typedef enum CUmem_range_attribute_enum {
+typedef enum CUmem_range_attribute_enum GANTRY_ABI_ENUM {
     CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION = 2,
     CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY = 3, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION = 4,
     CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE = 5,
@@ -77,17 +79,17 @@ typedef enum CUmem_range_attribute_enum {
     CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID = 8
 } CUmem_range_attribute;
 
-typedef enum CUarray_cubemap_face_enum {
+typedef enum CUarray_cubemap_face_enum GANTRY_ABI_ENUM {
     CU_CUBEMAP_FACE_POSITIVE_X = 0, CU_CUBEMAP_FACE_NEGATIVE_X = 1, CU_CUBEMAP_FACE_POSITIVE_Y = 2,
     CU_CUBEMAP_FACE_NEGATIVE_Y = 3, CU_CUBEMAP_FACE_POSITIVE_Z = 4, CU_CUBEMAP_FACE_NEGATIVE_Z = 5
 } CUarray_cubemap_face;
 
-typedef enum CUresourcetype_enum {
+typedef enum CUresourcetype_enum GANTRY_ABI_ENUM {
     CU_RESOURCE_TYPE_ARRAY = 0, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1, CU_RESOURCE_TYPE_LINEAR = 2,
     CU_RESOURCE_TYPE_PITCH2D = 3
 } CUresourcetype;
 
-typedef enum CUatomicOperation_enum {
+typedef enum CUatomicOperation_enum GANTRY_ABI_ENUM {
     CU_ATOMIC_OPERATION_INTEGER_ADD = 0, CU_ATOMIC_OPERATION_INTEGER_MIN = 1,
     CU_ATOMIC_OPERATION_INTEGER_MAX = 2, CU_ATOMIC_OPERATION_INTEGER_INCREMENT = 3,
     CU_ATOMIC_OPERATION_INTEGER_DECREMENT = 4, CU_ATOMIC_OPERATION_AND = 5,
@@ -97,14 +99,14 @@ typedef enum CUatomicOperation_enum {
     CU_ATOMIC_OPERATION_MAX = 13
 } CUatomicOperation;
 
-typedef enum CUatomicOperationCapability_enum {
+typedef enum CUatomicOperationCapability_enum GANTRY_ABI_ENUM {
     CU_ATOMIC_CAPABILITY_SIGNED = 1, CU_ATOMIC_CAPABILITY_UNSIGNED = 2,
     CU_ATOMIC_CAPABILITY_REDUCTION = 4, CU_ATOMIC_CAPABILITY_SCALAR_32 = 8,
     CU_ATOMIC_CAPABILITY_SCALAR_64 = 16, CU_ATOMIC_CAPABILITY_SCALAR_128 = 32,
     CU_ATOMIC_CAPABILITY_VECTOR_32x4 = 64
 } CUatomicOperationCapability;
 
-typedef enum CUresourceViewFormat_enum {
+typedef enum CUresourceViewFormat_enum GANTRY_ABI_ENUM {
     CU_RES_VIEW_FORMAT_NONE = 0, CU_RES_VIEW_FORMAT_UINT_1X8 = 1, CU_RES_VIEW_FORMAT_UINT_2X8 = 2,
     CU_RES_VIEW_FORMAT_UINT_4X8 = 3, CU_RES_VIEW_FORMAT_SINT_1X8 = 4,
     CU_RES_VIEW_FORMAT_SINT_2X8 = 5, CU_RES_VIEW_FORMAT_SINT_4X8 = 6,
@@ -124,7 +126,7 @@ typedef enum CUresourceViewFormat_enum {
     CU_RES_VIEW_FORMAT_SIGNED_BC6H = 33, CU_RES_VIEW_FORMAT_UNSIGNED_BC7 = 34
 } CUresourceViewFormat;
 
-typedef enum CUtensorMapDataType_enum {
+typedef enum CUtensorMapDataType_enum GANTRY_ABI_ENUM {
     CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0, CU_TENSOR_MAP_DATA_TYPE_UINT16 = 1,
     CU_TENSOR_MAP_DATA_TYPE_UINT32 = 2, CU_TENSOR_MAP_DATA_TYPE_INT32 = 3,
     CU_TENSOR_MAP_DATA_TYPE_UINT64 = 4, CU_TENSOR_MAP_DATA_TYPE_INT64 = 5,
@@ -135,36 +137,36 @@ typedef enum CUtensorMapDataType_enum {
     CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B = 14, CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B = 15
 } CUtensorMapDataType;
 
-typedef enum CUtensorMapInterleave_enum {
+typedef enum CUtensorMapInterleave_enum GANTRY_ABI_ENUM {
     CU_TENSOR_MAP_INTERLEAVE_NONE = 0, CU_TENSOR_MAP_INTERLEAVE_16B = 1,
     CU_TENSOR_MAP_INTERLEAVE_32B = 2
 } CUtensorMapInterleave;
 
-typedef enum CUtensorMapSwizzle_enum {
+typedef enum CUtensorMapSwizzle_enum GANTRY_ABI_ENUM {
     CU_TENSOR_MAP_SWIZZLE_NONE = 0, CU_TENSOR_MAP_SWIZZLE_32B = 1, CU_TENSOR_MAP_SWIZZLE_64B = 2,
     CU_TENSOR_MAP_SWIZZLE_128B = 3, CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B = 4,
     CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B = 5, CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B = 6
 } CUtensorMapSwizzle;
 
-typedef enum CUtensorMapL2promotion_enum {
+typedef enum CUtensorMapL2promotion_enum GANTRY_ABI_ENUM {
     CU_TENSOR_MAP_L2_PROMOTION_NONE = 0, CU_TENSOR_MAP_L2_PROMOTION_L2_64B = 1,
     CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2, CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3
 } CUtensorMapL2promotion;
 
-typedef enum CUtensorMapFloatOOBfill_enum {
+typedef enum CUtensorMapFloatOOBfill_enum GANTRY_ABI_ENUM {
     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA = 1
 } CUtensorMapFloatOOBfill;
 
-typedef enum CUtensorMapIm2ColWideMode_enum {
+typedef enum CUtensorMapIm2ColWideMode_enum GANTRY_ABI_ENUM {
     CU_TENSOR_MAP_IM2COL_WIDE_MODE_W = 0, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128 = 1
 } CUtensorMapIm2ColWideMode;
 
-typedef enum CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS_enum {
+typedef enum CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS_enum GANTRY_ABI_ENUM {
     CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE = 0, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ = 1,
     CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE = 3
 } CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS;
 
-typedef enum CUexternalMemoryHandleType_enum {
+typedef enum CUexternalMemoryHandleType_enum GANTRY_ABI_ENUM {
     CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1, CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32 = 2,
     CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_KMT = 3,
     CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_HEAP = 4,
@@ -174,7 +176,7 @@ typedef enum CUexternalMemoryHandleType_enum {
     CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF = 8, CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD = 9
 } CUexternalMemoryHandleType;
 
-typedef enum CUexternalSemaphoreHandleType_enum {
+typedef enum CUexternalSemaphoreHandleType_enum GANTRY_ABI_ENUM {
     CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD = 1,
     CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32 = 2,
     CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32_KMT = 3,
@@ -187,62 +189,62 @@ typedef enum CUexternalSemaphoreHandleType_enum {
     CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 = 10
 } CUexternalSemaphoreHandleType;
 
-typedef enum CUmemAllocationHandleType_enum {
+typedef enum CUmemAllocationHandleType_enum GANTRY_ABI_ENUM {
     CU_MEM_HANDLE_TYPE_NONE = 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
     CU_MEM_HANDLE_TYPE_WIN32 = 2, CU_MEM_HANDLE_TYPE_WIN32_KMT = 4, CU_MEM_HANDLE_TYPE_FABRIC = 8,
     CU_MEM_HANDLE_TYPE_MAX = 0x7fffffff
 } CUmemAllocationHandleType;
 
-typedef enum CUmemAccess_flags_enum {
+typedef enum CUmemAccess_flags_enum GANTRY_ABI_ENUM {
     CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3, CU_MEM_ACCESS_FLAGS_PROT_MAX = 0x7fffffff
 } CUmemAccess_flags;
 
-typedef enum CUmemLocationType_enum {
+typedef enum CUmemLocationType_enum GANTRY_ABI_ENUM {
     CU_MEM_LOCATION_TYPE_INVALID = 0, CU_MEM_LOCATION_TYPE_NONE = 0,
     CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST = 2,
     CU_MEM_LOCATION_TYPE_HOST_NUMA = 3, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
     CU_MEM_LOCATION_TYPE_MAX = 0x7fffffff
 } CUmemLocationType;
 
-typedef enum CUmemAllocationType_enum {
+typedef enum CUmemAllocationType_enum GANTRY_ABI_ENUM {
     CU_MEM_ALLOCATION_TYPE_INVALID = 0, CU_MEM_ALLOCATION_TYPE_PINNED = 1,
     CU_MEM_ALLOCATION_TYPE_MANAGED = 2, CU_MEM_ALLOCATION_TYPE_MAX = 0x7fffffff
 } CUmemAllocationType;
 
-typedef enum CUmemAllocationGranularity_flags_enum {
+typedef enum CUmemAllocationGranularity_flags_enum GANTRY_ABI_ENUM {
     CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1
 } CUmemAllocationGranularity_flags;
 
-typedef enum CUmemRangeHandleType_enum {
+typedef enum CUmemRangeHandleType_enum GANTRY_ABI_ENUM {
     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1, CU_MEM_RANGE_HANDLE_TYPE_MAX = 0x7fffffff
 } CUmemRangeHandleType;
 
-typedef enum CUmemRangeFlags_enum {
+typedef enum CUmemRangeFlags_enum GANTRY_ABI_ENUM {
     CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE = 1
 } CUmemRangeFlags;
 
-typedef enum CUarraySparseSubresourceType_enum {
+typedef enum CUarraySparseSubresourceType_enum GANTRY_ABI_ENUM {
     CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0, CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1
 } CUarraySparseSubresourceType;
 
-typedef enum CUmemOperationType_enum {
+typedef enum CUmemOperationType_enum GANTRY_ABI_ENUM {
     CU_MEM_OPERATION_TYPE_MAP = 1, CU_MEM_OPERATION_TYPE_UNMAP = 2
 } CUmemOperationType;
 
-typedef enum CUmemHandleType_enum {
+typedef enum CUmemHandleType_enum GANTRY_ABI_ENUM {
     CU_MEM_HANDLE_TYPE_GENERIC = 0
 } CUmemHandleType;
 
-typedef enum CUmemAllocationCompType_enum {
+typedef enum CUmemAllocationCompType_enum GANTRY_ABI_ENUM {
     CU_MEM_ALLOCATION_COMP_NONE = 0, CU_MEM_ALLOCATION_COMP_GENERIC = 1
 } CUmemAllocationCompType;
 
-typedef enum CUmulticastGranularity_flags_enum {
+typedef enum CUmulticastGranularity_flags_enum GANTRY_ABI_ENUM {
     CU_MULTICAST_GRANULARITY_MINIMUM = 0, CU_MULTICAST_GRANULARITY_RECOMMENDED = 1
 } CUmulticastGranularity_flags;
 
-typedef enum CUmemPool_attribute_enum {
+typedef enum CUmemPool_attribute_enum GANTRY_ABI_ENUM {
     CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
     CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
     CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
@@ -250,41 +252,41 @@ typedef enum CUmemPool_attribute_enum {
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7, CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8
 } CUmemPool_attribute;
 
-typedef enum CUmemcpyFlags_enum {
+typedef enum CUmemcpyFlags_enum GANTRY_ABI_ENUM {
     CU_MEMCPY_FLAG_DEFAULT = 0, CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1
 } CUmemcpyFlags;
 
-typedef enum CUmemcpySrcAccessOrder_enum {
+typedef enum CUmemcpySrcAccessOrder_enum GANTRY_ABI_ENUM {
     CU_MEMCPY_SRC_ACCESS_ORDER_INVALID = 0, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
     CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2, CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3,
     CU_MEMCPY_SRC_ACCESS_ORDER_MAX = 0x7fffffff
 } CUmemcpySrcAccessOrder;
 
-typedef enum CUmemcpy3DOperandType_enum {
+typedef enum CUmemcpy3DOperandType_enum GANTRY_ABI_ENUM {
     CU_MEMCPY_OPERAND_TYPE_POINTER = 1, CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
     CU_MEMCPY_OPERAND_TYPE_MAX = 0x7fffffff
 } CUmemcpy3DOperandType;
 
-typedef enum CUflushGPUDirectRDMAWritesOptions_enum {
+typedef enum CUflushGPUDirectRDMAWritesOptions_enum GANTRY_ABI_ENUM {
     CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST = 1,
     CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS = 2
 } CUflushGPUDirectRDMAWritesOptions;
 
-typedef enum CUGPUDirectRDMAWritesOrdering_enum {
+typedef enum CUGPUDirectRDMAWritesOrdering_enum GANTRY_ABI_ENUM {
     CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE = 0, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100,
     CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES = 200
 } CUGPUDirectRDMAWritesOrdering;
 
-typedef enum CUflushGPUDirectRDMAWritesScope_enum {
+typedef enum CUflushGPUDirectRDMAWritesScope_enum GANTRY_ABI_ENUM {
     CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100,
     CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200
 } CUflushGPUDirectRDMAWritesScope;
 
-typedef enum CUflushGPUDirectRDMAWritesTarget_enum {
+typedef enum CUflushGPUDirectRDMAWritesTarget_enum GANTRY_ABI_ENUM {
     CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0
 } CUflushGPUDirectRDMAWritesTarget;
 
-typedef enum CUmemDecompressAlgorithm_enum {
+typedef enum CUmemDecompressAlgorithm_enum GANTRY_ABI_ENUM {
     CU_MEM_DECOMPRESS_UNSUPPORTED = 0, CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE = 1,
     CU_MEM_DECOMPRESS_ALGORITHM_SNAPPY = 2, CU_MEM_DECOMPRESS_ALGORITHM_LZ4 = 4
 } CUmemDecompressAlgorithm;

@@ -3,18 +3,19 @@
 // types in the table: GLuint, GLenum, VdpDevice as unsigned int, EGL images and streams as void *.
 #pragma once
 
+#include "proto/cuda/abi_enum_base.h"
 #include "proto/cuda/abi_enums_memory.h"
 #include "proto/cuda/abi_handles.h"
 
-typedef enum CUeglFrameType_enum {
+typedef enum CUeglFrameType_enum GANTRY_ABI_ENUM {
     CU_EGL_FRAME_TYPE_ARRAY = 0, CU_EGL_FRAME_TYPE_PITCH = 1
 } CUeglFrameType;
 
-typedef enum CUeglResourceLocationFlags_enum {
+typedef enum CUeglResourceLocationFlags_enum GANTRY_ABI_ENUM {
     CU_EGL_RESOURCE_LOCATION_SYSMEM = 0, CU_EGL_RESOURCE_LOCATION_VIDMEM = 1
 } CUeglResourceLocationFlags;
 
-typedef enum CUeglColorFormat_enum {
+typedef enum CUeglColorFormat_enum GANTRY_ABI_ENUM {
     CU_EGL_COLOR_FORMAT_YUV420_PLANAR = 0, CU_EGL_COLOR_FORMAT_YUV420_SEMIPLANAR = 1,
     CU_EGL_COLOR_FORMAT_YUV422_PLANAR = 2, CU_EGL_COLOR_FORMAT_YUV422_SEMIPLANAR = 3,
     CU_EGL_COLOR_FORMAT_RGB = 4, CU_EGL_COLOR_FORMAT_BGR = 5, CU_EGL_COLOR_FORMAT_ARGB = 6,
@@ -82,16 +83,16 @@ typedef enum CUeglColorFormat_enum {
     CU_EGL_COLOR_FORMAT_MAX = 117
 } CUeglColorFormat;
 
-typedef enum CUGLDeviceList_enum {
+typedef enum CUGLDeviceList_enum GANTRY_ABI_ENUM {
     CU_GL_DEVICE_LIST_ALL = 1, CU_GL_DEVICE_LIST_CURRENT_FRAME = 2, CU_GL_DEVICE_LIST_NEXT_FRAME = 3
 } CUGLDeviceList;
 
-typedef enum CUGLmap_flags_enum {
+typedef enum CUGLmap_flags_enum GANTRY_ABI_ENUM {
     CU_GL_MAP_RESOURCE_FLAGS_NONE = 0, CU_GL_MAP_RESOURCE_FLAGS_READ_ONLY = 1,
     CU_GL_MAP_RESOURCE_FLAGS_WRITE_DISCARD = 2
 } CUGLmap_flags;
 
-typedef enum CUoutput_mode_enum {
+typedef enum CUoutput_mode_enum GANTRY_ABI_ENUM {
     CU_OUT_KEY_VALUE_PAIR = 0, CU_OUT_CSV = 1
 } CUoutput_mode;
 

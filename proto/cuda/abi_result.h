@@ -1,7 +1,9 @@
 // Result codes of the CUDA driver ABI (13.0). Part of abi.h; include that.
 #pragma once
 
-typedef enum cudaError_enum {
+#include "proto/cuda/abi_enum_base.h"
+
+typedef enum cudaError_enum GANTRY_ABI_ENUM {
     CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NOT_INITIALIZED = 3, CUDA_ERROR_DEINITIALIZED = 4, CUDA_ERROR_PROFILER_DISABLED = 5,
     CUDA_ERROR_PROFILER_NOT_INITIALIZED = 6, CUDA_ERROR_PROFILER_ALREADY_STARTED = 7,
