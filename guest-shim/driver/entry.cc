@@ -1,14 +1,17 @@
 // cuInit, versions, entry-point lookup, export tables, and calls that are refused by name.
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "guest-shim/driver/code.h"
 #include "guest-shim/driver/objects.h"
+#include "guest-shim/session/trace.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/opcodes.h"
 #include "proto/cuda/gen/proc_table.h"
+#include "proto/cuda/gen/trace.h"
 
 namespace gantry::session {
 
@@ -63,6 +66,19 @@ int dark_create_context(void** context, unsigned flags, int ordinal) {
 
 const void* dark_own_table(const std::uint8_t*) { return nullptr; }
 
+int format_command(char* out, std::size_t capacity, std::uint16_t op, const void* args,
+                   std::size_t bytes) {
+    constexpr const char* kControl[] = {"invalid",     "pad",         "hello",        "device_facts",
+                                        "confirm",     "stage_image", "drop_image",   "write_device",
+                                        "read_device", "wait_callback", "callback_done",
+                                        "drain_output", "goodbye"};
+    if (op >= cuda::kFirstOp) {
+        return cuda::trace_format(out, capacity, static_cast<cuda::Op>(op), args, bytes);
+    }
+    const bool known = op < sizeof(kControl) / sizeof(kControl[0]);
+    return std::snprintf(out, capacity, "%s", known ? kControl[op] : "unknown");
+}
+
 /// The tables' component gets its callbacks before anyone can ask for a table.
 __attribute__((constructor)) void configure_tables() {
     dark::Callbacks callbacks{};
@@ -76,6 +92,7 @@ __attribute__((constructor)) void configure_tables() {
     callbacks.create_context = dark_create_context;
     callbacks.own_table = dark_own_table;
     dark::configure(callbacks);
+    session::set_trace_format(format_command);
 }
 
 }  // namespace

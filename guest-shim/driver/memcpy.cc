@@ -25,11 +25,10 @@ CUresult copy_on_host(std::uint64_t target, std::uint64_t source, std::uint64_t 
 CUresult copy_by_driver(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
                         CUstream stream, bool blocking) {
     const cuda::wire::cuMemcpyAsync_call arguments{target, source, bytes, bits(stream)};
+    const CUresult result = post_args(cuda::Op::cuMemcpyAsync, arguments);
     // Between device addresses native does not block even in its synchronous form.
-    if (blocking && (is_in_pool(target) || is_in_pool(source))) {
-        return call_status(cuda::Op::cuMemcpyAsync, arguments);
-    }
-    return post_args(cuda::Op::cuMemcpyAsync, arguments);
+    const bool waits = blocking && (is_in_pool(target) || is_in_pool(source));
+    return result == CUDA_SUCCESS && waits ? synchronize_stream(bits(stream)) : result;
 }
 
 }  // namespace
@@ -126,21 +125,6 @@ CUresult cuMemcpyDtoH_v2(DefaultStream default_stream, void* dstHost, CUdevicept
 CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
                               CUstream hStream) noexcept {
     return to_host(dstHost, srcDevice, ByteCount, hStream, false);
-}
-
-CUresult cuMemcpyDtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice,
-                         CUdeviceptr srcDevice, size_t ByteCount) noexcept {
-    return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
-               ? copy_linear(dstDevice, srcDevice, ByteCount,
-                             default_stream_handle(default_stream), true)
-               : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
-                              CUstream hStream) noexcept {
-    return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
-               ? copy_linear(dstDevice, srcDevice, ByteCount, hStream, false)
-               : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace gantry::cuda_impl

@@ -57,8 +57,8 @@ CUresult send(const ShapedCopy& copy, CUstream stream, bool wait) {
     call.height = copy.height;
     call.depth = copy.depth;
     call.stream = bits(stream);
-    return wait ? call_status(cuda::Op::cuMemcpy3DAsync_v2, call)
-                : post_args(cuda::Op::cuMemcpy3DAsync_v2, call);
+    const CUresult result = post_args(cuda::Op::cuMemcpy3DAsync_v2, call);
+    return result == CUDA_SUCCESS && wait ? synchronize_stream(bits(stream)) : result;
 }
 
 CUresult copy_rows_on_host(const ShapedCopy& copy, CUstream stream) {

@@ -339,8 +339,7 @@ CUresult reserve(std::uint16_t op, std::uint32_t args_bytes, std::uint32_t trail
 CUresult finish(const Record& record) noexcept {
     auto* header = static_cast<wire::CommandHeader*>(record.header);
     if (__builtin_expect(tracing(), 0)) {
-        trace_command(header->op, record.args, header->args_bytes, record.trailing,
-                      header->trailing_bytes);
+        trace_command(header->op, record.args, header->args_bytes, header->trailing_bytes);
     }
     const std::uint32_t lane = header->lane;
     const bool synchronous = g_connection.environment.synchronous;
@@ -405,7 +404,7 @@ CUresult call(cuda::Op op, const void* args, std::uint32_t args_bytes, const voi
     command.reply_trailing = reply_trailing;
     command.reply_trailing_capacity = reply_trailing_capacity;
     if (__builtin_expect(tracing(), 0)) {
-        trace_command(command.op, args, args_bytes, trailing, trailing_bytes);
+        trace_command(command.op, args, args_bytes, trailing_bytes);
     }
     const CUresult result = exchange(&command);
     if (reply_trailing_bytes != nullptr) {

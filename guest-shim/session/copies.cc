@@ -40,7 +40,7 @@ CUresult read_piece(std::byte* target, std::uint64_t address, std::uint64_t byte
     command.touch_first = first;
     command.touch_pages = pages;
     if (tracing()) {
-        trace_command(command.op, &arguments, sizeof(arguments), nullptr, 0);
+        trace_command(command.op, &arguments, sizeof(arguments), 0);
     }
     const CUresult result = exchange(&command);
     if (result == CUDA_SUCCESS) {

@@ -221,9 +221,10 @@ struct OccupancyReply {
 
 // ---- copies -------------------------------------------------------------------------------------
 
-/// Linear copies use the generated structure of cuMemcpyAsync, posted, or called when the
-/// application's call is synchronous (then answered when the copy is done): both addresses are device or pinned-pool addresses. Pageable memory never reaches these: it travels
-/// by kWriteDevice and kReadDevice, or through a pinned extent that the guest owns for the copy.
+/// Linear copies use the generated structure of cuMemcpyAsync, posted; both addresses are device or
+/// pinned-pool addresses. A copy whose native form blocks is followed by cuStreamSynchronize.
+/// Pageable memory never reaches these: it travels by kWriteDevice and kReadDevice, or through a
+/// pinned extent that the guest owns for the copy.
 
 /// One end of a 2D or 3D copy.
 struct CopyEnd {
@@ -237,7 +238,7 @@ struct CopyEnd {
     std::uint64_t height;
 };
 
-/// cuMemcpy3DAsync_v2: post, or call -> status when the application's call is synchronous. All 2D, 3D, array and peer forms end here.
+/// cuMemcpy3DAsync_v2: post. All 2D, 3D, array and peer forms end here.
 struct Copy3DCall {
     CopyEnd source;
     CopyEnd target;
