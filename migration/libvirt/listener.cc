@@ -3,12 +3,13 @@
 #include <libvirt/libvirt-qemu.h>
 #include <pthread.h>
 
-#include <array>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "migration/libvirt/errors.h"
@@ -21,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What libvirt's callbacks hold. It outlives the listener if libvirt frees a registration late.
+/// What the callbacks and the listener's own thread share.
 class Core {
 public:
     explicit Core(Listener::Callback callback) : callback_(std::move(callback)) {}
@@ -101,8 +102,41 @@ private:
 
 using CorePointer = std::shared_ptr<Core>;
 
-Core& core_of(void* opaque) { return **static_cast<CorePointer*>(opaque); }
-void free_core(void* opaque) { delete static_cast<CorePointer*>(opaque); }
+/// libvirt's callbacks get a number instead of a pointer: when libvirt frees a registration that has
+/// ended is its own affair, so nothing of ours may hang on it.
+class Registry {
+public:
+    void* add(const CorePointer& core) {
+        const std::lock_guard lock(mutex_);
+        cores_[++last_] = core;
+        return reinterpret_cast<void*>(last_);
+    }
+    void remove(void* key) {
+        const std::lock_guard lock(mutex_);
+        cores_.erase(reinterpret_cast<std::uintptr_t>(key));
+    }
+    CorePointer find(void* key) {
+        const std::lock_guard lock(mutex_);
+        const auto found = cores_.find(reinterpret_cast<std::uintptr_t>(key));
+        return found == cores_.end() ? nullptr : found->second.lock();
+    }
+
+private:
+    std::mutex mutex_;
+    std::uintptr_t last_ = 0;
+    std::map<std::uintptr_t, std::weak_ptr<Core>> cores_;
+};
+
+Registry& registry() {
+    static auto* const instance = new Registry;  // Outlives the event loop's thread.
+    return *instance;
+}
+
+void deliver(void* key, DomainEvent event) {
+    if (const CorePointer core = registry().find(key)) {
+        core->deliver(std::move(event));
+    }
+}
 
 DomainEvent event_of(virDomainPtr domain) {
     DomainEvent event;
@@ -117,7 +151,7 @@ int on_lifecycle(virConnectPtr, virDomainPtr domain, int event, int detail, void
         DomainEvent result = event_of(domain);
         result.kind = *kind;
         result.text = lifecycle_text(event, detail);
-        core_of(opaque).deliver(std::move(result));
+        deliver(opaque, std::move(result));
     }
     return 0;
 }
@@ -126,7 +160,7 @@ void on_iteration(virConnectPtr, virDomainPtr domain, int iteration, void* opaqu
     DomainEvent event = event_of(domain);
     event.kind = EventKind::kMigrationIteration;
     event.iteration = static_cast<std::uint64_t>(iteration < 0 ? 0 : iteration);
-    core_of(opaque).deliver(std::move(event));
+    deliver(opaque, std::move(event));
 }
 
 void on_job_completed(virConnectPtr, virDomainPtr domain, virTypedParameterPtr parameters,
@@ -134,7 +168,7 @@ void on_job_completed(virConnectPtr, virDomainPtr domain, virTypedParameterPtr p
     DomainEvent event = event_of(domain);
     event.kind = EventKind::kJobCompleted;
     event.job = job_stats(VIR_DOMAIN_JOB_COMPLETED, parameters, count);
-    core_of(opaque).deliver(std::move(event));
+    deliver(opaque, std::move(event));
 }
 
 void on_monitor(virConnectPtr, virDomainPtr domain, const char* name, long long seconds,
@@ -142,26 +176,30 @@ void on_monitor(virConnectPtr, virDomainPtr domain, const char* name, long long 
     DomainEvent event = event_of(domain);
     if (map_monitor_event(name, details, &event)) {
         event.qemu_time = std::chrono::seconds(seconds) + std::chrono::microseconds(micros);
-        core_of(opaque).deliver(std::move(event));
+        deliver(opaque, std::move(event));
     }
 }
 
 void on_close(virConnectPtr, int reason, void* opaque) {
+    const CorePointer core = registry().find(opaque);
+    if (core == nullptr) {
+        return;
+    }
     switch (reason) {
         case VIR_CONNECT_CLOSE_REASON_KEEPALIVE:
-            return core_of(opaque).wake("libvirtd does not answer (keepalive)");
+            return core->wake("libvirtd does not answer (keepalive)");
         case VIR_CONNECT_CLOSE_REASON_EOF:
-            return core_of(opaque).wake("libvirtd closed the connection");
+            return core->wake("libvirtd closed the connection");
         default:
-            return core_of(opaque).wake("the connection to libvirtd broke");
+            return core->wake("the connection to libvirtd broke");
     }
 }
 
 /// One connection with its registrations, undone together.
 class Connection {
 public:
-    Connection(ConnectionHandle handle, CorePointer core)
-        : handle_(std::move(handle)), core_(std::move(core)) {}
+    Connection(ConnectionHandle handle, const CorePointer& core)
+        : handle_(std::move(handle)), key_(registry().add(core)) {}
     ~Connection() {
         for (const int id : domain_ids_) {
             virConnectDomainEventDeregisterAny(handle_.get(), id);
@@ -170,6 +208,7 @@ public:
             virConnectDomainQemuMonitorEventDeregister(handle_.get(), monitor_id_);
         }
         virConnectUnregisterCloseCallback(handle_.get(), on_close);
+        registry().remove(key_);
     }
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
@@ -177,16 +216,16 @@ public:
     Result<void> register_all(const ListenerOptions& options) {
         virConnectSetKeepAlive(handle_.get(), options.keepalive_interval_s,
                                options.keepalive_count);
-        auto* opaque = new CorePointer(core_);
-        if (virConnectRegisterCloseCallback(handle_.get(), on_close, opaque, free_core) < 0) {
-            free_core(opaque);  // The test driver cannot; isAlive is asked as well.
-        }
+        // libvirt's test driver has no close callback; isAlive is asked as well.
+        virConnectRegisterCloseCallback(handle_.get(), on_close, key_, nullptr);
         GANTRY_TRY(add(VIR_DOMAIN_EVENT_ID_LIFECYCLE, VIR_DOMAIN_EVENT_CALLBACK(on_lifecycle)));
         GANTRY_TRY(add(VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION,
                        VIR_DOMAIN_EVENT_CALLBACK(on_iteration)));
         GANTRY_TRY(add(VIR_DOMAIN_EVENT_ID_JOB_COMPLETED,
                        VIR_DOMAIN_EVENT_CALLBACK(on_job_completed)));
-        add_monitor();
+        // Below 0 when this is not QEMU. The lifecycle events suffice.
+        monitor_id_ = virConnectDomainQemuMonitorEventRegister(handle_.get(), nullptr, nullptr,
+                                                               on_monitor, key_, nullptr, 0);
         return {};
     }
 
@@ -195,28 +234,17 @@ public:
 
 private:
     Result<void> add(int event_id, virConnectDomainEventGenericCallback callback) {
-        auto* opaque = new CorePointer(core_);
         const int id = virConnectDomainEventRegisterAny(handle_.get(), nullptr, event_id, callback,
-                                                        opaque, free_core);
+                                                        key_, nullptr);
         if (id < 0) {
-            free_core(opaque);
             return last_error("cannot listen to libvirt's events");
         }
         domain_ids_.push_back(id);
         return {};
     }
 
-    void add_monitor() {
-        auto* opaque = new CorePointer(core_);
-        monitor_id_ = virConnectDomainQemuMonitorEventRegister(
-            handle_.get(), nullptr, nullptr, on_monitor, opaque, free_core, 0);
-        if (monitor_id_ < 0) {
-            free_core(opaque);  // Not QEMU. The lifecycle events suffice.
-        }
-    }
-
     ConnectionHandle handle_;
-    CorePointer core_;
+    void* const key_;
     std::vector<int> domain_ids_;
     int monitor_id_ = -1;
 };
