@@ -110,6 +110,7 @@ enum class ActionKind : std::uint32_t {
     kPersistOwned = 34,     ///< record; answer: kOwnedDurable
     kActivate = 35,         ///< epoch; answer: kActivated or kActivateFailed
     kDiscard = 36,          ///< StateSink::discard
+    kUnmarkComplete = 38,   ///< StateSink::mark_complete of the empty token: the source thawed
     kAwaitRound = 37,       ///< round, batch_count: answer kRoundApplied once all were applied
 };
 

@@ -132,6 +132,7 @@ const char* to_string(ActionKind kind) {
         GANTRY_NAME(ActionKind, PersistOwned);
         GANTRY_NAME(ActionKind, Activate);
         GANTRY_NAME(ActionKind, Discard);
+        GANTRY_NAME(ActionKind, UnmarkComplete);
         GANTRY_NAME(ActionKind, AwaitRound);
     }
     return "?";

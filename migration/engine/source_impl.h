@@ -51,6 +51,7 @@ private:
         bool freeze_asked = false;  ///< By the target; libvirt's word is awaited.
         bool doomed = false;        ///< Will never be granted; frozen until libvirt says RESUMED.
         bool voided = false;        ///< doomed, and the token was replaced since.
+        Error doom;                 ///< Why it is doomed: repeated to a target that missed it.
         std::optional<TimePoint> job_absent_since;
         std::optional<TimePoint> abort_job_at;
         TimePoint peer_heard{};

@@ -29,7 +29,9 @@ void SourceMachine::Impl::on_message(const Message& message, Seed seed) {
         on_withdrawal(message.migration);
     } else if (!is_current(message.migration) || state_ == SourceState::kLost) {
         on_unknown(message);
-    } else if (!m_->doomed) {
+    } else if (m_->doomed) {
+        send(MsgAbort{m_->doom.reason, m_->doom.text});
+    } else {
         on_peer_message(message);
     }
 }
@@ -97,13 +99,19 @@ void SourceMachine::Impl::on_peer_message(const Message& message) {
     } else if (const auto* ack = std::get_if<MsgRoundAck>(&message.body)) {
         on_round_acked(ack->round);
     } else if (const auto* lost = std::get_if<MsgRoundLost>(&message.body)) {
-        if (m_->round_in_flight && lost->round == m_->round) {
+        const bool open = m_->round_in_flight || state_ == SourceState::kFrozen;
+        if (open && lost->round == m_->round) {
             resend_round({Code::kUnavailable, "stream.lost", lost->detail});
         }
     } else if (std::holds_alternative<MsgFreezeRequest>(message.body)) {
         if (state_ == SourceState::kPrecopy && !m_->freeze_asked) {
             m_->freeze_asked = true;  // the target may be wrong about its guest: ask libvirt
             emit(ActionKind::kQueryDomain);
+        } else if (state_ == SourceState::kFrozen) {
+            send(MsgRoundEnd{m_->round, m_->batch_count});  // it lacks something: start over here
+            Action& action = emit(ActionKind::kSendComplete);
+            action.token = *frozen_;
+            action.round = m_->round;
         }
     } else if (const auto* verified = std::get_if<MsgVerified>(&message.body)) {
         if (state_ == SourceState::kFrozen && frozen_ == verified->token) {
@@ -232,6 +240,7 @@ void SourceMachine::Impl::on_withdrawal(const MigrationId& id) {
     if (frozen_or_freezing() && is_ours) {
         if (m_ && !m_->doomed) {
             m_->doomed = true;
+            m_->doom = {Code::kAborted, "migration.aborted_by_target", "The target gave up."};
             abort_job();
         }
         if (pending_) {
@@ -254,6 +263,7 @@ void SourceMachine::Impl::on_withdrawal(const MigrationId& id) {
                       Announce::kNo);
     } else if (is_current(id)) {
         m_->doomed = true;
+        m_->doom = {Code::kAborted, "migration.aborted_by_target", "The target gave up."};
     }
     send_to(id, never);
 }

@@ -307,6 +307,7 @@ void SourceMachine::Impl::fail(Error why) {
     // Frozen: only libvirt's word that the guest runs here may thaw. The target is told to let go; it
     // answers with a withdrawal, which voids the token.
     m_->doomed = true;
+    m_->doom = why;
     send(MsgAbort{why.reason, why.text});
     if (state_ == SourceState::kThawing) {
         return;

@@ -194,14 +194,15 @@ public:
     virtual Result<BlockSetDigest> digest(PartId part) = 0;
 
     /// Notes in the workers that they hold the complete, verified state of this freeze, so that it is
-    /// known after a restart of gantryd.
+    /// known after a restart of gantryd. The empty token (count 0) and apply_blocks void the note.
     virtual Result<void> mark_complete(FreezeToken token) = 0;
     /// What mark_complete noted; nullopt when nothing, or when any worker is gone.
     virtual Result<std::optional<FreezeToken>> complete_token() = 0;
 
     /// Starts serving the guest as this epoch: publishes every host-owned word and the answer log,
     /// executes parked commands, then the ring. Only after the grant, and only when guest memory may
-    /// be touched. Idempotent.
+    /// be touched. Idempotent. Refuses with "session.stale" when the guest's own words in the region show
+    /// that it has answers newer than this state (possible only if an operator vouched for a dead source).
     virtual Result<void> activate(Epoch epoch) = 0;
 
     /// Forgets everything, reservation included. Never after activate. Idempotent.

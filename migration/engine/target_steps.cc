@@ -175,10 +175,12 @@ void TargetMachine::Impl::on_thawed(const MsgThawed& thawed) {
             arm_retry();
         }
         complete_.reset();
+        emit(ActionKind::kUnmarkComplete);  // apply_final may be under way
     }
 }
 
 void TargetMachine::Impl::void_complete() {
+    emit(ActionKind::kUnmarkComplete);  // or a restart would take it for the newest state
     verified_.reset();
     complete_.reset();
     enter(TargetState::kReceiving, std::nullopt);
@@ -254,7 +256,7 @@ void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
     }
     if (!asked_grant_) {
         over(abort.reason, abort.text);
-    } else if (abort.reason != kUnknownMigration) {
+    } else if (abort.reason != kUnknownMigration || state_ != TargetState::kRequesting) {
         withdraw();  // a grant may be on its way: let go only when the source rules it out
     }
 }
@@ -263,7 +265,7 @@ void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
 void TargetMachine::Impl::over(std::string reason, std::string text) {
     // With the guest here a new attempt is worth it, unless the source gave a reason that will stay.
     const auto stays = {grant_refusal::kGuestNotGone, grant_refusal::kOtherMigration,
-                        grant_refusal::kEpoch, std::string_view("migration.superseded"),
+                        grant_refusal::kEpoch,
                         std::string_view("migration.aborted_by_operator"),
                         std::string_view("migration.verify_failed")};
     const bool coming = arrival_ || guest_starting_;

@@ -191,6 +191,11 @@ void World::target_act(int index, const engine::Action& action) {
             });
             break;
         }
+        case ActionKind::kUnmarkComplete:
+            if (host.worker && !host.worker->serves_role) {
+                host.worker->complete.reset();
+            }
+            break;
         case ActionKind::kPersistOwned:
             later(delay(100, 20'000), [this, index, record = *action.record] {
                 // A grant of the same epoch may have been written since: the newer fact wins.
@@ -214,6 +219,14 @@ void World::target_act(int index, const engine::Action& action) {
                 if (!granted && !fenced_by_operator && !then.worker->serves_role) {
                     violate("host " + std::to_string(index) + " takes up service as epoch " +
                             std::to_string(epoch.value) + " without a grant on the other's disk");
+                    return;
+                }
+                if (fenced_by_operator && then.worker->next_seq != executed) {
+                    // The guest's memory shows answers that this state never gave.
+                    worker_lost = true;
+                    TargetEvent failed = target_event(TargetEventKind::kActivateFailed);
+                    failed.error = {Code::kDataLoss, "session.stale", "newer answers"};
+                    target_step(index, failed);
                     return;
                 }
                 then.worker->serves_role = true;
