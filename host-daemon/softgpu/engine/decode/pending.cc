@@ -1,0 +1,27 @@
+#include "host-daemon/softgpu/engine/decode/decoder.h"
+
+namespace gantry::softgpu {
+
+#define GANTRY_PENDING(name) \
+    void Decoder::name(Operands) { refuse("the soft GPU does not implement this instruction"); }
+GANTRY_PENDING(op_atom)
+GANTRY_PENDING(op_red)
+GANTRY_PENDING(op_cp)
+GANTRY_PENDING(op_mbarrier)
+GANTRY_PENDING(op_mapa)
+GANTRY_PENDING(op_mma)
+GANTRY_PENDING(op_wmma)
+GANTRY_PENDING(op_ldmatrix)
+GANTRY_PENDING(op_stmatrix)
+GANTRY_PENDING(op_movmatrix)
+GANTRY_PENDING(op_tex)
+GANTRY_PENDING(op_suld)
+GANTRY_PENDING(op_sust)
+GANTRY_PENDING(op_query)
+GANTRY_PENDING(op_video)
+GANTRY_PENDING(op_cvt_pack)
+void Decoder::cvt_special(Operands, std::string_view, bool) {
+    refuse("this conversion is not supported by the soft GPU");
+}
+
+}  // namespace gantry::softgpu
