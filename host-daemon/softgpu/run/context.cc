@@ -1,6 +1,7 @@
 #include "host-daemon/softgpu/run/context.h"
 
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/memory/allocate.h"
 #include "host-daemon/softgpu/run/device_output.h"
 #include "host-daemon/softgpu/run/driver.h"
 #include "proto/cuda/dark/dark.h"
@@ -55,6 +56,7 @@ void Context::reset() {
     }
     doomed.clear();
     heap.release(device);
+    free_all_of(*this);
 }
 
 CUresult take_error(Context& context) {

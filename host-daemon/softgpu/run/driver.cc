@@ -8,7 +8,6 @@
 #include <cstring>
 #include <mutex>
 
-#include "host-daemon/softgpu/export_tables.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/run/context.h"
 
@@ -108,6 +107,11 @@ CUresult check_ready() {
         case Phase::kExiting: return CUDA_ERROR_DEINITIALIZED;
         default: return CUDA_ERROR_NOT_INITIALIZED;
     }
+}
+
+CUresult check_not_forked() {
+    return g_phase.load(std::memory_order_acquire) == Phase::kForked ? CUDA_ERROR_NOT_INITIALIZED
+                                                                     : CUDA_SUCCESS;
 }
 
 Driver& driver() {

@@ -25,6 +25,8 @@ struct Driver {
 CUresult initialise();
 /// 0 when calls may proceed: 3 before cuInit and in a forked child, 4 during exit.
 CUresult check_ready();
+/// 3 in a forked child, else 0: for calls that work before cuInit.
+CUresult check_not_forked();
 /// Only after check_ready() has answered 0.
 Driver& driver();
 Device* device_of(int ordinal);

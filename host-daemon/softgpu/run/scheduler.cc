@@ -226,6 +226,17 @@ std::vector<StreamPoint> Scheduler::points_of(Context& context) {
     return points;
 }
 
+std::vector<std::shared_ptr<Stream>> Scheduler::streams_of(Context& context) {
+    const Lock lock(mutex_);
+    std::vector<std::shared_ptr<Stream>> streams;
+    for (const auto& stream : context.streams) {
+        if (!stream->destroyed_) {
+            streams.push_back(stream);
+        }
+    }
+    return streams;
+}
+
 StreamPoint Scheduler::tail(const std::shared_ptr<Stream>& stream) {
     return {stream, stream->submitted_.load()};
 }

@@ -106,6 +106,8 @@ public:
     std::vector<StreamPoint> points_before(const std::shared_ptr<Stream>& stream);
     /// All that has been submitted to any stream of the context.
     std::vector<StreamPoint> points_of(Context& context);
+    /// Every stream of the context that is not destroyed.
+    std::vector<std::shared_ptr<Stream>> streams_of(Context& context);
     /// The stream's own last item.
     StreamPoint tail(const std::shared_ptr<Stream>& stream);
 

@@ -1,0 +1,83 @@
+// Start-up and discovery: cuInit, version, entry points, export tables, refusals.
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/export_tables.h"
+#include "host-daemon/softgpu/run/driver.h"
+#include "proto/cuda/dark/dark.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/op_table.h"
+#include "proto/cuda/gen/proc_table.h"
+
+namespace gantry::cuda_impl {
+
+CUresult refused(cuda::Op op) noexcept {
+    static const bool loud = [] {
+        const char* level = std::getenv("GANTRY_SOFT_LOG");
+        return level != nullptr && std::strcmp(level, "refusals") == 0;
+    }();
+    if (loud) {
+        softgpu::report(std::string("refused call ") + cuda::op_info(op).name);
+    }
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuInit(unsigned int Flags) noexcept {
+    return Flags != 0 ? CUDA_ERROR_INVALID_VALUE : softgpu::initialise();
+}
+
+CUresult cuDriverGetVersion(int* driverVersion) noexcept {
+    if (driverVersion == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *driverVersion = CUDA_VERSION;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int driverVersion, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult* symbolFound) noexcept {
+    if (symbol == nullptr || pfn == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const cuda::ProcStatus status = cuda::find_proc(symbol, driverVersion, flags, pfn);
+    if (symbolFound != nullptr) {
+        *symbolFound = static_cast<CUdriverProcAddressQueryResult>(status);
+    }
+    return status == cuda::ProcStatus::kFound ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuGetProcAddress(const char* symbol, void** pfn, int driverVersion,
+                          cuuint64_t flags) noexcept {
+    return cuGetProcAddress_v2(symbol, pfn, driverVersion, flags, nullptr);
+}
+
+CUresult cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTableId) noexcept {
+    softgpu::prepare_export_tables();
+    return static_cast<CUresult>(dark::get_export_table(ppExportTable, pExportTableId));
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) noexcept {
+    if (mode == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *mode = softgpu::eager_loading() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuProfilerInitialize(const char*, const char*, CUoutput_mode) noexcept {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuProfilerStart() noexcept {
+    GANTRY_CURRENT(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuProfilerStop() noexcept {
+    GANTRY_CURRENT(context);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gantry::cuda_impl

@@ -1,0 +1,189 @@
+#include "host-daemon/softgpu/extension.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/memory/texture_create.h"
+#include "host-daemon/softgpu/run/device_output.h"
+#include "host-daemon/softgpu/run/driver.h"
+#include "proto/cuda/soft_extension.h"
+
+namespace gantry::softgpu {
+namespace {
+
+constexpr std::uint32_t kStateMagic = 0x31535347;  // "GSS1"
+
+struct StateHead {
+    std::uint32_t magic;
+    std::uint32_t reserved;
+    std::uint64_t heap_base;
+    std::uint64_t heap_bytes;
+    std::uint64_t book_bytes;
+    std::uint64_t text_bytes;
+};
+
+GantrySoftOutput g_output = nullptr;
+void* g_output_user = nullptr;
+
+CUresult place_next_load(const GantrySoftPlacement* places, size_t count) {
+    if (count != 0 && places == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::map<std::string, std::uint64_t> wanted;
+    for (size_t i = 0; i < count; ++i) {
+        if (places[i].name == nullptr || places[i].address == 0) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        wanted[places[i].name] = places[i].address;
+    }
+    set_next_placement(std::move(wanted));
+    return CUDA_SUCCESS;
+}
+
+CUresult list_variables(CUmodule handle, GantrySoftVariable* out, size_t* count) {
+    const auto module = find<Module>(handle);
+    if (module == nullptr || count == nullptr) {
+        return module == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto& globals = module->globals();
+    if (out != nullptr) {
+        for (size_t i = 0; i < std::min(*count, globals.size()); ++i) {
+            const PlacedGlobal& global = globals[i];
+            out[i] = {global.name.c_str(), global.address, global.bytes, global.managed ? 1 : 0,
+                      global.visible ? 1 : 0};
+        }
+    }
+    *count = globals.size();
+    return CUDA_SUCCESS;
+}
+
+CUresult module_traits(CUmodule handle, uint32_t* traits) {
+    const auto module = find<Module>(handle);
+    if (module == nullptr || traits == nullptr) {
+        return module == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    }
+    *traits = 0;
+    for (const KernelInfo& kernel : module->program().kernels()) {
+        *traits |= kernel.uses_device_heap ? std::uint32_t{GANTRY_SOFT_MODULE_USES_HEAP} : 0U;
+        *traits |= kernel.uses_printf ? std::uint32_t{GANTRY_SOFT_MODULE_USES_PRINTF} : 0U;
+        *traits |= kernel.takes_function_addresses
+                       ? std::uint32_t{GANTRY_SOFT_MODULE_FUNCTION_ADDRESSES}
+                       : 0U;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult list_private_ranges(CUcontext handle, GantrySoftRange* out, size_t* count) {
+    const auto context = find<Context>(handle);
+    if (context == nullptr || count == nullptr) {
+        return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    }
+    const size_t there = context->heap.bytes() != 0 ? 1 : 0;
+    if (out != nullptr && *count >= 1 && there == 1) {
+        out[0] = {context->heap.base(), context->heap.bytes()};
+    }
+    *count = there;
+    return CUDA_SUCCESS;
+}
+
+CUresult save_private_state(CUcontext handle, void* out, size_t* bytes) {
+    const auto context = find<Context>(handle);
+    if (context == nullptr || bytes == nullptr) {
+        return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::string book = context->heap.state();
+    const std::string text = DeviceOutput::instance().pending();
+    const StateHead head = {kStateMagic,      0,          context->heap.base(),
+                            context->heap.bytes(), book.size(), text.size()};
+    const size_t total = sizeof head + book.size() + text.size();
+    if (out != nullptr) {
+        if (*bytes < total) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        auto* to = static_cast<char*>(out);
+        std::memcpy(to, &head, sizeof head);
+        std::memcpy(to + sizeof head, book.data(), book.size());
+        std::memcpy(to + sizeof head + book.size(), text.data(), text.size());
+    }
+    *bytes = total;
+    return CUDA_SUCCESS;
+}
+
+CUresult restore_private_state(CUcontext handle, const void* state, size_t bytes) {
+    const auto context = find<Context>(handle);
+    StateHead head;
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (state == nullptr || bytes < sizeof head) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::memcpy(&head, state, sizeof head);
+    const size_t rest = bytes - sizeof head;
+    if (head.magic != kStateMagic || head.book_bytes > rest ||
+        head.text_bytes != rest - head.book_bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto* body = static_cast<const char*>(state) + sizeof head;
+    if (head.heap_bytes != 0) {
+        if (!context->heap.ensure_at(context->device, head.heap_base, head.heap_bytes, handle)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if (!context->heap.restore(std::string(body, head.book_bytes))) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    DeviceOutput::instance().restore({body + head.book_bytes, head.text_bytes});
+    return CUDA_SUCCESS;
+}
+
+CUresult create_texture_at(CUtexObject wanted, const CUDA_RESOURCE_DESC* resource,
+                           const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view) {
+    GANTRY_CURRENT(context);
+    CUtexObject made = 0;
+    return wanted == 0 ? CUDA_ERROR_INVALID_VALUE
+                       : create_texture(*context, resource, texture, view, wanted, made);
+}
+
+CUresult create_surface_at(CUsurfObject wanted, const CUDA_RESOURCE_DESC* resource) {
+    GANTRY_CURRENT(context);
+    CUsurfObject made = 0;
+    return wanted == 0 ? CUDA_ERROR_INVALID_VALUE
+                       : create_surface(*context, resource, wanted, made);
+}
+
+void forward_report(void*, const char* text, std::size_t bytes) {
+    g_output(g_output_user, 3, text, bytes);
+}
+
+CUresult set_output(GantrySoftOutput sink, void* user) {
+    g_output = sink;
+    g_output_user = user;
+    DeviceOutput::instance().set_sink(sink, user);
+    set_report_sink(sink != nullptr ? forward_report : nullptr, nullptr);
+    return CUDA_SUCCESS;
+}
+
+CUresult flush_output() {
+    DeviceOutput::instance().flush();
+    return CUDA_SUCCESS;
+}
+
+const GantrySoftExtension kTable = {
+    sizeof(GantrySoftExtension), 1,
+    0,                           place_next_load,
+    list_variables,              module_traits,
+    list_private_ranges,         save_private_state,
+    restore_private_state,       create_texture_at,
+    create_surface_at,           set_output,
+    flush_output,
+};
+
+}  // namespace
+
+const void* extension_table(const std::uint8_t uuid[16]) {
+    return std::memcmp(uuid, kGantrySoftExtensionId.bytes, 16) == 0 ? &kTable : nullptr;
+}
+
+}  // namespace gantry::softgpu

@@ -1,0 +1,284 @@
+#include "host-daemon/softgpu/graph/capture.h"
+
+#include <algorithm>
+#include <set>
+
+#include "host-daemon/softgpu/run/driver.h"
+
+namespace gantry::softgpu {
+namespace {
+
+std::atomic<int> g_active_captures{0};
+std::vector<std::shared_ptr<CaptureState>> g_captures;  // Guarded by graph_mutex().
+
+std::uint64_t next_capture_id() {
+    static std::atomic<std::uint64_t> next{1};
+    return next.fetch_add(1);
+}
+
+void merge(std::vector<GraphEdge>& into, const std::vector<GraphEdge>& from) {
+    for (const GraphEdge& edge : from) {
+        const bool known = std::any_of(into.begin(), into.end(), [&](const GraphEdge& each) {
+            return each.from == edge.from;
+        });
+        if (!known) {
+            into.push_back(edge);
+        }
+    }
+}
+
+std::vector<GraphEdge> edges_from(const std::vector<std::shared_ptr<GraphNode>>& nodes) {
+    std::vector<GraphEdge> edges;
+    for (const auto& node : nodes) {
+        edges.push_back({node, {}});
+    }
+    return edges;
+}
+
+void join(const std::shared_ptr<CaptureState>& capture, const std::shared_ptr<Stream>& stream,
+          std::vector<GraphEdge> tips) {
+    stream->capture = capture;
+    capture->tips[stream] = std::move(tips);
+    stream->capturing.store(true, std::memory_order_release);
+}
+
+void finish(const std::shared_ptr<CaptureState>& capture) {
+    for (const auto& [stream, tips] : capture->tips) {
+        stream->capture.reset();
+        stream->capturing.store(false, std::memory_order_release);
+    }
+    capture->tips.clear();
+    if (std::erase(g_captures, capture) != 0) {
+        g_active_captures.fetch_sub(1);
+    }
+}
+
+/// True when each other stream's last nodes lead into the origin's.
+bool all_joined(const CaptureState& capture, const std::shared_ptr<Stream>& origin) {
+    std::set<const GraphNode*> reached;
+    std::vector<const GraphNode*> open;
+    for (const GraphEdge& edge : capture.tips.at(origin)) {
+        open.push_back(edge.from.get());
+    }
+    while (!open.empty()) {
+        const GraphNode* node = open.back();
+        open.pop_back();
+        if (!reached.insert(node).second) {
+            continue;
+        }
+        for (const GraphEdge& edge : node->needs) {
+            open.push_back(edge.from.get());
+        }
+    }
+    for (const auto& [stream, tips] : capture.tips) {
+        for (const GraphEdge& edge : tips) {
+            if (!reached.contains(edge.from.get())) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+std::shared_ptr<CaptureState> capture_of(const std::shared_ptr<Stream>& stream) {
+    return stream->capture;
+}
+
+CUresult capture_operation(const std::shared_ptr<Stream>& stream, OperationPtr operation) {
+    const std::lock_guard lock(graph_mutex());
+    const auto capture = capture_of(stream);
+    if (capture == nullptr || capture->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    std::vector<GraphEdge>& tips = capture->tips[stream];
+    const auto node = capture->graph->add(std::move(operation), tips);
+    tips = {{node, {}}};
+    return CUDA_SUCCESS;
+}
+
+CUresult capture_event_record(const std::shared_ptr<Stream>& stream,
+                              const std::shared_ptr<Event>& event, unsigned flags) {
+    if ((flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
+        auto operation = std::make_shared<EventOperation>(CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+        operation->event = event;
+        return capture_operation(stream, std::move(operation));
+    }
+    const std::lock_guard lock(graph_mutex());
+    const auto capture = capture_of(stream);
+    if (capture == nullptr || capture->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    event->capture = capture;
+    event->captured_nodes.clear();
+    for (const GraphEdge& edge : capture->tips[stream]) {
+        event->captured_nodes.push_back(edge.from);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
+                            const std::shared_ptr<Event>& event, unsigned flags, bool& handled) {
+    handled = false;
+    if (g_active_captures.load() == 0) {
+        return CUDA_SUCCESS;
+    }
+    const std::lock_guard lock(graph_mutex());
+    const auto of_event = event->capture.lock();
+    const auto of_stream = capture_of(stream);
+    if (of_event == nullptr && of_stream == nullptr) {
+        return CUDA_SUCCESS;
+    }
+    handled = true;
+    if (of_stream != nullptr && (flags & CU_EVENT_WAIT_EXTERNAL) != 0) {
+        auto operation = std::make_shared<EventOperation>(CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+        operation->event = event;
+        return capture_operation(stream, std::move(operation));
+    }
+    if (of_event == nullptr) {
+        of_stream->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    if (of_event->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (stream->legacy) {
+        of_event->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (of_stream == nullptr) {
+        join(of_event, stream, edges_from(event->captured_nodes));
+        return CUDA_SUCCESS;
+    }
+    if (of_stream != of_event) {
+        of_stream->invalid = true;
+        of_event->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    }
+    merge(of_stream->tips[stream], edges_from(event->captured_nodes));
+    return CUDA_SUCCESS;
+}
+
+CUresult begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode,
+                       std::shared_ptr<Graph> graph, std::vector<GraphEdge> tips) {
+    if (stream->legacy) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    const std::lock_guard lock(graph_mutex());
+    if (capture_of(stream) != nullptr) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    auto capture = std::make_shared<CaptureState>();
+    capture->id = next_capture_id();
+    capture->mode = mode;
+    capture->to_existing_graph = graph != nullptr;
+    capture->graph = graph != nullptr ? std::move(graph) : std::make_shared<Graph>();
+    capture->origin = stream;
+    capture->thread = &thread_state();
+    g_captures.push_back(capture);
+    g_active_captures.fetch_add(1);
+    join(capture, stream, std::move(tips));
+    return CUDA_SUCCESS;
+}
+
+CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>& graph) {
+    const std::lock_guard lock(graph_mutex());
+    const auto capture = capture_of(stream);
+    if (capture == nullptr) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    if (capture->origin.lock() != stream) {
+        capture->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != &thread_state()) {
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
+    const bool joined = all_joined(*capture, stream);
+    finish(capture);
+    if (capture->invalid) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (!joined) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    }
+    graph = capture->graph;
+    return CUDA_SUCCESS;
+}
+
+void invalidate_capture(const std::shared_ptr<Stream>& stream) {
+    const std::lock_guard lock(graph_mutex());
+    if (const auto capture = capture_of(stream)) {
+        capture->invalid = true;
+    }
+}
+
+void abandon_capture(const std::shared_ptr<Stream>& stream) {
+    if (!capturing(stream)) {
+        return;
+    }
+    const std::lock_guard lock(graph_mutex());
+    const auto capture = capture_of(stream);
+    if (capture == nullptr) {
+        return;
+    }
+    capture->invalid = true;
+    if (capture->origin.lock() == stream) {
+        finish(capture);
+    }
+}
+
+CUresult refuse_during_capture() {
+    if (g_active_captures.load(std::memory_order_relaxed) == 0) {
+        return CUDA_SUCCESS;
+    }
+    ThreadState& mine = thread_state();
+    if (mine.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_SUCCESS;
+    }
+    const std::lock_guard lock(graph_mutex());
+    bool refused = false;
+    for (const auto& capture : g_captures) {
+        const bool own = capture->thread == &mine && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+        const bool global = mine.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                            capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if (own || global) {
+            capture->invalid = true;
+            refused = true;
+        }
+    }
+    return refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult refuse_legacy_during_capture(const std::shared_ptr<Stream>& stream) {
+    if (!stream->legacy || g_active_captures.load(std::memory_order_relaxed) == 0) {
+        return CUDA_SUCCESS;
+    }
+    const std::lock_guard lock(graph_mutex());
+    bool refused = false;
+    for (const auto& capture : g_captures) {
+        for (const auto& [taking_part, tips] : capture->tips) {
+            if (taking_part->blocking() && taking_part->context() == stream->context()) {
+                capture->invalid = true;
+                refused = true;
+            }
+        }
+    }
+    return refused ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+}
+
+CUresult refuse_captured_event(const std::shared_ptr<Event>& event) {
+    if (g_active_captures.load(std::memory_order_relaxed) == 0) {
+        return CUDA_SUCCESS;
+    }
+    const std::lock_guard lock(graph_mutex());
+    const auto capture = event->capture.lock();
+    if (capture == nullptr || capture->tips.empty()) {
+        return CUDA_SUCCESS;
+    }
+    capture->invalid = true;
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+}  // namespace gantry::softgpu

@@ -1,0 +1,63 @@
+// Stream capture: work given to a capturing stream becomes nodes of a graph.
+//
+// Guarded by graph_mutex(); streams also carry an atomic flag so that a stream that does not
+// capture costs one load. Error codes follow CUDA's: 900 for a call that a capture forbids (which
+// also invalidates the captures concerned), 901 for a capture already invalid, 902 to 908 for the
+// ways of joining and ending one wrongly.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "host-daemon/softgpu/graph/graph.h"
+#include "host-daemon/softgpu/run/event.h"
+#include "host-daemon/softgpu/run/operation.h"
+
+namespace gantry::softgpu {
+
+class CaptureState {
+public:
+    std::uint64_t id = 0;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    std::shared_ptr<Graph> graph;
+    bool to_existing_graph = false;
+    std::weak_ptr<Stream> origin;
+    void* thread = nullptr;  ///< ThreadState of who began it.
+    bool invalid = false;
+    /// What the next node of each taking part stream has to follow.
+    std::map<std::shared_ptr<Stream>, std::vector<GraphEdge>> tips;
+    std::vector<CUgraphNode> tip_handles;  ///< Last answer of cuStreamGetCaptureInfo.
+    std::vector<CUgraphEdgeData> tip_edges;
+};
+
+inline bool capturing(const std::shared_ptr<Stream>& stream) {
+    return stream->capturing.load(std::memory_order_acquire);
+}
+
+CUresult capture_operation(const std::shared_ptr<Stream>& stream, OperationPtr operation);
+CUresult capture_event_record(const std::shared_ptr<Stream>& stream,
+                              const std::shared_ptr<Event>& event, unsigned flags);
+/// Decides what waiting means when stream or event take part in a capture; `handled` is false
+/// when neither does.
+CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
+                            const std::shared_ptr<Event>& event, unsigned flags, bool& handled);
+
+CUresult begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode,
+                       std::shared_ptr<Graph> graph, std::vector<GraphEdge> tips);
+CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>& graph);
+/// The stream's capture, with graph_mutex() held by the caller; null when there is none.
+std::shared_ptr<CaptureState> capture_of(const std::shared_ptr<Stream>& stream);
+
+void invalidate_capture(const std::shared_ptr<Stream>& stream);
+/// A capturing stream is destroyed: its capture becomes invalid.
+void abandon_capture(const std::shared_ptr<Stream>& stream);
+
+/// For calls that a capture forbids: 900 and the captures concerned become invalid, or 0.
+CUresult refuse_during_capture();
+/// For work on the legacy stream: 906 while a blocking stream of the context captures.
+CUresult refuse_legacy_during_capture(const std::shared_ptr<Stream>& stream);
+/// For queries of an event that a capture recorded: 907.
+CUresult refuse_captured_event(const std::shared_ptr<Event>& event);
+
+}  // namespace gantry::softgpu

@@ -1,0 +1,226 @@
+#include "host-daemon/softgpu/graph/graph.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "host-daemon/softgpu/graph/graph_memory.h"
+#include "host-daemon/softgpu/run/driver.h"
+
+namespace gantry::softgpu {
+namespace {
+
+/// A launch: all steps, one after the other.
+class GraphLaunch final : public Work {
+public:
+    GraphLaunch(std::shared_ptr<const std::vector<ExecStep>> steps,
+                std::map<const ExecStep*, std::shared_ptr<EventMark>> marks)
+        : steps_(std::move(steps)), marks_(std::move(marks)) {}
+
+    void run() override {
+        for (const ExecStep& step : *steps_) {
+            const CUresult error = poison();
+            if (!step.enabled) {
+                continue;
+            }
+            if (const auto mark = marks_.find(&step); mark != marks_.end()) {
+                mark->second->time_ns.store(now_ns());
+            } else if (error == CUDA_SUCCESS) {
+                step.operation->run();
+            } else {
+                step.operation->skip(error);
+            }
+        }
+    }
+
+private:
+    const std::shared_ptr<const std::vector<ExecStep>> steps_;
+    const std::map<const ExecStep*, std::shared_ptr<EventMark>> marks_;
+};
+
+}  // namespace
+
+std::recursive_mutex& graph_mutex() {
+    static auto* mutex = new std::recursive_mutex;
+    return *mutex;
+}
+
+Graph::~Graph() {
+    for (const auto& [object, count] : user_objects) {
+        object->release(count);
+    }
+}
+
+void Graph::retire() {
+    const std::lock_guard lock(graph_mutex());
+    for (const auto& node : nodes) {
+        if (const auto* child =
+                node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
+            child->graph->retire();
+            retract(*child->graph);
+        }
+        retract(*node);
+    }
+}
+
+std::shared_ptr<GraphNode> Graph::add(OperationPtr operation, std::vector<GraphEdge> needs) {
+    const std::lock_guard lock(graph_mutex());
+    auto node = std::make_shared<GraphNode>(std::move(operation));
+    node->graph = weak_from_this();
+    node->needs = std::move(needs);
+    HandleTable::instance().publish(node);
+    nodes.push_back(node);
+    return node;
+}
+
+bool Graph::remove(const std::shared_ptr<GraphNode>& node) {
+    const std::lock_guard lock(graph_mutex());
+    if (std::erase(nodes, node) == 0) {
+        return false;
+    }
+    for (const auto& other : nodes) {
+        std::erase_if(other->needs, [&](const GraphEdge& edge) { return edge.from == node; });
+    }
+    node->needs.clear();
+    retract(*node);
+    return true;
+}
+
+std::shared_ptr<Graph> Graph::clone() const {
+    const std::lock_guard lock(graph_mutex());
+    auto copy = std::make_shared<Graph>();
+    HandleTable::instance().publish(copy);
+    copy->clone_of = this;
+    copy->user_objects = user_objects;
+    for (const auto& [object, count] : user_objects) {
+        object->retain(count);
+    }
+    std::map<const GraphNode*, std::shared_ptr<GraphNode>> twins;
+    for (const auto& node : nodes) {
+        OperationPtr operation = node->operation;
+        if (const auto* child =
+                node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
+            auto inner = child->graph->clone();
+            inner->is_child = true;
+            operation = std::make_shared<ChildGraphOperation>(std::move(inner));
+        }
+        auto twin = copy->add(std::move(operation), {});
+        twin->clone_of = node.get();
+        twins[node.get()] = std::move(twin);
+    }
+    for (const auto& node : nodes) {
+        for (const GraphEdge& edge : node->needs) {
+            twins[node.get()]->needs.push_back({twins[edge.from.get()], edge.data});
+        }
+    }
+    return copy;
+}
+
+bool Graph::order(std::vector<std::shared_ptr<GraphNode>>& ordered) const {
+    const std::lock_guard lock(graph_mutex());
+    std::map<const GraphNode*, std::size_t> open;
+    std::map<const GraphNode*, std::vector<std::shared_ptr<GraphNode>>> followers;
+    std::vector<std::shared_ptr<GraphNode>> ready;
+    for (const auto& node : nodes) {
+        open[node.get()] = node->needs.size();
+        for (const GraphEdge& edge : node->needs) {
+            followers[edge.from.get()].push_back(node);
+        }
+        if (node->needs.empty()) {
+            ready.push_back(node);
+        }
+    }
+    for (std::size_t next = 0; next < ready.size(); ++next) {
+        for (const auto& follower : followers[ready[next].get()]) {
+            if (--open[follower.get()] == 0) {
+                ready.push_back(follower);
+            }
+        }
+    }
+    ordered = std::move(ready);
+    return ordered.size() == nodes.size();
+}
+
+bool GraphExec::flatten(const Graph& graph, std::vector<ExecStep>& steps) {
+    std::vector<std::shared_ptr<GraphNode>> ordered;
+    if (!graph.order(ordered)) {
+        return false;
+    }
+    std::map<const GraphNode*, std::size_t> last_step;
+    for (const auto& node : ordered) {
+        if (const auto* child =
+                node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
+            if (!flatten(*child->graph, steps)) {
+                return false;
+            }
+        }
+        ExecStep step;
+        step.node = node->handle();
+        step.operation = node->operation;
+        for (const GraphEdge& edge : node->needs) {
+            step.needs.push_back(last_step[edge.from.get()]);
+        }
+        last_step[node.get()] = steps.size();
+        steps.push_back(std::move(step));
+    }
+    return true;
+}
+
+ExecStep* GraphExec::step_of(const void* node) {
+    for (ExecStep& step : writable()) {
+        if (step.node == node) {
+            return &step;
+        }
+    }
+    return nullptr;
+}
+
+std::vector<ExecStep>& GraphExec::writable() {
+    if (steps.use_count() > 1) {
+        steps = std::make_shared<std::vector<ExecStep>>(*steps);
+    }
+    return *steps;
+}
+
+CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
+                      const std::shared_ptr<Stream>& stream) {
+    std::shared_ptr<const std::vector<ExecStep>> steps;
+    {
+        const std::lock_guard lock(exec->mutex);
+        steps = exec->steps;
+    }
+    std::map<const ExecStep*, std::shared_ptr<EventMark>> marks;
+    std::vector<StreamPoint> needs;
+    for (const ExecStep& step : *steps) {
+        if (!step.enabled) {
+            continue;
+        }
+        if (step.operation->type() == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+            marks[&step] = std::make_shared<EventMark>();
+        } else if (step.operation->type() == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
+            const auto& wait = static_cast<const EventOperation&>(*step.operation);
+            if (const auto mark = wait.event->mark()) {
+                needs.push_back(mark->point);
+            }
+        }
+    }
+    const StreamPoint point = Scheduler::instance().submit(
+        stream, std::make_unique<GraphLaunch>(steps, marks), std::move(needs));
+    for (const auto& [step, mark] : marks) {
+        mark->point = point;
+        static_cast<const EventOperation&>(*step->operation).event->set_mark(mark);
+    }
+    return CUDA_SUCCESS;
+}
+
+void UserObject::release(unsigned count) {
+    const unsigned before = count_.fetch_sub(count);
+    if (before != count || destroy_ == nullptr) {
+        return;
+    }
+    std::thread([destroy = destroy_, pointer = pointer_] {
+        const HostCallbackScope scope;
+        destroy(pointer);
+    }).detach();
+}
+
+}  // namespace gantry::softgpu

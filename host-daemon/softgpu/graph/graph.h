@@ -1,0 +1,116 @@
+// Graphs: nodes with operations and edges, and their executable form.
+//
+// Structure (nodes, edges, captures) is guarded by one mutex for all graphs, graph_mutex(): graph
+// building is rare and short. A GraphExec is a flat list of operations in an order that respects
+// the edges, child graphs inlined; a launch takes the list as it is and runs it as one item of a
+// stream, so updates of the exec never disturb a launch under way.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "host-daemon/softgpu/run/operation.h"
+
+namespace gantry::softgpu {
+
+class Graph;
+class UserObject;
+
+std::recursive_mutex& graph_mutex();
+
+struct GraphEdge {
+    std::shared_ptr<class GraphNode> from;
+    CUgraphEdgeData data{};
+};
+
+class GraphNode : public Object, public std::enable_shared_from_this<GraphNode> {
+public:
+    static constexpr ObjectKind kKind = ObjectKind::kGraphNode;
+    explicit GraphNode(OperationPtr operation_in)
+        : Object(kKind), operation(std::move(operation_in)) {}
+
+    template <typename T>
+    [[nodiscard]] const T* operation_as(CUgraphNodeType type) const {
+        return operation->type() == type ? static_cast<const T*>(operation.get()) : nullptr;
+    }
+
+    std::weak_ptr<Graph> graph;
+    OperationPtr operation;
+    std::vector<GraphEdge> needs;
+    const GraphNode* clone_of = nullptr;  ///< Compared only, never followed.
+    std::vector<void*> parameter_pointers;  ///< What cuGraphKernelNodeGetParams hands out.
+};
+
+class Graph : public Object, public std::enable_shared_from_this<Graph> {
+public:
+    static constexpr ObjectKind kKind = ObjectKind::kGraph;
+    Graph() : Object(kKind) {}
+    ~Graph() override;
+
+    std::shared_ptr<GraphNode> add(OperationPtr operation, std::vector<GraphEdge> needs);
+    bool remove(const std::shared_ptr<GraphNode>& node);
+    [[nodiscard]] std::shared_ptr<Graph> clone() const;
+    /// Nodes so that each comes after what it needs; false when there is a cycle.
+    bool order(std::vector<std::shared_ptr<GraphNode>>& ordered) const;
+    void retire() override;
+
+    std::vector<std::shared_ptr<GraphNode>> nodes;
+    const Graph* clone_of = nullptr;
+    bool is_child = false;  ///< Owned by a node: cuGraphDestroy refuses it.
+    std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
+};
+
+struct ChildGraphOperation final : Operation {
+    explicit ChildGraphOperation(std::shared_ptr<Graph> graph_in)
+        : Operation(CU_GRAPH_NODE_TYPE_GRAPH), graph(std::move(graph_in)) {}
+    void run() const override {}  // Inlined when instantiated.
+    std::shared_ptr<Graph> graph;
+};
+
+struct ExecStep {
+    void* node = nullptr;  ///< Handle of the node it came from.
+    OperationPtr operation;
+    std::vector<std::size_t> needs;  ///< Indexes of steps, for comparing shapes.
+    bool enabled = true;
+};
+
+class GraphExec : public Object {
+public:
+    static constexpr ObjectKind kKind = ObjectKind::kGraphExec;
+    GraphExec() : Object(kKind) {}
+
+    /// Flattens; false when the graph has a cycle.
+    static bool flatten(const Graph& graph, std::vector<ExecStep>& steps);
+    ExecStep* step_of(const void* node);
+    /// Changes steps without touching those that launches in flight hold. Needs `mutex`.
+    std::vector<ExecStep>& writable();
+
+    std::mutex mutex;
+    std::shared_ptr<std::vector<ExecStep>> steps;
+    unsigned long long flags = 0;
+    std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
+    std::uint64_t id = 0;
+};
+
+/// Launches on a stream that does not capture.
+CUresult launch_graph(const std::shared_ptr<GraphExec>& exec, const std::shared_ptr<Stream>& stream);
+
+/// A reference-counted thing of the program that graphs keep alive.
+class UserObject : public Object {
+public:
+    static constexpr ObjectKind kKind = ObjectKind::kUserObject;
+    UserObject(void* pointer, CUhostFn destroy, unsigned count)
+        : Object(kKind), pointer_(pointer), destroy_(destroy), count_(count) {}
+    void retain(unsigned count) { count_ += count; }
+    /// Calls the destructor at zero, as CUDA does, on a driver thread.
+    void release(unsigned count);
+
+private:
+    void* pointer_;
+    CUhostFn destroy_;
+    std::atomic<unsigned> count_;
+};
+
+}  // namespace gantry::softgpu

@@ -1,0 +1,24 @@
+// When a copy runs and when its call returns, which depends on where its two sides lie:
+// device to device returns at once; pageable sources up to 64 KiB are staged and return at once;
+// everything else synchronous has ended when the call returns. Asynchronous copies that touch
+// pageable memory do not read or write it after the call.
+#pragma once
+
+#include <memory>
+
+#include "host-daemon/softgpu/memory/copy_plan.h"
+#include "host-daemon/softgpu/run/stream.h"
+
+namespace gantry::softgpu {
+
+CUresult submit_copy_sync(const std::shared_ptr<Stream>& stream, ResolvedCopy copy,
+                          const CUDA_MEMCPY3D& params);
+CUresult submit_copy_async(const std::shared_ptr<Stream>& stream, ResolvedCopy copy,
+                           const CUDA_MEMCPY3D& params);
+
+/// A 1D copy as a 3D description, as graph nodes show it.
+CUDA_MEMCPY3D describe_copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes);
+CUDA_MEMCPY3D describe_copy(const CUDA_MEMCPY2D& copy);
+CUDA_MEMCPY3D describe_copy(const CUDA_MEMCPY3D_PEER& copy);
+
+}  // namespace gantry::softgpu
