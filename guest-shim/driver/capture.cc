@@ -53,8 +53,8 @@ CUresult ask(CUstream stream, CaptureInfo* out) {
     cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
     std::uint32_t got = 0;
     const CUresult result =
-        session::call(cuda::Op::cuStreamGetCaptureInfo_v3, &arguments, sizeof(arguments), nullptr, 0,
-                      &reply, sizeof(reply), bytes, kBytes, &got);
+        session::call(cuda::Op::cuStreamGetCaptureInfo_v3, &arguments, sizeof(arguments), nullptr,
+                      0, &reply, sizeof(reply), bytes, kBytes, &got);
     const std::uint64_t needed =
         static_cast<std::uint64_t>(reply.count) * (8 + sizeof(CUgraphEdgeData));
     if (result == CUDA_SUCCESS) {

@@ -68,10 +68,10 @@ const void* dark_own_table(const std::uint8_t*) { return nullptr; }
 
 int format_command(char* out, std::size_t capacity, std::uint16_t op, const void* args,
                    std::size_t bytes) {
-    constexpr const char* kControl[] = {"invalid",     "pad",         "hello",        "device_facts",
-                                        "confirm",     "stage_image", "drop_image",   "write_device",
-                                        "read_device", "wait_callback", "callback_done",
-                                        "drain_output", "goodbye"};
+    constexpr const char* kControl[] = {
+        "invalid",     "pad",           "hello",         "device_facts", "confirm",
+        "stage_image", "drop_image",    "write_device",  "read_device",  "wait_callback",
+        "callback_done", "drain_output", "goodbye"};
     if (op >= cuda::kFirstOp) {
         return cuda::trace_format(out, capacity, static_cast<cuda::Op>(op), args, bytes);
     }

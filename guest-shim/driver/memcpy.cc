@@ -81,13 +81,15 @@ bool is_device_side(std::uint64_t address, std::uint64_t bytes) {
 
 CUresult to_device(CUdeviceptr target, const void* source, size_t bytes, CUstream stream,
                    bool blocking) {
-    return is_device_side(target, bytes) ? copy_linear(target, bits(source), bytes, stream, blocking)
-                                         : CUDA_ERROR_INVALID_VALUE;
+    return is_device_side(target, bytes)
+               ? copy_linear(target, bits(source), bytes, stream, blocking)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult to_host(void* target, CUdeviceptr source, size_t bytes, CUstream stream, bool blocking) {
-    return is_device_side(source, bytes) ? copy_linear(bits(target), source, bytes, stream, blocking)
-                                         : CUDA_ERROR_INVALID_VALUE;
+    return is_device_side(source, bytes)
+               ? copy_linear(bits(target), source, bytes, stream, blocking)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace

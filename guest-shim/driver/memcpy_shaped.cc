@@ -302,7 +302,8 @@ CUresult cuMemcpy2DUnaligned_v2(DefaultStream default_stream,
 }
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream) noexcept {
-    return pCopy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_shaped(shaped(*pCopy), hStream, false);
+    return pCopy == nullptr ? CUDA_ERROR_INVALID_VALUE
+                            : copy_shaped(shaped(*pCopy), hStream, false);
 }
 
 CUresult cuMemcpy3D_v2(DefaultStream default_stream, const CUDA_MEMCPY3D* pCopy) noexcept {
@@ -312,7 +313,8 @@ CUresult cuMemcpy3D_v2(DefaultStream default_stream, const CUDA_MEMCPY3D* pCopy)
 }
 
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) noexcept {
-    return pCopy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_shaped(shaped(*pCopy), hStream, false);
+    return pCopy == nullptr ? CUDA_ERROR_INVALID_VALUE
+                            : copy_shaped(shaped(*pCopy), hStream, false);
 }
 
 CUresult cuMemcpy3DPeer(DefaultStream default_stream, const CUDA_MEMCPY3D_PEER* pCopy) noexcept {

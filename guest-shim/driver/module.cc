@@ -173,7 +173,8 @@ CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned ji
         if (library_options[i] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) {
             continue;  // Host functions of the guest mean nothing on the host.
         }
-        result = options.add(static_cast<std::uint32_t>(library_options[i]), bits(library_values[i]));
+        result =
+            options.add(static_cast<std::uint32_t>(library_options[i]), bits(library_values[i]));
     }
     ImageList list;
     if (result == CUDA_SUCCESS) {

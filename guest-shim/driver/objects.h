@@ -37,7 +37,7 @@ Context* primary_context(int device) noexcept;
 /// Device of the current context, or 0 without one.
 int current_device() noexcept;
 
-// ---- code (module.cc, kernel.cc) -----------------------------------------------------------------
+// ---- code (module.cc, kernel.cc) ---------------------------------------------------------------
 
 struct Kernel {
     std::uint64_t handle;
@@ -71,7 +71,7 @@ inline Kernel* find_kernel(const void* function) noexcept {
     return g_kernels.find(reinterpret_cast<std::uint64_t>(function));
 }
 
-// ---- streams and events ---------------------------------------------------------------------------
+// ---- streams and events ------------------------------------------------------------------------
 
 struct Stream {
     std::uint64_t handle;
@@ -99,7 +99,7 @@ inline bool is_stream(CUstream stream) noexcept {
     return bits(stream) <= 2 || g_streams.find(bits(stream)) != nullptr;
 }
 
-// ---- helpers --------------------------------------------------------------------------------------
+// ---- helpers -----------------------------------------------------------------------------------
 
 /// A call with a fixed argument structure and no answer but its status.
 template <typename Call>

@@ -95,7 +95,8 @@ namespace gantry::cuda_impl {
 
 using namespace gantry::shim;
 
-CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) noexcept {
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
+                               CUdeviceptr ptr) noexcept {
     Range range{};
     if (data == nullptr || !find_range(ptr, &range)) {
         return CUDA_ERROR_INVALID_VALUE;

@@ -94,7 +94,7 @@ public:
 private:
     static constexpr std::uint64_t kPerChunk = 1024;
     static constexpr std::uint64_t kChunks = 4096;  // Four million live objects of a kind.
-    static constexpr std::uint32_t kLastGeneration = (1u << 24) - 1;
+    static constexpr std::uint32_t kLastGeneration = (1u << 23) - 1;  // Minted serials lie above.
 
     struct Slot {
         std::atomic<std::uint64_t> handle;

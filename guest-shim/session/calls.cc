@@ -430,8 +430,10 @@ std::uint32_t max_trailing(std::uint32_t args_bytes) noexcept {
     return static_cast<std::uint32_t>(most - fixed);
 }
 
-std::uint64_t mint(HandleKind kind) noexcept {
-    return cuda::make_handle(kind, g_connection.next_serial.fetch_add(1));
+std::uint64_t mint(HandleKind kind) noexcept { return mint_many(kind, 1); }
+
+std::uint64_t mint_many(HandleKind kind, std::uint64_t count) noexcept {
+    return cuda::make_handle(kind, g_connection.next_serial.fetch_add(count));
 }
 
 }  // namespace gantry::session

@@ -55,8 +55,8 @@ bool initialise_directory(Connection* connection, AttachProblem* problem) {
     }
     if (directory->wire_version != wire::kWireVersion) {
         return fail(problem, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
-                    "the region has wire version %u, this libcuda.so.1 version %u; install the same "
-                    "Gantry version on both sides",
+                    "the region has wire version %u, this libcuda.so.1 version %u; install the "
+                    "same Gantry version on both sides",
                     directory->wire_version, wire::kWireVersion);
     }
     return true;

@@ -58,7 +58,7 @@ struct Connection {
     wire::RingProducer ring;
     BulkArea bulk;
     FutexMutex lane_mutex[wire::kLaneCount];
-    std::atomic<std::uint64_t> next_serial{1};
+    std::atomic<std::uint64_t> next_serial{1ull << 47};  ///< Above every slot handle.
     std::atomic<std::uint64_t> next_image{1};
     std::uint32_t driver_version = 0;
     std::uint32_t devices = 0;
@@ -80,7 +80,8 @@ CUresult break_session(CUresult result) noexcept;
 /// True when the worker can not answer any more; closes the gate then.
 bool worker_is_gone() noexcept;
 
-/// Fetches device printf and assert output on a locked lane and writes it to this process's own descriptors.
+/// Fetches device printf and assert output on a locked lane and writes it to this process's own
+/// descriptors.
 void drain_output(std::uint32_t lane) noexcept;
 
 /// One synchronous command on a lane that the caller has locked (calls.cc).

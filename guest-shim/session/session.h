@@ -84,8 +84,10 @@ CUresult call(cuda::Op op, const void* args, std::uint32_t args_bytes, const voi
 
 /// A new handle of a kind that has no slot table in the driver part.
 std::uint64_t mint(HandleKind kind) noexcept;
+/// The first of `count` new handles that follow each other.
+std::uint64_t mint_many(HandleKind kind, std::uint64_t count) noexcept;
 
-// ---- pieces of post for calls that build their payload in place ----------------------------------
+// ---- pieces of post for calls that build their payload in place --------------------------------
 
 /// A reserved record: write args() and trailing(), then finish(). Between the two nothing may fail.
 struct Record {

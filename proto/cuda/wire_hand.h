@@ -31,8 +31,8 @@ struct ContextCall {
     std::uint32_t flags;
 };
 
-/// cuDevicePrimaryCtxRelease_v2 (the last one), cuDevicePrimaryCtxReset_v2, cuCtxDestroy_v2: call ->
-/// status.
+/// cuDevicePrimaryCtxRelease_v2 (the last one), cuDevicePrimaryCtxReset_v2, cuCtxDestroy_v2: call
+/// -> status.
 struct ContextEndCall {
     std::uint64_t context;
     std::uint32_t device;

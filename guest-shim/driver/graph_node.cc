@@ -1,0 +1,422 @@
+// Graph nodes whose parameters hold pointers or handles: kernels, copies, host functions.
+#include <cstdlib>
+#include <cstring>
+
+#include "guest-shim/driver/launch.h"
+#include "guest-shim/driver/memcpy.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+namespace {
+
+using cuda::wire_hand::GraphCopyNodeCall;
+using cuda::wire_hand::GraphHostNodeCall;
+using cuda::wire_hand::GraphKernelNodeCall;
+
+/// What a node was given here, for the getters. The pointers lead into the record's own memory.
+struct Node {
+    std::uint64_t handle;
+    std::uint64_t graph;
+    CUgraphNodeType type;
+    CUDA_KERNEL_NODE_PARAMS_v2 kernel;
+    std::byte* packed;       ///< Kernel: its packed arguments.
+    void** param_pointers;   ///< Kernel: into packed.
+    CUDA_MEMCPY3D copy;
+    CUDA_HOST_NODE_PARAMS host;
+};
+
+constinit SlotTable<Node> g_nodes;
+
+void release_parts(Node* node) {
+    std::free(node->packed);
+    std::free(node->param_pointers);
+    node->packed = nullptr;
+    node->param_pointers = nullptr;
+}
+
+struct KernelParams {
+    const Kernel* kernel = nullptr;
+    Shape shape{};
+    Arguments arguments{};
+    std::uint32_t packed = 0;
+};
+
+CUresult read_kernel(const CUDA_KERNEL_NODE_PARAMS_v2& params, KernelParams* out) {
+    const void* function = params.func != nullptr ? static_cast<const void*>(params.func)
+                                                  : static_cast<const void*>(params.kern);
+    out->kernel = find_kernel(function);
+    if (out->kernel == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    out->shape = Shape{{params.gridDimX, params.gridDimY, params.gridDimZ},
+                       {params.blockDimX, params.blockDimY, params.blockDimZ},
+                       params.sharedMemBytes};
+    out->arguments = Arguments{params.kernelParams, params.extra};
+    if (const CUresult result = check_shape(*out->kernel, out->shape); result != CUDA_SUCCESS) {
+        return result;
+    }
+    return packed_bytes(*out->kernel, out->arguments, &out->packed);
+}
+
+/// Dependencies, then `rest` bytes that the caller fills; malloc'ed.
+std::byte* make_trailing(const CUgraphNode* dependencies, size_t count, std::uint32_t rest,
+                         std::uint32_t* bytes) {
+    const size_t head = count * sizeof(std::uint64_t);
+    auto* trailing = static_cast<std::byte*>(std::malloc(head + rest + 1));
+    if (trailing != nullptr && count != 0) {
+        std::memcpy(trailing, dependencies, head);
+    }
+    *bytes = static_cast<std::uint32_t>(head + rest);
+    return trailing;
+}
+
+bool are_plausible(const CUgraphNode* dependencies, size_t count) {
+    return count == 0 || (dependencies != nullptr && count <= 1u << 20);
+}
+
+/// Keeps a copy of the kernel's parameters that the application may read back.
+void remember_kernel(Node* node, const KernelParams& params,
+                     const CUDA_KERNEL_NODE_PARAMS_v2& given, const std::byte* packed) {
+    release_parts(node);
+    node->kernel = given;
+    node->kernel.extra = nullptr;
+    node->kernel.kernelParams = nullptr;
+    node->packed = static_cast<std::byte*>(std::malloc(params.packed + 1));
+    node->param_pointers =
+        static_cast<void**>(std::calloc(params.kernel->param_count + 1, sizeof(void*)));
+    if (node->packed == nullptr || node->param_pointers == nullptr) {
+        return;
+    }
+    std::memcpy(node->packed, packed, params.packed);
+    for (std::uint32_t i = 0; i < params.kernel->param_count; ++i) {
+        node->param_pointers[i] = node->packed + params.kernel->params[i].offset;
+    }
+    node->kernel.kernelParams = node->param_pointers;
+}
+
+/// Sends a kernel node's parameters; `node` is named already. `record` may be null.
+CUresult send_kernel(cuda::Op op, std::uint64_t graph, std::uint64_t node,
+                     const CUgraphNode* dependencies, size_t count,
+                     const CUDA_KERNEL_NODE_PARAMS_v2& given, Node* record) {
+    KernelParams params;
+    if (const CUresult result = read_kernel(given, &params); result != CUDA_SUCCESS) {
+        return result;
+    }
+    GraphKernelNodeCall call{};
+    call.graph = graph;
+    call.node = node;
+    call.dependency_count = static_cast<std::uint32_t>(count);
+    call.launch.kernel = params.kernel->handle;
+    std::memcpy(call.launch.grid, params.shape.grid, sizeof(call.launch.grid));
+    std::memcpy(call.launch.block, params.shape.block, sizeof(call.launch.block));
+    call.launch.shared_bytes = params.shape.shared_bytes;
+    call.launch.param_bytes = params.packed;
+    std::uint32_t bytes = 0;
+    std::byte* trailing = make_trailing(dependencies, count, params.packed, &bytes);
+    if (trailing == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    std::byte* packed = trailing + count * sizeof(std::uint64_t);
+    pack(*params.kernel, params.arguments, packed, params.packed);
+    const CUresult result = session::call(op, &call, sizeof(call), trailing, bytes, nullptr, 0,
+                                          nullptr, 0, nullptr);
+    if (result == CUDA_SUCCESS && record != nullptr) {
+        remember_kernel(record, params, given, packed);
+    }
+    std::free(trailing);
+    return result;
+}
+
+CUresult send_copy(cuda::Op op, std::uint64_t graph, std::uint64_t node,
+                   const CUgraphNode* dependencies, size_t count, const CUDA_MEMCPY3D& given,
+                   CUcontext context) {
+    const ShapedCopy copy = shaped(given);
+    GraphCopyNodeCall call{};
+    // A graph runs later and often: pageable memory cannot be staged for it here.
+    if (!wire_end(copy.source, &call.copy.source) || !wire_end(copy.target, &call.copy.target)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    call.graph = graph;
+    call.node = node;
+    call.dependency_count = static_cast<std::uint32_t>(count);
+    call.context = context != nullptr ? bits(context) : session::current_context();
+    call.copy.width_bytes = copy.width_bytes;
+    call.copy.height = copy.height;
+    call.copy.depth = copy.depth;
+    return session::call(op, &call, sizeof(call), dependencies,
+                         static_cast<std::uint32_t>(count * sizeof(std::uint64_t)), nullptr, 0,
+                         nullptr, 0, nullptr);
+}
+
+CUresult send_host(cuda::Op op, std::uint64_t graph, std::uint64_t node,
+                   const CUgraphNode* dependencies, size_t count,
+                   const CUDA_HOST_NODE_PARAMS& given) {
+    if (given.fn == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult result = session::start_callbacks(); result != CUDA_SUCCESS) {
+        return result;
+    }
+    GraphHostNodeCall call{};
+    call.graph = graph;
+    call.node = node;
+    call.dependency_count = static_cast<std::uint32_t>(count);
+    call.function = reinterpret_cast<std::uint64_t>(given.fn);
+    call.user_data = bits(given.userData);
+    return session::call(op, &call, sizeof(call), dependencies,
+                         static_cast<std::uint32_t>(count * sizeof(std::uint64_t)), nullptr, 0,
+                         nullptr, 0, nullptr);
+}
+
+/// Names a node, lets `send(node)` make it on the host, and gives it to the application.
+template <typename Send>
+CUresult add_node(CUgraphNode* out, CUgraph graph, CUgraphNodeType type,
+                  const CUgraphNode* dependencies, size_t count, Send send) {
+    if (out == nullptr || !are_plausible(dependencies, count)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (cuda::handle_kind(bits(graph)) != HandleKind::kGraph) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::uint64_t handle = 0;
+    Node* node = g_nodes.create(HandleKind::kGraphNode, &handle);
+    if (node == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    node->handle = handle;
+    node->graph = bits(graph);
+    node->type = type;
+    const CUresult result = send(node);
+    if (result != CUDA_SUCCESS) {
+        release_parts(node);
+        g_nodes.destroy(handle);
+        return result;
+    }
+    *out = reinterpret_cast<CUgraphNode>(handle);
+    return CUDA_SUCCESS;
+}
+
+CUDA_KERNEL_NODE_PARAMS_v2 widened(const CUDA_KERNEL_NODE_PARAMS_v1& params) {
+    CUDA_KERNEL_NODE_PARAMS_v2 out{};
+    std::memcpy(&out, &params, sizeof(params));
+    return out;
+}
+
+Node* known_node(CUgraphNode node, CUgraphNodeType type) {
+    Node* found = g_nodes.find(bits(node));
+    return found != nullptr && found->type == type ? found : nullptr;
+}
+
+bool is_node(CUgraphNode node) {
+    return cuda::handle_kind(bits(node)) == HandleKind::kGraphNode;
+}
+
+bool is_exec(CUgraphExec exec) {
+    return cuda::handle_kind(bits(exec)) == HandleKind::kGraphExec;
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
+    if (cuda::handle_kind(bits(hGraph)) != HandleKind::kGraph) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    g_nodes.for_each([&](std::uint64_t handle, Node* node) {
+        if (node->graph == bits(hGraph)) {
+            release_parts(node);
+            g_nodes.destroy(handle);
+        }
+    });
+    return post_args(cuda::Op::cuGraphDestroy, cuda::wire::cuGraphDestroy_call{bits(hGraph)});
+}
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                 const CUgraphNode* dependencies, size_t numDependencies,
+                                 const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies, numDependencies,
+                    [&](Node* node) {
+                        return send_kernel(cuda::Op::cuGraphAddKernelNode_v2, bits(hGraph),
+                                           node->handle, dependencies, numDependencies, *nodeParams,
+                                           node);
+                    });
+}
+
+CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                              const CUgraphNode* dependencies, size_t numDependencies,
+                              const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUDA_KERNEL_NODE_PARAMS_v2 wide = widened(*nodeParams);
+    return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &wide);
+}
+
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
+                                       CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
+    const Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (nodeParams == nullptr || !is_node(hNode)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (node == nullptr) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // Made by a capture: its parameters are on the host.
+    }
+    *nodeParams = node->kernel;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode,
+                                    CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
+    CUDA_KERNEL_NODE_PARAMS_v2 wide{};
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUresult result = cuGraphKernelNodeGetParams_v2(hNode, &wide);
+    if (result == CUDA_SUCCESS) {
+        std::memcpy(nodeParams, &wide, sizeof(*nodeParams));
+    }
+    return result;
+}
+
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
+                                       const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
+    if (nodeParams == nullptr || !is_node(hNode)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return send_kernel(cuda::Op::cuGraphKernelNodeSetParams_v2, 0, bits(hNode), nullptr, 0,
+                       *nodeParams, known_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL));
+}
+
+CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode,
+                                    const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUDA_KERNEL_NODE_PARAMS_v2 wide = widened(*nodeParams);
+    return cuGraphKernelNodeSetParams_v2(hNode, &wide);
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
+    if (nodeParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return send_kernel(cuda::Op::cuGraphExecKernelNodeSetParams_v2, bits(hGraphExec), bits(hNode),
+                       nullptr, 0, *nodeParams, nullptr);
+}
+
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUDA_KERNEL_NODE_PARAMS_v2 wide = widened(*nodeParams);
+    return cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &wide);
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                              const CUgraphNode* dependencies, size_t numDependencies,
+                              const CUDA_MEMCPY3D* copyParams, CUcontext ctx) noexcept {
+    if (copyParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, dependencies, numDependencies,
+                    [&](Node* node) {
+                        node->copy = *copyParams;
+                        return send_copy(cuda::Op::cuGraphAddMemcpyNode, bits(hGraph), node->handle,
+                                         dependencies, numDependencies, *copyParams, ctx);
+                    });
+}
+
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams) noexcept {
+    const Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
+    if (nodeParams == nullptr || !is_node(hNode)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (node == nullptr) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    *nodeParams = node->copy;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D* nodeParams) noexcept {
+    if (nodeParams == nullptr || !is_node(hNode)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUresult result = send_copy(cuda::Op::cuGraphMemcpyNodeSetParams, 0, bits(hNode), nullptr,
+                                      0, *nodeParams, nullptr);
+    Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
+    if (result == CUDA_SUCCESS && node != nullptr) {
+        node->copy = *nodeParams;
+    }
+    return result;
+}
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_MEMCPY3D* copyParams, CUcontext ctx) noexcept {
+    if (copyParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return send_copy(cuda::Op::cuGraphExecMemcpyNodeSetParams, bits(hGraphExec), bits(hNode),
+                     nullptr, 0, *copyParams, ctx);
+}
+
+CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                            const CUgraphNode* dependencies, size_t numDependencies,
+                            const CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, dependencies, numDependencies,
+                    [&](Node* node) {
+                        node->host = *nodeParams;
+                        return send_host(cuda::Op::cuGraphAddHostNode, bits(hGraph), node->handle,
+                                         dependencies, numDependencies, *nodeParams);
+                    });
+}
+
+CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
+    const Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
+    if (nodeParams == nullptr || !is_node(hNode)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (node == nullptr) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    *nodeParams = node->host;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphHostNodeSetParams(CUgraphNode hNode,
+                                  const CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
+    if (nodeParams == nullptr || !is_node(hNode)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUresult result = send_host(cuda::Op::cuGraphHostNodeSetParams, 0, bits(hNode), nullptr,
+                                      0, *nodeParams);
+    Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
+    if (result == CUDA_SUCCESS && node != nullptr) {
+        node->host = *nodeParams;
+    }
+    return result;
+}
+
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                      const CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
+    if (nodeParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return send_host(cuda::Op::cuGraphExecHostNodeSetParams, bits(hGraphExec), bits(hNode), nullptr,
+                     0, *nodeParams);
+}
+
+}  // namespace gantry::cuda_impl
