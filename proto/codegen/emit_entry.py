@@ -92,21 +92,8 @@ def _entry(symbol, call, target, stream):
     return text
 
 
-def _alias_entry(alias, call):
-    symbol, param, value = alias
-    text = wrap(f"GANTRY_CUDA_EXPORT CUresult {symbol}(", declarations(call), ") noexcept {")
-    text += wrap(f"    return ::{call.symbol}(",
-                 [f"{n} == 0 ? {value} : {n}" if n == param else n for n in names(call)], ");")
-    return text + "}\n"
-
-
 def exported_symbols(calls):
-    symbols = []
-    for call in calls:
-        if call.exported:
-            symbols += [row.symbol for row in call.rows]
-            symbols += [alias[0] for alias in call.aliases]
-    return symbols
+    return [row.symbol for call in calls if call.exported for row in call.rows]
 
 
 def exports_h(calls):
@@ -114,8 +101,8 @@ def exports_h(calls):
     text += "extern \"C\" {\n\n"
     for call in calls:
         if call.exported:
-            for symbol in [r.symbol for r in call.rows] + [a[0] for a in call.aliases]:
-                text += wrap(f"CUresult {symbol}(", declarations(call), ") noexcept;")
+            for row in call.rows:
+                text += wrap(f"CUresult {row.symbol}(", declarations(call), ") noexcept;")
     return text + "\n}  // extern \"C\"\n"
 
 
@@ -140,8 +127,6 @@ extern "C" {
         target = by_symbol[call.same_as] if call.same_as else call
         for row in call.rows:
             text += _entry(row.symbol, call, target, row.stream) + "\n"
-        for alias in call.aliases:
-            text += _alias_entry(alias, call) + "\n"
     return text + "}  // extern \"C\"\n"
 
 

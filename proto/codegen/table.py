@@ -79,7 +79,6 @@ class Call:
     hand_reply: str = ""
     send_trailing: str = ""
     reply_trailing: str = ""
-    aliases: list = dataclasses.field(default_factory=list)   # (symbol, param, value)
     file: str = ""
 
     @property
@@ -205,9 +204,6 @@ def _parse_body(call, text, where):
         call.send_trailing = rest
     elif word == "reply_trailing":
         call.reply_trailing = rest
-    elif word == "alias":
-        symbol, param, value = rest.split()
-        call.aliases.append((symbol, param, value))
     else:
         call.params.append(_parse_param(text, where))
 

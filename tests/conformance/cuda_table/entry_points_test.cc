@@ -127,7 +127,6 @@ TEST_F(EntryPoints, LookupTakesTheHighestVersionNotAboveTheAsked) {
     expect("cuLinkCreate", 5050, 0, "cuLinkCreate");
     expect("cuLinkCreate", 13000, 0, "cuLinkCreate_v2");
     expect("cuMemcpyHtoD", 7000, 2, "cuMemcpyHtoD_v2_ptds");
-    expect("cuMemcpyHtoD", 3020, 2, "cuMemcpyHtoD_v2");
     expect("cuMemcpyHtoD", 7000, 1, "cuMemcpyHtoD_v2");
     expect("cuTexRefSetAddress2D", 4010, 0, "cuTexRefSetAddress2D_v3");
     expect("cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2");
@@ -142,17 +141,21 @@ TEST_F(EntryPoints, LookupSaysWhyItFails) {
     EXPECT_EQ(proc("cuLibraryLoadData", 11080), nullptr);
     EXPECT_EQ(status_, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
     EXPECT_EQ(proc("cuMemAlloc_v2", 13000), nullptr) << "names are those without suffix";
+    EXPECT_EQ(proc("cuMemcpyHtoD", 3020, 2), nullptr) << "its per-thread twin came with 7000";
+    EXPECT_EQ(status_, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
 }
 
-TEST_F(EntryPoints, LookupAliasDefaultsToThePerThreadStream) {
-    using Lookup = CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
-    auto* const lookup = symbol<Lookup>("cuGetProcAddress_v2_ptsz");
-    ASSERT_NE(lookup, nullptr);
-    void* entry = nullptr;
-    lookup("cuStreamQuery", &entry, 13000, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
-    EXPECT_EQ(entry, dlsym(library_, "cuStreamQuery_ptsz"));
-    lookup("cuStreamQuery", &entry, 13000, CU_GET_PROC_ADDRESS_LEGACY_STREAM, nullptr);
-    EXPECT_EQ(entry, dlsym(library_, "cuStreamQuery"));
+TEST_F(EntryPoints, LookupAnswersAsADriverDoes) {
+    void* entry = &status_;
+    status_ = CU_GET_PROC_ADDRESS_SUCCESS;
+    EXPECT_EQ(api_.cuGetProcAddress_v2("cuNoSuchCall", &entry, 13000, 0, &status_), CUDA_SUCCESS);
+    EXPECT_EQ(entry, nullptr);
+    EXPECT_EQ(api_.cuGetProcAddress_v2("cuMemAlloc", &entry, 1000, 0, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(entry, nullptr);
+    entry = &status_;
+    EXPECT_EQ(api_.cuGetProcAddress_v2("cuMemAlloc", &entry, 13001, 0, &status_),
+              CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(entry, &status_) << "a version above the driver's changes nothing";
 }
 
 }  // namespace

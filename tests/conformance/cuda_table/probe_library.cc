@@ -77,11 +77,12 @@ CUresult cuStreamDestroy_v2(CUstream stream) noexcept {
 
 CUresult cuGetProcAddress_v2(const char* symbol, void** entry, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* status) noexcept {
-    const cuda::ProcStatus found = cuda::find_proc(symbol, version, flags, entry);
+    cuda::ProcStatus found = cuda::ProcStatus::kFound;
+    const int result = cuda::get_proc_address(symbol, entry, version, flags, &found, 13000);
     if (status != nullptr) {
         *status = static_cast<CUdriverProcAddressQueryResult>(found);
     }
-    return found == cuda::ProcStatus::kFound ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return static_cast<CUresult>(result);
 }
 
 }  // namespace gantry::cuda_impl

@@ -182,14 +182,18 @@ TEST_F(WireRoundTrip, CreatesAnObjectUnderTheHandleTheGuestChose) {
     const auto minted = reinterpret_cast<std::uint64_t>(graph);
     EXPECT_EQ(context_.objects.at({HandleKind::kGraph, minted}), 0xabc0u);
     EXPECT_EQ(context_.recipes, std::vector<Op>{Op::cuGraphCreate});
+}
 
+TEST_F(WireRoundTrip, ADestroyedObjectIsForgotten) {
+    own(HandleKind::kGraph, 0x4701, 0xabc0);
     context_.api.cuGraphDestroy = [](CUgraph native) {
         EXPECT_EQ(native, handle_of<CUgraph>(0xabc0));
         return CUDA_SUCCESS;
     };
-    ASSERT_EQ(cuda_impl::cuGraphDestroy(graph), CUDA_SUCCESS);
+    auto* const graph = handle_of<CUgraph>(0x4701);
+    ASSERT_EQ(marshal::cuGraphDestroy(graph), CUDA_SUCCESS);
     EXPECT_TRUE(context_.objects.empty());
-    EXPECT_EQ(cuda_impl::cuGraphDestroy(graph), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(marshal::cuGraphDestroy(graph), CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_F(WireRoundTrip, HandWrittenShimCodeNamesTheHandle) {
@@ -217,7 +221,7 @@ TEST_F(WireRoundTrip, ScalarsAndStreamsArrive) {
         g_driver_saw = std::to_string(reinterpret_cast<std::uint64_t>(stream));
         return CUDA_SUCCESS;
     };
-    ASSERT_EQ(cuda_impl::cuMemsetD2D16Async(0x3000'0000'1000, 512, 0xbeef, 100, 3,
+    ASSERT_EQ(marshal::cuMemsetD2D16Async(0x3000'0000'1000, 512, 0xbeef, 100, 3,
                                             handle_of<CUstream>(0x47aa)),
               CUDA_SUCCESS);
     EXPECT_EQ(g_driver_saw, std::to_string(0x1230));
@@ -246,11 +250,11 @@ TEST_F(WireRoundTrip, StructuresAndOutputsCrossBothWays) {
     CUarray array = nullptr;
     ASSERT_EQ(cuda_impl::cuArrayCreate_v2(&array, &wanted), CUDA_SUCCESS);
     CUDA_ARRAY_DESCRIPTOR got = {};
-    ASSERT_EQ(cuda_impl::cuArrayGetDescriptor_v2(&got, array), CUDA_SUCCESS);
+    ASSERT_EQ(marshal::cuArrayGetDescriptor_v2(&got, array), CUDA_SUCCESS);
     EXPECT_EQ(got.Width, 640u);
     EXPECT_EQ(got.NumChannels, 4u);
     EXPECT_EQ(cuda_impl::cuArrayCreate_v2(nullptr, &wanted), CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(cuda_impl::cuArrayGetDescriptor_v2(&got, nullptr), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(marshal::cuArrayGetDescriptor_v2(&got, nullptr), CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_F(WireRoundTrip, ArraysAndTheirLengthsCross) {
@@ -275,7 +279,7 @@ TEST_F(WireRoundTrip, ArraysAndTheirLengthsCross) {
     const cuuint32_t box[3] = {1, 2, 3};
     const cuuint32_t element[3] = {1, 1, 1};
     CUtensorMap map = {};
-    ASSERT_EQ(cuda_impl::cuTensorMapEncodeTiled(
+    ASSERT_EQ(marshal::cuTensorMapEncodeTiled(
                   &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3,
                   reinterpret_cast<void*>(0x3000'0000'2000), dims, strides, box, element,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -314,7 +318,7 @@ TEST_F(WireRoundTrip, ExistingObjectsComeBackAsGuestHandles) {
         return CUDA_SUCCESS;
     };
     CUevent event = nullptr;
-    ASSERT_EQ(cuda_impl::cuGraphEventRecordNodeGetEvent(handle_of<CUgraphNode>(0x4702), &event),
+    ASSERT_EQ(marshal::cuGraphEventRecordNodeGetEvent(handle_of<CUgraphNode>(0x4702), &event),
               CUDA_SUCCESS);
     EXPECT_EQ(event, handle_of<CUevent>(0x4709));
 }
@@ -332,7 +336,7 @@ TEST_F(WireRoundTrip, OutputArraysComeBack) {
     const CUatomicOperation operations[3] = {CU_ATOMIC_OPERATION_INTEGER_ADD,
                                              CU_ATOMIC_OPERATION_INTEGER_MIN, CU_ATOMIC_OPERATION_EXCHANGE};
     unsigned int capabilities[3] = {};
-    ASSERT_EQ(cuda_impl::cuDeviceGetHostAtomicCapabilities(capabilities, operations, 3, 0),
+    ASSERT_EQ(marshal::cuDeviceGetHostAtomicCapabilities(capabilities, operations, 3, 0),
               CUDA_SUCCESS);
     for (int i = 0; i < 3; ++i) {
         EXPECT_EQ(capabilities[i], static_cast<unsigned int>(operations[i]) + 100);
@@ -340,7 +344,7 @@ TEST_F(WireRoundTrip, OutputArraysComeBack) {
 }
 
 TEST_F(WireRoundTrip, ACallTheDriverLacksIsNotSupported) {
-    EXPECT_EQ(cuda_impl::cuCtxSynchronize(), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(marshal::cuCtxSynchronize(), CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_EQ(context_.unsupported_count, 1);
 }
 

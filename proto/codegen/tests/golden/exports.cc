@@ -122,11 +122,6 @@ GANTRY_CUDA_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, cuuint64_t f
     return gantry::cuda_impl::cuGetProcAddress_v2(symbol, flags);
 }
 
-GANTRY_CUDA_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *symbol,
-    cuuint64_t flags) noexcept {
-    return ::cuGetProcAddress_v2(symbol, flags == 0 ? 2 : flags);
-}
-
 GANTRY_CUDA_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle_v1 *pHandle,
     CUdeviceptr dptr) noexcept {
     if (const CUresult status = enter(Op::cuIpcGetMemHandle); status != CUDA_SUCCESS) {

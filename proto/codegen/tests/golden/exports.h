@@ -24,7 +24,6 @@ CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribu
 CUresult cuLaunchKernel(CUfunction f, CUstream hStream, void **kernelParams) noexcept;
 CUresult cuLaunchKernel_ptsz(CUfunction f, CUstream hStream, void **kernelParams) noexcept;
 CUresult cuGetProcAddress_v2(const char *symbol, cuuint64_t flags) noexcept;
-CUresult cuGetProcAddress_v2_ptsz(const char *symbol, cuuint64_t flags) noexcept;
 CUresult cuIpcGetMemHandle(CUipcMemHandle_v1 *pHandle, CUdeviceptr dptr) noexcept;
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule hmod) noexcept;
 CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart) noexcept;

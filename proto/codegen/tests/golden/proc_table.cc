@@ -67,9 +67,11 @@ ProcStatus find_proc(const char* name, int version, std::uint64_t flags, void** 
     const Row* plain = nullptr;
     const Row* per_thread = nullptr;
     bool known = false;
+    bool has_twin = false;
     const std::size_t end = sizeof kRows / sizeof kRows[0];
     for (std::size_t i = first_row(name); i < end && std::strcmp(kRows[i].name, name) == 0; ++i) {
         known = true;
+        has_twin = has_twin || kRows[i].per_thread;
         if (kRows[i].version <= version) {  // Rows of a name are sorted: the last one wins.
             (kRows[i].per_thread ? per_thread : plain) = &kRows[i];
         }
@@ -77,13 +79,24 @@ ProcStatus find_proc(const char* name, int version, std::uint64_t flags, void** 
     if (!known) {
         return ProcStatus::kSymbolNotFound;
     }
-    const bool twin = (flags & kProcPerThread) != 0 && per_thread != nullptr;
-    const Row* const chosen = twin ? per_thread : plain;
+    const Row* const chosen = has_twin && (flags & kProcPerThread) != 0 ? per_thread : plain;
     if (chosen == nullptr) {
         return ProcStatus::kVersionNotSufficient;
     }
     *entry = reinterpret_cast<void*>(chosen->entry);
     return ProcStatus::kFound;
+}
+
+int get_proc_address(const char* name, void** entry, int version, std::uint64_t flags,
+                     ProcStatus* status, int driver_version) noexcept {
+    if (name == nullptr || entry == nullptr || version > driver_version) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const ProcStatus found = find_proc(name, version, flags, entry);
+    if (status != nullptr) {
+        *status = found;
+    }
+    return CUDA_SUCCESS;
 }
 
 }  // namespace gantry::cuda
