@@ -1,0 +1,123 @@
+// Functions that every CUDA program may call without defining them: vprintf, __assertfail,
+// malloc and free.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "host-daemon/softgpu/engine/exec/format.h"
+#include "host-daemon/softgpu/engine/exec/handlers.h"
+#include "host-daemon/softgpu/engine/kernel_code.h"
+#include "host-daemon/softgpu/engine/run/launch_state.h"
+#include "host-daemon/softgpu/engine/warp.h"
+
+namespace gantry::softgpu::exec {
+namespace {
+
+/// The i-th argument, at most 8 bytes, from the caller's frame.
+std::uint64_t argument(const Warp& warp, const CallSite& site, std::size_t index,
+                       std::uint32_t lane) {
+    std::uint64_t value = 0;
+    if (index < site.in.size()) {
+        const CallArgument& place = site.in[index];
+        std::memcpy(&value,
+                    warp.local + std::uint64_t{warp.local_stride} * lane + warp.frame[lane] +
+                        place.from,
+                    std::min(place.size, 8U));
+    }
+    return value;
+}
+
+void set_result(const Warp& warp, const CallSite& site, std::uint32_t lane,
+                std::uint64_t value) {
+    if (!site.out.empty()) {
+        std::memcpy(warp.local + std::uint64_t{warp.local_stride} * lane + warp.frame[lane] +
+                        site.out[0].to,
+                    &value, std::min(site.out[0].size, 8U));
+    }
+}
+
+const char* guest_string(std::uint64_t address) {
+    return reinterpret_cast<const char*>(address);
+}
+
+void print(Warp& warp, const CallSite& site, std::uint32_t lane) {
+    // Guest memory is read while faults are still caught; no destructor may be pending then.
+    thread_local std::string text;
+    text.clear();
+    const int converted =
+        format_printf(text, guest_string(argument(warp, site, 0, lane)),
+                      reinterpret_cast<const std::uint8_t*>(argument(warp, site, 1, lane)));
+    const ServiceCall call(warp);
+    call.services().print(text);
+    set_result(warp, site, lane, static_cast<std::uint32_t>(converted));
+}
+
+void report_assertion(Warp& warp, const CallSite& site, std::uint32_t lane) {
+    const char* const message = guest_string(argument(warp, site, 0, lane));
+    const char* const file = guest_string(argument(warp, site, 1, lane));
+    const auto line = static_cast<std::uint32_t>(argument(warp, site, 2, lane));
+    const char* const function = guest_string(argument(warp, site, 3, lane));
+    // Reading the strings may fault: before anything is held.
+    const std::size_t length = std::strlen(message) + std::strlen(file) + std::strlen(function);
+    const ServiceCall call(warp);
+    const Block& block = *warp.block;
+    const Dim3& size = block.launch->config->block;
+    const std::uint32_t thread = warp.index * kLanes + lane;
+    std::string text;
+    text.reserve(length + 128);
+    text += file;
+    text += ":" + std::to_string(line) + ": " + function + ": block: [" +
+            std::to_string(block.x) + "," + std::to_string(block.y) + "," +
+            std::to_string(block.z) + "], thread: [" + std::to_string(thread % size.x) + "," +
+            std::to_string(thread / size.x % size.y) + "," +
+            std::to_string(thread / size.x / size.y) + "] Assertion `" + message +
+            "` failed.\n";
+    call.services().assertion_failed(text);
+}
+
+const Inst* do_builtin(Warp& warp, const Inst* inst) {
+    const auto& site = *static_cast<const CallSite*>(inst->table);
+    warp.thread->inst = inst;
+    for (std::uint32_t mask = warp.mask; mask != 0; mask &= mask - 1) {
+        const auto lane = static_cast<std::uint32_t>(__builtin_ctz(mask));
+        switch (site.builtin) {
+            case Builtin::kVprintf:
+                print(warp, site, lane);
+                break;
+            case Builtin::kAssertFail:
+                // Every failing lane of the warp has its line, as on hardware.
+                report_assertion(warp, site, lane);
+                if ((mask & (mask - 1)) == 0) {
+                    raise_fault(warp, inst, LaunchError::kAssert, lane, 0, "device-side assert");
+                }
+                break;
+            case Builtin::kMalloc: {
+                std::uint64_t address = 0;
+                {
+                    const std::uint64_t size = argument(warp, site, 0, lane);
+                    const ServiceCall call(warp);
+                    address = call.services().heap_allocate(size);
+                }
+                set_result(warp, site, lane, address);
+                break;
+            }
+            case Builtin::kFree: {
+                const std::uint64_t address = argument(warp, site, 0, lane);
+                if (address != 0) {
+                    const ServiceCall call(warp);
+                    call.services().heap_free(address);
+                }
+                break;
+            }
+            case Builtin::kNone:
+                break;
+        }
+    }
+    return inst + 1;
+}
+
+}  // namespace
+
+Handler call_builtin() { return &do_builtin; }
+
+}  // namespace gantry::softgpu::exec

@@ -1,0 +1,14 @@
+// Device printf: formats as CUDA does, from a guest's format string and argument buffer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gantry::softgpu::exec {
+
+/// Appends the text to `out`. Arguments lie in the buffer at their natural alignment: 4 bytes for
+/// int, 8 for long, pointers and doubles. Returns the number of arguments used; -1 for a null
+/// format. Reads guest memory, so it may fault: holds nothing but `out` and its stack.
+int format_printf(std::string& out, const char* format, const std::uint8_t* arguments);
+
+}  // namespace gantry::softgpu::exec
