@@ -14,22 +14,19 @@
 #include <optional>
 #include <string>
 
-#include "host-daemon/supervisor/bulk_queue.h"
 #include "host-daemon/supervisor/compression.h"
 #include "host-daemon/supervisor/epoch_store.h"
 #include "host-daemon/supervisor/strand.h"
 #include "host-daemon/supervisor/worker_state.h"
 #include "migration/engine/source_machine.h"
+#include "migration/transport/bulk_queue.h"
+#include "migration/transport/links.h"
 
 namespace gantry::supervisor {
 
-/// A way to the other gantryd for one migration's messages. send() is thread-safe, never blocks long
-/// and may drop: the machines repeat what was not answered.
-class MessageLink {
-public:
-    virtual ~MessageLink() = default;
-    virtual void send(const engine::Message& message) = 0;
-};
+using transport::BulkQueue;
+using transport::MessageLink;
+using transport::SentBlocks;
 
 struct SourceHooks {
     /// Answers by feeding kDomain, from a thread of its own.

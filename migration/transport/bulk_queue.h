@@ -19,7 +19,7 @@
 #include "migration/engine/state.h"
 #include "proto/control/gantryd.pb.h"
 
-namespace gantry::supervisor {
+namespace gantry::transport {
 
 inline constexpr std::size_t kQueueBytesMax = 32U << 20;
 
@@ -72,4 +72,4 @@ private:
     bool closed_ = false;
 };
 
-}  // namespace gantry::supervisor
+}  // namespace gantry::transport

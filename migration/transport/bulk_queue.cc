@@ -1,9 +1,9 @@
-#include "host-daemon/supervisor/bulk_queue.h"
+#include "migration/transport/bulk_queue.h"
 
 #include <algorithm>
 #include <chrono>
 
-namespace gantry::supervisor {
+namespace gantry::transport {
 
 bool BulkQueue::push(control::BulkDown batch, SentBlocks blocks,
                      const std::function<bool()>& is_urgent) {
@@ -103,4 +103,4 @@ bool BulkQueue::waiting() const {
     return !queue_.empty();
 }
 
-}  // namespace gantry::supervisor
+}  // namespace gantry::transport

@@ -1,0 +1,143 @@
+#include "host-daemon/supervisor/guest_listener.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/wire/attach.h"
+
+namespace gantry::supervisor {
+namespace {
+
+constexpr int kConnectionsMax = 64;
+constexpr std::chrono::milliseconds kRequestTimeout{5000};
+constexpr std::chrono::milliseconds kAcceptWake{200};
+
+}  // namespace
+
+Result<std::unique_ptr<GuestListener>> GuestListener::start(const GuestConfig& config, Open open) {
+    GANTRY_ASSIGN(control::PacketListener listener, control::PacketListener::bind(config.socket));
+    // Who may use it is decided per connection, by user id.
+    ::chmod(config.socket.c_str(), 0666);
+    return std::unique_ptr<GuestListener>(
+        new GuestListener(config, std::move(listener), std::move(open)));
+}
+
+GuestListener::GuestListener(const GuestConfig& config, control::PacketListener listener, Open open)
+    : config_(config),
+      listener_(std::move(listener)),
+      open_(std::move(open)),
+      thread_([this] { accept_loop(); }) {}
+
+GuestListener::~GuestListener() {
+    stopping_ = true;
+    thread_.join();
+    while (connections_ > 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    }
+}
+
+void GuestListener::accept_loop() {
+    while (!stopping_) {
+        auto accepted = listener_.accept(kAcceptWake);
+        if (!accepted) {
+            if (accepted.error().code != Code::kDeadlineExceeded) {
+                spdlog::error("guest socket: {}", accepted.error().to_string());
+                std::this_thread::sleep_for(kAcceptWake);
+            }
+            continue;
+        }
+        if (connections_ >= kConnectionsMax) {
+            spdlog::warn("guest socket: more than {} programs attach at once, one is turned away",
+                         kConnectionsMax);
+            continue;  // its socket closes: the shim reports it and may try again
+        }
+        ++connections_;
+        std::thread([this, socket = std::move(*accepted)]() mutable {
+            serve(std::move(socket));
+            --connections_;
+        }).detach();
+    }
+}
+
+void GuestListener::serve(control::PacketSocket socket) {
+    const auto attached = attach(socket);
+    if (attached) {
+        return;
+    }
+    const Error& error = attached.error();
+    spdlog::warn("a program was not accepted: {}", error.to_string());
+    wire::AttachReply reply;
+    reply.cuda_error = cuda_error_of(error);
+    std::memcpy(reply.text, error.text.data(),
+                std::min(error.text.size(), sizeof reply.text - 1));
+    (void)socket.send(std::as_bytes(std::span(&reply, 1)), {});
+}
+
+Result<GuestRequest> GuestListener::read_request(control::PacketSocket& socket) {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+        return Error{Code::kUnauthenticated, "guest.credentials",
+                     std::string("the kernel does not say who connects: ") + std::strerror(errno)};
+    }
+    const auto& allowed = config_.allow_uids;
+    if (!allowed.empty() && std::find(allowed.begin(), allowed.end(),
+                                      static_cast<std::int64_t>(credentials.uid)) ==
+                                allowed.end()) {
+        return Error{Code::kPermissionDenied, "guest.user",
+                     "user id " + std::to_string(credentials.uid) +
+                         " may not use this GPU; add it to guest.allow_uids in gantryd.toml"};
+    }
+    GANTRY_ASSIGN(const control::Packet packet, socket.receive(kRequestTimeout));
+    wire::AttachRequest request;
+    if (packet.bytes.size() < offsetof(wire::AttachRequest, table_hash)) {
+        return Error{Code::kInvalidArgument, "guest.request",
+                     "the program's first packet is no attach request"};
+    }
+    std::memcpy(&request, packet.bytes.data(), std::min(packet.bytes.size(), sizeof request));
+    if (request.magic != wire::kRegionMagic) {
+        return Error{Code::kInvalidArgument, "guest.request",
+                     "the program's first packet is no attach request"};
+    }
+    if (request.wire_version != wire::kWireVersion) {
+        return Error{Code::kFailedPrecondition, "version.wire",
+                     "this gantryd speaks wire version " + std::to_string(wire::kWireVersion) +
+                         ", the program's libcuda.so.1 version " +
+                         std::to_string(request.wire_version) +
+                         "; install the same Gantry version on both sides"};
+    }
+    if (packet.bytes.size() != sizeof request) {
+        return Error{Code::kInvalidArgument, "guest.request", "the attach request is cut short"};
+    }
+    return GuestRequest{static_cast<std::uint32_t>(credentials.pid), credentials.uid,
+                        request.table_hash};
+}
+
+Result<void> GuestListener::attach(control::PacketSocket& socket) {
+    GANTRY_ASSIGN(const GuestRequest request, read_request(socket));
+    GuestLink link;
+    GANTRY_ASSIGN(link.region, Region::create_local(
+                                   static_cast<std::uint64_t>(config_.region_mib) << 20));
+    control::UniqueFd region_fd{::fcntl(link.region.fd(), F_DUPFD_CLOEXEC, 0)};
+    link.socket.reset(::fcntl(socket.fd(), F_DUPFD_CLOEXEC, 0));
+    if (!region_fd.valid() || !link.socket.valid()) {
+        return Error{Code::kResourceExhausted, "guest.descriptors",
+                     std::string("gantryd has no descriptor left: ") + std::strerror(errno)};
+    }
+    const std::uint64_t region_bytes = link.region.bytes();
+    GANTRY_TRY(open_(request, std::move(link)));
+    wire::AttachReply reply;
+    reply.accepted = 1;
+    reply.region_bytes = region_bytes;
+    const int fd = region_fd.get();
+    // A guest that has gone meanwhile is noticed by its worker, which holds the same socket.
+    (void)socket.send(std::as_bytes(std::span(&reply, 1)), {&fd, 1});
+    return {};
+}
+
+}  // namespace gantry::supervisor

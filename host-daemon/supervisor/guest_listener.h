@@ -1,0 +1,49 @@
+// Accepts programs of this host on a unix socket (proto/wire/attach.h), checks who they are and what
+// they speak, and hands each to the registry, which starts a worker for it.
+//
+// What comes from the socket is hostile. Each connection is served by a thread of its own, at most
+// kConnectionsMax at a time, and for at most kRequestTimeout until it has said what it is.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "host-daemon/supervisor/session.h"
+
+namespace gantry::supervisor {
+
+struct GuestRequest {
+    std::uint32_t pid = 0;  ///< As the kernel says, not the guest.
+    std::uint32_t uid = 0;
+    std::uint64_t table_hash = 0;
+};
+
+class GuestListener {
+public:
+    /// Opens a session for the guest; the link's region has been made, its socket is the guest's.
+    using Open = std::function<Result<void>(const GuestRequest&, GuestLink)>;
+
+    static Result<std::unique_ptr<GuestListener>> start(const GuestConfig& config, Open open);
+    ~GuestListener();
+    GuestListener(const GuestListener&) = delete;
+    GuestListener& operator=(const GuestListener&) = delete;
+
+private:
+    GuestListener(const GuestConfig& config, control::PacketListener listener, Open open);
+    void accept_loop();
+    void serve(control::PacketSocket socket);
+    Result<void> attach(control::PacketSocket& socket);
+    Result<GuestRequest> read_request(control::PacketSocket& socket);
+
+    const GuestConfig config_;
+    control::PacketListener listener_;
+    Open open_;
+    std::atomic<bool> stopping_{false};
+    std::atomic<int> connections_{0};
+    std::thread thread_;
+};
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,317 @@
+#include "host-daemon/supervisor/session.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace gantry::supervisor {
+
+nlohmann::json to_json(const SessionInfo& info) {
+    return {{"id", info.id},
+            {"kind", info.kind == SessionKind::kVm ? "vm" : "local"},
+            {"vm_name", info.vm_name},
+            {"quota_bytes", info.quota_bytes},
+            {"cc_min", {info.cc_min.major, info.cc_min.minor}},
+            {"region_path", info.region_path},
+            {"region_bytes", info.region_bytes}};
+}
+
+Result<SessionInfo> session_info_from_json(const nlohmann::json& json) {
+    SessionInfo info;
+    try {  // nlohmann's accessors throw; nothing of it leaves this function
+        info.id = json.at("id").get<std::string>();
+        info.kind = json.at("kind").get<std::string>() == "vm" ? SessionKind::kVm
+                                                               : SessionKind::kLocal;
+        info.vm_name = json.at("vm_name").get<std::string>();
+        info.quota_bytes = json.at("quota_bytes").get<std::uint64_t>();
+        info.cc_min = {json.at("cc_min").at(0).get<std::uint32_t>(),
+                       json.at("cc_min").at(1).get<std::uint32_t>()};
+        info.region_path = json.at("region_path").get<std::string>();
+        info.region_bytes = json.at("region_bytes").get<std::uint64_t>();
+    } catch (const nlohmann::json::exception& error) {
+        return Error{Code::kDataLoss, "record.corrupt",
+                     std::string("a session's record is damaged: ") + error.what()};
+    }
+    if (!is_session_id(info.id)) {
+        return Error{Code::kDataLoss, "record.corrupt", "a session's record names no session"};
+    }
+    return info;
+}
+
+std::uint32_t cuda_error_of(const Error& error) {
+    switch (error.code) {
+        case Code::kResourceExhausted: return kCudaErrorOutOfMemory;
+        case Code::kFailedPrecondition:
+            return error.reason.starts_with("version.") ? kCudaErrorSystemDriverMismatch
+                                                        : kCudaErrorNoDevice;
+        case Code::kDeadlineExceeded:
+        case Code::kUnavailable: return kCudaErrorSystemNotReady;
+        default: return kCudaErrorNoDevice;
+    }
+}
+
+Session::Session(SessionInfo info, const Config& config)
+    : info_(std::move(info)),
+      config_(config),
+      source_(workers_, SessionFacts{info_.id, info_.quota_bytes, info_.cc_min}) {}
+
+Session::~Session() {
+    if (driver_) {
+        driver_->stop();
+    }
+}
+
+std::shared_ptr<SourceDriver> Session::driver() const {
+    const std::lock_guard lock(mutex_);
+    return driver_;
+}
+
+void Session::own(std::shared_ptr<SourceDriver> driver) {
+    const std::lock_guard lock(mutex_);
+    driver_ = std::move(driver);
+}
+
+bool Session::serves() const {
+    const auto driver = this->driver();
+    return driver && driver->status().serves;
+}
+
+Result<void> Session::open_region() {
+    const std::lock_guard lock(mutex_);
+    if (!region_) {
+        if (info_.kind != SessionKind::kVm) {
+            return Error{Code::kFailedPrecondition, "region.none",
+                         "session " + info_.id + " has no guest attached"};
+        }
+        GANTRY_ASSIGN(Region opened, Region::open_file(info_.region_path, info_.region_bytes));
+        region_ = std::move(opened);
+    }
+    if (channel_count_ == 0) {
+        if (info_.kind == SessionKind::kLocal) {
+            channel_count_ = 1;
+        } else {
+            GANTRY_ASSIGN(const auto count, region_->channel_count());
+            channel_count_ = count.value_or(0);
+        }
+    }
+    return {};
+}
+
+Result<std::vector<Claim>> Session::claims() {
+    GANTRY_TRY(open_region());
+    const std::lock_guard lock(mutex_);
+    if (channel_count_ == 0) {
+        return std::vector<Claim>{};
+    }
+    return region_->claims(channel_count_);
+}
+
+Result<void> Session::clear_region() {
+    const std::lock_guard lock(mutex_);
+    GANTRY_ASSIGN(const Region region, Region::open_file(info_.region_path, info_.region_bytes));
+    if (::fallocate(region.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                    static_cast<off_t>(info_.region_bytes)) != 0) {
+        return Error{Code::kUnavailable, "region.clear",
+                     "cannot clear " + info_.region_path + ": " + std::strerror(errno)};
+    }
+    channel_count_ = 0;
+    return {};
+}
+
+void Session::set_link(GuestLink link) {
+    const std::lock_guard lock(mutex_);
+    region_ = std::move(link.region);
+    socket_ = std::move(link.socket);
+    channel_count_ = 1;
+}
+
+void Session::refuse(const Claim& claim, const Error& why) {
+    const std::lock_guard lock(mutex_);
+    if (region_) {
+        (void)region_->write_state(claim.channel, claim.generation, wire::ServeState::kRefused,
+                                   cuda_error_of(why), why.text);
+    }
+}
+
+/// Attaches the worker and publishes that the claim is served.
+Result<void> Session::serve(const std::shared_ptr<Worker>& worker, const Claim& claim,
+                            std::uint64_t table_hash) {
+    control::GuestAttachment guest;
+    std::vector<int> descriptors;
+    {
+        const std::lock_guard lock(mutex_);
+        guest.set_kind(info_.kind == SessionKind::kVm ? control::GuestAttachment::KIND_FILE
+                                                      : control::GuestAttachment::KIND_MEMFD);
+        guest.set_region_bytes(region_->bytes());
+        guest.set_channel_count(channel_count_);
+        guest.set_channel_index(claim.channel);
+        guest.set_generation(claim.generation);
+        guest.set_guest_pid(claim.guest_pid);
+        guest.set_table_hash(table_hash);
+        descriptors.push_back(region_->fd());
+        if (socket_.valid()) {
+            descriptors.push_back(socket_.get());
+        }
+    }
+    GANTRY_TRY(worker->serve(guest, descriptors));
+    const std::lock_guard lock(mutex_);
+    // The worker has its own copy now: with ours closed, the guest's end of the socket tells it when
+    // its worker has ended.
+    socket_.reset();
+    return region_->write_state(claim.channel, claim.generation, wire::ServeState::kServing);
+}
+
+Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& handlers,
+                                   std::optional<GuestLink> link, std::uint64_t table_hash) {
+    const std::lock_guard opening(opening_);
+    const engine::PartId part = part_of({claim.channel, claim.generation});
+    if (link) {
+        set_link(std::move(*link));
+    }
+    GANTRY_TRY(open_region());
+    GANTRY_ASSIGN(auto worker,
+                  Worker::launch(config_, info_.id, part, info_.quota_bytes, handlers));
+    if (table_hash != 0 && worker->table_hash() != 0 && table_hash != worker->table_hash()) {
+        worker->end();
+        return Error{Code::kFailedPrecondition, "version.table",
+                     "the program's libcuda.so.1 and gantry-worker were built from different "
+                     "versions of the CUDA API table; install the same Gantry version on both "
+                     "sides"};
+    }
+    if (auto served = serve(worker, claim, table_hash); !served) {
+        worker->end();
+        return served.error();
+    }
+    workers_.add(std::move(worker));
+    return write_record();
+}
+
+bool Session::close_channel(engine::PartId part) {
+    const std::lock_guard opening(opening_);
+    const auto worker = workers_.remove(part);
+    if (!worker) {
+        return false;
+    }
+    worker->end();
+    const PartChannel at = channel_of(part);
+    {
+        const std::lock_guard lock(mutex_);
+        if (region_) {
+            (void)region_->write_state(at.channel, at.generation, wire::ServeState::kClosed);
+        }
+    }
+    (void)write_record();
+    return true;
+}
+
+void Session::on_worker_lost(engine::PartId part, const std::string& how) {
+    spdlog::error("session {}: worker {} ended: {}", info_.id, part.value, how);
+    const PartChannel at = channel_of(part);
+    const std::lock_guard lock(mutex_);
+    if (region_ && channel_count_ != 0) {
+        // The guest looks at the worker's state first: it gets a CUDA error, and no hang.
+        (void)region_->write_worker_state(channel_count_, at.channel, wire::WorkerState::kDead);
+        (void)region_->write_state(at.channel, at.generation, wire::ServeState::kClosed);
+    }
+}
+
+Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoch) {
+    GANTRY_TRY(open_region());
+    const PartChannel at = channel_of(worker->part());
+    control::GuestAttachment guest;
+    std::vector<int> descriptors;
+    {
+        const std::lock_guard lock(mutex_);
+        if (at.channel >= channel_count_) {
+            return Error{Code::kFailedPrecondition, "region.layout",
+                         "the guest's region has " + std::to_string(channel_count_) +
+                             " channels, part " + std::to_string(worker->part().value) +
+                             " needs channel " + std::to_string(at.channel)};
+        }
+        guest.set_kind(info_.kind == SessionKind::kVm ? control::GuestAttachment::KIND_FILE
+                                                      : control::GuestAttachment::KIND_MEMFD);
+        guest.set_region_bytes(region_->bytes());
+        guest.set_channel_count(channel_count_);
+        guest.set_channel_index(at.channel);
+        guest.set_generation(at.generation);
+        descriptors.push_back(region_->fd());
+        if (socket_.valid()) {
+            descriptors.push_back(socket_.get());
+        }
+    }
+    GANTRY_TRY(worker->activate(epoch, guest, descriptors));
+    {
+        const std::lock_guard lock(mutex_);
+        socket_.reset();
+        GANTRY_TRY(region_->write_state(at.channel, at.generation, wire::ServeState::kServing));
+    }
+    return write_record();
+}
+
+void Session::end(wire::WorkerState how) {
+    const std::lock_guard opening(opening_);
+    for (const auto& worker : workers_.all()) {
+        const PartChannel at = channel_of(worker->part());
+        worker->end();
+        workers_.remove(worker->part());
+        const std::lock_guard lock(mutex_);
+        if (region_ && channel_count_ != 0) {
+            (void)region_->write_worker_state(channel_count_, at.channel, how);
+        }
+    }
+    remove_record();
+}
+
+void Session::leave() {
+    for (const auto& worker : workers_.all()) {
+        worker->leave();
+    }
+    if (const auto driver = this->driver()) {
+        driver->stop();
+    }
+}
+
+std::string Session::record_path() const {
+    return config_.daemon.run_directory + "/sessions/" + info_.id + ".json";
+}
+
+Result<void> Session::write_record() {
+    nlohmann::json json{{"session", to_json(info_)}, {"workers", nlohmann::json::array()}};
+    for (const auto& worker : workers_.all()) {
+        json["workers"].push_back(to_json(worker->record()));
+    }
+    const std::string temporary = record_path() + ".new";
+    std::ofstream file(temporary, std::ios::trunc);
+    file << json.dump(2) << "\n";
+    file.close();
+    if (!file || ::rename(temporary.c_str(), record_path().c_str()) != 0) {
+        return Error{Code::kUnavailable, "record.write",
+                     "cannot write " + record_path() + ": " + std::strerror(errno)};
+    }
+    return {};
+}
+
+void Session::remove_record() {
+    ::unlink(record_path().c_str());
+}
+
+std::size_t Session::adopt_workers(const std::vector<WorkerRecord>& records,
+                                   const WorkerHandlers& handlers) {
+    std::size_t adopted = 0;
+    (void)open_region();
+    for (const WorkerRecord& record : records) {
+        auto worker = Worker::adopt(record, handlers);
+        if (worker) {
+            workers_.add(*worker);
+            ++adopted;
+        } else {
+            on_worker_lost(record.part, worker.error().text);
+        }
+    }
+    (void)write_record();
+    return adopted;
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,111 @@
+// Session: what this host serves for one VM (or one local program): its workers, its region, and the
+// source machine that arbitrates who owns it.
+//
+// Invariant: a worker is in `workers()` exactly while it serves a channel of the region (or holds a
+// session that is about to be served); each one's record lies in the run directory as long.
+// Threads: open_channel, close_channel and on_worker_* from any; they are serialised by a lock that is
+// held while a worker starts. Failure: a worker that dies leaves WorkerState::kDead in its channel, and
+// nobody else notices.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "host-daemon/supervisor/region.h"
+#include "host-daemon/supervisor/source_driver.h"
+#include "migration/libvirt/domain_info.h"
+
+namespace gantry::supervisor {
+
+enum class SessionKind { kLocal, kVm };
+
+struct SessionInfo {
+    std::string id;  ///< The VM's UUID, or "local-PID-RANDOM".
+    SessionKind kind = SessionKind::kLocal;
+    std::string vm_name;
+    std::uint64_t quota_bytes = 0;
+    engine::ComputeCapability cc_min;
+    std::string region_path;  ///< VMs: the ivshmem file.
+    std::uint64_t region_bytes = 0;
+};
+
+nlohmann::json to_json(const SessionInfo& info);
+Result<SessionInfo> session_info_from_json(const nlohmann::json& json);
+
+/// Where a local guest is reached.
+struct GuestLink {
+    Region region;
+    control::UniqueFd socket;
+};
+
+class Session : public std::enable_shared_from_this<Session> {
+public:
+    Session(SessionInfo info, const Config& config);
+    ~Session();
+
+    [[nodiscard]] const SessionInfo& info() const { return info_; }
+    [[nodiscard]] WorkerSet& workers() { return workers_; }
+    [[nodiscard]] WorkersSource& source() { return source_; }
+    /// The arbiter; absent while the session is still arriving.
+    [[nodiscard]] std::shared_ptr<SourceDriver> driver() const;
+    void own(std::shared_ptr<SourceDriver> driver);
+    /// True while new programs may begin: owned, not frozen, not granted.
+    [[nodiscard]] bool serves() const;
+
+    /// Starts a worker for a claim and tells the guest. Local guests: `link` has socket and region.
+    Result<void> open_channel(const Claim& claim, const WorkerHandlers& handlers,
+                              std::optional<GuestLink> link, std::uint64_t table_hash);
+    /// The guest process has ended: ends its worker and frees the channel. True if there was one.
+    bool close_channel(engine::PartId part);
+    /// The worker died: tells its guest.
+    void on_worker_lost(engine::PartId part, const std::string& how);
+
+    /// Attaches a restored worker to the guest that waits in the region, as `epoch`.
+    Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch);
+    /// Local guests that arrive from another gantryd of this host.
+    void set_link(GuestLink link);
+    /// The region's channels as the guest laid them out; opens the region's file when needed.
+    Result<std::vector<Claim>> claims();
+    /// Empties a VM's region: the guest has just booted, what lies there is of an earlier life.
+    Result<void> clear_region();
+    /// Tells the guest why a claim is not served.
+    void refuse(const Claim& claim, const Error& why);
+
+    /// Ends every worker. `how` says what the guest is told.
+    void end(wire::WorkerState how);
+    /// Forgets the workers without ending them: gantryd is being restarted.
+    void leave();
+    Result<void> write_record();
+    void remove_record();
+    /// Finds the workers of a record again; those that have ended are told to their guests.
+    std::size_t adopt_workers(const std::vector<WorkerRecord>& records,
+                              const WorkerHandlers& handlers);
+
+private:
+    Result<void> open_region();
+    Result<void> serve(const std::shared_ptr<Worker>& worker, const Claim& claim,
+                       std::uint64_t table_hash);
+    [[nodiscard]] std::string record_path() const;
+
+    const SessionInfo info_;
+    const Config& config_;
+    WorkerSet workers_;
+    WorkersSource source_;
+    mutable std::mutex mutex_;  // driver_, region_, socket_, channel_count_
+    std::mutex opening_;        // one channel at a time is opened or closed
+    std::shared_ptr<SourceDriver> driver_;
+    std::optional<Region> region_;
+    control::UniqueFd socket_;
+    std::uint32_t channel_count_ = 0;
+};
+
+/// CUDA's numbers for what a refused guest is told.
+inline constexpr std::uint32_t kCudaErrorOutOfMemory = 2;
+inline constexpr std::uint32_t kCudaErrorNoDevice = 100;
+inline constexpr std::uint32_t kCudaErrorSystemNotReady = 802;
+inline constexpr std::uint32_t kCudaErrorSystemDriverMismatch = 803;
+std::uint32_t cuda_error_of(const Error& error);
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,320 @@
+#include "migration/transport/peer_client.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "migration/transport/message_map.h"
+#include "migration/transport/status_map.h"
+#include "migration/transport/stream_pump.h"
+#include "proto/control/gantryd.grpc.pb.h"
+
+namespace gantry::transport {
+namespace {
+
+constexpr std::chrono::seconds kCallDeadline{8};
+constexpr std::chrono::milliseconds kRedialFirst{100};
+constexpr std::chrono::milliseconds kRedialMax{2000};
+
+std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const TlsMaterial& tls) {
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = tls.authority_pem;
+    options.pem_cert_chain = tls.certificate_pem;
+    options.pem_private_key = tls.key_pem;
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);  // graphs and images; batches are small
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of our own
+    return grpc::CreateCustomChannel(address, grpc::SslCredentials(options), arguments);
+}
+
+/// Sleeps in small steps, so that the end of a link is not waited for.
+void nap(std::chrono::milliseconds time, const std::atomic<bool>& stopping) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    while (!stopping && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    }
+}
+
+using MoveStream =
+    grpc::ClientReaderWriter<control::EngineMessage, control::EngineMessage>;
+using BulkStream = grpc::ClientReaderWriter<control::BulkUp, control::BulkDown>;
+
+/// One of several: reads batches, applies them, acknowledges. Dials again until stopped.
+class BulkReader {
+public:
+    BulkReader(std::string address, TlsMaterial tls, control::BulkUp first,
+               const TargetLinkHandlers& handlers)
+        : channel_(make_channel(address, tls)),
+          first_(std::move(first)),
+          handlers_(handlers),
+          thread_([this] { run(); }) {}
+    ~BulkReader() {
+        stopping_ = true;
+        {
+            const std::lock_guard lock(mutex_);
+            if (context_ != nullptr) {
+                context_->TryCancel();
+            }
+        }
+        thread_.join();
+    }
+    BulkReader(const BulkReader&) = delete;
+    BulkReader& operator=(const BulkReader&) = delete;
+
+private:
+    void run() {
+        auto wait = kRedialFirst;
+        while (!stopping_) {
+            if (read_stream()) {
+                wait = kRedialFirst;
+            }
+            nap(wait, stopping_);
+            wait = std::min(wait * 2, kRedialMax);
+        }
+    }
+
+    /// True when at least one batch came.
+    bool read_stream() {
+        grpc::ClientContext context;
+        {
+            const std::lock_guard lock(mutex_);
+            context_ = &context;
+        }
+        const auto stub = control::Peer::NewStub(channel_);
+        const auto stream = stub->Bulk(&context);
+        bool got_batch = false;
+        if (stream->Write(first_)) {
+            control::BulkDown batch;
+            while (!stopping_ && stream->Read(&batch)) {
+                got_batch = true;
+                if (handlers_.batch(batch)) {
+                    control::BulkUp acknowledgement;
+                    acknowledgement.set_acknowledged_round(batch.round());
+                    acknowledgement.set_acknowledged_batch(batch.batch());
+                    if (!stream->Write(acknowledgement)) {
+                        break;
+                    }
+                }
+            }
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            context_ = nullptr;
+        }
+        context.TryCancel();
+        const grpc::Status status = stream->Finish();
+        if (got_batch && !stopping_) {
+            handlers_.bulk_lost(from_status(status));
+        }
+        return got_batch;
+    }
+
+    std::shared_ptr<grpc::Channel> channel_;
+    const control::BulkUp first_;
+    const TargetLinkHandlers& handlers_;
+    std::atomic<bool> stopping_{false};
+    std::mutex mutex_;
+    grpc::ClientContext* context_ = nullptr;
+    std::thread thread_;
+};
+
+class GrpcTargetLink final : public TargetLink {
+public:
+    GrpcTargetLink(std::string address, TlsMaterial tls, std::string session_id,
+                   TargetLinkHandlers handlers)
+        : address_(std::move(address)),
+          tls_(std::move(tls)),
+          session_id_(std::move(session_id)),
+          handlers_(std::move(handlers)),
+          channel_(make_channel(address_, tls_)),
+          thread_([this] { run(); }) {}
+
+    ~GrpcTargetLink() override {
+        stopping_ = true;
+        {
+            const std::lock_guard lock(mutex_);
+            if (context_ != nullptr) {
+                context_->TryCancel();
+            }
+        }
+        thread_.join();
+        bulk_.clear();
+    }
+
+    void send(const engine::Message& message) override {
+        control::EngineMessage out = to_proto(message);
+        out.set_session_id(session_id_);
+        const std::lock_guard lock(mutex_);
+        if (pump_ != nullptr) {
+            pump_->send(std::move(out));
+        }
+    }
+
+    void open_bulk(engine::MigrationId migration, int stream_count) override {
+        bulk_.clear();
+        for (int i = 0; i < stream_count; ++i) {
+            control::BulkUp first;
+            *first.mutable_migration() = to_proto(migration);
+            first.set_session_id(session_id_);
+            first.set_stream_index(static_cast<std::uint32_t>(i));
+            first.set_stream_count(static_cast<std::uint32_t>(stream_count));
+            bulk_.push_back(
+                std::make_unique<BulkReader>(address_, tls_, std::move(first), handlers_));
+        }
+    }
+
+private:
+    using Pump = StreamPump<MoveStream, control::EngineMessage>;
+
+    void run() {
+        auto wait = kRedialFirst;
+        while (!stopping_) {
+            wait = read_stream() ? kRedialFirst : std::min(wait * 2, kRedialMax);
+            nap(wait, stopping_);
+        }
+    }
+
+    bool read_stream() {
+        grpc::ClientContext context;
+        const auto stub = control::Peer::NewStub(channel_);
+        const auto stream = stub->Move(&context);
+        Pump pump(stream.get());
+        {
+            const std::lock_guard lock(mutex_);
+            context_ = &context;
+            pump_ = &pump;
+        }
+        bool got_message = false;
+        control::EngineMessage in;
+        while (!stopping_ && stream->Read(&in)) {
+            got_message = true;
+            if (auto message = from_proto(in)) {
+                handlers_.message(std::move(*message));
+            }
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            context_ = nullptr;
+            pump_ = nullptr;
+        }
+        context.TryCancel();
+        pump.stop();
+        (void)stream->Finish();
+        return got_message;
+    }
+
+    const std::string address_;
+    const TlsMaterial tls_;
+    const std::string session_id_;
+    const TargetLinkHandlers handlers_;
+    std::shared_ptr<grpc::Channel> channel_;
+    std::atomic<bool> stopping_{false};
+    std::mutex mutex_;
+    grpc::ClientContext* context_ = nullptr;
+    Pump* pump_ = nullptr;
+    std::vector<std::unique_ptr<BulkReader>> bulk_;
+    std::thread thread_;
+};
+
+}  // namespace
+
+class PeerClient::Impl {
+public:
+    Impl(std::string address, TlsMaterial tls, PeerIdentity self)
+        : address_(std::move(address)), tls_(std::move(tls)), self_(std::move(self)) {}
+
+    Result<void> hello(control::Peer::Stub& stub) {
+        control::HelloRequest request;
+        request.set_protocol_version(kPeerProtocolVersion);
+        request.set_gantry_version(self_.gantry_version);
+        request.set_host(self_.host);
+        control::HelloReply reply;
+        const grpc::Status status = call([&](grpc::ClientContext* context) {
+            return stub.Hello(context, request, &reply);
+        });
+        if (!status.ok()) {
+            const Error error = from_status(status);
+            // gRPC folds every trouble of a connection into one code: find out which it is.
+            return error.reason == "grpc.transport" ? diagnose_tls(tls_, address_) : error;
+        }
+        if (reply.protocol_version() != kPeerProtocolVersion) {
+            return Error{Code::kFailedPrecondition, "version.peer",
+                         "gantryd " + reply.gantry_version() + " at " + address_ +
+                             " speaks peer protocol " + std::to_string(reply.protocol_version()) +
+                             ", this one (" + self_.gantry_version + ") " +
+                             std::to_string(kPeerProtocolVersion) +
+                             "; install the same release on both"};
+        }
+        return {};
+    }
+
+    template <typename Call>
+    grpc::Status call(Call&& make_call) {
+        grpc::ClientContext context;
+        context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+        return make_call(&context);
+    }
+
+    Result<std::unique_ptr<control::Peer::Stub>> connect() {
+        auto stub = control::Peer::NewStub(make_channel(address_, tls_));
+        GANTRY_TRY(hello(*stub));
+        return stub;
+    }
+
+    const std::string address_;
+    const TlsMaterial tls_;
+    const PeerIdentity self_;
+};
+
+PeerClient::PeerClient(std::string address, TlsMaterial tls, PeerIdentity self)
+    : impl_(std::make_shared<Impl>(std::move(address), std::move(tls), std::move(self))) {}
+PeerClient::~PeerClient() = default;
+
+Result<void> PeerClient::hello() {
+    GANTRY_TRY(impl_->connect());
+    return {};
+}
+
+Result<engine::TargetCapabilities> PeerClient::capabilities() {
+    GANTRY_ASSIGN(const auto stub, impl_->connect());
+    control::CapabilitiesReply reply;
+    const grpc::Status status = impl_->call([&](grpc::ClientContext* context) {
+        return stub->Capabilities(context, {}, &reply);
+    });
+    if (!status.ok()) {
+        return from_status(status);
+    }
+    return from_proto(reply.capabilities());
+}
+
+Result<engine::SessionNeeds> PeerClient::needs(const std::string& session_id) {
+    GANTRY_ASSIGN(const auto stub, impl_->connect());
+    control::NeedsRequest request;
+    request.set_session_id(session_id);
+    control::NeedsReply reply;
+    const grpc::Status status = impl_->call([&](grpc::ClientContext* context) {
+        return stub->Needs(context, request, &reply);
+    });
+    if (!status.ok()) {
+        return from_status(status);
+    }
+    return from_proto(reply.needs());
+}
+
+std::unique_ptr<TargetLink> PeerClient::pull(const std::string& session_id,
+                                             TargetLinkHandlers handlers) {
+    return std::make_unique<GrpcTargetLink>(impl_->address_, impl_->tls_, session_id,
+                                            std::move(handlers));
+}
+
+}  // namespace gantry::transport

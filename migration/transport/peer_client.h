@@ -1,0 +1,39 @@
+// PeerClient: this host's way to one other gantryd: questions, and the target's side of a move.
+//
+// Every method first makes sure that the peer is reachable, accepts our certificate and shows one of
+// our authority, and speaks our protocol version; each failure has its own reason
+// (`network.unreachable`, `certificate.invalid`, `version.peer`). Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "migration/transport/links.h"
+#include "migration/transport/tls.h"
+
+namespace gantry::transport {
+
+struct PeerIdentity {
+    std::string host;  ///< This host, as the other's log shall call it.
+    std::string gantry_version;
+};
+
+class PeerClient {
+public:
+    PeerClient(std::string address, TlsMaterial tls, PeerIdentity self);
+    ~PeerClient();
+    PeerClient(const PeerClient&) = delete;
+    PeerClient& operator=(const PeerClient&) = delete;
+
+    Result<void> hello();
+    Result<engine::TargetCapabilities> capabilities();
+    Result<engine::SessionNeeds> needs(const std::string& session_id);
+    /// After a successful hello(): the streams of a move of `session_id` from there to here.
+    std::unique_ptr<TargetLink> pull(const std::string& session_id, TargetLinkHandlers handlers);
+
+private:
+    class Impl;
+    std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace gantry::transport

@@ -1,0 +1,199 @@
+#include "migration/transport/peer_server.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <thread>
+
+#include "migration/transport/message_map.h"
+#include "migration/transport/status_map.h"
+#include "migration/transport/stream_pump.h"
+#include "proto/control/gantryd.grpc.pb.h"
+
+namespace gantry::transport {
+namespace {
+
+constexpr std::chrono::seconds kBulkWait{5};
+
+using MoveStream = grpc::ServerReaderWriter<control::EngineMessage, control::EngineMessage>;
+using BulkStream = grpc::ServerReaderWriter<control::BulkDown, control::BulkUp>;
+
+/// Answers on one Move stream; harmless once the stream has ended.
+class ServerMessageLink final : public MessageLink {
+public:
+    explicit ServerMessageLink(MoveStream* stream)
+        : pump_(std::make_unique<StreamPump<MoveStream, control::EngineMessage>>(stream)) {}
+    void send(const engine::Message& message) override {
+        const std::lock_guard lock(mutex_);
+        if (pump_) {
+            pump_->send(to_proto(message));
+        }
+    }
+    void end() {
+        const std::lock_guard lock(mutex_);
+        pump_.reset();
+    }
+
+private:
+    std::mutex mutex_;
+    std::unique_ptr<StreamPump<MoveStream, control::EngineMessage>> pump_;
+};
+
+class PeerService final : public control::Peer::Service {
+public:
+    PeerService(PeerIdentity self, PeerBackend& backend)
+        : self_(std::move(self)), backend_(backend) {}
+
+    grpc::Status Hello(grpc::ServerContext*, const control::HelloRequest* request,
+                       control::HelloReply* reply) override {
+        if (request->protocol_version() != kPeerProtocolVersion) {
+            return to_status(
+                {Code::kFailedPrecondition, "version.peer",
+                 "gantryd " + self_.gantry_version + " on " + self_.host +
+                     " speaks peer protocol " + std::to_string(kPeerProtocolVersion) +
+                     ", the one on " + request->host() + " (" + request->gantry_version() + ") " +
+                     std::to_string(request->protocol_version()) +
+                     "; install the same release on both"});
+        }
+        reply->set_protocol_version(kPeerProtocolVersion);
+        reply->set_gantry_version(self_.gantry_version);
+        reply->set_host(self_.host);
+        reply->set_engine_protocol_version(engine::kEngineProtocolVersion);
+        return grpc::Status::OK;
+    }
+
+    grpc::Status Capabilities(grpc::ServerContext*, const control::CapabilitiesRequest*,
+                              control::CapabilitiesReply* reply) override {
+        auto capabilities = backend_.capabilities();
+        if (!capabilities) {
+            return to_status(capabilities.error());
+        }
+        *reply->mutable_capabilities() = to_proto(*capabilities);
+        return grpc::Status::OK;
+    }
+
+    grpc::Status Needs(grpc::ServerContext*, const control::NeedsRequest* request,
+                       control::NeedsReply* reply) override {
+        auto needs = backend_.needs(request->session_id());
+        if (!needs) {
+            return to_status(needs.error());
+        }
+        *reply->mutable_needs() = to_proto(*needs);
+        return grpc::Status::OK;
+    }
+
+    grpc::Status Move(grpc::ServerContext*, MoveStream* stream) override {
+        const auto link = std::make_shared<ServerMessageLink>(stream);
+        control::EngineMessage in;
+        Result<void> outcome;
+        while (outcome && stream->Read(&in)) {
+            auto message = from_proto(in);
+            if (message) {
+                backend_.receive(in.session_id(), std::move(*message), link);
+            } else {
+                outcome = message.error();
+            }
+        }
+        link->end();
+        return outcome ? grpc::Status::OK : to_status(outcome.error());
+    }
+
+    grpc::Status Bulk(grpc::ServerContext* context, BulkStream* stream) override {
+        control::BulkUp first;
+        if (!stream->Read(&first) || !first.has_migration()) {
+            return to_status({Code::kInvalidArgument, "stream.first",
+                              "a bulk stream must begin with its migration"});
+        }
+        const auto queue = wait_for_queue(context, first);
+        if (!queue) {
+            return to_status({Code::kNotFound, "stream.unknown",
+                              "no such migration is under way here"});
+        }
+        const std::uint64_t id = queue->open_stream();
+        std::thread reader([&] {
+            control::BulkUp up;
+            while (stream->Read(&up)) {
+                queue->acknowledge(up.acknowledged_round(), up.acknowledged_batch());
+            }
+            queue->lose_stream(id);
+        });
+        while (const auto batch = queue->pop(id)) {
+            if (!stream->Write(*batch)) {
+                break;
+            }
+        }
+        queue->lose_stream(id);
+        context->TryCancel();  // ends the reader, which may wait for a peer that has gone silent
+        reader.join();
+        return grpc::Status::OK;
+    }
+
+private:
+    std::shared_ptr<BulkQueue> wait_for_queue(grpc::ServerContext* context,
+                                              const control::BulkUp& first) {
+        const auto end = std::chrono::steady_clock::now() + kBulkWait;
+        while (!context->IsCancelled() && std::chrono::steady_clock::now() < end) {
+            if (auto queue = backend_.bulk(first.session_id(), from_proto(first.migration()))) {
+                return queue;
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds{20});
+        }
+        return nullptr;
+    }
+
+    const PeerIdentity self_;
+    PeerBackend& backend_;
+};
+
+}  // namespace
+
+class PeerServer::Impl {
+public:
+    Impl(PeerIdentity self, PeerBackend& backend) : service(std::move(self), backend) {}
+    PeerService service;
+    std::unique_ptr<grpc::Server> server;
+    int port = 0;
+};
+
+PeerServer::PeerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+PeerServer::~PeerServer() {
+    // A deadline in the past: streams are cancelled, not waited for.
+    impl_->server->Shutdown(std::chrono::system_clock::now());
+    impl_->server->Wait();
+}
+
+int PeerServer::port() const {
+    return impl_->port;
+}
+
+Result<std::unique_ptr<PeerServer>> PeerServer::start(const std::string& listen,
+                                                      const TlsMaterial& tls, PeerIdentity self,
+                                                      PeerBackend& backend) {
+    auto impl = std::make_unique<Impl>(std::move(self), backend);
+    grpc::SslServerCredentialsOptions options(
+        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.pem_root_certs = tls.authority_pem;
+    options.pem_key_cert_pairs.push_back({tls.key_pem, tls.certificate_pem});
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(listen, grpc::SslServerCredentials(options), &impl->port);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // two daemons must not share a port
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+    builder.SetMaxReceiveMessageSize(-1);
+    builder.RegisterService(&impl->service);
+    impl->server = builder.BuildAndStart();
+    if (!impl->server || impl->port == 0) {
+        return Error{Code::kUnavailable, "peer.listen",
+                     "cannot listen on " + listen +
+                         " for other hosts; is the port free and the address this host's? "
+                         "(peer.listen)"};
+    }
+    return std::unique_ptr<PeerServer>(new PeerServer(std::move(impl)));
+}
+
+}  // namespace gantry::transport

@@ -1,0 +1,70 @@
+// StreamPump: a bounded queue and one thread that writes it to a gRPC stream. Internal.
+//
+// send() never blocks: when the queue is full or the stream has ended the message is dropped, which the
+// engine's machines are made for. The owner must call stop() before the stream is destroyed.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace gantry::transport {
+
+inline constexpr std::size_t kPumpMessagesMax = 1024;
+
+template <typename Stream, typename Message>
+class StreamPump {
+public:
+    explicit StreamPump(Stream* stream) : stream_(stream), thread_([this] { run(); }) {}
+    ~StreamPump() { stop(); }
+    StreamPump(const StreamPump&) = delete;
+    StreamPump& operator=(const StreamPump&) = delete;
+
+    void send(Message message) {
+        const std::lock_guard lock(mutex_);
+        if (!stopping_ && queue_.size() < kPumpMessagesMax) {
+            queue_.push_back(std::move(message));
+            changed_.notify_one();
+        }
+    }
+    void stop() {
+        {
+            const std::lock_guard lock(mutex_);
+            stopping_ = true;
+            changed_.notify_one();
+        }
+        if (thread_.joinable()) {
+            thread_.join();
+        }
+    }
+
+private:
+    void run() {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+            if (stopping_) {
+                return;
+            }
+            const Message message = std::move(queue_.front());
+            queue_.pop_front();
+            lock.unlock();
+            const bool written = stream_->Write(message);
+            lock.lock();
+            if (!written) {
+                stopping_ = true;  // the reader of the stream sees its end as well
+                return;
+            }
+        }
+    }
+
+    Stream* stream_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Message> queue_;
+    bool stopping_ = false;
+    std::thread thread_;
+};
+
+}  // namespace gantry::transport

@@ -1,0 +1,35 @@
+// Certificates between hosts: reading them, and saying clearly what is wrong with them.
+//
+// Each host has a certificate and key of its own, signed by the cluster's authority, and its address
+// (or name, whichever peers use) as subject alternative name. Both sides of a connection must show
+// one: a peer without a certificate of our authority reaches no code of ours.
+// Every error about certificates has the reason `certificate.invalid` and names file or peer.
+#pragma once
+
+#include <string>
+
+#include "proto/base/result.h"
+
+namespace gantry::transport {
+
+struct TlsFiles {
+    std::string authority;
+    std::string certificate;
+    std::string key;
+};
+
+struct TlsMaterial {
+    std::string authority_pem;
+    std::string certificate_pem;
+    std::string key_pem;
+};
+
+/// Reads the three files and checks that they parse, belong together and are in force now.
+Result<TlsMaterial> load_tls(const TlsFiles& files);
+
+/// Called when a connection to ADDRESS:PORT failed: makes the handshake once with OpenSSL to learn
+/// why. kUnavailable (`network.unreachable`) when nobody listens, kUnauthenticated
+/// (`certificate.invalid`) when either side does not accept the other's certificate.
+Error diagnose_tls(const TlsMaterial& own, const std::string& address);
+
+}  // namespace gantry::transport
