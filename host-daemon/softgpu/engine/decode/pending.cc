@@ -4,8 +4,6 @@ namespace gantry::softgpu {
 
 #define GANTRY_PENDING(name) \
     void Decoder::name(Operands) { refuse("the soft GPU does not implement this instruction"); }
-GANTRY_PENDING(op_atom)
-GANTRY_PENDING(op_red)
 GANTRY_PENDING(op_cp)
 GANTRY_PENDING(op_mbarrier)
 GANTRY_PENDING(op_mapa)

@@ -39,8 +39,6 @@ Handler elect();            ///< dst, e: predicate
 Handler active_mask();
 Handler predicate_logic();  ///< dst = a op b; aux: 0 and 1 or 2 xor 3 not a 4 mov; flags: 1 a negated, 2 b negated, 4 dst also to e
 
-// atomic.cc; see its head
-Handler atomic();
 
 // misc.cc
 Handler add_carry();        ///< aux: AddCarry bits; 32 or 64 by flags bit 0
