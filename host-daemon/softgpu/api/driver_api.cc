@@ -38,19 +38,19 @@ CUresult cuDriverGetVersion(int* driverVersion) noexcept {
 
 CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int driverVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* symbolFound) noexcept {
-    if (symbol == nullptr || pfn == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const cuda::ProcStatus status = cuda::find_proc(symbol, driverVersion, flags, pfn);
-    if (symbolFound != nullptr) {
+    cuda::ProcStatus status = cuda::ProcStatus::kFound;
+    const int result = cuda::get_proc_address(symbol, pfn, driverVersion, flags, &status,
+                                              CUDA_VERSION);
+    if (result == CUDA_SUCCESS && symbolFound != nullptr) {
         *symbolFound = static_cast<CUdriverProcAddressQueryResult>(status);
     }
-    return status == cuda::ProcStatus::kFound ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return static_cast<CUresult>(result);
 }
 
 CUresult cuGetProcAddress(const char* symbol, void** pfn, int driverVersion,
                           cuuint64_t flags) noexcept {
-    return cuGetProcAddress_v2(symbol, pfn, driverVersion, flags, nullptr);
+    return static_cast<CUresult>(cuda::get_proc_address_v1(
+        symbol, pfn, driverVersion, flags, CUDA_VERSION));
 }
 
 CUresult cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTableId) noexcept {

@@ -212,7 +212,7 @@ std::vector<std::shared_ptr<Function>> Module::functions() {
 
 const PlacedGlobal* Module::global(const std::string& name) const {
     const auto index = program_->find_global(name);
-    return index && globals_[*index].visible ? &globals_[*index] : nullptr;
+    return index ? &globals_[*index] : nullptr;  // nvcc looks file-local variables up as well.
 }
 
 CUresult load_module_image(const std::shared_ptr<Context>& context, const void* image,
