@@ -122,21 +122,21 @@ CUresult cuDriverGetVersion(int* driverVersion) noexcept {
 
 CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int driverVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* symbolFound) noexcept {
-    if (symbol == nullptr || pfn == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const cuda::ProcStatus status = cuda::find_proc(symbol, driverVersion, flags, pfn);
-    if (symbolFound != nullptr) {
+    cuda::ProcStatus status = cuda::ProcStatus::kFound;
+    const int result = cuda::get_proc_address(symbol, pfn, driverVersion, flags, &status,
+                                              static_cast<int>(shim::answered_driver_version()));
+    if (result == CUDA_SUCCESS && symbolFound != nullptr) {
         *symbolFound = static_cast<CUdriverProcAddressQueryResult>(status);
     }
-    return status == cuda::ProcStatus::kFound ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return static_cast<CUresult>(result);
 }
 
 CUresult cuGetProcAddress(const char* symbol, void** pfn, int driverVersion,
                           cuuint64_t flags) noexcept {
     // This ABI has no fifth argument: nothing may be read or written there. Whoever asked by it
     // for cuGetProcAddress expects the same ABI back.
-    return cuGetProcAddress_v2(symbol, pfn, driverVersion, flags, nullptr);
+    return static_cast<CUresult>(cuda::get_proc_address_v1(
+        symbol, pfn, driverVersion, flags, static_cast<int>(shim::answered_driver_version())));
 }
 
 CUresult cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTableId) noexcept {

@@ -24,9 +24,14 @@ ProcStatus find_proc(const char* name, int version, std::uint64_t flags, void** 
 
 /// cuGetProcAddress as that driver answers it, as a CUresult number: a name or version that is not
 /// there is success with a null entry and says why in `status` (may be null); a version above the
-/// driver's own, or a null argument, is an invalid value and changes nothing.
+/// driver's own, an unknown flag or a null argument is an invalid value and changes nothing.
 int get_proc_address(const char* name, void** entry, int version, std::uint64_t flags,
                      ProcStatus* status, int driver_version) noexcept;
+
+/// The first ABI, without the status: what is not there is CUDA_ERROR_NOT_FOUND and leaves the
+/// entry as it was.
+int get_proc_address_v1(const char* name, void** entry, int version, std::uint64_t flags,
+                        int driver_version) noexcept;
 """
     return text + end_namespace("gantry::cuda")
 
@@ -106,13 +111,29 @@ ProcStatus find_proc(const char* name, int version, std::uint64_t flags, void** 
 
 int get_proc_address(const char* name, void** entry, int version, std::uint64_t flags,
                      ProcStatus* status, int driver_version) noexcept {
-    if (name == nullptr || entry == nullptr || version > driver_version) {
+    constexpr std::uint64_t kKnownFlags = 3;
+    if (name == nullptr || entry == nullptr || version > driver_version || flags > kKnownFlags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const ProcStatus found = find_proc(name, version, flags, entry);
     if (status != nullptr) {
         *status = found;
     }
+    return CUDA_SUCCESS;
+}
+
+int get_proc_address_v1(const char* name, void** entry, int version, std::uint64_t flags,
+                        int driver_version) noexcept {
+    void* found = nullptr;
+    const int result = get_proc_address(name, entry != nullptr ? &found : nullptr, version, flags,
+                                        nullptr, driver_version);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (found == nullptr) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    *entry = found;
     return CUDA_SUCCESS;
 }
 """

@@ -1,6 +1,6 @@
 // Seeded fuzzing of generated dispatch by the table's own grammar: plausible commands with wrong
-// lengths, hostile values and truncated tails. Under the sanitizer presets it finds reads and writes
-// out of bounds; everywhere it checks that dispatch always comes back.
+// lengths, hostile values and truncated tails. Under the sanitizer presets it finds reads and
+// writes out of bounds; everywhere it checks that dispatch always comes back.
 #include <gtest/gtest.h>
 
 #include <cstring>

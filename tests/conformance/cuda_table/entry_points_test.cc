@@ -156,6 +156,20 @@ TEST_F(EntryPoints, LookupAnswersAsADriverDoes) {
     EXPECT_EQ(api_.cuGetProcAddress_v2("cuMemAlloc", &entry, 13001, 0, &status_),
               CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(entry, &status_) << "a version above the driver's changes nothing";
+    EXPECT_EQ(api_.cuGetProcAddress_v2("cuMemAlloc", &entry, 13000, 4, &status_),
+              CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(api_.cuGetProcAddress_v2("cuMemcpyHtoD", &entry, 13000, 3, &status_), CUDA_SUCCESS);
+    EXPECT_EQ(entry, dlsym(library_, "cuMemcpyHtoD_v2_ptds"));
+}
+
+TEST_F(EntryPoints, FirstLookupAbiReportsByResultAlone) {
+    void* entry = &status_;
+    EXPECT_EQ(api_.cuGetProcAddress("cuNoSuchCall", &entry, 13000, 0), CUDA_ERROR_NOT_FOUND);
+    EXPECT_EQ(api_.cuGetProcAddress("cuMemAlloc", &entry, 1000, 0), CUDA_ERROR_NOT_FOUND);
+    EXPECT_EQ(api_.cuGetProcAddress("cuMemAlloc", &entry, 13010, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(entry, &status_) << "nothing was stored";
+    EXPECT_EQ(api_.cuGetProcAddress("cuMemAlloc", &entry, 3020, 0), CUDA_SUCCESS);
+    EXPECT_EQ(entry, dlsym(library_, "cuMemAlloc_v2"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Both generated ends of the wire against each other: marshalling in the guest, a session that hands
-// the bytes straight to dispatch, and a driver that writes down what it was called with. Then the
-// same bytes, damaged: nothing of it may reach the driver.
+// Both generated ends of the wire against each other: marshalling in the guest, a session that
+// hands the bytes straight to dispatch, and a driver that writes down what it was called with. Then
+// damaged commands: nothing of them may reach the driver.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -334,7 +334,8 @@ TEST_F(WireRoundTrip, OutputArraysComeBack) {
             return CUDA_SUCCESS;
         };
     const CUatomicOperation operations[3] = {CU_ATOMIC_OPERATION_INTEGER_ADD,
-                                             CU_ATOMIC_OPERATION_INTEGER_MIN, CU_ATOMIC_OPERATION_EXCHANGE};
+                                             CU_ATOMIC_OPERATION_INTEGER_MIN,
+                                             CU_ATOMIC_OPERATION_EXCHANGE};
     unsigned int capabilities[3] = {};
     ASSERT_EQ(marshal::cuDeviceGetHostAtomicCapabilities(capabilities, operations, 3, 0),
               CUDA_SUCCESS);

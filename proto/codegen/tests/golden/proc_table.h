@@ -24,8 +24,13 @@ ProcStatus find_proc(const char* name, int version, std::uint64_t flags, void** 
 
 /// cuGetProcAddress as that driver answers it, as a CUresult number: a name or version that is not
 /// there is success with a null entry and says why in `status` (may be null); a version above the
-/// driver's own, or a null argument, is an invalid value and changes nothing.
+/// driver's own, an unknown flag or a null argument is an invalid value and changes nothing.
 int get_proc_address(const char* name, void** entry, int version, std::uint64_t flags,
                      ProcStatus* status, int driver_version) noexcept;
+
+/// The first ABI, without the status: what is not there is CUDA_ERROR_NOT_FOUND and leaves the
+/// entry as it was.
+int get_proc_address_v1(const char* name, void** entry, int version, std::uint64_t flags,
+                        int driver_version) noexcept;
 
 }  // namespace gantry::cuda
