@@ -310,6 +310,22 @@ std::vector<ExtentRecord> ArenaAllocator::extents() const {
     return records;
 }
 
+std::vector<ExtentRecord> ArenaAllocator::extents_in(std::uint64_t address,
+                                                     std::uint64_t bytes) const {
+    std::vector<ExtentRecord> records;
+    auto extent = extents_.upper_bound(address);
+    if (extent != extents_.begin()) {
+        --extent;
+    }
+    for (; extent != extents_.end() && extent->first < address + bytes; ++extent) {
+        if (extent->first + extent->second.bytes > address) {
+            records.push_back(
+                {DeviceVa{extent->first}, extent->second.bytes, extent->second.is_slab});
+        }
+    }
+    return records;
+}
+
 std::vector<AllocationRecord> ArenaAllocator::allocations() const {
     std::vector<AllocationRecord> records;
     records.reserve(allocations_.size());

@@ -76,6 +76,9 @@ public:
                          std::span<const AllocationRecord> reservations);
 
     [[nodiscard]] std::vector<ExtentRecord> extents() const;
+    /// Those that meet [address, address + bytes), ascending.
+    [[nodiscard]] std::vector<ExtentRecord> extents_in(std::uint64_t address,
+                                                       std::uint64_t bytes) const;
     [[nodiscard]] std::vector<AllocationRecord> allocations() const;
     [[nodiscard]] std::vector<AllocationRecord> reservations() const;
     [[nodiscard]] std::uint64_t mapped_bytes() const { return mapped_bytes_; }

@@ -64,6 +64,11 @@ Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int
         return driver::to_error(api, result, "device.context", "making the context");
     }
     device->bind_thread();
+    const auto* extension = static_cast<const GantrySoftExtension*>(library.export_table(
+        reinterpret_cast<const unsigned char*>(&kGantrySoftExtensionId)));
+    if (extension != nullptr && extension->size_bytes >= sizeof(GantrySoftExtension)) {
+        device->extension_ = extension;
+    }
     GANTRY_TRY(device->reserve_arena());
     return device;
 }

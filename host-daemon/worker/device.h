@@ -16,6 +16,7 @@
 
 #include "host-daemon/driver/driver_library.h"
 #include "host-daemon/worker/arena_allocator.h"
+#include "proto/cuda/soft_extension.h"
 #include "proto/wire/control_ops.h"
 
 namespace gantry::worker {
@@ -39,6 +40,11 @@ public:
     [[nodiscard]] CUdevice ordinal() const { return device_; }
     [[nodiscard]] CUcontext context() const { return context_; }
 
+    /// What the driver can do beyond the public API; null when it serves no such table.
+    [[nodiscard]] const GantrySoftExtension* extension() const { return extension_; }
+    /// Variables of modules come back where they were.
+    [[nodiscard]] bool can_place() const { return extension_ != nullptr; }
+
     /// Makes the primary context current in the calling thread.
     void bind_thread() const;
 
@@ -59,6 +65,7 @@ private:
     driver::DriverLibrary& library_;
     CUdevice device_;
     CUcontext context_ = nullptr;
+    const GantrySoftExtension* extension_ = nullptr;
     bool arena_reserved_ = false;
     bool exportable_ = true;  ///< Physical memory gets a file descriptor type; off if refused once.
     std::mutex mutex_;

@@ -36,6 +36,7 @@ bool DeviceMemory::free_later(DeviceVa address, std::optional<CUstream> stream) 
 
 void DeviceMemory::reap(bool all) {
     const driver::DriverApi& api = device_.api();
+    std::lock_guard hold(unmap_mutex_);
     std::lock_guard lock(mutex_);
     std::erase_if(parked_, [&](const Parked& parked) {
         const bool done =
@@ -64,6 +65,7 @@ std::vector<DeviceVa> DeviceMemory::parked_now() const {
 
 void DeviceMemory::reap_these(const std::vector<DeviceVa>& parked) {
     const std::set<DeviceVa> wanted(parked.begin(), parked.end());
+    std::lock_guard hold(unmap_mutex_);
     std::lock_guard lock(mutex_);
     std::erase_if(parked_, [&](const Parked& entry) {
         // An address is parked once: it is not given out again before it is reaped.
@@ -159,6 +161,21 @@ std::vector<ExtentRecord> DeviceMemory::extents() const {
     return arena_.extents();
 }
 
+std::vector<ExtentRecord> DeviceMemory::extents_in(std::uint64_t address,
+                                                   std::uint64_t bytes) const {
+    std::lock_guard lock(mutex_);
+    return arena_.extents_in(address, bytes);
+}
+
+std::vector<OutsideRange> DeviceMemory::outside_ranges() const {
+    std::lock_guard lock(mutex_);
+    std::vector<OutsideRange> ranges;
+    for (const auto& [address, range] : outside_) {
+        ranges.push_back({address, range.bytes});
+    }
+    return ranges;
+}
+
 std::vector<AllocationRecord> DeviceMemory::allocations() const {
     std::lock_guard lock(mutex_);
     return arena_.allocations();
@@ -171,12 +188,14 @@ std::uint64_t DeviceMemory::mapped_bytes() const {
 
 Result<void> DeviceMemory::reshape(std::span<const ExtentRecord> extents,
                                    std::span<const AllocationRecord> allocations) {
+    std::lock_guard hold(unmap_mutex_);
     std::lock_guard lock(mutex_);
     return arena_.reshape(extents, allocations, {});
 }
 
 void DeviceMemory::free_everything() {
     reap(true);
+    std::lock_guard hold(unmap_mutex_);
     std::lock_guard lock(mutex_);
     for (const AllocationRecord& allocation : arena_.allocations()) {
         arena_.free(allocation.address);

@@ -28,6 +28,12 @@ struct PinnedRange {
     std::uint32_t flags = 0;
 };
 
+/// Guest memory that does not lie in the arena.
+struct OutsideRange {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+};
+
 class DeviceMemory {
 public:
     DeviceMemory(Device& device, std::uint64_t quota_bytes);
@@ -57,6 +63,14 @@ public:
     [[nodiscard]] std::optional<AllocationRecord> find(DeviceVa address) const;
 
     [[nodiscard]] std::vector<ExtentRecord> extents() const;
+    /// Those that meet [address, address + bytes).
+    [[nodiscard]] std::vector<ExtentRecord> extents_in(std::uint64_t address,
+                                                       std::uint64_t bytes) const;
+    [[nodiscard]] std::vector<OutsideRange> outside_ranges() const;
+    /// While it is held no memory is taken away (frees wait), so that it can be copied.
+    [[nodiscard]] std::unique_lock<std::mutex> hold_layout() const {
+        return std::unique_lock(unmap_mutex_);
+    }
     /// Live allocations; parked ones are reaped by a freeze before it asks.
     [[nodiscard]] std::vector<AllocationRecord> allocations() const;
     [[nodiscard]] std::uint64_t mapped_bytes() const;
@@ -78,6 +92,7 @@ private:
     };
 
     Device& device_;
+    mutable std::mutex unmap_mutex_;  ///< Taken before mutex_ by whatever gives memory back.
     mutable std::mutex mutex_;
     ArenaAllocator arena_;
     std::vector<Parked> parked_;

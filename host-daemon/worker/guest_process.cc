@@ -110,6 +110,30 @@ std::unique_ptr<ChannelMemory> GuestProcess::detach() {
 
 void GuestProcess::abandon() { callbacks.cancel(); }
 
+void GuestProcess::announce(bool migrating) {
+    if (memory_ == nullptr) {
+        return;
+    }
+    auto& word = memory_->host_words().announce;
+    const std::uint32_t now = word.load(std::memory_order_relaxed);
+    if (((now & 1) != 0) != migrating) {
+        word.store(now + 1, std::memory_order_release);
+    }
+}
+
+void GuestProcess::disown() {
+    if (memory_ == nullptr) {
+        return;
+    }
+    auto& words = memory_->host_words();
+    words.worker_state.store(region::WorkerState::kDisowned, std::memory_order_release);
+    for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
+        wake_word(memory_->reply(lane).seq);
+        wake_word(words.confirm_seq[lane]);
+    }
+    wake_word(words.head);
+}
+
 void GuestProcess::execute(const Command& command) {
     if (first_command_) {
         first_command_ = false;
@@ -327,6 +351,84 @@ void GuestProcess::schedule_reap() {
 void GuestProcess::leave_context() {
     t_context = nullptr;
     enter_context(0);
+}
+
+void GuestProcess::learn_variables(std::uint64_t root) {
+    const GantrySoftExtension* extension = device.extension();
+    const auto loaded = modules.get(root);
+    if (extension == nullptr || !loaded || loaded->variables_known) {
+        return;
+    }
+    CUmodule module = objects.native_as<CUmodule>(root, HandleKind::kModule);
+    if (loaded->library) {
+        const auto library = objects.native_as<CUlibrary>(root, HandleKind::kLibrary);
+        if (device.api().cuLibraryGetModule == nullptr ||
+            device.api().cuLibraryGetModule(&module, library) != CUDA_SUCCESS) {
+            return;
+        }
+    }
+    std::size_t count = 0;
+    if (module == nullptr || extension->list_variables(module, nullptr, &count) != CUDA_SUCCESS) {
+        return;
+    }
+    std::vector<GantrySoftVariable> listed(count);
+    if (count != 0 && extension->list_variables(module, listed.data(), &count) != CUDA_SUCCESS) {
+        return;
+    }
+    std::vector<ModuleVariable> variables;
+    for (const GantrySoftVariable& variable : listed) {
+        variables.push_back({variable.name, variable.address, variable.bytes,
+                             variable.managed != 0});
+        memory.add_outside(root, variable.address, variable.bytes);
+    }
+    modules.set_variables(root, std::move(variables));
+}
+
+std::optional<std::uint64_t> GuestProcess::variable_address(std::uint64_t root,
+                                                            const std::string& name) {
+    const auto loaded = modules.get(root);
+    if (!loaded) {
+        return std::nullopt;
+    }
+    if (const auto known = loaded->variables.find(name); known != loaded->variables.end()) {
+        return known->second.address;
+    }
+    const driver::DriverApi& api = device.api();
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    if (!loaded->library && api.cuModuleGetGlobal_v2 != nullptr) {
+        result = api.cuModuleGetGlobal_v2(
+            &address, &bytes, objects.native_as<CUmodule>(root, HandleKind::kModule), name.c_str());
+    } else if (loaded->library) {
+        const auto library = objects.native_as<CUlibrary>(root, HandleKind::kLibrary);
+        result = api.cuLibraryGetGlobal != nullptr
+                     ? api.cuLibraryGetGlobal(&address, &bytes, library, name.c_str())
+                     : result;
+        if (result != CUDA_SUCCESS && api.cuLibraryGetManaged != nullptr) {
+            result = api.cuLibraryGetManaged(&address, &bytes, library, name.c_str());
+        }
+    }
+    return result == CUDA_SUCCESS ? std::optional<std::uint64_t>(address) : std::nullopt;
+}
+
+void GuestProcess::refresh_private_ranges() {
+    constexpr std::uint64_t kOwner = 1;  // No handle: the driver itself.
+    const GantrySoftExtension* extension = device.extension();
+    std::size_t count = 0;
+    if (extension == nullptr ||
+        extension->list_private_ranges(device.context(), nullptr, &count) != CUDA_SUCCESS) {
+        return;
+    }
+    std::vector<GantrySoftRange> ranges(count);
+    if (count != 0 && extension->list_private_ranges(device.context(), ranges.data(), &count) !=
+                          CUDA_SUCCESS) {
+        return;
+    }
+    memory.remove_outside(kOwner);
+    for (const GantrySoftRange& range : ranges) {
+        memory.add_outside(kOwner, range.address, range.bytes);
+    }
 }
 
 std::uint64_t GuestProcess::root_of(std::uint64_t handle) const {

@@ -89,6 +89,10 @@ public:
     [[nodiscard]] ChannelMemory* channel() { return memory_.get(); }
     /// The guest is gone: ends what waits for it.
     void abandon();
+    /// Tells the guest that a migration is under way (or no longer).
+    void announce(bool migrating);
+    /// The session was granted away: the guest here gets a hard error for whatever it does.
+    void disown();
 
     /// Stops at a command boundary and drains the device. On error it runs on as before.
     Result<std::chrono::microseconds> freeze(std::chrono::microseconds deadline);
@@ -102,8 +106,8 @@ public:
     std::function<void(const std::string&)> on_breach;
     std::function<void()> on_goodbye;
     std::function<void(std::uint64_t)> on_first_command;
-    /// Called before an image is loaded under a handle: a restore places its variables.
-    std::function<void(std::uint64_t)> before_load;
+    /// The value that the object made by replay() must get (textures and surfaces); 0: any.
+    std::uint64_t wanted_native = 0;
 
     // Parts, for handlers and for state/.
     Device& device;
@@ -136,8 +140,18 @@ public:
     void schedule_reap();
     /// Synchronises every context of the guest. The calling thread may block.
     CUresult synchronise_device();
+    /// Ends an object at the driver and forgets it.
+    void destroy_object(const Object& object);
     /// The current context of the calling thread has ended.
     void leave_context();
+    /// Asks the driver's extension where the variables of a module or library lie, once it is loaded
+    /// into the current context. Without the extension only variables asked for by name are known.
+    void learn_variables(std::uint64_t root);
+    /// Where a variable lies now; asks the driver by name where its extension does not list it.
+    [[nodiscard]] std::optional<std::uint64_t> variable_address(std::uint64_t root,
+                                                                const std::string& name);
+    /// Brings the driver's private ranges into the books; before a scan and a capture.
+    void refresh_private_ranges();
     /// The object without a parent that `handle` hangs on (a library's module: the library).
     [[nodiscard]] std::uint64_t root_of(std::uint64_t handle) const;
     LaneExecutors& executors() { return *executors_; }

@@ -14,54 +14,13 @@ void end_objects(Call& call, std::uint64_t context) {
     GuestProcess& process = call.process();
     process.synchronise_device();
     process.memory.reap(true);
-    auto objects = process.objects.list(
+    const auto objects = process.objects.list(
         [context](const Object& object) { return object.context == context; });
-    const driver::DriverApi& api = call.api();
     for (auto object = objects.rbegin(); object != objects.rend(); ++object) {
-        if (object->handle == context || object->parent != 0) {
-            continue;
+        // Libraries belong to the process, not to a context.
+        if (object->handle != context && object->kind() != HandleKind::kLibrary) {
+            process.destroy_object(*object);
         }
-        switch (object->kind()) {
-            case HandleKind::kStream:
-                api.cuStreamDestroy_v2(reinterpret_cast<CUstream>(object->native));
-                break;
-            case HandleKind::kEvent:
-                api.cuEventDestroy_v2(reinterpret_cast<CUevent>(object->native));
-                break;
-            case HandleKind::kModule:
-                if (api.cuModuleUnload != nullptr) {
-                    api.cuModuleUnload(reinterpret_cast<CUmodule>(object->native));
-                }
-                break;
-            case HandleKind::kArray:
-                if (api.cuArrayDestroy != nullptr) {
-                    api.cuArrayDestroy(reinterpret_cast<CUarray>(object->native));
-                }
-                break;
-            case HandleKind::kMipmappedArray:
-                if (api.cuMipmappedArrayDestroy != nullptr) {
-                    api.cuMipmappedArrayDestroy(
-                        reinterpret_cast<CUmipmappedArray>(object->native));
-                }
-                break;
-            case HandleKind::kTexObject:
-                if (api.cuTexObjectDestroy != nullptr) {
-                    api.cuTexObjectDestroy(object->native);
-                }
-                break;
-            case HandleKind::kSurfObject:
-                if (api.cuSurfObjectDestroy != nullptr) {
-                    api.cuSurfObjectDestroy(object->native);
-                }
-                break;
-            case HandleKind::kLibrary:
-                continue;  // Libraries belong to the process, not to a context.
-            default:
-                break;
-        }
-        process.modules.remove(object->handle);
-        process.memory.remove_outside(object->handle);
-        process.objects.erase(object->handle);
     }
 }
 

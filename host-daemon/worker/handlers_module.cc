@@ -85,7 +85,8 @@ CUresult answer_variable(Call& call, const NameCall& wanted, std::span<const std
         answer.address = address;
         answer.bytes = bytes;
         GuestProcess& process = call.process();
-        process.memory.add_outside(wanted.owner, address, bytes);
+        process.learn_variables(process.root_of(wanted.owner));
+        process.memory.add_outside(process.root_of(wanted.owner), address, bytes);
         process.modules.note_variable(process.root_of(wanted.owner),
                                       {name_of(name_bytes), address, bytes, managed});
     }
@@ -121,6 +122,7 @@ CUresult on_cuModuleGetFunction(CallContext& context, const wire::cuModuleGetFun
         result = call.add_object(wanted.new_handle, native, wanted.owner);
         call.process().modules.note_kernel(call.process().root_of(wanted.owner), name);
         describe_kernel(call, HandleKind::kFunction, native, reply);
+        call.process().learn_variables(call.process().root_of(wanted.owner));
     }
     return result;
 }
@@ -141,6 +143,7 @@ CUresult on_cuLibraryGetKernel(CallContext& context, const wire::cuLibraryGetKer
         result = call.add_object(wanted.new_handle, native, wanted.owner);
         call.process().modules.note_kernel(wanted.owner, name);
         describe_kernel(call, HandleKind::kKernel, native, reply);
+        call.process().learn_variables(wanted.owner);
     }
     return result;
 }

@@ -195,9 +195,6 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
         }
     }
     JitOptions options(loaded.jit_options, load.info_log_bytes, load.error_log_bytes);
-    if (process.before_load) {
-        process.before_load(load.handle);
-    }
     std::uint64_t native = 0;
     CUresult result = hand_to_driver(call, loaded, options, &native);
     LoadReply answer{};
@@ -213,6 +210,9 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     if (result == CUDA_SUCCESS) {
         result = call.add_object(load.handle, native);
         process.modules.add(std::move(loaded));
+        if (kind == HandleKind::kModule) {
+            process.learn_variables(load.handle);
+        }
     }
     return result;
 }

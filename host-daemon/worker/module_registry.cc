@@ -50,6 +50,17 @@ void ModuleRegistry::note_variable(std::uint64_t handle, ModuleVariable variable
     }
 }
 
+void ModuleRegistry::set_variables(std::uint64_t handle, std::vector<ModuleVariable> variables) {
+    std::lock_guard lock(mutex_);
+    if (const auto image = images_.find(handle); image != images_.end()) {
+        image->second.variables_known = true;
+        for (ModuleVariable& variable : variables) {
+            const std::string name = variable.name;
+            image->second.variables[name] = std::move(variable);
+        }
+    }
+}
+
 void ModuleRegistry::note_kernel(std::uint64_t handle, const std::string& name) {
     std::lock_guard lock(mutex_);
     if (const auto image = images_.find(handle);

@@ -36,6 +36,7 @@ struct LoadedImage {
     std::uint64_t load_order = 0;
     std::string name;  ///< First kernel asked for: what a person would recognise it by.
     std::map<std::string, ModuleVariable> variables;
+    bool variables_known = false;  ///< All of them, as the driver's extension lists them.
 };
 
 class ModuleRegistry {
@@ -47,6 +48,7 @@ public:
     /// In load order.
     [[nodiscard]] std::vector<LoadedImage> list() const;
     void note_variable(std::uint64_t handle, ModuleVariable variable);
+    void set_variables(std::uint64_t handle, std::vector<ModuleVariable> variables);
     void note_kernel(std::uint64_t handle, const std::string& name);
     [[nodiscard]] std::uint64_t image_bytes() const;
 

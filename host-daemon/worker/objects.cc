@@ -86,6 +86,17 @@ void ObjectTable::set_native(std::uint64_t handle, std::uint64_t native) {
     }
 }
 
+void ObjectTable::restore_record(std::uint64_t handle, std::uint64_t order, std::uint64_t parent,
+                                 std::map<std::uint64_t, RecordedCommand> configuration) {
+    std::unique_lock lock(mutex_);
+    if (const auto object = objects_.find(handle); object != objects_.end()) {
+        object->second.order = order;
+        object->second.parent = parent;
+        object->second.configuration = std::move(configuration);
+        next_order_ = std::max(next_order_, order + 1);
+    }
+}
+
 void ObjectTable::set_parent(std::uint64_t handle, std::uint64_t parent) {
     std::unique_lock lock(mutex_);
     if (const auto object = objects_.find(handle); object != objects_.end()) {

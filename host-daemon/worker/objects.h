@@ -68,6 +68,9 @@ public:
     /// Keeps the newest configuring command under a key.
     void configure(std::uint64_t handle, std::uint64_t key, RecordedCommand command);
     void set_native(std::uint64_t handle, std::uint64_t native);
+    /// Gives a restored object the books it had at the source.
+    void restore_record(std::uint64_t handle, std::uint64_t order, std::uint64_t parent,
+                        std::map<std::uint64_t, RecordedCommand> configuration);
     void set_parent(std::uint64_t handle, std::uint64_t parent);
     [[nodiscard]] std::uint64_t parent_of(std::uint64_t handle) const;
     /// Forgets the object and everything whose parent it is; false when there is none.

@@ -26,6 +26,19 @@ Result<int> OutputCapture::redirect() {
     return saved;
 }
 
+void OutputCapture::attach(const GantrySoftExtension* extension) {
+    if (extension == nullptr) {
+        return;
+    }
+    extension->set_output(
+        [](void* user, int channel, const char* text, std::size_t bytes) {
+            auto* self = static_cast<OutputCapture*>(user);
+            const auto raw = std::as_bytes(std::span(text, bytes));
+            self->push(channel == 1 ? 1u : 2u, raw);
+        },
+        this);
+}
+
 void OutputCapture::push(std::uint32_t descriptor, std::span<const std::byte> bytes) {
     std::lock_guard lock(mutex_);
     push_locked(descriptor, bytes);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "proto/base/result.h"
+#include "proto/cuda/soft_extension.h"
 
 namespace gantry::worker {
 
@@ -24,6 +25,9 @@ public:
 
     /// Points descriptors 1 and 2 at memory files. Returns the saved stderr.
     Result<int> redirect();
+
+    /// Has a driver with the extension hand its output over; null: nothing to do.
+    void attach(const GantrySoftExtension* extension);
 
     /// `descriptor` is 1 or 2.
     void push(std::uint32_t descriptor, std::span<const std::byte> bytes);

@@ -1,0 +1,55 @@
+// Between lists of block addresses and the runs of worker.proto; and text as a blob.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "migration/engine/state.h"
+#include "proto/control/channel.h"
+#include "proto/control/worker.pb.h"
+
+namespace gantry::state {
+
+using RunList = google::protobuf::RepeatedPtrField<control::BlockRun>;
+
+/// Joins neighbours; the order stays.
+inline void append_runs(std::span<const engine::BlockAddress> blocks, RunList* runs) {
+    for (const engine::BlockAddress& block : blocks) {
+        if (!runs->empty()) {
+            control::BlockRun& last = *runs->Mutable(runs->size() - 1);
+            if (last.space() == static_cast<std::uint32_t>(block.space) &&
+                last.first() + last.count() == block.index && last.count() != ~0u) {
+                last.set_count(last.count() + 1);
+                continue;
+            }
+        }
+        control::BlockRun& run = *runs->Add();
+        run.set_space(static_cast<std::uint32_t>(block.space));
+        run.set_first(block.index);
+        run.set_count(1);
+    }
+}
+
+/// Refuses unknown spaces and more blocks than a TiB has.
+inline Result<std::vector<engine::BlockAddress>> expand_runs(const RunList& runs) {
+    constexpr std::uint64_t kBlocksMax = 1ull << 24;
+    std::vector<engine::BlockAddress> blocks;
+    for (const control::BlockRun& run : runs) {
+        if (run.space() == 0 ||
+            run.space() > static_cast<std::uint32_t>(engine::MemorySpace::kArray) ||
+            run.count() > kBlocksMax - blocks.size() ||
+            run.first() > ~std::uint64_t{0} - run.count()) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "a run of impossible blocks"};
+        }
+        for (std::uint64_t i = 0; i < run.count(); ++i) {
+            blocks.push_back({static_cast<engine::MemorySpace>(run.space()), run.first() + i});
+        }
+    }
+    return blocks;
+}
+
+inline Result<control::UniqueFd> to_blob(std::string_view bytes) {
+    return control::make_blob(std::as_bytes(std::span(bytes)));
+}
+
+}  // namespace gantry::state

@@ -1,0 +1,527 @@
+#include "host-daemon/state/graph_codec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "proto/cuda/gen/worker_dispatch.h"
+
+namespace gantry::state {
+namespace {
+
+using cuda::HandleKind;
+using worker::ArenaAllocator;
+
+Error bad_graph(std::string text) {
+    return Error{Code::kInvalidArgument, "snapshot.graph",
+                 "the object graph is damaged: " + std::move(text)};
+}
+
+// ---- recorded commands as bytes ------------------------------------------------------------------
+
+template <typename T>
+void put(std::string& out, const T& value) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void put_command(std::string& out, const worker::RecordedCommand& command) {
+    put(out, command.op);
+    put(out, command.lane);
+    put(out, static_cast<std::uint32_t>(command.args.size()));
+    put(out, static_cast<std::uint32_t>(command.trailing.size()));
+    put(out, command.context);
+    out.append(reinterpret_cast<const char*>(command.args.data()), command.args.size());
+    out.append(reinterpret_cast<const char*>(command.trailing.data()), command.trailing.size());
+}
+
+class Reader {
+public:
+    explicit Reader(std::string_view bytes) : rest_(bytes) {}
+    template <typename T>
+    bool get(T* value) {
+        if (rest_.size() < sizeof(T)) {
+            return false;
+        }
+        std::memcpy(value, rest_.data(), sizeof(T));
+        rest_.remove_prefix(sizeof(T));
+        return true;
+    }
+    bool get_bytes(std::uint64_t count, std::vector<std::byte>* out) {
+        if (count > rest_.size()) {
+            return false;
+        }
+        out->resize(count);
+        if (count != 0) {
+            std::memcpy(out->data(), rest_.data(), count);
+        }
+        rest_.remove_prefix(count);
+        return true;
+    }
+    bool get_command(worker::RecordedCommand* command) {
+        std::uint32_t args = 0;
+        std::uint32_t trailing = 0;
+        return get(&command->op) && get(&command->lane) && get(&args) && get(&trailing) &&
+               get(&command->context) && get_bytes(args, &command->args) &&
+               get_bytes(trailing, &command->trailing);
+    }
+    [[nodiscard]] bool empty() const { return rest_.empty(); }
+
+private:
+    std::string_view rest_;
+};
+
+std::string encode_object(const worker::Object& object) {
+    std::string out;
+    put(out, object.native);
+    put(out, object.context);
+    put(out, object.order);
+    put(out, object.parent);
+    put_command(out, object.creation);
+    put(out, static_cast<std::uint64_t>(object.configuration.size()));
+    for (const auto& [key, command] : object.configuration) {
+        put(out, key);
+        put_command(out, command);
+    }
+    return out;
+}
+
+bool decode_object(std::uint64_t handle, std::string_view bytes, worker::Object* out) {
+    Reader reader(bytes);
+    std::uint64_t count = 0;
+    out->handle = handle;
+    if (out->kind() == HandleKind::kInvalid || !reader.get(&out->native) ||
+        !reader.get(&out->context) || !reader.get(&out->order) || !reader.get(&out->parent) ||
+        !reader.get_command(&out->creation) || !reader.get(&count)) {
+        return false;
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+        std::uint64_t key = 0;
+        worker::RecordedCommand command;
+        if (!reader.get(&key) || !reader.get_command(&command)) {
+            return false;
+        }
+        out->configuration.emplace(key, std::move(command));
+    }
+    return reader.empty() && out->order != 0;
+}
+
+// ---- typed parts ---------------------------------------------------------------------------------
+
+template <typename T>
+bool arguments_of(const worker::RecordedCommand& command, T* out) {
+    if (command.args.size() != sizeof(T)) {
+        return false;
+    }
+    std::memcpy(out, command.args.data(), sizeof(T));
+    return true;
+}
+
+void add_stream(const worker::Object& object, snapshot::ObjectGraph* graph) {
+    snapshot::Stream* stream = graph->add_streams();
+    stream->set_handle(object.handle);
+    stream->set_context(object.context);
+    cuda::wire::cuStreamCreateWithPriority_call with_priority{};
+    cuda::wire::cuStreamCreate_call plain{};
+    if (arguments_of(object.creation, &with_priority)) {
+        static_assert(sizeof(with_priority) == sizeof(plain));
+        stream->set_flags(with_priority.flags);
+        stream->set_priority(with_priority.priority);
+    }
+}
+
+void add_event(const worker::Object& object, snapshot::ObjectGraph* graph) {
+    snapshot::Event* event = graph->add_events();
+    event->set_handle(object.handle);
+    event->set_context(object.context);
+    cuda::wire::cuEventCreate_call create{};
+    if (arguments_of(object.creation, &create)) {
+        event->set_flags(create.Flags);
+    }
+    event->set_recorded(!object.configuration.empty());
+    event->set_completed(true);
+}
+
+void add_objects(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    const auto objects = process.objects.list([](const worker::Object&) { return true; });
+    for (const worker::Object& object : objects) {
+        switch (object.kind()) {
+            case HandleKind::kContext: {
+                snapshot::Context* context = graph->add_contexts();
+                context->set_handle(object.handle);
+                context->set_primary(object.handle == cuda::primary_context_handle(0));
+                break;
+            }
+            case HandleKind::kStream:
+                add_stream(object, graph);
+                break;
+            case HandleKind::kEvent:
+                add_event(object, graph);
+                break;
+            default:
+                break;
+        }
+        snapshot::OtherObject* other = graph->add_other_objects();
+        other->set_kind(kCommandObject);
+        other->set_handle(object.handle);
+        other->set_data(encode_object(object));
+        if (object.parent != 0) {
+            other->add_depends_on(object.parent);
+        }
+        graph->add_creation_order(object.handle);
+    }
+}
+
+snapshot::ImageKind kind_of(cuda::wire_hand::ImageKind kind) {
+    switch (kind) {
+        case cuda::wire_hand::ImageKind::kElf:
+            return snapshot::IMAGE_KIND_CUBIN;
+        case cuda::wire_hand::ImageKind::kPtx:
+            return snapshot::IMAGE_KIND_PTX;
+        default:
+            return snapshot::IMAGE_KIND_FATBIN;
+    }
+}
+
+void add_modules(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    std::set<worker::Sha256> listed;
+    for (const worker::LoadedImage& loaded : process.modules.list()) {
+        const auto& sha = loaded.image->sha256;
+        if (listed.insert(sha).second) {
+            snapshot::Image* image = graph->add_images();
+            image->set_sha256(sha.data(), sha.size());
+            image->set_size_bytes(loaded.image->bytes.size());
+            image->set_kind(kind_of(loaded.parts.front().kind));
+            image->set_name(loaded.name);
+        }
+        snapshot::Module* module = graph->add_modules();
+        module->set_handle(loaded.handle);
+        module->set_library(loaded.library);
+        module->set_context(loaded.context);
+        module->set_image_sha256(sha.data(), sha.size());
+        module->set_load_order(loaded.load_order);
+        for (const auto& option : loaded.jit_options) {
+            snapshot::Option* out = module->add_load_options();
+            out->set_option(option.option);
+            out->set_value(option.value);
+        }
+        snapshot::ModuleInstance* instance = module->add_instances();
+        instance->set_context(loaded.context);
+        instance->set_loaded(true);
+        for (const auto& [name, variable] : loaded.variables) {
+            snapshot::Global* global = instance->add_globals();
+            global->set_name(name);
+            global->set_address(variable.address);
+            global->set_size_bytes(variable.bytes);
+            global->set_kind(variable.managed ? snapshot::GLOBAL_KIND_MANAGED
+                                              : snapshot::GLOBAL_KIND_DEVICE);
+            global->set_placement(process.device.can_place()
+                                      ? snapshot::GLOBAL_PLACEMENT_EXTENSION
+                                      : snapshot::GLOBAL_PLACEMENT_LOAD_ORDER);
+        }
+    }
+}
+
+void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    for (const worker::AllocationRecord& record : process.memory.allocations()) {
+        snapshot::Allocation* allocation = graph->add_allocations();
+        allocation->set_address(record.address.value);
+        allocation->set_size_bytes(record.bytes);
+        const std::uint64_t unit = record.bytes <= ArenaAllocator::kSmallBytesMax
+                                       ? ArenaAllocator::kAlignBytes
+                                       : ArenaAllocator::kGranuleBytes;
+        allocation->set_reserved_bytes((record.bytes + unit - 1) / unit * unit);
+        allocation->set_kind(snapshot::ALLOCATION_KIND_LINEAR);
+    }
+    for (const worker::PinnedRange& range : process.memory.pinned_ranges()) {
+        snapshot::HostRegistration* registration = graph->add_host_registrations();
+        registration->set_guest_address(range.address);
+        registration->set_size_bytes(range.bytes);
+        registration->set_flags(range.flags);
+        registration->set_device_address(range.address);
+        registration->set_region_offset(range.address - wire::kPinnedBase);
+    }
+}
+
+void add_facts(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    graph->mutable_process()->set_guest_pid(process.guest_pid.load());
+    graph->mutable_process()->set_shim_abi_hash(cuda::kTableHash);
+    const wire::DeviceFacts& facts = process.facts;
+    snapshot::DeviceFacts* out = graph->mutable_device();
+    out->set_name(facts.name);
+    out->set_uuid(facts.uuid, sizeof(facts.uuid));
+    out->set_total_memory_bytes(facts.total_memory_bytes);
+    out->set_driver_version(static_cast<std::uint32_t>(process.device.library().version()));
+    for (std::uint32_t i = 0; i < wire::kMaxDeviceAttributes; ++i) {
+        if (facts.attribute_status[i] == CUDA_SUCCESS) {
+            (*out->mutable_attributes())[i] = facts.attributes[i];
+        }
+    }
+    out->set_compute_major(static_cast<std::uint32_t>(
+        facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]));
+    out->set_compute_minor(static_cast<std::uint32_t>(
+        facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]));
+    out->set_profile_kind(snapshot::PROFILE_KIND_MOVABLE);
+}
+
+/// State behind the driver's extension, if it has any for this process.
+void add_private(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    const GantrySoftExtension* extension = process.device.extension();
+    std::size_t bytes = 0;
+    if (extension == nullptr ||
+        extension->save_private_state(process.device.context(), nullptr, &bytes) !=
+            CUDA_SUCCESS ||
+        bytes == 0) {
+        return;
+    }
+    std::string data(bytes, '\0');
+    if (extension->save_private_state(process.device.context(), data.data(), &bytes) !=
+        CUDA_SUCCESS) {
+        return;
+    }
+    data.resize(bytes);
+    snapshot::PrivateBlob* blob = graph->add_private_blobs();
+    blob->set_driver(kSoftDriverState);
+    blob->set_name("context");
+    blob->set_version(extension->version);
+    blob->set_data(std::move(data));
+    blob->set_context(cuda::primary_context_handle(0));
+    std::size_t ranges = 0;
+    extension->list_private_ranges(process.device.context(), nullptr, &ranges);
+    blob->set_required(ranges != 0);
+}
+
+// ---- the channel ---------------------------------------------------------------------------------
+
+/// Answers carry more than the schema's payload: packed in front of it.
+struct AnswerHead {
+    std::uint32_t flags = 0;
+    std::uint32_t payload_bytes = 0;
+    std::uint64_t bulk_offset = 0;
+    std::uint64_t bulk_bytes = 0;
+};
+
+void add_execution(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    const worker::ChannelState state = process.channel_state();
+    snapshot::ExecutionState* out = graph->mutable_execution();
+    out->set_next_seq(state.next_position);
+    out->set_ring_generation(state.next_position >> wire::kGenerationShift);
+    out->set_sticky_error(static_cast<std::int32_t>(process.sticky_error.load()));
+    for (const std::uint64_t position : state.executed_ahead) {
+        snapshot::ParkedCommand* parked = out->add_parked();
+        parked->set_seq(position);
+        parked->set_stage(snapshot::PARKED_STAGE_WAITING);
+    }
+    std::map<std::uint32_t, snapshot::Lane*> lanes;
+    auto lane_of = [&](std::uint32_t number) {
+        snapshot::Lane*& lane = lanes[number];
+        if (lane == nullptr) {
+            lane = out->add_lanes();
+            lane->set_lane(number);
+        }
+        return lane;
+    };
+    for (const worker::Answer& answer : state.answers) {
+        snapshot::Lane* lane = lane_of(answer.lane);
+        lane->set_answered_seq(answer.position);
+        lane->mutable_last_answer()->set_seq(answer.position);
+        lane->mutable_last_answer()->set_status(static_cast<std::int32_t>(answer.status));
+        const AnswerHead head{answer.flags, static_cast<std::uint32_t>(answer.payload.size()),
+                              answer.bulk_offset, answer.bulk_bytes};
+        std::string payload;
+        put(payload, head);
+        payload.append(reinterpret_cast<const char*>(answer.payload.data()),
+                       answer.payload.size());
+        payload.append(reinterpret_cast<const char*>(answer.bulk.data()), answer.bulk.size());
+        lane->mutable_last_answer()->set_payload(std::move(payload));
+    }
+    for (std::uint32_t number = 0; number < wire::kLaneCount; ++number) {
+        if (state.async_errors[number] != 0) {
+            lane_of(number)->set_last_async_error(
+                static_cast<std::int32_t>(state.async_errors[number]));
+        }
+        if (state.confirmed[number] != 0) {
+            (*out->mutable_host_words())[offsetof(wire::HostWords, confirm_seq) + number * 8] =
+                state.confirmed[number];
+        }
+    }
+    if (state.parked_callback) {
+        lane_of(state.parked_callback->lane)->set_awaited_seq(state.parked_callback->position + 1);
+    }
+    if (!state.pending_output.empty()) {
+        snapshot::OtherObject* output = graph->add_other_objects();
+        output->set_kind(kPendingOutput);
+        output->set_optional(true);
+        output->set_data(state.pending_output.data(), state.pending_output.size());
+    }
+}
+
+Result<void> decode_answer(const snapshot::Lane& lane, worker::ChannelState* state) {
+    if (!lane.has_last_answer()) {
+        return {};
+    }
+    const std::string& payload = lane.last_answer().payload();
+    AnswerHead head;
+    if (payload.size() < sizeof(head)) {
+        return bad_graph("an answer without its head");
+    }
+    std::memcpy(&head, payload.data(), sizeof(head));
+    const std::size_t rest = payload.size() - sizeof(head);
+    if (head.payload_bytes > wire::kReplyInlineBytes || head.payload_bytes > rest ||
+        (rest != head.payload_bytes && rest - head.payload_bytes != head.bulk_bytes)) {
+        return bad_graph("an answer with impossible sizes");
+    }
+    const auto* bytes = reinterpret_cast<const std::byte*>(payload.data()) + sizeof(head);
+    worker::Answer answer;
+    answer.position = lane.last_answer().seq();
+    answer.lane = lane.lane();
+    answer.status = static_cast<std::uint32_t>(lane.last_answer().status());
+    answer.flags = head.flags;
+    answer.bulk_offset = head.bulk_offset;
+    answer.bulk_bytes = head.bulk_bytes;
+    answer.payload.assign(bytes, bytes + head.payload_bytes);
+    answer.bulk.assign(bytes + head.payload_bytes, bytes + rest);
+    state->answers.push_back(std::move(answer));
+    return {};
+}
+
+Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::ChannelState* state) {
+    const snapshot::ExecutionState& execution = graph.execution();
+    state->next_position = execution.next_seq();
+    state->confirmed.assign(wire::kLaneCount, 0);
+    for (const snapshot::ParkedCommand& parked : execution.parked()) {
+        state->executed_ahead.insert(parked.seq());
+    }
+    for (const snapshot::Lane& lane : execution.lanes()) {
+        if (lane.lane() >= wire::kLaneCount) {
+            return bad_graph(fmt::format("lane {}", lane.lane()));
+        }
+        GANTRY_TRY(decode_answer(lane, state));
+        state->async_errors[lane.lane()] = static_cast<std::uint32_t>(lane.last_async_error());
+        if (lane.awaited_seq() != 0) {
+            state->parked_callback = worker::CallbackBroker::Parked{lane.awaited_seq() - 1,
+                                                                    lane.lane()};
+        }
+    }
+    constexpr std::uint64_t kConfirmOffset = offsetof(wire::HostWords, confirm_seq);
+    for (const auto& [offset, value] : execution.host_words()) {
+        const std::uint64_t lane = (offset - kConfirmOffset) / 8;
+        if (offset < kConfirmOffset || lane >= wire::kLaneCount) {
+            return bad_graph(fmt::format("host word {}", offset));
+        }
+        state->confirmed[lane] = value;
+    }
+    return {};
+}
+
+Result<void> decode_modules(DecodedGraph* out) {
+    for (const snapshot::Module& module : out->message.modules()) {
+        worker::LoadedImage image;
+        worker::Sha256 sha{};
+        if (module.image_sha256().size() != sha.size()) {
+            return bad_graph("an image name that is no SHA-256");
+        }
+        std::memcpy(sha.data(), module.image_sha256().data(), sha.size());
+        image.handle = module.handle();
+        image.library = module.library();
+        image.context = module.context();
+        image.load_order = module.load_order();
+        for (const snapshot::ModuleInstance& instance : module.instances()) {
+            for (const snapshot::Global& global : instance.globals()) {
+                image.variables[global.name()] = {global.name(), global.address(),
+                                                  global.size_bytes(),
+                                                  global.kind() == snapshot::GLOBAL_KIND_MANAGED};
+            }
+        }
+        out->images.push_back(std::move(image));
+        out->image_hashes.push_back(sha);
+    }
+    return {};
+}
+
+/// Extents follow from allocations: small ones share the slab of their granule.
+Result<void> decode_memory(DecodedGraph* out) {
+    std::set<std::uint64_t> slabs;
+    for (const snapshot::Allocation& allocation : out->message.allocations()) {
+        const std::uint64_t address = allocation.address();
+        const std::uint64_t bytes = allocation.size_bytes();
+        if (bytes == 0 || bytes > wire::kArenaBytes || address < wire::kArenaBase ||
+            address - wire::kArenaBase > wire::kArenaBytes - bytes) {
+            return bad_graph(fmt::format("an allocation of {} bytes at {:#x}", bytes, address));
+        }
+        out->allocations.push_back({DeviceVa{address}, bytes});
+        const std::uint64_t granule = ArenaAllocator::kGranuleBytes;
+        if (bytes <= ArenaAllocator::kSmallBytesMax) {
+            if (slabs.insert(address / granule * granule).second) {
+                out->extents.push_back({DeviceVa{address / granule * granule}, granule, true});
+            }
+        } else {
+            out->extents.push_back(
+                {DeviceVa{address}, (bytes + granule - 1) / granule * granule, false});
+        }
+    }
+    for (const snapshot::HostRegistration& pinned : out->message.host_registrations()) {
+        out->pinned.push_back({pinned.guest_address(), pinned.size_bytes(), pinned.flags()});
+    }
+    return {};
+}
+
+}  // namespace
+
+snapshot::ObjectGraph encode(worker::GuestProcess& process, std::uint64_t part_id, bool frozen) {
+    snapshot::ObjectGraph graph;
+    graph.set_version(kGraphVersion);
+    graph.set_part_id(part_id);
+    add_facts(process, &graph);
+    add_objects(process, &graph);
+    add_modules(process, &graph);
+    add_memory(process, &graph);
+    add_private(process, &graph);
+    if (frozen) {
+        add_execution(process, &graph);
+    }
+    return graph;
+}
+
+Result<DecodedGraph> decode(std::string_view bytes) {
+    DecodedGraph out;
+    if (bytes.size() > (1ull << 31) ||
+        !out.message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+        return bad_graph("it does not parse");
+    }
+    if (out.message.version() == 0 || out.message.version() > kGraphVersion) {
+        return Error{Code::kFailedPrecondition, "snapshot.version",
+                     fmt::format("the object graph has version {}, this worker reads up to {}; "
+                                 "update Gantry on this host",
+                                 out.message.version(), kGraphVersion)};
+    }
+    for (const snapshot::OtherObject& other : out.message.other_objects()) {
+        if (other.kind() == kPendingOutput) {
+            const auto* raw = reinterpret_cast<const std::byte*>(other.data().data());
+            out.channel.pending_output.assign(raw, raw + other.data().size());
+            continue;
+        }
+        if (other.kind() != kCommandObject) {
+            if (other.optional()) {
+                continue;
+            }
+            return Error{Code::kFailedPrecondition, "snapshot.object",
+                         "the object graph holds objects of kind '" + other.kind() +
+                             "', which this worker does not know"};
+        }
+        worker::Object object;
+        if (!decode_object(other.handle(), other.data(), &object)) {
+            return bad_graph(fmt::format("object {:#x}", other.handle()));
+        }
+        out.objects.push_back(std::move(object));
+    }
+    std::sort(out.objects.begin(), out.objects.end(),
+              [](const auto& a, const auto& b) { return a.order < b.order; });
+    GANTRY_TRY(decode_modules(&out));
+    GANTRY_TRY(decode_memory(&out));
+    GANTRY_TRY(decode_execution(out.message, &out.channel));
+    return out;
+}
+
+}  // namespace gantry::state

@@ -1,0 +1,268 @@
+#include "host-daemon/state/memory_image.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "host-daemon/worker/arrays.h"
+
+namespace gantry::state {
+
+MemoryImage::MemoryImage(worker::GuestProcess& process) : process_(process) {
+    const driver::DriverApi& api = process.device.api();
+    process.device.bind_thread();
+    if (api.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0) != CUDA_SUCCESS) {
+        stream_ = nullptr;
+    }
+    void* host = nullptr;
+    page_locked_ = api.cuMemHostAlloc != nullptr &&
+                   api.cuMemHostAlloc(&host, kBatchBlocks * kBlockBytes,
+                                      CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS;
+    if (!page_locked_) {
+        host = ::operator new(kBatchBlocks * kBlockBytes, std::align_val_t{4096});
+    }
+    buffer_ = static_cast<std::byte*>(host);
+}
+
+MemoryImage::~MemoryImage() {
+    const driver::DriverApi& api = process_.device.api();
+    process_.device.bind_thread();
+    if (stream_ != nullptr) {
+        api.cuStreamDestroy_v2(stream_);
+    }
+    if (page_locked_) {
+        api.cuMemFreeHost(buffer_);
+    } else {
+        ::operator delete(buffer_, std::align_val_t{4096});
+    }
+}
+
+std::vector<BlockRange> MemoryImage::ranges() const {
+    std::map<std::uint64_t, std::uint64_t> device;  // First block -> end block.
+    auto add = [&device](std::uint64_t address, std::uint64_t bytes) {
+        const std::uint64_t first = address / kBlockBytes;
+        const std::uint64_t end = (address + bytes + kBlockBytes - 1) / kBlockBytes;
+        std::uint64_t& known = device[first];
+        known = std::max(known, end);
+    };
+    for (const worker::ExtentRecord& extent : process_.memory.extents()) {
+        add(extent.address.value, extent.bytes);
+    }
+    for (const worker::OutsideRange& range : process_.memory.outside_ranges()) {
+        add(range.address, range.bytes);
+    }
+    std::vector<BlockRange> out;
+    for (const auto& [first, end] : device) {
+        if (!out.empty() && out.back().first + out.back().count >= first) {
+            const std::uint64_t last = std::max(out.back().first + out.back().count, end);
+            out.back().count = last - out.back().first;
+        } else {
+            out.push_back({MemorySpace::kDevice, first, end - first});
+        }
+    }
+    for (const worker::ArrayShape& array : worker::list_arrays(process_)) {
+        out.push_back({MemorySpace::kArray, array.order << 32,
+                       (array.linear_bytes + kBlockBytes - 1) / kBlockBytes});
+    }
+    return out;
+}
+
+std::uint64_t MemoryImage::block_count() const {
+    std::uint64_t count = 0;
+    for (const BlockRange& range : ranges()) {
+        count += range.count;
+    }
+    return count;
+}
+
+bool MemoryImage::contains(BlockAddress block) const {
+    for (const BlockRange& range : ranges()) {
+        if (range.space == block.space && block.index >= range.first &&
+            block.index - range.first < range.count) {
+            return true;
+        }
+    }
+    return false;
+}
+
+std::vector<MemoryImage::Piece> MemoryImage::pieces_of(std::uint64_t address,
+                                                       std::uint64_t bytes) const {
+    std::vector<Piece> pieces;
+    auto clip = [&](std::uint64_t start, std::uint64_t length) {
+        const std::uint64_t from = std::max(start, address);
+        const std::uint64_t to = std::min(start + length, address + bytes);
+        if (from < to) {
+            pieces.push_back({from, to - from});
+        }
+    };
+    for (const worker::ExtentRecord& extent : process_.memory.extents_in(address, bytes)) {
+        clip(extent.address.value, extent.bytes);
+    }
+    for (const worker::OutsideRange& range : process_.memory.outside_ranges()) {
+        clip(range.address, range.bytes);
+    }
+    return pieces;
+}
+
+CUresult MemoryImage::copy_out(std::uint64_t address, std::byte* to, std::uint64_t bytes) {
+    const driver::DriverApi& api = process_.device.api();
+    for (std::uint64_t done = 0; done < bytes;) {
+        const std::uint64_t step = std::min(bytes - done, kBatchBlocks * kBlockBytes);
+        CUresult result = api.cuMemcpyDtoHAsync_v2(buffer_, address + done, step, stream_);
+        if (result == CUDA_SUCCESS) {
+            result = api.cuStreamSynchronize(stream_);
+        }
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        std::memcpy(to + done, buffer_, step);
+        done += step;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult MemoryImage::copy_in(std::uint64_t address, const std::byte* from, std::uint64_t bytes) {
+    const driver::DriverApi& api = process_.device.api();
+    for (std::uint64_t done = 0; done < bytes;) {
+        const std::uint64_t step = std::min(bytes - done, kBatchBlocks * kBlockBytes);
+        if (from != nullptr) {
+            std::memcpy(buffer_, from + done, step);
+        } else {
+            std::memset(buffer_, 0, step);
+        }
+        CUresult result = api.cuMemcpyHtoDAsync_v2(address + done, buffer_, step, stream_);
+        if (result == CUDA_SUCCESS) {
+            result = api.cuStreamSynchronize(stream_);
+        }
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        done += step;
+    }
+    return CUDA_SUCCESS;
+}
+
+Result<bool> MemoryImage::read_device(std::uint64_t address, std::span<std::byte> out) {
+    const auto hold = process_.memory.hold_layout();
+    const auto pieces = pieces_of(address, out.size());
+    if (pieces.empty()) {
+        return false;
+    }
+    std::uint64_t covered = 0;
+    for (const Piece& piece : pieces) {
+        covered += piece.bytes;
+    }
+    if (covered != out.size()) {
+        std::memset(out.data(), 0, out.size());
+    }
+    for (const Piece& piece : pieces) {
+        const CUresult result =
+            copy_out(piece.address, out.data() + (piece.address - address), piece.bytes);
+        if (result != CUDA_SUCCESS) {
+            return driver::to_error(process_.device.api(), result, "state.read",
+                                    fmt::format("reading {} bytes at {:#x}", piece.bytes,
+                                                piece.address));
+        }
+    }
+    return true;
+}
+
+Result<bool> MemoryImage::read(const BlockRange& range, std::span<std::byte> out) {
+    process_.device.bind_thread();
+    if (range.space == MemorySpace::kArray) {
+        return read_array(range, out);
+    }
+    if (range.space != MemorySpace::kDevice) {
+        return false;
+    }
+    return read_device(range.first * kBlockBytes, out);
+}
+
+Result<bool> MemoryImage::write_device(std::uint64_t address, std::span<const std::byte> bytes) {
+    const auto pieces = pieces_of(address, kBlockBytes);
+    for (const Piece& piece : pieces) {
+        const std::byte* from =
+            bytes.empty() ? nullptr : bytes.data() + (piece.address - address);
+        const CUresult result = copy_in(piece.address, from, piece.bytes);
+        if (result != CUDA_SUCCESS) {
+            return driver::to_error(process_.device.api(), result, "state.write",
+                                    fmt::format("writing {} bytes at {:#x}", piece.bytes,
+                                                piece.address));
+        }
+    }
+    return !pieces.empty();
+}
+
+Result<bool> MemoryImage::write(BlockAddress block, std::span<const std::byte> bytes) {
+    process_.device.bind_thread();
+    if (!bytes.empty() && bytes.size() != kBlockBytes) {
+        return Error{Code::kInvalidArgument, "state.block",
+                     fmt::format("a block of {} bytes", bytes.size())};
+    }
+    if (block.space == MemorySpace::kArray) {
+        return write_array(block, bytes);
+    }
+    if (block.space != MemorySpace::kDevice || block.index > (1ull << 47) / kBlockBytes) {
+        return false;
+    }
+    return write_device(block.index * kBlockBytes, bytes);
+}
+
+bool MemoryImage::is_whole(BlockAddress block) const {
+    if (block.space != MemorySpace::kDevice) {
+        return true;
+    }
+    std::uint64_t covered = 0;
+    for (const Piece& piece : pieces_of(block.index * kBlockBytes, kBlockBytes)) {
+        covered += piece.bytes;
+    }
+    return covered >= kBlockBytes;
+}
+
+Result<bool> MemoryImage::read_array(const BlockRange& range, std::span<std::byte> out) {
+    const auto array = worker::find_array(process_, range.first >> 32);
+    if (!array) {
+        return false;
+    }
+    std::vector<std::byte> linear(array->linear_bytes);
+    if (const CUresult result = worker::copy_array(process_, *array, linear, worker::ArrayCopy::kOut, stream_);
+        result != CUDA_SUCCESS) {
+        return driver::to_error(process_.device.api(), result, "state.array", "reading an array");
+    }
+    const std::uint64_t offset = (range.first & 0xffffffff) * kBlockBytes;
+    std::memset(out.data(), 0, out.size());
+    if (offset < linear.size()) {
+        std::memcpy(out.data(), linear.data() + offset,
+                    std::min<std::uint64_t>(out.size(), linear.size() - offset));
+    }
+    return true;
+}
+
+Result<bool> MemoryImage::write_array(BlockAddress block, std::span<const std::byte> bytes) {
+    const auto array = worker::find_array(process_, block.index >> 32);
+    if (!array) {
+        return false;
+    }
+    // An array is written as a whole: its other blocks are read back first.
+    std::vector<std::byte> linear(array->linear_bytes);
+    CUresult result = 
+        worker::copy_array(process_, *array, linear, worker::ArrayCopy::kOut, stream_);
+    const std::uint64_t offset = (block.index & 0xffffffff) * kBlockBytes;
+    if (result == CUDA_SUCCESS && offset < linear.size()) {
+        const std::uint64_t count = std::min<std::uint64_t>(kBlockBytes, linear.size() - offset);
+        if (bytes.empty()) {
+            std::memset(linear.data() + offset, 0, count);
+        } else {
+            std::memcpy(linear.data() + offset, bytes.data(), count);
+        }
+        result = worker::copy_array(process_, *array, linear, worker::ArrayCopy::kIn, stream_);
+    }
+    if (result != CUDA_SUCCESS) {
+        return driver::to_error(process_.device.api(), result, "state.array", "writing an array");
+    }
+    return true;
+}
+
+}  // namespace gantry::state

@@ -1,0 +1,82 @@
+// MemoryImage: a guest process's memory as 64 KiB blocks, read and written while kernels may run.
+//
+// Which blocks there are: every mapped extent of the arena, the blocks that module variables lie in,
+// the ranges that the driver calls its own (extension), and arrays in linear form. Copies go through
+// one page-locked buffer on a stream of their own, so that they wait for nobody's kernels.
+//
+// Invariant: a block's fingerprint is always that of bytes that were copied out, never of live
+// memory; an extent is not unmapped while a copy of it runs (DeviceMemory::LayoutHold).
+// Threads: one at a time (the worker's control thread). Failure: reasons `state.*`.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "host-daemon/worker/guest_process.h"
+#include "migration/engine/state.h"
+#include "proto/snapshot/fingerprint.h"
+
+namespace gantry::state {
+
+using engine::BlockAddress;
+using engine::MemorySpace;
+using snapshot::Fingerprint;
+using snapshot::kBlockBytes;
+
+/// Blocks first .. first + count - 1 of a space.
+struct BlockRange {
+    MemorySpace space = MemorySpace::kDevice;
+    std::uint64_t first = 0;
+    std::uint64_t count = 0;
+};
+
+class MemoryImage {
+public:
+    explicit MemoryImage(worker::GuestProcess& process);
+    ~MemoryImage();
+    MemoryImage(const MemoryImage&) = delete;
+    MemoryImage& operator=(const MemoryImage&) = delete;
+
+    /// All blocks there are now, ascending.
+    [[nodiscard]] std::vector<BlockRange> ranges() const;
+    [[nodiscard]] std::uint64_t block_count() const;
+    [[nodiscard]] bool contains(BlockAddress block) const;
+
+    /// Copies blocks of one range out; what has vanished meanwhile is reported as false in `valid`.
+    /// `out` holds count * kBlockBytes.
+    Result<bool> read(const BlockRange& range, std::span<std::byte> out);
+    /// Writes one block; zero bytes: pass an empty span. False: no such block (yet).
+    Result<bool> write(BlockAddress block, std::span<const std::byte> bytes);
+
+    /// Every byte of the block belongs to the guest (no gap between variables).
+    [[nodiscard]] bool is_whole(BlockAddress block) const;
+
+    /// Blocks copied in one go, and the size of the buffer.
+    static constexpr std::uint64_t kBatchBlocks = 64;
+
+private:
+    Result<bool> read_device(std::uint64_t address, std::span<std::byte> out);
+    Result<bool> write_device(std::uint64_t address, std::span<const std::byte> bytes);
+    Result<bool> read_array(const BlockRange& range, std::span<std::byte> out);
+    Result<bool> write_array(BlockAddress block, std::span<const std::byte> bytes);
+    /// Parts of [address, address + bytes) that belong to the guest, clipped.
+    struct Piece {
+        std::uint64_t address = 0;
+        std::uint64_t bytes = 0;
+    };
+    [[nodiscard]] std::vector<Piece> pieces_of(std::uint64_t address, std::uint64_t bytes) const;
+    CUresult copy_out(std::uint64_t address, std::byte* to, std::uint64_t bytes);
+    CUresult copy_in(std::uint64_t address, const std::byte* from, std::uint64_t bytes);
+
+    worker::GuestProcess& process_;
+    CUstream stream_ = nullptr;
+    std::byte* buffer_ = nullptr;
+    bool page_locked_ = false;
+};
+
+}  // namespace gantry::state

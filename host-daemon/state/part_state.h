@@ -1,0 +1,118 @@
+// PartState: one guest process as the migration engine sees it, at the source and at the target.
+//
+// Source: describe, fingerprints of what was last sent, copies of blocks, graphs, freeze. Target:
+// prepare from an early graph, blocks as they come (those without memory yet are kept aside), the
+// final graph, the digest computed from memory. The worker's control service turns gantryd's
+// messages into these calls; tests call them directly.
+//
+// Threads: the worker's control thread. Failure: a Result with reason `state.*`, `snapshot.*` or
+// `module.*`; at the source nothing is ever destroyed by a failed call.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host-daemon/state/graph_codec.h"
+#include "host-daemon/state/memory_image.h"
+#include "migration/engine/state.h"
+#include "proto/snapshot/fingerprint.h"
+
+namespace gantry::state {
+
+struct CopiedBlock {
+    BlockAddress address;
+    Fingerprint fingerprint;
+};
+
+struct Problem {
+    bool refusal = true;
+    std::string reason;
+    std::string text;
+};
+
+struct ModuleFacts {
+    std::string image_sha256;  ///< Hex.
+    std::string name;
+    std::vector<engine::CodeEntry> code;
+    bool has_address_bound_globals = false;
+};
+
+struct PartFacts {
+    std::uint64_t resident_bytes = 0;
+    std::uint64_t pinned_bytes = 0;
+    std::uint64_t object_count = 0;
+    std::vector<ModuleFacts> modules;
+    std::vector<engine::BlockingFeature> blocking;
+};
+
+class PartState {
+public:
+    PartState(worker::GuestProcess& process, std::uint64_t part_id);
+
+    // ---- source
+    [[nodiscard]] PartFacts describe();
+    void begin_precopy(snapshot::Seed seed);
+    void end_precopy();
+    [[nodiscard]] bool precopying() const { return key_ != nullptr; }
+    Result<engine::ScanResult> scan();
+    /// Copies blocks to `out`, packed, in order; vanished ones are left out.
+    Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
+                                                 std::span<std::byte> out);
+    void mark_unsent(std::span<const BlockAddress> blocks);
+    [[nodiscard]] Result<std::string> graph();
+    [[nodiscard]] Result<std::string> final_graph();  ///< Only while frozen.
+
+    // ---- target
+    [[nodiscard]] std::vector<Problem> check(const DecodedGraph& graph);
+    /// Builds what can be built now. Names of images that are missing come back, and then nothing
+    /// was built.
+    Result<std::vector<worker::Sha256>> prepare(snapshot::Seed seed, std::string_view graph);
+    /// Empty bytes: a block of zeros.
+    Result<void> apply_block(BlockAddress block, std::span<const std::byte> bytes);
+    Result<std::vector<worker::Sha256>> apply_final(std::string_view graph);
+    [[nodiscard]] const std::optional<worker::ChannelState>& channel_state() const {
+        return channel_;
+    }
+    /// Page-locks the pinned ranges; once the region is mapped, before the guest is served.
+    Result<void> register_pinned();
+
+    // ---- both
+    /// Over all blocks, computed from memory now. Needs a seed (begin_precopy or prepare).
+    Result<engine::BlockSetDigest> digest();
+    /// Bytes of images by name: what get_images and an images blob carry.
+    void keep_image(std::vector<std::byte> bytes);
+    [[nodiscard]] std::vector<worker::ImagePtr> images();
+
+private:
+    Result<void> build(DecodedGraph& graph, bool is_final);
+    Result<void> build_object(const DecodedGraph& graph, const worker::Object& object);
+    Result<void> load_module(const DecodedGraph& graph, const worker::Object& object);
+    Result<void> check_variables(const DecodedGraph& graph);
+    Result<void> flush_kept_blocks();
+    [[nodiscard]] std::vector<worker::Sha256> missing_images(const DecodedGraph& graph);
+    Result<void> restore_private(const DecodedGraph& graph);
+    Result<void> for_each_block(
+        const std::function<Result<void>(BlockAddress, snapshot::BlockSpan)>& visit);
+
+    worker::GuestProcess& process_;
+    std::uint64_t part_id_;
+    MemoryImage memory_;
+    std::unique_ptr<snapshot::FingerprintKey> key_;
+    std::optional<snapshot::Seed> seed_;
+    std::map<BlockAddress, Fingerprint> sent_;
+    std::map<BlockAddress, std::vector<std::byte>> kept_blocks_;  ///< Target: no memory yet.
+    std::vector<worker::ImagePtr> kept_images_;
+    std::vector<worker::PinnedRange> pinned_;
+    std::optional<worker::ChannelState> channel_;
+    std::vector<std::byte> scratch_;
+    bool private_restored_ = false;
+};
+
+}  // namespace gantry::state

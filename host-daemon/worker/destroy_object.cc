@@ -1,0 +1,70 @@
+// Ending objects whatever their kind: a context's end and a restore that follows a newer graph.
+#include "host-daemon/worker/guest_process.h"
+
+namespace gantry::worker {
+namespace {
+
+template <typename Handle>
+void end(CUresult (*function)(Handle), std::uint64_t native) {
+    if (function != nullptr && native != 0) {
+        function(reinterpret_cast<Handle>(native));
+    }
+}
+
+}  // namespace
+
+void GuestProcess::destroy_object(const Object& object) {
+    const driver::DriverApi& api = device.api();
+    switch (object.parent == 0 ? object.kind() : HandleKind::kInvalid) {
+        case HandleKind::kStream:
+            end(api.cuStreamDestroy_v2, object.native);
+            break;
+        case HandleKind::kEvent:
+            end(api.cuEventDestroy_v2, object.native);
+            break;
+        case HandleKind::kModule:
+            end(api.cuModuleUnload, object.native);
+            break;
+        case HandleKind::kLibrary:
+            end(api.cuLibraryUnload, object.native);
+            break;
+        case HandleKind::kArray:
+            end(api.cuArrayDestroy, object.native);
+            break;
+        case HandleKind::kMipmappedArray:
+            end(api.cuMipmappedArrayDestroy, object.native);
+            break;
+        case HandleKind::kGraph:
+            end(api.cuGraphDestroy, object.native);
+            break;
+        case HandleKind::kGraphExec:
+            end(api.cuGraphExecDestroy, object.native);
+            break;
+        case HandleKind::kLinkState:
+            end(api.cuLinkDestroy, object.native);
+            break;
+        case HandleKind::kTexObject:
+            if (api.cuTexObjectDestroy != nullptr) {
+                api.cuTexObjectDestroy(object.native);
+            }
+            break;
+        case HandleKind::kSurfObject:
+            if (api.cuSurfObjectDestroy != nullptr) {
+                api.cuSurfObjectDestroy(object.native);
+            }
+            break;
+        case HandleKind::kContext:
+            if (object.native != reinterpret_cast<std::uint64_t>(device.context())) {
+                end(api.cuCtxDestroy_v2, object.native);
+                leave_context();
+            }
+            break;
+        default:
+            break;  // Ends with its parent.
+    }
+    modules.remove(object.handle);
+    memory.remove_outside(object.handle);
+    objects.erase(object.handle);
+}
+
+}  // namespace gantry::worker

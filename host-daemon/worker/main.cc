@@ -1,0 +1,78 @@
+// gantry-worker: serves one guest process under gantryd (--control-fd), or any number of local ones
+// by itself (--listen).
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <string>
+
+#include "host-daemon/worker/log.h"
+#include "host-daemon/worker/sandbox.h"
+#include "host-daemon/worker/service.h"
+#include "host-daemon/worker/standalone.h"
+
+namespace gantry::worker {
+namespace {
+
+int run_controlled(int control_fd, const ServiceOptions& options) {
+    auto listener = control::PacketListener::adopt(control::UniqueFd(control_fd));
+    if (!listener.ok()) {
+        fmt::print(stderr, "gantry-worker: {}\n", listener.error().to_string());
+        return 2;
+    }
+    Service service(std::move(listener).value(), options);
+    return service.run();
+}
+
+int run(int argc, char** argv) {
+    CLI::App app{"Executes the CUDA calls of a guest process on this host's GPU."};
+    int control_fd = -1;
+    StandaloneOptions standalone;
+    ServiceOptions service;
+    auto* control = app.add_option("--control-fd", control_fd,
+                                   "Listening socket that gantryd connects to (inherited)");
+    auto* listen = app.add_option("--listen", standalone.socket_path,
+                                  "Serve local guest processes on this unix socket, without gantryd");
+    control->excludes(listen);
+    app.add_option("--driver", standalone.driver,
+                   "CUDA driver: path of libcuda.so.1 or libcuda-soft.so.1")
+        ->capture_default_str();
+    app.add_option("--profile", standalone.profile, "Profile of the soft GPU");
+    app.add_option("--device", standalone.device, "Device number of the driver")
+        ->capture_default_str();
+    app.add_option("--memory-mib", standalone.memory_mib,
+                   "Device memory quota of each guest process; 0: what the device has")
+        ->capture_default_str();
+    app.add_option("--region-mib", standalone.region_mib, "Shared memory of each guest process")
+        ->capture_default_str();
+    app.add_option("--spin-us", service.spin_us,
+                   "How long an idle worker looks for commands before it sleeps")
+        ->capture_default_str();
+    app.add_option("--uid", standalone.uid, "Unprivileged user and group of workers started as root")
+        ->capture_default_str();
+    bool no_seccomp = false;
+    app.add_flag("--no-seccomp", no_seccomp, "Serve without the system call filter");
+    app.add_option("--replace", standalone.replace,
+                   "Ask the worker that listens on this socket to move all its guests into fresh "
+                   "worker processes, then exit");
+    CLI11_PARSE(app, argc, argv);
+    standalone.seccomp = !no_seccomp;
+    standalone.spin_us = service.spin_us;
+    signal(SIGPIPE, SIG_IGN);
+    if (!standalone.replace.empty()) {
+        return ask_replace(standalone.replace);
+    }
+    if (control_fd >= 0) {
+        return run_controlled(control_fd, service);
+    }
+    if (!standalone.socket_path.empty()) {
+        return run_standalone(standalone);
+    }
+    fmt::print(stderr, "gantry-worker: give --listen PATH, or --control-fd as gantryd does\n");
+    return 2;
+}
+
+}  // namespace
+}  // namespace gantry::worker
+
+int main(int argc, char** argv) { return gantry::worker::run(argc, argv); }

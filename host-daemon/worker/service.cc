@@ -1,0 +1,450 @@
+#include "host-daemon/worker/service.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "host-daemon/state/block_runs.h"
+#include "host-daemon/worker/log.h"
+#include "host-daemon/worker/sandbox.h"
+#include "proto/cuda/gen/opcodes.h"
+
+namespace gantry::worker {
+namespace {
+
+constexpr int kPollMs = 200;
+
+Error wrong_state(const char* what) {
+    return Error{Code::kFailedPrecondition, "worker.state", what};
+}
+
+}  // namespace
+
+Service::Service(control::PacketListener listener, ServiceOptions options)
+    : listener_(std::move(listener)), options_(options) {}
+
+Service::~Service() {
+    part_.reset();
+    process_.reset();
+    device_.reset();
+    while (!arenas_.empty()) {
+        (void)detach_arena(arenas_.begin()->first);
+    }
+}
+
+int Service::run() {
+    while (!done_) {
+        pollfd waiting[3] = {{listener_.fd(), POLLIN, 0},
+                             {connection_.valid() ? connection_.fd() : -1, POLLIN, 0},
+                             {guest_socket_.valid() ? guest_socket_.get() : -1, POLLIN, 0}};
+        const int ready = poll(waiting, 3, kPollMs);
+        flush_events();
+        if (ready <= 0) {
+            continue;
+        }
+        if (waiting[0].revents != 0) {
+            if (auto accepted = listener_.accept(std::chrono::milliseconds(0)); accepted.ok()) {
+                connection_ = std::move(accepted).value();  // A new connection replaces the old.
+                continue;
+            }
+        }
+        if (waiting[1].revents != 0 && !answer_one()) {
+            connection_.close();
+        }
+        if (waiting[2].revents != 0) {
+            check_guest();
+        }
+    }
+    return 0;
+}
+
+/// A guest process sends nothing on its socket after the attachment: readable means its end.
+void Service::check_guest() {
+    char byte = 0;
+    const ssize_t got = recv(guest_socket_.get(), &byte, 1, MSG_DONTWAIT);
+    if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
+        return;
+    }
+    guest_socket_.reset();
+    log_line("the guest process has ended%s", goodbye_.load() ? "" : " without a goodbye");
+    if (process_ != nullptr) {
+        process_->abandon();
+    }
+    control::Event event;
+    event.mutable_guest_gone()->set_orderly(goodbye_.load());
+    send_event(event);
+    if (!connection_.valid()) {
+        done_ = true;  // Nobody else would end this worker.
+    }
+}
+
+void Service::send_event(const control::Event& event) {
+    if (!connection_.valid()) {
+        return;
+    }
+    control::FromWorker message;
+    *message.mutable_event() = event;
+    (void)connection_.send_message(message);
+}
+
+void Service::flush_events() {
+    if (const std::uint64_t position = first_command_.exchange(0); position != 0) {
+        control::Event event;
+        event.mutable_first_request()->set_position(position - 1);
+        send_event(event);
+    }
+}
+
+bool Service::answer_one() {
+    control::ToWorker request;
+    auto received = connection_.receive_message(request, std::chrono::milliseconds(1000));
+    if (!received.ok()) {
+        return received.error().code == Code::kDeadlineExceeded;
+    }
+    Descriptors in = std::move(received).value();
+    if (request.descriptor_count() != in.size() || request.request_id() == 0) {
+        log_line("gantryd's packet announces %u descriptors and has %zu; connection closed",
+                 request.descriptor_count(), in.size());
+        return false;
+    }
+    control::FromWorker reply;
+    Descriptors out;
+    const Result<void> done = handle(request, in, &reply, &out);
+    reply.set_request_id(request.request_id());
+    control::WorkerStatus* status = reply.mutable_status();
+    if (!done.ok()) {
+        reply.clear_body();
+        out.clear();
+        status->set_code(static_cast<std::uint32_t>(done.error().code));
+        status->set_reason(done.error().reason);
+        status->set_text(done.error().text);
+        log_line("refused a request: %s", done.error().to_string().c_str());
+    }
+    reply.set_descriptor_count(static_cast<std::uint32_t>(out.size()));
+    std::vector<int> raw;
+    for (const control::UniqueFd& fd : out) {
+        raw.push_back(fd.get());
+    }
+    return connection_.send_message(reply, raw).ok();
+}
+
+Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
+                             control::FromWorker* reply, Descriptors* out) {
+    using Kind = control::ToWorker::RequestCase;
+    const Kind kind = request.request_case();
+    if (kind != Kind::kStart && kind != Kind::kStatus && kind != Kind::kShutdown &&
+        process_ == nullptr) {
+        return wrong_state("Start comes first");
+    }
+    switch (kind) {
+        case Kind::kStart:
+            return start(request.start(), reply);
+        case Kind::kServe:
+            return serve(request.serve().guest(), in);
+        case Kind::kStatus:
+            status(reply);
+            return {};
+        case Kind::kDescribe:
+            return describe(reply, out);
+        case Kind::kAnnounce:
+            if (ChannelMemory* channel = process_->channel(); channel != nullptr) {
+                process_->announce(request.announce().migrating());
+            }
+            return {};
+        case Kind::kShutdown:
+            done_ = true;
+            return {};
+        case Kind::kAttachArena:
+            return attach_arena(request.attach_arena(), in);
+        case Kind::kDetachArena:
+            return detach_arena(request.detach_arena().arena_id());
+        case Kind::kBeginPrecopy:
+            part_->begin_precopy(
+                {request.begin_precopy().seed().low(), request.begin_precopy().seed().high()});
+            return {};
+        case Kind::kScan:
+            return scan(reply, out);
+        case Kind::kReadBlocks:
+            return read_blocks(request.read_blocks(), reply);
+        case Kind::kMarkUnsent: {
+            GANTRY_ASSIGN(const auto blocks, state::expand_runs(request.mark_unsent().runs()));
+            part_->mark_unsent(blocks);
+            return {};
+        }
+        case Kind::kGetGraph: {
+            GANTRY_ASSIGN(const std::string graph, part_->graph());
+            GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(graph));
+            reply->mutable_graph()->set_bytes(graph.size());
+            out->push_back(std::move(blob));
+            return {};
+        }
+        case Kind::kGetImages:
+            return get_images(request.get_images(), reply, out);
+        case Kind::kFreeze:
+            return freeze(request.freeze(), reply);
+        case Kind::kFinalPart:
+            return final_part(reply, out);
+        case Kind::kThaw:
+            if (fenced_) {
+                return wrong_state("the session was granted away; it cannot be thawed");
+            }
+            frozen_.reset();
+            process_->thaw();
+            return {};
+        case Kind::kFence:
+            return fence();
+        case Kind::kEndPrecopy:
+            part_->end_precopy();
+            return {};
+        case Kind::kRelease:
+            return release(request.release(), reply, out);
+        case Kind::kCheckGraph:
+            return check_graph(request.check_graph().graph_bytes(), in, reply);
+        case Kind::kPrepare:
+            return prepare(request.prepare(), in, reply);
+        case Kind::kApplyBlocks:
+            return apply_blocks(request.apply_blocks());
+        case Kind::kApplyFinal:
+            return apply_final(request.apply_final(), in);
+        case Kind::kGetDigest: {
+            GANTRY_ASSIGN(const engine::BlockSetDigest digest, part_->digest());
+            reply->mutable_digest()->set_block_count(digest.block_count);
+            reply->mutable_digest()->set_sum_low(digest.sum.low);
+            reply->mutable_digest()->set_sum_high(digest.sum.high);
+            return {};
+        }
+        case Kind::kMarkComplete:
+            if (!part_->channel_state()) {
+                return wrong_state("there is no complete state to mark");
+            }
+            complete_ = request.mark_complete().token();
+            return {};
+        case Kind::kActivate:
+            return activate(request.activate(), in);
+        default:
+            return Error{Code::kUnimplemented, "worker.request",
+                         "this worker does not know the request; update Gantry on this host"};
+    }
+}
+
+Result<void> Service::start(const control::Start& start, control::FromWorker* reply) {
+    if (process_ != nullptr) {
+        return wrong_state("this worker was started already");
+    }
+    if (start.protocol_version() != control::kWorkerProtocolVersion) {
+        return Error{Code::kFailedPrecondition, "worker.version",
+                     fmt::format("gantryd speaks worker protocol {}, this worker {}; install the "
+                                 "same Gantry version",
+                                 start.protocol_version(), control::kWorkerProtocolVersion)};
+    }
+    if (!start.driver_profile().empty()) {
+        setenv("GANTRY_SOFT_PROFILE", start.driver_profile().c_str(), 1);
+    }
+    GANTRY_ASSIGN(library_, driver::DriverLibrary::load(start.driver_library()));
+    GANTRY_ASSIGN(device_, Device::open(*library_, static_cast<int>(start.device_ordinal())));
+    if (options_.capture_output) {
+        GANTRY_ASSIGN(const int log_fd, output_.redirect());
+        set_log_descriptor(log_fd);
+    }
+    output_.attach(device_->extension());
+    ProcessOptions process_options;
+    process_options.spin_us = options_.spin_us;
+    DeviceBaseline& baseline = process_options.baseline;
+    baseline.memory_bytes = start.limits().device_memory_bytes();
+    baseline.device_name = start.baseline().device_name();
+    if (start.baseline().compute_capability_major() != 0) {
+        baseline.compute_capability_major = start.baseline().compute_capability_major();
+        baseline.compute_capability_minor = start.baseline().compute_capability_minor();
+    }
+    for (const auto& [number, value] : start.baseline().attributes()) {
+        baseline.attributes[number] = value;
+    }
+    process_options.limits.device_memory_bytes = start.limits().device_memory_bytes();
+    if (start.limits().image_bytes() != 0) {
+        process_options.limits.image_bytes = start.limits().image_bytes();
+    }
+    if (start.limits().object_count() != 0) {
+        process_options.limits.object_count = start.limits().object_count();
+    }
+    GANTRY_ASSIGN(const gantry::wire::DeviceFacts facts, device_->facts(baseline));
+    process_ = std::make_unique<GuestProcess>(*device_, output_, std::move(process_options));
+    process_->facts = facts;
+    process_->on_goodbye = [this] { goodbye_.store(true); };
+    process_->on_first_command = [this](std::uint64_t position) {
+        first_command_.store(position + 1);
+    };
+    process_->on_breach = [this](const std::string& reason) {
+        std::lock_guard lock(failure_mutex_);
+        failure_ = Error{Code::kInvalidArgument, "guest.ring", reason};
+    };
+    part_ = std::make_unique<state::PartState>(*process_, start.part_id());
+    started_ = start;
+    GANTRY_TRY(lock_down(start.sandbox().seccomp()));
+    control::StartReply* body = reply->mutable_start();
+    body->set_protocol_version(control::kWorkerProtocolVersion);
+    body->set_gantry_version(start.gantry_version());
+    describe_device(body->mutable_device());
+    body->set_pid(static_cast<std::uint32_t>(getpid()));
+    body->set_table_hash(cuda::kTableHash);
+    return {};
+}
+
+void Service::describe_device(control::DeviceDescription* out) const {
+    const gantry::wire::DeviceFacts& facts = process_->facts;
+    device_->bind_thread();
+    out->set_name(facts.name);
+    out->set_uuid(to_hex(std::as_bytes(std::span(facts.uuid))));
+    auto attribute = [&facts](CUdevice_attribute number) {
+        return static_cast<std::uint32_t>(facts.attributes[number]);
+    };
+    out->set_compute_capability_major(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
+    out->set_compute_capability_minor(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+    out->set_multiprocessor_count(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    out->set_memory_bytes(device_->memory_bytes());
+    out->set_memory_free_bytes(device_->memory_free_bytes());
+    out->set_driver_version(static_cast<std::uint32_t>(library_->version()));
+    for (std::uint32_t i = 0; i < gantry::wire::kMaxDeviceAttributes; ++i) {
+        if (facts.attribute_status[i] == CUDA_SUCCESS) {
+            (*out->mutable_attributes())[i] = facts.attributes[i];
+        }
+    }
+    out->set_is_soft(device_->extension() != nullptr);
+    // No real card has compute capability 13: programs that were told so must stay on soft GPUs.
+    constexpr std::uint32_t kFirstSoftOnlyMajor = 13;
+    out->set_soft_only(out->compute_capability_major() >= kFirstSoftOnlyMajor);
+    out->set_can_place_globals(device_->can_place());
+    out->set_profile_name(started_.driver_profile());
+    out->set_snapshot_version_min(1);
+    out->set_snapshot_version_max(state::kGraphVersion);
+}
+
+Result<std::unique_ptr<ChannelMemory>> Service::map_channel(const control::GuestAttachment& guest,
+                                                            Descriptors& in) {
+    const bool is_memfd = guest.kind() == control::GuestAttachment::KIND_MEMFD;
+    if (!is_memfd && guest.kind() != control::GuestAttachment::KIND_FILE) {
+        return Error{Code::kUnimplemented, "worker.transport",
+                     "this worker serves regions (memfd or file) only"};
+    }
+    if (in.size() != (is_memfd ? 2u : 1u)) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     fmt::format("{} descriptors for a guest", in.size())};
+    }
+    ChannelMemory::Where where;
+    where.region_bytes = guest.region_bytes();
+    where.channel_count = guest.channel_count() != 0 ? guest.channel_count() : 1;
+    where.channel_index = guest.channel_index();
+    where.sleep = is_memfd ? gantry::wire::Sleep::kFutex : gantry::wire::Sleep::kPoll;
+    GANTRY_ASSIGN(auto memory, ChannelMemory::map(std::move(in[0]), where));
+    if (is_memfd) {
+        guest_socket_ = std::move(in[1]);
+    }
+    guest_ = guest;
+    return memory;
+}
+
+Result<void> Service::serve(const control::GuestAttachment& guest, Descriptors& in) {
+    if (process_->serving() || restoring_) {
+        return wrong_state("this worker has a guest already");
+    }
+    if (guest.table_hash() != 0 && guest.table_hash() != cuda::kTableHash) {
+        return Error{Code::kFailedPrecondition, "shim.version",
+                     fmt::format("the guest's libcuda.so.1 was built from API table {:016x}, this "
+                                 "worker from {:016x}; install the same Gantry version on both "
+                                 "sides",
+                                 guest.table_hash(), cuda::kTableHash)};
+    }
+    GANTRY_ASSIGN(auto memory, map_channel(guest, in));
+    std::uint64_t generation = guest.generation();
+    if (generation == 0) {
+        generation = memory->guest_directory().claims[memory->where().channel_index].generation;
+    }
+    if (generation == 0) {
+        generation = 1;  // The first claim of a fresh region, made after the region is handed out.
+    }
+    if (generation >> (64 - gantry::wire::kGenerationShift) != 0) {
+        return Error{Code::kInvalidArgument, "region.generation", "a generation beyond its bits"};
+    }
+    process_->serve(std::move(memory), generation);
+    return {};
+}
+
+Result<void> Service::activate(const control::Activate& activate, Descriptors& in) {
+    if (process_->serving()) {
+        return activate.epoch() == epoch_ ? Result<void>{}
+                                          : wrong_state("this worker serves another epoch");
+    }
+    if (!part_->channel_state()) {
+        return wrong_state("there is no restored state to activate");
+    }
+    GANTRY_ASSIGN(auto memory, map_channel(activate.guest(), in));
+    process_->memory.set_pinned_pool(memory->layout().pinned_bytes);
+    GANTRY_TRY(part_->register_pinned());
+    epoch_ = activate.epoch();
+    GANTRY_TRY(process_->take_over(std::move(memory), *part_->channel_state(), epoch_));
+    part_->end_precopy();
+    restoring_ = false;
+    return {};
+}
+
+control::WorkerState Service::state() const {
+    if (fenced_) {
+        return control::WORKER_STATE_FENCED;
+    }
+    if (failure_) {
+        return control::WORKER_STATE_FAILED;
+    }
+    if (process_ != nullptr && process_->frozen()) {
+        return control::WORKER_STATE_FROZEN;
+    }
+    if (process_ != nullptr && process_->serving()) {
+        return control::WORKER_STATE_SERVING;
+    }
+    return restoring_ ? control::WORKER_STATE_RESTORING : control::WORKER_STATE_STARTED;
+}
+
+void Service::status(control::FromWorker* reply) {
+    control::StatusReply* body = reply->mutable_status_reply();
+    std::lock_guard lock(failure_mutex_);
+    body->set_state(state());
+    body->set_protocol_version(control::kWorkerProtocolVersion);
+    body->set_session_id(started_.session_id());
+    body->set_part_id(started_.part_id());
+    body->set_epoch(epoch_);
+    if (failure_) {
+        body->mutable_failure()->set_code(static_cast<std::uint32_t>(failure_->code));
+        body->mutable_failure()->set_reason(failure_->reason);
+        body->mutable_failure()->set_text(failure_->text);
+    }
+    if (frozen_) {
+        *body->mutable_frozen() = *frozen_;
+    }
+    if (complete_) {
+        *body->mutable_complete() = *complete_;
+    }
+    *body->mutable_limits() = started_.limits();
+    if (process_ == nullptr) {
+        return;
+    }
+    *body->mutable_guest() = guest_;
+    body->mutable_guest()->clear_received();
+    describe_device(body->mutable_device());
+    control::Statistics* statistics = body->mutable_statistics();
+    statistics->set_commands_executed(process_->loop().executed_count());
+    statistics->set_kernel_launches(process_->counters.launches.load());
+    statistics->set_device_memory_bytes(process_->memory.mapped_bytes());
+    std::uint64_t pinned = 0;
+    for (const PinnedRange& range : process_->memory.pinned_ranges()) {
+        pinned += range.bytes;
+    }
+    statistics->set_pinned_memory_bytes(pinned);
+    statistics->set_bytes_from_guest(process_->loop().bytes_taken());
+    statistics->set_bytes_to_guest(process_->counters.bytes_to_guest.load());
+    statistics->set_object_count(process_->objects.size());
+    statistics->set_refused_commands(process_->counters.refused.load());
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,360 @@
+// Service: requests about state (precopy, freeze, restore).
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "host-daemon/state/block_runs.h"
+#include "host-daemon/worker/service.h"
+
+namespace gantry::worker {
+namespace {
+
+constexpr std::size_t kArenasMax = 8;
+constexpr std::size_t kInlineRunsMax = 2000;  // Keeps a reply well below a packet's size.
+constexpr std::size_t kInlineModulesMax = 100;
+
+Error wrong_state(const char* what) {
+    return Error{Code::kFailedPrecondition, "worker.state", what};
+}
+
+Result<control::MappedBlob> take_blob(std::vector<control::UniqueFd>& in, std::size_t index,
+                                      std::uint64_t bytes) {
+    if (index >= in.size()) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a blob is missing"};
+    }
+    return control::MappedBlob::map(std::move(in[index]), bytes);
+}
+
+std::string_view view_of(const control::MappedBlob& blob) {
+    return {reinterpret_cast<const char*>(blob.bytes().data()), blob.bytes().size()};
+}
+
+}  // namespace
+
+Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
+    const state::PartFacts facts = part_->describe();
+    control::DescribeReply* body = reply->mutable_describe();
+    body->set_guest_pid(process_->guest_pid.load());
+    body->set_resident_bytes(facts.resident_bytes);
+    body->set_pinned_bytes(facts.pinned_bytes);
+    body->set_object_count(facts.object_count);
+    control::DeviceDescription device;
+    describe_device(&device);
+    body->set_cc_seen_major(device.compute_capability_major());
+    body->set_cc_seen_minor(device.compute_capability_minor());
+    body->set_soft_only(device.soft_only());
+    body->set_profile_name(device.profile_name());
+    body->set_driver_version(device.driver_version());
+    body->set_driver_version_min(driver::kDriverVersionMin);
+    body->set_snapshot_version(state::kGraphVersion);
+    for (const engine::BlockingFeature& feature : facts.blocking) {
+        control::Feature* blocking = body->add_blocking();
+        blocking->set_id(feature.id);
+        blocking->set_detail(feature.detail);
+    }
+    control::ModuleList modules;
+    for (const state::ModuleFacts& module : facts.modules) {
+        control::Module* listed = modules.add_modules();
+        listed->set_image_sha256(module.image_sha256);
+        listed->set_name(module.name);
+        listed->set_has_address_bound_globals(module.has_address_bound_globals);
+        for (const engine::CodeEntry& entry : module.code) {
+            control::ModuleCode* code = listed->add_code();
+            code->set_major(entry.cc.major);
+            code->set_minor(entry.cc.minor);
+            code->set_scope(static_cast<std::uint32_t>(entry.scope));
+            code->set_is_ptx(entry.is_ptx);
+            code->set_ptx_isa_version(entry.ptx_isa_version);
+        }
+    }
+    if (facts.modules.size() <= kInlineModulesMax) {
+        *body->mutable_modules() = std::move(*modules.mutable_modules());
+        return {};
+    }
+    const std::string bytes = modules.SerializeAsString();
+    GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(bytes));
+    body->set_modules_bytes(bytes.size());
+    out->push_back(std::move(blob));
+    return {};
+}
+
+Result<void> Service::attach_arena(const control::AttachArena& attach, Descriptors& in) {
+    struct stat status{};
+    if (in.size() != 1 || fstat(in[0].get(), &status) != 0 || attach.bytes() == 0 ||
+        static_cast<std::uint64_t>(status.st_size) < attach.bytes()) {
+        return Error{Code::kInvalidArgument, "worker.arena",
+                     fmt::format("an arena of {} bytes needs a file at least as long",
+                                 attach.bytes())};
+    }
+    if (arenas_.contains(attach.arena_id()) || arenas_.size() >= kArenasMax) {
+        return wrong_state("the arena exists, or there are too many");
+    }
+    const int protection = attach.read_only() ? PROT_READ : PROT_READ | PROT_WRITE;
+    void* base = mmap(nullptr, attach.bytes(), protection,
+                      attach.read_only() ? MAP_PRIVATE : MAP_SHARED, in[0].get(), 0);
+    if (base == MAP_FAILED) {
+        return Error{Code::kInternal, "worker.arena",
+                     fmt::format("cannot map the arena: {}", std::strerror(errno))};
+    }
+    arenas_[attach.arena_id()] = {static_cast<std::byte*>(base), attach.bytes(),
+                                  attach.read_only()};
+    return {};
+}
+
+Result<void> Service::detach_arena(std::uint32_t id) {
+    const auto arena = arenas_.find(id);
+    if (arena != arenas_.end()) {
+        munmap(arena->second.base, arena->second.bytes);
+        arenas_.erase(arena);
+    }
+    return {};
+}
+
+Result<std::span<std::byte>> Service::arena_part(std::uint32_t id, std::uint64_t offset,
+                                                 std::uint64_t bytes, bool for_writing) {
+    const auto arena = arenas_.find(id);
+    if (arena == arenas_.end() || offset > arena->second.bytes ||
+        bytes > arena->second.bytes - offset || (for_writing && arena->second.read_only)) {
+        return Error{Code::kInvalidArgument, "worker.arena",
+                     fmt::format("{} bytes at {} of arena {} cannot be used", bytes, offset, id)};
+    }
+    return std::span(arena->second.base + offset, bytes);
+}
+
+Result<void> Service::scan(control::FromWorker* reply, Descriptors* out) {
+    const auto begin = std::chrono::steady_clock::now();
+    GANTRY_ASSIGN(const engine::ScanResult result, part_->scan());
+    control::ScanReply* body = reply->mutable_scan();
+    control::BlockRunList list;
+    state::append_runs(result.changed, list.mutable_runs());
+    body->set_changed_block_count(result.changed.size());
+    body->set_scanned_block_count(result.scanned_block_count);
+    body->set_vanished_block_count(result.vanished_block_count);
+    body->set_resident_bytes(result.scanned_block_count * state::kBlockBytes);
+    body->set_elapsed_us(static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
+                                                              begin)
+            .count()));
+    if (static_cast<std::size_t>(list.runs_size()) <= kInlineRunsMax) {
+        *body->mutable_runs() = std::move(*list.mutable_runs());
+        return {};
+    }
+    const std::string bytes = list.SerializeAsString();
+    GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(bytes));
+    body->set_runs_bytes(bytes.size());
+    out->push_back(std::move(blob));
+    return {};
+}
+
+Result<void> Service::read_blocks(const control::ReadBlocks& read, control::FromWorker* reply) {
+    GANTRY_ASSIGN(const auto blocks, state::expand_runs(read.runs()));
+    if (blocks.size() > engine::StateSource::kReadBlocksMax) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     fmt::format("{} blocks in one request", blocks.size())};
+    }
+    GANTRY_ASSIGN(const auto target, arena_part(read.arena_id(), read.offset(),
+                                                blocks.size() * state::kBlockBytes, true));
+    GANTRY_ASSIGN(const auto copied, part_->read_blocks(blocks, target));
+    control::ReadBlocksReply* body = reply->mutable_read_blocks();
+    std::vector<engine::BlockAddress> addresses;
+    std::string prints;
+    for (const state::CopiedBlock& block : copied) {
+        addresses.push_back(block.address);
+        prints.append(reinterpret_cast<const char*>(&block.fingerprint.low), 8);
+        prints.append(reinterpret_cast<const char*>(&block.fingerprint.high), 8);
+    }
+    state::append_runs(addresses, body->mutable_runs());
+    body->set_fingerprints(std::move(prints));
+    return {};
+}
+
+Result<void> Service::get_images(const control::GetImages& get, control::FromWorker* reply,
+                                 Descriptors* out) {
+    control::ImageList list;
+    for (const ImagePtr& image : part_->images()) {
+        const std::string sha(reinterpret_cast<const char*>(image->sha256.data()),
+                              image->sha256.size());
+        if (std::find(get.known_sha256().begin(), get.known_sha256().end(), sha) !=
+            get.known_sha256().end()) {
+            continue;
+        }
+        control::ImageBytes* bytes = list.add_images();
+        bytes->set_sha256(sha);
+        bytes->set_content(image->bytes.data(), image->bytes.size());
+    }
+    const std::string serialised = list.SerializeAsString();
+    reply->mutable_images()->set_bytes(serialised.size());
+    if (!serialised.empty()) {
+        GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(serialised));
+        out->push_back(std::move(blob));
+    }
+    return {};
+}
+
+Result<void> Service::freeze(const control::Freeze& freeze, control::FromWorker* reply) {
+    control::FreezeReply* body = reply->mutable_freeze();
+    if (process_->frozen()) {
+        const bool same = frozen_ && frozen_->SerializeAsString() ==
+                                         freeze.token().SerializeAsString();
+        if (!same) {
+            return wrong_state("this worker is frozen under another token");
+        }
+    } else {
+        GANTRY_ASSIGN(const auto drain,
+                      process_->freeze(std::chrono::microseconds(freeze.deadline_us())));
+        body->set_drain_us(static_cast<std::uint64_t>(drain.count()));
+        frozen_ = freeze.token();
+    }
+    body->set_executed_position(process_->loop().next());
+    body->set_parked_command_count(process_->loop().executed_ahead().size());
+    return {};
+}
+
+Result<void> Service::final_part(control::FromWorker* reply, Descriptors* out) {
+    GANTRY_ASSIGN(const std::string graph, part_->final_graph());
+    GANTRY_ASSIGN(const engine::BlockSetDigest digest, part_->digest());
+    GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(graph));
+    control::FinalPartReply* body = reply->mutable_final_part();
+    body->set_graph_bytes(graph.size());
+    body->mutable_digest()->set_block_count(digest.block_count);
+    body->mutable_digest()->set_sum_low(digest.sum.low);
+    body->mutable_digest()->set_sum_high(digest.sum.high);
+    out->push_back(std::move(blob));
+    return {};
+}
+
+Result<void> Service::fence() {
+    if (fenced_) {
+        return {};
+    }
+    if (!process_->frozen()) {
+        return wrong_state("only a frozen worker can be fenced");
+    }
+    fenced_ = true;
+    process_->disown();
+    return {};
+}
+
+Result<void> Service::release(const control::Release& release, control::FromWorker* reply,
+                              Descriptors* out) {
+    if (release.return_guest()) {
+        if (!process_->frozen()) {
+            return wrong_state("only a frozen worker gives its guest away");
+        }
+        auto memory = process_->detach();
+        control::ReleaseReply* body = reply->mutable_release();
+        *body->mutable_guest() = guest_;
+        const int file = fcntl(memory->file(), F_DUPFD_CLOEXEC, 3);
+        if (file < 0) {
+            return Error{Code::kInternal, "worker.release", std::strerror(errno)};
+        }
+        out->emplace_back(file);
+        if (guest_socket_.valid()) {
+            out->push_back(std::move(guest_socket_));
+        }
+        frozen_.reset();
+    } else if (process_->serving()) {
+        process_->disown();
+        process_->detach();
+    }
+    fenced_ = true;
+    return {};
+}
+
+Result<void> Service::check_graph(std::uint64_t bytes, Descriptors& in,
+                                  control::FromWorker* reply) {
+    GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, bytes));
+    GANTRY_ASSIGN(const state::DecodedGraph graph, state::decode(view_of(blob)));
+    control::CheckGraphReply* body = reply->mutable_check_graph();
+    for (const state::Problem& problem : part_->check(graph)) {
+        control::Problem* listed = body->add_problems();
+        listed->set_refusal(problem.refusal);
+        listed->set_reason(problem.reason);
+        listed->set_text(problem.text);
+    }
+    return {};
+}
+
+Result<void> Service::take_images(Descriptors& in, std::size_t index, std::uint64_t bytes) {
+    if (bytes == 0) {
+        return {};
+    }
+    GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, index, bytes));
+    control::ImageList list;
+    if (blob.bytes().size() > (1ull << 31) - 1 ||
+        !list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
+        return Error{Code::kInvalidArgument, "snapshot.images", "the list of images is damaged"};
+    }
+    for (const control::ImageBytes& image : list.images()) {
+        const auto* raw = reinterpret_cast<const std::byte*>(image.content().data());
+        std::vector<std::byte> content(raw, raw + image.content().size());
+        const Sha256 sha = sha256_of(content);
+        if (image.sha256() !=
+            std::string(reinterpret_cast<const char*>(sha.data()), sha.size())) {
+            return Error{Code::kDataLoss, "snapshot.images",
+                         "an image's bytes do not match its SHA-256"};
+        }
+        part_->keep_image(std::move(content));
+    }
+    return {};
+}
+
+Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
+                              control::FromWorker* reply) {
+    if (process_->serving()) {
+        return wrong_state("a worker with a guest cannot take another state");
+    }
+    GANTRY_TRY(take_images(in, 1, prepare.images_bytes()));
+    GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, prepare.graph_bytes()));
+    restoring_ = true;
+    GANTRY_ASSIGN(const auto missing,
+                  part_->prepare({prepare.seed().low(), prepare.seed().high()}, view_of(blob)));
+    control::PrepareReply* body = reply->mutable_prepare();
+    for (const Sha256& sha : missing) {
+        body->add_missing_image_sha256(sha.data(), sha.size());
+    }
+    return {};
+}
+
+Result<void> Service::apply_blocks(const control::ApplyBlocks& apply) {
+    if (process_->serving()) {
+        return wrong_state("a worker with a guest cannot take another state");
+    }
+    std::uint64_t offset = apply.offset();
+    for (const control::IncomingRun& incoming : apply.runs()) {
+        google::protobuf::RepeatedPtrField<control::BlockRun> one;
+        *one.Add() = incoming.run();
+        GANTRY_ASSIGN(const auto blocks, state::expand_runs(one));
+        for (const engine::BlockAddress& block : blocks) {
+            std::span<const std::byte> bytes;
+            if (incoming.form() == control::IncomingRun::FORM_BYTES) {
+                GANTRY_ASSIGN(bytes, arena_part(apply.arena_id(), offset, state::kBlockBytes,
+                                                false));
+                offset += state::kBlockBytes;
+            }
+            GANTRY_TRY(part_->apply_block(block, bytes));
+        }
+    }
+    return {};
+}
+
+Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors& in) {
+    if (process_->serving()) {
+        return wrong_state("a worker with a guest cannot take another state");
+    }
+    GANTRY_TRY(take_images(in, 1, apply.images_bytes()));
+    GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, apply.graph_bytes()));
+    restoring_ = true;
+    GANTRY_ASSIGN(const auto missing, part_->apply_final(view_of(blob)));
+    if (!missing.empty()) {
+        return Error{Code::kNotFound, "module.image_missing",
+                     fmt::format("image {} did not arrive", to_hex(missing.front()))};
+    }
+    return {};
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,225 @@
+#include "host-daemon/worker/standalone.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <list>
+#include <memory>
+
+#include "host-daemon/worker/channel_memory.h"
+#include "host-daemon/worker/log.h"
+#include "host-daemon/worker/replace.h"
+#include "host-daemon/worker/worker_link.h"
+#include "proto/cuda/gen/opcodes.h"
+#include "proto/wire/attach.h"
+
+namespace gantry::worker {
+namespace {
+
+using gantry::wire::AttachReply;
+using gantry::wire::AttachRequest;
+
+constexpr char kControlSuffix[] = ".control";
+
+struct Guest {
+    std::uint64_t part_id = 0;
+    control::UniqueFd socket;  ///< A second handle on the guest's socket, to see its end.
+    WorkerLink worker;
+    std::unique_ptr<ChannelMemory> directory;
+};
+
+class Standalone {
+public:
+    explicit Standalone(const StandaloneOptions& options) : options_(options) {}
+    int run();
+
+private:
+    Result<void> attach(control::PacketSocket& guest);
+    Result<void> admit(control::PacketSocket& guest, const AttachRequest& request);
+    void refuse(control::PacketSocket& guest, const Error& error);
+    void replace_all(control::PacketSocket& asker);
+    Result<WorkerLink> launch(std::uint64_t part_id);
+    static bool is_gone(const Guest& guest);
+
+    const StandaloneOptions& options_;
+    std::string directory_;
+    std::list<Guest> guests_;
+    std::uint64_t next_part_ = 1;
+};
+
+bool Standalone::is_gone(const Guest& guest) {
+    char byte = 0;
+    const ssize_t got = recv(guest.socket.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+Result<WorkerLink> Standalone::launch(std::uint64_t part_id) {
+    GANTRY_ASSIGN(WorkerLink worker, WorkerLink::launch(directory_, options_.spin_us, options_.uid));
+    control::ToWorker request;
+    control::Start* start = request.mutable_start();
+    start->set_protocol_version(control::kWorkerProtocolVersion);
+    start->set_gantry_version("0.1.0");
+    start->set_session_id("standalone");
+    start->set_part_id(part_id);
+    start->set_driver_library(options_.driver);
+    start->set_driver_profile(options_.profile);
+    start->set_device_ordinal(options_.device);
+    start->mutable_limits()->set_device_memory_bytes(options_.memory_mib << 20);
+    start->mutable_sandbox()->set_seccomp(options_.seccomp);
+    GANTRY_TRY(worker.call(std::move(request)));
+    return worker;
+}
+
+Result<void> Standalone::admit(control::PacketSocket& socket, const AttachRequest& request) {
+    if (request.magic != gantry::wire::kRegionMagic ||
+        request.wire_version != gantry::wire::kWireVersion ||
+        request.table_hash != cuda::kTableHash) {
+        return Error{Code::kFailedPrecondition, "shim.version",
+                     fmt::format("this libcuda.so.1 (wire version {}, API table {:016x}) and this "
+                                 "worker ({}, {:016x}) are of different Gantry versions",
+                                 request.wire_version, request.table_hash,
+                                 gantry::wire::kWireVersion, cuda::kTableHash)};
+    }
+    Guest guest;
+    guest.part_id = next_part_++;
+    GANTRY_ASSIGN(guest.worker, launch(guest.part_id));
+    const std::uint64_t bytes = options_.region_mib << 20;
+    GANTRY_ASSIGN(const control::UniqueFd region, ChannelMemory::create_region(bytes));
+    GANTRY_ASSIGN(guest.directory,
+                  ChannelMemory::map_directory(control::UniqueFd(dup(region.get())), bytes));
+    control::ToWorker serve;
+    control::GuestAttachment* attachment = serve.mutable_serve()->mutable_guest();
+    attachment->set_kind(control::GuestAttachment::KIND_MEMFD);
+    attachment->set_region_bytes(bytes);
+    attachment->set_channel_count(1);
+    attachment->set_generation(1);
+    attachment->set_guest_pid(request.guest_pid);
+    attachment->set_table_hash(request.table_hash);
+    const int descriptors[] = {region.get(), socket.fd()};
+    GANTRY_TRY(guest.worker.call(std::move(serve), descriptors));
+    auto& channel = guest.directory->host_directory().channels[0];
+    channel.state.store(gantry::wire::ServeState::kServing, std::memory_order_relaxed);
+    channel.generation.store(1, std::memory_order_release);
+    AttachReply reply;
+    reply.accepted = 1;
+    reply.region_bytes = bytes;
+    const int handed[] = {region.get()};
+    GANTRY_TRY(socket.send(std::as_bytes(std::span(&reply, 1)), handed));
+    guest.socket = control::UniqueFd(dup(socket.fd()));
+    guests_.push_back(std::move(guest));
+    return {};
+}
+
+void Standalone::refuse(control::PacketSocket& guest, const Error& error) {
+    AttachReply reply;
+    reply.cuda_error = error.reason == "shim.version" ? 803 : 100;  // Driver mismatch, no device.
+    error.text.copy(reply.text, sizeof(reply.text) - 1);
+    log_line("refused a guest process: %s", error.to_string().c_str());
+    (void)guest.send(std::as_bytes(std::span(&reply, 1)), {});
+}
+
+Result<void> Standalone::attach(control::PacketSocket& guest) {
+    GANTRY_ASSIGN(const control::Packet packet, guest.receive(std::chrono::milliseconds(2000)));
+    AttachRequest request;
+    if (packet.bytes.size() != sizeof(request)) {
+        return Error{Code::kInvalidArgument, "shim.version", "this is no attach request"};
+    }
+    std::memcpy(&request, packet.bytes.data(), sizeof(request));
+    return admit(guest, request);
+}
+
+void Standalone::replace_all(control::PacketSocket& asker) {
+    std::string answer;
+    bool failed = guests_.empty();
+    for (Guest& guest : guests_) {
+        auto fresh = launch(guest.part_id);
+        auto moved = fresh.ok() ? replace_worker(guest.worker, *fresh, directory_)
+                                : Result<ReplaceReport>(fresh.error());
+        if (!moved.ok()) {
+            failed = true;
+            answer += fmt::format("part {}: {}\n", guest.part_id, moved.error().to_string());
+            continue;
+        }
+        guest.worker = std::move(fresh).value();
+        answer += fmt::format("part {}: {}\n", guest.part_id, moved->to_json());
+    }
+    answer = (failed ? (guests_.empty() ? "no guest\n" : "failed\n") : "moved\n") + answer;
+    (void)asker.send(std::as_bytes(std::span(answer)), {});
+}
+
+int Standalone::run() {
+    char pattern[] = "/tmp/gantry-worker-XXXXXX";
+    if (mkdtemp(pattern) == nullptr) {
+        log_line("cannot make a directory: %s", std::strerror(errno));
+        return 1;
+    }
+    directory_ = pattern;
+    auto guests = control::PacketListener::bind(options_.socket_path);
+    auto control = control::PacketListener::bind(options_.socket_path + kControlSuffix);
+    if (!guests.ok() || !control.ok()) {
+        log_line("%s", (guests.ok() ? control.error() : guests.error()).to_string().c_str());
+        return 1;
+    }
+    sigset_t ending;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    sigprocmask(SIG_BLOCK, &ending, nullptr);
+    const control::UniqueFd signals(signalfd(-1, &ending, SFD_CLOEXEC));
+    log_line("serving local guest processes on %s", options_.socket_path.c_str());
+    for (bool ended = false; !ended;) {
+        std::vector<pollfd> waiting = {{guests->fd(), POLLIN, 0},
+                                       {control->fd(), POLLIN, 0},
+                                       {signals.get(), POLLIN, 0}};
+        for (const Guest& guest : guests_) {
+            waiting.push_back({guest.socket.get(), POLLIN, 0});
+        }
+        poll(waiting.data(), waiting.size(), 500);
+        ended = waiting[2].revents != 0;
+        guests_.remove_if([](const Guest& guest) { return is_gone(guest); });
+        if (waiting[0].revents != 0) {
+            if (auto guest = guests->accept(std::chrono::milliseconds(0)); guest.ok()) {
+                if (const auto attached = attach(*guest); !attached.ok()) {
+                    refuse(*guest, attached.error());
+                }
+            }
+        }
+        if (waiting[1].revents != 0) {
+            if (auto asker = control->accept(std::chrono::milliseconds(0)); asker.ok()) {
+                replace_all(*asker);
+            }
+        }
+    }
+    guests_.clear();
+    unlink(options_.socket_path.c_str());
+    unlink((options_.socket_path + kControlSuffix).c_str());
+    std::filesystem::remove_all(directory_);
+    return 0;
+}
+
+}  // namespace
+
+int run_standalone(const StandaloneOptions& options) { return Standalone(options).run(); }
+
+int ask_replace(const std::string& socket_path) {
+    auto socket = control::PacketSocket::connect(socket_path + kControlSuffix);
+    auto answer = socket.ok() ? socket->receive(std::chrono::minutes(5))
+                              : Result<control::Packet>(socket.error());
+    if (!answer.ok()) {
+        fmt::print(stderr, "gantry-worker: {}\n", answer.error().to_string());
+        return 1;
+    }
+    const std::string text(reinterpret_cast<const char*>(answer->bytes.data()),
+                           answer->bytes.size());
+    fmt::print("{}", text);
+    return text.starts_with("moved\n") ? 0 : 1;
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,30 @@
+// A gantry-worker without gantryd: accepts local guest processes and starts a worker for each, over
+// the same control protocol. For tests and for trying things out; it has no sessions, no network and
+// no policy beyond a memory quota. It can move its guests into fresh workers (replace), which is a
+// whole migration on one host: precopy, freeze, final state, take-over of the same shared memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gantry::worker {
+
+struct StandaloneOptions {
+    std::string socket_path;
+    std::string driver = "libcuda.so.1";
+    std::string profile;
+    std::uint32_t device = 0;
+    std::uint64_t memory_mib = 0;
+    std::uint64_t region_mib = 512;
+    std::uint32_t spin_us = 20;
+    unsigned int uid = 65534;
+    bool seccomp = true;
+    std::string replace;
+};
+
+int run_standalone(const StandaloneOptions& options);
+
+/// Sends the wish to the process that listens on `socket_path`; prints its answer. 0: all moved.
+int ask_replace(const std::string& socket_path);
+
+}  // namespace gantry::worker

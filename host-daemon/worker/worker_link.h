@@ -1,0 +1,46 @@
+// WorkerLink: a started worker process and the control connection to it, as a supervisor holds them.
+//
+// Threads: one at a time. Failure: Result; a worker that does not answer in time is ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "proto/control/channel.h"
+#include "proto/control/worker.pb.h"
+
+namespace gantry::worker {
+
+class WorkerLink {
+public:
+    /// Starts this very program with --control-fd on a socket in `directory`.
+    static Result<WorkerLink> launch(const std::string& directory, std::uint32_t spin_us,
+                                     unsigned int uid);
+    WorkerLink() = default;
+    WorkerLink(WorkerLink&& other) noexcept;
+    WorkerLink& operator=(WorkerLink&& other) noexcept;
+    ~WorkerLink();
+
+    struct Answer {
+        control::FromWorker message;
+        std::vector<control::UniqueFd> descriptors;
+    };
+    Result<Answer> call(control::ToWorker request, std::span<const int> descriptors = {},
+                        std::chrono::milliseconds deadline = std::chrono::seconds(120));
+
+    [[nodiscard]] bool valid() const { return pid_ > 0; }
+    [[nodiscard]] pid_t pid() const { return pid_; }
+    [[nodiscard]] int fd() const { return socket_.fd(); }
+    /// Shutdown, then SIGKILL when it does not go.
+    void end();
+
+private:
+    pid_t pid_ = -1;
+    std::uint64_t next_request_ = 1;
+    control::PacketSocket socket_;
+};
+
+}  // namespace gantry::worker
