@@ -117,8 +117,8 @@ def _parse_param(text, where):
     kind, args, ctype, name = match.groups()
     args = [a.strip() for a in args.split(",")] if args else []
     known = (kind in PLAIN_KINDS or kind in HANDLE_FORMS or kind in
-             ("mask", "among", "array_in", "array_in?", "array_out", "handles_in", "text_out", "bulk_in",
-              "bulk_out"))
+             ("mask", "among", "array_in", "array_in?", "array_out", "handles_in", "text_out",
+              "bulk_in", "bulk_out"))
     if not known:
         raise TableError(f"{where}: unknown parameter kind '{kind}'; see the table's README")
     if kind in HANDLE_FORMS + ("handles_in",) and (not args or args[0] not in HANDLE_KINDS):
@@ -127,15 +127,15 @@ def _parse_param(text, where):
 
 
 def _parse_rows(text, symbol, where):
+    base = re.sub(r"_v\d+$", "", symbol)
     rows = []
     for item in text.split():
-        name, _, version = item.partition("@")
+        stream, _, version = item.partition("@")
         if not version.isdigit():
-            raise TableError(f"{where}: row '{item}' lacks its version; expected name@version")
-        if name in ("ptsz", "ptds"):
-            rows.append(Row(rows[0].name, int(version), name, f"{symbol}_{name}"))
-        else:
-            rows.append(Row(name, int(version), "", symbol))
+            raise TableError(f"{where}: row '{item}' lacks its version; expected @version")
+        if stream not in ("", "ptsz", "ptds"):
+            raise TableError(f"{where}: row '{item}' is none of @version, ptsz@..., ptds@...")
+        rows.append(Row(base, int(version), stream, f"{symbol}_{stream}" if stream else symbol))
     return rows
 
 
