@@ -1,0 +1,123 @@
+// Snapshot container: streaming writer and reader of FORMAT.md.
+//
+// The reader treats the file as hostile: every length is checked against a limit before memory is
+// taken for it, every checksum before content is handed out. It hands out sections as it goes; only
+// a successful return means that the whole file was intact.
+// One thread at a time per object. Errors carry the file's name and the offset.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/snapshot/fingerprint.h"
+
+namespace gantry::snapshot {
+
+class ObjectGraph;
+class SnapshotHeader;
+class SnapshotSummary;
+
+inline constexpr std::uint32_t kContainerVersion = 1;
+
+enum class Codec : std::uint32_t { kStored = 0, kLz4 = 1, kZstd = 2 };
+
+struct BlockRef {
+    std::uint64_t part = 0;
+    std::uint32_t space = 0;
+    std::uint64_t index = 0;
+    friend constexpr bool operator==(const BlockRef&, const BlockRef&) = default;
+};
+
+struct BlockRefHash {
+    std::size_t operator()(const BlockRef& ref) const {
+        return ((ref.part * 0x9E3779B97F4A7C15ULL) ^ (ref.index * 0xBF58476D1CE4E5B9ULL)) + ref.space;
+    }
+};
+
+/// A file that appears under its name whole or not at all. Not copyable; removes the temporary file
+/// unless commit succeeded.
+class AtomicFile {
+public:
+    static Result<AtomicFile> create(const std::string& path);
+    AtomicFile(AtomicFile&& other) noexcept;
+    AtomicFile& operator=(AtomicFile&&) = delete;
+    ~AtomicFile();
+
+    [[nodiscard]] int fd() const { return fd_; }
+    [[nodiscard]] const std::string& path() const { return path_; }
+    /// fsync, rename, fsync of the folder.
+    Result<void> commit();
+
+private:
+    AtomicFile(std::string path, std::string temporary, int fd);
+    std::string path_;
+    std::string temporary_;
+    int fd_ = -1;
+};
+
+/// Writes a snapshot to a file descriptor it does not own. Call order: construct, any add_*, finish.
+class SnapshotWriter {
+public:
+    /// name: of the file, for errors. The header's seed must be fresh and random.
+    SnapshotWriter(int fd, std::string name, const SnapshotHeader& header, Codec codec);
+    ~SnapshotWriter();
+
+    Result<void> add_graph(std::uint64_t part, std::string_view graph);
+    Result<void> add_image(std::span<const std::byte, 32> sha256, std::span<const std::byte> bytes);
+    /// One block of memory; zero blocks and repeats cost an entry only.
+    Result<void> add_block(const BlockRef& ref, BlockSpan bytes);
+    /// Writes summary and end. The caller still has to commit its file.
+    Result<void> finish();
+
+    [[nodiscard]] std::uint64_t bytes_written() const;
+    /// Of all blocks added so far for this part.
+    [[nodiscard]] BlockSetDigest digest(std::uint64_t part) const;
+
+private:
+    class Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+enum class StoredForm : std::uint32_t { kBytes = 1, kZero = 2, kCopyOf = 3 };
+
+struct StoredBlock {
+    BlockRef ref;
+    StoredForm form = StoredForm::kBytes;
+    Fingerprint fingerprint;
+    std::span<const std::byte> bytes;  ///< kBytes: 65536, valid during the call.
+    BlockRef origin;                   ///< kCopyOf: a kBytes block handed out before.
+    std::uint32_t stored_bytes = 0;    ///< As it lies in the file, for statistics.
+};
+
+/// Receives a snapshot section by section. Returning an error ends the reading with it.
+class SnapshotVisitor {
+public:
+    virtual ~SnapshotVisitor() = default;
+    virtual Result<void> on_header(const SnapshotHeader& header) = 0;
+    virtual Result<void> on_graph(std::uint64_t part, std::string_view graph) = 0;
+    virtual Result<void> on_image(std::span<const std::byte, 32> sha256,
+                                  std::span<const std::byte> bytes) = 0;
+    virtual Result<void> on_blocks(std::span<const StoredBlock> blocks) = 0;
+    virtual Result<void> on_end(const SnapshotSummary& summary) = 0;
+};
+
+/// Reads fd from its present position to its end. Verifies checksums, fingerprints and digests.
+Result<void> read_snapshot(int fd, const std::string& name, SnapshotVisitor& visitor);
+Result<void> read_snapshot(const std::string& path, SnapshotVisitor& visitor);
+
+/// Draws 128 bits from the system's random source.
+Result<Seed> random_seed();
+
+enum class JsonDetail { kSummary, kGraphs };
+/// The file as one JSON object: header, summary, images, and with kGraphs every object graph.
+Result<std::string> snapshot_json(const std::string& path, JsonDetail detail);
+
+}  // namespace gantry::snapshot

@@ -1,0 +1,108 @@
+// A snapshot as JSON, for `gantry inspect`.
+#include <google/protobuf/util/json_util.h>
+
+#include <map>
+
+#include "proto/snapshot/container.h"
+#include "proto/snapshot/container.pb.h"
+#include "proto/snapshot/object_graph.pb.h"
+
+namespace gantry::snapshot {
+namespace {
+
+Result<std::string> to_json(const google::protobuf::Message& message) {
+    google::protobuf::util::JsonPrintOptions options;
+    options.add_whitespace = true;
+    options.preserve_proto_field_names = true;
+    std::string text;
+    const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
+    if (!status.ok()) {
+        return Error{Code::kInternal, "snapshot.json", std::string(status.message())};
+    }
+    while (!text.empty() && text.back() == '\n') {
+        text.pop_back();
+    }
+    return text;
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    std::string text;
+    for (const std::byte byte : bytes) {
+        text += kDigits[std::to_integer<unsigned>(byte) >> 4];
+        text += kDigits[std::to_integer<unsigned>(byte) & 15];
+    }
+    return text;
+}
+
+class JsonVisitor : public SnapshotVisitor {
+public:
+    explicit JsonVisitor(JsonDetail detail) : detail_(detail) {}
+
+    Result<void> on_header(const SnapshotHeader& header) override {
+        GANTRY_ASSIGN(header_, to_json(header));
+        return {};
+    }
+    Result<void> on_graph(std::uint64_t part, std::string_view bytes) override {
+        ObjectGraph graph;
+        if (!graph.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+            return Error{Code::kDataLoss, "snapshot.malformed",
+                         "the object graph of part " + std::to_string(part) + " does not parse"};
+        }
+        if (detail_ == JsonDetail::kGraphs) {
+            GANTRY_ASSIGN(const std::string text, to_json(graph));
+            graphs_ += (graphs_.empty() ? "" : ",\n") + text;
+        }
+        return {};
+    }
+    Result<void> on_image(std::span<const std::byte, 32> sha256,
+                          std::span<const std::byte> bytes) override {
+        images_ += std::string(images_.empty() ? "" : ",") + "\n  {\"sha256\": \"" + hex(sha256) +
+                   "\", \"size_bytes\": " + std::to_string(bytes.size()) + "}";
+        return {};
+    }
+    Result<void> on_blocks(std::span<const StoredBlock> blocks) override {
+        for (const StoredBlock& block : blocks) {
+            ++spaces_[{block.ref.part, block.ref.space}];
+        }
+        return {};
+    }
+    Result<void> on_end(const SnapshotSummary& summary) override {
+        GANTRY_ASSIGN(summary_, to_json(summary));
+        return {};
+    }
+
+    [[nodiscard]] std::string text() const {
+        std::string spaces;
+        for (const auto& [key, count] : spaces_) {
+            spaces += std::string(spaces.empty() ? "" : ",") + "\n  {\"part_id\": " +
+                      std::to_string(key.first) + ", \"space\": " + std::to_string(key.second) +
+                      ", \"block_count\": " + std::to_string(count) + "}";
+        }
+        std::string text = "{\n\"format_version\": " + std::to_string(kContainerVersion) +
+                           ",\n\"header\": " + header_ + ",\n\"summary\": " + summary_ +
+                           ",\n\"spaces\": [" + spaces + "],\n\"images\": [" + images_ + "]";
+        if (detail_ == JsonDetail::kGraphs) {
+            text += ",\n\"graphs\": [" + graphs_ + "]";
+        }
+        return text + "\n}\n";
+    }
+
+private:
+    JsonDetail detail_;
+    std::string header_;
+    std::string summary_;
+    std::string graphs_;
+    std::string images_;
+    std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint64_t> spaces_;
+};
+
+}  // namespace
+
+Result<std::string> snapshot_json(const std::string& path, JsonDetail detail) {
+    JsonVisitor visitor(detail);
+    GANTRY_TRY(read_snapshot(path, visitor));
+    return visitor.text();
+}
+
+}  // namespace gantry::snapshot

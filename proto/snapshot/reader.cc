@@ -1,0 +1,404 @@
+#include <fcntl.h>
+#include <lz4.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "proto/snapshot/container.h"
+#include "proto/snapshot/container.pb.h"
+#include "proto/snapshot/layout.h"
+
+namespace gantry::snapshot {
+
+using namespace layout;
+
+namespace {
+
+class Reader {
+public:
+    Reader(int fd, const std::string& name, SnapshotVisitor& visitor)
+        : fd_(fd), name_(name), visitor_(visitor) {}
+
+    Result<void> run() {
+        GANTRY_TRY(preamble());
+        for (;;) {
+            GANTRY_TRY(section_header());
+            GANTRY_TRY(section_payload());
+            const Kind kind = kind_;
+            GANTRY_TRY(handle());
+            if (kind == Kind::kEnd) {
+                return at_end();
+            }
+        }
+    }
+
+private:
+    Error error(const char* reason, std::uint64_t offset, const std::string& what) const {
+        return {Code::kDataLoss, reason,
+                name_ + ", offset " + std::to_string(offset) + ": " + what +
+                    "; take another copy of the snapshot"};
+    }
+    Error checksum_error(std::uint64_t offset, const char* what) const {
+        return error("snapshot.checksum", offset, std::string(what) + " is damaged");
+    }
+    Error malformed(const std::string& what) const {
+        return error("snapshot.malformed", section_at_, what);
+    }
+
+    Result<void> read(std::byte* to, std::size_t size) {
+        while (size > 0) {
+            const ssize_t got = ::read(fd_, to, size);
+            if (got < 0 && errno == EINTR) {
+                continue;
+            }
+            if (got < 0) {
+                return Error{Code::kUnavailable, "snapshot.io",
+                             "cannot read " + name_ + " at offset " + std::to_string(offset_) +
+                                 ": " + std::strerror(errno)};
+            }
+            if (got == 0) {
+                return error("snapshot.truncated", offset_,
+                             "the file ends where " + std::to_string(size) +
+                                 " more bytes are due");
+            }
+            to += got;
+            size -= static_cast<std::size_t>(got);
+            offset_ += static_cast<std::uint64_t>(got);
+        }
+        return {};
+    }
+
+    Result<void> preamble() {
+        std::array<std::byte, kPreambleBytes> bytes;
+        GANTRY_TRY(read(bytes.data(), bytes.size()));
+        if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+            return Error{Code::kInvalidArgument, "snapshot.magic",
+                         name_ + ", offset 0: this is no Gantry snapshot; name another file"};
+        }
+        if (get<std::uint64_t>(bytes.data() + 56) != XXH3_64bits(bytes.data(), 56)) {
+            return checksum_error(0, "the preamble");
+        }
+        const auto version = get<std::uint32_t>(bytes.data() + 8);
+        if (version == 0 || version > kContainerVersion) {
+            return Error{Code::kUnimplemented, "snapshot.version.newer",
+                         name_ + ", offset 8: the format has version " + std::to_string(version) +
+                             ", this program reads up to " + std::to_string(kContainerVersion) +
+                             "; use the Gantry release that wrote it, or a newer one"};
+        }
+        return {};
+    }
+
+    static std::uint64_t limit(Kind kind) {
+        switch (kind) {
+            case Kind::kHeader:
+            case Kind::kSummary: return kSmallBytesMax;
+            case Kind::kGraph: return kGraphBytesMax;
+            case Kind::kImage: return kImageBytesMax;
+            case Kind::kBlocks:
+                return kBlocksHeaderBytes + kSectionBlocksMax * (kEntryBytes + kBlockBytes);
+            case Kind::kEnd: return 16;
+        }
+        return 0;
+    }
+
+    Result<void> section_header() {
+        section_at_ = offset_;
+        std::byte header[kSectionHeaderBytes];
+        GANTRY_TRY(read(header, sizeof header));
+        if (get<std::uint64_t>(header + 24) != XXH3_64bits_withSeed(header, 24, section_at_)) {
+            return checksum_error(section_at_, "a section header");
+        }
+        kind_ = static_cast<Kind>(get<std::uint32_t>(header));
+        size_ = get<std::uint64_t>(header + 8);
+        if (limit(kind_) == 0) {
+            return malformed("a section of unknown kind " +
+                             std::to_string(static_cast<std::uint32_t>(kind_)));
+        }
+        if (size_ > limit(kind_)) {
+            return malformed("a section of " + std::to_string(size_) + " bytes, more than its "
+                             "kind may have (" + std::to_string(limit(kind_)) + ")");
+        }
+        if (get<std::uint64_t>(header + 16) != checksums_.size()) {
+            return malformed("sections are out of order");
+        }
+        return {};
+    }
+
+    Result<void> section_payload() {
+        // Grown as bytes come, so that a lying length costs no memory that the file does not back.
+        constexpr std::size_t kStep = 64U << 20;
+        payload_.clear();
+        while (payload_.size() < size_) {
+            const std::size_t at = payload_.size();
+            const auto step = static_cast<std::size_t>(std::min<std::uint64_t>(size_ - at, kStep));
+            payload_.resize(at + step);
+            GANTRY_TRY(read(payload_.data() + at, step));
+        }
+        std::byte checksum[8];
+        GANTRY_TRY(read(checksum, sizeof checksum));
+        const std::uint64_t actual =
+            XXH3_64bits_withSeed(payload_.data(), payload_.size(), section_at_);
+        if (get<std::uint64_t>(checksum) != actual) {
+            return checksum_error(section_at_, "a section's content");
+        }
+        checksums_.push_back(actual);
+        return {};
+    }
+
+    Result<void> handle() {
+        const bool first = checksums_.size() == 1;
+        if (first != (kind_ == Kind::kHeader)) {
+            return malformed("the header section must come first, and once");
+        }
+        if (summary_seen_ != (kind_ == Kind::kEnd)) {
+            return malformed("summary and end must be the last two sections");
+        }
+        switch (kind_) {
+            case Kind::kHeader: return header();
+            case Kind::kGraph: return graph();
+            case Kind::kImage: return image();
+            case Kind::kBlocks: return blocks();
+            case Kind::kSummary: return summary();
+            case Kind::kEnd: return end();
+        }
+        return {};
+    }
+
+    Result<void> header() {
+        SnapshotHeader header;
+        if (!header.ParseFromArray(payload_.data(), static_cast<int>(payload_.size()))) {
+            return malformed("the header does not parse");
+        }
+        key_ = std::make_unique<FingerprintKey>(Seed{header.seed_low(), header.seed_high()});
+        return visitor_.on_header(header);
+    }
+
+    Result<BlockSetDigest*> part(std::uint64_t id) {
+        BlockSetDigest& digest = digests_[id];
+        if (digests_.size() > kPartsMax) {
+            return malformed("more than " + std::to_string(kPartsMax) + " parts");
+        }
+        return &digest;
+    }
+
+    Result<void> graph() {
+        if (payload_.size() < 8) {
+            return malformed("a graph section without a part id");
+        }
+        const auto id = get<std::uint64_t>(payload_.data());
+        GANTRY_TRY(part(id));
+        if (!graphs_.insert(id).second) {
+            return malformed("two graphs of part " + std::to_string(id));
+        }
+        return visitor_.on_graph(id, {reinterpret_cast<const char*>(payload_.data()) + 8,
+                                      payload_.size() - 8});
+    }
+
+    Result<void> image() {
+        if (payload_.size() < 32) {
+            return malformed("an image section without a hash");
+        }
+        ++image_count_;
+        const std::span<const std::byte> bytes(payload_);
+        return visitor_.on_image(bytes.first<32>(), bytes.subspan(32));
+    }
+
+    Result<void> blocks() {
+        if (payload_.size() < kBlocksHeaderBytes) {
+            return malformed("a block section without a count");
+        }
+        const auto count = get<std::uint32_t>(payload_.data());
+        if (count > kSectionBlocksMax ||
+            payload_.size() < kBlocksHeaderBytes + std::uint64_t{count} * kEntryBytes) {
+            return malformed("a block section with a wrong count");
+        }
+        std::vector<StoredBlock> out;
+        out.reserve(count);
+        plain_.resize(std::size_t{count} * kBlockBytes);
+        std::size_t contents_at = kBlocksHeaderBytes + std::size_t{count} * kEntryBytes;
+        for (std::uint32_t i = 0; i < count; ++i) {
+            const std::byte* entry = payload_.data() + kBlocksHeaderBytes + i * kEntryBytes;
+            GANTRY_ASSIGN(StoredBlock block, parse_entry(entry));
+            if (block.form == StoredForm::kBytes) {
+                const auto codec = static_cast<Codec>(get<std::uint32_t>(entry + 60) >> 24);
+                if (block.stored_bytes > payload_.size() - contents_at) {
+                    return malformed("a block reaches beyond its section");
+                }
+                const std::span<std::byte> plain(plain_.data() + i * kBlockBytes, kBlockBytes);
+                GANTRY_TRY(unpack(codec, {payload_.data() + contents_at, block.stored_bytes},
+                                  plain));
+                contents_at += block.stored_bytes;
+                block.bytes = plain;
+                if (fingerprint(*key_, BlockSpan(plain)) != block.fingerprint) {
+                    return malformed("a block does not match its fingerprint");
+                }
+            }
+            GANTRY_TRY(note(block));
+            out.push_back(block);
+        }
+        if (contents_at != payload_.size()) {
+            return malformed("a block section with bytes left over");
+        }
+        return visitor_.on_blocks(out);
+    }
+
+    Result<StoredBlock> parse_entry(const std::byte* entry) {
+        StoredBlock block;
+        block.ref = {get<std::uint64_t>(entry), get<std::uint32_t>(entry + 16),
+                     get<std::uint64_t>(entry + 8)};
+        block.form = static_cast<StoredForm>(get<std::uint32_t>(entry + 20));
+        block.fingerprint = {get<std::uint64_t>(entry + 24), get<std::uint64_t>(entry + 32)};
+        block.origin = {get<std::uint64_t>(entry + 40), get<std::uint32_t>(entry + 56),
+                        get<std::uint64_t>(entry + 48)};
+        block.stored_bytes = get<std::uint32_t>(entry + 60) & kStoredBytesMask;
+        switch (block.form) {
+            case StoredForm::kBytes: return block;
+            case StoredForm::kZero:
+                if (block.fingerprint != key_->zero_block()) {
+                    return malformed("a zero block does not match its fingerprint");
+                }
+                return block;
+            case StoredForm::kCopyOf: {
+                const auto origin = stored_.find(block.origin);
+                if (origin == stored_.end() || origin->second != block.fingerprint) {
+                    return malformed("a block copies one that is not there");
+                }
+                return block;
+            }
+        }
+        return malformed("a block of unknown form");
+    }
+
+    Result<void> unpack(Codec codec, std::span<const std::byte> from, std::span<std::byte> to) {
+        bool good = false;
+        switch (codec) {
+            case Codec::kStored:
+                good = from.size() == to.size();
+                if (good) {
+                    std::memcpy(to.data(), from.data(), to.size());
+                }
+                break;
+            case Codec::kLz4:
+                good = LZ4_decompress_safe(reinterpret_cast<const char*>(from.data()),
+                                           reinterpret_cast<char*>(to.data()),
+                                           static_cast<int>(from.size()),
+                                           static_cast<int>(to.size())) ==
+                       static_cast<int>(to.size());
+                break;
+            case Codec::kZstd:
+                good = ZSTD_decompress(to.data(), to.size(), from.data(), from.size()) ==
+                       to.size();
+                break;
+        }
+        if (!good) {
+            return malformed("a block does not unpack to 65536 bytes");
+        }
+        return {};
+    }
+
+    Result<void> note(const StoredBlock& block) {
+        GANTRY_ASSIGN(BlockSetDigest * digest, part(block.ref.part));
+        digest->add(block.ref.space, block.ref.index, block.fingerprint);
+        const bool fresh = block.form == StoredForm::kBytes
+                               ? stored_.emplace(block.ref, block.fingerprint).second &&
+                                     !others_.contains(block.ref)
+                               : others_.insert(block.ref).second && !stored_.contains(block.ref);
+        if (!fresh) {
+            return malformed("a block that is there twice");
+        }
+        return {};
+    }
+
+    Result<void> summary() {
+        summary_seen_ = true;
+        if (!summary_.ParseFromArray(payload_.data(), static_cast<int>(payload_.size()))) {
+            return malformed("the summary does not parse");
+        }
+        const bool counts = summary_.block_count() == stored_.size() + others_.size() &&
+                            summary_.image_count() == image_count_ &&
+                            static_cast<std::size_t>(summary_.parts_size()) == digests_.size();
+        if (!counts) {
+            return malformed("the summary's counts differ from the content");
+        }
+        for (const PartSummary& part_summary : summary_.parts()) {
+            const auto it = digests_.find(part_summary.part_id());
+            const BlockSetDigest expected{part_summary.block_count(),
+                                          {part_summary.digest_low(),
+                                           part_summary.digest_high()}};
+            if (it == digests_.end() || it->second != expected) {
+                return malformed("part " + std::to_string(part_summary.part_id()) +
+                                 " differs from its digest");
+            }
+        }
+        return {};
+    }
+
+    Result<void> end() {
+        const std::uint64_t all =
+            XXH3_64bits(checksums_.data(), (checksums_.size() - 1) * sizeof(std::uint64_t));
+        if (payload_.size() != 16 || get<std::uint64_t>(payload_.data()) != all) {
+            return checksum_error(section_at_, "the end section");
+        }
+        if (get<std::uint64_t>(payload_.data() + 8) != offset_) {
+            return malformed("the end is not where it should be");
+        }
+        return {};
+    }
+
+    Result<void> at_end() {
+        std::byte more;
+        ssize_t got = 0;
+        do {
+            got = ::read(fd_, &more, 1);
+        } while (got < 0 && errno == EINTR);
+        if (got != 0) {
+            section_at_ = offset_;
+            return malformed("bytes follow the end of the snapshot");
+        }
+        return visitor_.on_end(summary_);
+    }
+
+    int fd_;
+    const std::string& name_;
+    SnapshotVisitor& visitor_;
+    std::uint64_t offset_ = 0;
+    std::uint64_t section_at_ = 0;
+    Kind kind_ = Kind::kHeader;
+    std::uint64_t size_ = 0;
+    std::vector<std::byte> payload_;
+    std::vector<std::byte> plain_;
+    std::vector<std::uint64_t> checksums_;
+    std::unique_ptr<FingerprintKey> key_;
+    std::map<std::uint64_t, BlockSetDigest> digests_;
+    std::unordered_set<std::uint64_t> graphs_;
+    std::unordered_map<BlockRef, Fingerprint, BlockRefHash> stored_;
+    std::unordered_set<BlockRef, BlockRefHash> others_;
+    std::uint64_t image_count_ = 0;
+    SnapshotSummary summary_;
+    bool summary_seen_ = false;
+};
+
+}  // namespace
+
+Result<void> read_snapshot(int fd, const std::string& name, SnapshotVisitor& visitor) {
+    return Reader(fd, name, visitor).run();
+}
+
+Result<void> read_snapshot(const std::string& path, SnapshotVisitor& visitor) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return Error{errno == ENOENT ? Code::kNotFound : Code::kUnavailable, "snapshot.io",
+                     "cannot open " + path + ": " + std::strerror(errno)};
+    }
+    auto result = read_snapshot(fd, path, visitor);
+    ::close(fd);
+    return result;
+}
+
+}  // namespace gantry::snapshot

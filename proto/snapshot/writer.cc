@@ -1,0 +1,261 @@
+#include <lz4.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <cerrno>
+#include <map>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "proto/snapshot/container.h"
+#include "proto/snapshot/container.pb.h"
+#include "proto/snapshot/layout.h"
+
+namespace gantry::snapshot {
+
+using namespace layout;
+
+class SnapshotWriter::Impl {
+public:
+    Impl(int fd, std::string name, const SnapshotHeader& header, Codec codec)
+        : fd_(fd), name_(std::move(name)), codec_(codec),
+          key_({header.seed_low(), header.seed_high()}), header_(header.SerializeAsString()) {}
+
+    Result<void> start() {
+        if (started_) {
+            return {};
+        }
+        started_ = true;
+        std::array<std::byte, kPreambleBytes> preamble{};
+        std::memcpy(preamble.data(), kMagic.data(), kMagic.size());
+        put(preamble.data() + 8, kContainerVersion);
+        put<std::uint64_t>(preamble.data() + 56, XXH3_64bits(preamble.data(), 56));
+        GANTRY_TRY(write(preamble.data(), preamble.size()));
+        return section(Kind::kHeader, {as_bytes(header_)});
+    }
+
+    Result<void> add_graph(std::uint64_t part, std::string_view graph) {
+        GANTRY_TRY(start());
+        if (graph.size() + 8 > kGraphBytesMax) {
+            return too_large("an object graph", graph.size(), kGraphBytesMax);
+        }
+        std::byte id[8];
+        put(id, part);
+        touch(part);
+        return section(Kind::kGraph, {id, as_bytes(graph)});
+    }
+
+    Result<void> add_image(std::span<const std::byte, 32> sha256,
+                           std::span<const std::byte> bytes) {
+        GANTRY_TRY(start());
+        if (bytes.size() + 32 > kImageBytesMax) {
+            return too_large("an image", bytes.size(), kImageBytesMax);
+        }
+        summary_.set_image_count(summary_.image_count() + 1);
+        return section(Kind::kImage, {sha256, bytes});
+    }
+
+    Result<void> add_block(const BlockRef& ref, BlockSpan bytes) {
+        GANTRY_TRY(start());
+        const Fingerprint content = fingerprint(key_, bytes);
+        touch(ref.part).add(ref.space, ref.index, content);
+        std::byte* entry = &*entries_.insert(entries_.end(), kEntryBytes, std::byte{0});
+        put(entry, ref.part);
+        put(entry + 8, ref.index);
+        put(entry + 16, ref.space);
+        put(entry + 24, content.low);
+        put(entry + 32, content.high);
+        summary_.set_block_count(summary_.block_count() + 1);
+        StoredForm form = StoredForm::kBytes;
+        if (content == key_.zero_block() && is_zero_block(bytes)) {
+            form = StoredForm::kZero;
+            summary_.set_zero_block_count(summary_.zero_block_count() + 1);
+        } else if (const auto origin = origins_.find(content); origin != origins_.end()) {
+            form = StoredForm::kCopyOf;
+            put(entry + 40, origin->second.part);
+            put(entry + 48, origin->second.index);
+            put(entry + 56, origin->second.space);
+            summary_.set_copy_block_count(summary_.copy_block_count() + 1);
+        } else {
+            origins_.emplace(content, ref);
+            put(entry + 60, store(bytes));
+        }
+        put(entry + 20, static_cast<std::uint32_t>(form));
+        return entries_.size() / kEntryBytes == kSectionBlocksMax ? flush_blocks()
+                                                                  : Result<void>{};
+    }
+
+    Result<void> finish() {
+        GANTRY_TRY(start());
+        GANTRY_TRY(flush_blocks());
+        for (const auto& [part, digest] : digests_) {
+            PartSummary* out = summary_.add_parts();
+            out->set_part_id(part);
+            out->set_block_count(digest.block_count);
+            out->set_digest_low(digest.sum.low);
+            out->set_digest_high(digest.sum.high);
+        }
+        GANTRY_TRY(section(Kind::kSummary, {as_bytes(summary_.SerializeAsString())}));
+        std::byte end[16];
+        put<std::uint64_t>(end, checksum_of_checksums());
+        put<std::uint64_t>(end + 8, offset_ + kSectionHeaderBytes + sizeof end + 8);
+        return section(Kind::kEnd, {end});
+    }
+
+    std::uint64_t bytes_written() const { return offset_; }
+    BlockSetDigest digest(std::uint64_t part) const {
+        const auto it = digests_.find(part);
+        return it == digests_.end() ? BlockSetDigest{} : it->second;
+    }
+
+private:
+    using Pieces = std::initializer_list<std::span<const std::byte>>;
+
+    static std::span<const std::byte> as_bytes(std::string_view text) {
+        return std::as_bytes(std::span(text.data(), text.size()));
+    }
+
+    BlockSetDigest& touch(std::uint64_t part) { return digests_[part]; }
+
+    std::uint64_t checksum_of_checksums() const {
+        return XXH3_64bits(checksums_.data(), checksums_.size() * sizeof(std::uint64_t));
+    }
+
+    Error too_large(const char* what, std::size_t size, std::uint64_t limit) const {
+        return {Code::kResourceExhausted, "snapshot.malformed",
+                std::string(what) + " of " + std::to_string(size) + " bytes does not fit " + name_ +
+                    ", whose limit is " + std::to_string(limit)};
+    }
+
+    /// Appends the block to the section's contents; returns codec and stored size.
+    std::uint32_t store(BlockSpan bytes) {
+        constexpr std::size_t kWorthwhile = kBlockBytes - kBlockBytes / 16;
+        const std::size_t at = contents_.size();
+        contents_.resize(at + kBlockBytes);
+        char* to = reinterpret_cast<char*>(contents_.data() + at);
+        const char* from = reinterpret_cast<const char*>(bytes.data());
+        std::size_t stored = 0;
+        if (codec_ == Codec::kLz4) {
+            stored = static_cast<std::size_t>(
+                LZ4_compress_default(from, to, kBlockBytes, static_cast<int>(kWorthwhile)));
+        } else if (codec_ == Codec::kZstd) {
+            constexpr int kLevel = 1;
+            const std::size_t result = ZSTD_compress(to, kWorthwhile, from, kBlockBytes, kLevel);
+            stored = ZSTD_isError(result) != 0 ? 0 : result;
+        }
+        Codec used = codec_;
+        if (stored == 0) {
+            std::memcpy(to, from, kBlockBytes);
+            stored = kBlockBytes;
+            used = Codec::kStored;
+        }
+        contents_.resize(at + stored);
+        summary_.set_stored_bytes(summary_.stored_bytes() + stored);
+        return static_cast<std::uint32_t>(used) << 24 | static_cast<std::uint32_t>(stored);
+    }
+
+    Result<void> flush_blocks() {
+        if (entries_.empty()) {
+            return {};
+        }
+        std::byte head[kBlocksHeaderBytes] = {};
+        put(head, static_cast<std::uint32_t>(entries_.size() / kEntryBytes));
+        GANTRY_TRY(section(Kind::kBlocks, {head, entries_, contents_}));
+        entries_.clear();
+        contents_.clear();
+        return {};
+    }
+
+    Result<void> section(Kind kind, Pieces pieces) {
+        const std::uint64_t begin = offset_;
+        std::uint64_t size = 0;
+        XXH3_state_t state{};
+        XXH3_64bits_reset_withSeed(&state, begin);
+        for (const auto piece : pieces) {
+            size += piece.size();
+            XXH3_64bits_update(&state, piece.data(), piece.size());
+        }
+        std::byte header[kSectionHeaderBytes] = {};
+        put(header, static_cast<std::uint32_t>(kind));
+        put(header + 8, size);
+        put(header + 16, static_cast<std::uint64_t>(checksums_.size()));
+        put<std::uint64_t>(header + 24, XXH3_64bits_withSeed(header, 24, begin));
+        GANTRY_TRY(write(header, sizeof header));
+        for (const auto piece : pieces) {
+            GANTRY_TRY(write(piece.data(), piece.size()));
+        }
+        const std::uint64_t checksum = XXH3_64bits_digest(&state);
+        checksums_.push_back(checksum);
+        return write(reinterpret_cast<const std::byte*>(&checksum), sizeof checksum);
+    }
+
+    Result<void> write(const std::byte* bytes, std::size_t size) {
+        while (size > 0) {
+            const ssize_t written = ::write(fd_, bytes, size);
+            if (written < 0 && errno == EINTR) {
+                continue;
+            }
+            if (written <= 0) {
+                return write_error(written < 0 ? errno : EIO);
+            }
+            bytes += written;
+            size -= static_cast<std::size_t>(written);
+            offset_ += static_cast<std::uint64_t>(written);
+        }
+        return {};
+    }
+
+    Error write_error(int number) const {
+        const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
+        return {full ? Code::kResourceExhausted : Code::kUnavailable,
+                full ? "snapshot.disk_full" : "snapshot.io",
+                "cannot write " + name_ + " at offset " + std::to_string(offset_) + ": " +
+                    std::strerror(number) +
+                    (full ? "; free some space or choose another folder (no partial file is left)"
+                          : "")};
+    }
+
+    int fd_;
+    std::string name_;
+    Codec codec_;
+    FingerprintKey key_;
+    std::string header_;
+    bool started_ = false;
+    std::uint64_t offset_ = 0;
+    std::vector<std::uint64_t> checksums_;
+    std::vector<std::byte> entries_;
+    std::vector<std::byte> contents_;
+    struct FingerprintHash {
+        std::size_t operator()(const Fingerprint& f) const { return f.low ^ (f.high >> 9); }
+    };
+    std::unordered_map<Fingerprint, BlockRef, FingerprintHash> origins_;
+    std::map<std::uint64_t, BlockSetDigest> digests_;
+    SnapshotSummary summary_;
+};
+
+SnapshotWriter::SnapshotWriter(int fd, std::string name, const SnapshotHeader& header, Codec codec)
+    : impl_(std::make_unique<Impl>(fd, std::move(name), header, codec)) {}
+SnapshotWriter::~SnapshotWriter() = default;
+
+Result<void> SnapshotWriter::add_graph(std::uint64_t part, std::string_view graph) {
+    return impl_->add_graph(part, graph);
+}
+Result<void> SnapshotWriter::add_image(std::span<const std::byte, 32> sha256,
+                                       std::span<const std::byte> bytes) {
+    return impl_->add_image(sha256, bytes);
+}
+Result<void> SnapshotWriter::add_block(const BlockRef& ref, BlockSpan bytes) {
+    return impl_->add_block(ref, bytes);
+}
+Result<void> SnapshotWriter::finish() {
+    return impl_->finish();
+}
+std::uint64_t SnapshotWriter::bytes_written() const {
+    return impl_->bytes_written();
+}
+BlockSetDigest SnapshotWriter::digest(std::uint64_t part) const {
+    return impl_->digest(part);
+}
+
+}  // namespace gantry::snapshot
