@@ -5,7 +5,7 @@ from emit_entry import targets
 
 
 def driver_api_h(calls):
-    text = header("A loaded CUDA driver: one typed pointer per call, null where the driver has none.",
+    text = header("A loaded CUDA driver: a typed pointer per call, null where it has none.",
                   ["<cstddef>", "proto/cuda/abi.h"], "gantry::driver")
     text += """struct DriverApi {
     /// Fills the table by dlsym of the exact symbol names from a dlopen handle; returns how many
@@ -42,7 +42,8 @@ std::size_t DriverApi::load(void* library) noexcept {
     for call in targets(calls):
         line = f'    found += find(library, "{call.symbol}", &{call.symbol});\n'
         if len(line) > 101:
-            line = f'    found += find(library, "{call.symbol}",\n                  &{call.symbol});\n'
+            line = (f'    found += find(library, "{call.symbol}",\n'
+                    f"                  &{call.symbol});\n")
         text += line
     text += "    return found;\n}\n"
     return text + end_namespace("gantry::driver")

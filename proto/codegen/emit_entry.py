@@ -1,4 +1,4 @@
-"""exports.cc, impl.h, refused_weak.cc, exports.map: the exported CUDA ABI of shim and soft driver."""
+"""exports.*, impl.h, refused_weak.cc, exports.map: the exported ABI of shim and soft driver."""
 
 from emit_common import declarations, end_namespace, header, names, source, wrap
 
@@ -75,7 +75,8 @@ def _per_thread_prologue(call):
 def _entry(symbol, call, target, stream):
     """One exported function. `call` names it, `target` implements it."""
     text = wrap(f"GANTRY_CUDA_EXPORT CUresult {symbol}(", declarations(call), ") noexcept {")
-    text += (f"    if (const CUresult status = enter(Op::{call.symbol}); status != CUDA_SUCCESS) {{\n"
+    text += (f"    if (const CUresult status = enter(Op::{call.symbol}); "
+             f"status != CUDA_SUCCESS) {{\n"
              f"        return status;\n    }}\n")
     args = names(call)
     if target.twin == "ptds":

@@ -17,7 +17,8 @@ def opcodes(calls, layouts, hand_text):
     text += "".join(f"    {c.symbol} = {c.number},\n" for c in calls)
     text += "};\n\n"
     text += f"inline constexpr std::uint16_t kFirstOp = {calls[0].number};\n"
-    text += f"inline constexpr std::uint16_t kOpEnd = {calls[-1].number + 1};  // One past the last.\n"
+    text += (f"inline constexpr std::uint16_t kOpEnd = {calls[-1].number + 1};"
+             "  // One past the last.\n")
     text += f"inline constexpr std::uint16_t kOpCount = {len(calls)};\n"
     text += "/// Hash of all wire layouts: two ends that differ in it must not talk.\n"
     text += f"inline constexpr std::uint64_t kTableHash = {table_hash:#018x}ull;\n\n"
@@ -106,6 +107,16 @@ def _size(item, part):
     return f"wire::kWireBytes<wire::{item.call.symbol}_{part}>" if item else "0"
 
 
+def _trails(item, direction):
+    """May bytes trail the fixed part? As C++; unknown, so true, for payloads of wire_hand.h."""
+    if item is None:
+        return "false"
+    call = item.call
+    known = {"send": item.send_items or call.send_trailing,
+             "reply": item.reply_items or call.reply_trailing}
+    return "true" if known[direction] or call.hand_call else "false"
+
+
 def op_table_cc(calls, layouts):
     from table import HANDLE_KINDS
     sizes = {item.call.symbol: item for item in layouts}
@@ -131,8 +142,7 @@ def op_table_cc(calls, layouts):
                  f"     OpEffect::{EFFECTS[call.effect]}, {kind},\n"
                  f"     OpMigration::k{call.migration.capitalize()}, "
                  f"{_size(item, 'call')}, {_size(item, 'reply')},\n     "
-                 f"{str(bool(item and (item.send_items or call.send_trailing or call.hand_call))).lower()}, "
-                 f"{str(bool(item and (item.reply_items or call.reply_trailing or call.hand_call))).lower()}}},\n")
+                 f"{_trails(item, 'send')}, {_trails(item, 'reply')}}},\n")
     text += """};
 
 }  // namespace

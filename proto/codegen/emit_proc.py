@@ -17,9 +17,9 @@ enum class ProcStatus : std::uint32_t {
 inline constexpr std::uint64_t kProcPerThread = 2;
 
 /// Finds the entry point of `name` for `version` (such as 12020). Of the name's versions not above
-/// the asked one the highest is taken; with kProcPerThread only its per-thread versions count, if it
-/// has any. Stores null when the answer is not kFound. A null name is not found. The answers were
-/// compared with driver 580.159 for all rows, both kinds of stream and the versions around each.
+/// the asked one the highest is taken; with kProcPerThread only its per-thread versions count, if
+/// it has any. Stores null when the answer is not kFound. A null name is not found. The answers
+/// were compared with driver 580.159 for all rows, both kinds of stream, all versions of a name.
 ProcStatus find_proc(const char* name, int version, std::uint64_t flags, void** entry) noexcept;
 
 /// cuGetProcAddress as that driver answers it, as a CUresult number: a name or version that is not

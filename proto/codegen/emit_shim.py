@@ -25,11 +25,11 @@ def _signature(call):
 
 
 def shim_marshal_h(layouts):
-    text = header("Wire marshalling in the guest: fills a command, posts or calls it, stores outputs.",
+    text = header("Wire marshalling in the guest: fills a command, sends it, stores outputs.",
                   ["<cstdint>", "proto/cuda/abi.h"], "gantry::marshal")
-    text += ("// Calls with hand-written shim code take the new object's handle where the ABI has an\n"
-             "// output pointer.\n")
-    text += "// A leading `stream` is the default stream (0 or 2) of calls without a stream parameter.\n\n"
+    text += ("// Calls with hand-written shim code take the new object's handle where the ABI has\n"
+             "// an output pointer. A leading `stream` is the default stream (0 or 2) of calls\n"
+             "// without a stream parameter.\n\n")
     for item in marshalled(layouts):
         text += wrap(f"CUresult {item.call.symbol}(", _signature(item.call), ") noexcept;")
     return text + end_namespace("gantry::marshal")
@@ -84,8 +84,8 @@ def _fill(item):
         elif kind == "new":
             text += (f"    const std::uint64_t new_handle = session::mint(cuda::"
                      f"{enum_kind(param.args[0])});\n    call.{name} = new_handle;\n")
-        elif kind in ("value", "mask", "among", "devptr", "handle", "handle?", "host", "callback", "bulk_in",
-                      "bulk_out"):
+        elif kind in ("value", "mask", "among", "devptr", "handle", "handle?", "host", "callback",
+                      "bulk_in", "bulk_out"):
             text += f"    call.{name} = convert<{fields[name].cpp}>({name});\n"
         elif kind == "struct":
             text += f"    call.{name} = {name};\n"
@@ -164,16 +164,17 @@ def _send(item, trailing, size):
     call = item.call
     args = ("&call, sizeof call" if item.send else "nullptr, 0")
     if call.cls == "async" or (call.cls == "bulk" and not item.reply):
-        return (f"    const CUresult status = session::post(Op::{call.symbol}, {args}, {trailing},\n"
-                f"                                          {size});\n")
+        return (f"    const CUresult status =\n        session::post(Op::{call.symbol}, {args},\n"
+                f"                      {trailing}, {size});\n")
     reply = "&reply, sizeof reply" if item.reply else "nullptr, 0"
     tail = "nullptr, 0, nullptr"
     if item.reply_items:
         part = item.reply_items[0]
         tail = (f"{part.param.name}, static_cast<std::uint32_t>({_count(part.param)} * "
                 f"{part.element_bytes}), &reply_trailing_bytes")
-    return (f"    const CUresult status =\n        session::call(Op::{call.symbol}, {args}, {trailing}, "
-            f"{size},\n                      {reply}, {tail});\n")
+    return (f"    const CUresult status =\n        session::call(Op::{call.symbol}, {args},\n"
+            f"                      {trailing}, {size},\n"
+            f"                      {reply}, {tail});\n")
 
 
 def _function(item):
@@ -195,7 +196,8 @@ def _function(item):
     text += _send(item, trailing, size)
     stores = _store(item)
     if stores:
-        text += _reject("status != CUDA_SUCCESS", "status") + stores + "    return CUDA_SUCCESS;\n}\n"
+        text += _reject("status != CUDA_SUCCESS", "status") + stores
+        text += "    return CUDA_SUCCESS;\n}\n"
     else:
         text += "    return status;\n}\n"
     return text

@@ -75,8 +75,8 @@ struct CommandGrammar {
         if fields:
             text += f"inline constexpr CommandField k_{call.symbol}_fields[] = {{\n"
             for name, form, offset, size, role, kind in fields:
-                text += (f'    {{"{name}", {offset}, {size}, FieldForm::{form}, FieldRole::{role},\n'
-                         f"     {kind}}},\n")
+                text += (f'    {{"{name}", {offset}, {size}, FieldForm::{form},\n'
+                         f"     FieldRole::{role}, {kind}}},\n")
             text += "};\n"
         trailing = bool(item.send_items or call.send_trailing or call.hand_call)
         wants = call.cls != "async"
@@ -91,8 +91,8 @@ struct CommandGrammar {
 def trace_h():
     text = header("Prints a command as one line, for logs and tools. Libc only.",
                   ["<cstddef>", "<cstdint>", "proto/cuda/gen/opcodes.h"], "gantry::cuda")
-    text += """/// Writes `cuMemAlloc_v2(bytesize=4096)` and a NUL, cut to the capacity. Returns the length the
-/// whole line has, as snprintf does. Wrong sizes and unknown numbers are printed as such.
+    text += """/// Writes `cuMemAlloc_v2(bytesize=4096)` and a NUL, cut to the capacity. Returns the length
+/// of the whole line, as snprintf does. Wrong sizes and unknown numbers are printed as such.
 int trace_format(char* out, std::size_t capacity, Op op, const void* args,
                  std::size_t bytes) noexcept;
 """
@@ -115,7 +115,8 @@ public:
         va_list arguments;
         va_start(arguments, format);
         const std::size_t room = used_ < capacity_ ? capacity_ - used_ : 0;
-        const int length = std::vsnprintf(room != 0 ? out_ + used_ : nullptr, room, format, arguments);
+        char* const at = room != 0 ? out_ + used_ : nullptr;
+        const int length = std::vsnprintf(at, room, format, arguments);
         va_end(arguments);
         used_ += length > 0 ? static_cast<std::size_t>(length) : 0;
     }

@@ -96,7 +96,8 @@ def _locals(item):
             condition = f"call.{name} != 0" if nullable else ""
             if condition:
                 text += (f"    if ({condition}) {{\n"
-                         f"        if (const CUresult status = {resolve}; status != CUDA_SUCCESS) {{\n"
+                         f"        if (const CUresult status =\n                {resolve};\n"
+                         f"            status != CUDA_SUCCESS) {{\n"
                          f"            return status;\n        }}\n    }}\n")
             else:
                 text += (f"    if (const CUresult status =\n            {resolve};\n"
@@ -167,12 +168,13 @@ def _trailing(item):
             text += f"    {const}{param.pointee}* const {name} = {expression};\n"
     if item.send_items:
         text += ("    if (!reader.empty()) {\n"
-                 f'        return context.malformed(Op::{item.call.symbol}, "bytes behind the arguments");\n'
-                 "    }\n")
+                 f"        return context.malformed(Op::{item.call.symbol},\n"
+                 '                                 "bytes behind the arguments");\n    }\n')
     for part in item.reply_items:
         count = _count(part)
         text += (f"    if ({count} > kMostReplyElements) {{\n"
-                 f'        return context.malformed(Op::{item.call.symbol}, "{part.param.name}: length");\n'
+                 f"        return context.malformed(Op::{item.call.symbol},\n"
+                 f'                                 "{part.param.name}: length");\n'
                  f"    }}\n    std::vector<{part.param.pointee}> {part.param.name}({count});\n")
     return text
 
@@ -235,10 +237,12 @@ def _body(item):
              f"    if (entry_point == nullptr) {{\n"
              f"        return context.unsupported(Op::{call.symbol});\n    }}\n")
     text += _trailing(item) + _locals(item)
-    text += wrap("    const CUresult driver_status = entry_point(", [_native(p) for p in call.params], ");")
+    text += wrap("    const CUresult driver_status = entry_point(",
+                 [_native(p) for p in call.params], ");")
     after = _effects(item) + _answer(item)
     if after:
-        text += "    if (driver_status != CUDA_SUCCESS) {\n        return driver_status;\n    }\n" + after
+        text += ("    if (driver_status != CUDA_SUCCESS) {\n        return driver_status;\n    }\n"
+                 + after)
     assert uses_call or not item.send_items
     return text + "    return driver_status;\n}\n"
 
@@ -247,7 +251,8 @@ def _weak(item, generated):
     call = item.call
     if generated:
         text = _signature("[[gnu::weak]] CUresult on_", call.symbol, ") {")
-        return text + f"    return generated::on_{call.symbol}(context, call, trailing, reply);\n}}\n"
+        return (text + f"    return generated::on_{call.symbol}(context, call, trailing, reply);\n"
+                + "}\n")
     arguments = ["CallContext& context", f"const wire::{call.symbol}_call&",
                  "std::span<const std::byte>", "Reply&"]
     text = wrap(f"[[gnu::weak]] CUresult on_{call.symbol}(", arguments, ") {")
@@ -257,21 +262,24 @@ def _weak(item, generated):
 def _decoder(item):
     """Checks sizes, copies the arguments, calls the handler."""
     call = item.call
-    text = (f"CUresult decode_{call.symbol}(CallContext& context, std::span<const std::byte> args,\n"
-            f"    std::span<const std::byte> trailing, Reply& reply) {{\n"
+    text = (f"CUresult decode_{call.symbol}(CallContext& context,\n"
+            f"    std::span<const std::byte> args, std::span<const std::byte> trailing,\n"
+            f"    Reply& reply) {{\n"
             f"    wire::{call.symbol}_call call;\n"
             f"    if (!copy_args(args, &call)) {{\n"
-            f'        return context.malformed(Op::{call.symbol}, "size of the arguments");\n    }}\n')
+            f"        return context.malformed(Op::{call.symbol},\n"
+            '                                 "size of the arguments");\n    }\n')
     expression = call.send_trailing.partition(":")[0].strip() if ":" in call.send_trailing else ""
     if expression:
         for _, name in call.send:
             expression = _qualify(expression, name)
         text += (f"    if (trailing.size() != {expression}) {{\n"
-                 f'        return context.malformed(Op::{call.symbol}, "size of what trails");\n    }}\n')
+                 f"        return context.malformed(Op::{call.symbol},\n"
+                 '                                 "size of what trails");\n    }\n')
     elif not item.send_items and not call.send_trailing and not call.hand_call:
         text += (f"    if (!trailing.empty()) {{\n"
-                 f'        return context.malformed(Op::{call.symbol}, "bytes behind the arguments");\n'
-                 f"    }}\n")
+                 f"        return context.malformed(Op::{call.symbol},\n"
+                 '                                 "bytes behind the arguments");\n    }\n')
     return text + f"    return on_{call.symbol}(context, call, trailing, reply);\n}}\n"
 
 
@@ -287,7 +295,8 @@ def worker_dispatch_cc(calls, layouts):
                   ["<cstring>", "<string>", "<vector>", "proto/cuda/convert.h",
                    "proto/cuda/dispatch_support.h", "proto/cuda/gen/driver_api_table.h",
                    "proto/cuda/gen/worker_dispatch.h"])
-    text += "namespace gantry::worker {\n\nusing cuda::convert;\nusing cuda::Op;\nusing cuda::store;\n\n"
+    text += "namespace gantry::worker {\n\n"
+    text += "using cuda::convert;\nusing cuda::Op;\nusing cuda::store;\n\n"
     text += "namespace generated {\n\n"
     for item in layouts:
         if item.call.derived and _generatable(item):

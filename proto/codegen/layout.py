@@ -1,8 +1,8 @@
 """Wire layout of a call: fields with explicit padding, trailing items, sizes.
 
 Rules: little-endian; fields in table order, each at its natural alignment with named padding; a
-struct's size is a multiple of 8, so that what trails it is 8-aligned; trailing items follow in table
-order, each padded to 8 bytes.
+struct's size is a multiple of 8, so that what trails it is 8-aligned; trailing items follow in
+table order, each padded to 8 bytes.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """The CUDA API table: parser, model and checks.
 
-The format is described in proto/cuda/driver_api/README.md. Parsing fails with file, line and what to
-do: a table that loads is complete (every kind known, numbers unique, references resolved).
+The format is described in proto/cuda/driver_api/README.md. Parsing fails with file, line and what
+to do: a table that loads is complete (every kind known, numbers unique, references resolved).
 """
 
 import dataclasses

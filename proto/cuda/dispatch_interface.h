@@ -2,8 +2,8 @@
 // knows nothing else of it.
 //
 // Threads: a CallContext serves one command at a time on one thread (the consumer or a lane's
-// executor). Failure: every function returns a CUresult for the guest; none of them throws. Input is
-// hostile: a handle or a byte that does not fit is refused, never asserted on.
+// executor). Failure: every function returns a CUresult for the guest; none of them throws. Input
+// is hostile: a handle or a byte that does not fit is refused, never asserted on.
 #pragma once
 
 #include <cstddef>
