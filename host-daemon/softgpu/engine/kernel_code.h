@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "host-daemon/softgpu/engine/engine.h"
+#include "host-daemon/softgpu/engine/exec/matrix.h"
+#include "host-daemon/softgpu/engine/exec/texture_site.h"
 #include "host-daemon/softgpu/engine/inst.h"
 
 namespace gantry::softgpu {
@@ -88,7 +90,8 @@ struct KernelCode {
     std::vector<std::uint32_t> code_function_of;  ///< Program function -> functions, or ~0.
     std::vector<std::unique_ptr<CallSite>> calls;
     std::vector<std::unique_ptr<BranchTable>> tables;
-    std::vector<std::unique_ptr<std::vector<std::uint32_t>>> operand_lists;
+    std::vector<std::unique_ptr<exec::MatrixSite>> matrices;
+    std::vector<std::unique_ptr<exec::TextureSite>> textures;
     std::uint32_t static_shared_bytes = 0;
     std::uint32_t local_bytes = 0;   ///< Deepest chain of frames; kernels without recursion.
     bool needs_stack = false;        ///< Recursion, indirect calls or alloca: size set at launch.

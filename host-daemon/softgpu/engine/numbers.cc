@@ -1,5 +1,6 @@
 #include "host-daemon/softgpu/engine/numbers.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -28,7 +29,20 @@ double double_from_small(std::uint32_t bits, const SmallFormat& format) {
     return negative ? -value : value;
 }
 
-std::uint32_t small_from_double(double value, const SmallFormat& format, bool saturate_finite) {
+namespace {
+
+double whole_steps(double steps, SmallRounding rounding) {
+    switch (rounding) {
+        case SmallRounding::kZero: return std::trunc(steps);
+        case SmallRounding::kNearestAway: return std::round(steps);
+        default: return std::nearbyint(steps);
+    }
+}
+
+}  // namespace
+
+std::uint32_t small_from_double(double value, const SmallFormat& format, bool saturate_finite,
+                                SmallRounding rounding) {
     const int mantissa_bits = format.mantissa_bits;
     const std::uint32_t top = (1U << format.exponent_bits) - 1;
     const std::uint32_t ones = (1U << mantissa_bits) - 1;
@@ -47,10 +61,11 @@ std::uint32_t small_from_double(double value, const SmallFormat& format, bool sa
     std::frexp(magnitude, &exponent);
     const int step = std::max(least, exponent - 1 - mantissa_bits);
     const double steps =
-        std::isinf(magnitude) ? magnitude : std::nearbyint(std::ldexp(magnitude, -step));
+        std::isinf(magnitude) ? magnitude : whole_steps(std::ldexp(magnitude, -step), rounding);
     const double rounded = std::ldexp(steps, step);
     if (rounded > double_from_small(largest, format)) {
-        const bool infinite = format.has_infinity && !saturate_finite;
+        const bool infinite = format.has_infinity && !saturate_finite &&
+                              (rounding != SmallRounding::kZero || std::isinf(magnitude));
         const bool to_nan = !format.has_infinity && format.has_nan && !saturate_finite;
         return sign | (infinite ? top << mantissa_bits
                        : to_nan ? (top << mantissa_bits) | ones : largest);

@@ -25,10 +25,16 @@ inline constexpr SmallFormat kE2m3{2, 3, 1, false, false};
 inline constexpr SmallFormat kE3m2{3, 2, 3, false, false};
 inline constexpr SmallFormat kE2m1{2, 1, 1, false, false};
 
-/// Rounds to nearest even; finite overflow gives the largest finite value if `saturate_finite`
+inline constexpr SmallFormat kTf32{8, 10, 127, true, true};
+
+enum class SmallRounding : std::uint8_t { kNearestEven, kZero, kNearestAway };
+
+/// Finite overflow gives the largest finite value if `saturate_finite`
 /// or the format has no infinity, else infinity.
 [[nodiscard]] std::uint32_t small_from_double(double value, const SmallFormat& format,
-                                              bool saturate_finite);
+                                              bool saturate_finite,
+                                              SmallRounding rounding =
+                                                  SmallRounding::kNearestEven);
 [[nodiscard]] double double_from_small(std::uint32_t bits, const SmallFormat& format);
 
 }  // namespace gantry::softgpu

@@ -77,7 +77,7 @@ void Lexer::advance() {
         return;
     }
     const char c = text_[position_];
-    if (is_digit(c) || (c == '.' && is_digit(at(position_ + 1)))) {
+    if (is_digit(c) || (c == '.' && is_fraction())) {
         lex_number();
     } else if (is_word(c)) {
         lex_word();
@@ -90,6 +90,15 @@ void Lexer::advance() {
                                                                      : TokenKind::kBad,
                position_, position_ + 1);
     }
+}
+
+/// ".5" is a number, ".2d" and ".16x256b" are modifiers.
+bool Lexer::is_fraction() const {
+    std::size_t end = position_ + 1;
+    while (is_digit(at(end))) {
+        ++end;
+    }
+    return end > position_ + 1 && (!is_word(at(end)) || at(end) == 'e' || at(end) == 'E');
 }
 
 void Lexer::lex_decimal_float() {

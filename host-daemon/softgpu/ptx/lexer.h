@@ -47,6 +47,7 @@ private:
     void advance();
     void skip_space();
     void lex_number();
+    [[nodiscard]] bool is_fraction() const;
     void lex_decimal_float();
     void lex_word();
     void lex_directive();

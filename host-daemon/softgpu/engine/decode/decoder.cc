@@ -185,13 +185,6 @@ void Decoder::flush_widening() {
     widening_.clear();
 }
 
-std::uint32_t Decoder::intern_operands(std::vector<std::uint32_t> slots, const void*& table) {
-    code_.operand_lists.push_back(
-        std::make_unique<std::vector<std::uint32_t>>(std::move(slots)));
-    table = code_.operand_lists.back()->data();
-    return static_cast<std::uint32_t>(code_.operand_lists.back()->size());
-}
-
 /// Instructions that may stop the warp, or that other lanes may wait for, cannot hide behind a
 /// guard: they are branched around, so that lanes without them wait at the reconvergence point.
 bool Decoder::needs_branch_around(const ptx::Instruction&) const {

@@ -133,7 +133,6 @@ private:
     Inst& emit(Handler handler);
     Inst& emit_unguarded(Handler handler);
     void flush_widening();
-    std::uint32_t intern_operands(std::vector<std::uint32_t> slots, const void*& table);
 
     // Arithmetic (decode/arithmetic.cc).
     void binary_op(Operands operands, Binary op, ptx::Type type, ptx::Type result);
@@ -250,6 +249,11 @@ private:
     // Matrix, textures (decode/matrix.cc, decode/textures.cc).
     void op_mma(Operands operands);
     void op_wmma(Operands operands);
+    void wmma_multiply(Operands operands);
+    void wmma_memory(Operands operands, bool store);
+    void matrix_slots(const ptx::Operand& operand, ptx::Type type, bool write,
+                      std::vector<std::uint32_t>& out);
+    void ldmatrix_or_stmatrix(Operands operands, bool store);
     void op_ldmatrix(Operands operands);
     void op_stmatrix(Operands operands);
     void op_movmatrix(Operands operands);

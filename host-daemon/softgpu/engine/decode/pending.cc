@@ -7,19 +7,10 @@ namespace gantry::softgpu {
 GANTRY_PENDING(op_cp)
 GANTRY_PENDING(op_mbarrier)
 GANTRY_PENDING(op_mapa)
-GANTRY_PENDING(op_mma)
-GANTRY_PENDING(op_wmma)
-GANTRY_PENDING(op_ldmatrix)
-GANTRY_PENDING(op_stmatrix)
-GANTRY_PENDING(op_movmatrix)
 GANTRY_PENDING(op_tex)
 GANTRY_PENDING(op_suld)
 GANTRY_PENDING(op_sust)
 GANTRY_PENDING(op_query)
 GANTRY_PENDING(op_video)
-GANTRY_PENDING(op_cvt_pack)
-void Decoder::cvt_special(Operands, std::string_view, bool) {
-    refuse("this conversion is not supported by the soft GPU");
-}
 
 }  // namespace gantry::softgpu

@@ -49,20 +49,6 @@ Handler extend_sign();      ///< szext: flags 1 wrap, 2 signed
 Handler is_space();         ///< dst predicate, a: u64; aux: 0 global 1 shared 2 local 3 const 4 param
 Handler to_generic();       ///< cvta: dst, a 64; aux: 1 shared 2 local; flags 1: back
 Handler video();            ///< see misc.cc
-Handler convert_packed();   ///< see packed.cc
 Handler select_predicate(); ///< selp on predicates
-
-// matrix.cc, async.cc, texture.cc: see their heads
-Handler matrix();
-Handler load_matrix();
-Handler store_matrix();
-Handler transpose_matrix();
-Handler wmma_load();
-Handler wmma_store();
-Handler copy_async();
-Handler mbarrier();
-Handler texture();
-Handler surface();
-Handler texture_query();
 
 }  // namespace gantry::softgpu::exec
