@@ -250,15 +250,15 @@ Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
     return write_record();
 }
 
-void Session::end(wire::WorkerState how) {
+void Session::end(std::optional<wire::WorkerState> how) {
     const std::lock_guard opening(opening_);
     for (const auto& worker : workers_.all()) {
         const PartChannel at = channel_of(worker->part());
         worker->end();
         workers_.remove(worker->part());
         const std::lock_guard lock(mutex_);
-        if (region_ && channel_count_ != 0) {
-            (void)region_->write_worker_state(channel_count_, at.channel, how);
+        if (how && region_ && channel_count_ != 0) {
+            (void)region_->write_worker_state(channel_count_, at.channel, *how);
         }
     }
     remove_record();

@@ -73,8 +73,8 @@ public:
     /// Tells the guest why a claim is not served.
     void refuse(const Claim& claim, const Error& why);
 
-    /// Ends every worker. `how` says what the guest is told.
-    void end(wire::WorkerState how);
+    /// Ends every worker. `how`: what the guest is told; nullopt: the region is not touched.
+    void end(std::optional<wire::WorkerState> how);
     /// Forgets the workers without ending them: gantryd is being restarted.
     void leave();
     Result<void> write_record();

@@ -91,8 +91,11 @@ Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::
                                                engine::PartId part, std::uint64_t quota_bytes,
                                                WorkerHandlers handlers) {
     WorkerRecord record{session_id, part, {}};
+    // Numbered: a session may move from one worker to another on this same host.
+    static std::atomic<unsigned> launches{0};
     const std::string base = config.daemon.run_directory + "/workers/" + session_id + "." +
-                             std::to_string(part.value);
+                             std::to_string(part.value) + "." + std::to_string(::getpid()) + "-" +
+                             std::to_string(++launches);
     GANTRY_ASSIGN(WorkerProcess process,
                   WorkerProcess::start(config.worker, base + ".sock", base + ".log"));
     record.process = process.record();

@@ -1,0 +1,199 @@
+#include "host-daemon/supervisor/arrival.h"
+
+#include <spdlog/spdlog.h>
+
+#include "host-daemon/supervisor/handover.h"
+
+namespace gantry::supervisor {
+
+Arrival::Arrival(ArrivalRequest request, const Config& config, engine::Settings settings,
+                 EpochStore& store, ArrivalHooks hooks)
+    : request_(std::move(request)),
+      config_(config),
+      settings_(settings),
+      store_(store),
+      hooks_(std::move(hooks)),
+      session_(std::make_shared<Session>(request_.info, config)),
+      sink_(session_->workers(), sink_hooks()) {
+    // A local program's region does not travel: nothing has to be waited for.
+    settings_.activate_needs_guest_memory = request_.info.kind == SessionKind::kVm;
+    driver_ = make_driver();
+}
+
+std::shared_ptr<TargetDriver> Arrival::make_driver() {
+    return std::make_shared<TargetDriver>(request_.info.id, settings_, store_, sink_,
+                                          session_->workers(), target_hooks());
+}
+
+std::shared_ptr<TargetDriver> Arrival::driver() const {
+    const std::lock_guard lock(mutex_);
+    return driver_;
+}
+
+void Arrival::feed(engine::TargetEvent event) {
+    using Kind = engine::TargetEventKind;
+    if (event.kind == Kind::kGuestResumedMigrated || event.kind == Kind::kGuestResumedPostcopy ||
+        event.kind == Kind::kGuestArrivedPaused || event.kind == Kind::kGuestCalled) {
+        const std::lock_guard lock(mutex_);
+        guest_state_ = event.kind;
+    } else if (event.kind == Kind::kGuestStopped) {
+        const std::lock_guard lock(mutex_);
+        guest_state_.reset();
+    }
+    driver()->feed(std::move(event));
+}
+
+Arrival::~Arrival() {
+    stop();
+}
+
+void Arrival::stop() {
+    {
+        std::unique_ptr<transport::TargetLink> link;
+        {
+            const std::lock_guard lock(mutex_);
+            link = std::move(link_);
+        }
+    }
+    driver()->stop();
+    settle(Error{Code::kCancelled, "migration.ended", "the migration has ended"});
+}
+
+WorkersSink::Hooks Arrival::sink_hooks() {
+    WorkersSink::Hooks hooks;
+    hooks.capabilities = hooks_.capabilities;
+    hooks.reserve = hooks_.reserve;
+    hooks.launch = [this](engine::PartId part) { return hooks_.launch(request_.info, part); };
+    hooks.activate = [this](const std::shared_ptr<Worker>& worker, Epoch epoch) {
+        return activate(worker, epoch);
+    };
+    hooks.discard = hooks_.discard;
+    return hooks;
+}
+
+TargetHooks Arrival::target_hooks() {
+    TargetHooks hooks;
+    hooks.send = [this](const engine::Message& message) {
+        const std::lock_guard lock(mutex_);
+        if (link_) {
+            link_->send(message);
+        }
+    };
+    hooks.open_bulk = [this](engine::MigrationId migration) {
+        const std::lock_guard lock(mutex_);
+        if (link_) {
+            link_->open_bulk(migration, static_cast<int>(config_.peer.streams));
+        }
+    };
+    hooks.query_domain = [this] {
+        hooks_.query_domain([this](engine::DomainReport report) {
+            engine::TargetEvent event;
+            event.kind = engine::TargetEventKind::kDomain;
+            event.domain = report;
+            feed(std::move(event));
+        });
+    };
+    hooks.alert = [this](engine::AlertKind, const Error& error) {
+        const std::lock_guard lock(mutex_);
+        alerts_.push_back(error.to_string());
+    };
+    hooks.progress = [](const engine::Progress&) {};
+    hooks.admit = [this] {
+        settle(std::nullopt);
+        if (request_.arrives_when_converged) {
+            engine::TargetEvent event;
+            event.kind = engine::TargetEventKind::kGuestResumedMigrated;
+            feed(std::move(event));
+        }
+    };
+    hooks.refuse = [this](const Error& error) { settle(error); };
+    hooks.activated = [this](Epoch epoch) { hooks_.arrived(epoch); };
+    hooks.finished = [this](engine::Outcome outcome, const Error& error) {
+        if (outcome != engine::Outcome::kMoved && outcome != engine::Outcome::kRetry) {
+            settle(error);
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            is_ended_ = outcome != engine::Outcome::kRetry;
+        }
+        hooks_.ended(outcome, error);
+    };
+    return hooks;
+}
+
+void Arrival::settle(std::optional<Error> refusal) {
+    const std::lock_guard lock(mutex_);
+    if (!is_settled_) {
+        is_settled_ = true;
+        refusal_ = std::move(refusal);
+        settled_.notify_all();
+    }
+}
+
+Result<void> Arrival::begin(const Connect& connect) {
+    transport::TargetLinkHandlers handlers;
+    handlers.message = [this](engine::Message message) { driver()->receive(std::move(message)); };
+    handlers.batch = [this](const control::BulkDown& batch) { return driver()->apply(batch); };
+    handlers.bulk_lost = [this](const Error& why) { driver()->bulk_lost(why); };
+    auto link = connect(std::move(handlers));
+    {
+        const std::lock_guard lock(mutex_);
+        link_ = std::move(link);
+    }
+    GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
+    driver()->begin(random_migration(), std::move(capabilities));
+    return {};
+}
+
+Result<void> Arrival::begin_again() {
+    GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
+    const std::shared_ptr<TargetDriver> old = driver();
+    old->stop();
+    std::optional<engine::TargetEventKind> guest_state;
+    {
+        const std::lock_guard lock(mutex_);
+        driver_ = make_driver();
+        guest_state = guest_state_;
+    }
+    driver()->begin(random_migration(), std::move(capabilities));
+    if (guest_state) {
+        engine::TargetEvent event;
+        event.kind = *guest_state;
+        driver()->feed(std::move(event));
+    }
+    return {};
+}
+
+Result<void> Arrival::wait_admitted(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    if (!settled_.wait_for(lock, timeout, [this] { return is_settled_; })) {
+        return Error{Code::kDeadlineExceeded, "migration.admission_timeout",
+                     "the session was not ready to move within " +
+                         std::to_string(timeout.count()) + " ms"};
+    }
+    if (refusal_) {
+        return *refusal_;
+    }
+    return {};
+}
+
+Result<void> Arrival::activate(const std::shared_ptr<Worker>& worker, Epoch epoch) {
+    if (!request_.handover_path.empty()) {
+        GANTRY_ASSIGN(GuestLink link, fetch_guest(request_.handover_path,
+                                                  {request_.info.id, epoch.value}));
+        session_->set_link(std::move(link));
+    }
+    return session_->activate(worker, epoch);
+}
+
+std::vector<std::string> Arrival::alerts() const {
+    const std::lock_guard lock(mutex_);
+    return alerts_;
+}
+
+bool Arrival::ended() const {
+    const std::lock_guard lock(mutex_);
+    return is_ended_;
+}
+
+}  // namespace gantry::supervisor

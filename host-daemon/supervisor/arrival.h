@@ -1,0 +1,91 @@
+// Arrival: a session on its way to this host; one migration attempt after another until it is here or
+// has been given up.
+//
+// It owns the workers that receive the state (through its Session, which has no source driver yet), the
+// target driver and the link to the source. Threads: as TargetDriver. It is destroyed by the registry's
+// housekeeping only, never from a hook of its own.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "host-daemon/supervisor/session.h"
+#include "host-daemon/supervisor/target_driver.h"
+#include "migration/transport/links.h"
+
+namespace gantry::supervisor {
+
+struct ArrivalRequest {
+    SessionInfo info;
+    std::string source_address;
+    std::string handover_path;  ///< Local programs: where their descriptors are fetched.
+    bool arrives_when_converged = false;
+};
+
+struct ArrivalHooks {
+    std::function<Result<engine::TargetCapabilities>()> capabilities;
+    std::function<Result<void>(const engine::SessionNeeds&)> reserve;
+    std::function<Result<std::shared_ptr<Worker>>(const SessionInfo&, engine::PartId)> launch;
+    std::function<void()> discard;
+    std::function<void(std::function<void(engine::DomainReport)>)> query_domain;
+    std::function<void(Epoch)> arrived;
+    std::function<void(engine::Outcome, const Error&)> ended;
+};
+
+class Arrival {
+public:
+    using Connect = std::function<std::unique_ptr<transport::TargetLink>(
+        transport::TargetLinkHandlers)>;
+
+    Arrival(ArrivalRequest request, const Config& config, engine::Settings settings,
+            EpochStore& store, ArrivalHooks hooks);
+    ~Arrival();
+
+    /// Dials and begins the first attempt.
+    Result<void> begin(const Connect& connect);
+    /// Begins another attempt (the guest is here already).
+    Result<void> begin_again();
+    void feed(engine::TargetEvent event);
+    /// Waits until the hook may end. kDeadlineExceeded: not yet decided.
+    Result<void> wait_admitted(std::chrono::milliseconds timeout);
+    void stop();
+
+    [[nodiscard]] const ArrivalRequest& request() const { return request_; }
+    [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
+    [[nodiscard]] TargetStatus status() const { return driver()->status(); }
+    [[nodiscard]] std::vector<std::string> alerts() const;
+    [[nodiscard]] bool ended() const;
+
+private:
+    TargetHooks target_hooks();
+    WorkersSink::Hooks sink_hooks();
+    Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch);
+    void settle(std::optional<Error> refusal);
+    [[nodiscard]] std::shared_ptr<TargetDriver> driver() const;
+    std::shared_ptr<TargetDriver> make_driver();
+
+    const ArrivalRequest request_;
+    const Config& config_;
+    engine::Settings settings_;
+    EpochStore& store_;
+    ArrivalHooks hooks_;
+    std::shared_ptr<Session> session_;
+    WorkersSink sink_;
+
+    mutable std::mutex mutex_;  // the answer to the hook, alerts, link
+    std::condition_variable settled_;
+    bool is_settled_ = false;
+    bool is_ended_ = false;
+    std::optional<Error> refusal_;
+    std::vector<std::string> alerts_;
+
+    /// What libvirt said last about the guest on this host; told again to a new attempt.
+    std::optional<engine::TargetEventKind> guest_state_;
+    std::shared_ptr<TargetDriver> driver_;
+    std::unique_ptr<transport::TargetLink> link_;
+};
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,60 @@
+#include "host-daemon/supervisor/region_watcher.h"
+
+#include <spdlog/spdlog.h>
+
+namespace gantry::supervisor {
+
+RegionWatcher::RegionWatcher(std::shared_ptr<Session> session, std::chrono::milliseconds interval,
+                             WorkerHandlers handlers)
+    : session_(std::move(session)), interval_(interval), handlers_(std::move(handlers)) {
+    for (const auto& worker : session_->workers().all()) {
+        const PartChannel at = channel_of(worker->part());
+        seen_[at.channel] = std::max(seen_[at.channel], at.generation);
+    }
+    thread_ = std::thread([this] { run(); });
+}
+
+RegionWatcher::~RegionWatcher() {
+    stopping_ = true;
+    thread_.join();
+}
+
+void RegionWatcher::run() {
+    while (!stopping_) {
+        if (session_->serves()) {
+            const auto claims = session_->claims();
+            if (claims) {
+                look(*claims);
+                last_error_.clear();
+            } else if (claims.error().text != last_error_) {  // say it once, not every few ms
+                last_error_ = claims.error().text;
+                spdlog::warn("session {}: {}", session_->info().id, claims.error().to_string());
+            }
+        }
+        std::this_thread::sleep_for(interval_);
+    }
+}
+
+void RegionWatcher::look(const std::vector<Claim>& claims) {
+    for (const Claim& claim : claims) {
+        const engine::PartId part = part_of({claim.channel, claim.generation});
+        const bool is_new = claim.generation != 0 && claim.generation != seen_[claim.channel];
+        if (claim.state == wire::ClaimState::kOpen && is_new) {
+            // The process that held the channel before has gone, if it did not say so.
+            session_->close_channel(part_of({claim.channel, seen_[claim.channel]}));
+            seen_[claim.channel] = claim.generation;
+            spdlog::info("session {}: process {} of the guest opens channel {}",
+                         session_->info().id, claim.guest_pid, claim.channel);
+            const auto opened = session_->open_channel(claim, handlers_, std::nullopt, 0);
+            if (!opened) {
+                spdlog::error("session {}: {}", session_->info().id, opened.error().to_string());
+                session_->refuse(claim, opened.error());
+            }
+        } else if (claim.state == wire::ClaimState::kClosing &&
+                   claim.generation == seen_[claim.channel]) {
+            session_->close_channel(part);
+        }
+    }
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,38 @@
+// Looks at a VM's region for programs that come and go, by polling the guest's claims.
+//
+// One thread a VM: a poll is one or two preads. A claim is acted on once per generation. While the
+// session does not serve (frozen, granted, arriving) claims are left alone.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "host-daemon/supervisor/session.h"
+
+namespace gantry::supervisor {
+
+class RegionWatcher {
+public:
+    RegionWatcher(std::shared_ptr<Session> session, std::chrono::milliseconds interval,
+                  WorkerHandlers handlers);
+    ~RegionWatcher();
+    RegionWatcher(const RegionWatcher&) = delete;
+    RegionWatcher& operator=(const RegionWatcher&) = delete;
+
+private:
+    void run();
+    void look(const std::vector<Claim>& claims);
+
+    std::shared_ptr<Session> session_;
+    const std::chrono::milliseconds interval_;
+    WorkerHandlers handlers_;
+    std::map<std::uint32_t, std::uint64_t> seen_;  ///< Newest generation acted on, by channel.
+    std::string last_error_;
+    std::atomic<bool> stopping_{false};
+    std::thread thread_;
+};
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,406 @@
+// Registry: sessions and their drivers. The rest of it: registry_restart.cc, registry_vm.cc,
+// registry_arrival.cc, registry_status.cc.
+#include "host-daemon/supervisor/registry.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "host-daemon/supervisor/version.h"
+
+namespace gantry::supervisor {
+namespace {
+
+Result<void> make_folder(const std::string& path, mode_t mode) {
+    if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
+        return Error{Code::kPermissionDenied, "run_directory",
+                     "cannot make " + path + ": " + std::strerror(errno) +
+                         "; set daemon.run_directory to a folder that gantryd may write"};
+    }
+    return {};
+}
+
+std::string host_name_of(const Config& config) {
+    if (!config.daemon.host_name.empty()) {
+        return config.daemon.host_name;
+    }
+    std::array<char, 256> name{};
+    ::gethostname(name.data(), name.size() - 1);
+    return name.data();
+}
+
+}  // namespace
+
+Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervisor)
+    : config_(config), store_(store), hypervisor_(hypervisor) {}
+
+Registry::~Registry() {
+    stop();
+}
+
+Result<void> Registry::start() {
+    const std::string& run = config_.daemon.run_directory;
+    GANTRY_TRY(make_folder(run, 0755));
+    GANTRY_TRY(make_folder(run + "/workers", 0700));
+    GANTRY_TRY(make_folder(run + "/sessions", 0700));
+    probe_device();
+    GANTRY_TRY(adopt_all());
+    GANTRY_ASSIGN(handover_, HandoverServer::start(run + "/handover.sock",
+                                                   [this](const HandoverRequest& request) {
+                                                       return give_guest(request);
+                                                   }));
+    hypervisor_.listen([this](const libvirt::DomainEvent& event) { on_domain_event(event); });
+    return {};
+}
+
+void Registry::stop() {
+    std::map<std::string, Entry> sessions;
+    std::map<std::string, std::shared_ptr<Arrival>> arrivals;
+    hypervisor_.stop();
+    handover_.reset();
+    housekeeping_.stop();
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+        sessions.swap(sessions_);
+        arrivals.swap(arrivals_);
+    }
+    for (auto& [id, entry] : sessions) {
+        entry.watcher.reset();
+        entry.session->leave();
+        entry.driver.reset();
+    }
+    for (auto& [id, arrival] : arrivals) {
+        arrival->stop();
+        arrival->session()->end(std::nullopt);  // incomplete: of no use to the next
+    }
+}
+
+transport::PeerIdentity Registry::identity() const {
+    return {host_name_of(config_), kGantryVersion};
+}
+
+engine::Settings Registry::settings() const {
+    using namespace std::chrono;
+    const MigrationConfig& from = config_.migration;
+    engine::Settings out;
+    out.downtime_target = milliseconds{from.downtime_target_ms};
+    out.rounds_max = static_cast<std::uint32_t>(from.rounds_max);
+    out.hook_wait_max = seconds{from.hook_wait_s};
+    out.reservation_ttl = seconds{from.reservation_s};
+    out.arrival_deadline = seconds{from.arrival_s};
+    out.may_abort_job = from.may_abort_job;
+    return out;
+}
+
+/// A worker is started once, to learn what the driver has to offer, and ended again: gantryd itself
+/// never loads a CUDA driver.
+void Registry::probe_device() {
+    const WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
+                                [](engine::PartId, const control::Event&) {}};
+    auto worker = Worker::launch(config_, "probe", part_of({0, 1}), 0, nobody);
+    const std::lock_guard lock(mutex_);
+    if (!worker) {
+        device_error_ = worker.error();
+        spdlog::error("no GPU can be used: {}", device_error_.to_string());
+        return;
+    }
+    device_ = (*worker)->device();
+    (*worker)->end();
+    spdlog::info("device: {}, compute capability {}.{}, {} MiB", device_->name(),
+                 device_->compute_capability_major(), device_->compute_capability_minor(),
+                 device_->memory_bytes() >> 20);
+}
+
+Result<engine::TargetCapabilities> Registry::capabilities() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!device_ && !stopping_) {
+            probe_device();  // it may have been repaired since
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    engine::TargetCapabilities out;
+    out.host = host_name_of(config_);
+    if (!device_) {
+        return out;  // no name: preflight says gpu.absent
+    }
+    std::uint64_t promised = 0;
+    for (const auto& [id, bytes] : promised_bytes_) {
+        promised += bytes;
+    }
+    out.gpu_name = device_->name();
+    out.gpu_uuid = device_->uuid();
+    out.cc = {device_->compute_capability_major(), device_->compute_capability_minor()};
+    out.memory_total_bytes = device_->memory_bytes();
+    out.memory_free_bytes =
+        promised < out.memory_total_bytes ? out.memory_total_bytes - promised : 0;
+    out.is_soft = device_->is_soft();
+    out.can_place_globals = device_->can_place_globals();
+    out.driver_version = device_->driver_version();
+    out.ptx_isa_version_max = device_->ptx_isa_version_max();
+    out.snapshot_version_min = device_->snapshot_version_min();
+    out.snapshot_version_max = device_->snapshot_version_max();
+    for (const auto& [number, value] : device_->attributes()) {
+        out.attributes.emplace_back(number, value);
+    }
+    return out;
+}
+
+Result<void> Registry::reserve_memory(const std::string& id, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (!device_) {
+        return Error{Code::kFailedPrecondition, "gpu.absent",
+                     "this host has no usable GPU: " + device_error_.text};
+    }
+    std::uint64_t others = 0;
+    for (const auto& [other, promised] : promised_bytes_) {
+        others += other == id ? 0 : promised;
+    }
+    if (bytes > device_->memory_bytes() || others > device_->memory_bytes() - bytes) {
+        return Error{Code::kResourceExhausted, "gpu.memory.in_use",
+                     device_->name() + " has " + std::to_string(device_->memory_bytes() >> 20) +
+                         " MiB, of which " + std::to_string(others >> 20) +
+                         " MiB are promised to others; " + std::to_string(bytes >> 20) +
+                         " MiB are wanted"};
+    }
+    promised_bytes_[id] = bytes;
+    return {};
+}
+
+WorkerHandlers Registry::handlers_for(const std::string& id) {
+    WorkerHandlers handlers;
+    handlers.lost = [this, id](engine::PartId part, const std::string& how) {
+        // Not on the channel's own thread: the worker is destroyed in the course of it.
+        housekeeping_.post([this, id, part, how] { on_worker_lost(id, part, how); });
+    };
+    handlers.event = [this, id](engine::PartId part, const control::Event& event) {
+        housekeeping_.post([this, id, part, event] { on_worker_event(id, part, event); });
+    };
+    return handlers;
+}
+
+void Registry::on_worker_lost(const std::string& id, engine::PartId part,
+                              const std::string& how) {
+    std::shared_ptr<Session> session;
+    std::shared_ptr<SourceDriver> driver;
+    std::shared_ptr<Arrival> arrival;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            session = found->second.session;
+            driver = found->second.driver;
+        }
+        if (const auto found = arrivals_.find(id); found != arrivals_.end()) {
+            arrival = found->second;
+        }
+    }
+    if (session && session->workers().find(part) &&
+        !session->workers().find(part)->alive()) {
+        session->on_worker_lost(part, how);
+        session->workers().remove(part);
+        (void)session->write_record();
+        // During a migration the whole session is at stake; else one program has died, and the
+        // others of the VM go on.
+        const SourceStatus status = driver->status();
+        if (status.migration || !status.serves) {
+            engine::SourceEvent event;
+            event.kind = engine::SourceEventKind::kWorkerLost;
+            driver->feed(std::move(event));
+        }
+        if (session->info().kind == SessionKind::kLocal) {
+            close_session(id, wire::WorkerState::kDead);
+        }
+    } else if (arrival && arrival->session()->workers().find(part) &&
+               !arrival->session()->workers().find(part)->alive()) {
+        spdlog::error("session {} (arriving): worker {} ended: {}", id, part.value, how);
+        arrival->session()->workers().remove(part);
+        engine::TargetEvent event;
+        event.kind = engine::TargetEventKind::kWorkerLost;
+        arrival->feed(std::move(event));
+    }
+}
+
+void Registry::on_worker_event(const std::string& id, engine::PartId part,
+                               const control::Event& event) {
+    std::shared_ptr<Session> session;
+    std::shared_ptr<SourceDriver> driver;
+    std::shared_ptr<Arrival> arrival;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            session = found->second.session;
+            driver = found->second.driver;
+        }
+        if (const auto found = arrivals_.find(id); found != arrivals_.end()) {
+            arrival = found->second;
+        }
+    }
+    if (event.has_fatal()) {
+        spdlog::error("session {}: worker {}: {}", id, part.value,
+                      to_error(event.fatal().status()).to_string());
+    } else if (event.has_first_request() && arrival) {
+        engine::TargetEvent called;
+        called.kind = engine::TargetEventKind::kGuestCalled;
+        arrival->feed(std::move(called));
+    } else if (event.has_guest_gone() && session) {
+        spdlog::info("session {}: its program (worker {}) has ended{}", id, part.value,
+                     event.guest_gone().orderly() ? "" : " without a goodbye");
+        if (!driver->status().serves) {
+            return;  // frozen or granted: the engine decides what becomes of the state
+        }
+        if (session->info().kind == SessionKind::kLocal) {
+            close_session(id, wire::WorkerState::kNone);
+        } else {
+            session->close_channel(part);
+        }
+    }
+}
+
+Result<Epoch> Registry::epoch_for_new_life(const std::string& id) {
+    GANTRY_ASSIGN(const auto record, store_.load(id));
+    // A session that was granted away and begins anew here (the VM was started again) must not
+    // reuse an epoch that another host has owned.
+    engine::DurableRecord fresh;
+    fresh.epoch.value = !record ? 1 : record->epoch.value + (record->granted ? 2 : 0);
+    const SaveOutcome saved = store_.save(id, fresh);
+    if (!saved.ok()) {
+        return saved.error;
+    }
+    return fresh.epoch;
+}
+
+std::shared_ptr<SourceDriver> Registry::make_driver(const std::shared_ptr<Session>& session,
+                                                    Epoch epoch) {
+    const std::string id = session->info().id;
+    SourceHooks hooks;
+    hooks.query_domain = [this, id] {
+        query_domain(id, [this, id](engine::DomainReport report) {
+            const std::lock_guard lock(mutex_);
+            if (const auto found = sessions_.find(id); found != sessions_.end()) {
+                engine::SourceEvent event;
+                event.kind = engine::SourceEventKind::kDomain;
+                event.domain = report;
+                found->second.driver->feed(std::move(event));
+            }
+        });
+    };
+    hooks.abort_job = [this, id] { hypervisor_.abort_job(id); };
+    hooks.alert = [this, id](engine::AlertKind kind, const Error& error) {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            found->second.alerts.push_back(error.to_string());
+        }
+        if (kind == engine::AlertKind::kSplitBrain && config_.vm.destroy_split_brain) {
+            hypervisor_.destroy(id);
+        }
+    };
+    hooks.progress = [](const engine::Progress&) {};
+    hooks.finished = [this, id](engine::Outcome outcome, const Error& error) {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            found->second.last_outcome = engine::to_string(outcome);
+            found->second.last_error = error;
+            found->second.peer_heard = {};
+        }
+    };
+    hooks.released = [this, id] {
+        housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDisowned); });
+    };
+    return std::make_shared<SourceDriver>(
+        id, epoch, settings(), config_.migration.compression,
+        static_cast<std::uint64_t>(config_.migration.bandwidth_mib_s) << 20, store_,
+        session->source(), std::move(hooks));
+}
+
+std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch epoch,
+                                                bool is_fresh) {
+    auto session = std::make_shared<Session>(info, config_);
+    const auto driver = make_driver(session, epoch);
+    if (is_fresh && info.kind == SessionKind::kVm) {
+        if (auto cleared = session->clear_region(); !cleared) {
+            spdlog::warn("session {}: {}", info.id, cleared.error().to_string());
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    Entry& entry = sessions_[info.id];
+    entry.session = session;
+    entry.driver = driver;
+    session->own(driver);
+    spdlog::info("session {} ({}) opened at epoch {}", info.id,
+                 info.vm_name.empty() ? "local program" : "VM " + info.vm_name, epoch.value);
+    return session;
+}
+
+void Registry::watch_region(const std::string& id) {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end() || found->second.session->info().kind != SessionKind::kVm) {
+        return;
+    }
+    found->second.watcher = std::make_unique<RegionWatcher>(
+        found->second.session, std::chrono::milliseconds{config_.vm.poll_ms}, handlers_for(id));
+}
+
+/// On housekeeping_ only.
+void Registry::close_session(const std::string& id, wire::WorkerState how) {
+    Entry entry;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end()) {
+            return;
+        }
+        entry = std::move(found->second);
+        sessions_.erase(found);
+        promised_bytes_.erase(id);
+    }
+    entry.watcher.reset();
+    entry.driver->stop();
+    entry.session->end(how);
+    if (how != wire::WorkerState::kDisowned) {
+        (void)store_.remove(id);
+    } else if (entry.session->info().kind == SessionKind::kVm) {
+        // The VM left; what lies in its region's file here is stale. Unless it is coming back: then
+        // its new QEMU may have the file open already.
+        const std::lock_guard lock(mutex_);
+        if (!arrivals_.contains(id) && !sessions_.contains(id)) {
+            ::unlink(entry.session->info().region_path.c_str());
+        }
+    }
+    spdlog::info("session {} closed", id);
+}
+
+Result<void> Registry::open_local(const GuestRequest& request, GuestLink link) {
+    SessionInfo info;
+    info.id = "local-" + std::to_string(request.pid) + "-" +
+              std::to_string(random_seed().low % 1'000'000);
+    info.kind = SessionKind::kLocal;
+    info.quota_bytes = static_cast<std::uint64_t>(config_.guest.memory_mib) << 20;
+    info.region_bytes = link.region.bytes();
+    GANTRY_TRY(reserve_memory(info.id, info.quota_bytes));
+    const auto give_up = [&](const Error& error) {
+        const std::lock_guard lock(mutex_);
+        promised_bytes_.erase(info.id);
+        return error;
+    };
+    const auto epoch = epoch_for_new_life(info.id);
+    if (!epoch) {
+        return give_up(epoch.error());
+    }
+    const auto session = open_session(info, *epoch, true);
+    const Claim claim{0, wire::ClaimState::kOpen, request.pid, 1};
+    auto opened = session->open_channel(claim, handlers_for(info.id), std::move(link),
+                                        request.table_hash);
+    if (!opened) {
+        housekeeping_.post([this, id = info.id] { close_session(id, wire::WorkerState::kNone); });
+        return give_up(opened.error());
+    }
+    return {};
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,134 @@
+// Registry: every session of this host, from the first claim or arrival to its end.
+//
+// It opens sessions for local programs and for VMs that libvirt tells of, starts arrivals when the hook
+// (or an operator) asks for a VM, turns an arrival into a session when the grant has come, and finds all
+// of it again after a restart of gantryd. It keeps the books of promised device memory.
+// Threads: public methods from any. `housekeeping_` runs what would wait for itself otherwise (the end
+// of a session asked for by its own driver, starting workers for new claims).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "host-daemon/supervisor/arrival.h"
+#include "host-daemon/supervisor/guest_listener.h"
+#include "host-daemon/supervisor/handover.h"
+#include "host-daemon/supervisor/hypervisor.h"
+#include "host-daemon/supervisor/region_watcher.h"
+#include "host-daemon/supervisor/session.h"
+#include "migration/transport/peer_server.h"
+#include "proto/control/gantryd.pb.h"
+
+namespace gantry::supervisor {
+
+class Registry final : public transport::PeerBackend {
+public:
+    Registry(const Config& config, EpochStore& store, Hypervisor& hypervisor);
+    ~Registry() override;
+
+    /// Asks the driver what device there is, adopts running workers, begins to listen.
+    Result<void> start();
+    /// Leaves the workers running; afterwards nothing happens any more.
+    void stop();
+
+    Result<void> open_local(const GuestRequest& request, GuestLink link);
+
+    /// Begins to bring a VM's session here and waits until the hook may end. `ours` false: no metadata.
+    Result<control::AdmitReply> admit(const control::AdmitRequest& request);
+    Result<void> pull(const control::PullRequest& request);
+    /// The `release end` hook: the VM is not on this host (any more).
+    void released(const control::ReleasedRequest& request);
+    Result<control::PreflightReply> preflight(const control::PreflightRequest& request);
+    Result<std::string> abort(const std::string& name);
+    Result<void> fenced(const std::string& name);
+    Result<void> discard(const std::string& name);
+    control::ListSessionsReply list(const std::string& name);
+    Result<control::InspectReply> inspect(const std::string& name);
+    /// The session by id or VM name, or kNotFound with those that there are.
+    Result<std::shared_ptr<Session>> find(const std::string& name);
+    /// Its state while it arrives, serves or has been given away.
+    Result<control::SessionStatus> status(const std::string& name);
+
+    // PeerBackend
+    Result<engine::TargetCapabilities> capabilities() override;
+    Result<engine::SessionNeeds> needs(const std::string& session_id) override;
+    void receive(const std::string& session_id, engine::Message message,
+                 std::shared_ptr<transport::MessageLink> link) override;
+    std::shared_ptr<BulkQueue> bulk(const std::string& session_id,
+                                    engine::MigrationId migration) override;
+
+    /// Certificates for peers; empty when this host takes part in no migration.
+    void set_tls(std::optional<transport::TlsMaterial> tls) { tls_ = std::move(tls); }
+
+private:
+    struct Entry {
+        std::shared_ptr<Session> session;
+        std::shared_ptr<SourceDriver> driver;
+        std::unique_ptr<RegionWatcher> watcher;
+        std::vector<std::string> alerts;
+        std::string last_outcome;
+        Error last_error;
+        Strand::Clock::time_point peer_heard;  ///< A target's last message, see local_report().
+    };
+
+    // registry.cc
+    std::shared_ptr<Session> open_session(const SessionInfo& info, Epoch epoch, bool is_fresh);
+    void close_session(const std::string& id, wire::WorkerState how);
+    std::shared_ptr<SourceDriver> make_driver(const std::shared_ptr<Session>& session,
+                                              Epoch epoch);
+    void watch_region(const std::string& id);
+    Result<Epoch> epoch_for_new_life(const std::string& id);
+    WorkerHandlers handlers_for(const std::string& id);
+    void on_worker_lost(const std::string& id, engine::PartId part, const std::string& how);
+    void on_worker_event(const std::string& id, engine::PartId part, const control::Event& event);
+    Result<void> reserve_memory(const std::string& id, std::uint64_t bytes);
+    void probe_device();
+    engine::Settings settings() const;
+    transport::PeerIdentity identity() const;
+
+    // registry_restart.cc
+    Result<void> adopt_all();
+    void adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers);
+    void restore_granted(const std::string& id);
+
+    // registry_vm.cc
+    void on_domain_event(const libvirt::DomainEvent& event);
+    void on_domain_here(const libvirt::DomainEvent& event, bool is_fresh);
+    void open_vm(const libvirt::DomainInfo& domain, bool is_fresh);
+    void feed_source(const std::string& id, const libvirt::DomainEvent& event);
+    void feed_target(const std::string& id, const libvirt::DomainEvent& event);
+    void query_domain(const std::string& id, std::function<void(engine::DomainReport)> answer);
+    engine::DomainReport local_report(const std::string& id);
+    void stamp_owner(const std::string& id, Epoch epoch);
+
+    // registry_arrival.cc
+    Result<std::shared_ptr<Arrival>> begin_arrival(ArrivalRequest request);
+    void on_arrived(const std::string& id, Epoch epoch);
+    void on_arrival_ended(const std::string& id, engine::Outcome outcome, const Error& error);
+    void remove_arrival(const std::string& id);
+    Result<GuestLink> give_guest(const HandoverRequest& request);
+
+    // registry_status.cc
+    control::SessionStatus describe(const std::string& id, const Entry& entry);
+    control::SessionStatus describe(const Arrival& arrival);
+
+    const Config& config_;
+    EpochStore& store_;
+    Hypervisor& hypervisor_;
+    std::optional<transport::TlsMaterial> tls_;
+
+    mutable std::recursive_mutex mutex_;  // all below
+    std::map<std::string, Entry> sessions_;
+    std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
+    std::map<std::string, std::uint64_t> promised_bytes_;
+    std::optional<control::DeviceDescription> device_;
+    Error device_error_;
+    bool stopping_ = false;
+
+    std::unique_ptr<HandoverServer> handover_;
+    Strand housekeeping_;
+};
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,212 @@
+// Registry and libvirt: which VM is ours, and which hint concerns which machine.
+#include <spdlog/spdlog.h>
+
+#include "host-daemon/supervisor/registry.h"
+
+namespace gantry::supervisor {
+
+using engine::SourceEventKind;
+using engine::TargetEventKind;
+using libvirt::EventKind;
+
+namespace {
+
+/// A puller sends a heartbeat every two seconds.
+constexpr std::chrono::seconds kPullerSilenceMax{15};
+
+std::optional<SourceEventKind> source_kind(const libvirt::DomainEvent& event) {
+    switch (event.kind) {
+        case EventKind::kSuspendedMigrated:
+        case EventKind::kSuspendedPostcopy: return SourceEventKind::kGuestSuspended;
+        case EventKind::kResumedMigrated:
+        case EventKind::kResumedUnpaused:
+        case EventKind::kResumedPostcopy:
+        case EventKind::kResumedPostcopyFailed:
+        case EventKind::kResumedOther: return SourceEventKind::kGuestResumed;
+        case EventKind::kStoppedMigrated: return SourceEventKind::kGuestGone;
+        case EventKind::kStoppedFailed:
+        case EventKind::kStopped: return SourceEventKind::kGuestStopped;
+        case EventKind::kMigrationStatus:
+            switch (event.qemu_status) {
+                case libvirt::QemuMigrationStatus::kPreSwitchover:
+                case libvirt::QemuMigrationStatus::kDevice:
+                    return SourceEventKind::kGuestPreSwitchover;
+                case libvirt::QemuMigrationStatus::kFailed:
+                case libvirt::QemuMigrationStatus::kCancelled: return SourceEventKind::kJobFailed;
+                default: return std::nullopt;
+            }
+        default: return std::nullopt;
+    }
+}
+
+std::optional<TargetEventKind> target_kind(const libvirt::DomainEvent& event) {
+    switch (event.kind) {
+        case EventKind::kStartedMigrated: return TargetEventKind::kGuestStarting;
+        case EventKind::kResumedMigrated:
+        case EventKind::kResumedUnpaused: return TargetEventKind::kGuestResumedMigrated;
+        case EventKind::kResumedPostcopy: return TargetEventKind::kGuestResumedPostcopy;
+        case EventKind::kSuspendedPaused: return TargetEventKind::kGuestArrivedPaused;
+        case EventKind::kStoppedFailed:
+        case EventKind::kStoppedMigrated:
+        case EventKind::kStopped: return TargetEventKind::kGuestStopped;
+        default: return std::nullopt;
+    }
+}
+
+}  // namespace
+
+void Registry::on_domain_event(const libvirt::DomainEvent& event) {
+    if (event.kind == EventKind::kConnected || event.kind == EventKind::kDisconnected ||
+        event.kind == EventKind::kStateReadEnd) {
+        spdlog::info("libvirt: {} {}", to_string(event.kind), event.text);
+        return;
+    }
+    spdlog::debug("libvirt: {} {} ({})", event.name, to_string(event.kind), event.uuid);
+    switch (event.kind) {
+        case EventKind::kStarted: on_domain_here(event, true); break;
+        case EventKind::kStateRead: on_domain_here(event, false); break;
+        default: break;
+    }
+    feed_target(event.uuid, event);
+    feed_source(event.uuid, event);
+}
+
+void Registry::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (sessions_.contains(event.uuid) && !is_fresh) {
+            // After a reconnect events may have been missed: let the machine ask for itself.
+            engine::SourceEvent domain;
+            domain.kind = SourceEventKind::kDomain;
+            domain.domain.domain = event.state == libvirt::DomainState::kRunning
+                                       ? engine::DomainState::kRunning
+                                       : engine::DomainState::kPaused;
+            sessions_[event.uuid].driver->feed(std::move(domain));
+            return;
+        }
+        if (arrivals_.contains(event.uuid)) {
+            return;
+        }
+    }
+    hypervisor_.read_domain(event.uuid, [this, is_fresh](Result<libvirt::DomainInfo> domain) {
+        if (!domain) {
+            spdlog::warn("{}", domain.error().to_string());
+            return;
+        }
+        if (!domain->gpu) {
+            return;  // not ours
+        }
+        housekeeping_.post([this, is_fresh, info = std::move(*domain)] { open_vm(info, is_fresh); });
+    });
+}
+
+void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (arrivals_.contains(domain.uuid) || (!is_fresh && sessions_.contains(domain.uuid))) {
+            return;
+        }
+    }
+    if (is_fresh) {
+        close_session(domain.uuid, wire::WorkerState::kDead);  // of its earlier life
+    }
+    SessionInfo info;
+    info.id = domain.uuid;
+    info.kind = SessionKind::kVm;
+    info.vm_name = domain.name;
+    info.quota_bytes = domain.gpu->memory_mib << 20;
+    info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
+    info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
+    info.region_bytes = domain.gpu->region.region_bytes;
+    if (auto reserved = reserve_memory(info.id, info.quota_bytes); !reserved) {
+        spdlog::error("VM {}: {}; its programs find no GPU", domain.name,
+                      reserved.error().to_string());
+        return;
+    }
+    const auto epoch = epoch_for_new_life(info.id);
+    if (!epoch) {
+        spdlog::error("VM {}: {}", domain.name, epoch.error().to_string());
+        return;
+    }
+    (void)open_session(info, *epoch, is_fresh)->write_record();
+    watch_region(info.id);
+    stamp_owner(info.id, *epoch);
+}
+
+void Registry::stamp_owner(const std::string& id, Epoch epoch) {
+    if (config_.peer.listen.empty()) {
+        return;
+    }
+    const std::string address =
+        config_.peer.advertise.empty() ? config_.peer.listen : config_.peer.advertise;
+    hypervisor_.write_owner(id, {address, id, epoch});
+}
+
+void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
+    const auto kind = source_kind(event);
+    std::shared_ptr<SourceDriver> driver;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = sessions_.find(id);
+        // While the VM arrives, events of this host are the target's.
+        if (!kind || found == sessions_.end() || arrivals_.contains(id)) {
+            return;
+        }
+        driver = found->second.driver;
+    }
+    engine::SourceEvent out;
+    out.kind = *kind;
+    driver->feed(std::move(out));
+    const bool has_ended = event.kind == EventKind::kStopped ||
+                           event.kind == EventKind::kStoppedFailed;
+    if (has_ended && driver->status().serves && !driver->status().migration) {
+        housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDead); });
+    }
+}
+
+void Registry::feed_target(const std::string& id, const libvirt::DomainEvent& event) {
+    const auto kind = target_kind(event);
+    std::shared_ptr<Arrival> arrival;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = arrivals_.find(id);
+        if (!kind || found == arrivals_.end()) {
+            return;
+        }
+        arrival = found->second;
+    }
+    engine::TargetEvent out;
+    out.kind = *kind;
+    arrival->feed(std::move(out));
+}
+
+void Registry::query_domain(const std::string& id,
+                            std::function<void(engine::DomainReport)> answer) {
+    bool is_local = false;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = sessions_.find(id);
+        is_local = found != sessions_.end() &&
+                   found->second.session->info().kind == SessionKind::kLocal;
+    }
+    if (is_local) {
+        answer(local_report(id));
+    } else {
+        hypervisor_.query(id, std::move(answer));
+    }
+}
+
+/// A local program has no hypervisor that pauses it. It counts as paused, on its way out, while the
+/// gantryd that pulls it is heard; when that one has ended its attempt, it runs here.
+engine::DomainReport Registry::local_report(const std::string& id) {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(id);
+    const bool is_pulled = found != sessions_.end() &&
+                           Strand::Clock::now() - found->second.peer_heard < kPullerSilenceMax;
+    engine::DomainReport report;
+    report.domain = is_pulled ? engine::DomainState::kPaused : engine::DomainState::kRunning;
+    report.job = is_pulled ? engine::JobState::kOutgoing : engine::JobState::kNone;
+    return report;
+}
+
+}  // namespace gantry::supervisor
