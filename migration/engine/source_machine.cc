@@ -407,6 +407,7 @@ SourceMachine::SourceMachine(std::string session_id, Epoch epoch, Settings setti
     : impl_(std::make_unique<Impl>(std::move(session_id), epoch, settings)) {}
 SourceMachine::~SourceMachine() = default;
 SourceMachine::SourceMachine(SourceMachine&&) noexcept = default;
+SourceMachine& SourceMachine::operator=(SourceMachine&&) noexcept = default;
 
 Actions SourceMachine::step(const SourceEvent& event, TimePoint now) {
     return impl_->step(event, now);

@@ -103,6 +103,7 @@ public:
     SourceMachine(std::string session_id, Epoch epoch, Settings settings);
     ~SourceMachine();
     SourceMachine(SourceMachine&&) noexcept;
+    SourceMachine& operator=(SourceMachine&&) noexcept;
 
     [[nodiscard]] Actions step(const SourceEvent& event, TimePoint now);
 

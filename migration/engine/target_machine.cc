@@ -368,6 +368,7 @@ TargetMachine::TargetMachine(std::string session_id, Settings settings)
     : impl_(std::make_unique<Impl>(std::move(session_id), settings)) {}
 TargetMachine::~TargetMachine() = default;
 TargetMachine::TargetMachine(TargetMachine&&) noexcept = default;
+TargetMachine& TargetMachine::operator=(TargetMachine&&) noexcept = default;
 
 Actions TargetMachine::step(const TargetEvent& event, TimePoint now) {
     return impl_->step(event, now);

@@ -75,6 +75,7 @@ public:
     TargetMachine(std::string session_id, Settings settings);
     ~TargetMachine();
     TargetMachine(TargetMachine&&) noexcept;
+    TargetMachine& operator=(TargetMachine&&) noexcept;
 
     [[nodiscard]] Actions step(const TargetEvent& event, TimePoint now);
 

@@ -104,7 +104,9 @@ void World::deliver_bulk(int to, const Bulk& bulk) {
         state == State::kDiscarded || state == State::kApplying) {
         return;
     }
-    if (host.receiver.begin(bulk.round, bulk.batch) != engine::RoundReceiver::Verdict::kApply) {
+    const auto verdict_now = host.receiver.begin(bulk.round, bulk.batch);
+    if (verdict_now != engine::RoundReceiver::Verdict::kApply &&
+        options.mutation != Mutation::kApplyStaleBatches) {
         return;
     }
     for (const auto& [block, word] : bulk.blocks) {

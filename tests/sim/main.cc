@@ -14,7 +14,7 @@ int usage() {
     std::fprintf(stderr,
                  "usage: gantry-sim [--seeds N] [--start S] [--mutation M] [--keep-going] [--trace]\n"
                  "  M: 0 none, 1 grant before durable, 2 grant without frozen, 3 ignore RESUMED,\n"
-                 "     4 activate before grant, 5 drop after asking\n");
+                 "     4 activate before grant, 5 apply stale batches\n");
     return 2;
 }
 

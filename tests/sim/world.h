@@ -43,7 +43,7 @@ enum class Mutation {
     kGrantWithoutFrozen,   ///< Grants whatever the workers' state.
     kIgnoreResumed,        ///< RESUMED on the source is not seen.
     kActivateBeforeGrant,  ///< The target serves as soon as its guest runs.
-    kDropAfterAsking,      ///< The target drops its state on an abort although it asked for the grant.
+    kApplyStaleBatches,    ///< Late batches of older rounds are applied, and nothing is verified.
 };
 
 struct Options {

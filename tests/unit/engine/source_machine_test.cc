@@ -1,0 +1,218 @@
+// The arbiter's promises, one by one. The simulator (tests/sim) covers what nobody thought of.
+#include "migration/engine/source_machine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace gantry::engine {
+namespace {
+
+constexpr MigrationId kId{1, 2};
+
+class Source : public testing::Test {
+protected:
+    Actions step(SourceEventKind kind) {
+        SourceEvent event;
+        event.kind = kind;
+        return step(event);
+    }
+    Actions step(const SourceEvent& event) {
+        now_ += Duration{1'000};
+        return machine_.step(event, now_);
+    }
+    Actions receive(MessageBody body, MigrationId id = kId) {
+        SourceEvent event;
+        event.kind = SourceEventKind::kMessage;
+        event.message = Message{id, std::move(body)};
+        return step(event);
+    }
+    static const Action* find(const Actions& actions, ActionKind kind) {
+        const auto it = std::find_if(actions.begin(), actions.end(),
+                                     [&](const Action& a) { return a.kind == kind; });
+        return it == actions.end() ? nullptr : &*it;
+    }
+    template <typename T>
+    static bool sends(const Actions& actions) {
+        return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+            return action.message && std::holds_alternative<T>(action.message->body);
+        });
+    }
+
+    /// Up to the first round of precopy.
+    void to_precopy() {
+        TargetCapabilities target;
+        target.gpu_name = "gpu";
+        target.cc = {9, 0};
+        receive(MsgPrepare{kEngineProtocolVersion, "vm", target});
+        SourceEvent described;
+        described.kind = SourceEventKind::kDescribed;
+        described.needs = SessionNeeds{};
+        step(described);
+        receive(MsgReady{});
+        step(SourceEventKind::kPrecopyBegun);
+        ASSERT_EQ(machine_.state(), SourceState::kPrecopy);
+    }
+    void finish_round(std::uint64_t round) {
+        SourceEvent sent;
+        sent.kind = SourceEventKind::kRoundSent;
+        sent.round = round;
+        step(sent);
+        receive(MsgRoundAck{round});
+    }
+    FreezeToken to_frozen() {
+        to_precopy();
+        finish_round(1);
+        const Actions actions = step(SourceEventKind::kGuestSuspended);
+        const FreezeToken token = find(actions, ActionKind::kFreeze)->token;
+        SourceEvent frozen;
+        frozen.kind = SourceEventKind::kFrozen;
+        frozen.token = token;
+        step(frozen);
+        SourceEvent sent;
+        sent.kind = SourceEventKind::kRoundSent;
+        sent.round = 2;
+        step(sent);
+        SourceEvent complete;
+        complete.kind = SourceEventKind::kCompleteSent;
+        complete.token = token;
+        step(complete);
+        EXPECT_EQ(machine_.state(), SourceState::kFrozen);
+        return token;
+    }
+    MsgGrantRequest request(FreezeToken token) const { return {token, {8}, {}}; }
+
+    TimePoint now_{};
+    SourceMachine machine_{"vm", Epoch{7}, Settings{}};
+};
+
+TEST_F(Source, GrantLeavesOnlyAfterItsRecordIsDurable) {
+    const FreezeToken token = to_frozen();
+    const Actions asked = receive(request(token));
+    const Action* persist = find(asked, ActionKind::kPersistGrant);
+    ASSERT_NE(persist, nullptr);
+    EXPECT_EQ(persist->record->epoch.value, 7U);
+    EXPECT_TRUE(persist->record->granted);
+    EXPECT_EQ(persist->record->granted_token, token);
+    EXPECT_FALSE(sends<MsgGrant>(asked));
+    EXPECT_FALSE(sends<MsgGrant>(receive(request(token)))) << "asked again while writing";
+    const Actions durable = step(SourceEventKind::kGrantDurable);
+    EXPECT_TRUE(sends<MsgGrant>(durable));
+    EXPECT_NE(find(durable, ActionKind::kFence), nullptr);
+    EXPECT_TRUE(sends<MsgGrant>(receive(request(token)))) << "repeated: answered again";
+    EXPECT_FALSE(machine_.serves());
+}
+
+TEST_F(Source, NoGrantBeforeFreezeNorForAnotherToken) {
+    to_precopy();
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({kId, 1}))));
+    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+    const FreezeToken token = to_frozen();
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({kId, token.count + 1}))));
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({{5, 5}, token.count}))));
+    EXPECT_EQ(machine_.state(), SourceState::kFrozen);
+}
+
+TEST_F(Source, ResumedBeforeTheGrantIsARollback) {
+    const FreezeToken token = to_frozen();
+    const Actions resumed = step(SourceEventKind::kGuestResumed);
+    EXPECT_NE(find(resumed, ActionKind::kThaw), nullptr);
+    EXPECT_TRUE(sends<MsgThawed>(resumed));
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request(token))));
+    step(SourceEventKind::kThawed);
+    EXPECT_TRUE(machine_.serves());
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request(token))));
+}
+
+TEST_F(Source, ResumedWhileTheGrantIsWrittenIsSplitBrainAndTheGrantStands) {
+    const FreezeToken token = to_frozen();
+    receive(request(token));
+    EXPECT_EQ(find(step(SourceEventKind::kGuestResumed), ActionKind::kThaw), nullptr);
+    const Actions durable = step(SourceEventKind::kGrantDurable);
+    EXPECT_TRUE(sends<MsgGrant>(durable));
+    const Action* alert = find(durable, ActionKind::kAlert);
+    ASSERT_NE(alert, nullptr);
+    EXPECT_EQ(alert->alert, AlertKind::kSplitBrain);
+    EXPECT_FALSE(machine_.serves());
+}
+
+TEST_F(Source, ResumedWhileAFailingGrantIsWrittenIsARollback) {
+    const FreezeToken token = to_frozen();
+    receive(request(token));
+    step(SourceEventKind::kGuestResumed);
+    EXPECT_NE(find(step(SourceEventKind::kGrantWriteFailed), ActionKind::kThaw), nullptr);
+    step(SourceEventKind::kThawed);
+    EXPECT_TRUE(machine_.serves());
+}
+
+TEST_F(Source, SilenceAloneNeverThaws) {
+    to_frozen();
+    for (int i = 0; i < 500 && machine_.next_deadline(); ++i) {
+        now_ = *machine_.next_deadline();
+        SourceEvent timer;
+        const Actions actions = machine_.step(timer, now_);
+        EXPECT_EQ(find(actions, ActionKind::kThaw), nullptr);
+    }
+    EXPECT_FALSE(machine_.serves());
+}
+
+TEST_F(Source, WithdrawnTokenIsReplacedBeforeTheFinalRefusal) {
+    const FreezeToken token = to_frozen();
+    const Actions withdrawn = receive(MsgAbort{"migration.withdrawn", ""});
+    const Action* freeze = find(withdrawn, ActionKind::kFreeze);
+    ASSERT_NE(freeze, nullptr);
+    EXPECT_NE(freeze->token, token);
+    EXPECT_FALSE(sends<MsgGrantRefused>(withdrawn)) << "only once the workers have the new token";
+    SourceEvent frozen;
+    frozen.kind = SourceEventKind::kFrozen;
+    frozen.token = freeze->token;
+    EXPECT_TRUE(sends<MsgGrantRefused>(step(frozen)));
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request(token)))) << "a late repeat";
+}
+
+TEST_F(Source, RestartKnowsTheGrant) {
+    SourceEvent restarted;
+    restarted.kind = SourceEventKind::kRestarted;
+    restarted.record = {Epoch{7}, true, kId, {kId, 1}};
+    EXPECT_NE(find(step(restarted), ActionKind::kFence), nullptr);
+    EXPECT_TRUE(sends<MsgGrant>(receive(request({kId, 1}))));
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({{3, 3}, 1}), {3, 3})));
+    EXPECT_FALSE(machine_.serves());
+}
+
+TEST_F(Source, RestartWithFrozenWorkersAsksLibvirtFirst) {
+    SourceEvent restarted;
+    restarted.kind = SourceEventKind::kRestarted;
+    restarted.record = {Epoch{7}, false, {}, {}};
+    restarted.frozen = FreezeToken{kId, 1};
+    EXPECT_NE(find(step(restarted), ActionKind::kQueryDomain), nullptr);
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({kId, 1}))));
+    SourceEvent domain;
+    domain.kind = SourceEventKind::kDomain;
+    domain.domain = {DomainState::kAbsent, JobState::kNone};
+    step(domain);
+    EXPECT_NE(find(receive(request({kId, 1})), ActionKind::kPersistGrant), nullptr);
+}
+
+TEST_F(Source, PausedArrivalIsGrantedOnlyWhenTheGuestIsGone) {
+    const FreezeToken token = to_frozen();
+    MsgGrantRequest paused = request(token);
+    paused.evidence = ArrivalEvidence::kPausedArrival;
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(paused)));
+    step(SourceEventKind::kGuestGone);
+    EXPECT_NE(find(receive(paused), ActionKind::kPersistGrant), nullptr);
+}
+
+TEST_F(Source, RefusesByPreflightWithTheSameFindingsWhenAskedAgain) {
+    const MsgPrepare prepare{kEngineProtocolVersion, "vm", {}};
+    receive(prepare);
+    SourceEvent described;
+    described.kind = SourceEventKind::kDescribed;
+    described.needs = SessionNeeds{};
+    EXPECT_TRUE(sends<MsgRefused>(step(described)));
+    EXPECT_EQ(machine_.state(), SourceState::kServing);
+    EXPECT_TRUE(sends<MsgRefused>(receive(prepare)));
+}
+
+}  // namespace
+}  // namespace gantry::engine

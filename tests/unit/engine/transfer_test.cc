@@ -1,0 +1,110 @@
+#include "migration/engine/transfer.h"
+
+#include <gtest/gtest.h>
+
+namespace gantry::engine {
+namespace {
+
+constexpr DedupIndex::Origin kA{{1}, {MemorySpace::kDevice, 1}};
+constexpr DedupIndex::Origin kB{{1}, {MemorySpace::kDevice, 2}};
+constexpr Fingerprint kContent{1, 2};
+constexpr Fingerprint kZero{9, 9};
+
+TEST(Dedup, RepeatsTravelOnceAndOnlyWhileTheOriginStands) {
+    DedupIndex index;
+    EXPECT_EQ(choose_form(index, kB, kContent, kZero).form, BlockForm::kBytes);
+    index.note_acknowledged(kA, kContent);
+    const BlockChoice choice = choose_form(index, kB, kContent, kZero);
+    EXPECT_EQ(choice.form, BlockForm::kCopyOf);
+    EXPECT_EQ(choice.copy_of, kA);
+    EXPECT_EQ(choose_form(index, kA, kContent, kZero).form, BlockForm::kBytes) << "of itself";
+    index.forget(kA);
+    EXPECT_EQ(choose_form(index, kB, kContent, kZero).form, BlockForm::kBytes);
+    EXPECT_EQ(choose_form(index, kB, kZero, kZero).form, BlockForm::kZero);
+}
+
+TEST(Dedup, IsBounded) {
+    DedupIndex index(2);
+    for (std::uint64_t i = 0; i < 5; ++i) {
+        index.note_acknowledged({{1}, {MemorySpace::kDevice, i}}, {i, 0});
+    }
+    EXPECT_EQ(index.size(), 2U);
+}
+
+TEST(Compression, PaysOnSlowLinksOnly) {
+    CompressionInputs inputs{125e6, 600e6, 3e9, 0.5};
+    EXPECT_TRUE(compression_pays(inputs));
+    inputs.link_bytes_per_second = 5e9;
+    EXPECT_FALSE(compression_pays(inputs)) << "the codec is slower than the link";
+    inputs = {125e6, 600e6, 3e9, 0.95};
+    EXPECT_FALSE(compression_pays(inputs)) << "hardly compressible";
+    EXPECT_FALSE(compression_pays({})) << "nothing measured";
+}
+
+TEST(Convergence, EndsWhenTheRestFitsTheTarget) {
+    Settings settings;
+    constexpr std::uint64_t kResident = 1ULL << 30;
+    std::vector<RoundRecord> rounds{{kResident, kResident, Duration{1'000'000}}};
+    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kAnotherRound);
+    rounds.push_back({64U << 20, 64U << 20, Duration{62'500}});
+    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kFits);
+    rounds = {{0, 0, Duration{1'000}}};
+    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kFits);
+}
+
+TEST(Convergence, GivesUpWithoutImprovementOrAfterTheLastRound) {
+    Settings settings;
+    constexpr std::uint64_t kResident = 8ULL << 30;
+    std::vector<RoundRecord> rounds(4, {kResident, kResident, Duration{8'000'000}});
+    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kNoImprovement);
+    settings.rounds_max = 3;
+    rounds.resize(3);
+    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kRoundsExhausted);
+}
+
+TEST(Downtime, IsBytesOverRatePlusTheFixedPart) {
+    EXPECT_EQ(estimate_downtime(0, 0.0), kDowntimeFixed);
+    EXPECT_EQ(estimate_downtime(1'000'000, 0.0), std::nullopt);
+    EXPECT_EQ(estimate_downtime(1'000'000, 10e6), kDowntimeFixed + Duration{100'000});
+    const std::vector<RoundRecord> rounds{{100, 100, Duration{1'000'000}},
+                                          {50, 50, Duration{500'000}}};
+    EXPECT_EQ(estimate_remaining_bytes(rounds, 1'000), 25U);
+    EXPECT_DOUBLE_EQ(estimate_rate(rounds), 100.0);
+}
+
+TEST(Progress, NeverRunsBackwards) {
+    ProgressMeter meter;
+    double last = 0.0;
+    for (const auto& [phase, fraction] :
+         {std::pair{Phase::kPreflight, 1.0}, {Phase::kPrecopy, 0.9}, {Phase::kPrecopy, 0.2},
+          {Phase::kSwitchover, 0.5}, {Phase::kPrecopy, 1.0}, {Phase::kCommit, 0.5},
+          {Phase::kFailed, 0.0}, {Phase::kDone, 1.0}}) {
+        const double now = meter.advance(phase, fraction);
+        EXPECT_GE(now, last);
+        last = now;
+    }
+    EXPECT_EQ(last, 100.0);
+}
+
+TEST(RoundReceiver, DropsStaleAndRepeatedBatches) {
+    using Verdict = RoundReceiver::Verdict;
+    RoundReceiver receiver;
+    EXPECT_EQ(receiver.begin(1, 0), Verdict::kApply);
+    receiver.applied(1, 0);
+    EXPECT_EQ(receiver.begin(1, 0), Verdict::kDuplicate);
+    EXPECT_FALSE(receiver.complete(1)) << "the count is not known";
+    receiver.end(1, 2);
+    EXPECT_FALSE(receiver.complete(1));
+    EXPECT_EQ(receiver.begin(1, 1), Verdict::kApply);
+    receiver.applied(1, 1);
+    EXPECT_TRUE(receiver.complete(1));
+    EXPECT_EQ(receiver.begin(2, 0), Verdict::kApply);
+    EXPECT_EQ(receiver.begin(1, 5), Verdict::kStale);
+    receiver.end(1, 9);
+    EXPECT_FALSE(receiver.complete(2));
+    receiver.end(3, 0);
+    EXPECT_TRUE(receiver.complete(3)) << "an empty round";
+}
+
+}  // namespace
+}  // namespace gantry::engine

@@ -1,0 +1,196 @@
+// The snapshot container: what is written comes back; what is damaged is refused, wherever it is.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "tests/unit/snapshot/sample.h"
+
+namespace gantry::snapshot {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Container : public testing::Test {
+protected:
+    void SetUp() override {
+        std::string pattern = (fs::temp_directory_path() / "gantry-snapshot-XXXXXX").string();
+        ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+        folder_ = pattern;
+    }
+    void TearDown() override { fs::remove_all(folder_); }
+
+    std::string path(const char* name) const { return (folder_ / name).string(); }
+
+    std::string sample(Codec codec) const {
+        const std::string file = path("sample");
+        auto out = AtomicFile::create(file);
+        EXPECT_TRUE(out.ok());
+        const auto written = write_sample(out->fd(), file, codec);
+        EXPECT_TRUE(written.ok());
+        EXPECT_TRUE(out->commit().ok());
+        std::ifstream in(file, std::ios::binary);
+        return {std::istreambuf_iterator<char>(in), {}};
+    }
+
+    Result<void> read_bytes(const std::string& bytes, Collector* collector = nullptr) const {
+        const int fd = ::memfd_create("snapshot", MFD_CLOEXEC);
+        EXPECT_EQ(::write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+        ::lseek(fd, 0, SEEK_SET);
+        Collector own;
+        auto result = read_snapshot(fd, "bytes", collector != nullptr ? *collector : own);
+        ::close(fd);
+        return result;
+    }
+
+    fs::path folder_;
+};
+
+TEST_F(Container, ComesBackWithEveryCodec) {
+    for (const Codec codec : {Codec::kStored, Codec::kLz4, Codec::kZstd}) {
+        Collector got;
+        const std::string bytes = sample(codec);
+        const auto result = read_bytes(bytes, &got);
+        ASSERT_TRUE(result.ok()) << result.error().to_string();
+        EXPECT_TRUE(got.ended);
+        EXPECT_EQ(got.header.epoch(), 3U);
+        EXPECT_EQ(got.graphs.at(2), sample_graph(2));
+        EXPECT_EQ(got.images, std::vector<std::string>{"ptx text"});
+        ASSERT_EQ(got.blocks.size(), 5U);
+        EXPECT_EQ(got.copies, 2);
+        EXPECT_EQ(got.blocks.at({1, 1, 0x30000001}), sample_block(0));
+        EXPECT_EQ(got.blocks.at({1, 1, 0x30000002}), sample_block(1));
+        EXPECT_EQ(got.blocks.at({2, 2, 7}), sample_block(2));
+        const bool is_packed = bytes.size() < 2 * kBlockBytes;
+        EXPECT_EQ(is_packed, codec != Codec::kStored);
+    }
+}
+
+TEST_F(Container, EveryFlippedByteIsRefused) {
+    std::string bytes = sample(Codec::kLz4);
+    ASSERT_LT(bytes.size(), 8192U);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+        for (const char bit : {char{0x01}, char{-0x80}}) {
+            bytes[i] = static_cast<char>(bytes[i] ^ bit);
+            const auto result = read_bytes(bytes);
+            ASSERT_FALSE(result.ok()) << "byte " << i;
+            ASSERT_EQ(result.error().reason.rfind("snapshot.", 0), 0U);
+            ASSERT_NE(result.error().text.find("offset"), std::string::npos);
+            bytes[i] = static_cast<char>(bytes[i] ^ bit);
+        }
+    }
+    EXPECT_TRUE(read_bytes(bytes).ok());
+}
+
+TEST_F(Container, EveryCutIsRefused) {
+    const std::string bytes = sample(Codec::kLz4);
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+        const auto result = read_bytes(bytes.substr(0, size));
+        ASSERT_FALSE(result.ok()) << size;
+        ASSERT_EQ(result.error().reason, "snapshot.truncated") << size;
+    }
+    EXPECT_EQ(read_bytes(bytes + "x").error().reason, "snapshot.malformed");
+}
+
+TEST_F(Container, NewerVersionIsRefusedByName) {
+    std::string bytes = sample(Codec::kLz4);
+    bytes[8] = static_cast<char>(kContainerVersion + 1);
+    const std::uint64_t checksum = XXH3_64bits(bytes.data(), 56);
+    std::memcpy(bytes.data() + 56, &checksum, sizeof checksum);
+    const auto result = read_bytes(bytes);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().reason, "snapshot.version.newer");
+    EXPECT_NE(result.error().text.find("version 2"), std::string::npos);
+}
+
+TEST_F(Container, OtherFilesAreRefusedByMagic) {
+    EXPECT_EQ(read_bytes(std::string(4096, 'A')).error().reason, "snapshot.magic");
+    EXPECT_EQ(read_bytes("").error().reason, "snapshot.truncated");
+    Collector collector;
+    EXPECT_EQ(read_snapshot(path("absent"), collector).error().code, Code::kNotFound);
+}
+
+TEST_F(Container, FullDiskLeavesNothingBehind) {
+    const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(full, 0);
+    const auto result = write_sample(full, "target.gsnap", Codec::kStored);
+    ::close(full);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().reason, "snapshot.disk_full");
+    EXPECT_NE(result.error().text.find("target.gsnap"), std::string::npos);
+
+    // With a real file: a size limit ends the write in the middle.
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit before{};
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    rlimit small = before;
+    small.rlim_cur = 70'000;
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    std::string reason;
+    {
+        auto file = AtomicFile::create(path("full"));
+        ASSERT_TRUE(file.ok());
+        const auto written = write_sample(file->fd(), path("full"), Codec::kStored);
+        reason = written.ok() ? "none" : written.error().reason;
+    }
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT_EQ(reason, "snapshot.disk_full");
+    EXPECT_TRUE(fs::is_empty(folder_)) << "a partial file is left";
+}
+
+TEST_F(Container, OldFileStaysUntilTheNewOneIsWhole) {
+    std::ofstream(path("kept")) << "old";
+    {
+        auto file = AtomicFile::create(path("kept"));
+        ASSERT_TRUE(file.ok());
+        ASSERT_TRUE(write_sample(file->fd(), path("kept"), Codec::kLz4).ok());
+    }  // no commit: as if the process had failed here
+    std::string text;
+    std::ifstream(path("kept")) >> text;
+    EXPECT_EQ(text, "old");
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(Container, JsonNamesWhatIsInside) {
+    (void)sample(Codec::kLz4);
+    const auto brief = snapshot_json(path("sample"), JsonDetail::kSummary);
+    ASSERT_TRUE(brief.ok());
+    EXPECT_NE(brief->find("\"block_count\": \"5\""), std::string::npos) << *brief;
+    EXPECT_EQ(brief->find("next_seq"), std::string::npos);
+    const auto full = snapshot_json(path("sample"), JsonDetail::kGraphs);
+    ASSERT_TRUE(full.ok());
+    EXPECT_NE(full->find("\"next_seq\": \"4096\""), std::string::npos);
+}
+
+std::string golden(const char* name) {
+    std::ifstream in(std::string(GANTRY_GOLDEN_FOLDER "/") + name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_F(Container, GoldenFilesOfEveryVersionStillRead) {
+    for (const char* name : {"v1-stored.gsnap", "v1-lz4.gsnap", "v1-zstd.gsnap"}) {
+        const std::string bytes = golden(name);
+        ASSERT_FALSE(bytes.empty()) << name;
+        Collector got;
+        const auto result = read_bytes(bytes, &got);
+        ASSERT_TRUE(result.ok()) << name << ": " << result.error().to_string();
+        EXPECT_EQ(got.blocks.at({2, 2, 7}), sample_block(2));
+        EXPECT_EQ(got.graphs.at(1), sample_graph(1));
+    }
+}
+
+TEST_F(Container, WriterStillWritesTheGoldenBytes) {
+    EXPECT_EQ(sample(Codec::kStored), golden("v1-stored.gsnap"));
+}
+
+}  // namespace
+}  // namespace gantry::snapshot
