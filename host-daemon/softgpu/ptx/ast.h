@@ -75,6 +75,7 @@ enum class OperandKind : std::uint8_t {
 struct Operand {
     OperandKind kind = OperandKind::kSink;
     bool negated = false;  ///< !p or -x
+    std::uint8_t part = 0; ///< Of a register: 1-4 for .b0 to .b3, 5-6 for .h0 and .h1; 0: all.
     std::uint32_t index = 0;
     std::uint32_t first_child = 0;  ///< In Function::operands.
     std::uint32_t child_count = 0;

@@ -145,7 +145,17 @@ bool Parser::parse_simple_operand(Operand& out) {
     switch (token.kind) {
         case TokenKind::kWord: {
             const Token word = lexer_.take();
-            return resolve_name(word, out);
+            if (!resolve_name(word, out)) {
+                return false;
+            }
+            static constexpr std::string_view kParts[] = {"b0", "b1", "b2", "b3", "h0", "h1"};
+            for (std::uint8_t i = 0; i < 6 && out.kind == OperandKind::kRegister; ++i) {
+                if (accept_directive(kParts[i])) {
+                    out.part = static_cast<std::uint8_t>(i + 1);
+                    break;
+                }
+            }
+            return true;
         }
         case TokenKind::kFloat32:
         case TokenKind::kFloat64:

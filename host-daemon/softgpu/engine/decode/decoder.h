@@ -219,6 +219,7 @@ private:
     void op_fence(Operands operands);
     void op_nothing(Operands operands);
     void op_cp(Operands operands);
+    void cp_bulk(Operands operands);
     void op_mbarrier(Operands operands);
     void op_mapa(Operands operands);
 
@@ -257,6 +258,9 @@ private:
     void op_ldmatrix(Operands operands);
     void op_stmatrix(Operands operands);
     void op_movmatrix(Operands operands);
+    std::uint32_t texture_operand(const ptx::Operand& operand, exec::TextureSite& site,
+                                  ptx::Type type);
+    void surface(Operands operands, bool store);
     void op_tex(Operands operands);
     void op_suld(Operands operands);
     void op_sust(Operands operands);

@@ -240,6 +240,10 @@ std::uint32_t Decoder::source(const Operand& operand, Type type) {
     const Width width = width_of(type);
     switch (operand.kind) {
         case OperandKind::kRegister: {
+            if (operand.part != 0 && modifiers_.opcode().front() != 'v') {
+                malformed(operand.where, "only video instructions can select parts");
+                return 0;
+            }
             const Width held = width_of(register_type(operand.index));
             const std::uint32_t slot = register_slot(operand.index);
             if (held == width) {

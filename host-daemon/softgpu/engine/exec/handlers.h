@@ -48,7 +48,7 @@ Handler bit_mask();         ///< bmsk: flags 1 wrap
 Handler extend_sign();      ///< szext: flags 1 wrap, 2 signed
 Handler is_space();         ///< dst predicate, a: u64; aux: 0 global 1 shared 2 local 3 const 4 param
 Handler to_generic();       ///< cvta: dst, a 64; aux: 1 shared 2 local; flags 1: back
-Handler video();            ///< see misc.cc
+
 Handler select_predicate(); ///< selp on predicates
 
 }  // namespace gantry::softgpu::exec
