@@ -11,7 +11,7 @@
 // Gantry. With DEMO_MARKS=ADDRESS:PORT a second thread makes a small synchronous GPU call every few
 // milliseconds and sends a numbered datagram after each, so that a listener sees when calls stall.
 //
-// Usage: demo_walk STEPS [SEGMENT_MIB]
+// Usage: demo_walk STEPS [SEGMENT_MIB [PAUSE_MS]]; PAUSE_MS: between two steps, as for input.
 #include <arpa/inet.h>
 #include <cuda_runtime.h>
 #include <pthread.h>
@@ -166,8 +166,9 @@ static void* send_marks(void* where) {
 int main(int argc, char** argv) {
     const int steps = argc > 1 ? atoi(argv[1]) : 0;
     const int mib = argc > 2 ? atoi(argv[2]) : 64;
-    if (steps < 1 || mib < 1 || mib > 4096) {
-        printf("usage: demo_walk STEPS [SEGMENT_MIB]\n");
+    const int pause_ms = argc > 3 ? atoi(argv[3]) : 0;
+    if (steps < 1 || mib < 1 || mib > 4096 || pause_ms < 0 || pause_ms > 60000) {
+        printf("usage: demo_walk STEPS [SEGMENT_MIB [PAUSE_MS]]\n");
         return 2;
     }
     const uint64_t words = (uint64_t)mib * 1024 * 1024 / sizeof(uint64_t);
@@ -232,6 +233,7 @@ int main(int argc, char** argv) {
         chain = mix(chain + digests_out->segment) + digests_out->list;
         printf("step %d digest %016lx\n", step, (unsigned long)chain);
         fflush(stdout);
+        usleep((useconds_t)pause_ms * 1000);
     }
 
     CHECK(cudaMemset(digests, 0, sizeof *digests));
