@@ -1,0 +1,247 @@
+#include "migration/cli/commands.h"
+
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+
+#include "proto/snapshot/object_graph.pb.h"
+
+namespace gantry::cli {
+namespace {
+
+/// A VM without this in its XML is none of our business, and needs no gantryd to know that.
+constexpr char kNeedsNamespace[] = "urn:gantry:vm:1";
+constexpr std::size_t kXmlBytesMax = 4U << 20;
+constexpr std::chrono::seconds kQuick{30};
+/// The engine has a bound of its own, well below this.
+constexpr std::chrono::seconds kHookDeadline{600};
+
+void set_deadline(grpc::ClientContext& rpc, std::chrono::seconds deadline) {
+    rpc.set_deadline(std::chrono::system_clock::now() + deadline);
+}
+
+void print(const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+}
+
+/// Prints the reply in either form.
+template <typename Reply>
+int show(const Context& context, const Reply& reply, const std::string& text) {
+    print(context.form == Form::kJson ? to_json(reply, true) : text);
+    return kDone;
+}
+
+std::string read_standard_input() {
+    std::string text;
+    std::array<char, 65536> buffer;
+    while (text.size() <= kXmlBytesMax &&
+           (std::cin.read(buffer.data(), buffer.size()) || std::cin.gcount() > 0)) {
+        text.append(buffer.data(), static_cast<std::size_t>(std::cin.gcount()));
+    }
+    return text;
+}
+
+std::string absolute(const std::string& path) {
+    std::error_code ignored;
+    const auto full = std::filesystem::absolute(path, ignored);
+    return ignored ? path : full.string();
+}
+
+}  // namespace
+
+int run_status(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::ListSessionsRequest request;
+    request.set_session(session);
+    control::ListSessionsReply reply;
+    if (const auto status = client.stub().ListSessions(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    if (!session.empty() && reply.sessions_size() == 0) {
+        return fail({Code::kNotFound, "session.unknown",
+                     "no session or VM '" + session + "' on this host"});
+    }
+    return show(context, reply, status_text(reply));
+}
+
+int run_preflight(const Context& context, const std::string& session, const std::string& target) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::PreflightRequest request;
+    request.set_session(session);
+    request.set_target(target);
+    control::PreflightReply reply;
+    if (const auto status = client.stub().Preflight(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    show(context, reply, preflight_text(reply));
+    return reply.can_move() ? kDone : kRefused;
+}
+
+int run_watch(const Context& context, const std::string& session, bool until_ended) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    control::WatchRequest request;
+    request.set_session(session);
+    request.set_until_ended(until_ended);
+    const auto reader = client.stub().Watch(&rpc, request);
+    control::WatchReply reply;
+    while (reader->Read(&reply)) {
+        print(context.form == Form::kJson ? to_json(reply, false)
+                                          : watch_line(reply.status()) + "\n");
+    }
+    const auto status = reader->Finish();
+    return status.ok() ? kDone : fail(client.explain(status));
+}
+
+int run_abort(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::AbortRequest request;
+    request.set_session(session);
+    control::AbortReply reply;
+    if (const auto status = client.stub().Abort(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    return show(context, reply, reply.text() + "\n");
+}
+
+int run_inspect(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::InspectRequest request;
+    request.set_session(session);
+    control::InspectReply reply;
+    if (const auto status = client.stub().Inspect(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    // A graph has no other form than its fields: both forms print JSON, the text form indented.
+    const bool pretty = context.form == Form::kText;
+    print(to_json(reply.status(), pretty));
+    for (const control::PartGraph& part : reply.parts()) {
+        snapshot::ObjectGraph graph;
+        if (!graph.ParseFromString(part.graph())) {
+            return fail({Code::kDataLoss, "snapshot.graph", "a worker sent a damaged graph"});
+        }
+        print(to_json(graph, pretty));
+    }
+    return kDone;
+}
+
+int run_snapshot(const Context& context, const std::string& session, const std::string& path) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    control::SnapshotRequest request;
+    request.set_session(session);
+    request.set_path(absolute(path));
+    control::SnapshotReply reply;
+    if (const auto status = client.stub().Snapshot(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    return show(context, reply,
+                session + " saved to " + path + ": " + bytes_text(reply.bytes()) + "\n");
+}
+
+int run_restore(const Context& context, const std::string& session, const std::string& path) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    control::RestoreRequest request;
+    request.set_session(session);
+    request.set_path(absolute(path));
+    control::RestoreReply reply;
+    if (const auto status = client.stub().Restore(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    return show(context, reply,
+                session + " restored from " + path + ": " + bytes_text(reply.bytes()) + "\n");
+}
+
+int run_pull(const Context& context, const std::string& session, const std::string& source,
+             const std::string& handover) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    control::PullRequest request;
+    request.set_session(session);
+    request.set_source(source);
+    request.set_handover_path(handover);
+    control::PullReply reply;
+    if (const auto status = client.stub().Pull(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    return show(context, reply, session + " is served here now\n");
+}
+
+int run_fenced(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::FencedRequest request;
+    request.set_session(session);
+    control::FencedReply reply;
+    if (const auto status = client.stub().Fenced(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    return show(context, reply, session + ": its source host counts as fenced\n");
+}
+
+int run_discard(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::DiscardRequest request;
+    request.set_session(session);
+    control::DiscardReply reply;
+    if (const auto status = client.stub().Discard(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    return show(context, reply, session + ": the state kept here is let go\n");
+}
+
+int run_hook_migrate_begin(const Context& context, const std::string& vm_name) {
+    const std::string xml = read_standard_input();
+    if (xml.find(kNeedsNamespace) == std::string::npos) {
+        return kDone;
+    }
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kHookDeadline);
+    control::AdmitRequest request;
+    request.set_vm_name(vm_name);
+    request.set_domain_xml(xml);
+    control::AdmitReply reply;
+    if (const auto status = client.stub().Admit(&rpc, request, &reply); !status.ok()) {
+        fail(client.explain(status));
+        return kRefused;  // libvirt knows only yes and no
+    }
+    return kDone;
+}
+
+int run_hook_released(const Context& context, const std::string& vm_name,
+                      const std::string& cause) {
+    const std::string xml = read_standard_input();
+    if (xml.find(kNeedsNamespace) == std::string::npos) {
+        return kDone;
+    }
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::ReleasedRequest request;
+    request.set_vm_name(vm_name);
+    request.set_cause(cause);
+    request.set_domain_xml(xml);
+    control::ReleasedReply reply;
+    const auto status = client.stub().Released(&rpc, request, &reply);
+    return status.ok() ? kDone : fail(client.explain(status));
+}
+
+}  // namespace gantry::cli

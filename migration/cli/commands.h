@@ -1,0 +1,33 @@
+// The commands of `gantry`, one function each: ask gantryd, print, return the exit status.
+#pragma once
+
+#include <string>
+
+#include "migration/cli/client.h"
+#include "migration/cli/print.h"
+
+namespace gantry::cli {
+
+struct Context {
+    std::string socket;
+    Form form = Form::kText;
+};
+
+int run_status(const Context& context, const std::string& session);
+int run_preflight(const Context& context, const std::string& session, const std::string& target);
+int run_watch(const Context& context, const std::string& session, bool until_ended);
+int run_abort(const Context& context, const std::string& session);
+int run_inspect(const Context& context, const std::string& session);
+int run_snapshot(const Context& context, const std::string& session, const std::string& path);
+int run_restore(const Context& context, const std::string& session, const std::string& path);
+int run_pull(const Context& context, const std::string& session, const std::string& source,
+             const std::string& handover);
+int run_fenced(const Context& context, const std::string& session);
+int run_discard(const Context& context, const std::string& session);
+/// The libvirt hook: XML on standard input, nothing on standard output (libvirt would take it for a new
+/// XML), a refusal's text on standard error with status 1.
+int run_hook_migrate_begin(const Context& context, const std::string& vm_name);
+int run_hook_released(const Context& context, const std::string& vm_name,
+                      const std::string& cause);
+
+}  // namespace gantry::cli

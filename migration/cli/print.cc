@@ -1,0 +1,123 @@
+#include "migration/cli/print.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <array>
+#include <cstdio>
+
+namespace gantry::cli {
+namespace {
+
+template <typename... Values>
+std::string format(const char* pattern, Values... values) {
+    std::array<char, 1024> buffer{};
+    const int length = std::snprintf(buffer.data(), buffer.size(), pattern, values...);
+    const int kept = std::min(length, static_cast<int>(buffer.size()) - 1);
+    return {buffer.data(), static_cast<std::size_t>(std::max(0, kept))};
+}
+
+std::string name_of(const control::SessionStatus& status) {
+    return status.vm_name().empty() ? status.session_id() : status.vm_name();
+}
+
+std::string milliseconds(std::uint64_t us) {
+    return format("%.1f ms", static_cast<double>(us) / 1000.0);
+}
+
+}  // namespace
+
+std::string bytes_text(std::uint64_t bytes) {
+    if (bytes >= (10ULL << 30)) {
+        return format("%.1f GiB", static_cast<double>(bytes) / (1ULL << 30));
+    }
+    if (bytes >= (1ULL << 20)) {
+        return format("%.1f MiB", static_cast<double>(bytes) / (1ULL << 20));
+    }
+    return format("%.1f KiB", static_cast<double>(bytes) / 1024.0);
+}
+
+std::string to_json(const google::protobuf::Message& message, bool pretty) {
+    google::protobuf::util::JsonPrintOptions options;
+    options.add_whitespace = pretty;
+    options.always_print_primitive_fields = true;
+    options.preserve_proto_field_names = true;
+    std::string out;
+    (void)google::protobuf::util::MessageToJsonString(message, &out, options);
+    if (out.empty() || out.back() != '\n') {
+        out += '\n';
+    }
+    return out;
+}
+
+std::string status_text(const control::ListSessionsReply& reply) {
+    std::string out = format("Host:    %s (gantryd %s)\n", reply.host().c_str(),
+                             reply.gantry_version().c_str());
+    out += reply.device().empty()
+               ? std::string("Device:  none usable\n")
+               : format("Device:  %s, %s, %s promised\n", reply.device().c_str(),
+                        bytes_text(reply.memory_bytes()).c_str(),
+                        bytes_text(reply.memory_promised_bytes()).c_str());
+    out += format("\n %-38s %-12s %-9s %6s %9s %12s\n", "Session", "Domain", "State", "Epoch",
+                  "Programs", "GPU memory");
+    out += std::string(92, '-') + "\n";
+    for (const control::SessionStatus& status : reply.sessions()) {
+        std::uint64_t memory = 0;
+        for (const control::WorkerInfo& worker : status.workers()) {
+            memory += worker.device_memory_bytes();
+        }
+        out += format(" %-38s %-12s %-9s %6llu %9d %12s\n", status.session_id().c_str(),
+                      status.vm_name().empty() ? "-" : status.vm_name().c_str(),
+                      status.state().c_str(), static_cast<unsigned long long>(status.epoch()),
+                      status.workers_size(), bytes_text(memory).c_str());
+        if (status.has_move()) {
+            out += "   " + watch_line(status) + "\n";
+        }
+        for (const std::string& alert : status.alerts()) {
+            out += "   ! " + alert + "\n";
+        }
+    }
+    return out;
+}
+
+std::string preflight_text(const control::PreflightReply& reply) {
+    std::string out = format("Source device:  %s\nTarget device:  %s%s%s\nResident:       %s\n",
+                             reply.source_device().c_str(), reply.target_device().c_str(),
+                             reply.target_host().empty() ? "" : " on ",
+                             reply.target_host().c_str(),
+                             bytes_text(reply.resident_bytes()).c_str());
+    for (const control::Finding& finding : reply.findings()) {
+        out += format("%s: ", finding.refusal() ? "error" : "warning") + finding.text() + " [" +
+               finding.reason() + "]\n";
+    }
+    return out + (reply.can_move() ? "Migration: possible\n" : "Migration: refused\n");
+}
+
+std::string watch_line(const control::SessionStatus& status) {
+    const std::string name = name_of(status);
+    if (!status.has_move()) {
+        return name + ": " + status.state();
+    }
+    const control::MoveProgress& move = status.move();
+    std::string out = format("%s: %s migration: [%3.0f %%] %s", name.c_str(),
+                             move.direction().c_str(), move.percent(), move.phase().c_str());
+    if (!move.outcome().empty()) {
+        out += " (" + move.outcome() + ")";
+        if (!move.error_text().empty()) {
+            out += ": " + move.error_text() + " [" + move.error_reason() + "]";
+        }
+    } else {
+        out += format(", round %llu, %s processed, %s remaining",
+                      static_cast<unsigned long long>(move.round()),
+                      bytes_text(move.bytes_processed()).c_str(),
+                      bytes_text(move.bytes_remaining()).c_str());
+    }
+    if (move.downtime_expected_us() != 0) {
+        out += ", expected downtime " + milliseconds(move.downtime_expected_us());
+    }
+    if (move.downtime_us() != 0) {
+        out += ", downtime " + milliseconds(move.downtime_us());
+    }
+    return out;
+}
+
+}  // namespace gantry::cli

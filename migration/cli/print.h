@@ -1,0 +1,25 @@
+// What the gantry command writes on standard output: tables and lines in virsh's words, or JSON.
+#pragma once
+
+#include <string>
+
+#include "proto/control/gantryd.pb.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace gantry::cli {
+
+enum class Form { kText, kJson };
+
+/// One JSON object, field names as in gantryd.proto, zeros included; one line unless `pretty`.
+std::string to_json(const google::protobuf::Message& message, bool pretty);
+
+std::string status_text(const control::ListSessionsReply& reply);
+std::string preflight_text(const control::PreflightReply& reply);
+/// One line of `gantry watch`, as virsh migrate --verbose words it.
+std::string watch_line(const control::SessionStatus& status);
+std::string bytes_text(std::uint64_t bytes);
+
+}  // namespace gantry::cli
