@@ -85,6 +85,7 @@ private:
     std::optional<MsgGrantRefused> refusal(const MigrationId& id, const MsgGrantRequest& request);
     void on_withdrawal(const MigrationId& id);
     void on_activated(const MigrationId& id, const MsgActivated& activated);
+    void on_verified(FreezeToken token);
     void on_verify_failed(const MsgVerifyFailed& failed);
     void persist_grant(const MigrationId& id, FreezeToken token);
 

@@ -32,7 +32,8 @@ bool SourceMachine::Impl::serves() const {
 void SourceMachine::Impl::on_event(const SourceEvent& event) {
     using Kind = SourceEventKind;
     const bool is_this_round =
-        m_ && m_->round_in_flight && event.round == m_->round && !m_->doomed;
+        m_ && m_->round_in_flight && event.round == m_->round && !m_->doomed &&
+        !record_.granted && state_ != SourceState::kGranting;
     switch (event.kind) {
         case Kind::kMessage: on_message(*event.message, event.seed); break;
         case Kind::kTimer: on_timers(); break;

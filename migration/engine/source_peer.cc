@@ -27,6 +27,13 @@ void SourceMachine::Impl::on_message(const Message& message, Seed seed) {
         on_activated(message.migration, *activated);
     } else if (std::holds_alternative<MsgAbort>(message.body)) {
         on_withdrawal(message.migration);
+    } else if (state_ == SourceState::kGranting) {
+        return;
+    } else if (record_.granted && record_.granted_migration == message.migration) {
+        if (state_ == SourceState::kGranted && !ends_a_conversation(message.body)) {
+            send_to(message.migration,  // it does not know yet
+                    MsgGrant{record_.granted_token, Epoch{record_.epoch.value + 1}});
+        }
     } else if (!is_current(message.migration) || state_ == SourceState::kLost) {
         on_unknown(message);
     } else if (m_->doomed) {
@@ -44,8 +51,6 @@ void SourceMachine::Impl::on_unknown(const Message& message) {
                                     [&](const Ended& e) { return e.id == message.migration; });
     if (ended != ended_.end()) {
         send_to(message.migration, MsgAbort{ended->why.reason, ended->why.text});
-    } else if (record_.granted && record_.granted_migration == message.migration) {
-        return;  // a late repeat from before the grant
     } else {
         send_to(message.migration, MsgAbort{std::string(kUnknownMigration),
                                             "The source knows no such migration (any more)."});
@@ -114,13 +119,24 @@ void SourceMachine::Impl::on_peer_message(const Message& message) {
             action.round = m_->round;
         }
     } else if (const auto* verified = std::get_if<MsgVerified>(&message.body)) {
-        if (state_ == SourceState::kFrozen && frozen_ == verified->token) {
-            timers_.clear(Timer::kRetry);
-            m_->round_in_flight = false;
-            report(Phase::kCommit, 0.0);
-        }
+        on_verified(verified->token);
     } else if (const auto* failed = std::get_if<MsgVerifyFailed>(&message.body)) {
         on_verify_failed(*failed);
+    }
+}
+
+void SourceMachine::Impl::on_verified(FreezeToken token) {
+    if (frozen_ != token) {
+        send(MsgThawed{token});
+        return;
+    }
+    if (state_ == SourceState::kFinalRound) {  // sending again what is there already
+        enter(SourceState::kFrozen, settings_.switchover_deadline);
+    }
+    if (state_ == SourceState::kFrozen) {
+        timers_.clear(Timer::kRetry);
+        m_->round_in_flight = false;
+        report(Phase::kCommit, 0.0);
     }
 }
 

@@ -388,6 +388,9 @@ Epoch TargetMachine::epoch() const {
 bool TargetMachine::guest_is_here() const {
     return impl_->guest_is_here();
 }
+bool TargetMachine::accepts_blocks() const {
+    return impl_->state() == TargetState::kReceiving;
+}
 const Progress& TargetMachine::progress() const {
     return impl_->progress();
 }

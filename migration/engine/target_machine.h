@@ -85,6 +85,9 @@ public:
     /// The epoch asked for or owned; value 0 before the offer.
     [[nodiscard]] Epoch epoch() const;
     [[nodiscard]] bool guest_is_here() const;
+    /// Bulk batches may be applied only while this is true; others are dropped (and sent again when
+    /// they are needed). Ask before every batch, under the lock that serialises step().
+    [[nodiscard]] bool accepts_blocks() const;
     [[nodiscard]] const Progress& progress() const;
 
 private:

@@ -85,7 +85,10 @@ void TargetMachine::Impl::on_round_end(const MsgRoundEnd& end) {
         return;
     }
     if (state_ != TargetState::kReceiving) {
-        void_complete();  // the source sends again: what was complete may be outdated
+        // Either the source has not heard that all is here, or it has thawed and that message was
+        // lost: it answers with MsgThawed then.
+        send(MsgVerified{*verified_});
+        return;
     }
     Action& action = emit(ActionKind::kAwaitRound);
     action.round = end.round;

@@ -98,10 +98,7 @@ void World::deliver_bulk(int to, const Bulk& bulk) {
         host.worker->serves_role || host.worker->receiving != bulk.migration) {
         return;
     }
-    using State = engine::TargetState;
-    const State state = host.target->state();
-    if (state == State::kActivating || state == State::kServing || state == State::kDone ||
-        state == State::kDiscarded || state == State::kApplying) {
+    if (!host.target->accepts_blocks() && options.mutation != Mutation::kApplyStaleBatches) {
         return;
     }
     const auto verdict_now = host.receiver.begin(bulk.round, bulk.batch);

@@ -37,7 +37,7 @@ void World::start_target(int index) {
     event.capabilities = capabilities();
     target_step(index, event);
     // A retried attempt is told what libvirt said before it began.
-    if (host.guest_starting) {
+    if (host.guest_starting || (host.guest_came && guests[index].domain != Domain::kAbsent)) {
         target_step(index, target_event(TargetEventKind::kGuestStarting));
     }
     if (host.arrival) {
@@ -133,6 +133,9 @@ void World::target_act(int index, const engine::Action& action) {
             const bool fails = (faulty && random.chance(0.02)) || host.worker != nullptr;
             later(delay(500, 100'000), [this, index, fails] {
                 Host& then = hosts[index];
+                if (then.target->state() != engine::TargetState::kReserving) {
+                    return;  // discarded meanwhile
+                }
                 TargetEvent event = target_event(fails ? TargetEventKind::kReserveFailed
                                                        : TargetEventKind::kReserved);
                 if (fails) {
