@@ -90,8 +90,7 @@ public:
     std::mutex mutex;
     std::shared_ptr<std::vector<ExecStep>> steps;
     unsigned long long flags = 0;
-    std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
-    std::uint64_t id = 0;
+    std::shared_ptr<Graph> source;  ///< What it was made from: becomes a child node when captured.
 };
 
 /// Launches on a stream that does not capture.
