@@ -1,5 +1,6 @@
 // Copies between addresses that both sides know: device memory, the pinned pool, arrays.
 #include "host-daemon/worker/handlers.h"
+#include "host-daemon/worker/native_copy.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
 

@@ -39,6 +39,11 @@ Result<void> ImageStore::stage(std::uint64_t image_id, std::uint64_t total_bytes
         staged_bytes_ += total_bytes;
     }
     Staged& image = staged->second;
+    // Parts of an image start at multiples of 8: the gap behind a part is zeros.
+    if (total_bytes == image.total_bytes && offset > image.bytes.size() &&
+        offset - image.bytes.size() < kPartAlignBytes && offset <= total_bytes) {
+        image.bytes.resize(offset);
+    }
     if (total_bytes != image.total_bytes || offset != image.bytes.size() ||
         bytes.size() > image.total_bytes - image.bytes.size()) {
         staged_bytes_ -= image.total_bytes;
@@ -64,6 +69,10 @@ Result<ImagePtr> ImageStore::take(std::uint64_t image_id, std::uint64_t bytes) {
     {
         std::lock_guard lock(mutex_);
         const auto staged = staged_.find(image_id);
+        if (staged != staged_.end() && staged->second.total_bytes == bytes &&
+            bytes - staged->second.bytes.size() < kPartAlignBytes) {
+            staged->second.bytes.resize(bytes);
+        }
         if (staged == staged_.end() || staged->second.bytes.size() != bytes ||
             staged->second.total_bytes != bytes) {
             return Error{Code::kNotFound, "image.staged",
