@@ -157,15 +157,21 @@ CUresult add_sized(const void* data, std::uint64_t bytes, ImageKind kind,
 
 CUresult stage(const ImageList& list, std::uint64_t* image_id) noexcept {
     *image_id = session::new_image_id();
-    for (std::uint32_t i = 0; i < list.count; ++i) {
-        const ImageList::Item& item = list.items[i];
-        const CUresult result = session::stage_image(*image_id, list.total_bytes, item.part.offset,
-                                                     item.data, item.part.bytes);
-        if (result != CUDA_SUCCESS) {
-            return result;
+    constexpr std::byte kPadding[8] = {};
+    CUresult result = CUDA_SUCCESS;
+    for (std::uint32_t i = 0; i < list.count && result == CUDA_SUCCESS; ++i) {
+        const ImagePart& part = list.items[i].part;
+        result = session::stage_image(*image_id, list.total_bytes, part.offset, list.items[i].data,
+                                      part.bytes);
+        // The host counts bytes: what aligns the next part is staged as well.
+        const std::uint64_t end = part.offset + part.bytes;
+        const std::uint64_t next =
+            i + 1 < list.count ? list.items[i + 1].part.offset : list.total_bytes;
+        if (result == CUDA_SUCCESS && next != end) {
+            result = session::stage_image(*image_id, list.total_bytes, end, kPadding, next - end);
         }
     }
-    return CUDA_SUCCESS;
+    return result;
 }
 
 }  // namespace gantry::shim

@@ -171,6 +171,9 @@ CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments,
         if (!read_extra(arguments.extra, &extra) || extra.bytes > 1u << 16) {
             return CUDA_ERROR_INVALID_VALUE;
         }
+        if (kernel.layout_known && extra.bytes > kernel.param_bytes) {
+            return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;  // As seen on an H200.
+        }
         *bytes = static_cast<std::uint32_t>(extra.bytes);
         return CUDA_SUCCESS;
     }

@@ -37,10 +37,19 @@ std::byte* pack_trailing(const ImageList& list, const JitOptions& options, std::
     return packed;
 }
 
+/// Where managed variables go; what is needed when they do not fit.
+struct ManagedExtent {
+    void* address = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint64_t needed = 0;
+};
+
 CUresult load_staged(cuda::Op op, std::uint64_t handle, const ImageList& list,
-                     std::uint32_t jit_count, JitOptions* options) {
+                     std::uint32_t jit_count, JitOptions* options, ManagedExtent* managed) {
     cuda::wire_hand::LoadCall arguments{};
     arguments.handle = handle;
+    arguments.managed_address = bits(managed->address);
+    arguments.managed_bytes = managed->bytes;
     if (const CUresult result = stage(list, &arguments.image_id); result != CUDA_SUCCESS) {
         return result;
     }
@@ -64,9 +73,32 @@ CUresult load_staged(cuda::Op op, std::uint64_t handle, const ImageList& list,
         const std::uint32_t rest = got - info;
         options->put_back(logs, info, reply.error_log_bytes < rest ? reply.error_log_bytes : rest,
                           reply.wall_time_ms);
+        managed->needed = reply.managed_bytes;
     }
     std::free(trailing);
     std::free(logs);
+    return result;
+}
+
+/// Loads, and loads again with room for managed variables when the image turns out to have some.
+CUresult load_with_managed(cuda::Op op, Module* module, const ImageList& list,
+                           std::uint32_t jit_count, JitOptions* options) {
+    ManagedExtent managed;
+    CUresult result = load_staged(op, module->handle, list, jit_count, options, &managed);
+    if (result != CUDA_ERROR_ILLEGAL_STATE || managed.needed == 0) {
+        return result;
+    }
+    managed.bytes = managed.needed;
+    managed.address = session::pinned_allocate(managed.bytes);
+    if (managed.address == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result = load_staged(op, module->handle, list, jit_count, options, &managed);
+    if (result == CUDA_SUCCESS) {
+        module->managed = managed.address;
+    } else {
+        session::pinned_free(managed.address);
+    }
     return result;
 }
 
@@ -78,6 +110,9 @@ session::FutexMutex* new_mutex() {
 void forget_module(Module* module) {
     forget_kernels(module);
     remove_ranges_of(module->handle);
+    if (module->managed != nullptr) {
+        session::pinned_free(module->managed);
+    }
     // The mutex stays: a thread may still be looking at it. It is a few bytes per loaded image.
     g_modules.destroy(module->handle);
 }
@@ -190,7 +225,7 @@ CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned ji
     }
     module->handle = *handle;
     module->mutex = mutex;
-    result = load_staged(op, *handle, list, jit_sent, &options);
+    result = load_with_managed(op, module, list, jit_sent, &options);
     if (result != CUDA_SUCCESS) {
         g_modules.destroy(*handle);
     }

@@ -61,6 +61,7 @@ struct Module {
     std::uint64_t module;      ///< For a library: its module handle once asked for.
     std::uint64_t first_kernel;
     session::FutexMutex* mutex;
+    void* managed;             ///< Pool extent of its managed variables, or null.
 };
 
 extern SlotTable<Kernel> g_kernels;

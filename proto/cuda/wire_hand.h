@@ -78,14 +78,22 @@ struct LoadCall {
     std::uint32_t info_log_bytes;   ///< The application's buffer sizes, 0 for none.
     std::uint32_t error_log_bytes;
     std::uint32_t reserved;
+    std::uint64_t managed_address;  ///< Extent of the pinned pool for managed variables, or 0.
+    std::uint64_t managed_bytes;
 };
 
 /// Trailing: the info log, then the error log (no NULs).
+///
+/// Managed variables have to lie where the guest can touch them. When an image has some and the
+/// call's extent does not hold them, the load fails with CUDA_ERROR_ILLEGAL_STATE and
+/// managed_bytes tells how much is needed; the guest stages the image again and repeats the call
+/// with an extent. A driver that cannot place variables leaves managed_bytes 0.
 struct LoadReply {
     std::uint32_t trailing_bytes;
     std::uint32_t info_log_bytes;
     std::uint32_t error_log_bytes;
     float wall_time_ms;
+    std::uint64_t managed_bytes;
 };
 
 /// cuModuleGetFunction, cuLibraryGetKernel: call -> KernelReply. Trailing: name without NUL.
