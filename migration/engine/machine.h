@@ -18,8 +18,8 @@
 
 namespace gantry::engine {
 
-/// Time since an arbitrary start of the driver's steady clock. It never goes back within one life of
-/// a machine.
+/// Time since an arbitrary start of the driver's steady clock. It never goes back within one life
+/// of a machine.
 using TimePoint = std::chrono::microseconds;
 using Duration = std::chrono::microseconds;
 
@@ -92,10 +92,13 @@ enum class ActionKind : std::uint32_t {
     // source
     kDescribe = 10,      ///< answer: kDescribed or kDescribeFailed
     kBeginPrecopy = 11,  ///< seed; answer: kPrecopyBegun or kRoundFailed
-    kSendRound = 12,     ///< round: send graphs, scan, send what changed; answer: kRoundSent/kRoundFailed
-    kResendRound = 13,   ///< round: as kSendRound, but first mark what was not acknowledged as unsent
+    kSendRound = 12,     ///< round: send graphs, scan, send what changed; answer:
+                         ///< kRoundSent/kRoundFailed
+    kResendRound = 13,   ///< round: as kSendRound, but first mark what was not acknowledged as
+                         ///< unsent
     kFreeze = 14,        ///< token, deadline; answer: kFrozen or kFreezeFailed
-    kSendComplete = 15,  ///< token, round: final parts as MsgComplete; answer: kCompleteSent/kRoundFailed
+    kSendComplete = 15,  ///< token, round: final parts as MsgComplete; answer:
+                         ///< kCompleteSent/kRoundFailed
     kPersistGrant = 16,  ///< record; answer: kGrantDurable, or kGrantWriteFailed (see there)
     kFence = 17,         ///< StateSource::fence
     kThaw = 18,          ///< StateSource::thaw; answer: kThawed
@@ -106,7 +109,8 @@ enum class ActionKind : std::uint32_t {
     kReserve = 30,       ///< needs; answer: kReserved or kReserveFailed
     kAdmit = 31,         ///< let the hook end with success
     kRefuseAdmission = 32,  ///< let the hook end with 1 and error.text on stderr
-    kApplyComplete = 33,    ///< parts: apply_final, digests, mark_complete; answer: kApplied/kApplyFailed
+    kApplyComplete = 33,    ///< parts: apply_final, digests, mark_complete; answer:
+                            ///< kApplied/kApplyFailed
     kPersistOwned = 34,     ///< record; answer: kOwnedDurable
     kActivate = 35,         ///< epoch; answer: kActivated or kActivateFailed
     kDiscard = 36,          ///< StateSink::discard
@@ -155,11 +159,13 @@ struct Settings {
     Duration retry_max{4'000'000};         ///< ... up to this.
     Duration heartbeat{2'000'000};
     Duration describe_deadline{10'000'000};
-    Duration reservation_ttl{30'000'000};  ///< Target: silence of the source before the guest is here.
+    Duration reservation_ttl{30'000'000};  ///< Target: silence of the source before the guest is
+                                           ///< here.
     Duration hook_wait_max{25'000'000};    ///< Target: admit at the latest after this.
     Duration arrival_deadline{600'000'000};  ///< Admitted, and no guest came.
     Duration round_deadline{120'000'000};  ///< One round without any acknowledgement.
-    Duration idle_round_interval{500'000}; ///< Converged, waiting for the pause: scan again after this.
+    Duration idle_round_interval{500'000}; ///< Converged, waiting for the pause: scan again after
+                                           ///< this.
     Duration job_poll{2'000'000};          ///< Source asks libvirt whether the job still runs.
     Duration job_absent_grace{6'000'000};  ///< No outgoing job for so long: roll back.
     Duration freeze_deadline{5'000'000};

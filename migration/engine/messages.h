@@ -21,16 +21,17 @@ namespace gantry::engine {
 /// Raised when a message changes its meaning; new fields alone do not raise it. See README.md.
 inline constexpr std::uint32_t kEngineProtocolVersion = 1;
 
-/// MsgAbort reason: the sender knows no such migration. Drivers answer messages for a migration that no
-/// machine of theirs knows with it, but never answer MsgAbort, MsgRefused, MsgGrantRefused, MsgGrant
-/// or MsgReleased so (two such drivers would talk for ever).
+/// MsgAbort reason: the sender knows no such migration. Drivers answer messages for a migration
+/// that no machine of theirs knows with it, but never answer MsgAbort, MsgRefused, MsgGrantRefused,
+/// MsgGrant or MsgReleased so (two such drivers would talk for ever).
 inline constexpr std::string_view kUnknownMigration = "migration.unknown";
 
 /// Why the target believes that its guest runs, or will never run at the source again. Wire values.
 enum class ArrivalEvidence : std::uint32_t {
     kGuestResumed = 1,    ///< RESUMED_MIGRATED, RESUMED_POSTCOPY or RESUMED_UNPAUSED at the target.
     kGuestCalled = 2,     ///< A request of the guest reached the target (covers lost events).
-    kPausedArrival = 3,   ///< SUSPENDED_PAUSED after completion: granted only if gone at the source.
+    kPausedArrival = 3,   ///< SUSPENDED_PAUSED after completion: granted only if gone at the
+                          ///< source.
 };
 
 // ---- target -> source ----
@@ -92,7 +93,8 @@ struct MsgComplete {  ///< Frozen, and every block was sent in rounds up to this
     std::uint64_t round = 0;
     std::vector<FinalPart> parts;
 };
-struct MsgThawed {  ///< The guest runs at the source again; the token's state is void. Precopy goes on.
+struct MsgThawed {  ///< The guest runs at the source again; the token's state is void. Precopy goes
+                    ///< on.
     FreezeToken token;
 };
 struct MsgGrant {
@@ -104,7 +106,8 @@ struct MsgGrantRefused {
     std::string text;
     bool is_final = false;  ///< True: this migration will never get the grant; discard.
 };
-struct MsgReleased {  ///< Answer to MsgActivated: the source has let go, the target may stop repeating.
+struct MsgReleased {  ///< Answer to MsgActivated: the source has let go, the target may stop
+                      ///< repeating.
     Epoch epoch;
 };
 

@@ -25,7 +25,8 @@ struct ComputeCapability {
                                       const ComputeCapability&) = default;
 };
 
-/// Which targets can run a cubin besides those of its own major version with an equal or higher minor.
+/// Which targets can run a cubin besides those of its own major version with an equal or higher
+/// minor.
 enum class CodeScope {
     kPortable = 1,      ///< sm_XY: same major, minor not below.
     kFamily = 2,        ///< sm_XYf: the family of its major version, minor not below.

@@ -113,8 +113,8 @@ private:
         if (needs_.profile == ProfileKind::kSoftOnly && !target_.is_soft) {
             refuse(reason::kProfileSoftOnly,
                    format("the VM was started with the profile \"%s\", whose facts no real GPU can "
-                          "keep, and %s on %s is one: choose a host with a soft GPU, or restart the "
-                          "VM with a movable profile.", needs_.profile_name.c_str(),
+                          "keep, and %s on %s is one: choose a host with a soft GPU, or restart "
+                          "the VM with a movable profile.", needs_.profile_name.c_str(),
                           target_.gpu_name.c_str(), host()));
         }
     }
@@ -186,8 +186,8 @@ private:
     void versions() {
         if (target_.driver_version < needs_.driver_version_min) {
             refuse(reason::kDriverTooOld,
-                   format("the application needs a CUDA driver of %s or newer, %s has %s: install a "
-                          "newer driver there.", version_text(needs_.driver_version_min).c_str(),
+                   format("the application needs a CUDA driver of %s or newer, %s has %s: install "
+                          "a newer driver there.", version_text(needs_.driver_version_min).c_str(),
                           host(), version_text(target_.driver_version).c_str()));
         } else if (target_.driver_version < needs_.driver_version) {
             add(Severity::kWarning, reason::kDriverDowngrade,
@@ -199,8 +199,8 @@ private:
         if (needs_.snapshot_version < target_.snapshot_version_min ||
             needs_.snapshot_version > target_.snapshot_version_max) {
             refuse(reason::kSnapshotVersion,
-                   format("the session's state has format version %u, gantryd on %s reads %u to %u: "
-                          "bring both hosts to the same Gantry release.", needs_.snapshot_version,
+                   format("the session's state has format version %u, gantryd on %s reads %u to "
+                          "%u: bring both hosts to the same Gantry release.", needs_.snapshot_version,
                           host(), target_.snapshot_version_min, target_.snapshot_version_max));
         }
     }

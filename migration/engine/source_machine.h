@@ -6,8 +6,8 @@
 //   - MsgGrant leaves only after kGrantDurable. From kPersistGrant on there is no thaw unless
 //     kGrantWriteFailed proves that nothing was written.
 //   - It never thaws because the peer is silent; it asks libvirt, and waits.
-//   - Any RESUMED before the grant is a rollback: thaw, void the token, then precopy again if libvirt's
-//     job still runs, else abort.
+//   - Any RESUMED before the grant is a rollback: thaw, void the token, then precopy again if
+//     libvirt's job still runs, else abort.
 // One machine per session; it serves migration after migration until one is granted.
 #pragma once
 
@@ -24,7 +24,8 @@ enum class SourceState : std::uint32_t {
     kPrecopy = 4,      ///< Rounds while kernels run.
     kFreezing = 5,     ///< Draining.
     kFinalRound = 6,   ///< Frozen; last blocks and graphs on their way.
-    kFrozen = 7,       ///< Frozen; everything was sent; waiting for the target to verify and to ask.
+    kFrozen = 7,       ///< Frozen; everything was sent; waiting for the target to verify and to
+                       ///< ask.
     kGranting = 8,     ///< The grant is being written: no way back but a proven failure.
     kGranted = 9,      ///< Given away; the guest here gets hard errors; state kept until confirmed.
     kThawing = 10,     ///< Rolling back.
@@ -47,8 +48,9 @@ enum class SourceEventKind : std::uint32_t {
     kFreezeFailed = 10,  ///< error; the source interface has thawed
     kCompleteSent = 11,  ///< token
     kGrantDurable = 12,
-    /// The driver has PROOF that the record is not on disk (the rename was not done, or was undone and
-    /// that was fsynced). When unsure it must end the process instead and read the disk at restart.
+    /// The driver has PROOF that the record is not on disk (the rename was not done, or was undone
+    /// and that was fsynced). When unsure it must end the process instead and read the disk at
+    /// restart.
     kGrantWriteFailed = 13,
     kThawed = 14,
     kReleased = 15,
@@ -69,7 +71,8 @@ struct RoundStats {
     std::uint64_t bytes_resident = 0;
     std::uint64_t bytes_changed = 0;  ///< Found by the scan of this round.
     std::uint64_t bytes_sent = 0;     ///< Content bytes on the link so far in this round.
-    std::uint64_t batch_count = 0;    ///< kRoundSent: batches of this round on all streams together.
+    std::uint64_t batch_count = 0;    ///< kRoundSent: batches of this round on all streams
+                                      ///< together.
     Duration elapsed{};
 };
 

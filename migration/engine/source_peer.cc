@@ -203,9 +203,9 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
         return;
     }
     if (lost_) {
-        // Our copy is gone, the target's is complete: the grant is the only way to keep the session.
-        // It must be the state that we froze last, or, when a restart forgot which that was, the
-        // guest must not run here.
+        // Our copy is gone, the target's is complete: the grant is the only way to keep the
+        // session. It must be the state that we froze last, or, when a restart forgot which that
+        // was, the guest must not run here.
         const bool known = request.token.count != 0 && request.token == newest_token_;
         if (known) {
             persist_grant(id, request.token);
@@ -214,7 +214,7 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
             emit(ActionKind::kQueryDomain);
         } else {
             send_to(id, MsgGrantRefused{std::string(grant_refusal::kRolledBack),
-                                        "The session went on at the source, and died there.", true});
+                                        "The session went on at the source and died there.", true});
         }
         return;
     }

@@ -304,8 +304,8 @@ void SourceMachine::Impl::fail(Error why) {
         end_migration(Outcome::kRolledBack, std::move(why), Announce::kYes);
         return;
     }
-    // Frozen: only libvirt's word that the guest runs here may thaw. The target is told to let go; it
-    // answers with a withdrawal, which voids the token.
+    // Frozen: only libvirt's word that the guest runs here may thaw. The target is told to let go;
+    // it answers with a withdrawal, which voids the token.
     m_->doomed = true;
     m_->doom = why;
     send(MsgAbort{why.reason, why.text});

@@ -38,9 +38,11 @@ using snapshot::Seed;
 /// Address spaces of a part's memory. Values are on the wire and in files: append only.
 enum class MemorySpace : std::uint32_t {
     kDevice = 1,         ///< Device memory; index = device address / 64 KiB.
-    kPinnedHost = 2,     ///< Pinned host memory in the shared region; index = region offset / 64 KiB.
+    kPinnedHost = 2,     ///< Pinned host memory in the shared region; index = region offset / 64
+                         ///< KiB.
     kManaged = 3,        ///< Managed memory; index = address / 64 KiB.
-    kDriverPrivate = 4,  ///< State behind a driver extension (heap, printf buffer); index as it says.
+    kDriverPrivate = 4,  ///< State behind a driver extension (heap, printf buffer); index as it
+                         ///< says.
     kArray = 5,          ///< Arrays, linearised; index = (array ordinal << 32) + block in array.
 };
 
@@ -89,7 +91,8 @@ public:
 /// A part's final state but for its memory, which travels as blocks.
 struct FinalPart {
     PartId part;
-    std::string graph;       ///< Serialised gantry.snapshot.ObjectGraph, consistent with the freeze.
+    std::string graph;       ///< Serialised gantry.snapshot.ObjectGraph, consistent with the
+                             ///< freeze.
     BlockSetDigest digest;   ///< Over every resident block, zero blocks included.
 };
 
@@ -114,8 +117,8 @@ public:
     /// stale in either direction; after freeze it is exact.
     virtual Result<ScanResult> scan(PartId part) = 0;
 
-    /// Copies blocks out, fingerprints the copies and notes these fingerprints as last sent. At most
-    /// kReadBlocksMax addresses a call. A block that has vanished meanwhile is left out.
+    /// Copies blocks out, fingerprints the copies and notes these fingerprints as last sent. At
+    /// most kReadBlocksMax addresses a call. A block that has vanished meanwhile is left out.
     virtual Result<std::unique_ptr<StagedBlocks>> read_blocks(
         PartId part, std::span<const BlockAddress> blocks) = 0;
     static constexpr std::size_t kReadBlocksMax = 512;
@@ -131,8 +134,8 @@ public:
     /// already it succeeds at once and only replaces the token (this voids the old one for ever).
     virtual Result<FreezeReport> freeze(FreezeToken token, std::chrono::microseconds deadline) = 0;
 
-    /// The token under which all workers are frozen now; nullopt when any of them is not. Survives a
-    /// restart of gantryd, since the workers hold it.
+    /// The token under which all workers are frozen now; nullopt when any of them is not. Survives
+    /// a restart of gantryd, since the workers hold it.
     virtual Result<std::optional<FreezeToken>> frozen_token() = 0;
 
     /// Final graph and digest. Only while frozen.
@@ -177,13 +180,13 @@ public:
     /// Sets memory quota and GPU share aside for the session. Undone by discard.
     virtual Result<void> reserve(const SessionNeeds& needs) = 0;
 
-    /// Builds contexts, modules, memory and whatever else can be built before the pause, from a graph
-    /// that may be outdated. Called again with newer graphs: builds the difference.
+    /// Builds contexts, modules, memory and whatever else can be built before the pause, from a
+    /// graph that may be outdated. Called again with newer graphs: builds the difference.
     virtual Result<void> prepare(PartId part, Seed seed, std::string_view graph) = 0;
 
     /// Writes blocks. Blocks of allocations that prepare has not seen are kept aside until a graph
-    /// names them. kPinnedHost blocks are kept aside until activate: on ivshmem the guest's own copy
-    /// of the region must not be touched before its memory is complete.
+    /// names them. kPinnedHost blocks are kept aside until activate: on ivshmem the guest's own
+    /// copy of the region must not be touched before its memory is complete.
     virtual Result<void> apply_blocks(PartId part, std::span<const IncomingBlock> blocks) = 0;
 
     /// The final graph: after it every object of the part exists under its handle. The engine has
@@ -193,16 +196,18 @@ public:
     /// Digest of what really lies in memory now, computed from the memory, not from notes.
     virtual Result<BlockSetDigest> digest(PartId part) = 0;
 
-    /// Notes in the workers that they hold the complete, verified state of this freeze, so that it is
-    /// known after a restart of gantryd. The empty token (count 0) and apply_blocks void the note.
+    /// Notes in the workers that they hold the complete, verified state of this freeze, so that it
+    /// is known after a restart of gantryd. The empty token (count 0) and apply_blocks void the
+    /// note.
     virtual Result<void> mark_complete(FreezeToken token) = 0;
     /// What mark_complete noted; nullopt when nothing, or when any worker is gone.
     virtual Result<std::optional<FreezeToken>> complete_token() = 0;
 
     /// Starts serving the guest as this epoch: publishes every host-owned word and the answer log,
-    /// executes parked commands, then the ring. Only after the grant, and only when guest memory may
-    /// be touched. Idempotent. Refuses with "session.stale" when the guest's own words in the region show
-    /// that it has answers newer than this state (possible only if an operator vouched for a dead source).
+    /// executes parked commands, then the ring. Only after the grant, and only when guest memory
+    /// may be touched. Idempotent. Refuses with "session.stale" when the guest's own words in the
+    /// region show that it has answers newer than this state (possible only if an operator vouched
+    /// for a dead source).
     virtual Result<void> activate(Epoch epoch) = 0;
 
     /// Forgets everything, reservation included. Never after activate. Idempotent.

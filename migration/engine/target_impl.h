@@ -96,8 +96,8 @@ private:
     std::uint64_t round_applied_ = 0;
     std::optional<MsgComplete> complete_;  ///< Received, not verified yet.
     std::optional<FreezeToken> verified_;  ///< Complete and proven here.
-    /// The last token ever verified here. If the source grants it, it never thawed since, and whatever
-    /// it sent meanwhile repeats the same bytes.
+    /// The last token ever verified here. If the source grants it, it never thawed since, and
+    /// whatever it sent meanwhile repeats the same bytes.
     std::optional<FreezeToken> held_;
     bool asked_grant_ = false;             ///< Ever: from then on nothing is dropped one-sidedly.
     bool not_frozen_ = false;              ///< The source's last refusal.

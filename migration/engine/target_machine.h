@@ -26,7 +26,8 @@ enum class TargetState : std::uint32_t {
     kDone = 9,        ///< Final: owns the session.
     kDiscarded = 10,  ///< Final: nothing here.
     kRecovering = 11, ///< gantryd restarted with workers that hold something.
-    kWithdrawing = 12, ///< Asked for the grant, and wants out: keeps its state until the source said
+    kWithdrawing = 12, ///< Asked for the grant, and wants out: keeps its state until the source
+                       ///< said
                        ///< that it will never grant (or has granted after all).
 };
 

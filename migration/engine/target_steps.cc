@@ -266,7 +266,8 @@ void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
 
 /// The source has ended this migration for good, and will not grant it any more.
 void TargetMachine::Impl::over(std::string reason, std::string text) {
-    // With the guest here a new attempt is worth it, unless the source gave a reason that will stay.
+    // With the guest here a new attempt is worth it, unless the source gave a reason that will
+    // stay.
     const auto stays = {grant_refusal::kGuestNotGone, grant_refusal::kOtherMigration,
                         grant_refusal::kEpoch,
                         std::string_view("migration.aborted_by_operator"),

@@ -1,4 +1,5 @@
-// TimerSet: a handful of named deadlines inside a state machine. Pure: the machine is told the time.
+// TimerSet: a handful of named deadlines inside a state machine. Pure: the machine is told the
+// time.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // Decisions about the bytes: which form a block travels in, whether compression pays, when precopy
-// has converged and how long the pause will be. Pure functions and small books; no sockets, no codec.
+// has converged and how long the pause will be. Pure functions and small books; no sockets, no
+// codec.
 #pragma once
 
 #include <array>
@@ -19,8 +20,8 @@ namespace gantry::engine {
 /// Where the same bytes went before, so that a block can travel as kCopyOf. One per migration and
 /// source; keyed by fingerprint, hence never shared between sessions. Not thread-safe.
 ///
-/// A block is only a valid origin while its own content is what was noted and the batch that carried
-/// it was acknowledged (the target resolves kCopyOf from memory it has already written).
+/// A block is only a valid origin while its own content is what was noted and the batch that
+/// carried it was acknowledged (the target resolves kCopyOf from memory it has already written).
 class DedupIndex {
 public:
     struct Origin {
@@ -47,7 +48,8 @@ private:
     };
     struct OriginHash {
         std::size_t operator()(const Origin& o) const {
-            return (o.part.value * 0x9E3779B97F4A7C15ULL) ^ (o.address.index * 0xBF58476D1CE4E5B9ULL) ^
+            return (o.part.value * 0x9E3779B97F4A7C15ULL) ^
+                   (o.address.index * 0xBF58476D1CE4E5B9ULL) ^
                    static_cast<std::size_t>(o.address.space);
         }
     };

@@ -38,7 +38,8 @@ struct BlockRef {
 
 struct BlockRefHash {
     std::size_t operator()(const BlockRef& ref) const {
-        return ((ref.part * 0x9E3779B97F4A7C15ULL) ^ (ref.index * 0xBF58476D1CE4E5B9ULL)) + ref.space;
+        return ((ref.part * 0x9E3779B97F4A7C15ULL) ^ (ref.index * 0xBF58476D1CE4E5B9ULL)) +
+               ref.space;
     }
 };
 
@@ -63,7 +64,8 @@ private:
     int fd_ = -1;
 };
 
-/// Writes a snapshot to a file descriptor it does not own. Call order: construct, any add_*, finish.
+/// Writes a snapshot to a file descriptor it does not own. Call order: construct, any add_*,
+/// finish.
 class SnapshotWriter {
 public:
     /// name: of the file, for errors. The header's seed must be fresh and random.

@@ -4,7 +4,8 @@
 // precopy finds changed blocks, elides and deduplicates, and proves at the end that both sides hold
 // the same memory. For contents chosen independently of the seed two different blocks collide with
 // probability at most 2^-64. It is not cryptographic: a tenant that learns its seed can craft a
-// collision against itself, hence a fresh secret seed per migration, and never a use across tenants.
+// collision against itself, hence a fresh secret seed per migration, and never a use across
+// tenants.
 //
 // Definition (all arithmetic unsigned, words little-endian; a GPU kernel must give the same bits):
 //   block  = 16384 words m[0..16383] of 32 bits
@@ -15,7 +16,8 @@
 //   This is UMAC's NH with w = 32 and one Toeplitz shift of 4 words; the order of the sums is free.
 //   key words: z = seed.low + (p + 1) * 0x9E3779B97F4A7C15 for p in [0, 8194), mod 2^64;
 //              y = mix(mix(z) ^ seed.high);  k[2p] = low 32 bits of y, k[2p+1] = high 32 bits;
-//   mix(x): x ^= x >> 30; x *= 0xBF58476D1CE4E5B9; x ^= x >> 27; x *= 0x94D049BB133111EB; x ^= x >> 31.
+//   mix(x): x ^= x >> 30; x *= 0xBF58476D1CE4E5B9; x ^= x >> 27; x *= 0x94D049BB133111EB; x ^= x >>
+// 31.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// libvirt and QEMU as far as two gantryds see them: what was observed of plain `virsh migrate --live`
-// on libvirt 9.0 and QEMU 7.2, failures included. Events come late or not at all.
+// libvirt and QEMU as far as two gantryds see them: what was observed of plain `virsh migrate
+// --live` on libvirt 9.0 and QEMU 7.2, failures included. Events come late or not at all.
 #include "tests/sim/world.h"
 
 namespace gantry::sim {

@@ -1,5 +1,5 @@
-// gantry-sim: runs seeded simulations of the migration engine. Exit 1 at the first failing seed, with
-// the command that replays it.
+// gantry-sim: runs seeded simulations of the migration engine. Exit 1 at the first failing seed,
+// with the command that replays it.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -12,7 +12,8 @@ namespace {
 
 int usage() {
     std::fprintf(stderr,
-                 "usage: gantry-sim [--seeds N] [--start S] [--mutation M] [--keep-going] [--trace]\n"
+                 "usage: gantry-sim [--seeds N] [--start S] [--mutation M] [--keep-going] "
+                 "[--trace]\n"
                  "  M: 0 none, 1 grant before durable, 2 grant without frozen, 3 ignore RESUMED,\n"
                  "     4 activate before grant, 5 apply stale batches\n");
     return 2;
@@ -26,7 +27,9 @@ int main(int argc, char** argv) {
     bool keep_going = false;
     gantry::sim::Options options;
     for (int i = 1; i < argc; ++i) {
-        const auto number = [&] { return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0; };
+        const auto number = [&] {
+            return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0;
+        };
         if (std::strcmp(argv[i], "--seeds") == 0) {
             seeds = number();
         } else if (std::strcmp(argv[i], "--start") == 0) {

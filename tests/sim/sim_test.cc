@@ -1,5 +1,5 @@
-// Ten thousand seeds of the engine's simulation, and the proof that the simulator would notice: each
-// deliberately broken machine must fail.
+// Ten thousand seeds of the engine's simulation, and the proof that the simulator would notice:
+// each deliberately broken machine must fail.
 #include <gtest/gtest.h>
 
 #include "tests/sim/world.h"

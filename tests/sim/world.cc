@@ -130,8 +130,8 @@ void World::check() {
     }
 }
 
-/// What gantryd does now and then, events being unreliable: a guest that came by a migration and has
-/// no session here needs one fetched.
+/// What gantryd does now and then, events being unreliable: a guest that came by a migration and
+/// has no session here needs one fetched.
 void World::look_for_orphans() {
     for (Host& host : hosts) {
         const bool busy = host.target && host.target->state() != engine::TargetState::kDiscarded;

@@ -1,9 +1,9 @@
 // The simulated world: two hosts, a faulty link, libvirt, a guest and a device that is a vector of
 // words. Everything happens in virtual time from one seed; nothing else decides.
 //
-// The guest issues numbered commands; executing command n changes the device in a way that depends on
-// n and on the device, so a command that is lost, repeated or executed on stale memory shows at once.
-// Invariants are checked after every event; a violation ends the run with a sentence.
+// The guest issues numbered commands; executing command n changes the device in a way that depends
+// on n and on the device, so a command that is lost, repeated or executed on stale memory shows at
+// once. Invariants are checked after every event; a violation ends the run with a sentence.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Fingerprints: all implementations give the same bits, fixed for ever by known answers (a GPU kernel
-// is held against these too).
+// Fingerprints: all implementations give the same bits, fixed for ever by known answers (a GPU
+// kernel is held against these too).
 #include "proto/snapshot/fingerprint.h"
 
 #include <gtest/gtest.h>
