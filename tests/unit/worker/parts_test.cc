@@ -1,0 +1,446 @@
+// The worker's parts without a driver: ring loop, reply log, callbacks, images, output, objects.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "host-daemon/worker/callback_broker.h"
+#include "host-daemon/worker/command_loop.h"
+#include "host-daemon/worker/image_store.h"
+#include "host-daemon/worker/lane_executors.h"
+#include "host-daemon/worker/objects.h"
+#include "host-daemon/worker/output_capture.h"
+#include "host-daemon/worker/reply_board.h"
+
+namespace gantry::worker {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::ControlOp;
+
+constexpr std::uint64_t kRegionBytes = 16ull << 20;
+constexpr std::uint64_t kStart = 1ull << wire::kGenerationShift;
+
+/// A region of one channel, a producer as a guest has it, and a loop that notes what it executes.
+struct Channel {
+    explicit Channel(std::uint64_t next = kStart, std::set<std::uint64_t> skip = {})
+        : loop({nullptr, [this](const Command& command) { note(command); }, [] { return false; },
+                [this](const std::string& reason) {
+                    std::lock_guard lock(mutex);
+                    breach = reason;
+                }},
+               5) {
+        auto region = ChannelMemory::create_region(kRegionBytes);
+        auto mapped = ChannelMemory::map(std::move(region).value(), {0, kRegionBytes});
+        memory = std::move(mapped).value();
+        ring = const_cast<std::byte*>(memory->ring());
+        producer.attach(ring, memory->layout().ring_bytes, &memory->host_words().head, kStart);
+        memory->host_words().head.store(kStart);
+        loop.start(memory.get(), next, std::move(skip));
+    }
+    ~Channel() { loop.stop(); }
+    std::uint64_t send(ControlOp op, std::uint32_t trailing = 0, std::uint64_t argument = 0) {
+        wire::RingRecord record;
+        while (!producer.try_reserve(static_cast<std::uint16_t>(op), 3, 8, trailing, &record)) {
+            std::this_thread::yield();
+        }
+        std::memcpy(record.args(), &argument, 8);
+        std::memset(record.trailing(), 0x5a, trailing);
+        record.publish();
+        memory->guest_words().doorbell.fetch_add(1);
+        wire::futex_wake_all(&memory->guest_words().doorbell);
+        return record.position;
+    }
+    void note(const Command& command) {
+        std::lock_guard lock(mutex);
+        positions.push_back(command.header.position);
+        ops.push_back(command.header.op);
+        sizes.push_back(command.trailing.size());
+        std::uint64_t argument = 0;
+        std::memcpy(&argument, command.args.data(), 8);
+        arguments.push_back(argument);
+    }
+    std::size_t count() {
+        std::lock_guard lock(mutex);
+        return positions.size();
+    }
+    bool wait_for(std::size_t wanted) {
+        for (int i = 0; i < 2000 && count() < wanted; ++i) {
+            std::this_thread::sleep_for(1ms);
+        }
+        return count() == wanted;
+    }
+    std::unique_ptr<ChannelMemory> memory;
+    std::byte* ring = nullptr;
+    wire::RingProducer producer;
+    std::mutex mutex;
+    std::vector<std::uint64_t> positions;
+    std::vector<std::uint16_t> ops;
+    std::vector<std::size_t> sizes;
+    std::vector<std::uint64_t> arguments;
+    std::string breach;
+    CommandLoop loop;
+};
+
+TEST(CommandLoop, ExecutesEveryCommandOnceInOrder) {
+    Channel channel;
+    constexpr std::uint64_t kCount = 20'000;
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        channel.send(ControlOp::kDropImage, static_cast<std::uint32_t>(i % 700), i);
+    }
+    ASSERT_TRUE(channel.wait_for(kCount));
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_EQ(channel.arguments[i], i);
+        ASSERT_EQ(channel.sizes[i], i % 700);
+    }
+    EXPECT_TRUE(channel.breach.empty());
+}
+
+TEST(CommandLoop, WakesFromItsSleep) {
+    Channel channel;
+    for (int i = 0; i < 5; ++i) {
+        for (int k = 0; k < 200 && channel.memory->host_words().consumer_sleeps.load() == 0; ++k) {
+            std::this_thread::sleep_for(1ms);
+        }
+        EXPECT_EQ(channel.memory->host_words().consumer_sleeps.load(), 1u);
+        channel.send(ControlOp::kDropImage);
+        ASSERT_TRUE(channel.wait_for(static_cast<std::size_t>(i) + 1));
+    }
+}
+
+TEST(CommandLoop, HoldStopsAtABoundaryAndResumeGoesOn) {
+    Channel channel;
+    channel.send(ControlOp::kDropImage);
+    ASSERT_TRUE(channel.wait_for(1));
+    ASSERT_TRUE(channel.loop.hold(std::chrono::steady_clock::now() + 1s));
+    const std::uint64_t held_at = channel.loop.next();
+    const std::uint64_t first = channel.send(ControlOp::kDropImage);
+    EXPECT_EQ(first, held_at);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(channel.count(), 1u);
+    EXPECT_EQ(channel.memory->host_words().head.load(), held_at);
+    channel.loop.seal();
+    channel.loop.resume();
+    ASSERT_TRUE(channel.wait_for(2));
+    EXPECT_EQ(channel.positions[1], held_at);
+}
+
+TEST(CommandLoop, CallbackCommandsPassAHeldRingOnceAndAreSkippedLater) {
+    std::uint64_t held_at = 0;
+    std::uint64_t done_at = 0;
+    std::set<std::uint64_t> ahead;
+    {
+        Channel channel;
+        ASSERT_TRUE(channel.loop.hold(std::chrono::steady_clock::now() + 1s));
+        held_at = channel.send(ControlOp::kDropImage, 0, 1);
+        done_at = channel.send(ControlOp::kCallbackDone, 0, 2);
+        ASSERT_TRUE(channel.wait_for(1));
+        EXPECT_EQ(channel.positions[0], done_at);
+        channel.loop.seal();
+        channel.send(ControlOp::kCallbackDone, 0, 3);
+        std::this_thread::sleep_for(20ms);
+        EXPECT_EQ(channel.count(), 1u);
+        ahead = channel.loop.executed_ahead();
+        EXPECT_EQ(ahead, std::set<std::uint64_t>{done_at});
+        EXPECT_EQ(channel.loop.next(), held_at);
+        channel.loop.resume();
+        ASSERT_TRUE(channel.wait_for(3));
+        EXPECT_EQ(channel.arguments, (std::vector<std::uint64_t>{2, 1, 3}));
+    }
+    // Another worker that takes over from the same position must skip it as well.
+    Channel target(held_at, ahead);
+    target.producer.attach(target.ring, target.memory->layout().ring_bytes,
+                           &target.memory->host_words().head, held_at);
+    target.send(ControlOp::kDropImage, 0, 1);
+    target.send(ControlOp::kCallbackDone, 0, 2);
+    target.send(ControlOp::kCallbackDone, 0, 3);
+    ASSERT_TRUE(target.wait_for(2));
+    EXPECT_EQ(target.arguments, (std::vector<std::uint64_t>{1, 3}));
+}
+
+TEST(CommandLoop, HostileRecordsStopTheChannelByName) {
+    Channel channel;
+    channel.send(ControlOp::kDropImage);
+    ASSERT_TRUE(channel.wait_for(1));
+    auto* header = reinterpret_cast<wire::CommandHeader*>(
+        channel.ring + (channel.loop.next() & (channel.memory->layout().ring_bytes - 1)));
+    header->bytes = 64;
+    header->args_bytes = ~0u;
+    header->trailing_bytes = ~0u;
+    header->lane = 1;
+    header->op = 100;
+    header->publish.store(channel.loop.next() + 1);
+    channel.memory->guest_words().doorbell.fetch_add(1);
+    wire::futex_wake_all(&channel.memory->guest_words().doorbell);
+    for (int i = 0; i < 1000; ++i) {
+        std::lock_guard lock(channel.mutex);
+        if (!channel.breach.empty()) {
+            break;
+        }
+        std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(channel.breach, "arguments longer than their record");
+    EXPECT_EQ(channel.count(), 1u);
+}
+
+Answer make_answer(std::uint64_t position, std::uint32_t lane, std::uint32_t status,
+                   std::size_t payload) {
+    Answer answer;
+    answer.position = position;
+    answer.lane = lane;
+    answer.status = status;
+    answer.payload.assign(payload, static_cast<std::byte>(lane));
+    return answer;
+}
+
+struct Board {
+    Board() {
+        auto region = ChannelMemory::create_region(kRegionBytes);
+        memory = ChannelMemory::map(std::move(region).value(), {0, kRegionBytes}).value();
+        board.attach(memory.get());
+    }
+    std::unique_ptr<ChannelMemory> memory;
+    ReplyBoard board;
+};
+
+TEST(ReplyBoard, PublishesAndKeepsTheLastAnswerOfALane) {
+    Board b;
+    b.board.publish(make_answer(kStart, 7, 0, 100));
+    b.board.publish(make_answer(kStart + 64, 7, 2, 8));
+    EXPECT_EQ(b.memory->reply(7).seq.load(), kStart + 65);
+    EXPECT_EQ(b.memory->reply(7).status, 2u);
+    EXPECT_EQ(b.memory->reply(7).payload_bytes, 8u);
+    const auto log = b.board.log();
+    ASSERT_EQ(log.size(), 1u);
+    EXPECT_EQ(log[0].position, kStart + 64);
+}
+
+/// The page bytes that a hypervisor did not carry come back, bulk bytes included; without the log
+/// the second half of this test would find zeros.
+TEST(ReplyBoard, RepublishesWhatTheMigrationLost) {
+    std::vector<Answer> log;
+    std::vector<std::uint64_t> confirmed;
+    {
+        Board source;
+        Answer answer = make_answer(kStart + 128, 5, 0, 64);
+        answer.bulk_offset = 8192;
+        answer.bulk_bytes = 5000;
+        std::memset(source.memory->bulk(8192, 5000).data(), 0x77, 5000);
+        source.board.publish(answer);
+        source.board.confirm(9, kStart + 192);
+        log = source.board.log();
+        confirmed = source.board.confirmed();
+    }
+    Board target;
+    EXPECT_EQ(target.memory->reply(5).seq.load(), 0u);
+    ASSERT_TRUE(target.board.load(log, confirmed).ok());
+    target.board.republish();
+    EXPECT_EQ(target.memory->reply(5).seq.load(), kStart + 129);
+    EXPECT_EQ(target.memory->bulk(8192, 5000)[4999], std::byte{0x77});
+    EXPECT_EQ(target.memory->host_words().confirm_seq[9].load(), kStart + 193);
+    EXPECT_EQ(target.board.log().size(), 1u);
+}
+
+TEST(ReplyBoard, TheNewestAnswerWinsAnExtentThatWasReused) {
+    Answer old_answer = make_answer(kStart, 1, 0, 0);
+    old_answer.bulk_bytes = 4096;
+    Answer new_answer = make_answer(kStart + 64, 0, 0, 0);
+    new_answer.bulk_bytes = 4096;
+    std::vector<Answer> log{old_answer, new_answer};
+    log[0].bulk.assign(4096, std::byte{1});
+    log[1].bulk.assign(4096, std::byte{2});
+    Board target;
+    ASSERT_TRUE(target.board.load(log, {}).ok());
+    target.board.republish();
+    EXPECT_EQ(target.memory->bulk(0, 4096)[0], std::byte{2});
+}
+
+TEST(ReplyBoard, RefusesAnImpossibleLog) {
+    Board b;
+    std::vector<Answer> log{make_answer(kStart, wire::kLaneCount, 0, 0)};
+    EXPECT_FALSE(b.board.load(log, {}).ok());
+    log = {make_answer(kStart, 0, 0, wire::kReplyInlineBytes + 1)};
+    EXPECT_FALSE(b.board.load(log, {}).ok());
+    log = {make_answer(kStart, 0, 0, 0)};
+    log[0].bulk.resize(10);
+    log[0].bulk_bytes = 11;
+    EXPECT_FALSE(b.board.load(log, {}).ok());
+}
+
+TEST(ChannelMemory, GivesNoExtentOutsideTheBulkArea) {
+    Board b;
+    const std::uint64_t bulk = b.memory->layout().bulk_bytes;
+    EXPECT_EQ(b.memory->bulk(0, bulk).size(), bulk);
+    EXPECT_TRUE(b.memory->bulk(bulk, 1).empty());
+    EXPECT_TRUE(b.memory->bulk(1, bulk).empty());
+    EXPECT_TRUE(b.memory->bulk(~0ull, 2).empty());
+    EXPECT_TRUE(b.memory->bulk(2, ~0ull).empty());
+}
+
+TEST(ChannelMemory, RefusesAFileThatIsTooShort) {
+    auto region = ChannelMemory::create_region(kRegionBytes);
+    auto mapped = ChannelMemory::map(std::move(region).value(), {0, 2 * kRegionBytes});
+    ASSERT_FALSE(mapped.ok());
+    EXPECT_EQ(mapped.error().reason, "region.size");
+}
+
+TEST(CallbackBroker, HandsCallbacksToTheGuestOneByOne) {
+    std::vector<wire::CallbackReply> given;
+    std::mutex mutex;
+    CallbackBroker broker([&](const CallbackBroker::Parked&, const wire::CallbackReply& reply) {
+        std::lock_guard lock(mutex);
+        given.push_back(reply);
+    });
+    auto given_count = [&] {
+        std::lock_guard lock(mutex);
+        return given.size();
+    };
+    wire::CallbackReply reply{};
+    reply.function = 0x1234;
+    auto* first = broker.add(reply);
+    auto* second = broker.add(reply);
+    EXPECT_EQ(broker.outstanding(), 2u);
+    broker.wait({kStart, 63});
+    std::thread driver([&] {
+        CallbackBroker::run(first, 0);
+        CallbackBroker::run(second, 719);
+    });
+    while (given_count() < 1) {
+        std::this_thread::yield();
+    }
+    EXPECT_FALSE(broker.parked().has_value());
+    EXPECT_FALSE(broker.done(given[0].callback_id + 1));
+    broker.wait({kStart + 64, 63});
+    EXPECT_EQ(given_count(), 1u);
+    EXPECT_TRUE(broker.done(given[0].callback_id));
+    while (given_count() < 2) {
+        std::this_thread::yield();
+    }
+    EXPECT_EQ(given[1].status, 719u);
+    EXPECT_TRUE(broker.done(given[1].callback_id));
+    driver.join();
+    EXPECT_EQ(broker.outstanding(), 0u);
+}
+
+TEST(CallbackBroker, CancelLetsStreamsGo) {
+    CallbackBroker broker([](const CallbackBroker::Parked&, const wire::CallbackReply&) {});
+    auto* callback = broker.add({});
+    std::thread driver([&] { CallbackBroker::run(callback, 0); });
+    broker.cancel();
+    driver.join();
+    EXPECT_EQ(broker.outstanding(), 0u);
+}
+
+TEST(ImageStore, TakesPiecesInOrderAndSharesEqualImages) {
+    ImageStore store(1 << 20);
+    const std::vector<std::byte> bytes(1000, std::byte{42});
+    const std::span<const std::byte> all = bytes;
+    EXPECT_TRUE(store.stage(1, 1000, 0, all.first(600)).ok());
+    EXPECT_FALSE(store.take(1, 1000).ok());
+    EXPECT_TRUE(store.stage(1, 1000, 600, all.subspan(600)).ok());
+    auto first = store.take(1, 1000);
+    ASSERT_TRUE(first.ok());
+    EXPECT_FALSE(store.take(1, 1000).ok());
+    EXPECT_TRUE(store.stage(2, 1000, 0, all).ok());
+    auto second = store.take(2, 1000);
+    ASSERT_TRUE(second.ok());
+    EXPECT_EQ(*first, *second);
+    EXPECT_EQ(store.find((*first)->sha256), *first);
+    EXPECT_EQ(store.staged_bytes(), 0u);
+}
+
+TEST(ImageStore, FillsTheGapBetweenAlignedParts) {
+    ImageStore store(1 << 20);
+    const std::vector<std::byte> bytes(13, std::byte{1});
+    EXPECT_TRUE(store.stage(1, 32, 0, bytes).ok());
+    EXPECT_TRUE(store.stage(1, 32, 16, bytes).ok());
+    auto image = store.take(1, 32);
+    ASSERT_TRUE(image.ok());
+    EXPECT_EQ((*image)->bytes[14], std::byte{0});
+    EXPECT_EQ((*image)->bytes[16], std::byte{1});
+    EXPECT_EQ((*image)->bytes[31], std::byte{0});
+}
+
+TEST(ImageStore, RefusesHostilePieces) {
+    ImageStore store(4096);
+    const std::vector<std::byte> bytes(100);
+    EXPECT_FALSE(store.stage(1, 0, 0, bytes).ok());
+    EXPECT_FALSE(store.stage(1, 5000, 0, bytes).ok());
+    EXPECT_FALSE(store.stage(1, ~0ull, 0, bytes).ok());
+    EXPECT_FALSE(store.stage(1, 200, 50, bytes).ok());
+    EXPECT_TRUE(store.stage(2, 150, 0, bytes).ok());
+    EXPECT_FALSE(store.stage(2, 150, 100, bytes).ok());
+    EXPECT_EQ(store.staged_bytes(), 0u);
+}
+
+TEST(OutputCapture, DeliversPiecesAndSplitsThemWhenRoomIsShort) {
+    OutputCapture output;
+    const std::string text = "hello from a kernel";
+    output.push(1, std::as_bytes(std::span(text)));
+    output.push(2, std::as_bytes(std::span(text)));
+    EXPECT_TRUE(output.pending());
+    OutputCapture copy;
+    copy.load(output.save());
+    std::string got[2];
+    std::byte room[20];
+    while (copy.pending()) {
+        const std::size_t used = copy.take(room);
+        for (std::size_t at = 0; at < used;) {
+            std::uint32_t header[2];
+            std::memcpy(header, room + at, 8);
+            got[header[0] - 1].append(reinterpret_cast<const char*>(room + at + 8), header[1]);
+            at += 8 + header[1];
+        }
+    }
+    EXPECT_EQ(got[0], text);
+    EXPECT_EQ(got[1], text);
+}
+
+TEST(ObjectTable, ForgetsWithTheParentAndKeepsKindsApart) {
+    ObjectTable table(100);
+    const std::uint64_t library = cuda::make_handle(HandleKind::kLibrary, 1 << 24);
+    const std::uint64_t kernel = cuda::make_handle(HandleKind::kKernel, 1 << 24);
+    const std::uint64_t function = cuda::make_handle(HandleKind::kFunction, 1 << 24);
+    EXPECT_TRUE(table.insert({library, 11, 0, 0, 0, {}, {}}));
+    EXPECT_TRUE(table.insert({kernel, 12, 0, 0, library, {}, {}}));
+    EXPECT_TRUE(table.insert({function, 13, 0, 0, kernel, {}, {}}));
+    EXPECT_FALSE(table.insert({kernel, 99, 0, 0, 0, {}, {}}));
+    EXPECT_FALSE(table.insert({1234, 99, 0, 0, 0, {}, {}}));
+    EXPECT_EQ(table.native(kernel, HandleKind::kKernel), 12u);
+    EXPECT_EQ(table.native(kernel, HandleKind::kStream), 0u);
+    EXPECT_EQ(table.handle_of(13, HandleKind::kFunction), function);
+    EXPECT_TRUE(table.erase(library));
+    EXPECT_EQ(table.size(), 0u);
+    EXPECT_EQ(table.count_kind(HandleKind::kKernel), 0u);
+}
+
+TEST(ObjectTable, RefusesOneTooMany) {
+    ObjectTable table(2);
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+        EXPECT_EQ(table.insert({cuda::make_handle(HandleKind::kEvent, i << 24), i, 0, 0, 0, {}, {}}),
+                  i <= 2);
+    }
+}
+
+TEST(LaneExecutors, RunsALanesJobsInOrderAndLanesBesideEachOther) {
+    std::atomic<int> started{0};
+    LaneExecutors executors([&] { started.fetch_add(1); });
+    std::atomic<bool> go{false};
+    std::vector<int> order;
+    executors.post(1, [&] {
+        while (!go.load()) {
+            std::this_thread::yield();
+        }
+        order.push_back(1);
+    });
+    executors.post(1, [&] { order.push_back(2); });
+    executors.post(2, [&] { go.store(true); });  // Would never run behind lane 1.
+    EXPECT_TRUE(executors.wait_idle(std::chrono::steady_clock::now() + 5s));
+    EXPECT_EQ(order, (std::vector<int>{1, 2}));
+    EXPECT_EQ(started.load(), 2);
+    executors.post(3, [] { std::this_thread::sleep_for(50ms); });
+    EXPECT_FALSE(executors.wait_idle(std::chrono::steady_clock::now() + 1ms));
+}
+
+}  // namespace
+}  // namespace gantry::worker

@@ -1,0 +1,476 @@
+// A guest process on a real ring against the soft GPU's driver: control commands, memory, kernels,
+// hostile commands, and a restore into another process that takes the same shared memory over.
+//
+// Each part of a test runs in a child process of its own, since a worker holds fixed addresses.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "host-daemon/state/part_state.h"
+#include "host-daemon/worker/guest_process.h"
+#include "proto/cuda/gen/wire_structs.h"
+#include "proto/wire/ring.h"
+
+namespace gantry::worker {
+namespace {
+
+using namespace std::chrono_literals;
+using cuda::HandleKind;
+using cuda::Op;
+using wire::ControlOp;
+namespace payload = cuda::wire;
+namespace hand = cuda::wire_hand;
+
+constexpr std::uint64_t kRegionBytes = 64ull << 20;
+constexpr std::uint32_t kLane = 2;
+const std::uint64_t kContext = cuda::primary_context_handle(0);
+const std::uint64_t kModule = cuda::make_handle(HandleKind::kModule, 1ull << 24);
+const std::uint64_t kKernel = cuda::make_handle(HandleKind::kFunction, 1ull << 24);
+const std::uint64_t kStream = cuda::make_handle(HandleKind::kStream, 1ull << 24);
+const std::uint64_t kEvent = cuda::make_handle(HandleKind::kEvent, 1ull << 24);
+
+constexpr char kPtx[] = R"(.version 8.0
+.target sm_75
+.address_size 64
+.visible .global .align 4 .u32 total;
+.visible .entry add_to(.param .u64 data, .param .u32 value)
+{
+    .reg .b32 %r<8>;
+    .reg .b64 %d<8>;
+    ld.param.u64 %d1, [data];
+    ld.param.u32 %r1, [value];
+    mov.u32 %r2, %tid.x;
+    mul.wide.u32 %d2, %r2, 4;
+    add.s64 %d3, %d1, %d2;
+    ld.global.u32 %r3, [%d3];
+    add.u32 %r4, %r3, %r1;
+    st.global.u32 [%d3], %r4;
+    mov.u64 %d4, total;
+    atom.global.add.u32 %r5, [%d4], %r1;
+    ret;
+}
+)";
+
+/// The guest's side: sends commands on one lane and waits for their answers.
+class Guest {
+public:
+    explicit Guest(ChannelMemory& memory, std::uint64_t tail) : memory_(memory) {
+        ring_.attach(const_cast<std::byte*>(memory.ring()), memory.layout().ring_bytes,
+                     &memory.host_words().head, tail);
+    }
+    struct Reply {
+        std::uint32_t status = ~0u;
+        std::vector<std::byte> payload;
+        std::uint64_t bulk_bytes = 0;
+        template <typename T>
+        T as() const {
+            T value{};
+            std::memcpy(&value, payload.data(), std::min(sizeof(T), payload.size()));
+            return value;
+        }
+    };
+    std::uint64_t post(std::uint16_t op, std::span<const std::byte> args,
+                       std::span<const std::byte> trailing, bool wants_reply = false) {
+        wire::RingRecord record;
+        while (!ring_.try_reserve(op, kLane, static_cast<std::uint32_t>(args.size()),
+                                  static_cast<std::uint32_t>(trailing.size()), &record)) {
+            std::this_thread::yield();
+        }
+        record.header->context = kContext;
+        record.header->flags = wants_reply ? wire::kCommandWantsReply : 0u;
+        record.header->bulk_page = 64;
+        record.header->bulk_pages = 16;
+        std::memcpy(record.args(), args.data(), args.size());
+        if (!trailing.empty()) {
+            std::memcpy(record.trailing(), trailing.data(), trailing.size());
+        }
+        record.publish();
+        memory_.guest_words().doorbell.fetch_add(1);
+        wire::futex_wake_all(&memory_.guest_words().doorbell);
+        return record.position;
+    }
+    Reply wait(std::uint64_t position) {
+        wire::ReplyPage& page = memory_.reply(kLane);
+        for (int i = 0; i < 20'000 && page.seq.load(std::memory_order_acquire) != position + 1;
+             ++i) {
+            std::this_thread::sleep_for(500us);
+        }
+        Reply reply;
+        if (page.seq.load() == position + 1) {
+            reply.status = page.status;
+            reply.payload.assign(page.payload, page.payload + page.payload_bytes);
+            reply.bulk_bytes = page.bulk_bytes;
+        }
+        return reply;
+    }
+    template <typename T>
+    Reply call(Op op, const T& args, std::span<const std::byte> trailing = {}) {
+        return wait(post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)),
+                         trailing, true));
+    }
+    template <typename T>
+    Reply control(ControlOp op, const T& args) {
+        return wait(post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)), {},
+                         true));
+    }
+    template <typename T>
+    void send(Op op, const T& args, std::span<const std::byte> trailing = {}) {
+        post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)), trailing);
+    }
+    void write(std::uint64_t address, std::span<const std::byte> bytes) {
+        const wire::WriteDeviceCall args{address, bytes.size(), 0};
+        post(static_cast<std::uint16_t>(ControlOp::kWriteDevice),
+             std::as_bytes(std::span(&args, 1)), bytes);
+    }
+    std::vector<std::uint32_t> read(std::uint64_t address, std::size_t words) {
+        const wire::ReadDeviceCall args{address, words * 4, 0, 0};
+        const Reply reply = control(ControlOp::kReadDevice, args);
+        std::vector<std::uint32_t> values(words);
+        if (reply.status == 0 && reply.bulk_bytes == words * 4) {
+            std::memcpy(values.data(), memory_.bulk(0, words * 4).data(), words * 4);
+        }
+        return values;
+    }
+    std::uint64_t allocate(std::uint64_t bytes) {
+        return call(Op::cuMemAlloc_v2, payload::cuMemAlloc_v2_call{bytes})
+            .as<payload::cuMemAlloc_v2_reply>()
+            .dptr;
+    }
+    void load_module() {
+        const auto text = std::as_bytes(std::span(kPtx));
+        const wire::StageImageCall stage{1, text.size(), 0};
+        post(static_cast<std::uint16_t>(ControlOp::kStageImage),
+             std::as_bytes(std::span(&stage, 1)), text);
+        hand::LoadCall load{};
+        load.handle = kModule;
+        load.image_id = 1;
+        load.image_bytes = text.size();
+        load.part_count = 1;
+        const hand::ImagePart part{0, text.size(), hand::ImageKind::kPtx, 0};
+        EXPECT_EQ(call(Op::cuModuleLoadDataEx, load, std::as_bytes(std::span(&part, 1))).status, 0u);
+        const std::string name = "add_to";
+        const auto reply = call(Op::cuModuleGetFunction, hand::NameCall{kModule, kKernel},
+                                std::as_bytes(std::span(name)));
+        EXPECT_EQ(reply.status, 0u);
+        EXPECT_EQ(reply.as<hand::KernelReply>().param_bytes, 12u);
+        EXPECT_EQ(reply.as<hand::KernelReply>().layout_known, 1u);
+    }
+    void add(std::uint64_t data, std::uint32_t value, std::uint64_t stream) {
+        hand::LaunchCall launch{};
+        launch.kernel = kKernel;
+        launch.stream = stream;
+        launch.grid[0] = launch.grid[1] = launch.grid[2] = 1;
+        launch.block[0] = 64;
+        launch.block[1] = launch.block[2] = 1;
+        launch.param_bytes = 12;
+        std::byte params[12];
+        std::memcpy(params, &data, 8);
+        std::memcpy(params + 8, &value, 4);
+        send(Op::cuLaunchKernel, launch, params);
+    }
+    std::uint32_t synchronise(std::uint64_t stream) {
+        return call(Op::cuStreamSynchronize, payload::cuStreamSynchronize_call{stream}).status;
+    }
+    std::uint64_t total_address() {
+        const std::string name = "total";
+        return call(Op::cuModuleGetGlobal_v2, hand::NameCall{kModule, 0},
+                    std::as_bytes(std::span(name)))
+            .as<hand::GlobalReply>()
+            .address;
+    }
+    [[nodiscard]] std::uint64_t tail() const { return ring_.tail(); }
+    void retain() {
+        EXPECT_EQ(call(Op::cuDevicePrimaryCtxRetain, hand::ContextCall{kContext, 0, 0}).status, 0u);
+    }
+
+private:
+    ChannelMemory& memory_;
+    wire::RingProducer ring_;
+};
+
+/// A worker's inside, in this process.
+struct Host {
+    explicit Host(std::uint64_t quota = 256ull << 20) {
+        auto loaded = driver::DriverLibrary::load(GANTRY_TEST_SOFT_DRIVER);
+        GANTRY_ASSERT(loaded.ok(), "%s", loaded.error().text.c_str());
+        library = std::move(loaded).value();
+        device = std::move(Device::open(*library, 0)).value();
+        ProcessOptions options;
+        options.limits.device_memory_bytes = quota;
+        options.baseline.memory_bytes = quota;
+        const auto facts = device->facts(options.baseline).value();
+        process = std::make_unique<GuestProcess>(*device, output, options);
+        process->facts = facts;
+        output.attach(device->extension());
+    }
+    std::unique_ptr<driver::DriverLibrary> library;
+    std::unique_ptr<Device> device;
+    OutputCapture output;
+    std::unique_ptr<GuestProcess> process;
+};
+
+std::unique_ptr<ChannelMemory> map_region(int fd) {
+    return ChannelMemory::map(control::UniqueFd(dup(fd)), {0, kRegionBytes}).value();
+}
+
+/// Runs `body` in a child; true when it had no failure.
+template <typename Body>
+bool in_child(Body body) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+        body();
+        std::fflush(nullptr);
+        _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(Service, ServesMemoryKernelsAndStreams) {
+    EXPECT_TRUE(in_child([] {
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        Host host;
+        host.process->serve(map_region(region->get()), 1);
+        Guest guest(*host.process->channel(), 1ull << wire::kGenerationShift);
+        const auto hello = guest.control(ControlOp::kHello,
+                                         wire::HelloCall{wire::kWireVersion, 77, cuda::kTableHash});
+        EXPECT_EQ(hello.status, 0u);
+        EXPECT_EQ(hello.as<wire::HelloReply>().device_count, 1u);
+        EXPECT_GE(hello.as<wire::HelloReply>().driver_version, 13000u);
+        const auto facts = guest.control(
+            ControlOp::kDeviceFacts,
+            wire::DeviceFactsCall{0, 0, 4096, sizeof(wire::DeviceFacts)});
+        EXPECT_EQ(facts.status, 0u);
+        EXPECT_EQ(facts.bulk_bytes, sizeof(wire::DeviceFacts));
+        guest.retain();
+        guest.load_module();
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+        const std::uint64_t data = guest.allocate(256);
+        EXPECT_EQ(data, wire::kArenaBase);
+        guest.write(data, std::vector<std::byte>(256));
+        for (int i = 0; i < 100; ++i) {
+            guest.add(data, 3, 0);
+        }
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+        EXPECT_EQ(guest.read(data, 64), std::vector<std::uint32_t>(64, 300));
+        EXPECT_EQ(guest.read(guest.total_address(), 1)[0], 300u * 64);
+        guest.send(Op::cuMemFree_v2, payload::cuMemFree_v2_call{data});
+        guest.send(Op::cuStreamDestroy_v2, payload::cuStreamDestroy_v2_call{kStream});
+        const auto info = guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
+        EXPECT_EQ(info.as<payload::cuMemGetInfo_v2_reply>().total, 256ull << 20);
+    }));
+}
+
+TEST(Service, HoldsTheQuotaAndWaitsForPendingFrees) {
+    EXPECT_TRUE(in_child([] {
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        Host host(64ull << 20);
+        host.process->serve(map_region(region->get()), 1);
+        Guest guest(*host.process->channel(), 1ull << wire::kGenerationShift);
+        guest.retain();
+        const auto refused =
+            guest.call(Op::cuMemAlloc_v2, payload::cuMemAlloc_v2_call{65ull << 20});
+        EXPECT_EQ(refused.status, static_cast<std::uint32_t>(CUDA_ERROR_OUT_OF_MEMORY));
+        for (int i = 0; i < 20; ++i) {
+            const auto made =
+                guest.call(Op::cuMemAlloc_v2, payload::cuMemAlloc_v2_call{60ull << 20});
+            ASSERT_EQ(made.status, 0u);
+            guest.send(Op::cuMemFree_v2,
+                       payload::cuMemFree_v2_call{made.as<payload::cuMemAlloc_v2_reply>().dptr});
+        }
+    }));
+}
+
+TEST(Service, RefusesHostileCommandsAndGoesOn) {
+    EXPECT_TRUE(in_child([] {
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        Host host;
+        host.process->serve(map_region(region->get()), 1);
+        Guest guest(*host.process->channel(), 1ull << wire::kGenerationShift);
+        guest.retain();
+        const std::uint64_t nothing = 0;
+        const auto raw = std::as_bytes(std::span(&nothing, 1));
+        for (std::uint16_t op = 0; op < cuda::kOpEnd + 20; ++op) {
+            if (op == static_cast<std::uint16_t>(ControlOp::kPad) ||
+                op == static_cast<std::uint16_t>(ControlOp::kConfirm) ||
+                op == static_cast<std::uint16_t>(ControlOp::kWaitCallback) ||
+                op == static_cast<std::uint16_t>(Op::cuDevicePrimaryCtxReset_v2)) {
+                continue;
+            }
+            const auto reply = guest.wait(guest.post(op, raw, raw, true));
+            EXPECT_NE(reply.status, ~0u) << "no answer to command " << op;
+        }
+        const std::uint64_t data = guest.allocate(4096);
+        EXPECT_NE(data, 0u);
+        // Addresses of the worker itself must not be read by a unified copy.
+        const std::uint64_t secret = 0x1122334455667788;
+        payload::cuMemcpyAsync_call copy{data, reinterpret_cast<std::uint64_t>(&secret), 8, 0};
+        EXPECT_EQ(guest.call(Op::cuMemcpyAsync, copy).status,
+                  static_cast<std::uint32_t>(CUDA_ERROR_INVALID_VALUE));
+        // Bulk extents beyond the area.
+        EXPECT_NE(guest.control(ControlOp::kReadDevice,
+                                wire::ReadDeviceCall{data, 4096, 0, ~0ull}).status, 0u);
+        EXPECT_NE(guest.control(ControlOp::kReadDevice,
+                                wire::ReadDeviceCall{data, ~0ull, 0, 0}).status, 0u);
+        EXPECT_NE(guest.control(ControlOp::kHello, wire::HelloCall{99, 1, 2}).status, 0u);
+        guest.write(data, std::vector<std::byte>(64, std::byte{7}));
+        EXPECT_EQ(guest.read(data, 16), std::vector<std::uint32_t>(16, 0x07070707));
+        EXPECT_GT(host.process->counters.refused.load(), 50u);
+    }));
+}
+
+TEST(Service, ReportsALateErrorWithTheNextAnswerOfTheLane) {
+    EXPECT_TRUE(in_child([] {
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        Host host;
+        host.process->serve(map_region(region->get()), 1);
+        Guest guest(*host.process->channel(), 1ull << wire::kGenerationShift);
+        guest.retain();
+        guest.send(Op::cuMemFree_v2, payload::cuMemFree_v2_call{wire::kArenaBase + 512});
+        EXPECT_EQ(guest.synchronise(0), static_cast<std::uint32_t>(CUDA_ERROR_INVALID_VALUE));
+        EXPECT_EQ(guest.synchronise(0), 0u);
+    }));
+}
+
+/// What one worker hands to the next, in memory that both children share.
+struct Shared {
+    std::uint64_t tail = 0;
+    std::uint64_t data = 0;
+    std::uint64_t total = 0;
+    std::uint64_t last_position = 0;
+    std::uint64_t graph_bytes = 0;
+    std::uint64_t block_count = 0;
+    engine::BlockSetDigest digest;
+    char graph[1 << 20];
+    engine::BlockAddress addresses[1024];
+    std::byte blocks[1024][engine::kBlockBytes];
+};
+
+constexpr snapshot::Seed kSeed{11, 22};
+
+void run_source(int region, Shared* shared) {
+    Host host;
+    host.process->serve(map_region(region), 1);
+    Guest guest(*host.process->channel(), 1ull << wire::kGenerationShift);
+    guest.retain();
+    guest.load_module();
+    guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+    guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent, 0, 0});
+    guest.allocate(3ull << 20);
+    shared->data = guest.allocate(256);
+    shared->total = guest.total_address();
+    guest.write(shared->data, std::vector<std::byte>(256));
+    guest.add(shared->data, 5, 0);
+    guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, 0});
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    ASSERT_TRUE(host.process->freeze(5s).ok());
+    // Posted while frozen: the next worker has to execute these, once.
+    shared->last_position =
+        guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
+                   std::as_bytes(std::span(&kStream, 1)), {}, true);
+    guest.add(shared->data, 7, 0);
+    shared->tail = guest.tail();
+    state::PartState part(*host.process, 1);
+    part.begin_precopy(kSeed);
+    auto scan = part.scan();
+    ASSERT_TRUE(scan.ok());
+    ASSERT_LE(scan->changed.size(), std::size(shared->addresses));
+    for (const engine::BlockAddress& block : scan->changed) {
+        auto copied = part.read_blocks(std::span(&block, 1), shared->blocks[shared->block_count]);
+        ASSERT_TRUE(copied.ok());
+        shared->addresses[shared->block_count++] = block;
+    }
+    EXPECT_TRUE(part.scan()->changed.empty());
+    const std::string graph = part.final_graph().value();
+    ASSERT_LE(graph.size(), sizeof(shared->graph));
+    std::memcpy(shared->graph, graph.data(), graph.size());
+    shared->graph_bytes = graph.size();
+    shared->digest = part.digest().value();
+}
+
+void run_target(int region, Shared* shared) {
+    Host host;
+    state::PartState part(*host.process, 1);
+    const std::string_view graph(shared->graph, shared->graph_bytes);
+    auto missing = part.prepare(kSeed, graph);
+    ASSERT_TRUE(missing.ok());
+    EXPECT_EQ(missing->size(), 1u);
+    const auto* ptx = reinterpret_cast<const std::byte*>(kPtx);
+    part.keep_image(std::vector<std::byte>(ptx, ptx + sizeof(kPtx)));
+    // Blocks may come before their memory is known.
+    for (std::uint64_t i = 0; i < shared->block_count; ++i) {
+        ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
+    }
+    missing = part.apply_final(graph);
+    ASSERT_TRUE(missing.ok()) << missing.error().text;
+    ASSERT_TRUE(missing->empty());
+    EXPECT_EQ(part.digest().value(), shared->digest);
+    auto memory = map_region(region);
+    // The hypervisor lost the host's writes: answers must come from the log.
+    memory->reply(kLane).seq.store(0);
+    memory->host_words().head.store(0);
+    host.process->memory.set_pinned_pool(memory->layout().pinned_bytes);
+    ASSERT_TRUE(part.register_pinned().ok());
+    ASSERT_TRUE(host.process->take_over(std::move(memory), *part.channel_state(), 2).ok());
+    Guest guest(*host.process->channel(), shared->tail);
+    EXPECT_EQ(guest.wait(shared->last_position).status, 0u);
+    EXPECT_EQ(guest.read(shared->data, 64), std::vector<std::uint32_t>(64, 12));
+    EXPECT_EQ(guest.total_address(), shared->total);
+    EXPECT_EQ(guest.read(shared->total, 1)[0], 12u * 64);
+    guest.add(shared->data, 1, kStream);
+    EXPECT_EQ(guest.synchronise(kStream), 0u);
+    EXPECT_EQ(guest.read(shared->data, 64), std::vector<std::uint32_t>(64, 13));
+    EXPECT_EQ(guest.call(Op::cuEventQuery, payload::cuEventQuery_call{kEvent}).status, 0u);
+}
+
+TEST(Service, AnotherWorkerTakesTheGuestOverWhereItStood) {
+    const auto region = ChannelMemory::create_region(kRegionBytes);
+    void* mapped = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    auto* shared = new (mapped) Shared;
+    ASSERT_TRUE(in_child([&] { run_source(region->get(), shared); }));
+    EXPECT_TRUE(in_child([&] { run_target(region->get(), shared); }));
+    munmap(mapped, sizeof(Shared));
+}
+
+TEST(Service, EveryDamagedGraphIsRefusedOrHarmless) {
+    const auto region = ChannelMemory::create_region(kRegionBytes);
+    void* mapped = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    auto* shared = new (mapped) Shared;
+    ASSERT_TRUE(in_child([&] { run_source(region->get(), shared); }));
+    // Decoding alone: building from a damaged graph is the digest's and the driver's to refuse.
+    EXPECT_TRUE(in_child([&] {
+        const std::string graph(shared->graph, shared->graph_bytes);
+        EXPECT_TRUE(state::decode(graph).ok());
+        for (std::size_t i = 0; i < graph.size(); ++i) {
+            std::string damaged = graph;
+            damaged[i] = static_cast<char>(damaged[i] ^ 0xff);
+            (void)state::decode(damaged);
+            (void)state::decode(std::string_view(graph).substr(0, i));
+        }
+        snapshot::ObjectGraph newer;
+        newer.set_version(state::kGraphVersion + 1);
+        EXPECT_EQ(state::decode(newer.SerializeAsString()).error().reason, "snapshot.version");
+    }));
+    munmap(mapped, sizeof(Shared));
+}
+
+TEST(Driver, SaysWhatIsWrongWithADriver) {
+    auto absent = driver::DriverLibrary::load("/nonexistent/libcuda.so.1");
+    ASSERT_FALSE(absent.ok());
+    EXPECT_EQ(absent.error().reason, "driver.absent");
+    auto other = driver::DriverLibrary::load("libc.so.6");
+    ASSERT_FALSE(other.ok());
+    EXPECT_EQ(other.error().reason, "driver.symbol_missing");
+    EXPECT_NE(other.error().text.find("cuInit"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gantry::worker
