@@ -26,7 +26,7 @@ struct GpuProfile {
     int pci_bus = 0x18;
     int pci_device = 0;
     int memory_clock_khz = 3201000;
-    int memory_bus_bits = 6144;
+    int memory_bus_bits = 6016;
     int l2_bytes = 62914560;
     int ecc = 1;
     /// Attribute number -> value, for whatever has no key of its own.

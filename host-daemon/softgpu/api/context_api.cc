@@ -240,7 +240,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) noexcept {
     if (flags == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *flags = context->flags;
+    *flags = context->flags | CU_CTX_MAP_HOST;  // Always on, as on hardware.
     return CUDA_SUCCESS;
 }
 
@@ -271,10 +271,8 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
     GANTRY_CURRENT(context);
-    if (limit < 0 || limit >= CU_LIMIT_CIG_ENABLED) {
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    }
-    if (limit == CU_LIMIT_SHMEM_SIZE) {
+    const bool settable = limit >= 0 && limit < CU_LIMIT_SHMEM_SIZE;
+    if (!settable || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     const std::lock_guard lock(context->mutex);
@@ -299,7 +297,8 @@ CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
     if (pvalue == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (limit < 0 || limit >= CU_LIMIT_MAX) {
+    const bool known = limit >= 0 && limit <= CU_LIMIT_CIG_ENABLED;
+    if (!known || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     const std::lock_guard lock(context->mutex);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "host-daemon/softgpu/memory/array.h"
 #include "host-daemon/softgpu/run/driver.h"
 #include "proto/cuda/gen/impl.h"
 
@@ -79,15 +80,17 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) noexcept {
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements, CUarray_format,
+CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements, CUarray_format format,
                                             unsigned int numChannels, CUdevice dev) noexcept {
     GANTRY_NONNULL(maxWidthInElements);
     GANTRY_DEVICE(device, dev);
-    if (numChannels != 1 && numChannels != 2 && numChannels != 4) {
+    softgpu::TexelFormat texel;
+    bool normalized = false;
+    if (!softgpu::texel_format(format, numChannels, texel, normalized)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *maxWidthInElements = static_cast<std::size_t>(
-        attribute_of(*device, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH));
+    constexpr std::size_t kLinearBytesMax = std::size_t{1} << 32;
+    *maxWidthInElements = kLinearBytesMax / texel.texel_bytes();
     return CUDA_SUCCESS;
 }
 

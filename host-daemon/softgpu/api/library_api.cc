@@ -36,22 +36,24 @@ CUresult load_library(CUlibrary* out, const void* code, softgpu::JitOptions& jit
     const auto context = context_for_library();
     auto contents =
         softgpu::image::read_image(code, context->device.profile.capability());
-    if (!contents.ok() && contents.error().reason != "image.no_ptx") {
-        softgpu::report(contents.error().text);
+    // As on hardware, a lazily loaded image that is no good says so when it is first used.
+    if (!contents.ok()) {
         jit.finish(contents.error().text);
-        return softgpu::cuda_error(contents.error());
     }
+    const bool good = contents.ok();
     const auto library = std::make_shared<Library>(std::move(contents));
     const auto handle = softgpu::publish<CUlibrary>(library);
     if (softgpu::eager_loading()) {
         std::shared_ptr<Module> module;
         const CUresult error = library->module_in(context, module);
-        if (error != CUDA_SUCCESS && error != CUDA_ERROR_NO_BINARY_FOR_GPU) {
+        if (error != CUDA_SUCCESS) {
             softgpu::retract(*library);
             return error;
         }
     }
-    jit.finish("");
+    if (good) {
+        jit.finish("");
+    }
     *out = handle;
     return CUDA_SUCCESS;
 }

@@ -9,7 +9,7 @@
 namespace gantry::softgpu {
 namespace {
 
-constexpr std::uint64_t kLinearTexelsMax = 268435456;
+constexpr std::uint64_t kLinearTexelsMax = std::uint64_t{1} << 31;
 
 using Entry = TextureTable::Entry;
 

@@ -14,14 +14,17 @@ std::uint64_t next_context_id() {
     return next.fetch_add(1);
 }
 
-std::array<std::uint64_t, CU_LIMIT_MAX> default_limits() {
+// As an H200 with a 580 driver answers.
+std::array<std::uint64_t, CU_LIMIT_MAX> default_limits(const Device& device) {
     std::array<std::uint64_t, CU_LIMIT_MAX> limits{};
     limits[CU_LIMIT_STACK_SIZE] = 1024;
-    limits[CU_LIMIT_PRINTF_FIFO_SIZE] = std::uint64_t{1} << 20;
+    limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 8650752;
     limits[CU_LIMIT_MALLOC_HEAP_SIZE] = std::uint64_t{8} << 20;
-    limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
     limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
     limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+    limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] =
+        static_cast<std::uint64_t>(device.profile.l2_bytes) / 16 * 3;
+    limits[CU_LIMIT_SHMEM_SIZE] = device.profile.engine.shared_bytes_per_block_optin;
     return limits;
 }
 
@@ -29,7 +32,7 @@ std::array<std::uint64_t, CU_LIMIT_MAX> default_limits() {
 
 Context::Context(Device& device_in, unsigned flags_in, bool primary_in)
     : Object(kKind), device(device_in), primary(primary_in), id(next_context_id()),
-      flags(flags_in), limits(default_limits()) {}
+      flags(flags_in), limits(default_limits(device_in)) {}
 
 void Context::start() {
     legacy_stream = std::make_shared<Stream>(weak_from_this(), CU_STREAM_DEFAULT, 0);
@@ -46,7 +49,7 @@ void Context::reset() {
         const std::lock_guard lock(mutex);
         doomed.swap(modules);
         peers.clear();
-        limits = default_limits();
+        limits = default_limits(device);
         printf_used = false;
     }
     forget_libraries(id);

@@ -180,7 +180,8 @@ void prepare(LaunchState& launch, const KernelInfo& kernel) {
     if (launch.code->needs_stack) {
         local += config.stack_bytes_per_thread != 0 ? config.stack_bytes_per_thread : 65536;
     }
-    launch.local_stride = (local + 15) / 16 * 16 + 16;
+    // 64 bytes beyond the frames are what a call leaves free (exec/control.cc, enter).
+    launch.local_stride = (local + 15) / 16 * 16 + 80;
     launch.resident_limit = std::max<std::uint64_t>(
         engine_thread_count(),
         std::uint64_t{launch.profile->sm_count} *
