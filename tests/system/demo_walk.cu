@@ -9,7 +9,8 @@
 //
 // Everything is integer arithmetic, so any GPU computes the same digests. It knows nothing of
 // Gantry. With DEMO_MARKS=ADDRESS:PORT a second thread makes a small synchronous GPU call every few
-// milliseconds and sends a numbered datagram after each, so that a listener sees when calls stall.
+// milliseconds and sends a numbered datagram after each, so that a listener sees when calls stall;
+// a datagram to port 7778 then ends the program after the step at hand.
 //
 // Usage: demo_walk STEPS [SEGMENT_MIB [PAUSE_MS]]; PAUSE_MS: between two steps, as for input.
 #include <arpa/inet.h>
@@ -33,6 +34,7 @@
     } while (0)
 
 enum { kSegments = 9, kLists = 32, kNodes = 256, kThreads = 256, kBlocks = 512 };
+enum { kStopPort = 7778 };
 
 struct Node {
     Node* next;
@@ -163,6 +165,19 @@ static void* send_marks(void* where) {
     }
 }
 
+static int open_stop_socket(void) {
+    struct sockaddr_in here;
+    memset(&here, 0, sizeof here);
+    here.sin_family = AF_INET;
+    here.sin_port = htons(kStopPort);
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr*)&here, sizeof here) != 0) {
+        printf("demo_walk: cannot listen for the word to stop\n");
+        exit(1);
+    }
+    return fd;
+}
+
 int main(int argc, char** argv) {
     const int steps = argc > 1 ? atoi(argv[1]) : 0;
     const int mib = argc > 2 ? atoi(argv[2]) : 64;
@@ -208,6 +223,7 @@ int main(int argc, char** argv) {
     link_lists<<<1, kLists, 0, main_stream>>>(nodes);
     CHECK(cudaStreamSynchronize(main_stream));
     const char* marks = getenv("DEMO_MARKS");
+    const int stop_fd = marks != NULL ? open_stop_socket() : -1;
     pthread_t thread;
     if (marks != NULL && pthread_create(&thread, NULL, send_marks, (void*)marks) != 0) {
         printf("demo_walk: cannot start the marks' thread\n");
@@ -233,6 +249,10 @@ int main(int argc, char** argv) {
         chain = mix(chain + digests_out->segment) + digests_out->list;
         printf("step %d digest %016lx\n", step, (unsigned long)chain);
         fflush(stdout);
+        char word = 0;
+        if (stop_fd >= 0 && recv(stop_fd, &word, 1, 0) > 0) {
+            break;
+        }
         usleep((useconds_t)pause_ms * 1000);
     }
 

@@ -70,7 +70,7 @@ start_on() { # HOST NAME OUTPUT COMMAND...
     disown
 }
 stop_on() { # HOST NAME
-    x "$1" sh -c 'pid=$(cat "/run/rig-$0.pid"); kill "$pid"; n=0
+    x "$1" sh -c 'pid=$(cat "/run/rig-$0.pid"); kill "$pid" 2>/dev/null || exit 0; n=0
         while kill -0 "$pid" 2>/dev/null && [ $n -lt 100 ]; do sleep 0.05; n=$((n + 1)); done' "$2"
 }
 
