@@ -56,6 +56,9 @@ std::uint32_t small_from_double(double value, const SmallFormat& format, bool sa
         return format.has_nan ? (top << mantissa_bits) | ones : largest;
     }
     const double magnitude = std::fabs(value);
+    if (magnitude == 0.0) {
+        return sign;
+    }
     const int least = 1 - format.bias - mantissa_bits;  // exponent of the smallest step
     int exponent = 0;
     std::frexp(magnitude, &exponent);

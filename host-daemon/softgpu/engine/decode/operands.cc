@@ -326,7 +326,9 @@ std::uint32_t Decoder::destination(const Operand& operand, Type type) {
         return destination(children(operand)[0], type);
     }
     if (operand.kind != OperandKind::kRegister) {
-        malformed(operand.where, "expected a register");
+        malformed(operand.where, operand.kind == OperandKind::kSpecial
+                                     ? "unknown name '" + std::string(operand.name) + "'"
+                                     : "expected a register");
         return 0;
     }
     const Width held = width_of(register_type(operand.index));

@@ -34,7 +34,7 @@ GANTRY_INLINE u64 offset_of(const Warp& warp, const Inst* inst, int lane) {
     for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
         const u32 lane = static_cast<u32>(__builtin_ctz(mask));
         const u64 offset = at[lane] - base - stride * lane;
-        if (limit != 0 && (offset > limit || limit - offset < size)) {
+        if (offset > limit || limit - offset < size) {
             raise_fault(warp, inst, LaunchError::kIllegalAddress, lane, offset,
                         stride != 0 ? "address outside the thread's local memory"
                                     : "address outside the block's shared memory");
@@ -86,7 +86,7 @@ GANTRY_INLINE void form_addresses(Warp& warp, const Inst* inst, u32 size, Addres
     out.contiguous = uneven == 0;
     out.uniform = unlike == 0;
     if (bad != 0) [[unlikely]] {
-        report(warp, inst, out.at, base, stride, kShared || kLocal ? limit : 0, size);
+        report(warp, inst, out.at, base, stride, limit, size);
     }
     warp.thread->inst = inst;
     if constexpr (A == Access::kFlat) {
