@@ -2,7 +2,9 @@
 // registry_arrival.cc, registry_status.cc.
 #include "host-daemon/supervisor/registry.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +16,8 @@
 
 namespace gantry::supervisor {
 namespace {
+
+constexpr int kLockAttempts = 50;
 
 Result<void> make_folder(const std::string& path, mode_t mode) {
     if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
@@ -42,9 +46,26 @@ Registry::~Registry() {
     stop();
 }
 
+/// Two gantryds on one run directory would both believe that the workers are theirs.
+Result<void> Registry::lock_run_directory(const std::string& run) {
+    const std::string path = run + "/lock";
+    lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    // A predecessor that is just ending lets go within moments.
+    for (int attempt = 0; lock_.valid() && attempt < kLockAttempts; ++attempt) {
+        if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) {
+            return {};
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    }
+    return Error{Code::kFailedPrecondition, "daemon.running",
+                 "another gantryd holds " + path +
+                     "; stop it first, or set daemon.run_directory to a folder of its own"};
+}
+
 Result<void> Registry::start() {
     const std::string& run = config_.daemon.run_directory;
     GANTRY_TRY(make_folder(run, 0755));
+    GANTRY_TRY(lock_run_directory(run));
     GANTRY_TRY(make_folder(run + "/workers", 0700));
     GANTRY_TRY(make_folder(run + "/sessions", 0700));
     probe_device();

@@ -74,6 +74,7 @@ private:
     };
 
     // registry.cc
+    Result<void> lock_run_directory(const std::string& run);
     std::shared_ptr<Session> open_session(const SessionInfo& info, Epoch epoch, bool is_fresh);
     void close_session(const std::string& id, wire::WorkerState how);
     std::shared_ptr<SourceDriver> make_driver(const std::shared_ptr<Session>& session,
@@ -127,6 +128,7 @@ private:
     Error device_error_;
     bool stopping_ = false;
 
+    control::UniqueFd lock_;
     std::unique_ptr<HandoverServer> handover_;
     Strand housekeeping_;
 };

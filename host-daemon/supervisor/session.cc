@@ -55,7 +55,8 @@ std::uint32_t cuda_error_of(const Error& error) {
 Session::Session(SessionInfo info, const Config& config)
     : info_(std::move(info)),
       config_(config),
-      source_(workers_, SessionFacts{info_.id, info_.quota_bytes, info_.cc_min}) {}
+      source_(workers_, SessionFacts{info_.id, info_.quota_bytes, info_.cc_min,
+                                     info_.kind == SessionKind::kLocal}) {}
 
 Session::~Session() {
     if (driver_) {

@@ -300,6 +300,9 @@ Result<void> WorkersSource::thaw() {
 }
 
 Result<void> WorkersSource::fence() {
+    if (facts_.shares_region_with_target) {
+        return {};
+    }
     Result<void> outcome;
     for (const auto& worker : workers_.all()) {
         control::ToWorker request;

@@ -18,6 +18,9 @@ struct SessionFacts {
     std::string session_id;
     std::uint64_t quota_bytes = 0;
     engine::ComputeCapability cc_min;  ///< From the VM's metadata; 0.0: whatever the code allows.
+    /// A local program keeps its region when its session moves: nothing may be written there that the
+    /// next owner's guest would read. A frozen worker answers nothing anyway.
+    bool shares_region_with_target = false;
 };
 
 class WorkersSource final : public engine::StateSource {
