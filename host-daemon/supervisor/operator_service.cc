@@ -11,6 +11,7 @@
 #include <cstring>
 #include <thread>
 
+#include "host-daemon/supervisor/snapshot_job.h"
 #include "migration/transport/status_map.h"
 #include "proto/control/gantryd.grpc.pb.h"
 
@@ -80,6 +81,15 @@ public:
         reply->set_session_id(request->session());
         return finish(registry_.pull(*request));
     }
+    grpc::Status Snapshot(grpc::ServerContext*, const control::SnapshotRequest* request,
+                          control::SnapshotReply* reply) override {
+        const auto session = registry_.find(request->session());
+        if (!session) {
+            return transport::to_status(session.error());
+        }
+        return finish(save_snapshot(*session, *request), reply);
+    }
+
     grpc::Status Watch(grpc::ServerContext* context, const control::WatchRequest* request,
                        grpc::ServerWriter<control::WatchReply>* writer) override {
         std::map<std::string, std::string> shown;

@@ -2,6 +2,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -150,20 +151,6 @@ int run_snapshot(const Context& context, const std::string& session, const std::
     }
     return show(context, reply,
                 session + " saved to " + path + ": " + bytes_text(reply.bytes()) + "\n");
-}
-
-int run_restore(const Context& context, const std::string& session, const std::string& path) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    control::RestoreRequest request;
-    request.set_session(session);
-    request.set_path(absolute(path));
-    control::RestoreReply reply;
-    if (const auto status = client.stub().Restore(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
-    }
-    return show(context, reply,
-                session + " restored from " + path + ": " + bytes_text(reply.bytes()) + "\n");
 }
 
 int run_pull(const Context& context, const std::string& session, const std::string& source,

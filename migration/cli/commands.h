@@ -19,7 +19,6 @@ int run_watch(const Context& context, const std::string& session, bool until_end
 int run_abort(const Context& context, const std::string& session);
 int run_inspect(const Context& context, const std::string& session);
 int run_snapshot(const Context& context, const std::string& session, const std::string& path);
-int run_restore(const Context& context, const std::string& session, const std::string& path);
 int run_pull(const Context& context, const std::string& session, const std::string& source,
              const std::string& handover);
 int run_fenced(const Context& context, const std::string& session);

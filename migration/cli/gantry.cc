@@ -74,10 +74,6 @@ void add_commands(Command& commands, Arguments& a) {
                                   [&] { return run_snapshot(a.context, a.session, a.path); });
     session(snapshot, true);
     snapshot->add_option("file", a.path, "file to write")->required();
-    auto* restore = commands.add("restore", "Put a session back into the state of a file",
-                                 [&] { return run_restore(a.context, a.session, a.path); });
-    session(restore, true);
-    restore->add_option("file", a.path, "file to read")->required();
     auto* pull = commands.add(
         "pull", "Take over a local program's session from another gantryd of this machine",
         [&] { return run_pull(a.context, a.session, a.source, a.handover); });

@@ -19,6 +19,7 @@ namespace gantry::transport {
 namespace {
 
 constexpr std::chrono::seconds kCallDeadline{8};
+constexpr std::size_t kEarlyMessagesMax = 8;
 constexpr std::chrono::milliseconds kRedialFirst{100};
 constexpr std::chrono::milliseconds kRedialMax{2000};
 
@@ -157,6 +158,8 @@ public:
         const std::lock_guard lock(mutex_);
         if (pump_ != nullptr) {
             pump_->send(std::move(out));
+        } else if (early_.size() < kEarlyMessagesMax) {
+            early_.push_back(std::move(out));  // the stream is being opened: saves a repetition
         }
     }
 
@@ -193,6 +196,10 @@ private:
             const std::lock_guard lock(mutex_);
             context_ = &context;
             pump_ = &pump;
+            for (control::EngineMessage& message : early_) {
+                pump.send(std::move(message));
+            }
+            early_.clear();
         }
         bool got_message = false;
         control::EngineMessage in;
@@ -222,6 +229,7 @@ private:
     std::mutex mutex_;
     grpc::ClientContext* context_ = nullptr;
     Pump* pump_ = nullptr;
+    std::vector<control::EngineMessage> early_;
     std::vector<std::unique_ptr<BulkReader>> bulk_;
     std::thread thread_;
 };

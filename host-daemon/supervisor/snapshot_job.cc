@@ -1,0 +1,147 @@
+#include "host-daemon/supervisor/snapshot_job.h"
+
+#include <chrono>
+#include <future>
+
+#include "host-daemon/supervisor/version.h"
+#include "proto/snapshot/container.h"
+#include "proto/snapshot/container.pb.h"
+
+namespace gantry::supervisor {
+namespace {
+
+constexpr std::chrono::seconds kFreezeDeadline{10};
+
+std::uint64_t us_since(Strand::Clock::time_point begun) {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(Strand::Clock::now() - begun)
+            .count());
+}
+
+Result<void> add_images(WorkersSource& source, engine::PartId part,
+                        std::vector<std::string>* known, snapshot::SnapshotWriter* writer) {
+    GANTRY_ASSIGN(const std::string serialised, source.images(part, *known));
+    control::ImageList list;
+    if (!list.ParseFromString(serialised)) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of images"};
+    }
+    for (const control::ImageBytes& image : list.images()) {
+        if (image.sha256().size() != 32) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "an image without SHA-256"};
+        }
+        known->push_back(image.sha256());
+        const auto name = std::as_bytes(std::span(image.sha256().data(), 32)).first<32>();
+        GANTRY_TRY(writer->add_image(
+            name, std::as_bytes(std::span(image.content().data(), image.content().size()))));
+    }
+    return {};
+}
+
+Result<void> add_blocks(WorkersSource& source, engine::PartId part,
+                        snapshot::SnapshotWriter* writer) {
+    GANTRY_ASSIGN(const engine::ScanResult scanned, source.scan(part));
+    for (std::size_t at = 0; at < scanned.changed.size(); at += kBatchBlocks) {
+        const std::size_t count = std::min(kBatchBlocks, scanned.changed.size() - at);
+        GANTRY_ASSIGN(const auto staged,
+                      source.read_blocks(part, std::span(scanned.changed).subspan(at, count)));
+        for (std::size_t i = 0; i < staged->count(); ++i) {
+            const engine::BlockAddress address = staged->address(i);
+            GANTRY_TRY(writer->add_block(
+                {part.value, static_cast<std::uint32_t>(address.space), address.index},
+                staged->bytes(i)));
+        }
+    }
+    return {};
+}
+
+/// Everything of a frozen session into the file.
+Result<std::uint64_t> write_file(Session& session, const std::string& path, Epoch epoch,
+                                 engine::Seed seed) {
+    WorkersSource& source = session.source();
+    const std::vector<engine::PartId> parts = source.parts();
+    GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(path));
+    snapshot::SnapshotHeader header;
+    header.set_session_id(session.info().id);
+    header.set_producer(std::string("gantryd ") + kGantryVersion);
+    header.set_created_unix_seconds(static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::seconds>(
+            std::chrono::system_clock::now().time_since_epoch())
+            .count()));
+    header.set_epoch(epoch.value);
+    header.set_seed_low(seed.low);
+    header.set_seed_high(seed.high);
+    header.set_part_count(static_cast<std::uint32_t>(parts.size()));
+    snapshot::SnapshotWriter writer(file.fd(), path, header, snapshot::Codec::kStored);
+    std::vector<std::string> images_known;
+    for (const engine::PartId part : parts) {
+        // Blocks first: the final part's digest speaks about every block that was read.
+        GANTRY_TRY(add_images(source, part, &images_known, &writer));
+        GANTRY_TRY(add_blocks(source, part, &writer));
+        GANTRY_ASSIGN(const engine::FinalPart final_part, source.final_part(part));
+        if (final_part.digest != writer.digest(part.value)) {
+            return Error{Code::kDataLoss, "snapshot.digest",
+                         "the bytes of part " + std::to_string(part.value) +
+                             " in the file are not those that its worker holds"};
+        }
+        GANTRY_TRY(writer.add_graph(part.value, final_part.graph));
+    }
+    GANTRY_TRY(writer.finish());
+    GANTRY_TRY(file.commit());
+    return writer.bytes_written();
+}
+
+Result<control::SnapshotReply> save_frozen(Session& session, const std::string& path,
+                                           Epoch epoch) {
+    WorkersSource& source = session.source();
+    const auto begun = Strand::Clock::now();
+    const engine::Seed seed = random_seed();
+    const engine::FreezeToken token{random_migration(), 1};
+    GANTRY_TRY(source.freeze(token, kFreezeDeadline));
+    Result<void> prepared = source.begin_precopy(seed);
+    Result<std::uint64_t> written =
+        prepared ? write_file(session, path, epoch, seed)
+                 : Result<std::uint64_t>(prepared.error());
+    source.end_precopy();
+    const Result<void> thawed = source.thaw();
+    if (!written) {
+        return written.error();
+    }
+    GANTRY_TRY(thawed);
+    control::SnapshotReply reply;
+    reply.set_bytes(*written);
+    reply.set_elapsed_us(us_since(begun));
+    reply.set_pause_us(us_since(begun));
+    return reply;
+}
+
+}  // namespace
+
+Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& session,
+                                             const control::SnapshotRequest& request) {
+    if (request.path().empty() || request.path().front() != '/') {
+        return Error{Code::kInvalidArgument, "snapshot.path",
+                     "the file's path must be absolute: '" + request.path() + "'"};
+    }
+    const auto driver = session->driver();
+    const auto outcome =
+        std::make_shared<std::promise<Result<control::SnapshotReply>>>();
+    auto waiting = outcome->get_future();
+    driver->run_with_workers([session, driver, outcome, path = request.path()] {
+        const SourceStatus status = driver->status();
+        if (!status.serves || status.migration) {
+            outcome->set_value(Error{Code::kFailedPrecondition, "session.busy",
+                                     "session " + session->info().id +
+                                         " is being moved; save it before or afterwards"});
+            return;
+        }
+        outcome->set_value(save_frozen(*session, path, status.epoch));
+    });
+    try {  // the standard library tells a dropped promise by throwing; it ends here
+        return waiting.get();
+    } catch (const std::future_error&) {
+        return Error{Code::kUnavailable, "session.closed",
+                     "session " + session->info().id + " ended before it could be saved"};
+    }
+}
+
+}  // namespace gantry::supervisor

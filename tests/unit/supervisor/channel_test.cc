@@ -1,0 +1,239 @@
+// The private protocol's transport: packets with descriptors, blobs, and what hostile bytes do.
+#include "proto/control/channel.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "host-daemon/supervisor/worker_channel.h"
+#include "proto/control/worker.pb.h"
+
+namespace gantry::supervisor {
+namespace {
+
+using control::PacketSocket;
+using control::UniqueFd;
+using std::chrono::milliseconds;
+
+std::size_t open_descriptors() {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& entry :
+         std::filesystem::directory_iterator("/proc/self/fd")) {
+        ++count;
+    }
+    return count;
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+    return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+struct Pair {
+    PacketSocket ours;
+    PacketSocket theirs;
+};
+Pair make_pair_of_sockets() {
+    auto pair = PacketSocket::pair();
+    EXPECT_TRUE(pair.ok());
+    return {std::move(pair->first), std::move(pair->second)};
+}
+
+TEST(PacketSocket, DeliversBytesAndDescriptors) {
+    Pair pair = make_pair_of_sockets();
+    const UniqueFd file{::memfd_create("x", 0)};
+    const int fds[] = {file.get(), file.get()};
+    ASSERT_TRUE(pair.ours.send(bytes_of("hello"), fds).ok());
+    const auto packet = pair.theirs.receive(milliseconds{1000});
+    ASSERT_TRUE(packet.ok());
+    EXPECT_EQ(packet->bytes.size(), 5U);
+    ASSERT_EQ(packet->descriptors.size(), 2U);
+    EXPECT_NE(::fcntl(packet->descriptors[0].get(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST(PacketSocket, RefusesWhatIsTooLongAndLeaksNothing) {
+    Pair pair = make_pair_of_sockets();
+    const std::string huge(control::kMaxPacketBytes + 1, 'x');
+    EXPECT_EQ(pair.ours.send(bytes_of(huge), {}).error().reason, "control.packet_size");
+    // A hostile side does not ask our send(): one byte too many, with a descriptor beside it.
+    const std::size_t before = open_descriptors();
+    const int buffer_bytes = 1 << 20;
+    ::setsockopt(pair.ours.fd(), SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
+    iovec part{const_cast<char*>(huge.data()), huge.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = 0;
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    ASSERT_GT(::sendmsg(pair.ours.fd(), &message, 0), 0);
+    const auto packet = pair.theirs.receive(milliseconds{1000});
+    ASSERT_FALSE(packet.ok());
+    EXPECT_EQ(packet.error().reason, "control.packet");
+    EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(PacketSocket, TimesOutAndSeesTheEnd) {
+    Pair pair = make_pair_of_sockets();
+    EXPECT_EQ(pair.theirs.receive(milliseconds{10}).error().code, Code::kDeadlineExceeded);
+    pair.ours.close();
+    EXPECT_EQ(pair.theirs.receive(milliseconds{1000}).error().code, Code::kUnavailable);
+}
+
+TEST(PacketListener, AdoptRefusesWhatDoesNotListen) {
+    Pair pair = make_pair_of_sockets();
+    EXPECT_FALSE(control::PacketListener::adopt(UniqueFd{::dup(pair.ours.fd())}).ok());
+    EXPECT_FALSE(control::PacketListener::adopt(UniqueFd{::open("/dev/null", O_RDONLY)}).ok());
+}
+
+TEST(Blob, RoundTripAndSealed) {
+    auto blob = control::make_blob(bytes_of("content"));
+    ASSERT_TRUE(blob.ok());
+    EXPECT_LT(::write(blob->get(), "x", 1), 0) << "a blob cannot be written any more";
+    const auto mapped = control::MappedBlob::map(std::move(*blob), 7);
+    ASSERT_TRUE(mapped.ok());
+    EXPECT_EQ(std::memcmp(mapped->bytes().data(), "content", 7), 0);
+}
+
+TEST(Blob, RefusesUnsealedAndWrongLength) {
+    UniqueFd open_file{::memfd_create("x", MFD_ALLOW_SEALING)};
+    ASSERT_EQ(::ftruncate(open_file.get(), 7), 0);
+    EXPECT_FALSE(control::MappedBlob::map(std::move(open_file), 7).ok());
+    auto blob = control::make_blob(bytes_of("content"));
+    ASSERT_TRUE(blob.ok());
+    EXPECT_FALSE(control::MappedBlob::map(std::move(*blob), 8).ok());
+    auto large = control::make_blob(bytes_of("content"));
+    ASSERT_TRUE(large.ok());
+    EXPECT_FALSE(control::MappedBlob::map(std::move(*large), 7, 6).ok());
+}
+
+class ChannelTest : public testing::Test {
+protected:
+    ChannelTest() {
+        Pair pair = make_pair_of_sockets();
+        worker_ = std::move(pair.theirs);
+        channel_ = std::make_unique<WorkerChannel>(
+            std::move(pair.ours), "worker under test",
+            [this](const control::Event&) { ++events_; }, [this](const Error&) { closed_ = true; });
+    }
+
+    static control::ToWorker status_request() {
+        control::ToWorker request;
+        request.mutable_status();
+        return request;
+    }
+
+    /// Waits for one request and answers with what `fill` makes of it.
+    std::thread answer(std::function<void(control::FromWorker&)> fill) {
+        return std::thread([this, fill = std::move(fill)] {
+            control::ToWorker request;
+            ASSERT_TRUE(worker_.receive_message(request, milliseconds{2000}).ok());
+            control::FromWorker reply;
+            reply.set_request_id(request.request_id());
+            reply.mutable_status();
+            fill(reply);
+            (void)worker_.send_message(reply);
+        });
+    }
+
+    std::atomic<int> events_{0};
+    std::atomic<bool> closed_{false};
+    PacketSocket worker_;
+    std::unique_ptr<WorkerChannel> channel_;
+};
+
+TEST_F(ChannelTest, CallAndReply) {
+    std::thread worker = answer([](control::FromWorker& reply) {
+        reply.mutable_status_reply()->set_session_id("s");
+    });
+    const auto reply = channel_->call(status_request(), milliseconds{2000});
+    worker.join();
+    ASSERT_TRUE(reply.ok()) << reply.error().text;
+    EXPECT_EQ(reply->message.status_reply().session_id(), "s");
+}
+
+TEST_F(ChannelTest, ErrorsOfTheWorkerArriveAsErrors) {
+    std::thread worker = answer([](control::FromWorker& reply) {
+        reply.mutable_status()->set_code(9);
+        reply.mutable_status()->set_reason("worker.state");
+        reply.mutable_status()->set_text("not now");
+    });
+    const auto reply = channel_->call(status_request(), milliseconds{2000});
+    worker.join();
+    ASSERT_FALSE(reply.ok());
+    EXPECT_EQ(reply.error().code, Code::kFailedPrecondition);
+    EXPECT_EQ(reply.error().reason, "worker.state");
+}
+
+TEST_F(ChannelTest, DeadlineLeavesTheChannelUsable) {
+    EXPECT_EQ(channel_->call(status_request(), milliseconds{20}).error().reason,
+              "worker.deadline");
+    control::ToWorker late;
+    ASSERT_TRUE(worker_.receive_message(late, milliseconds{1000}).ok());
+    control::FromWorker reply;
+    reply.set_request_id(late.request_id());
+    reply.mutable_status();
+    ASSERT_TRUE(worker_.send_message(reply).ok());
+    std::thread worker = answer([](control::FromWorker&) {});
+    EXPECT_TRUE(channel_->call(status_request(), milliseconds{2000}).ok());
+    worker.join();
+}
+
+TEST_F(ChannelTest, ReplyThatWasNotAskedClosesTheChannel) {
+    control::FromWorker reply;
+    reply.set_request_id(77);
+    reply.mutable_status();
+    ASSERT_TRUE(worker_.send_message(reply).ok());
+    for (int i = 0; i < 200 && !closed_; ++i) {
+        std::this_thread::sleep_for(milliseconds{5});
+    }
+    EXPECT_TRUE(closed_);
+    EXPECT_EQ(channel_->call(status_request(), milliseconds{100}).error().reason, "worker.gone");
+}
+
+TEST_F(ChannelTest, WrongDescriptorCountClosesTheChannel) {
+    std::thread worker =
+        answer([](control::FromWorker& reply) { reply.set_descriptor_count(1); });
+    EXPECT_FALSE(channel_->call(status_request(), milliseconds{2000}).ok());
+    worker.join();
+    EXPECT_FALSE(channel_->open());
+}
+
+TEST_F(ChannelTest, EndOfTheWorkerFailsCallsInHand) {
+    std::thread worker([this] {
+        control::ToWorker request;
+        (void)worker_.receive_message(request, milliseconds{2000});
+        worker_.close();
+    });
+    EXPECT_EQ(channel_->call(status_request(), milliseconds{5000}).error().reason, "worker.gone");
+    worker.join();
+}
+
+TEST(HostileWorker, RandomBytesNeverCrash) {
+    std::mt19937 random(12345);
+    for (int round = 0; round < 300; ++round) {
+        Pair pair = make_pair_of_sockets();
+        WorkerChannel channel(std::move(pair.ours), "fuzzed", [](const control::Event&) {},
+                              [](const Error&) {});
+        std::vector<std::byte> bytes(1 + random() % 300);
+        for (std::byte& byte : bytes) {
+            byte = static_cast<std::byte>(random());
+        }
+        (void)pair.theirs.send(bytes, {});
+        pair.theirs.close();
+    }
+}
+
+}  // namespace
+}  // namespace gantry::supervisor

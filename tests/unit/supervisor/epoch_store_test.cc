@@ -1,0 +1,115 @@
+// The durable record: what save() claims must be what a restart reads, whichever step fails.
+#include "host-daemon/supervisor/epoch_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+namespace gantry::supervisor {
+namespace {
+
+class EpochStoreTest : public testing::Test {
+protected:
+    void SetUp() override {
+        std::string pattern = testing::TempDir() + "epochsXXXXXX";
+        ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+        folder_ = pattern;
+    }
+    void TearDown() override { std::filesystem::remove_all(folder_); }
+    EpochStore open() {
+        auto store = EpochStore::open(folder_);
+        EXPECT_TRUE(store.ok());
+        return std::move(store).value();
+    }
+    std::string folder_;
+};
+
+engine::DurableRecord owned(std::uint64_t epoch) {
+    engine::DurableRecord record;
+    record.epoch.value = epoch;
+    return record;
+}
+
+engine::DurableRecord granted(std::uint64_t epoch) {
+    engine::DurableRecord record = owned(epoch);
+    record.granted = true;
+    record.granted_migration = {0x1122334455667788, 0x99AABBCCDDEEFF00};
+    record.granted_token = {record.granted_migration, 3};
+    return record;
+}
+
+TEST_F(EpochStoreTest, UnknownSessionIsNoError) {
+    const auto loaded = open().load("s");
+    ASSERT_TRUE(loaded.ok());
+    EXPECT_FALSE(loaded->has_value());
+}
+
+TEST_F(EpochStoreTest, SurvivesReopening) {
+    {
+        EpochStore store = open();
+        ASSERT_TRUE(store.save("s", owned(4)).ok());
+        ASSERT_TRUE(store.save("s", granted(4)).ok());
+    }
+    const auto loaded = open().load("s");
+    ASSERT_TRUE(loaded.ok());
+    ASSERT_TRUE(loaded->has_value());
+    EXPECT_EQ(**loaded, granted(4));
+    EXPECT_EQ(open().sessions().value(), std::vector<std::string>{"s"});
+}
+
+TEST_F(EpochStoreTest, EveryFailingStepIsEitherProvenOrUnknown) {
+    for (int fail_at = 0; fail_at < 5; ++fail_at) {
+        EpochStore store = open();
+        ASSERT_TRUE(store.save("s", owned(1)).ok());
+        int steps = 0;
+        store.set_fault([&](StoreStep) { return steps++ == fail_at ? ENOSPC : 0; });
+        const SaveOutcome outcome = store.save("s", granted(1));
+        ASSERT_FALSE(outcome.ok()) << "step " << fail_at;
+        const auto on_disk = open().load("s");
+        ASSERT_TRUE(on_disk.ok());
+        if (outcome.failure == SaveFailure::kProvenUnwritten) {
+            EXPECT_EQ(**on_disk, owned(1)) << "step " << fail_at;
+            EXPECT_LT(fail_at, 4);
+        } else {
+            EXPECT_EQ(fail_at, 4) << "only the folder's fsync leaves a doubt";
+        }
+    }
+}
+
+TEST_F(EpochStoreTest, EveryFlippedByteIsRefused) {
+    ASSERT_TRUE(open().save("s", granted(9)).ok());
+    const std::string path = folder_ + "/epochs/s";
+    std::ifstream in(path, std::ios::binary);
+    const std::string good{std::istreambuf_iterator<char>(in), {}};
+    for (std::size_t i = 0; i < good.size(); ++i) {
+        std::string bad = good;
+        bad[i] = static_cast<char>(bad[i] ^ 0x08);
+        std::ofstream(path, std::ios::binary | std::ios::trunc) << bad;
+        const auto loaded = open().load("s");
+        ASSERT_FALSE(loaded.ok()) << "byte " << i;
+        EXPECT_EQ(loaded.error().reason, "epoch.corrupt");
+    }
+}
+
+TEST_F(EpochStoreTest, EveryTruncationIsRefused) {
+    ASSERT_TRUE(open().save("s", granted(9)).ok());
+    const std::string path = folder_ + "/epochs/s";
+    const auto size = std::filesystem::file_size(path);
+    for (std::uintmax_t keep = size; keep-- > 0;) {
+        std::filesystem::resize_file(path, keep);
+        ASSERT_FALSE(open().load("s").ok()) << keep << " bytes";
+    }
+}
+
+TEST(SessionId, OnlyHarmlessFileNames) {
+    EXPECT_TRUE(is_session_id("11111111-0000-4000-8000-000000000001"));
+    for (const char* bad : {"", ".", "..", "a/b", "../x", ".hidden", "a b", "x\n"}) {
+        EXPECT_FALSE(is_session_id(bad)) << bad;
+    }
+    EXPECT_FALSE(is_session_id(std::string(65, 'a')));
+}
+
+}  // namespace
+}  // namespace gantry::supervisor

@@ -1,0 +1,229 @@
+// Two gantryds' ends on loopback: mutual TLS with right and wrong certificates, messages, bulk.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <condition_variable>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "migration/transport/peer_client.h"
+#include "migration/transport/peer_server.h"
+
+namespace gantry::transport {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Certificates of two authorities, made once for all tests with the openssl command.
+class Certificates {
+public:
+    static Certificates& instance() {
+        static Certificates certificates;
+        return certificates;
+    }
+    TlsFiles files(const std::string& authority, const std::string& host) const {
+        return {folder_ + "/" + authority + ".pem", folder_ + "/" + host + ".pem",
+                folder_ + "/" + host + ".key"};
+    }
+    TlsMaterial material(const std::string& authority, const std::string& host) const {
+        auto loaded = load_tls(files(authority, host));
+        EXPECT_TRUE(loaded.ok()) << loaded.error().text;
+        return *loaded;
+    }
+    const std::string& folder() const { return folder_; }
+
+private:
+    Certificates() {
+        std::string pattern = testing::TempDir() + "tlsXXXXXX";
+        folder_ = ::mkdtemp(pattern.data());
+        const std::string script =
+            "cd " + folder_ + R"( && exec 2>/dev/null
+authority() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $1.key \
+    -out $1.pem -days 2 -subj "/CN=$1"; }
+host() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $2.key -out $2.csr \
+    -subj "/CN=$2" && printf "subjectAltName=$3\n" >ext &&
+    openssl x509 -req -in $2.csr -CA $1.pem -CAkey $1.key -CAcreateserial -days 2 -extfile ext \
+    -out $2.pem; }
+authority ours && authority others && host ours a IP:127.0.0.1 && host ours b IP:127.0.0.1 &&
+host others stranger IP:127.0.0.1 && host ours elsewhere IP:192.0.2.1)";
+        EXPECT_EQ(std::system(script.c_str()), 0);  // NOLINT: fixed text, own folder
+    }
+    ~Certificates() { std::filesystem::remove_all(folder_); }
+    std::string folder_;
+};
+
+class FakeBackend final : public PeerBackend {
+public:
+    Result<engine::TargetCapabilities> capabilities() override {
+        engine::TargetCapabilities out;
+        out.gpu_name = "fake";
+        return out;
+    }
+    Result<engine::SessionNeeds> needs(const std::string& session_id) override {
+        return Error{Code::kNotFound, "session.unknown", "no session " + session_id};
+    }
+    void receive(const std::string& session_id, engine::Message message,
+                 std::shared_ptr<MessageLink> link) override {
+        {
+            const std::lock_guard lock(mutex);
+            session = session_id;
+        }
+        link->send({message.migration, engine::MsgGrant{{}, Epoch{5}}});
+    }
+    std::shared_ptr<BulkQueue> bulk(const std::string&, engine::MigrationId) override {
+        return queue;
+    }
+    std::mutex mutex;
+    std::string session;
+    std::shared_ptr<BulkQueue> queue = std::make_shared<BulkQueue>([](std::uint64_t) {});
+};
+
+struct Server {
+    explicit Server(const TlsMaterial& tls) {
+        auto started = PeerServer::start("127.0.0.1:0", tls, {"hosta", "test"}, backend);
+        EXPECT_TRUE(started.ok()) << started.error().text;
+        server = std::move(*started);
+    }
+    std::string address() const { return "127.0.0.1:" + std::to_string(server->port()); }
+    FakeBackend backend;
+    std::unique_ptr<PeerServer> server;
+};
+
+TEST(PeerTls, RightCertificatesAreLetIn) {
+    auto& certificates = Certificates::instance();
+    const Server server(certificates.material("ours", "a"));
+    PeerClient client(server.address(), certificates.material("ours", "b"), {"hostb", "test"});
+    const auto capabilities = client.capabilities();
+    ASSERT_TRUE(capabilities.ok()) << capabilities.error().text;
+    EXPECT_EQ(capabilities->gpu_name, "fake");
+    EXPECT_EQ(client.needs("s").error().reason, "session.unknown");
+}
+
+TEST(PeerTls, ClientOfAnotherAuthorityIsRefusedByName) {
+    auto& certificates = Certificates::instance();
+    const Server server(certificates.material("ours", "a"));
+    PeerClient client(server.address(), certificates.material("ours", "stranger"),
+                      {"hostb", "test"});
+    const auto hello = client.hello();
+    ASSERT_FALSE(hello.ok());
+    EXPECT_EQ(hello.error().reason, "certificate.invalid") << hello.error().text;
+    EXPECT_NE(hello.error().text.find("does not accept this host"), std::string::npos)
+        << hello.error().text;
+}
+
+TEST(PeerTls, ServerOfAnotherAuthorityIsRefusedByName) {
+    auto& certificates = Certificates::instance();
+    const Server server(certificates.material("others", "stranger"));
+    PeerClient client(server.address(), certificates.material("ours", "b"), {"hostb", "test"});
+    const auto hello = client.hello();
+    ASSERT_FALSE(hello.ok());
+    EXPECT_EQ(hello.error().reason, "certificate.invalid") << hello.error().text;
+}
+
+TEST(PeerTls, CertificateForAnotherAddressIsRefused) {
+    auto& certificates = Certificates::instance();
+    const Server server(certificates.material("ours", "elsewhere"));
+    PeerClient client(server.address(), certificates.material("ours", "b"), {"hostb", "test"});
+    const auto hello = client.hello();
+    ASSERT_FALSE(hello.ok());
+    EXPECT_EQ(hello.error().reason, "certificate.invalid") << hello.error().text;
+}
+
+TEST(PeerTls, NobodyThereIsAnotherReason) {
+    auto& certificates = Certificates::instance();
+    PeerClient client("127.0.0.1:1", certificates.material("ours", "b"), {"hostb", "test"});
+    EXPECT_EQ(client.hello().error().reason, "network.unreachable");
+}
+
+TEST(TlsFilesTest, EachMistakeNamesItsFile) {
+    auto& certificates = Certificates::instance();
+    TlsFiles files = certificates.files("ours", "a");
+    files.key = certificates.files("ours", "b").key;
+    const auto mixed = load_tls(files);
+    ASSERT_FALSE(mixed.ok());
+    EXPECT_EQ(mixed.error().reason, "certificate.invalid");
+    EXPECT_NE(mixed.error().text.find("b.key"), std::string::npos);
+    files = certificates.files("ours", "a");
+    files.certificate = certificates.folder() + "/missing.pem";
+    EXPECT_NE(load_tls(files).error().text.find("missing.pem"), std::string::npos);
+    files.certificate = certificates.folder() + "/junk.pem";
+    std::ofstream(files.certificate) << "no certificate";
+    EXPECT_NE(load_tls(files).error().text.find("junk.pem"), std::string::npos);
+}
+
+TEST(PeerStreams, MessagesAndBatchesCross) {
+    auto& certificates = Certificates::instance();
+    Server server(certificates.material("ours", "a"));
+    PeerClient client(server.address(), certificates.material("ours", "b"), {"hostb", "test"});
+    ASSERT_TRUE(client.hello().ok());
+    std::mutex mutex;
+    std::condition_variable changed;
+    int grants = 0;
+    std::size_t batches = 0;
+    TargetLinkHandlers handlers;
+    handlers.message = [&](const engine::Message& message) {
+        const std::lock_guard lock(mutex);
+        grants += std::holds_alternative<engine::MsgGrant>(message.body);
+        changed.notify_all();
+    };
+    handlers.batch = [&](const control::BulkDown& batch) -> Result<void> {
+        const std::lock_guard lock(mutex);
+        batches += batch.blocks().content().size() == 1000;
+        changed.notify_all();
+        return {};
+    };
+    handlers.bulk_lost = [](const Error&) {};
+    const auto link = client.pull("session-1", handlers);
+    std::unique_lock lock(mutex);
+    for (int i = 0; i < 100 && grants == 0; ++i) {  // dropped while the stream is being opened
+        lock.unlock();
+        link->send({{1, 2}, engine::MsgAlive{}});
+        lock.lock();
+        changed.wait_for(lock, 100ms);
+    }
+    EXPECT_GT(grants, 0);
+    EXPECT_EQ(server.backend.session, "session-1");
+    lock.unlock();
+    link->open_bulk({1, 2}, 3);
+    for (std::uint64_t i = 1; i <= 50; ++i) {
+        control::BulkDown batch;
+        batch.set_round(1);
+        batch.set_batch(i);
+        batch.mutable_blocks()->set_content(std::string(1000, 'x'));
+        ASSERT_TRUE(server.backend.queue->push(std::move(batch), {}, [] { return false; }));
+    }
+    lock.lock();
+    EXPECT_TRUE(changed.wait_for(lock, 10s, [&] { return batches == 50; })) << batches;
+    lock.unlock();
+    for (int i = 0; i < 100 && server.backend.queue->acknowledged_bytes() < 50'000; ++i) {
+        std::this_thread::sleep_for(50ms);
+    }
+    EXPECT_GE(server.backend.queue->acknowledged_bytes(), 50'000U);
+    EXPECT_TRUE(server.backend.queue->take_unacknowledged().empty());
+    server.backend.queue->close();
+}
+
+TEST(BulkQueueTest, LostStreamGivesItsBatchesBack) {
+    std::uint64_t lost_round = 0;
+    BulkQueue queue([&](std::uint64_t round) { lost_round = round; });
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+        control::BulkDown batch;
+        batch.set_round(7);
+        batch.set_batch(i);
+        ASSERT_TRUE(queue.push(std::move(batch), {{257}, {{engine::MemorySpace::kDevice, i}}},
+                               [] { return false; }));
+    }
+    const std::uint64_t stream = queue.open_stream();
+    ASSERT_NE(queue.pop(stream), nullptr);
+    ASSERT_NE(queue.pop(stream), nullptr);
+    queue.acknowledge(7, 1);
+    queue.lose_stream(stream);
+    EXPECT_EQ(lost_round, 7U);
+    EXPECT_EQ(queue.pop(stream), nullptr) << "a lost stream gets nothing any more";
+    EXPECT_EQ(queue.take_unacknowledged().size(), 2U) << "one on its way, one still queued";
+}
+
+}  // namespace
+}  // namespace gantry::transport
