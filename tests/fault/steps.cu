@@ -1,0 +1,45 @@
+// A program that keeps a state on the GPU, changes it in steps and prints a digest of each: moved or not,
+// the digests must be the same. Argument 1: MiB of device memory, 2: steps, 3: milliseconds between.
+#include <cstdio>
+#include <cstdlib>
+#include <unistd.h>
+#include <vector>
+
+__global__ void advance(unsigned* state, size_t count, unsigned step) {
+    const size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i < count) {
+        state[i] = state[i] * 1664525u + 1013904223u + step + (unsigned)i;
+    }
+}
+
+int main(int argc, char** argv) {
+    const size_t mib = argc > 1 ? atoi(argv[1]) : 16;
+    const int steps = argc > 2 ? atoi(argv[2]) : 20;
+    const int pause_ms = argc > 3 ? atoi(argv[3]) : 100;
+    const size_t count = mib * 262144;
+    const size_t changing = count / 4;
+    unsigned* state = nullptr;
+    if (cudaMalloc(&state, count * sizeof(unsigned)) != cudaSuccess) {
+        printf("error: out of memory\n");
+        return 1;
+    }
+    cudaMemset(state, 1, count * sizeof(unsigned));
+    std::vector<unsigned> copy(count);
+    for (int step = 0; step < steps; ++step) {
+        advance<<<(unsigned)((changing + 255) / 256), 256>>>(state, changing, step);
+        const cudaError_t error =
+            cudaMemcpy(copy.data(), state, count * sizeof(unsigned), cudaMemcpyDeviceToHost);
+        if (error != cudaSuccess) {
+            printf("error: %s\n", cudaGetErrorString(error));
+            return 2;
+        }
+        unsigned long long digest = 0;
+        for (const unsigned value : copy) {
+            digest = digest * 31 + value;
+        }
+        printf("step %d %016llx\n", step, digest);
+        fflush(stdout);
+        usleep(pause_ms * 1000);
+    }
+    return 0;
+}
