@@ -108,7 +108,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
     }
     Context* context = primary_context(dev);
     session::Guard guard(g_mutex);
-    if (context->references == 0) {
+    if (!context->active.load()) {
         const cuda::wire_hand::ContextCall arguments{
             context->handle, static_cast<std::uint32_t>(dev), context->flags};
         const CUresult result = call_status(cuda::Op::cuDevicePrimaryCtxRetain, arguments);
@@ -131,7 +131,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) noexcept {
     if (context->references == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (--context->references != 0) {
+    if (--context->references != 0 || !context->active.load()) {
         return CUDA_SUCCESS;
     }
     return end_on_host(cuda::Op::cuDevicePrimaryCtxRelease_v2, context);
@@ -143,8 +143,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) noexcept {
     }
     Context* context = primary_context(dev);
     session::Guard guard(g_mutex);
-    context->references = 0;
-    context->flags = 0;
+    context->flags = 0;  // What was retained stays retained, of a context without state.
     if (!context->active.load()) {
         return CUDA_SUCCESS;
     }
@@ -214,6 +213,9 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) noexcept {
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx) noexcept {
+    if (ctx == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (find_context(bits(ctx)) == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -277,7 +279,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) noexcept {
     if (flags == nullptr || context == nullptr) {
         return flags == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     }
-    *flags = context->flags;
+    *flags = context->flags | CU_CTX_MAP_HOST;
     return CUDA_SUCCESS;
 }
 
@@ -304,13 +306,16 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
+    if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     g_limits_changed.store(true);
     const cuda::wire::cuCtxSetLimit_call arguments{static_cast<std::uint32_t>(limit), 0, value};
     return call_status(cuda::Op::cuCtxSetLimit, arguments);
 }
 
 CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
-    if (pvalue == nullptr) {
+    if (pvalue == nullptr || static_cast<unsigned>(limit) >= CU_LIMIT_MAX) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const auto number = static_cast<std::uint32_t>(limit);

@@ -161,8 +161,9 @@ CUresult cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) noexcept {
     if (facts == nullptr) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    std::snprintf(pciBusId, static_cast<std::size_t>(len), "%.31s", facts->pci_bus_id);
-    return CUDA_SUCCESS;
+    const int needed =
+        std::snprintf(pciBusId, static_cast<std::size_t>(len), "%.31s", facts->pci_bus_id);
+    return needed < len ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) noexcept {

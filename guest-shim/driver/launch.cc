@@ -34,6 +34,12 @@ bool read_extra(void** extra, Extra* out) {
     return out->bytes == 0 || out->buffer != nullptr;
 }
 
+bool extra_is_missing(const Kernel& kernel, void** list) {
+    Extra extra;
+    return kernel.layout_known && kernel.param_count != 0 && read_extra(list, &extra) &&
+           extra.bytes == 0;
+}
+
 LaunchCall launch_call(const Kernel& kernel, const Shape& shape, CUstream stream,
                        std::uint32_t param_bytes) {
     LaunchCall call;
@@ -159,6 +165,9 @@ CUresult check_shape(const Kernel& kernel, const Shape& shape) noexcept {
 
 CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments,
                       std::uint32_t* bytes) noexcept {
+    if (arguments.params != nullptr && arguments.extra != nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (arguments.params != nullptr) {
         if (!kernel.layout_known) {
             return CUDA_ERROR_NOT_SUPPORTED;  // Neither driver nor image tells the layout.
@@ -168,7 +177,8 @@ CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments,
     }
     if (arguments.extra != nullptr) {
         Extra extra;
-        if (!read_extra(arguments.extra, &extra) || extra.bytes > 1u << 16) {
+        const bool missing = extra_is_missing(kernel, arguments.extra);
+        if (missing || !read_extra(arguments.extra, &extra) || extra.bytes > 1u << 16) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         if (kernel.layout_known && extra.bytes > kernel.param_bytes) {

@@ -129,4 +129,11 @@ CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteC
     return to_host(dstHost, srcDevice, ByteCount, hStream, false);
 }
 
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream) noexcept {
+    return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
+               ? copy_linear(dstDevice, srcDevice, ByteCount, hStream, false)
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
 }  // namespace gantry::cuda_impl

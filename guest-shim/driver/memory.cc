@@ -118,7 +118,11 @@ namespace gantry::cuda_impl {
 using namespace gantry::shim;
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) noexcept {
-    if (dptr == nullptr || bytesize == 0) {
+    if (dptr == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *dptr = 0;
+    if (bytesize == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     cuda::wire::cuMemAlloc_v2_reply reply{};
@@ -180,6 +184,10 @@ CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) noexcept
     if ((Flags & ~kKnown) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (pp != nullptr && bytesize == 0) {
+        *pp = nullptr;
+        return CUDA_SUCCESS;
+    }
     return allocate_in_pool(pp, bytesize, RangeKind::kHost, Flags | CU_MEMHOSTALLOC_DEVICEMAP);
 }
 
@@ -230,10 +238,14 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
 
 CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) noexcept {
     Range range{};
-    if (pFlags == nullptr || !find_range(bits(p), &range) || range.kind != RangeKind::kHost) {
+    if (pFlags == nullptr || !find_range(bits(p), &range)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *pFlags = range.flags;
+    if (range.kind != RangeKind::kHost && range.kind != RangeKind::kRegistered &&
+        range.kind != RangeKind::kManaged) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *pFlags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
 }
 
@@ -271,7 +283,8 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noex
 CUresult cuMemHostUnregister(void* p) noexcept {
     Range range{};
     if (!remove_range(bits(p), &range)) {
-        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+        return find_range(bits(p), &range) ? CUDA_ERROR_INVALID_VALUE
+                                           : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
     if (range.kind != RangeKind::kRegistered) {
         add_range(&range);

@@ -36,7 +36,7 @@ CUresult put_attribute(const Range& range, std::uint64_t pointer, CUpointer_attr
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return is_host_range(range) ? put(out, pointer) : CUDA_ERROR_INVALID_VALUE;
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-            return put(out, 0u);
+            return put(out, range.kind == RangeKind::kManaged ? 1u : 0u);
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
             return put(out, static_cast<unsigned long long>(range.id));
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:

@@ -10,7 +10,10 @@ constinit SlotTable<Event> g_events;
 
 namespace {
 
-constexpr std::uint64_t kFirstStreamId = 16;  // Below: default streams.
+// As an H200's driver numbers them.
+constexpr std::uint64_t kLegacyStreamId = 7;
+constexpr std::uint64_t kPerThreadStreamId = 15;
+constexpr std::uint64_t kFirstStreamId = 16;
 std::atomic<std::uint64_t> g_next_id{kFirstStreamId};
 
 CUresult make_stream(CUstream* out, unsigned flags, int priority, bool with_priority) {
@@ -51,8 +54,8 @@ CUresult make_stream(CUstream* out, unsigned flags, int priority, bool with_prio
 /// Facts of any stream, default ones included; false for garbage.
 bool describe(CUstream stream, Stream* out) {
     if (bits(stream) <= 2) {
-        *out = Stream{bits(stream), session::current_context(), bits(stream) == 2 ? 2ull : 1ull, 0,
-                      0};
+        const std::uint64_t id = bits(stream) == 2 ? kPerThreadStreamId : kLegacyStreamId;
+        *out = Stream{bits(stream), session::current_context(), id, 0, 0};
         return true;
     }
     const Stream* found = g_streams.find(bits(stream));

@@ -1,0 +1,83 @@
+// Fills. Range and alignment are checked here, as native does before it queues anything.
+#include "guest-shim/driver/objects.h"
+#include "guest-shim/driver/ranges.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/shim_marshal.h"
+
+namespace gantry::shim {
+namespace {
+
+CUresult check_rows(std::uint64_t address, std::uint64_t pitch, std::uint64_t width,
+                    std::uint64_t height, std::uint64_t element_bytes, CUstream stream) {
+    if (!is_stream(stream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (width == 0 || height == 0) {
+        return CUDA_SUCCESS;
+    }
+    constexpr std::uint64_t kMost = 1ull << 46;
+    if (width > kMost / element_bytes || height > kMost || pitch > kMost ||
+        address % element_bytes != 0 || (height > 1 && pitch < width * element_bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto span = static_cast<unsigned __int128>(pitch) * (height - 1) + width * element_bytes;
+    Place place;
+    const bool fine = span <= kMost && address != 0 &&
+                      place_of(address, static_cast<std::uint64_t>(span), &place) &&
+                      !place.host_side;
+    return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
+                         CUstream hStream) noexcept {
+    const CUresult result = check_rows(dstDevice, 0, N, 1, 1, hStream);
+    return result != CUDA_SUCCESS || N == 0 ? result
+                                            : marshal::cuMemsetD8Async(dstDevice, uc, N, hStream);
+}
+
+CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
+                          CUstream hStream) noexcept {
+    const CUresult result = check_rows(dstDevice, 0, N, 1, 2, hStream);
+    return result != CUDA_SUCCESS || N == 0 ? result
+                                            : marshal::cuMemsetD16Async(dstDevice, us, N, hStream);
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
+                          CUstream hStream) noexcept {
+    const CUresult result = check_rows(dstDevice, 0, N, 1, 4, hStream);
+    return result != CUDA_SUCCESS || N == 0 ? result
+                                            : marshal::cuMemsetD32Async(dstDevice, ui, N, hStream);
+}
+
+CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                           size_t Height, CUstream hStream) noexcept {
+    const CUresult result = check_rows(dstDevice, dstPitch, Width, Height, 1, hStream);
+    return result != CUDA_SUCCESS || Width == 0 || Height == 0
+               ? result
+               : marshal::cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
+}
+
+CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
+                            size_t Height, CUstream hStream) noexcept {
+    const CUresult result = check_rows(dstDevice, dstPitch, Width, Height, 2, hStream);
+    return result != CUDA_SUCCESS || Width == 0 || Height == 0
+               ? result
+               : marshal::cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
+}
+
+CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                            size_t Height, CUstream hStream) noexcept {
+    const CUresult result = check_rows(dstDevice, dstPitch, Width, Height, 4, hStream);
+    return result != CUDA_SUCCESS || Width == 0 || Height == 0
+               ? result
+               : marshal::cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
+}
+
+}  // namespace gantry::cuda_impl
