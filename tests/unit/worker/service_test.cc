@@ -2,6 +2,7 @@
 // hostile commands, and a restore into another process that takes the same shared memory over.
 //
 // Each part of a test runs in a child process of its own, since a worker holds fixed addresses.
+#include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 
 #include "host-daemon/state/part_state.h"
 #include "host-daemon/worker/guest_process.h"
+#include "proto/cuda/gen/opcodes.h"
 #include "proto/cuda/gen/wire_structs.h"
 #include "proto/wire/ring.h"
 
@@ -109,8 +111,8 @@ public:
     }
     template <typename T>
     Reply call(Op op, const T& args, std::span<const std::byte> trailing = {}) {
-        return wait(post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)),
-                         trailing, true));
+        const auto bytes = std::as_bytes(std::span(&args, 1)).first(payload::kWireBytes<T>);
+        return wait(post(static_cast<std::uint16_t>(op), bytes, trailing, true));
     }
     template <typename T>
     Reply control(ControlOp op, const T& args) {
@@ -448,6 +450,7 @@ TEST(Service, EveryDamagedGraphIsRefusedOrHarmless) {
     // Decoding alone: building from a damaged graph is the digest's and the driver's to refuse.
     EXPECT_TRUE(in_child([&] {
         const std::string graph(shared->graph, shared->graph_bytes);
+        google::protobuf::SetLogHandler(nullptr);
         EXPECT_TRUE(state::decode(graph).ok());
         for (std::size_t i = 0; i < graph.size(); ++i) {
             std::string damaged = graph;
