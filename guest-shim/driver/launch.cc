@@ -184,7 +184,8 @@ CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments,
         if (kernel.layout_known && extra.bytes > kernel.param_bytes) {
             return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;  // As seen on an H200.
         }
-        *bytes = static_cast<std::uint32_t>(extra.bytes);
+        // A shorter buffer is accepted as well, on an H200 too: the rest is zero.
+        *bytes = kernel.layout_known ? kernel.param_bytes : static_cast<std::uint32_t>(extra.bytes);
         return CUDA_SUCCESS;
     }
     *bytes = 0;
@@ -195,8 +196,10 @@ void pack(const Kernel& kernel, const Arguments& arguments, std::byte* out,
           std::uint32_t bytes) noexcept {
     if (arguments.params == nullptr) {
         Extra extra;
-        if (bytes != 0 && read_extra(arguments.extra, &extra)) {
-            std::memcpy(out, extra.buffer, bytes);
+        if (bytes != 0 && arguments.extra != nullptr && read_extra(arguments.extra, &extra)) {
+            const std::size_t given = extra.bytes < bytes ? extra.bytes : bytes;
+            std::memcpy(out, extra.buffer, given);
+            std::memset(out + given, 0, bytes - given);
         }
         return;
     }
