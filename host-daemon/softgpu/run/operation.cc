@@ -99,6 +99,13 @@ void KernelOperation::run() const {
     config.params = params;
     config.cooperative = cooperative;
     config.grid_id = next_grid_id();
+    {
+        // The engine's own default is roomier than CUDA's; a program can only ask for more.
+        constexpr std::uint64_t kStackBytesMin = 65536;
+        const std::lock_guard lock(context->mutex);
+        config.stack_bytes_per_thread = static_cast<std::uint32_t>(
+            std::max(kStackBytesMin, context->limits[CU_LIMIT_STACK_SIZE]));
+    }
     const LaunchStatus status = softgpu::run(*function->program, function->index, config,
                                              context->device.profile.engine, services);
     if (status.ok()) {
