@@ -94,6 +94,9 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
 }
 
 }  // namespace
+
+bool captures_open() noexcept { return !none_captures(); }
+
 }  // namespace gantry::shim
 
 namespace gantry::cuda_impl {

@@ -2,6 +2,8 @@
 // bulk area, everything else is copied by the device's driver.
 #include "guest-shim/driver/memcpy.h"
 
+#include <time.h>
+
 #include <cstring>
 
 #include "guest-shim/driver/ranges.h"
@@ -22,8 +24,35 @@ CUresult copy_on_host(std::uint64_t target, std::uint64_t source, std::uint64_t 
     return result;
 }
 
+/// Waits a while for a stream to run dry. A stream that waits for this very thread (a kernel that
+/// spins on a flag in page-locked memory) never does: then false.
+bool runs_dry(CUstream stream) {
+    constexpr int kRounds = 200;
+    for (int round = 0; round < kRounds; ++round) {
+        const CUresult result =
+            call_status(cuda::Op::cuStreamQuery, cuda::wire::cuStreamQuery_call{bits(stream)});
+        if (result != CUDA_ERROR_NOT_READY) {
+            return result == CUDA_SUCCESS;
+        }
+        const timespec nap{0, 1'000'000};
+        nanosleep(&nap, nullptr);
+    }
+    return false;
+}
+
+/// While a migration is announced, what the host writes into page-locked memory can escape the
+/// hypervisor's dirty log. A copy to it then takes the way of pageable copies: this process writes
+/// the bytes itself.
+bool must_write_here(std::uint64_t target, std::uint64_t source, CUstream stream, bool blocking) {
+    return __builtin_expect(is_in_pool(target) && session::migration_announced(), 0) &&
+           !is_in_pool(source) && !captures_open() && (blocking || runs_dry(stream));
+}
+
 CUresult copy_by_driver(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
                         CUstream stream, bool blocking) {
+    if (must_write_here(target, source, stream, blocking)) {
+        return session::read_device(reinterpret_cast<void*>(target), source, bytes, bits(stream));
+    }
     const cuda::wire::cuMemcpyAsync_call arguments{target, source, bytes, bits(stream)};
     const CUresult result = post_args(cuda::Op::cuMemcpyAsync, arguments);
     // Between device addresses native does not block even in its synchronous form.

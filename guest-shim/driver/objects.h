@@ -124,4 +124,7 @@ CUresult post_args(cuda::Op op, const Call& arguments) noexcept {
 CUresult synchronize_context() noexcept;
 CUresult synchronize_stream(std::uint64_t stream) noexcept;
 
+/// True while a stream of this process is being captured (capture.cc).
+bool captures_open() noexcept;
+
 }  // namespace gantry::shim

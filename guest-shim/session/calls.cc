@@ -424,6 +424,11 @@ CUresult call_control(wire::ControlOp op, const void* args, std::uint32_t args_b
     return exchange(&command);
 }
 
+bool migration_announced() noexcept {
+    return g_gate.state.load(std::memory_order_acquire) == State::kReady &&
+           (g_connection.host->announce.load(std::memory_order_acquire) & 1) != 0;
+}
+
 std::uint32_t max_trailing(std::uint32_t args_bytes) noexcept {
     const std::uint64_t most = wire::max_record_bytes(g_connection.ring.ring_bytes());
     const std::uint64_t fixed = sizeof(wire::CommandHeader) + wire::align_up(args_bytes, 8);

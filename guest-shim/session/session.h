@@ -148,6 +148,9 @@ std::uint64_t pop_context() noexcept;
 /// Replaces the top (0 pops it), as cuCtxSetCurrent does.
 CUresult set_context(std::uint64_t context) noexcept;
 
+/// True while a migration of this guest is announced (region.h).
+bool migration_announced() noexcept;
+
 // ---- the pinned pool ----------------------------------------------------------------------------
 
 /// Page-aligned extents of the pinned pool (host, managed, and staging memory): an address that is
