@@ -137,6 +137,9 @@ void TargetDriver::carry_out(engine::Action action) {
             step(event_of(TargetEventKind::kOwnedDurable));
             break;
         }
+        case ActionKind::kUnmarkComplete:  // the source thawed: a restart must not trust the note
+            slow_.post([this] { (void)sink_.mark_complete({}); });
+            break;
         case ActionKind::kActivate:
             slow_.post([this, epoch = action.epoch] { activate(epoch); });
             break;
@@ -165,11 +168,20 @@ void TargetDriver::reserve(const engine::SessionNeeds& needs, engine::Seed seed)
 
 void TargetDriver::await_round(std::uint64_t round, std::uint64_t batch_count) {
     bool complete = false;
+    bool is_lost = false;
     {
         const std::lock_guard lock(mutex_);
         rounds_.end(round, batch_count);
         complete = rounds_.complete(round);
-        awaited_round_ = complete ? std::nullopt : std::optional{round};
+        is_lost = !complete && dropped_round_ == round;
+        awaited_round_ = complete || is_lost ? std::nullopt : std::optional{round};
+    }
+    if (is_lost) {
+        engine::TargetEvent event = error_event(
+            TargetEventKind::kRoundLost,
+            {Code::kAborted, "stream.dropped", "batches came while complete state was held"});
+        event.round = round;
+        feed(std::move(event));
     }
     if (complete) {
         engine::TargetEvent event = event_of(TargetEventKind::kRoundApplied);
@@ -187,6 +199,10 @@ Result<bool> TargetDriver::begin_batch(std::uint64_t round, std::uint64_t batch)
         });
     };
     batches_changed_.wait(lock, [&] { return !older_in_flight(); });
+    if (status_.state != engine::TargetState::kReceiving) {
+        dropped_round_ = std::max(dropped_round_, round);  // complete state is held: not touched
+        return false;
+    }
     if (rounds_.begin(round, batch) != engine::RoundReceiver::Verdict::kApply) {
         return false;
     }

@@ -85,6 +85,7 @@ private:
     engine::RoundReceiver rounds_;
     std::map<std::uint64_t, int> in_flight_;  ///< Batches being applied, by round.
     std::optional<std::uint64_t> awaited_round_;
+    std::uint64_t dropped_round_ = 0;  ///< Newest with a batch that was not applied.
     std::optional<engine::FreezeToken> applying_;
     std::mutex preparing_;  // one graph at a time
     engine::Seed seed_;

@@ -199,7 +199,7 @@ Result<std::optional<engine::FreezeToken>> WorkersSink::complete_token() {
     std::optional<engine::FreezeToken> common;
     for (const auto& worker : workers_.all()) {
         GANTRY_ASSIGN(const control::StatusReply status, worker->status());
-        if (!status.has_complete()) {
+        if (!status.has_complete() || status.complete().count() == 0) {
             return std::optional<engine::FreezeToken>{};
         }
         const engine::FreezeToken token{
