@@ -126,6 +126,12 @@ void TargetDriver::carry_out(engine::Action action) {
             break;
         }
         case ActionKind::kPersistOwned: {
+            // This host may have granted the same epoch away since: the newer fact on disk wins.
+            const auto known = store_.load(session_id_);
+            if (known.ok() && *known && (*known)->epoch >= action.record->epoch) {
+                step(event_of(TargetEventKind::kOwnedDurable));
+                break;
+            }
             const SaveOutcome saved = store_.save(session_id_, *action.record);
             if (!saved.ok()) {
                 // Owned or not is settled by the source's record; ours only tells a later restart.
