@@ -106,9 +106,7 @@ Result<DeviceVa> ArenaAllocator::allocate_large(std::uint64_t bytes) {
 
 Result<void> ArenaAllocator::map_extent(std::uint64_t start, std::uint64_t bytes, bool is_slab) {
     if (bytes > quota_bytes_ - std::min(quota_bytes_, mapped_bytes_) && spare_slab_ != 0) {
-        const auto spare = extents_.find(spare_slab_);
-        spare_slab_ = 0;
-        unmap_extent(spare);  // The spare is ours to give up before the guest is refused.
+        drop_spare();  // It is ours to give up before the guest is refused.
     }
     if (bytes > quota_bytes_ - std::min(quota_bytes_, mapped_bytes_)) {
         return Error{Code::kResourceExhausted, "memory.quota",
@@ -171,6 +169,14 @@ void ArenaAllocator::keep_or_unmap_slab(Extents::iterator slab) {
         return;
     }
     unmap_extent(slab);
+}
+
+void ArenaAllocator::drop_spare() {
+    if (spare_slab_ != 0) {
+        const auto spare = extents_.find(spare_slab_);
+        spare_slab_ = 0;
+        unmap_extent(spare);
+    }
 }
 
 Result<DeviceVa> ArenaAllocator::reserve(std::uint64_t bytes, std::uint64_t alignment) {

@@ -62,6 +62,8 @@ public:
     Result<DeviceVa> allocate(std::uint64_t bytes);
     /// False when no live allocation starts at `address`.
     bool free(DeviceVa address);
+    /// Gives the empty slab back, so that the layout follows from the allocations alone.
+    void drop_spare();
     /// Takes address space without memory (for guests that map physical memory themselves).
     Result<DeviceVa> reserve(std::uint64_t bytes, std::uint64_t alignment);
     bool release(DeviceVa address);

@@ -52,6 +52,13 @@ void DeviceMemory::reap(bool all) {
     });
 }
 
+void DeviceMemory::settle() {
+    reap(true);
+    std::lock_guard hold(unmap_mutex_);
+    std::lock_guard lock(mutex_);
+    arena_.drop_spare();
+}
+
 std::vector<DeviceVa> DeviceMemory::parked_now() const {
     std::lock_guard lock(mutex_);
     std::vector<DeviceVa> addresses;

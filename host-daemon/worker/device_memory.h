@@ -45,6 +45,9 @@ public:
     /// synchronised the whole device.
     void reap(bool all);
     [[nodiscard]] bool has_parked() const;
+    /// Gives everything back that the guest has freed; the device is idle. Before a capture, so that
+    /// the layout follows from the allocations alone.
+    void settle();
     /// What is parked for an idle device now; gives these back once the device has been idle since.
     [[nodiscard]] std::vector<DeviceVa> parked_now() const;
     void reap_these(const std::vector<DeviceVa>& parked);

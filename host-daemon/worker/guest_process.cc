@@ -484,7 +484,7 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     }
     loop_.seal();
     device.bind_thread();
-    memory.reap(true);
+    memory.settle();
     output.collect();
     frozen_ = true;
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -

@@ -364,6 +364,14 @@ void run_source(int region, Shared* shared) {
     guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
     guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent, 0, 0});
     guest.allocate(3ull << 20);
+    // A freed allocation leaves an empty slab behind, which must not be part of the image.
+    const std::uint64_t passing = guest.allocate(1ull << 20);
+    const std::uint64_t passing_too = guest.allocate(1ull << 20);
+    const std::uint64_t in_second_slab = guest.allocate(1ull << 20);
+    guest.send(Op::cuMemFree_v2, payload::cuMemFree_v2_call{passing});
+    guest.send(Op::cuMemFree_v2, payload::cuMemFree_v2_call{passing_too});
+    guest.send(Op::cuMemFree_v2, payload::cuMemFree_v2_call{in_second_slab});
+    EXPECT_EQ(guest.synchronise(0), 0u);
     shared->data = guest.allocate(256);
     shared->total = guest.total_address();
     guest.write(shared->data, std::vector<std::byte>(256));
