@@ -1,7 +1,7 @@
 // gantry-ptx-bench: runs kernels with known answers on the engine and prints G thread
 // instructions per second, in all and per core. Without arguments it runs the built-in PTX
 // texts; with FILE.ptx KERNEL it links that text only (a check that it is accepted).
-#include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -52,6 +52,12 @@ struct Case {
     int launches = 1;
 };
 
+double cpu_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
 template <typename T>
 std::uint64_t va(std::vector<T>& data) {
     return reinterpret_cast<std::uint64_t>(data.data());
@@ -69,9 +75,11 @@ bool run_case(const Program& program, const Case& item) {
     config.block = item.block;
     config.params = item.arguments.bytes;
     double best = 1e30;
+    double best_cpu = 1e30;
     std::uint64_t instructions = 0;
     for (int repeat = 0; repeat < 5; ++repeat) {
         const auto begin = std::chrono::steady_clock::now();
+        const double cpu_begin = cpu_seconds();
         instructions = 0;
         for (int i = 0; i < item.launches; ++i) {
             const LaunchStatus status = run(program, *kernel, config, DeviceProfile{}, services);
@@ -83,11 +91,13 @@ bool run_case(const Program& program, const Case& item) {
         }
         best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() -
                                                             begin).count());
+        best_cpu = std::min(best_cpu, cpu_seconds() - cpu_begin);
     }
-    const double rate = static_cast<double>(instructions) / best / 1e9;
-    std::printf("%-16s %10.1f M thread instructions  %8.2f ms  %6.2f G/s  %6.2f G/s per core\n",
-                item.name, static_cast<double>(instructions) / 1e6, best * 1e3, rate,
-                rate / engine_thread_count());
+    // Seconds of CPU time are what a core needs, whatever else the machine is doing.
+    std::printf("%-12s %8.1f M thread instructions %9.2f ms %6.2f G/s %6.2f G/s per core\n",
+                item.name, static_cast<double>(instructions) / 1e6, best * 1e3,
+                static_cast<double>(instructions) / best / 1e9,
+                static_cast<double>(instructions) / best_cpu / 1e9);
     return true;
 }
 

@@ -140,6 +140,10 @@ bool Parser::parse_address(Operand& out) {
 }
 
 bool Parser::parse_simple_operand(Operand& out) {
+    const Nesting nesting(*this);
+    if (nesting.too_deep()) {
+        return fail_here("the operand is nested too deeply");
+    }
     const Token token = lexer_.peek();
     out.where = token.where;
     switch (token.kind) {

@@ -86,8 +86,19 @@ private:
     bool close_scope();
     void adopt_children(Operand& out, const std::vector<Operand>& children);
 
+    /// Nesting of operands and expressions, bounded so that no text can exhaust the stack.
+    struct Nesting {
+        explicit Nesting(Parser& parser) : parser_(parser) { ++parser_.nesting_; }
+        ~Nesting() { --parser_.nesting_; }
+        Nesting(const Nesting&) = delete;
+        Nesting& operator=(const Nesting&) = delete;
+        [[nodiscard]] bool too_deep() const { return parser_.nesting_ > 100; }
+        Parser& parser_;
+    };
+
     Module& module_;
     Lexer lexer_;
+    int nesting_ = 0;
     std::optional<Error> error_;
     Function* function_ = nullptr;
     std::vector<Scope> scopes_;

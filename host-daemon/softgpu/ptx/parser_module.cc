@@ -111,6 +111,10 @@ bool Parser::take_word(std::string_view& out, std::string_view what) {
 }
 
 bool Parser::parse_term(std::uint64_t& out) {
+    const Nesting nesting(*this);
+    if (nesting.too_deep()) {
+        return fail_here("the expression is nested too deeply");
+    }
     if (accept('-')) {
         if (!parse_term(out)) {
             return false;
@@ -434,6 +438,10 @@ bool Parser::parse_initializer(Variable& variable) {
 
 bool Parser::parse_initializer_list(Variable& variable, std::uint32_t element,
                                     std::uint64_t stride, std::uint64_t& position) {
+    const Nesting nesting(*this);
+    if (nesting.too_deep()) {
+        return fail_here("the initialiser is nested too deeply");
+    }
     if (!expect('{')) {
         return false;
     }
@@ -456,6 +464,10 @@ bool Parser::parse_initializer_list(Variable& variable, std::uint32_t element,
 }
 
 bool Parser::parse_initializer_value(Variable& variable, std::uint64_t& position) {
+    const Nesting nesting(*this);
+    if (nesting.too_deep()) {
+        return fail_here("the initialiser is nested too deeply");
+    }
     Initializer value;
     const Token token = lexer_.peek();
     if (token.kind == TokenKind::kFloat32 || token.kind == TokenKind::kFloat64 ||

@@ -26,6 +26,30 @@ TEST(SoftgpuFrontEnd, ErrorsHaveLineAndColumn) {
     EXPECT_THAT(error_of("garbage"), HasSubstr("ptx:4:1: expected a directive"));
 }
 
+TEST(SoftgpuFrontEnd, NestingIsBounded) {
+    EXPECT_THAT(error_of(".global .u32 a[" + std::string(100000, '(') + "1];"),
+                HasSubstr("nested too deeply"));
+    EXPECT_THAT(error_of(".visible .entry k() { add.s32 " + std::string(100000, '{')),
+                HasSubstr("nested too deeply"));
+    EXPECT_THAT(error_of(".global .u32 a[4] = " + std::string(100000, '{')),
+                HasSubstr("nested too deeply"));
+}
+
+// Every prefix of a good text is either accepted or refused with a place, never a crash.
+TEST(SoftgpuFrontEnd, TruncatedTextsAreRefused) {
+    const std::string text =
+        ".global .align 4 .b8 t[4] = {1,2,3,4};\n.visible .entry k(.param .u64 p) {\n"
+        ".reg .b32 %r<4>; .reg .pred %p<2>; .reg .b64 %rd<3>;\nld.param.u64 %rd1, [p];\n"
+        "L: setp.lt.s32 %p1|%p0, %r1, -5;\n@!%p1 bra L;\n{ .reg .f32 f; mov.f32 f, 0f3F800000; }\n"
+        "st.global.v2.u32 [%rd1+8], {%r1, %r2};\nret;\n}\n";
+    for (std::size_t length = 0; length < text.size(); ++length) {
+        auto loaded = load({text.substr(0, length)});
+        if (!loaded.ok()) {
+            EXPECT_THAT(loaded.error().text, HasSubstr("ptx:")) << length;
+        }
+    }
+}
+
 TEST(SoftgpuFrontEnd, UnsupportedInstructionsAreRefusedByNameAndLine) {
     EXPECT_THAT(error_of(".visible .entry k() {\n wgmma.fence.sync.aligned;\n ret; }"),
                 HasSubstr("ptx:5:2: 'wgmma.fence.sync.aligned' in 'k'"));

@@ -119,7 +119,7 @@ TEST(SoftgpuMemory, CompareAndSwapReturnsTheOldValue) {
 LaunchStatus run_fault(const std::string& body) {
     const Loaded loaded = load_or_die(
         ".visible .entry k() {\n.reg .b32 %r<9>; .reg .b64 %rd<9>;\n"
-        ".shared .align 8 .b8 s[64];\n.local .align 8 .b8 l[16];\n" + body + "\nret; }");
+        ".shared .align 8 .b8 s[64];\n.local .align 8 .b8 l[16]; mov.u32 %r8, s;\n" + body + "\nret; }");
     return launch(loaded, "k", {2, 1, 1}, {64, 1, 1}, Params());
 }
 

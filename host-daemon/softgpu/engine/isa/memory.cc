@@ -4,7 +4,9 @@
 //
 // 16-byte accesses are single vector moves, so that a flag and a value written together are seen
 // together by other blocks.
-#include <emmintrin.h>
+#include <immintrin.h>
+
+#include <type_traits>
 
 #include "host-daemon/softgpu/engine/isa/fill.h"
 #include "host-daemon/softgpu/engine/kernel_code.h"
@@ -70,18 +72,29 @@ GANTRY_INLINE void form_addresses(Warp& warp, const Inst* inst, u32 size, Addres
     const u64 first = base + offset_of<A>(warp, inst, 0);
     const u64 room = limit >= size ? limit - size : 0;
     const bool no_room = limit < size;
-    GANTRY_LANES
-    for (int lane = 0; lane < kLanes; ++lane) {
-        const u64 offset = offset_of<A>(warp, inst, lane);
-        const u64 address = base + stride * static_cast<u64>(lane) + offset;
-        out.at[lane] = address;
-        u64 wrong = address & (size - 1);
-        if constexpr (kShared || kLocal) {
-            wrong |= static_cast<u64>(offset > room || no_room);
+    const auto form = [&](auto masked) {
+        GANTRY_LANES
+        for (int lane = 0; lane < kLanes; ++lane) {
+            const u64 offset = offset_of<A>(warp, inst, lane);
+            const u64 address = base + stride * static_cast<u64>(lane) + offset;
+            out.at[lane] = address;
+            u64 wrong = address & (size - 1);
+            if constexpr (kShared || kLocal) {
+                wrong |= static_cast<u64>(offset > room || no_room);
+            }
+            if constexpr (masked.value) {
+                bad |= ((mask >> lane) & 1U) != 0 ? wrong : 0;
+            } else {
+                bad |= wrong;
+            }
+            uneven |= address ^ (first + static_cast<u64>(lane) * size);
+            unlike |= address ^ first;
         }
-        bad |= ((mask >> lane) & 1U) != 0 ? wrong : 0;
-        uneven |= address ^ (first + static_cast<u64>(lane) * size);
-        unlike |= address ^ first;
+    };
+    if (mask == kAllLanes) [[likely]] {
+        form(std::false_type{});
+    } else {
+        form(std::true_type{});
     }
     out.contiguous = uneven == 0;
     out.uniform = unlike == 0;
@@ -123,6 +136,92 @@ GANTRY_INLINE u32 element_slot(const Inst* inst, int element) {
     return element == 0 ? inst->dst : element == 1 ? inst->b : element == 2 ? inst->c : inst->d;
 }
 
+/// 32 loads from 64-bit addresses.
+template <typename T>
+GANTRY_INLINE void gather_flat(const u64* at, Slot<T>* out) {
+#ifdef __AVX512F__
+    if constexpr (sizeof(T) == 4) {
+        for (int part = 0; part < 4; ++part) {
+            const __m512i index = _mm512_load_si512(at + 8 * part);
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 8 * part),
+                                _mm512_i64gather_epi32(index, nullptr, 1));
+        }
+        return;
+    }
+    if constexpr (sizeof(T) == 8) {
+        for (int part = 0; part < 4; ++part) {
+            const __m512i index = _mm512_load_si512(at + 8 * part);
+            _mm512_storeu_si512(out + 8 * part, _mm512_i64gather_epi64(index, nullptr, 1));
+        }
+        return;
+    }
+#endif
+    for (int lane = 0; lane < kLanes; ++lane) {
+        out[lane] = to_slot<T>(peek<T>(at[lane]));
+    }
+}
+
+template <Access A, Cell C>
+const Inst* load_one(Warp& warp, const Inst* inst);
+
+/// 32-bit loads from shared memory through 32-bit addresses, by all lanes: everything in 32-bit
+/// arithmetic. Anything unusual is left to the general way.
+const Inst* load_shared_word(Warp& warp, const Inst* inst) {
+    const u32 limit = warp.block->shared_bytes;
+    if (warp.mask != kAllLanes || limit < 4) [[unlikely]] {
+        return load_one<Access::kShared32, Cell::kB32>(warp, inst);
+    }
+    const u32* a = warp.slot<u32>(inst->a);
+    const u32 add = static_cast<u32>(inst->imm);
+    const u32 room = limit - 4;
+    const u32 first = a[0] + add;
+    alignas(64) u32 at[kLanes];
+    u32 bad = 0;
+    u32 uneven = 0;
+    u32 unlike = 0;
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        const u32 offset = a[lane] + add;
+        at[lane] = offset;
+        bad |= (offset & 3U) | (offset > room ? 1U : 0U);
+        uneven |= offset ^ (first + 4U * static_cast<u32>(lane));
+        unlike |= offset ^ first;
+    }
+    if (bad != 0) [[unlikely]] {
+        return load_one<Access::kShared32, Cell::kB32>(warp, inst);
+    }
+    const std::uint8_t* base = warp.block->shared;
+    u32* out = warp.slot<u32>(inst->dst);
+    if (unlike == 0) {
+        const u32 value = peek<u32>(reinterpret_cast<u64>(base + first));
+        for (int lane = 0; lane < kLanes; ++lane) {
+            out[lane] = value;
+        }
+    } else if (uneven == 0) {
+        std::memcpy(out, base + first, 4 * kLanes);
+    } else {
+#if defined(__AVX512F__)
+        for (int part = 0; part < 2; ++part) {
+            const __m512i index = _mm512_load_si512(at + 16 * part);
+            _mm512_storeu_si512(out + 16 * part, _mm512_i32gather_epi32(index, base, 1));
+        }
+#elif defined(__AVX2__)
+        for (int part = 0; part < 4; ++part) {
+            const __m256i index =
+                _mm256_load_si256(reinterpret_cast<const __m256i*>(at + 8 * part));
+            _mm256_storeu_si256(
+                reinterpret_cast<__m256i*>(out + 8 * part),
+                _mm256_i32gather_epi32(reinterpret_cast<const int*>(base), index, 1));
+        }
+#else
+        for (int lane = 0; lane < kLanes; ++lane) {
+            out[lane] = peek<u32>(reinterpret_cast<u64>(base + at[lane]));
+        }
+#endif
+    }
+    return inst + 1;
+}
+
 template <Access A, Cell C>
 const Inst* load_one(Warp& warp, const Inst* inst) {
     using T = typename CellType<C>::type;
@@ -142,9 +241,7 @@ const Inst* load_one(Warp& warp, const Inst* inst) {
                 out[lane] = value;
             }
         } else {
-            for (int lane = 0; lane < kLanes; ++lane) {
-                out[lane] = to_slot<T>(peek<T>(addresses.at[lane]));
-            }
+            gather_flat<T>(addresses.at, out);
         }
         return inst + 1;
     }
@@ -200,6 +297,22 @@ const Inst* load_vector(Warp& warp, const Inst* inst) {
         }
     };
     if (warp.mask == kAllLanes) [[likely]] {
+        if (addresses.uniform) {
+            T values[N];
+            if constexpr (kBytes == 16) {
+                const __m128i all = peek16(addresses.at[0]);
+                std::memcpy(values, &all, 16);
+            } else {
+                std::memcpy(values, reinterpret_cast<const void*>(addresses.at[0]), kBytes);
+            }
+            for (int element = 0; element < N; ++element) {
+                const Slot<T> value = to_slot<T>(values[element]);
+                for (int lane = 0; lane < kLanes; ++lane) {
+                    out[element][lane] = value;
+                }
+            }
+            return inst + 1;
+        }
         for (int lane = 0; lane < kLanes; ++lane) {
             one(lane);
         }
@@ -318,6 +431,7 @@ void fill_memory(HandlerTable& table) {
     fill_access<Access::kFlat>(table);
     fill_access<Access::kShared32>(table);
     fill_access<Access::kShared64>(table);
+    table.load[index_of(Access::kShared32)][index_of(Cell::kB32)][0] = &load_shared_word;
     fill_access<Access::kLocal32>(table);
     fill_access<Access::kLocal64>(table);
     fill_access<Access::kFrame>(table);

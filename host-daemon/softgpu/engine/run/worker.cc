@@ -3,6 +3,7 @@
 // blocks are admitted beside it (up to what the profile's GPU would hold at once), and all live
 // blocks take turns. A cooperative launch admits all its blocks at the start.
 #include <sys/mman.h>
+#include <xmmintrin.h>
 
 #include <algorithm>
 #include <cstring>
@@ -93,6 +94,7 @@ private:
     std::vector<std::unique_ptr<BlockRun>> live_;
     std::vector<std::unique_ptr<BlockRun>> free_;
     std::size_t turn_ = 0;
+    unsigned caller_fp_state_ = 0;
     bool no_more_ = false;
 };
 
@@ -332,6 +334,9 @@ void Worker::run_slices() {
 
 void Worker::run() {
     prepare_thread_for_faults();
+    // The caller's thread may have its own idea of rounding and flushing.
+    caller_fp_state_ = _mm_getcsr();
+    point_.thread.switch_fp_mode(kFpNearest);
     point_.launch = &launch_;
     const int jumped = sigsetjmp(point_.buffer, 0);
     if (jumped == 0) {
@@ -350,7 +355,7 @@ void Worker::run() {
         }
     }
     current_recovery() = nullptr;
-    point_.thread.switch_fp_mode(kFpNearest);
+    _mm_setcsr(caller_fp_state_);
     for (std::unique_ptr<BlockRun>& run : live_) {
         free_.push_back(std::move(run));
     }
