@@ -128,7 +128,8 @@ bool from_profile(const Device& device, int attribute, int& value) {
     };
     switch (attribute) {
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return whole(e.max_threads_per_block);
-        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return whole(e.shared_bytes_per_block);
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+            return whole(e.shared_bytes_per_block);
         case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return whole(e.clock_khz);
         case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return whole(e.sm_count);
         case CU_DEVICE_ATTRIBUTE_ECC_ENABLED: return plain(p.ecc);

@@ -227,7 +227,7 @@ CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) noexc
     return CUDA_SUCCESS;
 }
 
-// ---- copies, fills, host functions ----------------------------------------------------------------
+// ---- copies, fills, host functions --------------------------------------------------------------
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                               const CUgraphNode* dependencies, size_t numDependencies,
@@ -327,7 +327,7 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode hNode,
     return replace_operation(hNode, operation);
 }
 
-// ---- child graphs, empty nodes, events, memory operations -------------------------------------------
+// ---- child graphs, empty nodes, events, memory operations ---------------------------------------
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                   const CUgraphNode* dependencies, size_t numDependencies,

@@ -127,8 +127,9 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1* memoryR
                             : requirements(memoryRequirements, found->bytes);
 }
 
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1* memoryRequirements,
-                                               CUmipmappedArray mipmap, CUdevice) noexcept {
+CUresult cuMipmappedArrayGetMemoryRequirements(
+    CUDA_ARRAY_MEMORY_REQUIREMENTS_v1* memoryRequirements, CUmipmappedArray mipmap,
+    CUdevice) noexcept {
     const auto found = softgpu::find<MipmappedArray>(mipmap);
     if (found == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;

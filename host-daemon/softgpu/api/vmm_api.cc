@@ -1,5 +1,4 @@
 // Virtual memory management: reserved addresses, physical memory, mappings, access.
-#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -314,7 +313,7 @@ CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocat
         handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || memory->descriptor < 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const int copy = fcntl(memory->descriptor, F_DUPFD_CLOEXEC, 0);
+    const int copy = memory->export_descriptor();
     if (copy < 0) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }

@@ -50,7 +50,9 @@ bool Function::attribute(int attribute, int& value) const {
             value = static_cast<int>(device.profile.capability());
             return true;
         case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: value = 0; return true;
-        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: value = max_dynamic_shared; return true;
+        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+            value = max_dynamic_shared;
+            return true;
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: value = carveout; return true;
         case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: value = cluster_must_be_set; return true;
         case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: value = cluster[0]; return true;

@@ -240,7 +240,8 @@ CUresult refuse_during_capture() {
     const std::lock_guard lock(graph_mutex());
     bool refused = false;
     for (const auto& capture : g_captures) {
-        const bool own = capture->thread == &mine && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+        const bool own =
+            capture->thread == &mine && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
         const bool global = mine.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
                             capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         if (own || global) {

@@ -94,7 +94,8 @@ public:
 };
 
 /// Launches on a stream that does not capture.
-CUresult launch_graph(const std::shared_ptr<GraphExec>& exec, const std::shared_ptr<Stream>& stream);
+CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
+                      const std::shared_ptr<Stream>& stream);
 
 /// A reference-counted thing of the program that graphs keep alive.
 class UserObject : public Object {

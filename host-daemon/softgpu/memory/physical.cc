@@ -28,16 +28,23 @@ SharedFile& shared_file() {
     return *file;
 }
 
-/// A memory file; lifts the soft limit on descriptors once when it is reached.
-int make_file(std::uint64_t bytes) {
-    int descriptor = memfd_create("gantry-soft-phys", MFD_CLOEXEC);
+/// Calls `open`; when the soft limit on descriptors is reached, lifts it and calls again.
+template <typename Open>
+int with_descriptors(Open open) {
+    int descriptor = open();
     if (descriptor < 0 && errno == EMFILE) {
         rlimit limit{};
         getrlimit(RLIMIT_NOFILE, &limit);
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
-        descriptor = memfd_create("gantry-soft-phys", MFD_CLOEXEC);
+        descriptor = open();
     }
+    return descriptor;
+}
+
+int make_file(std::uint64_t bytes) {
+    const int descriptor =
+        with_descriptors([] { return memfd_create("gantry-soft-phys", MFD_CLOEXEC); });
     if (descriptor >= 0 && ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
         close(descriptor);
         return -1;
@@ -84,7 +91,8 @@ CUresult PhysicalMemory::import(Device& device, int descriptor,
         static_cast<std::uint64_t>(status.st_size) % kGranule != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    const int own =
+        with_descriptors([descriptor] { return fcntl(descriptor, F_DUPFD_CLOEXEC, 0); });
     if (own < 0) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
@@ -95,6 +103,10 @@ CUresult PhysicalMemory::import(Device& device, int descriptor,
     memory.reset(new PhysicalMemory(device, static_cast<std::uint64_t>(status.st_size), prop));
     memory->descriptor = own;
     return CUDA_SUCCESS;
+}
+
+int PhysicalMemory::export_descriptor() const {
+    return with_descriptors([this] { return fcntl(descriptor, F_DUPFD_CLOEXEC, 0); });
 }
 
 PhysicalMemory::~PhysicalMemory() {

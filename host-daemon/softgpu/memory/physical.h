@@ -29,6 +29,9 @@ public:
     [[nodiscard]] bool map_at(std::uint64_t address, std::uint64_t bytes,
                               std::uint64_t offset) const;
 
+    /// A new descriptor of its file, or -1. Only for exportable memory.
+    [[nodiscard]] int export_descriptor() const;
+
     Device& device;
     const std::uint64_t bytes;
     const CUmemAllocationProp prop;

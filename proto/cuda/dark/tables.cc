@@ -26,7 +26,7 @@ Slot slot(Function* function) {
 int refuse() { return kNotSupported; }
 int accept() { return 0; }
 
-// ---- 6bd5fb6c: the runtime's interface --------------------------------------------------------
+// ---- 6bd5fb6c: the runtime's interface ----------------------------------------------------------
 Slot g_interface[13];
 
 int interface_load(void** module, const void* image) {
@@ -81,7 +81,7 @@ int checks_context(void*, std::uint32_t* result, void** detail) {
     return 0;
 }
 
-// ---- d4082055: integrity -----------------------------------------------------------------------
+// ---- d4082055: integrity ------------------------------------------------------------------------
 Slot g_integrity[3];
 
 int integrity_slot(std::uint32_t version, std::uint64_t unix_seconds, std::uint64_t* result) {
@@ -89,7 +89,7 @@ int integrity_slot(std::uint32_t version, std::uint64_t unix_seconds, std::uint6
                             g_integrity[1]);
 }
 
-// ---- 21318c60: tools context (cuBLAS, cuFFT) -----------------------------------------------------
+// ---- 21318c60: tools context (cuBLAS, cuFFT) ----------------------------------------------------
 Slot g_tools_context[93];
 std::uint64_t g_stream_object[64];
 
@@ -112,14 +112,14 @@ int tools_context_stream_state(void*, void*, std::uint64_t* out) {
     return 0;
 }
 
-// ---- 6e163fbe: tools module (cuFFT lists a module's functions) -----------------------------------
+// ---- 6e163fbe: tools module (cuFFT lists a module's functions) ----------------------------------
 Slot g_tools_module[99];
 
 int tools_module_functions(void*, void* module, FunctionVisitor visitor, void* user) {
     return visitor == nullptr ? 0 : g_callbacks.visit_functions(module, visitor, user);
 }
 
-// ---- 1734dc26: JIT side (its absence crashes cuBLASLt); 0ca50b8c: context creation bypass --------
+// ---- 1734dc26: JIT side (its absence crashes cuBLASLt); 0ca50b8c: context creation bypass -------
 Slot g_jit_side[17];
 Slot g_bypass[2];
 

@@ -124,7 +124,8 @@ TEST_F(ModuleTest, LibrariesLoadLazilyAndKernelsLaunch) {
 TEST_F(ModuleTest, LinkJoinsUnitsIntoALoadableImage) {
     const char* caller = ".version 8.0\n.target sm_75\n.address_size 64\n"
                          ".extern .global .align 4 .u32 shared_value;\n"
-                         ".visible .entry read(.param .u64 p) {\n .reg .b32 %r<2>; .reg .b64 %d<2>;\n"
+                         ".visible .entry read(.param .u64 p) {\n"
+                         " .reg .b32 %r<2>; .reg .b64 %d<2>;\n"
                          " ld.param.u64 %d0, [p]; ld.global.u32 %r0, [shared_value];\n"
                          " st.global.u32 [%d0], %r0; ret; }";
     const char* owner = ".version 8.0\n.target sm_75\n.address_size 64\n"
