@@ -36,20 +36,17 @@ CUresult allocate_in_pool(void** out, size_t bytes, RangeKind kind, std::uint32_
     if (out == nullptr || bytes == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    void* memory = session::pinned_allocate(bytes);
-    if (memory == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    void* memory = nullptr;
+    if (const CUresult result = take_extent(bytes, flags, &memory); result != CUDA_SUCCESS) {
+        return result;
     }
     note_range(bits(memory), bytes, kind, flags);
     *out = memory;
     return CUDA_SUCCESS;
 }
 
-/// Work that is queued may still use the memory: native waits before it frees.
 CUresult free_in_pool(const Range& range) {
-    const CUresult result = synchronize_context();
-    session::pinned_free(reinterpret_cast<void*>(range.address));
-    return result;
+    return return_extent(reinterpret_cast<void*>(range.address));
 }
 
 CUresult free_device(const Range& range) {
@@ -65,9 +62,9 @@ CUresult free_device(const Range& range) {
 /// Moves the application's pages into the pool, so that host and guest see the same memory. The
 /// pages keep their address here; the device knows them by the pool's.
 CUresult move_pages_into_pool(std::uint64_t first, std::uint64_t bytes, std::uint64_t* pool_at) {
-    void* pool = session::pinned_allocate(bytes);
-    if (pool == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    void* pool = nullptr;
+    if (const CUresult result = take_extent(bytes, 0, &pool); result != CUDA_SUCCESS) {
+        return result;
     }
     auto* pages = reinterpret_cast<void*>(first);
     std::memcpy(pool, pages, bytes);
@@ -76,7 +73,7 @@ CUresult move_pages_into_pool(std::uint64_t first, std::uint64_t bytes, std::uin
     void* mapped = mmap(pages, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                         session::region_descriptor(), static_cast<off_t>(offset));
     if (mapped != pages) {
-        session::pinned_free(pool);
+        return_extent(pool);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *pool_at = bits(pool);
@@ -91,8 +88,7 @@ CUresult move_pages_back(std::uint64_t first, std::uint64_t bytes, std::uint64_t
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     std::memcpy(pages, reinterpret_cast<void*>(pool_at), bytes);
-    session::pinned_free(reinterpret_cast<void*>(pool_at));
-    return CUDA_SUCCESS;
+    return return_extent(reinterpret_cast<void*>(pool_at));
 }
 
 /// True when every page of the range may be read: mincore fails on a hole.
@@ -111,6 +107,30 @@ bool is_mapped(std::uint64_t first, std::uint64_t bytes) {
 }
 
 }  // namespace
+
+CUresult take_extent(std::uint64_t bytes, std::uint32_t flags, void** out) noexcept {
+    void* memory = session::pinned_allocate(bytes);
+    if (memory == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const std::uint64_t rounded = (bytes + kPage - 1) / kPage * kPage;
+    const cuda::wire::cuMemHostAlloc_call arguments{bits(memory), rounded, flags, 0};
+    const CUresult result = call_status(cuda::Op::cuMemHostAlloc, arguments);
+    if (result != CUDA_SUCCESS) {
+        session::pinned_free(memory);
+        return result;
+    }
+    *out = memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult return_extent(void* address) noexcept {
+    const CUresult result =
+        call_status(cuda::Op::cuMemFreeHost, cuda::wire::cuMemFreeHost_call{bits(address)});
+    session::pinned_free(address);
+    return result;
+}
+
 }  // namespace gantry::shim
 
 namespace gantry::cuda_impl {

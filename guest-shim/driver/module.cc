@@ -89,15 +89,15 @@ CUresult load_with_managed(cuda::Op op, Module* module, const ImageList& list,
         return result;
     }
     managed.bytes = managed.needed;
-    managed.address = session::pinned_allocate(managed.bytes);
-    if (managed.address == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (const CUresult taken = take_extent(managed.bytes, 0, &managed.address);
+        taken != CUDA_SUCCESS) {
+        return taken;
     }
     result = load_staged(op, module->handle, list, jit_count, options, &managed);
     if (result == CUDA_SUCCESS) {
         module->managed = managed.address;
     } else {
-        session::pinned_free(managed.address);
+        return_extent(managed.address);
     }
     return result;
 }
@@ -110,11 +110,19 @@ session::FutexMutex* new_mutex() {
 void forget_module(Module* module) {
     forget_kernels(module);
     remove_ranges_of(module->handle);
-    if (module->managed != nullptr) {
-        session::pinned_free(module->managed);
-    }
     // The mutex stays: a thread may still be looking at it. It is a few bytes per loaded image.
     g_modules.destroy(module->handle);
+}
+
+/// Posts the unload, then gives the managed variables' extent back: in this order the host has let
+/// go of it before it is used again.
+template <typename Call>
+CUresult unload_on_host(cuda::Op op, const Call& arguments, void* managed) {
+    const CUresult result = post_args(op, arguments);
+    if (managed != nullptr) {
+        return_extent(managed);
+    }
+    return result;
 }
 
 CUresult load_file(const char* path, char** bytes) {
@@ -276,8 +284,10 @@ CUresult cuModuleUnload(CUmodule hmod) noexcept {
     if (module == nullptr || cuda::handle_kind(bits(hmod)) != HandleKind::kModule) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    void* managed = module->managed;
     forget_module(module);
-    return post_args(cuda::Op::cuModuleUnload, cuda::wire::cuModuleUnload_call{bits(hmod)});
+    return unload_on_host(cuda::Op::cuModuleUnload, cuda::wire::cuModuleUnload_call{bits(hmod)},
+                          managed);
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) noexcept {
@@ -339,8 +349,10 @@ CUresult cuLibraryUnload(CUlibrary library) noexcept {
     if (twin != nullptr) {
         forget_module(twin);
     }
+    void* managed = module->managed;
     forget_module(module);
-    return post_args(cuda::Op::cuLibraryUnload, cuda::wire::cuLibraryUnload_call{bits(library)});
+    return unload_on_host(cuda::Op::cuLibraryUnload,
+                          cuda::wire::cuLibraryUnload_call{bits(library)}, managed);
 }
 
 CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) noexcept {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "proto/cuda/abi.h"
 #include "proto/wire/region.h"
 
 namespace gantry::shim {
@@ -43,6 +44,11 @@ inline bool is_in_arena(std::uint64_t address) {
     return address - wire::kArenaBase < wire::kArenaBytes;
 }
 bool is_in_pool(std::uint64_t address) noexcept;
+
+/// An extent of the pinned pool that the device may use as well: taken from the pool, and made
+/// known to the host's driver. Returning it waits for work that may still use it (memory.cc).
+CUresult take_extent(std::uint64_t bytes, std::uint32_t flags, void** out) noexcept;
+CUresult return_extent(void* address) noexcept;
 
 /// Where a copy finds an address.
 struct Place {
