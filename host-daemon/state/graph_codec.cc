@@ -143,6 +143,35 @@ void add_event(const worker::Object& object, snapshot::ObjectGraph* graph) {
     event->set_completed(true);
 }
 
+/// Times of all recorded events after a common origin; only once the device is drained.
+void add_event_times(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    constexpr double kOriginMs = 1e9;  // Keeps times of events before the origin positive.
+    constexpr double kNsPerMs = 1e6;
+    const driver::DriverApi& api = process.device.api();
+    CUevent origin = nullptr;
+    for (snapshot::Event& event : *graph->mutable_events()) {
+        if (!event.recorded()) {
+            continue;
+        }
+        double time_ms = 0.0;
+        if (const auto kept = process.event_times.of(event.handle())) {
+            time_ms = *kept;
+        } else {
+            const auto native =
+                process.objects.native_as<CUevent>(event.handle(), HandleKind::kEvent);
+            float elapsed = 0.0f;
+            if (api.cuEventElapsedTime_v2 == nullptr ||
+                api.cuEventElapsedTime_v2(&elapsed, origin != nullptr ? origin : native, native) !=
+                    CUDA_SUCCESS) {
+                continue;  // Made without timing.
+            }
+            origin = origin != nullptr ? origin : native;
+            time_ms = kOriginMs + static_cast<double>(elapsed);
+        }
+        event.set_timestamp_ns(static_cast<std::uint64_t>(time_ms * kNsPerMs));
+    }
+}
+
 void add_objects(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     const auto objects = process.objects.list([](const worker::Object&) { return true; });
     for (const worker::Object& object : objects) {
@@ -479,6 +508,7 @@ snapshot::ObjectGraph encode(worker::GuestProcess& process, std::uint64_t part_i
     add_memory(process, &graph);
     add_private(process, &graph);
     if (frozen) {
+        add_event_times(process, &graph);
         add_execution(process, &graph);
     }
     return graph;

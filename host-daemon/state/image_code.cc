@@ -143,6 +143,14 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
             case cuda::HandleKind::kEglConnection:
                 ++counts["graphics"];
                 break;
+            case cuda::HandleKind::kGraph:
+                // What a capture recorded is known to the driver only.
+                counts["graph.captured"] +=
+                    object.creation.op ==
+                            static_cast<std::uint16_t>(cuda::Op::cuStreamEndCapture)
+                        ? 1
+                        : 0;
+                break;
             case cuda::HandleKind::kLinkState:
                 ++counts["link.unfinished"];
                 break;
@@ -152,6 +160,9 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
     }
     std::vector<engine::BlockingFeature> features;
     for (const auto& [id, count] : counts) {
+        if (count == 0) {
+            continue;
+        }
         features.push_back({engine::PartId{part_id}, id, fmt::format("{} in use", count)});
     }
     return features;

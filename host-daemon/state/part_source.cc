@@ -135,7 +135,17 @@ void PartState::mark_unsent(std::span<const BlockAddress> blocks) {
     }
 }
 
+Result<void> PartState::check_movable() {
+    for (const engine::BlockingFeature& feature : blocking_features(process_, part_id_)) {
+        return Error{Code::kFailedPrecondition, "feature." + feature.id + ".not_movable",
+                     "the process uses what cannot be taken over: " + feature.id + ", " +
+                         feature.detail};
+    }
+    return {};
+}
+
 Result<std::string> PartState::graph() {
+    GANTRY_TRY(check_movable());
     return encode(process_, part_id_, false).SerializeAsString();
 }
 
@@ -144,6 +154,7 @@ Result<std::string> PartState::final_graph() {
         return Error{Code::kFailedPrecondition, "worker.state",
                      "the final graph is taken while frozen only"};
     }
+    GANTRY_TRY(check_movable());
     return encode(process_, part_id_, true).SerializeAsString();
 }
 

@@ -91,6 +91,8 @@ public:
     [[nodiscard]] std::vector<worker::ImagePtr> images();
 
 private:
+    /// No graph is given out that would restore wrongly.
+    Result<void> check_movable();
     Result<void> build(DecodedGraph& graph, bool is_final);
     Result<void> build_object(const DecodedGraph& graph, const worker::Object& object);
     Result<void> load_module(const DecodedGraph& graph, const worker::Object& object);

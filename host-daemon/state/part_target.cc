@@ -116,6 +116,12 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     take_facts(graph.message.device(), &process_.facts);
     process_.guest_pid = graph.message.process().guest_pid();
     process_.sticky_error = static_cast<std::uint32_t>(graph.message.execution().sticky_error());
+    for (const snapshot::Event& event : graph.message.events()) {
+        if (event.timestamp_ns() != 0) {
+            process_.event_times.keep(event.handle(),
+                                      static_cast<double>(event.timestamp_ns()) / 1e6);
+        }
+    }
     pinned_ = graph.pinned;
     channel_ = std::move(graph.channel);
     return missing;

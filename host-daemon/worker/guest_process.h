@@ -29,6 +29,7 @@
 #include "host-daemon/worker/command_loop.h"
 #include "host-daemon/worker/device.h"
 #include "host-daemon/worker/device_memory.h"
+#include "host-daemon/worker/event_times.h"
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
 #include "host-daemon/worker/module_registry.h"
@@ -119,6 +120,7 @@ public:
     ModuleRegistry modules;
     CallbackBroker callbacks;
     StagingPool staging;
+    EventTimes event_times;
     ReplyBoard replies;
     ProcessCounters counters;
     wire::DeviceFacts facts{};
