@@ -62,6 +62,7 @@ TEST_F(GraphTest, BuiltGraphRunsInDependencyOrderAndReplays) {
     ASSERT_CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
     for (int i = 0; i < 3; ++i) {
         ASSERT_CU(cuMemsetD32_v2(memory_, 0, 2));
+        ASSERT_CU(cuCtxSynchronize());  // The fill is asynchronous and the stream not blocking.
         ASSERT_CU(cuGraphLaunch(exec, stream_));
         ASSERT_CU(cuStreamSynchronize(stream_));
         EXPECT_EQ(read(0), 8U);
