@@ -7,7 +7,6 @@
 #include <string>
 
 #include "host-daemon/worker/log.h"
-#include "host-daemon/worker/sandbox.h"
 #include "host-daemon/worker/service.h"
 #include "host-daemon/worker/standalone.h"
 
@@ -47,8 +46,6 @@ int run(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--spin-us", service.spin_us,
                    "How long an idle worker looks for commands before it sleeps")
-        ->capture_default_str();
-    app.add_option("--uid", standalone.uid, "Unprivileged user and group of workers started as root")
         ->capture_default_str();
     bool no_seccomp = false;
     app.add_flag("--no-seccomp", no_seccomp, "Serve without the system call filter");

@@ -1,7 +1,6 @@
 #include "host-daemon/worker/sandbox.h"
 
 #include <fmt/format.h>
-#include <grp.h>
 #include <seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -74,14 +73,6 @@ Result<void> lock_down(bool with_syscall_filter) {
     const rlimit no_core{0, 0};
     setrlimit(RLIMIT_CORE, &no_core);  // A core file would hold a tenant's device memory.
     return with_syscall_filter ? install_filter() : Result<void>{};
-}
-
-Result<void> drop_privileges(unsigned int uid, unsigned int gid) {
-    if (setgroups(0, nullptr) != 0 || setresgid(gid, gid, gid) != 0 ||
-        setresuid(uid, uid, uid) != 0) {
-        return sandbox_error("cannot change to an unprivileged user", errno);
-    }
-    return {};
 }
 
 }  // namespace gantry::worker

@@ -12,7 +12,4 @@ namespace gantry::worker {
 
 Result<void> lock_down(bool with_syscall_filter);
 
-/// For a worker that was started as root without a gantryd: changes to an unprivileged user.
-Result<void> drop_privileges(unsigned int uid, unsigned int gid);
-
 }  // namespace gantry::worker

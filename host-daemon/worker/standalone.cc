@@ -61,7 +61,7 @@ bool Standalone::is_gone(const Guest& guest) {
 }
 
 Result<WorkerLink> Standalone::launch(std::uint64_t part_id) {
-    GANTRY_ASSIGN(WorkerLink worker, WorkerLink::launch(directory_, options_.spin_us, options_.uid));
+    GANTRY_ASSIGN(WorkerLink worker, WorkerLink::launch(directory_, options_.spin_us));
     control::ToWorker request;
     control::Start* start = request.mutable_start();
     start->set_protocol_version(control::kWorkerProtocolVersion);

@@ -1,6 +1,7 @@
 // A gantry-worker without gantryd: accepts local guest processes and starts a worker for each, over
 // the same control protocol. For tests and for trying things out; it has no sessions, no network and
-// no policy beyond a memory quota. It can move its guests into fresh workers (replace), which is a
+// no policy beyond a memory quota, and its workers keep its
+// user (gantryd starts its workers as an unprivileged one). It can move its guests into fresh workers (replace), which is a
 // whole migration on one host: precopy, freeze, final state, take-over of the same shared memory.
 #pragma once
 
@@ -17,7 +18,6 @@ struct StandaloneOptions {
     std::uint64_t memory_mib = 0;
     std::uint64_t region_mib = 512;
     std::uint32_t spin_us = 20;
-    unsigned int uid = 65534;
     bool seccomp = true;
     std::string replace;
 };

@@ -32,8 +32,7 @@ constexpr int kChildControlFd = 3;
 
 }  // namespace
 
-Result<WorkerLink> WorkerLink::launch(const std::string& directory, std::uint32_t spin_us,
-                                      unsigned int) {
+Result<WorkerLink> WorkerLink::launch(const std::string& directory, std::uint32_t spin_us) {
     static std::atomic<std::uint64_t> counter{0};
     const std::string path =
         fmt::format("{}/worker-{}-{}.sock", directory, getpid(), counter.fetch_add(1));

@@ -17,8 +17,7 @@ namespace gantry::worker {
 class WorkerLink {
 public:
     /// Starts this very program with --control-fd on a socket in `directory`.
-    static Result<WorkerLink> launch(const std::string& directory, std::uint32_t spin_us,
-                                     unsigned int uid);
+    static Result<WorkerLink> launch(const std::string& directory, std::uint32_t spin_us);
     WorkerLink() = default;
     WorkerLink(WorkerLink&& other) noexcept;
     WorkerLink& operator=(WorkerLink&& other) noexcept;
