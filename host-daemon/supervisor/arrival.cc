@@ -2,9 +2,17 @@
 
 #include <spdlog/spdlog.h>
 
+#include <nlohmann/json.hpp>
+
 #include "host-daemon/supervisor/handover.h"
 
 namespace gantry::supervisor {
+
+nlohmann::json to_json(const ArrivalRequest& request) {
+    return {{"source", request.source_address},
+            {"handover", request.handover_path},
+            {"arrives_when_converged", request.arrives_when_converged}};
+}
 
 Arrival::Arrival(ArrivalRequest request, const Config& config, engine::Settings settings,
                  EpochStore& store, ArrivalHooks hooks)
@@ -63,7 +71,12 @@ WorkersSink::Hooks Arrival::sink_hooks() {
     WorkersSink::Hooks hooks;
     hooks.capabilities = hooks_.capabilities;
     hooks.reserve = hooks_.reserve;
-    hooks.launch = [this](engine::PartId part) { return hooks_.launch(request_.info, part); };
+    hooks.launch = [this](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
+        GANTRY_ASSIGN(auto worker, hooks_.launch(request_.info, part));
+        session_->workers().add(worker);
+        write_note();  // so that a restarted gantryd finds it, to go on with it or to end it
+        return worker;
+    };
     hooks.activate = [this](const std::shared_ptr<Worker>& worker, Epoch epoch) {
         return activate(worker, epoch);
     };
@@ -130,7 +143,37 @@ void Arrival::settle(std::optional<Error> refusal) {
     }
 }
 
-Result<void> Arrival::begin(const Connect& connect) {
+void Arrival::write_note() {
+    nlohmann::json note = to_json(request_);
+    session_->set_arrival_note(note.dump());
+    if (auto written = session_->write_record(); !written) {
+        spdlog::warn("session {}: {}", request_.info.id, written.error().to_string());
+    }
+}
+
+void Arrival::resume(const Connect& connect, const engine::DurableRecord& record,
+                     engine::MigrationId migration, engine::FreezeToken complete) {
+    using control::WORKER_STATE_SERVING;
+    bool is_active = true;
+    for (const auto& worker : session_->workers().all()) {
+        const control::StatusReply& status = worker->adopted_status();
+        is_active = is_active && status.state() == WORKER_STATE_SERVING &&
+                    status.epoch() == record.epoch.value;
+    }
+    connect_link(connect);
+    engine::TargetEvent event;
+    event.kind = engine::TargetEventKind::kRestarted;
+    event.record = record;
+    event.migration = migration;
+    event.complete = complete;
+    event.active = is_active;
+    if (is_active) {
+        hooks_.arrived(record.epoch);
+    }
+    feed(std::move(event));
+}
+
+void Arrival::connect_link(const Connect& connect) {
     transport::TargetLinkHandlers handlers;
     handlers.message = [this](engine::Message message) { driver()->receive(std::move(message)); };
     handlers.batch = [this](const control::BulkDown& batch) { return driver()->apply(batch); };
@@ -140,6 +183,10 @@ Result<void> Arrival::begin(const Connect& connect) {
         const std::lock_guard lock(mutex_);
         link_ = std::move(link);
     }
+}
+
+Result<void> Arrival::begin(const Connect& connect) {
+    connect_link(connect);
     GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
     driver()->begin(random_migration(), std::move(capabilities));
     return {};

@@ -25,6 +25,8 @@ struct ArrivalRequest {
     bool arrives_when_converged = false;
 };
 
+nlohmann::json to_json(const ArrivalRequest& request);
+
 struct ArrivalHooks {
     std::function<Result<engine::TargetCapabilities>()> capabilities;
     std::function<Result<void>(const engine::SessionNeeds&)> reserve;
@@ -46,6 +48,9 @@ public:
 
     /// Dials and begins the first attempt.
     Result<void> begin(const Connect& connect);
+    /// After a restart of gantryd: the workers were adopted; `record` is what the disk says.
+    void resume(const Connect& connect, const engine::DurableRecord& record,
+                engine::MigrationId migration, engine::FreezeToken complete);
     /// Begins another attempt (the guest is here already).
     Result<void> begin_again();
     void feed(engine::TargetEvent event);
@@ -53,6 +58,7 @@ public:
     Result<void> wait_admitted(std::chrono::milliseconds timeout);
     void stop();
 
+    Result<std::optional<engine::FreezeToken>> complete_token() { return sink_.complete_token(); }
     [[nodiscard]] const ArrivalRequest& request() const { return request_; }
     [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
     [[nodiscard]] TargetStatus status() const { return driver()->status(); }
@@ -63,6 +69,8 @@ private:
     TargetHooks target_hooks();
     WorkersSink::Hooks sink_hooks();
     Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch);
+    void connect_link(const Connect& connect);
+    void write_note();
     void settle(std::optional<Error> refusal);
     [[nodiscard]] std::shared_ptr<TargetDriver> driver() const;
     std::shared_ptr<TargetDriver> make_driver();

@@ -92,6 +92,7 @@ private:
     // registry_restart.cc
     Result<void> adopt_all();
     void adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers);
+    void adopt_arrival(ArrivalRequest request, const std::vector<WorkerRecord>& workers);
     void restore_granted(const std::string& id);
 
     // registry_vm.cc
@@ -105,6 +106,7 @@ private:
     void stamp_owner(const std::string& id, Epoch epoch);
 
     // registry_arrival.cc
+    ArrivalHooks arrival_hooks(const ArrivalRequest& request);
     Result<std::shared_ptr<Arrival>> begin_arrival(ArrivalRequest request);
     void on_arrived(const std::string& id, Epoch epoch);
     void on_arrival_ended(const std::string& id, engine::Outcome outcome, const Error& error);

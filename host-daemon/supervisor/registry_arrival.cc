@@ -11,14 +11,8 @@ constexpr std::chrono::seconds kAdmissionSlack{30};
 
 }  // namespace
 
-Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request) {
-    if (!tls_) {
-        return Error{Code::kFailedPrecondition, "peer.off",
-                     "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
-    }
+ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
     const std::string id = request.info.id;
-    transport::PeerClient client(request.source_address, *tls_, identity());
-    GANTRY_TRY(client.hello());
     ArrivalHooks hooks;
     hooks.capabilities = [this] { return capabilities(); };
     hooks.reserve = [this, id](const engine::SessionNeeds& needs) {
@@ -50,6 +44,18 @@ Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request)
     hooks.ended = [this, id](engine::Outcome outcome, const Error& error) {
         on_arrival_ended(id, outcome, error);
     };
+    return hooks;
+}
+
+Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request) {
+    if (!tls_) {
+        return Error{Code::kFailedPrecondition, "peer.off",
+                     "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
+    }
+    const std::string id = request.info.id;
+    transport::PeerClient client(request.source_address, *tls_, identity());
+    GANTRY_TRY(client.hello());
+    ArrivalHooks hooks = arrival_hooks(request);
     auto arrival = std::make_shared<Arrival>(std::move(request), config_, settings(), store_,
                                              std::move(hooks));
     {
@@ -202,6 +208,8 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
         entry.driver = driver;
         session->own(driver);
     }
+    session->set_arrival_note("");
+    (void)session->write_record();
     watch_region(id);
     if (session->info().kind == SessionKind::kVm) {
         stamp_owner(id, epoch);

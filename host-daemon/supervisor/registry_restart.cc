@@ -13,6 +13,7 @@ namespace {
 struct SessionRecord {
     SessionInfo info;
     std::vector<WorkerRecord> workers;
+    std::optional<ArrivalRequest> arrival;  ///< Set while the session had not arrived yet.
 };
 
 Result<SessionRecord> read_record(const std::string& path) {
@@ -29,6 +30,14 @@ Result<SessionRecord> read_record(const std::string& path) {
             return Error{Code::kDataLoss, "record.corrupt", path + " names no part"};
         }
         record.workers.push_back(std::move(one));
+    }
+    if (json.contains("arrival")) {
+        const nlohmann::json& note = json["arrival"];
+        record.arrival.emplace();
+        record.arrival->info = record.info;
+        record.arrival->source_address = note.value("source", "");
+        record.arrival->handover_path = note.value("handover", "");
+        record.arrival->arrives_when_converged = note.value("arrives_when_converged", false);
     }
     return record;
 }
@@ -57,12 +66,16 @@ Result<void> Registry::adopt_all() {
                           record.error().to_string());
             continue;
         }
-        adopt_session(record->info, record->workers);
+        if (record->arrival) {
+            adopt_arrival(std::move(*record->arrival), record->workers);
+        } else {
+            adopt_session(record->info, record->workers);
+        }
     }
     GANTRY_ASSIGN(const auto known, store_.sessions());
     for (const std::string& id : known) {
         const std::lock_guard lock(mutex_);
-        if (!sessions_.contains(id)) {
+        if (!sessions_.contains(id) && !arrivals_.contains(id)) {
             restore_granted(id);
         }
     }
@@ -98,6 +111,50 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
     }
     session->driver()->feed(std::move(event));
     watch_region(info.id);
+}
+
+/// Workers that hold the complete state may be all that is left of the session: the machine asks the
+/// source. Anything less is of no use, and the source still has it.
+void Registry::adopt_arrival(ArrivalRequest request, const std::vector<WorkerRecord>& workers) {
+    const std::string id = request.info.id;
+    ArrivalHooks hooks = arrival_hooks(request);
+    auto arrival = std::make_shared<Arrival>(request, config_, settings(), store_,
+                                             std::move(hooks));
+    const auto session = arrival->session();
+    const std::size_t adopted = session->adopt_workers(workers, handlers_for(id));
+    std::optional<engine::FreezeToken> complete;
+    if (adopted == workers.size() && adopted != 0 && tls_) {
+        if (auto token = arrival->complete_token()) {
+            complete = *token;
+        }
+    }
+    if (!complete) {
+        spdlog::warn("session {}: its arrival was cut short by the restart", id);
+        session->end(std::nullopt);
+        arrival->stop();
+        return;
+    }
+    const auto loaded = store_.load(id);
+    engine::DurableRecord record;
+    if (loaded && *loaded) {
+        record = **loaded;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        arrivals_[id] = arrival;
+        promised_bytes_[id] = request.info.quota_bytes;
+    }
+    transport::PeerClient client(request.source_address, *tls_, identity());
+    arrival->resume(
+        [&](transport::TargetLinkHandlers handlers) {
+            return client.pull(id, std::move(handlers));
+        },
+        record, complete->migration, *complete);
+    if (request.arrives_when_converged) {  // no hypervisor will say so again
+        engine::TargetEvent here;
+        here.kind = engine::TargetEventKind::kGuestResumedMigrated;
+        arrival->feed(std::move(here));
+    }
 }
 
 /// A session given away whose target has not confirmed yet may still ask for its grant.

@@ -283,6 +283,12 @@ Result<void> Session::write_record() {
     for (const auto& worker : workers_.all()) {
         json["workers"].push_back(to_json(worker->record()));
     }
+    {
+        const std::lock_guard lock(mutex_);
+        if (!arrival_note_.empty()) {
+            json["arrival"] = nlohmann::json::parse(arrival_note_, nullptr, false);
+        }
+    }
     const std::string temporary = record_path() + ".new";
     std::ofstream file(temporary, std::ios::trunc);
     file << json.dump(2) << "\n";
@@ -292,6 +298,11 @@ Result<void> Session::write_record() {
                      "cannot write " + record_path() + ": " + std::strerror(errno)};
     }
     return {};
+}
+
+void Session::set_arrival_note(std::string json) {
+    const std::lock_guard lock(mutex_);
+    arrival_note_ = std::move(json);
 }
 
 void Session::remove_record() {

@@ -78,6 +78,8 @@ public:
     /// Forgets the workers without ending them: gantryd is being restarted.
     void leave();
     Result<void> write_record();
+    /// What the record says besides, while the session is still arriving: see Arrival. Null: nothing.
+    void set_arrival_note(std::string json);
     void remove_record();
     /// Finds the workers of a record again; those that have ended are told to their guests.
     std::size_t adopt_workers(const std::vector<WorkerRecord>& records,
@@ -99,6 +101,7 @@ private:
     std::optional<Region> region_;
     control::UniqueFd socket_;
     std::uint32_t channel_count_ = 0;
+    std::string arrival_note_;
 };
 
 /// CUDA's numbers for what a refused guest is told.

@@ -10,6 +10,7 @@ namespace gantry::supervisor {
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds{200};
+constexpr auto kFailureDelay = std::chrono::milliseconds{100};
 constexpr std::size_t kMarkBlocksMax = 512;
 
 engine::SourceEvent round_event(engine::SourceEventKind kind, std::uint64_t round,
@@ -109,6 +110,8 @@ void SourceDriver::send_round(Round round, bool resend) {
     engine::SourceEvent event =
         round_event(engine::SourceEventKind::kRoundFailed, round.number, round.stats);
     event.error = outcome.error();
+    // The machine orders the round again at once: what fails at once must not spin.
+    std::this_thread::sleep_for(kFailureDelay);
     feed(std::move(event));
 }
 

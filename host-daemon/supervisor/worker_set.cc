@@ -57,6 +57,9 @@ Result<std::shared_ptr<Staging>> WorkerSet::staging(const std::shared_ptr<Worker
     if (!entry) {
         GANTRY_ASSIGN(std::shared_ptr<Staging> made,
                       Staging::create(kBatchBlocks * snapshot::kBlockBytes, kStagingSlots));
+        control::ToWorker stale;  // of a gantryd that was restarted in mid-move
+        stale.mutable_detach_arena()->set_arena_id(kStagingArena);
+        (void)worker->call(std::move(stale), kQuickCall);
         control::ToWorker request;
         request.mutable_attach_arena()->set_arena_id(kStagingArena);
         request.mutable_attach_arena()->set_bytes(made->bytes());
