@@ -152,7 +152,7 @@ CUresult check_shape(const Kernel& kernel, const Shape& shape) noexcept {
     }
     const std::int32_t kernel_threads = kernel.attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
     if (kernel_threads > 0 && threads > static_cast<std::uint64_t>(kernel_threads)) {
-        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+        return CUDA_ERROR_INVALID_VALUE;  // As an H200 answers beyond the kernel's launch bounds.
     }
     const std::int32_t dynamic_most =
         kernel.attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];

@@ -139,6 +139,7 @@ void reset_guest_words(wire::GuestWords* guest) {
     guest->ring_waiting.store(0, std::memory_order_relaxed);
     guest->announce_seen.store(0, std::memory_order_relaxed);
     guest->callback_done.store(0, std::memory_order_relaxed);
+    guest->pinned_high_water.store(0, std::memory_order_relaxed);
 }
 
 bool wait_until_served(Connection* connection, AttachProblem* problem) {

@@ -1,5 +1,5 @@
 // Sub-allocation of the pinned pool: page-aligned extents, first fit, the list kept sorted by
-// address. Nothing of it is known to the host, which has registered the whole pool.
+// address. The host learns of an extent by cuMemHostAlloc, a mirror by the pool's high-water mark.
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -54,6 +54,14 @@ bool find_gap(const Pool& pool, std::uint64_t bytes, std::size_t* index, std::ui
     return false;
 }
 
+/// Tells a mirror how much of the pool it has to compare. Caller holds the pool's mutex.
+void note_high_water(std::uint64_t end) {
+    wire::GuestWords* guest = g_connection.guest;
+    if (guest != nullptr && guest->pinned_high_water.load(std::memory_order_relaxed) < end) {
+        guest->pinned_high_water.store(end, std::memory_order_release);
+    }
+}
+
 }  // namespace
 
 void attach_pinned(std::byte* base, std::uint64_t bytes) noexcept {
@@ -78,6 +86,7 @@ void* pinned_allocate(std::uint64_t bytes) noexcept {
                  (g_pool.count - index) * sizeof(Extent));
     g_pool.extents[index] = Extent{offset, bytes};
     ++g_pool.count;
+    note_high_water(offset + bytes);
     return g_pool.base + offset;
 }
 
