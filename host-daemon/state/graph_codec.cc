@@ -378,6 +378,11 @@ void add_execution(worker::GuestProcess& process, snapshot::ObjectGraph* graph) 
     if (state.parked_callback) {
         lane_of(state.parked_callback->lane)->set_awaited_seq(state.parked_callback->position + 1);
     }
+    for (const worker::PinnedBytes& pinned : state.pinned) {
+        snapshot::PinnedBytes* written = out->add_pinned_writes();
+        written->set_pool_offset(pinned.offset);
+        written->set_content(pinned.bytes.data(), pinned.bytes.size());
+    }
     if (!state.pending_output.empty()) {
         snapshot::OtherObject* output = graph->add_other_objects();
         output->set_kind(kPendingOutput);
@@ -440,6 +445,22 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
             return bad_graph(fmt::format("host word {}", offset));
         }
         state->confirmed[lane] = value;
+    }
+    if (static_cast<std::size_t>(execution.pinned_writes_size()) >
+        worker::PinnedWrites::kCarriedRangesMax) {
+        return bad_graph(fmt::format("{} pinned writes", execution.pinned_writes_size()));
+    }
+    std::uint64_t pinned_total = 0;
+    for (const snapshot::PinnedBytes& written : execution.pinned_writes()) {
+        pinned_total += written.content().size();
+        if (written.pool_offset() > wire::kArenaBytes ||
+            pinned_total > worker::PinnedWrites::kCarriedBytesMax) {
+            return bad_graph(fmt::format("{} pinned bytes at {}", written.content().size(),
+                                         written.pool_offset()));
+        }
+        const auto* bytes = reinterpret_cast<const std::byte*>(written.content().data());
+        state->pinned.push_back(
+            {written.pool_offset(), {bytes, bytes + written.content().size()}});
     }
     return {};
 }

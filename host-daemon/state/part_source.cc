@@ -155,6 +155,7 @@ Result<std::string> PartState::final_graph() {
                      "the final graph is taken while frozen only"};
     }
     GANTRY_TRY(check_movable());
+    GANTRY_TRY(process_.pinned_writes.left());
     return encode(process_, part_id_, true).SerializeAsString();
 }
 

@@ -139,6 +139,7 @@ void Call::finish(CUresult result) {
     if (process_.output.pending()) {
         answer.flags |= wire::kReplyOutputPending;
     }
+    process_.pinned_writes.before_answer(answer.lane);
     process_.replies.publish(answer);
 }
 

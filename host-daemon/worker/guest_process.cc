@@ -17,6 +17,11 @@ namespace {
 /// Context that this thread has made current; avoids a driver call per command.
 thread_local CUcontext t_context = nullptr;
 
+/// A guest with a kernel of its own: its memory moves by a hypervisor that sees no host writes.
+bool is_moved_by_hypervisor(const ChannelMemory& memory) {
+    return memory.sleep() != region::Sleep::kFutex;
+}
+
 constexpr std::size_t kPollEvery = 64;  // Look at waiting calls that often while the ring is full.
 
 }  // namespace
@@ -38,6 +43,7 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
           replies.publish(answer);
       }),
       staging(device),
+      pinned_writes(device),
       executors_(std::make_unique<LaneExecutors>([this] { bind_thread(); })),
       loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
              [this] { return poll_waiting(); },
@@ -72,6 +78,7 @@ void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t g
     memory_ = std::move(channel);
     memory.set_pinned_pool(memory_->layout().pinned_bytes);
     replies.attach(memory_.get());
+    pinned_writes.enable(is_moved_by_hypervisor(*memory_));
     auto& words = memory_->host_words();
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
     loop_.start(memory_.get(), generation << region::kGenerationShift, {});
@@ -79,9 +86,25 @@ void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t g
 
 Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
                                      const ChannelState& state, std::uint64_t epoch) {
+    for (const PinnedBytes& pinned : state.pinned) {
+        if (pinned.offset > channel->layout().pinned_bytes ||
+            pinned.bytes.size() > channel->layout().pinned_bytes - pinned.offset) {
+            return Error{Code::kInvalidArgument, "snapshot.pinned",
+                         fmt::format("{} bytes at {} do not lie in the pinned pool",
+                                     pinned.bytes.size(), pinned.offset)};
+        }
+    }
     GANTRY_TRY(replies.load(state.answers, state.confirmed));
     memory_ = std::move(channel);
     replies.attach(memory_.get());
+    pinned_writes.enable(is_moved_by_hypervisor(*memory_));
+    // Before any answer and before the announcement ends: either lets the guest read its buffers.
+    // Where both workers share the region these bytes are there already: nobody may write them
+    // between the freeze and the confirm that the guest still waits for.
+    for (const PinnedBytes& pinned : state.pinned) {
+        std::memcpy(memory_->pinned().data() + pinned.offset, pinned.bytes.data(),
+                    pinned.bytes.size());
+    }
     output.load(state.pending_output);
     for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
         async_errors_[lane].store(state.async_errors[lane]);
@@ -114,8 +137,10 @@ void GuestProcess::announce(bool migrating) {
     if (memory_ == nullptr) {
         return;
     }
+    bind_thread();  // Asks the driver, which a capture of another thread must not forbid.
     auto& word = memory_->host_words().announce;
     const std::uint32_t now = word.load(std::memory_order_relaxed);
+    pinned_writes.announce(migrating);
     if (((now & 1) != 0) != migrating) {
         word.store(now + 1, std::memory_order_release);
     }
@@ -509,6 +534,17 @@ ChannelState GuestProcess::channel_state() const {
         state.async_errors[lane] = async_errors_[lane].load();
     }
     state.pending_output = output.save();
+    if (const auto left = pinned_writes.left(); left.ok()) {
+        for (const PinnedWrites::Range& range : *left) {
+            if (!memory_->pinned_contains(range.address, range.bytes)) {
+                continue;
+            }
+            PinnedBytes& pinned = state.pinned.emplace_back();
+            pinned.offset = range.address - region::kPinnedBase;
+            const auto bytes = memory_->pinned().subspan(pinned.offset, range.bytes);
+            pinned.bytes.assign(bytes.begin(), bytes.end());
+        }
+    }
     return state;
 }
 

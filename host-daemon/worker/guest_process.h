@@ -35,6 +35,7 @@
 #include "host-daemon/worker/module_registry.h"
 #include "host-daemon/worker/objects.h"
 #include "host-daemon/worker/output_capture.h"
+#include "host-daemon/worker/pinned_writes.h"
 #include "host-daemon/worker/reply_board.h"
 #include "host-daemon/worker/staging_pool.h"
 
@@ -61,6 +62,7 @@ struct ChannelState {
     std::optional<CallbackBroker::Parked> parked_callback;
     std::array<std::uint32_t, wire::kLaneCount> async_errors{};
     std::vector<std::byte> pending_output;
+    std::vector<PinnedBytes> pinned;  ///< What copies wrote and no stream of memory carries.
 };
 
 struct ProcessCounters {
@@ -120,6 +122,7 @@ public:
     ModuleRegistry modules;
     CallbackBroker callbacks;
     StagingPool staging;
+    PinnedWrites pinned_writes;
     EventTimes event_times;
     ReplyBoard replies;
     ProcessCounters counters;

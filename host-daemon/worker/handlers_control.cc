@@ -64,6 +64,7 @@ CUresult device_facts(Call& call) {
 }
 
 CUresult confirm(Call& call) {
+    call.process().pinned_writes.confirmed(call.lane());
     call.process().replies.confirm(call.lane(), call.header().position);
     call.leave_unanswered();
     return CUDA_SUCCESS;

@@ -2,6 +2,8 @@
 #include "host-daemon/worker/handlers.h"
 #include "host-daemon/worker/native_copy.h"
 
+#include <algorithm>
+
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
@@ -38,6 +40,37 @@ std::optional<std::uint64_t> reach(const cuda::wire_hand::CopyEnd& end, std::uin
     const __uint128_t bytes = last_row + end.x_bytes + width;
     return bytes > kMost ? std::nullopt
                          : std::optional<std::uint64_t>(static_cast<std::uint64_t>(bytes));
+}
+
+/// Keeps a copy into the pinned pool that was just queued, for a move of the guest's memory.
+void note_copy(Call& call, const PinnedWrites::Box& box, std::uint64_t reach, CUstream stream) {
+    GuestProcess& process = call.process();
+    if (!process.pinned_writes.enabled() || process.channel() == nullptr ||
+        !process.channel()->pinned_contains(box.address, reach)) {
+        return;
+    }
+    if (process.captures.load(std::memory_order_relaxed) != 0) {
+        // A captured copy writes nothing, and an event would become part of the graph.
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+        if (call.api().cuStreamIsCapturing == nullptr ||
+            call.api().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE) {
+            return;
+        }
+    }
+    process.pinned_writes.add(box, stream);
+}
+
+PinnedWrites::Box box_of(const CUDA_MEMCPY3D_v2& copy) {
+    PinnedWrites::Box box;
+    box.slice_pitch = copy.dstPitch * std::max<std::uint64_t>(copy.dstHeight, copy.Height);
+    box.address = copy.dstDevice + copy.dstZ * box.slice_pitch + copy.dstY * copy.dstPitch +
+                  copy.dstXInBytes;
+    box.width = copy.WidthInBytes;
+    box.pitch = copy.dstPitch;
+    box.rows = copy.Height;
+    box.slices = copy.Depth;
+    return box;
 }
 
 struct NativeEnd {
@@ -110,7 +143,11 @@ CUresult on_cuMemcpyAsync(CallContext& context, const wire::cuMemcpyAsync_call& 
     if (const CUresult result = call.stream(copy.hStream, &stream); result != CUDA_SUCCESS) {
         return result;
     }
-    return call.api().cuMemcpyAsync(copy.dst, copy.src, copy.ByteCount, stream);
+    const CUresult result = call.api().cuMemcpyAsync(copy.dst, copy.src, copy.ByteCount, stream);
+    if (result == CUDA_SUCCESS && copy.ByteCount != 0) {
+        note_copy(call, {copy.dst, copy.ByteCount}, copy.ByteCount, stream);
+    }
+    return result;
 }
 
 CUresult on_cuMemcpy3DAsync_v2(CallContext& context, const wire::cuMemcpy3DAsync_v2_call& copy,
@@ -128,7 +165,16 @@ CUresult on_cuMemcpy3DAsync_v2(CallContext& context, const wire::cuMemcpy3DAsync
     if (result == CUDA_SUCCESS) {
         result = call.stream(copy.stream, &stream);
     }
-    return result == CUDA_SUCCESS ? call.api().cuMemcpy3DAsync_v2(&native, stream) : result;
+    if (result == CUDA_SUCCESS) {
+        result = call.api().cuMemcpy3DAsync_v2(&native, stream);
+    }
+    if (result == CUDA_SUCCESS && copy.target.array == 0) {
+        const PinnedWrites::Box box = box_of(native);
+        const std::uint64_t reach =
+            (box.slices - 1) * box.slice_pitch + (box.rows - 1) * box.pitch + box.width;
+        note_copy(call, box, reach, stream);
+    }
+    return result;
 }
 
 }  // namespace gantry::worker

@@ -219,6 +219,13 @@ std::unique_ptr<ChannelMemory> map_region(int fd) {
     return ChannelMemory::map(control::UniqueFd(dup(fd)), {0, kRegionBytes}).value();
 }
 
+/// As in a virtual machine: its memory moves by a hypervisor that does not see the host's writes.
+std::unique_ptr<ChannelMemory> map_guest_memory(int fd) {
+    ChannelMemory::Where where{0, kRegionBytes};
+    where.sleep = wire::Sleep::kPoll;
+    return ChannelMemory::map(control::UniqueFd(dup(fd)), where).value();
+}
+
 /// Runs `body` in a child; true when it had no failure.
 template <typename Body>
 bool in_child(Body body) {
@@ -446,6 +453,153 @@ TEST(Service, AnotherWorkerTakesTheGuestOverWhereItStood) {
     auto* shared = new (mapped) Shared;
     ASSERT_TRUE(in_child([&] { run_source(region->get(), shared); }));
     EXPECT_TRUE(in_child([&] { run_target(region->get(), shared); }));
+    munmap(mapped, sizeof(Shared));
+}
+
+/// The pinned pool in the test of moved pinned bytes; every buffer has a page of its own.
+struct PinnedBuffer {
+    std::uint64_t offset;
+    std::uint32_t before;  ///< What the guest had written itself.
+    std::uint32_t copied;  ///< What a copy then wrote; 0: none did.
+    bool is_carried;
+};
+constexpr PinnedBuffer kBeforeAnnounce{0, 0x11111111, 0x01010101, false};
+constexpr PinnedBuffer kConfirmed{4096, 0x22222222, 0x02020202, false};
+constexpr PinnedBuffer kUnconfirmed{8192, 0x33333333, 0x03030303, true};
+constexpr PinnedBuffer kUnanswered{12288, 0x44444444, 0x04040404, true};
+constexpr PinnedBuffer kRows{16384, 0x55555555, 0x05050505, true};
+constexpr PinnedBuffer kUntouched{24576, 0x66666666, 0, false};
+constexpr std::uint64_t kCopyBytes = 512;
+
+std::uint32_t pinned_word(const ChannelMemory& memory, std::uint64_t offset) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, memory.pinned().data() + offset, sizeof(word));
+    return word;
+}
+
+void copy_down(Guest& guest, std::uint64_t data, const PinnedBuffer& to) {
+    const std::vector<std::byte> bytes(kCopyBytes, static_cast<std::byte>(to.copied & 0xff));
+    guest.write(data, bytes);
+    guest.send(Op::cuMemcpyAsync, payload::cuMemcpyAsync_call{wire::kPinnedBase + to.offset, data,
+                                                              kCopyBytes, 0});
+}
+
+void confirm(Guest& guest, const ChannelMemory& memory) {
+    const std::uint64_t position =
+        guest.post(static_cast<std::uint16_t>(ControlOp::kConfirm), {}, {});
+    const auto& word = memory.host_words().confirm_seq[kLane];
+    for (int i = 0; i < 20'000 && word.load() != position + 1; ++i) {
+        std::this_thread::sleep_for(500us);
+    }
+    EXPECT_EQ(word.load(), position + 1);
+}
+
+void run_pinned_source(int region, Shared* shared) {
+    Host host;
+    host.process->serve(map_guest_memory(region), 1);
+    const ChannelMemory& memory = *host.process->channel();
+    Guest guest(*host.process->channel(), 1ull << wire::kGenerationShift);
+    guest.retain();
+    ASSERT_EQ(guest.call(Op::cuMemHostAlloc,
+                         payload::cuMemHostAlloc_call{wire::kPinnedBase, 1 << 16, 0, 0}).status,
+              0u);
+    const std::uint64_t data = guest.allocate(kCopyBytes);
+    for (const auto& buffer : {kBeforeAnnounce, kConfirmed, kUnconfirmed, kUnanswered, kRows,
+                               kUntouched}) {
+        std::memcpy(memory.pinned().data() + buffer.offset, &buffer.before, 4);
+    }
+    copy_down(guest, data, kBeforeAnnounce);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    host.process->announce(true);
+    copy_down(guest, data, kConfirmed);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    confirm(guest, memory);
+    // A confirm says nothing about a copy that may have ended after the answer it belongs to.
+    copy_down(guest, data, kUnanswered);
+    confirm(guest, memory);
+    hand::Copy3DCall rows{};
+    rows.source.address = data;
+    rows.source.pitch = 64;
+    rows.target.address = wire::kPinnedBase + kRows.offset;
+    rows.target.pitch = 1024;
+    rows.width_bytes = 64;
+    rows.height = 4;
+    rows.depth = 1;
+    guest.write(data, std::vector<std::byte>(kCopyBytes, std::byte{5}));
+    guest.send(Op::cuMemcpy3DAsync_v2, rows);
+    // Answered and not confirmed: the guest has not touched these yet.
+    copy_down(guest, data, kUnconfirmed);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    ASSERT_TRUE(host.process->freeze(5s).ok());
+    EXPECT_EQ(pinned_word(memory, kRows.offset + 3 * 1024), kRows.copied);
+    shared->tail = guest.tail();
+    state::PartState part(*host.process, 1);
+    part.begin_precopy(kSeed);
+    auto scan = part.scan();
+    ASSERT_TRUE(scan.ok());
+    for (const engine::BlockAddress& block : scan->changed) {
+        auto copied = part.read_blocks(std::span(&block, 1), shared->blocks[shared->block_count]);
+        ASSERT_TRUE(copied.ok());
+        shared->addresses[shared->block_count++] = block;
+    }
+    const std::string graph = part.final_graph().value();
+    ASSERT_LE(graph.size(), sizeof(shared->graph));
+    std::memcpy(shared->graph, graph.data(), graph.size());
+    shared->graph_bytes = graph.size();
+}
+
+void run_pinned_target(int region, Shared* shared) {
+    Host host;
+    state::PartState part(*host.process, 1);
+    const std::string_view graph(shared->graph, shared->graph_bytes);
+    ASSERT_TRUE(part.prepare(kSeed, graph).ok());
+    for (std::uint64_t i = 0; i < shared->block_count; ++i) {
+        ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
+    }
+    const auto missing = part.apply_final(graph);
+    ASSERT_TRUE(missing.ok()) << missing.error().text;
+    // A graph from elsewhere may name bytes beyond the pool, or nonsense.
+    snapshot::ObjectGraph damaged;
+    ASSERT_TRUE(damaged.ParseFromString(std::string(graph)));
+    ASSERT_NE(damaged.execution().pinned_writes_size(), 0);
+    damaged.mutable_execution()->mutable_pinned_writes(0)->set_pool_offset(~0ull);
+    EXPECT_FALSE(state::decode(damaged.SerializeAsString()).ok());
+    ChannelState hostile = *part.channel_state();
+    auto memory = map_guest_memory(region);
+    hostile.pinned.push_back({memory->layout().pinned_bytes - 1, std::vector<std::byte>(2)});
+    EXPECT_FALSE(host.process->take_over(std::move(memory), hostile, 2).ok());
+    memory = map_guest_memory(region);
+    // The hypervisor carried what the guest wrote last, and nothing that the host wrote.
+    std::memset(memory->pinned().data(), 0xee, 1 << 16);
+    host.process->memory.set_pinned_pool(memory->layout().pinned_bytes);
+    ASSERT_TRUE(part.register_pinned().ok());
+    ASSERT_TRUE(host.process->take_over(std::move(memory), *part.channel_state(), 2).ok());
+    const ChannelMemory& taken = *host.process->channel();
+    EXPECT_EQ(taken.host_words().announce.load() & 1, 0u);
+    for (const auto& buffer : {kBeforeAnnounce, kConfirmed, kUnconfirmed, kUnanswered, kRows,
+                               kUntouched}) {
+        EXPECT_EQ(pinned_word(taken, buffer.offset),
+                  buffer.is_carried ? buffer.copied : 0xeeeeeeeeu)
+            << "the buffer at " << buffer.offset;
+    }
+    // The end of what was carried, and the gaps between rows, to the byte.
+    EXPECT_EQ(pinned_word(taken, kUnconfirmed.offset + kCopyBytes - 4), kUnconfirmed.copied);
+    EXPECT_EQ(pinned_word(taken, kUnconfirmed.offset + kCopyBytes), 0xeeeeeeeeu);
+    EXPECT_EQ(pinned_word(taken, kRows.offset + 60), kRows.copied);
+    EXPECT_EQ(pinned_word(taken, kRows.offset + 64), 0xeeeeeeeeu);
+    EXPECT_EQ(pinned_word(taken, kRows.offset + 3 * 1024), kRows.copied);
+    Guest guest(*host.process->channel(), shared->tail);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+}
+
+TEST(Service, PinnedBytesThatNoHypervisorSawMoveWithTheChannel) {
+    const auto region = ChannelMemory::create_region(kRegionBytes);
+    void* mapped = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    auto* shared = new (mapped) Shared;
+    ASSERT_TRUE(in_child([&] { run_pinned_source(region->get(), shared); }));
+    EXPECT_TRUE(in_child([&] { run_pinned_target(region->get(), shared); }));
     munmap(mapped, sizeof(Shared));
 }
 

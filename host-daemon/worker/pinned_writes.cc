@@ -1,0 +1,169 @@
+#include "host-daemon/worker/pinned_writes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gantry::worker {
+namespace {
+
+constexpr std::size_t kPruneStep = 64;         // Look for completed copies that often at rest.
+constexpr std::size_t kWritesMax = 64 * 1024;  // Beyond it a move is refused, not made wrong.
+
+}  // namespace
+
+PinnedWrites::~PinnedWrites() {
+    for (const Write& write : writes_) {
+        if (write.event != nullptr) {
+            device_.api().cuEventDestroy_v2(write.event);
+        }
+    }
+    for (const CUevent event : free_events_) {
+        device_.api().cuEventDestroy_v2(event);
+    }
+}
+
+void PinnedWrites::add(const Box& box, CUstream stream) {
+    const driver::DriverApi& api = device_.api();
+    std::lock_guard lock(mutex_);
+    if (writes_.size() >= kWritesMax || (!announced_ && writes_.size() >= prune_at_)) {
+        ++tick_;
+        find_completed_locked();
+        if (!announced_) {
+            drop_completed_locked(tick_);
+        }
+        prune_at_ = writes_.size() + kPruneStep;
+        if (writes_.size() >= kWritesMax) {
+            overflowed_ = true;
+            return;
+        }
+    }
+    CUevent event = nullptr;
+    if (!free_events_.empty()) {
+        event = free_events_.back();
+        free_events_.pop_back();
+        if (api.cuEventRecord(event, stream) != CUDA_SUCCESS) {  // Of another context.
+            api.cuEventDestroy_v2(event);
+            event = nullptr;
+        }
+    }
+    if (event == nullptr) {
+        if (api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+            overflowed_ = true;
+            return;
+        }
+        if (api.cuEventRecord(event, stream) != CUDA_SUCCESS) {
+            api.cuEventDestroy_v2(event);
+            overflowed_ = true;
+            return;
+        }
+    }
+    writes_.push_back({box, stream, event, 0});
+}
+
+void PinnedWrites::find_completed_locked() {
+    std::vector<CUstream> busy;  // A stream's copies end in order.
+    for (Write& write : writes_) {
+        if (write.event == nullptr ||
+            std::find(busy.begin(), busy.end(), write.stream) != busy.end()) {
+            continue;
+        }
+        if (device_.api().cuEventQuery(write.event) == CUDA_ERROR_NOT_READY) {
+            busy.push_back(write.stream);
+            continue;
+        }
+        free_events_.push_back(write.event);
+        write.event = nullptr;
+        write.completed_at = tick_;
+    }
+}
+
+void PinnedWrites::drop_completed_locked(std::uint64_t until) {
+    std::erase_if(writes_, [until](const Write& write) {
+        return write.completed_at != 0 && write.completed_at <= until;
+    });
+}
+
+void PinnedWrites::announce(bool migrating) {
+    std::lock_guard lock(mutex_);
+    if (migrating && !announced_) {
+        // The hypervisor's first pass over all memory begins after this: it carries what has
+        // completed by now.
+        ++tick_;
+        find_completed_locked();
+        drop_completed_locked(tick_);
+        overflowed_ = false;
+    }
+    announced_ = migrating;
+}
+
+void PinnedWrites::before_answer(std::uint32_t lane) {
+    if (!enabled_) {
+        return;
+    }
+    std::lock_guard lock(mutex_);
+    if (!announced_) {
+        return;
+    }
+    ++tick_;
+    find_completed_locked();
+    answered_at_[lane] = tick_;
+}
+
+void PinnedWrites::confirmed(std::uint32_t lane) {
+    std::lock_guard lock(mutex_);
+    drop_completed_locked(answered_at_[lane]);
+}
+
+Result<std::vector<PinnedWrites::Range>> PinnedWrites::left() const {
+    std::lock_guard lock(mutex_);
+    std::vector<Range> ranges;
+    if (!announced_) {
+        return ranges;
+    }
+    const auto too_much = [](const char* what) {
+        return Error{Code::kResourceExhausted, "state.pinned_writes",
+                     fmt::format("{} that the guest has not seen yet wrote page-locked memory; let "
+                                 "the guest synchronise and try again",
+                                 what)};
+    };
+    if (overflowed_) {
+        return too_much("more copies than can be remembered");
+    }
+    for (const Write& write : writes_) {
+        const Box& box = write.box;
+        const bool is_dense = box.pitch == box.width || box.rows == 1;
+        const std::uint64_t rows = is_dense ? 1 : box.rows;
+        const std::uint64_t width = is_dense ? box.width * box.rows : box.width;
+        if (rows > kCarriedRangesMax || box.slices > kCarriedRangesMax ||
+            rows * box.slices > kCarriedRangesMax - ranges.size()) {
+            return too_much("copies of more rows than can be carried");
+        }
+        for (std::uint64_t slice = 0; slice < box.slices; ++slice) {
+            for (std::uint64_t row = 0; row < rows; ++row) {
+                ranges.push_back(
+                    {box.address + slice * box.slice_pitch + row * box.pitch, width});
+            }
+        }
+    }
+    std::sort(ranges.begin(), ranges.end(),
+              [](const Range& a, const Range& b) { return a.address < b.address; });
+    std::vector<Range> merged;
+    std::uint64_t total = 0;
+    for (const Range& range : ranges) {
+        const std::uint64_t end = range.address + range.bytes;
+        if (merged.empty() || merged.back().address + merged.back().bytes < range.address) {
+            merged.push_back(range);
+            total += range.bytes;
+        } else if (Range& last = merged.back(); last.address + last.bytes < end) {
+            total += end - (last.address + last.bytes);
+            last.bytes = end - last.address;
+        }
+    }
+    if (total > kCarriedBytesMax) {
+        return too_much("copies of more bytes than can be carried");
+    }
+    return merged;
+}
+
+}  // namespace gantry::worker
