@@ -3,8 +3,6 @@
 // It listens on the unix socket where the shim looks for its host, gives each process a region of
 // its own, and keeps that region alike with one at the host (proto/wire/mirror). A connection that
 // is cut is dialled again and resumed: no call is lost or made twice. One thread pair a process.
-#include <getopt.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,7 +10,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -56,21 +53,14 @@ public:
             return;
         }
         link_.start_dialing([this] { return wire::connect_tcp(settings_.host); });
-        if (!send_attach(request) || !answer_attach(wait_for_reply())) {
+        if (!wire::send_opening(link_, wire::FrameKind::kAttach, request) ||
+            !answer_attach(wait_for_reply())) {
             return;
         }
         pump();
     }
 
 private:
-    bool send_attach(const wire::AttachRequest& request) {
-        std::byte frame[sizeof(wire::FrameHeader) + sizeof request];
-        const wire::FrameHeader header{wire::FrameKind::kAttach, sizeof request, 0};
-        std::memcpy(frame, &header, sizeof header);
-        std::memcpy(frame + sizeof header, &request, sizeof request);
-        return link_.send(frame);
-    }
-
     wire::AttachReply wait_for_reply() {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return have_reply_ || closed_; });
@@ -119,19 +109,21 @@ private:
     void receive(std::span<const std::byte> bytes) {
         std::unique_lock lock(mutex_);
         if (!have_reply_) {
-            early_.insert(early_.end(), bytes.begin(), bytes.end());
-            constexpr std::size_t kWhole = sizeof(wire::FrameHeader) + sizeof(wire::AttachReply);
-            if (early_.size() < kWhole) {
+            if (closed_ || !opening_.add(bytes)) {
                 return;
             }
-            std::memcpy(&reply_, early_.data() + sizeof(wire::FrameHeader), sizeof reply_);
-            early_.erase(early_.begin(), early_.begin() + kWhole);
+            if (!opening_.read(wire::FrameKind::kAttached, &reply_)) {
+                std::fprintf(stderr, "gantry-guest: the host's first frame is malformed; closing\n");
+                closed_ = true;
+                changed_.notify_all();
+                return;
+            }
             have_reply_ = true;
             changed_.notify_all();
-            if (early_.empty()) {
+            bytes = opening_.rest();
+            if (bytes.empty()) {
                 return;
             }
-            bytes = early_;
         }
         changed_.wait(lock, [this] { return mirror_ready_ || stopping_; });
         const bool usable = mirror_ready_;
@@ -183,7 +175,7 @@ private:
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::vector<std::byte> early_;
+    wire::OpeningFrame<wire::AttachReply> opening_;
     wire::AttachReply reply_;
     bool have_reply_ = false;
     bool mirror_ready_ = false;
@@ -192,48 +184,33 @@ private:
     wire::ResumableLink link_;  // Last: its thread uses everything above.
 };
 
-int usage(const char* problem, const char* detail) {
-    std::fprintf(stderr,
-                 "gantry-guest: %s%s\n"
-                 "usage: gantry-guest --host ADDRESS:PORT [--listen SOCKET] [--give-up-ms N]\n",
-                 problem, detail);
-    return 2;
-}
-
 int main_of(int argc, char** argv) {
     Settings settings;
-    const option options[] = {{"host", required_argument, nullptr, 'h'},
-                              {"listen", required_argument, nullptr, 'l'},
-                              {"give-up-ms", required_argument, nullptr, 'g'},
-                              {nullptr, 0, nullptr, 0}};
-    for (int key = 0; (key = ::getopt_long(argc, argv, "", options, nullptr)) != -1;) {
-        switch (key) {
-            case 'h': settings.host = optarg; break;
-            case 'l': settings.listen = optarg; break;
-            case 'g': settings.give_up_ms = std::strtoull(optarg, nullptr, 10); break;
-            default: return usage("unknown option", "");
-        }
+    std::string problem = wire::read_options(argc, argv, {{"host", &settings.host},
+                                                          {"listen", &settings.listen},
+                                                          {"give-up-ms", nullptr,
+                                                           &settings.give_up_ms}});
+    if (problem.empty() && settings.host.find(':') == std::string::npos) {
+        problem = "--host needs ADDRESS:PORT, got '" + settings.host + "'";
     }
-    if (settings.host.find(':') == std::string::npos) {
-        return usage("--host needs ADDRESS:PORT, got: ", settings.host.c_str());
+    if (!problem.empty()) {
+        std::fprintf(stderr,
+                     "gantry-guest: %s\n"
+                     "usage: gantry-guest --host ADDRESS:PORT [--listen SOCKET] "
+                     "[--give-up-ms N]\n",
+                     problem.c_str());
+        return 2;
     }
-    ::signal(SIGPIPE, SIG_IGN);
     const int listener = wire::listen_unix(settings.listen);
     if (listener < 0) {
         std::fprintf(stderr, "gantry-guest: cannot listen on %s: %s\n", settings.listen.c_str(),
                      std::strerror(errno));
         return 1;
     }
-    for (;;) {
-        const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-        if (socket < 0 && errno != EINTR && errno != ECONNABORTED) {
-            std::fprintf(stderr, "gantry-guest: accept: %s\n", std::strerror(errno));
-            return 1;
-        }
-        if (socket >= 0) {
-            std::thread([socket, settings] { Process(socket, settings).run(); }).detach();
-        }
-    }
+    wire::accept_forever("gantry-guest", listener, [&settings](int socket) {
+        std::thread([socket, settings] { Process(socket, settings).run(); }).detach();
+    });
+    return 1;
 }
 
 }  // namespace

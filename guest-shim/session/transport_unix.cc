@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "guest-shim/session/transport.h"
+#include "proto/base/packet.h"
 #include "proto/cuda/abi.h"
 #include "proto/wire/attach.h"
 
@@ -45,20 +46,9 @@ bool receive_reply(int link, unsigned timeout_ms, wire::AttachReply* reply, int*
     if (poll(&waiting, 1, static_cast<int>(timeout_ms)) <= 0) {
         return false;
     }
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    iovec part{reply, sizeof(*reply)};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    if (recvmsg(link, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof(*reply))) {
+    const ReceivedPacket packet = receive_packet_with(link, reply, sizeof(*reply), region_fd, 1);
+    if (packet.bytes != static_cast<ssize_t>(sizeof(*reply))) {
         return false;
-    }
-    const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    if (header != nullptr && header->cmsg_level == SOL_SOCKET &&
-        header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
-        std::memcpy(region_fd, CMSG_DATA(header), sizeof(int));
     }
     reply->text[sizeof(reply->text) - 1] = '\0';
     return true;

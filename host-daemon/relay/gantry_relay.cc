@@ -4,8 +4,6 @@
 // process would, and keeps the region it gets alike with the guest's (proto/wire/mirror). It holds
 // no CUDA state and treats every byte of the guest as hostile; gantryd and worker do not know it.
 #include <fcntl.h>
-#include <getopt.h>
-#include <signal.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,7 +12,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -71,30 +68,25 @@ private:
             return;
         }
         if (!mirror_) {
-            early_.insert(early_.end(), bytes.begin(), bytes.end());
-            constexpr std::size_t kWhole = sizeof(wire::FrameHeader) + sizeof(wire::AttachRequest);
-            if (early_.size() < kWhole) {
+            if (!opening_.add(bytes)) {
                 return;
             }
             if (!attach()) {
                 over_.store(true);
                 return;
             }
-            early_.erase(early_.begin(), early_.begin() + kWhole);
-            bytes = early_;
+            bytes = opening_.rest();
         }
         if (!mirror_->receive(bytes)) {
-            std::fprintf(stderr, "gantry-relay: a guest sent a malformed frame; its session ends\n");
+            std::fprintf(stderr,
+                         "gantry-relay: a guest sent a malformed frame; its session ends\n");
             over_.store(true);
         }
     }
 
     bool attach() {
-        wire::FrameHeader header;
         wire::AttachRequest request;
-        std::memcpy(&header, early_.data(), sizeof header);
-        std::memcpy(&request, early_.data() + sizeof header, sizeof request);
-        if (header.kind != wire::FrameKind::kAttach || header.bytes != sizeof request) {
+        if (!opening_.read(wire::FrameKind::kAttach, &request)) {
             return false;
         }
         wire::AttachReply reply;
@@ -113,11 +105,7 @@ private:
         if (memfd >= 0) {
             ::close(memfd);
         }
-        std::byte frame[sizeof(wire::FrameHeader) + sizeof reply];
-        const wire::FrameHeader answer{wire::FrameKind::kAttached, sizeof reply, 0};
-        std::memcpy(frame, &answer, sizeof answer);
-        std::memcpy(frame + sizeof answer, &reply, sizeof reply);
-        if (!link_.send(frame) || !mapped) {
+        if (!wire::send_opening(link_, wire::FrameKind::kAttached, reply) || !mapped) {
             return false;
         }
         mirror_.emplace(channel_,
@@ -145,7 +133,7 @@ private:
     }
 
     Settings settings_;
-    std::vector<std::byte> early_;
+    wire::OpeningFrame<wire::AttachRequest> opening_;
     wire::MappedChannel channel_;
     std::optional<wire::HostMirror> mirror_;
     int worker_ = -1;
@@ -216,32 +204,23 @@ private:
     std::map<SessionKey, std::shared_ptr<Session>> sessions_;
 };
 
-int usage(const char* problem, const char* detail) {
-    std::fprintf(stderr,
-                 "gantry-relay: %s%s\n"
-                 "usage: gantry-relay --listen ADDRESS:PORT [--daemon SOCKET] [--give-up-ms N]\n",
-                 problem, detail);
-    return 2;
-}
-
 int main_of(int argc, char** argv) {
     Settings settings;
-    const option options[] = {{"listen", required_argument, nullptr, 'l'},
-                              {"daemon", required_argument, nullptr, 'd'},
-                              {"give-up-ms", required_argument, nullptr, 'g'},
-                              {nullptr, 0, nullptr, 0}};
-    for (int key = 0; (key = ::getopt_long(argc, argv, "", options, nullptr)) != -1;) {
-        switch (key) {
-            case 'l': settings.listen = optarg; break;
-            case 'd': settings.daemon = optarg; break;
-            case 'g': settings.give_up_ms = std::strtoull(optarg, nullptr, 10); break;
-            default: return usage("unknown option", "");
-        }
+    std::string problem = wire::read_options(argc, argv, {{"listen", &settings.listen},
+                                                          {"daemon", &settings.daemon},
+                                                          {"give-up-ms", nullptr,
+                                                           &settings.give_up_ms}});
+    if (problem.empty() && settings.listen.find(':') == std::string::npos) {
+        problem = "--listen needs ADDRESS:PORT, got '" + settings.listen + "'";
     }
-    if (settings.listen.find(':') == std::string::npos) {
-        return usage("--listen needs ADDRESS:PORT, got: ", settings.listen.c_str());
+    if (!problem.empty()) {
+        std::fprintf(stderr,
+                     "gantry-relay: %s\n"
+                     "usage: gantry-relay --listen ADDRESS:PORT [--daemon SOCKET] "
+                     "[--give-up-ms N]\n",
+                     problem.c_str());
+        return 2;
     }
-    ::signal(SIGPIPE, SIG_IGN);
     const int listener = wire::listen_tcp(settings.listen);
     if (listener < 0) {
         std::fprintf(stderr, "gantry-relay: cannot listen on %s: %s\n", settings.listen.c_str(),
@@ -251,17 +230,11 @@ int main_of(int argc, char** argv) {
     std::printf("gantry-relay: listening on port %u\n", wire::local_port(listener));
     std::fflush(stdout);
     Relay relay(settings);
-    for (;;) {
-        const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-        if (fd < 0 && errno != EINTR && errno != ECONNABORTED) {
-            std::fprintf(stderr, "gantry-relay: accept: %s\n", std::strerror(errno));
-            return 1;
-        }
+    wire::accept_forever("gantry-relay", listener, [&relay](int fd) {
         relay.forget_ended();
-        if (fd >= 0) {
-            relay.greet(fd);
-        }
-    }
+        relay.greet(fd);
+    });
+    return 1;
 }
 
 }  // namespace

@@ -9,8 +9,11 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+
+#include "proto/base/packet.h"
 
 namespace gantry::control {
 namespace {
@@ -99,28 +102,11 @@ Result<void> PacketSocket::send(std::span<const std::byte> bytes,
                          std::to_string(kMaxPacketBytes) + " and " +
                          std::to_string(kMaxPacketDescriptors)};
     }
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // sendmsg only reads
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPacketDescriptors)] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (!descriptors.empty()) {
-        message.msg_control = control;
-        message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-        cmsghdr* header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-        std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+    if (send_packet_with(fd_.get(), bytes.data(), bytes.size(), descriptors.data(),
+                         descriptors.size()) < 0) {
+        return system_error(Code::kUnavailable, "control.send", "sending a packet failed");
     }
-    for (;;) {
-        if (::sendmsg(fd_.get(), &message, MSG_NOSIGNAL) >= 0) {
-            return {};
-        }
-        if (errno != EINTR) {
-            return system_error(Code::kUnavailable, "control.send", "sending a packet failed");
-        }
-    }
+    return {};
 }
 
 Result<Packet> PacketSocket::receive(std::chrono::milliseconds timeout) {
@@ -129,43 +115,28 @@ Result<Packet> PacketSocket::receive(std::chrono::milliseconds timeout) {
     }
     Packet packet;
     packet.bytes.resize(kMaxPacketBytes);
-    iovec part{packet.bytes.data(), packet.bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPacketDescriptors)] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    ssize_t got = 0;
-    do {
-        got = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
-    } while (got < 0 && errno == EINTR);
-    if (got < 0) {
+    std::array<int, kMaxPacketDescriptors> descriptors{};
+    const ReceivedPacket got = receive_packet_with(fd_.get(), packet.bytes.data(),
+                                                   packet.bytes.size(), descriptors.data(),
+                                                   descriptors.size());
+    // Take ownership of the descriptors first, so that no error path below leaks one.
+    for (std::size_t i = 0; i < got.descriptor_count; ++i) {
+        packet.descriptors.emplace_back(descriptors[i]);
+    }
+    if (got.bytes < 0) {
         return system_error(Code::kUnavailable, "control.receive", "receiving a packet failed");
     }
-    // Take ownership of the descriptors first, so that no error path below leaks one.
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-         header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-            const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-            for (std::size_t index = 0; index < count; ++index) {
-                int fd = -1;
-                std::memcpy(&fd, CMSG_DATA(header) + index * sizeof(int), sizeof fd);
-                packet.descriptors.emplace_back(fd);
-            }
-        }
-    }
-    if (got == 0) {
+    if (got.bytes == 0) {
         return Error{Code::kUnavailable, "control.closed", "the other side closed the connection"};
     }
-    if ((message.msg_flags & MSG_TRUNC) != 0) {
+    if (got.bytes_cut) {
         return bad_packet("a packet is longer than " + std::to_string(kMaxPacketBytes) + " bytes");
     }
-    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    if (got.descriptors_cut) {
         return bad_packet("a packet carries more than " + std::to_string(kMaxPacketDescriptors) +
                           " descriptors, or this process has no descriptor left");
     }
-    packet.bytes.resize(static_cast<std::size_t>(got));
+    packet.bytes.resize(static_cast<std::size_t>(got.bytes));
     return packet;
 }
 

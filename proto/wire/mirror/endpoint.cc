@@ -4,12 +4,17 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+
+#include "proto/base/packet.h"
 
 namespace gantry::wire {
 namespace {
@@ -117,40 +122,57 @@ std::uint16_t local_port(int fd) {
 }
 
 bool send_packet(int fd, const void* data, std::size_t bytes, int passed) {
-    iovec part{const_cast<void*>(data), bytes};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (passed >= 0) {
-        message.msg_control = control;
-        message.msg_controllen = sizeof control;
-        cmsghdr* header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        std::memcpy(CMSG_DATA(header), &passed, sizeof passed);
-    }
-    return ::sendmsg(fd, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+    return send_packet_with(fd, data, bytes, &passed, passed >= 0 ? 1 : 0) ==
+           static_cast<ssize_t>(bytes);
 }
 
 bool receive_packet(int fd, void* data, std::size_t bytes, int* passed) {
-    iovec part{data, bytes};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
     *passed = -1;
-    const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header != nullptr;
-         header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-            std::memcpy(passed, CMSG_DATA(header), sizeof *passed);
+    const ReceivedPacket packet = receive_packet_with(fd, data, bytes, passed, 1);
+    return packet.bytes == static_cast<ssize_t>(bytes) && !packet.bytes_cut;
+}
+
+std::string read_options(int argc, char** argv, std::initializer_list<EndpointOption> options) {
+    for (int i = 1; i < argc; ++i) {
+        const EndpointOption* found = nullptr;
+        std::string known;
+        for (const EndpointOption& option : options) {
+            known += std::string(known.empty() ? "--" : ", --") + option.name;
+            if (std::strncmp(argv[i], "--", 2) == 0 && std::strcmp(argv[i] + 2, option.name) == 0) {
+                found = &option;
+            }
+        }
+        if (found == nullptr) {
+            return std::string("unknown option '") + argv[i] + "'; known are " + known;
+        }
+        if (++i == argc) {
+            return std::string("--") + found->name + " needs a value";
+        }
+        if (found->text != nullptr) {
+            *found->text = argv[i];
+            continue;
+        }
+        char* end = nullptr;
+        *found->ms = std::strtoull(argv[i], &end, 10);
+        if (*found->ms == 0 || *end != '\0' || argv[i][0] == '-') {
+            return std::string("--") + found->name + " needs milliseconds above 0, got '" +
+                   argv[i] + "'";
         }
     }
-    return got == static_cast<ssize_t>(bytes) && (message.msg_flags & MSG_TRUNC) == 0;
+    return {};
+}
+
+void accept_forever(const char* program, int listener, const std::function<void(int)>& serve) {
+    ::signal(SIGPIPE, SIG_IGN);
+    for (;;) {
+        const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        if (fd >= 0) {
+            serve(fd);
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            std::fprintf(stderr, "%s: accept: %s\n", program, std::strerror(errno));
+            return;
+        }
+    }
 }
 
 bool hung_up(int fd) {

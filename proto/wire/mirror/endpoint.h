@@ -1,12 +1,17 @@
-// What gantry-guest and gantry-relay share: small socket helpers. Errors are returned as -1/false
-// with errno set; the callers turn them into sentences.
+// What gantry-guest and gantry-relay share: options, the accepting loop, the first frame each way,
+// and small socket helpers, whose errors are -1/false with errno set: the callers make sentences.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "proto/wire/attach.h"
+#include "proto/wire/mirror/link.h"
 #include "proto/wire/mirror/mirror.h"
 
 namespace gantry::wire {
@@ -26,6 +31,56 @@ bool receive_packet(int fd, void* data, std::size_t bytes, int* passed);
 
 /// True once the other end of a socket is gone (or data that must not come has come).
 bool hung_up(int fd);
+
+/// An option `--name VALUE` and where its value goes: a text, or a number of milliseconds above 0.
+struct EndpointOption {
+    const char* name;
+    std::string* text = nullptr;
+    std::uint64_t* ms = nullptr;
+};
+
+/// Reads a command line. Empty when it is right, else what is wrong and with which argument.
+std::string read_options(int argc, char** argv, std::initializer_list<EndpointOption> options);
+
+/// Hands every connection of `listener` to `serve`, for good; SIGPIPE is ignored from now on.
+/// Returns when accept() fails beyond repair, having said so on stderr under `program`'s name.
+void accept_forever(const char* program, int listener, const std::function<void(int)>& serve);
+
+/// Sends the frame that opens a stream: kAttach with its request, or kAttached with its reply.
+template <typename Body>
+bool send_opening(ResumableLink& link, FrameKind kind, const Body& body) {
+    std::byte frame[sizeof(FrameHeader) + sizeof body];
+    const FrameHeader header{kind, sizeof body, 0};
+    std::memcpy(frame, &header, sizeof header);
+    std::memcpy(frame + sizeof header, &body, sizeof body);
+    return link.send(frame);
+}
+
+/// Collects the frame that opens a stream, which may arrive in pieces, from what comes behind it.
+template <typename Body>
+class OpeningFrame {
+public:
+    /// Adds what arrived; true once the frame is whole, and never to be called after that.
+    bool add(std::span<const std::byte> bytes) {
+        held_.insert(held_.end(), bytes.begin(), bytes.end());
+        return held_.size() >= kBytes;
+    }
+    /// The body; false when the frame is of another kind or length.
+    bool read(FrameKind kind, Body* body) const {
+        FrameHeader header;
+        std::memcpy(&header, held_.data(), sizeof header);
+        std::memcpy(body, held_.data() + sizeof header, sizeof *body);
+        return header.kind == kind && header.bytes == sizeof *body;
+    }
+    /// What came behind the frame.
+    [[nodiscard]] std::span<const std::byte> rest() const {
+        return std::span(held_).subspan(kBytes);
+    }
+
+private:
+    static constexpr std::size_t kBytes = sizeof(FrameHeader) + sizeof(Body);
+    std::vector<std::byte> held_;
+};
 
 /// Maps a region of one channel; false when its size makes no layout.
 bool map_region(int memfd, std::uint64_t region_bytes, MappedChannel* out);

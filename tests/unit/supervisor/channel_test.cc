@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "host-daemon/supervisor/worker_channel.h"
+#include "proto/base/packet.h"
 #include "proto/control/worker.pb.h"
 
 namespace gantry::supervisor {
@@ -64,20 +65,8 @@ TEST(PacketSocket, RefusesWhatIsTooLongAndLeaksNothing) {
     const std::size_t before = open_descriptors();
     const int buffer_bytes = 1 << 20;
     ::setsockopt(pair.ours.fd(), SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
-    iovec part{const_cast<char*>(huge.data()), huge.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
     const int fd = 0;
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    ASSERT_GT(::sendmsg(pair.ours.fd(), &message, 0), 0);
+    ASSERT_GT(send_packet_with(pair.ours.fd(), huge.data(), huge.size(), &fd, 1), 0);
     const auto packet = pair.theirs.receive(milliseconds{1000});
     ASSERT_FALSE(packet.ok());
     EXPECT_EQ(packet.error().reason, "control.packet");
