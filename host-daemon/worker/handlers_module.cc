@@ -239,6 +239,37 @@ void answer_names(Call& call, const std::vector<std::string>& names, std::uint32
     reply.trailing(std::as_bytes(std::span(text)));
 }
 
+/// Answers with the names of all that `owner` holds, as one of the driver's three entry points
+/// counts it, lists it and names an element of the list. Any of them may be missing.
+template <typename Element, typename Owner>
+CUresult answer_element_names(Call& call, Owner owner, CUresult (*count_of)(unsigned int*, Owner),
+                              CUresult (*list)(Element*, unsigned int, Owner),
+                              CUresult (*name_of)(const char**, Element), std::uint32_t first,
+                              Reply& reply) {
+    if (owner == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (count_of == nullptr || list == nullptr || name_of == nullptr) {
+        return call.unsupported(call.op());
+    }
+    unsigned int count = 0;
+    CUresult result = count_of(&count, owner);
+    std::vector<Element> elements(count);
+    if (result == CUDA_SUCCESS && count != 0) {
+        result = list(elements.data(), count, owner);
+    }
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < elements.size() && result == CUDA_SUCCESS; ++i) {
+        const char* name = nullptr;
+        result = name_of(&name, elements[i]);
+        names.emplace_back(name != nullptr ? name : "");
+    }
+    if (result == CUDA_SUCCESS) {
+        answer_names(call, names, first, reply);
+    }
+    return result;
+}
+
 }  // namespace
 
 CUresult on_cuLibraryEnumerateKernels(CallContext& context,
@@ -248,29 +279,9 @@ CUresult on_cuLibraryEnumerateKernels(CallContext& context,
     const driver::DriverApi& api = call.api();
     const auto library =
         call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
-    if (library == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (api.cuLibraryGetKernelCount == nullptr || api.cuLibraryEnumerateKernels == nullptr ||
-        api.cuKernelGetName == nullptr) {
-        return call.unsupported(call.op());
-    }
-    unsigned int count = 0;
-    CUresult result = api.cuLibraryGetKernelCount(&count, library);
-    std::vector<CUkernel> kernels(count);
-    if (result == CUDA_SUCCESS && count != 0) {
-        result = api.cuLibraryEnumerateKernels(kernels.data(), count, library);
-    }
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < kernels.size() && result == CUDA_SUCCESS; ++i) {
-        const char* name = nullptr;
-        result = api.cuKernelGetName(&name, kernels[i]);
-        names.emplace_back(name != nullptr ? name : "");
-    }
-    if (result == CUDA_SUCCESS) {
-        answer_names(call, names, wanted.first, reply);
-    }
-    return result;
+    return answer_element_names<CUkernel>(call, library, api.cuLibraryGetKernelCount,
+                                          api.cuLibraryEnumerateKernels, api.cuKernelGetName,
+                                          wanted.first, reply);
 }
 
 CUresult on_cuModuleEnumerateFunctions(CallContext& context,
@@ -280,29 +291,9 @@ CUresult on_cuModuleEnumerateFunctions(CallContext& context,
     const driver::DriverApi& api = call.api();
     const auto module =
         call.process().objects.native_as<CUmodule>(wanted.owner, HandleKind::kModule);
-    if (module == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (api.cuModuleGetFunctionCount == nullptr || api.cuModuleEnumerateFunctions == nullptr ||
-        api.cuFuncGetName == nullptr) {
-        return call.unsupported(call.op());
-    }
-    unsigned int count = 0;
-    CUresult result = api.cuModuleGetFunctionCount(&count, module);
-    std::vector<CUfunction> functions(count);
-    if (result == CUDA_SUCCESS && count != 0) {
-        result = api.cuModuleEnumerateFunctions(functions.data(), count, module);
-    }
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < functions.size() && result == CUDA_SUCCESS; ++i) {
-        const char* name = nullptr;
-        result = api.cuFuncGetName(&name, functions[i]);
-        names.emplace_back(name != nullptr ? name : "");
-    }
-    if (result == CUDA_SUCCESS) {
-        answer_names(call, names, wanted.first, reply);
-    }
-    return result;
+    return answer_element_names<CUfunction>(call, module, api.cuModuleGetFunctionCount,
+                                            api.cuModuleEnumerateFunctions, api.cuFuncGetName,
+                                            wanted.first, reply);
 }
 
 }  // namespace gantry::worker
