@@ -13,6 +13,9 @@ namespace {
 constexpr std::uint16_t kMachineCuda = 190;
 constexpr std::uint8_t kOtherEntry = 0x10;  // st_other bit of a kernel entry point.
 constexpr std::uint8_t kAbiNew = 0x41;      // OSABI since CUDA 13: e_flags carry sm in bits 8-15.
+// Names are for messages: C++ mangling seldom passes 1 KiB, and entries may share their text.
+constexpr std::size_t kNameBytesMax = 4096;
+constexpr std::size_t kKernelsMax = 65536;
 
 template <typename Record>
 bool read_record(std::span<const std::byte> bytes, std::uint64_t offset, Record& record) {
@@ -35,7 +38,7 @@ std::string name_at(std::span<const std::byte> elf, const Elf64_Shdr& strings,
         return {};
     }
     const auto* text = reinterpret_cast<const char*>(elf.data() + strings.sh_offset + offset);
-    return std::string(text, strnlen(text, strings.sh_size - offset));
+    return std::string(text, strnlen(text, std::min(strings.sh_size - offset, kNameBytesMax)));
 }
 
 void read_symbols(std::span<const std::byte> elf, const Elf64_Ehdr& header,
@@ -46,7 +49,7 @@ void read_symbols(std::span<const std::byte> elf, const Elf64_Ehdr& header,
         return;
     }
     const std::uint64_t count = table.sh_size / sizeof(Elf64_Sym);
-    for (std::uint64_t i = 0; i < count; ++i) {
+    for (std::uint64_t i = 0; i < count && info.kernels.size() < kKernelsMax; ++i) {
         Elf64_Sym symbol;
         if (!read_record(elf, table.sh_offset + i * sizeof symbol, symbol)) {
             return;
@@ -104,14 +107,17 @@ Result<CubinInfo> read_cubin(std::span<const std::byte> elf) {
     CubinInfo info;
     info.target = header.e_ident[EI_OSABI] == kAbiNew ? (header.e_flags >> 8) & 0xff
                                                       : header.e_flags & 0xff;
+    bool seen_symbols = false;
     for (unsigned i = 0; i < header.e_shnum; ++i) {
         Elf64_Shdr section;
         if (!read_record(elf, header.e_shoff + i * sizeof section, section)) {
             return Error{Code::kInvalidArgument, "image.truncated",
                          "The cubin ends before its section table does."};
         }
-        if (section.sh_type == SHT_SYMTAB) {
+        // An ELF file has one symbol table at most; tables that overlap would be a bomb.
+        if (section.sh_type == SHT_SYMTAB && !seen_symbols) {
             read_symbols(elf, header, section, info);
+            seen_symbols = true;
         }
     }
     return info;

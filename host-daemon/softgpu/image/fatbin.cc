@@ -72,11 +72,24 @@ Result<FatbinEntry> read_entry(std::span<const std::byte> rest, std::size_t& con
     return entry;
 }
 
-Result<std::string> expand(const FatbinEntry& entry) {
+/// Whether the payload can expand to what the entry claims: asked before that much is allocated.
+bool plausible_size(const FatbinEntry& entry) {
     if (entry.plain_bytes == 0 || entry.plain_bytes > kPlainBytesMax) {
+        return false;
+    }
+    if ((entry.flags & kFlagZstd) == 0) {
+        constexpr std::uint64_t kLz4RatioMax = 255;  // A length byte of a match stands for 255 more.
+        return entry.plain_bytes / kLz4RatioMax <= entry.stored.size();
+    }
+    const auto declared = ZSTD_getFrameContentSize(entry.stored.data(), entry.stored.size());
+    return declared == ZSTD_CONTENTSIZE_UNKNOWN || declared == entry.plain_bytes;
+}
+
+Result<std::string> expand(const FatbinEntry& entry) {
+    if (!plausible_size(entry)) {
         return Error{Code::kInvalidArgument, "image.compression",
                      "A compressed fatbin entry claims " + std::to_string(entry.plain_bytes) +
-                         " bytes of plain text."};
+                         " bytes of plain text, which its payload cannot hold; the image is damaged."};
     }
     std::string plain(entry.plain_bytes, '\0');
     bool good = false;

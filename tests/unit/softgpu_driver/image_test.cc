@@ -1,14 +1,15 @@
 #include "host-daemon/softgpu/image/image.h"
 
 #include <gtest/gtest.h>
-#include <lz4.h>
 #include <sys/mman.h>
-#include <zstd.h>
+#include <sys/resource.h>
 
 #include <cstring>
 
+#include "host-daemon/softgpu/image/cubin.h"
 #include "host-daemon/softgpu/image/fatbin.h"
 #include "host-daemon/softgpu/image/readable.h"
+#include "image_writer.h"
 
 namespace gantry::softgpu::image {
 namespace {
@@ -36,71 +37,20 @@ private:
     char* at_;
 };
 
-enum class Packing { kStored, kZstd, kLz4 };
-
-std::string ptx(unsigned target) {
-    return "//\n.version 9.0\n.target sm_" + std::to_string(target) + "\n.address_size 64\n" +
-           std::string(200, ' ');
-}
-
-std::string entry(const std::string& text, unsigned target, Packing packing) {
-    std::string payload = text;
-    std::uint64_t flags = 0x11;
-    if (packing == Packing::kZstd) {
-        payload.resize(ZSTD_compressBound(text.size()));
-        payload.resize(ZSTD_compress(payload.data(), payload.size(), text.data(), text.size(), 3));
-        flags |= 0x8000;
-    } else if (packing == Packing::kLz4) {
-        payload.resize(static_cast<std::size_t>(LZ4_compressBound(static_cast<int>(text.size()))));
-        payload.resize(static_cast<std::size_t>(
-            LZ4_compress_default(text.data(), payload.data(), static_cast<int>(text.size()),
-                                 static_cast<int>(payload.size()))));
-        flags |= 0x2000;
-    }
-    const std::size_t padded = (payload.size() + 7) / 8 * 8;
-    std::string bytes(0x40 + padded, '\0');
-    const auto put = [&bytes](std::size_t at, auto value) {
-        std::memcpy(bytes.data() + at, &value, sizeof value);
-    };
-    put(0x00, std::uint16_t{1});
-    put(0x02, std::uint16_t{0x101});
-    put(0x04, std::uint32_t{0x40});
-    put(0x08, static_cast<std::uint64_t>(padded));
-    put(0x10, packing == Packing::kStored ? 0U : static_cast<std::uint32_t>(payload.size()));
-    put(0x1c, static_cast<std::uint32_t>(target));
-    put(0x28, flags);
-    put(0x38, packing == Packing::kStored ? std::uint64_t{0} : std::uint64_t{text.size()});
-    std::memcpy(bytes.data() + 0x40, payload.data(), payload.size());
-    return bytes;
-}
-
-std::string fatbin(const std::string& entries) {
-    std::string bytes(16, '\0');
-    const std::uint32_t magic = kFatbinMagic;
-    const std::uint16_t version = 1;
-    const std::uint16_t header = 16;
-    const std::uint64_t size = entries.size();
-    std::memcpy(bytes.data(), &magic, 4);
-    std::memcpy(bytes.data() + 4, &version, 2);
-    std::memcpy(bytes.data() + 6, &header, 2);
-    std::memcpy(bytes.data() + 8, &size, 8);
-    return bytes + entries;
-}
-
 TEST(ImageTest, EveryPackingAtTheEndOfMemory) {
     for (const Packing packing : {Packing::kStored, Packing::kZstd, Packing::kLz4}) {
-        const EndOfMemory image(fatbin(entry(ptx(75), 75, packing)));
+        const EndOfMemory image(fatbin_of(fatbin_entry(sample_ptx(75), 75, packing)));
         const auto contents = read_image(image.get(), 90);
         ASSERT_TRUE(contents.ok()) << contents.error().text;
         ASSERT_EQ(contents->units.size(), 1U);
-        EXPECT_EQ(contents->units[0].text, ptx(75));
+        EXPECT_EQ(contents->units[0].text, sample_ptx(75));
     }
 }
 
 TEST(ImageTest, ChoosesTheHighestNotAboveElseTheLowestAbove) {
-    const std::string all = fatbin(entry(ptx(75), 75, Packing::kZstd) +
-                                   entry(ptx(90), 90, Packing::kZstd) +
-                                   entry(ptx(120), 120, Packing::kZstd));
+    const std::string all = fatbin_of(fatbin_entry(sample_ptx(75), 75, Packing::kZstd) +
+                                   fatbin_entry(sample_ptx(90), 90, Packing::kZstd) +
+                                   fatbin_entry(sample_ptx(120), 120, Packing::kZstd));
     for (const auto& [capability, chosen] :
          {std::pair{90U, 90U}, {89U, 75U}, {130U, 120U}, {70U, 75U}}) {
         const auto contents = read_image(all.data(), capability);
@@ -110,8 +60,8 @@ TEST(ImageTest, ChoosesTheHighestNotAboveElseTheLowestAbove) {
 }
 
 TEST(ImageTest, WrapperWithRelocatableInputsGivesAllUnits) {
-    const std::string one = fatbin(entry(ptx(75), 75, Packing::kZstd));
-    const std::string two = fatbin(entry(ptx(80), 80, Packing::kLz4));
+    const std::string one = fatbin_of(fatbin_entry(sample_ptx(75), 75, Packing::kZstd));
+    const std::string two = fatbin_of(fatbin_entry(sample_ptx(80), 80, Packing::kLz4));
     const void* inputs[] = {one.data(), two.data(), nullptr};
     struct {
         std::uint32_t magic;
@@ -130,38 +80,86 @@ TEST(ImageTest, WrapperWithRelocatableInputsGivesAllUnits) {
 }
 
 TEST(ImageTest, PtxTextEndsAtItsNul) {
-    const EndOfMemory image("\n        " + ptx(80) + std::string(1, '\0'));
+    const EndOfMemory image("\n        " + sample_ptx(80) + std::string(1, '\0'));
     const auto contents = read_image(image.get(), 90);
     ASSERT_TRUE(contents.ok()) << contents.error().text;
     EXPECT_EQ(contents->units[0].target, 80U);
-    const EndOfMemory endless(ptx(80));
+    const EndOfMemory endless(sample_ptx(80));
     EXPECT_FALSE(read_image(endless.get(), 90).ok());
     EXPECT_EQ(read_image("garbage", 90).error().reason, "image.format");
 }
 
 TEST(ImageTest, LinkedImageKeepsItsUnits) {
-    const std::string image = pack_linked({{"a", ptx(75), 75}, {"b", ptx(90), 90}});
+    const std::string image = pack_linked({{"a", sample_ptx(75), 75}, {"b", sample_ptx(90), 90}});
     const EndOfMemory placed(image);
     const auto contents = read_image(placed.get(), 90);
     ASSERT_TRUE(contents.ok()) << contents.error().text;
     ASSERT_EQ(contents->units.size(), 2U);
-    EXPECT_EQ(contents->units[0].text, ptx(75));
+    EXPECT_EQ(contents->units[0].text, sample_ptx(75));
     EXPECT_EQ(contents->units[1].name, "b");
 }
 
 TEST(ImageTest, WithoutPtxTheSentenceNamesWhatHelps) {
-    std::string cubin_only = entry("not really an ELF", 90, Packing::kStored);
-    cubin_only[0] = 2;
-    const std::string image = fatbin(cubin_only);
+    const std::string image = fatbin_of(fatbin_entry(sample_cubin(90, {"step"}, true), 90,
+                                                     Packing::kZstd, EntryKind::kElf));
     const auto contents = read_image(image.data(), 90);
     ASSERT_FALSE(contents.ok());
     EXPECT_EQ(contents.error().reason, "image.no_ptx");
+    EXPECT_NE(contents.error().text.find("cubin for sm_90 (kernel step)"), std::string::npos)
+        << contents.error().text;
     EXPECT_NE(contents.error().text.find("-gencode arch=compute_90"), std::string::npos);
 }
 
+TEST(ImageTest, CubinsAreReadOfBothAbis) {
+    for (const bool new_abi : {false, true}) {
+        const std::string file = sample_cubin(89, {"first", "second"}, new_abi);
+        const EndOfMemory image(file);
+        EXPECT_EQ(elf_bytes(image.get()), file.size());
+        const auto cubin = read_cubin(std::as_bytes(std::span(file)));
+        ASSERT_TRUE(cubin.ok()) << cubin.error().text;
+        EXPECT_EQ(cubin->target, 89U);
+        EXPECT_EQ(cubin->kernels, (std::vector<std::string>{"first", "second"}));
+        for (std::size_t cut = 4; cut < file.size(); ++cut) {
+            const EndOfMemory shorter(file.substr(0, cut));
+            EXPECT_FALSE(read_image(shorter.get(), 90).ok()) << cut;
+        }
+    }
+}
+
+// Sections may overlap, so a small file can name the same symbols many times over.
+TEST(ImageTest, CubinWithManySymbolTablesIsReadOnce) {
+    std::string file = sample_cubin(90, std::vector<std::string>(200, "k"), true);
+    Elf64_Ehdr header;
+    std::memcpy(&header, file.data(), sizeof header);
+    const std::string symbols = file.substr(header.e_shoff + sizeof(Elf64_Shdr),
+                                            sizeof(Elf64_Shdr));
+    header.e_shnum = 60'000;
+    std::memcpy(file.data(), &header, sizeof header);
+    for (unsigned i = 3; i < header.e_shnum; ++i) {
+        file += symbols;
+    }
+    const auto cubin = read_cubin(std::as_bytes(std::span(file)));
+    ASSERT_TRUE(cubin.ok()) << cubin.error().text;
+    EXPECT_EQ(cubin->kernels.size(), 200U);
+}
+
+TEST(ImageTest, PlainSizeThatCannotBeIsRefusedBeforeItIsAllocated) {
+    for (const Packing packing : {Packing::kZstd, Packing::kLz4}) {
+        std::string image = fatbin_of(fatbin_entry(sample_ptx(75), 75, packing));
+        const std::uint64_t claimed = std::uint64_t{2} << 30;
+        std::memcpy(image.data() + kFatbinHeaderBytes + 0x38, &claimed, sizeof claimed);
+        rusage before{};
+        getrusage(RUSAGE_SELF, &before);
+        EXPECT_EQ(read_image(image.data(), 90).error().reason, "image.compression");
+        rusage after{};
+        getrusage(RUSAGE_SELF, &after);
+        EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 1 << 20);  // KiB
+    }
+}
+
 TEST(ImageTest, DamagedImagesNeverCrash) {
-    const std::string good = fatbin(entry(ptx(75), 75, Packing::kZstd) +
-                                    entry(ptx(90), 90, Packing::kLz4));
+    const std::string good = fatbin_of(fatbin_entry(sample_ptx(75), 75, Packing::kZstd) +
+                                    fatbin_entry(sample_ptx(90), 90, Packing::kLz4));
     for (std::size_t cut = 4; cut < good.size(); cut += 3) {
         const EndOfMemory image(good.substr(0, cut));
         EXPECT_FALSE(read_image(image.get(), 90).ok()) << cut;
