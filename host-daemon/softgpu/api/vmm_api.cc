@@ -22,8 +22,13 @@ using softgpu::MemoryRange;
 using softgpu::PhysicalMemory;
 
 // Hints from here on are honoured, as on hardware; unhinted reservations come from here.
+#if defined(__SANITIZE_THREAD__)  // See memory/arena.h.
+constexpr std::uint64_t kWindowBase = 0x08'0000'0000;
+constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 30;
+#else
 constexpr std::uint64_t kWindowBase = 0x1000'0000'0000;
 constexpr std::uint64_t kWindowBytes = std::uint64_t{16} << 40;
+#endif
 
 struct Reservations {
     std::mutex mutex;

@@ -21,12 +21,17 @@
 namespace gantry::softgpu {
 
 inline constexpr std::uint64_t kGranuleBytes = std::uint64_t{2} << 20;
+#if defined(__SANITIZE_THREAD__)  // It leaves a program little but the first 512 GiB.
+inline constexpr std::uint64_t kArenaBase = 0x50'0000'0000;
+inline constexpr std::uint64_t kArenaBytes = std::uint64_t{128} << 30;
+#else
 inline constexpr std::uint64_t kArenaBase = 0x2000'0000'0000;
 inline constexpr std::uint64_t kArenaBytes = std::uint64_t{8} << 40;
-/// The window's last TiB holds module variables, in blocks of 64 KiB that modules do not share:
+#endif
+/// The window's last eighth holds module variables, in blocks of 64 KiB that modules do not share:
 /// so a module can be placed again where it was, whatever else was allocated before.
-inline constexpr std::uint64_t kGlobalsBase = kArenaBase + (std::uint64_t{7} << 40);
-inline constexpr std::uint64_t kGlobalsBytes = std::uint64_t{1} << 40;
+inline constexpr std::uint64_t kGlobalsBytes = kArenaBytes / 8;
+inline constexpr std::uint64_t kGlobalsBase = kArenaBase + kArenaBytes - kGlobalsBytes;
 inline constexpr std::uint64_t kGlobalsBlock = 65536;
 
 class Arena {

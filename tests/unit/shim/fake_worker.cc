@@ -10,6 +10,7 @@
 #include <chrono>
 
 #include "proto/base/assert.h"
+#include "proto/base/packet.h"
 #include "proto/wire/wait.h"
 
 namespace gantry::test {
@@ -66,21 +67,9 @@ bool FakeWorker::attach() {
     reply.accepted = accept;
     reply.region_bytes = kRegionBytes;
     std::strcpy(reply.text, "the quota of this user is used up");
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    iovec part{&reply, sizeof(reply)};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (accept == 1) {
-        message.msg_control = control;
-        message.msg_controllen = sizeof(control);
-        cmsghdr* header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        std::memcpy(CMSG_DATA(header), &memfd_, sizeof(int));
-    }
-    return sendmsg(link_, &message, 0) == sizeof(reply) && accept == 1;
+    return send_packet_with(link_, &reply, sizeof(reply), &memfd_, accept == 1 ? 1 : 0) ==
+               sizeof(reply) &&
+           accept == 1;
 }
 
 void FakeWorker::open_channel() {

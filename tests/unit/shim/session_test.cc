@@ -32,10 +32,12 @@ constexpr auto kOpB = static_cast<cuda::Op>(101);
 bool in_child(const std::function<void(FakeWorker&)>& body) {
     const pid_t child = fork();
     if (child == 0) {
-        alarm(20);
-        FakeWorker worker;
-        body(worker);
-        worker.die(false);
+        alarm(60);
+        {
+            FakeWorker worker;
+            body(worker);
+            worker.die(false);
+        }
         _exit(0);
     }
     int status = 0;
@@ -133,8 +135,8 @@ TEST(Session, WaitsForRoomInAFullRing) {
 
 TEST(Session, AnswersMayComeOutOfOrder) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
-        std::vector<Seen> waiting;
-        worker.on_call = [&waiting](FakeWorker& self, const Seen& command) {
+        static std::vector<Seen> waiting;  // Used by the worker's thread when this body has ended.
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
             if (command.op == static_cast<std::uint16_t>(kOpA)) {
                 waiting.push_back(command);  // Stays unanswered until a later B of another lane.
                 return;
@@ -241,7 +243,7 @@ TEST(Session, CopiesBothWays) {
         worker.start();
         CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
         std::vector<unsigned char> data(3'000'001, 1);
-        CHECK_OR_EXIT(session::read_device(data.data(), 0x3000'0000'0005, data.size(), 0) ==
+        CHECK_OR_EXIT(session::read_device(data.data(), wire::kArenaBase + 5, data.size(), 0) ==
                       CUDA_SUCCESS);
         CHECK_OR_EXIT(data.front() == 5);
         // Pieces carry the address's low byte, and each piece starts at a multiple of 256 plus 5.
@@ -249,7 +251,7 @@ TEST(Session, CopiesBothWays) {
         for (std::size_t i = 0; i < data.size(); ++i) {
             data[i] = static_cast<unsigned char>(i * 7);
         }
-        CHECK_OR_EXIT(session::write_device(0x3000'0000'0000, data.data(), data.size(), 0) ==
+        CHECK_OR_EXIT(session::write_device(wire::kArenaBase, data.data(), data.size(), 0) ==
                       CUDA_SUCCESS);
         CHECK_OR_EXIT(plain_call(kOpB) == CUDA_SUCCESS);
         std::vector<std::byte> arrived;
@@ -322,16 +324,16 @@ TEST(Session, AnnouncedMigrationNeedsAConfirm) {
 // must not be consumed: the answer is taken when it is published again.
 TEST(Session, StaleAnswerAfterConfirmIsNotConsumed) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
+            const std::uint64_t payload = 1;
+            self.answer(command, 0, &payload, sizeof(payload));
+        };
         worker.start();
         CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
         worker.host().announce.store(1);
         worker.pause_confirms = true;
         std::atomic<bool> returned{false};
         std::uint64_t value = 0;
-        worker.on_call = [](FakeWorker& self, const Seen& command) {
-            const std::uint64_t payload = 1;
-            self.answer(command, 0, &payload, sizeof(payload));
-        };
         std::thread caller([&] {
             session::call(kOpA, nullptr, 0, nullptr, 0, &value, sizeof(value), nullptr, 0, nullptr);
             returned = true;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "driver_fixture.h"
+#include "proto/wire/region.h"
 
 namespace gantry::softgpu::test {
 namespace {
@@ -95,7 +96,7 @@ TEST_F(MemoryTest, PointerAttributesTellKindsApart) {
 }
 
 TEST_F(MemoryTest, VirtualMemoryHonoursHintsAndAccess) {
-    constexpr CUdeviceptr kWanted = 0x3000'0000'0000;
+    constexpr CUdeviceptr kWanted = wire::kArenaBase;
     CUdeviceptr base = 0;
     ASSERT_CU(cuMemAddressReserve(&base, 64 * kMegabyte, 0, kWanted, 0));
     ASSERT_EQ(base, kWanted);
