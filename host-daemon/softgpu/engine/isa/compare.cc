@@ -7,27 +7,17 @@
 namespace gantry::softgpu::GANTRY_ISA_NAMESPACE {
 namespace {
 
-template <Compare C>
-struct Test {
-    template <typename T>
-    GANTRY_INLINE static bool apply(T a, T b) {
-        if constexpr (C == Compare::kEq) { return a == b; }
-        if constexpr (C == Compare::kNe) { return a < b || a > b; }
-        if constexpr (C == Compare::kLt) { return a < b; }
-        if constexpr (C == Compare::kLe) { return a <= b; }
-        if constexpr (C == Compare::kGt) { return a > b; }
-        if constexpr (C == Compare::kGe) { return a >= b; }
-        if constexpr (C == Compare::kEqu) { return !(a < b || a > b); }
-        if constexpr (C == Compare::kNeu) { return !(a == b); }
-        if constexpr (C == Compare::kLtu) { return !(a >= b); }
-        if constexpr (C == Compare::kLeu) { return !(a > b); }
-        if constexpr (C == Compare::kGtu) { return !(a <= b); }
-        if constexpr (C == Compare::kGeu) { return !(a < b); }
-        if constexpr (C == Compare::kNum) { return a == a && b == b; }
-        if constexpr (C == Compare::kNan) { return a != a || b != b; }
-        return false;
-    }
-};
+/// The four tests that all others are made of, by changing the operands over or the answer. For
+/// floating point each is false on a NaN, so "greater, or unordered" is not "less or equal".
+enum class Basic { kEqual, kLess, kLessEqual, kOrdered };
+
+template <Basic B, typename T>
+GANTRY_INLINE bool holds(T a, T b) {
+    if constexpr (B == Basic::kEqual) { return a == b; }
+    if constexpr (B == Basic::kLess) { return a < b; }
+    if constexpr (B == Basic::kLessEqual) { return a <= b; }
+    if constexpr (B == Basic::kOrdered) { return a == a && b == b; }
+}
 
 template <typename T>
 GANTRY_INLINE auto comparable(Slot<T> bits) {
@@ -38,6 +28,16 @@ GANTRY_INLINE auto comparable(Slot<T> bits) {
     }
 }
 
+template <Basic B, typename T>
+[[gnu::noinline]] u32 test(const Slot<T>* a, const Slot<T>* b) {
+    u32 bits = 0;
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        bits |= static_cast<u32>(holds<B>(comparable<T>(a[lane]), comparable<T>(b[lane]))) << lane;
+    }
+    return bits;
+}
+
 template <Compare C, typename T>
 GANTRY_INLINE u32 test_lanes(Warp& warp, const Inst* inst) {
     if constexpr (kUsesFp<T>) {
@@ -45,20 +45,37 @@ GANTRY_INLINE u32 test_lanes(Warp& warp, const Inst* inst) {
     }
     const Slot<T>* a = warp.slot<Slot<T>>(inst->a);
     const Slot<T>* b = warp.slot<Slot<T>>(inst->b);
-    u32 bits = 0;
-    GANTRY_LANES
-    for (int lane = 0; lane < kLanes; ++lane) {
-        bits |= static_cast<u32>(Test<C>::apply(comparable<T>(a[lane]), comparable<T>(b[lane])))
-                << lane;
+    if constexpr (C == Compare::kEq) { return test<Basic::kEqual, T>(a, b); }
+    if constexpr (C == Compare::kNeu) { return ~test<Basic::kEqual, T>(a, b); }
+    if constexpr (C == Compare::kLt) { return test<Basic::kLess, T>(a, b); }
+    if constexpr (C == Compare::kGeu) { return ~test<Basic::kLess, T>(a, b); }
+    if constexpr (C == Compare::kGt) { return test<Basic::kLess, T>(b, a); }
+    if constexpr (C == Compare::kLeu) { return ~test<Basic::kLess, T>(b, a); }
+    if constexpr (!kUsesFp<T>) {
+        if constexpr (C == Compare::kNe) { return ~test<Basic::kEqual, T>(a, b); }
+        if constexpr (C == Compare::kLe) { return ~test<Basic::kLess, T>(b, a); }
+        if constexpr (C == Compare::kGe) { return ~test<Basic::kLess, T>(a, b); }
+    } else {
+        if constexpr (C == Compare::kLe) { return test<Basic::kLessEqual, T>(a, b); }
+        if constexpr (C == Compare::kGtu) { return ~test<Basic::kLessEqual, T>(a, b); }
+        if constexpr (C == Compare::kGe) { return test<Basic::kLessEqual, T>(b, a); }
+        if constexpr (C == Compare::kLtu) { return ~test<Basic::kLessEqual, T>(b, a); }
+        if constexpr (C == Compare::kNum) { return test<Basic::kOrdered, T>(a, b); }
+        if constexpr (C == Compare::kNan) { return ~test<Basic::kOrdered, T>(a, b); }
+        if constexpr (C == Compare::kNe) {
+            return ~test<Basic::kEqual, T>(a, b) & test<Basic::kOrdered, T>(a, b);
+        }
+        if constexpr (C == Compare::kEqu) {
+            return test<Basic::kEqual, T>(a, b) | ~test<Basic::kOrdered, T>(a, b);
+        }
     }
-    return bits;
 }
 
 /// inst->aux: 0 plain; else 1 + PredCombine with the predicate at c (bit 8: c negated).
 /// inst->d: slot of the second result (the complement), or ~0.
 template <Compare C, typename T>
 const Inst* setp(Warp& warp, const Inst* inst) {
-    u32 bits = test_lanes<C, T>(warp, inst);
+    const u32 bits = test_lanes<C, T>(warp, inst);
     const u32 mask = warp.mask;
     u32& p = warp.predicate(inst->dst);
     p = (p & ~mask) | (bits & mask);

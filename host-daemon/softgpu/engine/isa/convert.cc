@@ -46,22 +46,6 @@ GANTRY_INLINE To to_integer(F value) {
     return nan ? kNan : low ? kLow : high ? kHigh : plain;
 }
 
-template <typename To, typename From>
-GANTRY_INLINE To clamp_integer(From value) {
-    using Wide = __int128;
-    if constexpr (sizeof(From) == 8 || sizeof(To) == 8) {
-        const Wide v = value;
-        const Wide low = std::numeric_limits<To>::min();
-        const Wide high = std::numeric_limits<To>::max();
-        return static_cast<To>(v < low ? low : v > high ? high : v);
-    } else {
-        const s64 v = value;
-        const s64 low = std::numeric_limits<To>::min();
-        const s64 high = std::numeric_limits<To>::max();
-        return static_cast<To>(v < low ? low : v > high ? high : v);
-    }
-}
-
 /// A double to a half type in any rounding direction: the nearest, then one step if it lies on
 /// the wrong side.
 template <typename H>
@@ -80,72 +64,258 @@ GANTRY_INLINE H narrow_directed(double value, u32 mode) {
     return nearest;
 }
 
-template <typename To, typename From>
-GANTRY_INLINE To convert_value(From value, u32 direction, u32 mode, bool saturate) {
-    if constexpr (kHalf<From>) {
-        return convert_value<To, float>(to_float(value), direction, mode, saturate);
-    } else if constexpr (std::is_integral_v<From> && std::is_integral_v<To>) {
-        return saturate ? clamp_integer<To>(value) : static_cast<To>(value);
-    } else if constexpr (std::is_integral_v<To>) {
-        return to_integer<To>(rounded(value, direction));
-    } else if constexpr (kHalf<To>) {
-        double wide = static_cast<double>(value);
-        if (saturate) {
-            wide = wide > 0.0 ? (wide < 1.0 ? wide : 1.0) : 0.0;
-        }
-        if (mode == kFpNearest) {
-            if constexpr (std::is_same_v<From, float>) {
-                return narrow<To>(static_cast<float>(wide));
-            } else {
-                return narrow<To>(to_float_odd(wide));
-            }
-        }
-        return narrow_directed<To>(wide, mode);
-    } else {
-        To result = static_cast<To>(value);
-        if constexpr (std::is_same_v<To, float>) {
-            result = result != result ? bits_as<float>(u32{0x7fffffff}) : result;
-        }
-        if (saturate) {
-            result = result > To(0) ? (result < To(1) ? result : To(1)) : To(0);
-        }
-        return result;
+/// What lies between two steps of a conversion: 32 lanes of any type.
+struct Lanes {
+    alignas(64) u64 raw[kLanes];
+    template <typename T>
+    GANTRY_INLINE T* as() { return reinterpret_cast<T*>(raw); }
+};
+
+// The steps. There are 144 pairs of types; built of steps that stand for themselves they take a
+// few dozen loops instead of a thousand. Pairs that programs use most are one step.
+
+template <typename From>
+[[gnu::noinline]] void widen_integer(const Slot<From>* in, u64* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        out[lane] = static_cast<u64>(static_cast<s64>(from_slot<From>(in[lane])));
     }
 }
 
-template <typename To, typename From, bool Saturate, u32 Direction>
-GANTRY_INLINE void convert_lanes(Warp& warp, const Inst* inst, u32 mode) {
-    const Slot<From>* a = warp.slot<Slot<From>>(inst->a);
-    for_lanes(warp, warp.slot<Slot<To>>(inst->dst), [=](int lane) {
-        return to_slot<To>(
-            convert_value<To, From>(from_slot<From>(a[lane]), Direction, mode, Saturate));
+template <typename From>
+[[gnu::noinline]] void widen_to_s32(const u32* in, s32* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        out[lane] = from_slot<From>(in[lane]);
+    }
+}
+
+template <typename T>
+[[gnu::noinline]] void clamp(T* values, T low, T high) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        const T value = values[lane];
+        values[lane] = value < low ? low : value > high ? high : value;
+    }
+}
+
+template <typename To>
+[[gnu::noinline]] void put_integer(Warp& warp, u32 slot, const u64* in) {
+    for_lanes(warp, warp.slot<Slot<To>>(slot),
+              [=](int lane) { return to_slot<To>(static_cast<To>(in[lane])); });
+}
+
+[[gnu::noinline]] void put_word(Warp& warp, u32 slot, const u32* in) {
+    for_lanes(warp, warp.slot<u32>(slot), [=](int lane) { return in[lane]; });
+}
+
+template <typename F, typename I>
+[[gnu::noinline]] void integer_to_float(const I* in, F* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        out[lane] = static_cast<F>(in[lane]);
+    }
+}
+
+template <typename H>
+[[gnu::noinline]] void half_to_float(const u32* in, float* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        out[lane] = to_float(from_slot<H>(in[lane]));
+    }
+}
+
+[[gnu::noinline]] void float_to_double(const float* in, double* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        out[lane] = static_cast<double>(in[lane]);
+    }
+}
+
+template <typename F>
+GANTRY_INLINE F saturated(F value) {
+    return value > F(0) ? (value < F(1) ? value : F(1)) : F(0);
+}
+
+/// To f32 or f64 from either, in the FP unit's mode; a NaN result of f32 is the canonical one.
+template <typename To, typename From, bool Saturate>
+[[gnu::noinline]] void put_float(Warp& warp, u32 slot, const From* in) {
+    for_lanes(warp, warp.slot<Slot<To>>(slot), [=](int lane) {
+        To result = static_cast<To>(in[lane]);
+        if constexpr (std::is_same_v<To, float>) {
+            result = result != result ? bits_as<float>(u32{0x7fffffff}) : result;
+        }
+        return to_slot<To>(Saturate ? saturated(result) : result);
     });
+}
+
+template <typename H>
+[[gnu::noinline]] void put_half_nearest(Warp& warp, u32 slot, const float* in) {
+    for_lanes(warp, warp.slot<u32>(slot),
+              [=](int lane) { return to_slot<H>(narrow<H>(in[lane])); });
+}
+
+template <typename H>
+[[gnu::noinline]] void put_half(Warp& warp, u32 slot, const double* in, u32 mode, bool saturate) {
+    Lanes wide;
+    if (saturate) {
+        double* clamped = wide.as<double>();
+        GANTRY_LANES
+        for (int lane = 0; lane < kLanes; ++lane) {
+            clamped[lane] = saturated(in[lane]);
+        }
+        in = clamped;
+    }
+    if (mode == kFpNearest) {
+        for_lanes(warp, warp.slot<u32>(slot),
+                  [=](int lane) { return to_slot<H>(narrow<H>(to_float_odd(in[lane]))); });
+        return;
+    }
+    for_lanes(warp, warp.slot<u32>(slot),
+              [=](int lane) { return to_slot<H>(narrow_directed<H>(in[lane], mode)); });
+}
+
+template <u32 Direction, typename F>
+GANTRY_INLINE void round_lanes(const F* in, F* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        out[lane] = rounded(in[lane], Direction);
+    }
+}
+
+/// Values as integers in the direction of rounding; to_integer() cuts off by itself.
+template <typename F>
+[[gnu::noinline]] const F* round_to_whole(const F* in, F* out, u32 direction) {
+    switch (direction) {
+        case kFpZero: return in;
+        case kFpDown: round_lanes<kFpDown>(in, out); break;
+        case kFpUp: round_lanes<kFpUp>(in, out); break;
+        default: round_lanes<kFpNearest>(in, out); break;
+    }
+    return out;
+}
+
+template <typename To, typename F>
+[[gnu::noinline]] void put_whole(Warp& warp, u32 slot, const F* in) {
+    for_lanes(warp, warp.slot<Slot<To>>(slot),
+              [=](int lane) { return to_slot<To>(to_integer<To>(in[lane])); });
+}
+
+template <typename F>
+[[gnu::noinline]] void whole_to_s32(const F* in, s32* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        out[lane] = to_integer<s32>(in[lane]);
+    }
+}
+
+// Whole conversions, composed of the steps.
+
+template <typename To, typename From, bool Saturate>
+GANTRY_INLINE void integer_from_integer(Warp& warp, const Inst* inst) {
+    const Slot<From>* a = warp.slot<Slot<From>>(inst->a);
+    if constexpr (!Saturate && sizeof(To) >= 4 && sizeof(From) >= 4) {
+        for_lanes(warp, warp.slot<Slot<To>>(inst->dst), [=](int lane) {
+            return to_slot<To>(static_cast<To>(from_slot<From>(a[lane])));
+        });
+        return;
+    }
+    Lanes wide;
+    widen_integer<From>(a, wide.raw);
+    if constexpr (Saturate) {
+        constexpr u64 kHighest = std::numeric_limits<To>::max();
+        if constexpr (std::is_signed_v<From>) {
+            clamp<s64>(wide.as<s64>(), static_cast<s64>(std::numeric_limits<To>::min()),
+                       static_cast<s64>(kHighest > INT64_MAX ? INT64_MAX : kHighest));
+        } else {
+            clamp<u64>(wide.raw, 0, kHighest);
+        }
+    }
+    put_integer<To>(warp, inst->dst, wide.raw);
+}
+
+template <typename To, typename F>
+GANTRY_INLINE void integer_from_float(Warp& warp, const Inst* inst, const F* a) {
+    Lanes whole;
+    a = round_to_whole(a, whole.as<F>(), inst->flags & 3U);
+    if constexpr (sizeof(To) >= 4) {
+        put_whole<To>(warp, inst->dst, a);
+    } else {
+        Lanes cut;
+        s32* values = cut.as<s32>();
+        whole_to_s32(a, values);
+        clamp<s32>(values, std::numeric_limits<To>::min(), std::numeric_limits<To>::max());
+        put_word(warp, inst->dst, cut.as<u32>());
+    }
+}
+
+template <typename To, typename F, bool Saturate>
+GANTRY_INLINE void half_from_float(Warp& warp, const Inst* inst, const F* a, u32 mode) {
+    if constexpr (std::is_same_v<F, float>) {
+        if (!Saturate && mode == kFpNearest) {
+            put_half_nearest<To>(warp, inst->dst, a);
+            return;
+        }
+        Lanes wide;
+        float_to_double(a, wide.as<double>());
+        put_half<To>(warp, inst->dst, wide.as<double>(), mode, Saturate);
+    } else {
+        put_half<To>(warp, inst->dst, a, mode, Saturate);
+    }
+}
+
+template <typename To, typename F, bool Saturate>
+GANTRY_INLINE void any_from_float(Warp& warp, const Inst* inst, const F* a, u32 mode) {
+    if constexpr (std::is_integral_v<To>) {
+        integer_from_float<To>(warp, inst, a);
+    } else if constexpr (kHalf<To>) {
+        half_from_float<To, F, Saturate>(warp, inst, a, mode);
+    } else {
+        put_float<To, F, Saturate>(warp, inst->dst, a);
+    }
+}
+
+template <typename To, typename From, bool Saturate>
+GANTRY_INLINE void float_from_integer(Warp& warp, const Inst* inst, u32 mode) {
+    using F = std::conditional_t<kHalf<To>, double, To>;
+    using I = std::conditional_t<(sizeof(From) < 4), s32, From>;
+    Lanes wide;
+    const I* a = warp.slot<I>(inst->a);
+    if constexpr (sizeof(From) < 4) {
+        widen_to_s32<From>(warp.slot<u32>(inst->a), wide.as<s32>());
+        a = wide.as<s32>();
+    }
+    if constexpr (sizeof(I) == 4 && !kHalf<To> && !Saturate) {
+        put_float<To, I, false>(warp, inst->dst, a);
+    } else {
+        Lanes value;
+        integer_to_float<F, I>(a, value.as<F>());
+        any_from_float<To, F, Saturate>(warp, inst, value.as<F>(), mode);
+    }
 }
 
 template <typename To, typename From, bool Saturate>
 const Inst* convert(Warp& warp, const Inst* inst) {
+    constexpr bool kToInteger = std::is_integral_v<To>, kFromInteger = std::is_integral_v<From>;
     // Half results are rounded in software; their mode is not the FP unit's.
     const u32 mode = inst->fp_mode & 3U;
     if constexpr (kHalf<To>) {
         warp.thread->set_fp_mode(kFpNearest);
-        if (mode == kFpNearest) {
-            convert_lanes<To, From, Saturate, 0>(warp, inst, kFpNearest);
-        } else {
-            convert_lanes<To, From, Saturate, 0>(warp, inst, mode);
-        }
-    } else if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
+    } else if constexpr (kToInteger && !kFromInteger) {
         warp.thread->set_fp_mode(inst->fp_mode & kFpFlush);
-        switch (inst->flags & 3U) {
-            case kFpDown: convert_lanes<To, From, Saturate, kFpDown>(warp, inst, 0); break;
-            case kFpUp: convert_lanes<To, From, Saturate, kFpUp>(warp, inst, 0); break;
-            case kFpZero: convert_lanes<To, From, Saturate, kFpZero>(warp, inst, 0); break;
-            default: convert_lanes<To, From, Saturate, kFpNearest>(warp, inst, 0); break;
-        }
+    } else if constexpr (!kToInteger || !kFromInteger) {
+        warp.thread->set_fp_mode(kHalf<From> ? 0U : inst->fp_mode);
+    }
+    if constexpr (kToInteger && kFromInteger) {
+        integer_from_integer<To, From, Saturate>(warp, inst);
+    } else if constexpr (kFromInteger) {
+        float_from_integer<To, From, Saturate>(warp, inst, mode);
+    } else if constexpr (kHalf<From>) {
+        Lanes value;
+        half_to_float<From>(warp.slot<u32>(inst->a), value.as<float>());
+        any_from_float<To, float, Saturate>(warp, inst, value.as<float>(), mode);
     } else {
-        if constexpr (!std::is_integral_v<To> || !std::is_integral_v<From>) {
-            warp.thread->set_fp_mode(kHalf<From> ? 0U : inst->fp_mode);
-        }
-        convert_lanes<To, From, Saturate, 0>(warp, inst, 0);
+        any_from_float<To, From, Saturate>(warp, inst, warp.slot<From>(inst->a), mode);
     }
     return inst + 1;
 }
@@ -194,7 +364,9 @@ void put(HandlerTable& table) {
     const int to = index_of(ElemOf<To>::value);
     const int from = index_of(ElemOf<From>::value);
     table.convert[to][from] = &convert<To, From, false>;
-    table.convert_saturate[to][from] = &convert<To, From, true>;
+    // To an integer from floating point always saturates.
+    constexpr bool kSame = std::is_integral_v<To> && !std::is_integral_v<From>;
+    table.convert_saturate[to][from] = &convert<To, From, !kSame>;
 }
 
 template <typename To>

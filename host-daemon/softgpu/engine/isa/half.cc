@@ -54,30 +54,50 @@ struct Arith {
     }
 };
 
-template <bool Larger, bool KeepNan, bool XorSign, typename H>
-struct Extreme {
-    GANTRY_INLINE static H apply(H a0, H b0, u32 flags) {
-        H a = flush(a0, (flags & 1U) != 0);
-        H b = flush(b0, (flags & 1U) != 0);
-        const u16 sign = static_cast<u16>((a.bits ^ b.bits) & 0x8000U);
-        if constexpr (XorSign) {
-            a.bits &= 0x7fffU;
-            b.bits &= 0x7fffU;
+/// min and max in all their forms. The form is uniform, so it costs a few selects and saves a loop
+/// for each.
+struct ExtremeForm { bool larger, keep_nan, xor_sign; };
+
+template <typename H>
+GANTRY_INLINE H extreme(H a0, H b0, ExtremeForm form, bool ftz) {
+    H a = flush(a0, ftz);
+    H b = flush(b0, ftz);
+    const u16 sign = static_cast<u16>(form.xor_sign ? (a.bits ^ b.bits) & 0x8000U : 0U);
+    const u16 kept = form.xor_sign ? u16{0x7fff} : u16{0xffff};
+    a.bits &= kept;
+    b.bits &= kept;
+    // As sign-magnitude integers, so that -0 < +0.
+    const s32 x = (a.bits & 0x8000U) != 0 ? -1 - (a.bits & 0x7fff) : a.bits;
+    const s32 y = (b.bits & 0x8000U) != 0 ? -1 - (b.bits & 0x7fff) : b.bits;
+    const bool a_nan = is_nan(a0), b_nan = is_nan(b0);
+    bool first = form.larger ? x > y : x < y;
+    first = form.keep_nan ? first : !a_nan && (b_nan || first);
+    const u16 result = static_cast<u16>((first ? a.bits : b.bits) | sign);
+    return {(form.keep_nan ? a_nan || b_nan : a_nan && b_nan) ? u16{0x7fff} : result};
+}
+
+template <typename H, bool Pair>
+[[gnu::noinline]] void extreme_lanes(Warp& warp, const Inst* inst, ExtremeForm form) {
+    const u32* a = warp.slot<u32>(inst->a);
+    const u32* b = warp.slot<u32>(inst->b);
+    const bool ftz = (inst->flags & 1U) != 0;
+    for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
+        const u32 low = to_slot<H>(extreme(from_slot<H>(a[lane]), from_slot<H>(b[lane]), form, ftz));
+        if constexpr (!Pair) {
+            return low;
+        } else {
+            return low | (to_slot<H>(extreme(from_slot<H>(a[lane] >> 16),
+                                             from_slot<H>(b[lane] >> 16), form, ftz))
+                          << 16);
         }
-        // As sign-magnitude integers, so that -0 < +0.
-        const s32 x = (a.bits & 0x8000U) != 0 ? -1 - (a.bits & 0x7fff) : a.bits;
-        const s32 y = (b.bits & 0x8000U) != 0 ? -1 - (b.bits & 0x7fff) : b.bits;
-        H result = (Larger ? x > y : x < y) ? a : b;
-        const bool a_nan = is_nan(a0), b_nan = is_nan(b0);
-        if constexpr (!KeepNan) {
-            result = a_nan ? b : b_nan ? a : result;
-        }
-        if constexpr (XorSign) {
-            result.bits = static_cast<u16>(result.bits | sign);
-        }
-        return (KeepNan ? a_nan || b_nan : a_nan && b_nan) ? H{0x7fff} : result;
-    }
-};
+    });
+}
+
+template <bool Larger, bool KeepNan, bool XorSign, typename H, bool Pair>
+const Inst* extreme_half(Warp& warp, const Inst* inst) {
+    extreme_lanes<H, Pair>(warp, inst, {Larger, KeepNan, XorSign});
+    return inst + 1;
+}
 
 template <typename H>
 struct Fma {
@@ -90,55 +110,42 @@ struct Fma {
     }
 };
 
-template <typename H> struct PairOf;
-template <> struct PairOf<half2_t> { using type = half_t; };
-template <> struct PairOf<bf162_t> { using type = bf16_t; };
-
-template <typename Op, typename H>
-const Inst* binary_half(Warp& warp, const Inst* inst) {
+/// Runs `one(shift, flags)` on each half of a lane's operands. The usual case, no flags, has its
+/// own loop.
+template <typename H, bool Pair, typename One>
+GANTRY_INLINE void half_lanes(Warp& warp, const Inst* inst, One one) {
     warp.thread->set_fp_mode(kFpNearest);
-    const u32* a = warp.slot<u32>(inst->a);
-    const u32* b = warp.slot<u32>(inst->b);
-    const u32 flags = inst->flags;
-    for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
-        return to_slot<H>(Op::apply(from_slot<H>(a[lane]), from_slot<H>(b[lane]), flags));
-    });
-    return inst + 1;
+    const auto run = [&](u32 flags) __attribute__((always_inline)) {
+        for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
+            const u32 low = to_slot<H>(one(lane, 0, flags));
+            return Pair ? low | (to_slot<H>(one(lane, 16, flags)) << 16) : low;
+        });
+    };
+    if (inst->flags == 0) [[likely]] {
+        run(0);
+    } else {
+        run(inst->flags);
+    }
 }
 
-template <typename Op, typename H>
-const Inst* binary_pair(Warp& warp, const Inst* inst) {
-    warp.thread->set_fp_mode(kFpNearest);
+template <typename Op, typename H, bool Pair>
+const Inst* binary_half(Warp& warp, const Inst* inst) {
     const u32* a = warp.slot<u32>(inst->a);
     const u32* b = warp.slot<u32>(inst->b);
-    const u32 flags = inst->flags;
-    for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
-        const u32 low = to_slot<H>(Op::apply(from_slot<H>(a[lane]), from_slot<H>(b[lane]), flags));
-        const u32 high = to_slot<H>(
-            Op::apply(from_slot<H>(a[lane] >> 16), from_slot<H>(b[lane] >> 16), flags));
-        return low | (high << 16);
+    half_lanes<H, Pair>(warp, inst, [=](int lane, int shift, u32 flags) {
+        return Op::apply(from_slot<H>(a[lane] >> shift), from_slot<H>(b[lane] >> shift), flags);
     });
     return inst + 1;
 }
 
 template <typename Op, typename H, bool Pair>
 const Inst* ternary_half(Warp& warp, const Inst* inst) {
-    warp.thread->set_fp_mode(kFpNearest);
     const u32* a = warp.slot<u32>(inst->a);
     const u32* b = warp.slot<u32>(inst->b);
     const u32* c = warp.slot<u32>(inst->c);
-    const u32 flags = inst->flags;
-    for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
-        const u32 low = to_slot<H>(Op::apply(from_slot<H>(a[lane]), from_slot<H>(b[lane]),
-                                             from_slot<H>(c[lane]), flags));
-        if constexpr (!Pair) {
-            return low;
-        } else {
-            const u32 high =
-                to_slot<H>(Op::apply(from_slot<H>(a[lane] >> 16), from_slot<H>(b[lane] >> 16),
-                                     from_slot<H>(c[lane] >> 16), flags));
-            return low | (high << 16);
-        }
+    half_lanes<H, Pair>(warp, inst, [=](int lane, int shift, u32 flags) {
+        return Op::apply(from_slot<H>(a[lane] >> shift), from_slot<H>(b[lane] >> shift),
+                         from_slot<H>(c[lane] >> shift), flags);
     });
     return inst + 1;
 }
@@ -160,23 +167,23 @@ const Inst* sign_half(Warp& warp, const Inst* inst) {
 template <template <typename> class Op>
 void put(HandlerTable& table, Binary op) {
     Handler* row = table.binary[index_of(op)];
-    row[index_of(Elem::kF16)] = &binary_half<Op<half_t>, half_t>;
-    row[index_of(Elem::kBf16)] = &binary_half<Op<bf16_t>, bf16_t>;
-    row[index_of(Elem::kF16x2)] = &binary_pair<Op<half_t>, half_t>;
-    row[index_of(Elem::kBf16x2)] = &binary_pair<Op<bf16_t>, bf16_t>;
+    row[index_of(Elem::kF16)] = &binary_half<Op<half_t>, half_t, false>;
+    row[index_of(Elem::kBf16)] = &binary_half<Op<bf16_t>, bf16_t, false>;
+    row[index_of(Elem::kF16x2)] = &binary_half<Op<half_t>, half_t, true>;
+    row[index_of(Elem::kBf16x2)] = &binary_half<Op<bf16_t>, bf16_t, true>;
 }
 
 template <typename H> using AddOf = Arith<Add, H>;
 template <typename H> using SubOf = Arith<Sub, H>;
 template <typename H> using MulOf = Arith<Mul, H>;
-template <typename H> using MinOf = Extreme<false, false, false, H>;
-template <typename H> using MaxOf = Extreme<true, false, false, H>;
-template <typename H> using MinNanOf = Extreme<false, true, false, H>;
-template <typename H> using MaxNanOf = Extreme<true, true, false, H>;
-template <typename H> using MinXorOf = Extreme<false, false, true, H>;
-template <typename H> using MaxXorOf = Extreme<true, false, true, H>;
-template <typename H> using MinNanXorOf = Extreme<false, true, true, H>;
-template <typename H> using MaxNanXorOf = Extreme<true, true, true, H>;
+template <bool Larger, bool KeepNan, bool XorSign>
+void put_extreme(HandlerTable& table, Binary op) {
+    Handler* row = table.binary[index_of(op)];
+    row[index_of(Elem::kF16)] = &extreme_half<Larger, KeepNan, XorSign, half_t, false>;
+    row[index_of(Elem::kBf16)] = &extreme_half<Larger, KeepNan, XorSign, bf16_t, false>;
+    row[index_of(Elem::kF16x2)] = &extreme_half<Larger, KeepNan, XorSign, half_t, true>;
+    row[index_of(Elem::kBf16x2)] = &extreme_half<Larger, KeepNan, XorSign, bf16_t, true>;
+}
 
 template <bool Negate>
 void put_sign(HandlerTable& table, Unary op) {
@@ -193,14 +200,14 @@ void fill_half(HandlerTable& table) {
     put<AddOf>(table, Binary::kAdd);
     put<SubOf>(table, Binary::kSub);
     put<MulOf>(table, Binary::kMulLo);
-    put<MinOf>(table, Binary::kMin);
-    put<MaxOf>(table, Binary::kMax);
-    put<MinNanOf>(table, Binary::kMinNan);
-    put<MaxNanOf>(table, Binary::kMaxNan);
-    put<MinXorOf>(table, Binary::kMinXorsignAbs);
-    put<MaxXorOf>(table, Binary::kMaxXorsignAbs);
-    put<MinNanXorOf>(table, Binary::kMinNanXorsignAbs);
-    put<MaxNanXorOf>(table, Binary::kMaxNanXorsignAbs);
+    put_extreme<false, false, false>(table, Binary::kMin);
+    put_extreme<true, false, false>(table, Binary::kMax);
+    put_extreme<false, true, false>(table, Binary::kMinNan);
+    put_extreme<true, true, false>(table, Binary::kMaxNan);
+    put_extreme<false, false, true>(table, Binary::kMinXorsignAbs);
+    put_extreme<true, false, true>(table, Binary::kMaxXorsignAbs);
+    put_extreme<false, true, true>(table, Binary::kMinNanXorsignAbs);
+    put_extreme<true, true, true>(table, Binary::kMaxNanXorsignAbs);
     put_sign<false>(table, Unary::kAbs);
     put_sign<true>(table, Unary::kNeg);
     Handler* fma = table.ternary[index_of(Ternary::kFma)];

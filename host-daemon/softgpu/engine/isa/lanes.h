@@ -76,21 +76,23 @@ GANTRY_INLINE Slot<T> to_slot(T value) {
     }
 }
 
+/// out[lane] = in[lane] where the lane's bit is set. Out of line: the compiler then builds every
+/// handler's loop once.
+void blend(u32* out, const u32* in, u32 mask);
+void blend(u64* out, const u64* in, u32 mask);
+
 /// Runs `body(lane)` -> value for all lanes and stores the active ones.
 template <typename S, typename Body>
 GANTRY_INLINE void for_lanes(Warp& warp, S* out, Body body) {
-    if (warp.full) [[likely]] {
-        GANTRY_LANES
-        for (int lane = 0; lane < kLanes; ++lane) {
-            out[lane] = body(lane);
-        }
-    } else {
-        const u32 mask = warp.mask;
-        GANTRY_LANES
-        for (int lane = 0; lane < kLanes; ++lane) {
-            const S value = body(lane);
-            out[lane] = ((mask >> lane) & 1U) != 0 ? value : out[lane];
-        }
+    alignas(64) S values[kLanes];
+    const bool full = warp.full;
+    S* to = full ? out : values;
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        to[lane] = body(lane);
+    }
+    if (!full) [[unlikely]] {
+        blend(out, values, warp.mask);
     }
 }
 

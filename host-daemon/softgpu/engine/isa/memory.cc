@@ -8,104 +8,17 @@
 
 #include <type_traits>
 
+#include "host-daemon/softgpu/engine/isa/addresses.h"
 #include "host-daemon/softgpu/engine/isa/fill.h"
 #include "host-daemon/softgpu/engine/kernel_code.h"
 
 namespace gantry::softgpu::GANTRY_ISA_NAMESPACE {
 namespace {
 
-struct Addresses {
-    alignas(64) u64 at[kLanes];
-    bool contiguous;
-    bool uniform;
-};
-
-template <Access A>
-GANTRY_INLINE u64 offset_of(const Warp& warp, const Inst* inst, int lane) {
-    if constexpr (A == Access::kFlat || A == Access::kShared64 || A == Access::kLocal64) {
-        return warp.slot<u64>(inst->a)[lane] + static_cast<u64>(inst->imm);
-    } else if constexpr (A == Access::kFrame) {
-        return warp.frame[static_cast<std::size_t>(lane)] + static_cast<u64>(inst->imm);
-    } else {
-        return static_cast<u32>(warp.slot<u32>(inst->a)[lane] + static_cast<u32>(inst->imm));
-    }
-}
-
-[[gnu::cold, gnu::noinline]] void report(Warp& warp, const Inst* inst, const u64* at, u64 base,
-                                         u64 stride, u64 limit, u32 size) {
-    for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
-        const u32 lane = static_cast<u32>(__builtin_ctz(mask));
-        const u64 offset = at[lane] - base - stride * lane;
-        if (offset > limit || limit - offset < size) {
-            raise_fault(warp, inst, LaunchError::kIllegalAddress, lane, offset,
-                        stride != 0 ? "address outside the thread's local memory"
-                                    : "address outside the block's shared memory");
-        }
-        if ((at[lane] & (size - 1)) != 0) {
-            raise_fault(warp, inst, LaunchError::kMisalignedAddress, lane, at[lane],
-                        "misaligned address");
-        }
-    }
-}
-
-/// Forms, checks and classifies the addresses of `size`-byte accesses.
-template <Access A>
-GANTRY_INLINE void form_addresses(Warp& warp, const Inst* inst, u32 size, Addresses& out) {
-    constexpr bool kShared = A == Access::kShared32 || A == Access::kShared64;
-    constexpr bool kLocal =
-        A == Access::kLocal32 || A == Access::kLocal64 || A == Access::kFrame;
-    u64 base = 0;
-    u64 stride = 0;
-    u64 limit = ~u64{0};
-    if constexpr (kShared) {
-        base = reinterpret_cast<u64>(warp.block->shared);
-        limit = warp.block->shared_bytes;
-    } else if constexpr (kLocal) {
-        base = reinterpret_cast<u64>(warp.local);
-        stride = warp.local_stride;
-        limit = stride;
-    }
-    const u32 mask = warp.mask;
-    u64 bad = 0;
-    u64 uneven = 0;
-    u64 unlike = 0;
-    const u64 first = base + offset_of<A>(warp, inst, 0);
-    const u64 room = limit >= size ? limit - size : 0;
-    const bool no_room = limit < size;
-    const auto form = [&](auto masked) {
-        GANTRY_LANES
-        for (int lane = 0; lane < kLanes; ++lane) {
-            const u64 offset = offset_of<A>(warp, inst, lane);
-            const u64 address = base + stride * static_cast<u64>(lane) + offset;
-            out.at[lane] = address;
-            u64 wrong = address & (size - 1);
-            if constexpr (kShared || kLocal) {
-                wrong |= static_cast<u64>(offset > room || no_room);
-            }
-            if constexpr (masked.value) {
-                bad |= ((mask >> lane) & 1U) != 0 ? wrong : 0;
-            } else {
-                bad |= wrong;
-            }
-            uneven |= address ^ (first + static_cast<u64>(lane) * size);
-            unlike |= address ^ first;
-        }
-    };
-    if (mask == kAllLanes) [[likely]] {
-        form(std::false_type{});
-    } else {
-        form(std::true_type{});
-    }
-    out.contiguous = uneven == 0;
-    out.uniform = unlike == 0;
-    if (bad != 0) [[unlikely]] {
-        report(warp, inst, out.at, base, stride, limit, size);
-    }
-    warp.thread->inst = inst;
-    if constexpr (A == Access::kFlat) {
-        warp.thread->polls += inst->flags & 1U;
-    }
-}
+/// Whether an access is frequent enough to be built as one piece.
+template <Access A, Cell C>
+inline constexpr bool kFrequent =
+    (A == Access::kFlat || A == Access::kShared32) && C == Cell::kB32;
 
 template <Cell C> struct CellType;
 template <> struct CellType<Cell::kU8> { using type = u8; };
@@ -222,30 +135,66 @@ const Inst* load_shared_word(Warp& warp, const Inst* inst) {
     return inst + 1;
 }
 
+/// The bodies of ld and st behind the addresses, the same for every way of addressing.
+template <Cell C>
+GANTRY_INLINE void load_cells_here(Warp& warp, const Inst* inst, const Addresses& addresses) {
+    using T = typename CellType<C>::type;
+    Slot<T>* out = warp.slot<Slot<T>>(inst->dst);
+    if (warp.mask != kAllLanes) [[unlikely]] {
+        for_active(warp.mask,
+                   [&](int lane) { out[lane] = to_slot<T>(peek<T>(addresses.at[lane])); });
+    } else if (addresses.contiguous) {
+        const u64 first = addresses.at[0];
+        GANTRY_LANES
+        for (int lane = 0; lane < kLanes; ++lane) {
+            out[lane] = to_slot<T>(peek<T>(first + static_cast<u64>(lane) * sizeof(T)));
+        }
+    } else if (addresses.uniform) {
+        const Slot<T> value = to_slot<T>(peek<T>(addresses.at[0]));
+        for (int lane = 0; lane < kLanes; ++lane) {
+            out[lane] = value;
+        }
+    } else {
+        gather_flat<T>(addresses.at, out);
+    }
+}
+
+template <Cell C>
+GANTRY_INLINE void store_cells_here(Warp& warp, const Inst* inst, const Addresses& addresses) {
+    using T = typename CellType<C>::type;
+    const Slot<T>* in = warp.slot<Slot<T>>(inst->dst);
+    if (warp.mask == kAllLanes && addresses.contiguous) [[likely]] {
+        const u64 first = addresses.at[0];
+        GANTRY_LANES
+        for (int lane = 0; lane < kLanes; ++lane) {
+            poke<T>(first + static_cast<u64>(lane) * sizeof(T), static_cast<T>(in[lane]));
+        }
+        return;
+    }
+    for_active(warp.mask,
+               [&](int lane) { poke<T>(addresses.at[lane], static_cast<T>(in[lane])); });
+}
+
+template <Cell C>
+[[gnu::noinline]] void load_cells(Warp& warp, const Inst* inst, const Addresses& addresses) {
+    load_cells_here<C>(warp, inst, addresses);
+}
+
+template <Cell C>
+[[gnu::noinline]] void store_cells(Warp& warp, const Inst* inst, const Addresses& addresses) {
+    store_cells_here<C>(warp, inst, addresses);
+}
+
 template <Access A, Cell C>
 const Inst* load_one(Warp& warp, const Inst* inst) {
     using T = typename CellType<C>::type;
     Addresses addresses;
-    form_addresses<A>(warp, inst, sizeof(T), addresses);
-    Slot<T>* out = warp.slot<Slot<T>>(inst->dst);
-    if (warp.mask == kAllLanes) [[likely]] {
-        if (addresses.contiguous) {
-            const u64 first = addresses.at[0];
-            GANTRY_LANES
-            for (int lane = 0; lane < kLanes; ++lane) {
-                out[lane] = to_slot<T>(peek<T>(first + static_cast<u64>(lane) * sizeof(T)));
-            }
-        } else if (addresses.uniform) {
-            const Slot<T> value = to_slot<T>(peek<T>(addresses.at[0]));
-            for (int lane = 0; lane < kLanes; ++lane) {
-                out[lane] = value;
-            }
-        } else {
-            gather_flat<T>(addresses.at, out);
-        }
-        return inst + 1;
+    form_addresses<A, kFrequent<A, C>>(warp, inst, sizeof(T), addresses);
+    if constexpr (kFrequent<A, C>) {
+        load_cells_here<C>(warp, inst, addresses);
+    } else {
+        load_cells<C>(warp, inst, addresses);
     }
-    for_active(warp.mask, [&](int lane) { out[lane] = to_slot<T>(peek<T>(addresses.at[lane])); });
     return inst + 1;
 }
 
@@ -253,81 +202,56 @@ template <Access A, Cell C>
 const Inst* store_one(Warp& warp, const Inst* inst) {
     using T = typename CellType<C>::type;
     Addresses addresses;
-    form_addresses<A>(warp, inst, sizeof(T), addresses);
-    const Slot<T>* in = warp.slot<Slot<T>>(inst->dst);
-    if (warp.mask == kAllLanes) [[likely]] {
-        if (addresses.contiguous) {
-            const u64 first = addresses.at[0];
-            GANTRY_LANES
-            for (int lane = 0; lane < kLanes; ++lane) {
-                poke<T>(first + static_cast<u64>(lane) * sizeof(T), static_cast<T>(in[lane]));
-            }
-        } else {
-            for (int lane = 0; lane < kLanes; ++lane) {
-                poke<T>(addresses.at[lane], static_cast<T>(in[lane]));
-            }
-        }
-        return inst + 1;
+    form_addresses<A, kFrequent<A, C>>(warp, inst, sizeof(T), addresses);
+    if constexpr (kFrequent<A, C>) {
+        store_cells_here<C>(warp, inst, addresses);
+    } else {
+        store_cells<C>(warp, inst, addresses);
     }
-    for_active(warp.mask,
-               [&](int lane) { poke<T>(addresses.at[lane], static_cast<T>(in[lane])); });
     return inst + 1;
 }
 
-template <Access A, Cell C, int N>
-const Inst* load_vector(Warp& warp, const Inst* inst) {
+/// The bytes of one lane's vector, moved at once where they are sixteen.
+template <typename T, int N>
+GANTRY_INLINE void peek_vector(u64 address, T (&values)[N]) {
+    if constexpr (sizeof values == 16) {
+        const __m128i all = peek16(address);
+        std::memcpy(values, &all, 16);
+    } else {
+        std::memcpy(values, reinterpret_cast<const void*>(address), sizeof values);
+    }
+}
+
+template <Cell C, int N>
+[[gnu::noinline]] void load_vectors(Warp& warp, const Inst* inst, const Addresses& addresses) {
     using T = typename CellType<C>::type;
-    constexpr u32 kBytes = sizeof(T) * N;
-    Addresses addresses;
-    form_addresses<A>(warp, inst, kBytes, addresses);
     Slot<T>* out[N];
     for (int element = 0; element < N; ++element) {
         out[element] = warp.slot<Slot<T>>(element_slot(inst, element));
     }
-    const auto one = [&](int lane) {
+    if (warp.mask == kAllLanes && addresses.uniform) {
         T values[N];
-        if constexpr (kBytes == 16) {
-            const __m128i all = peek16(addresses.at[lane]);
-            std::memcpy(values, &all, 16);
-        } else {
-            std::memcpy(values, reinterpret_cast<const void*>(addresses.at[lane]), kBytes);
+        peek_vector(addresses.at[0], values);
+        for (int element = 0; element < N; ++element) {
+            const Slot<T> value = to_slot<T>(values[element]);
+            for (int lane = 0; lane < kLanes; ++lane) {
+                out[element][lane] = value;
+            }
         }
+        return;
+    }
+    for_active(warp.mask, [&](int lane) {
+        T values[N];
+        peek_vector(addresses.at[lane], values);
         for (int element = 0; element < N; ++element) {
             out[element][lane] = to_slot<T>(values[element]);
         }
-    };
-    if (warp.mask == kAllLanes) [[likely]] {
-        if (addresses.uniform) {
-            T values[N];
-            if constexpr (kBytes == 16) {
-                const __m128i all = peek16(addresses.at[0]);
-                std::memcpy(values, &all, 16);
-            } else {
-                std::memcpy(values, reinterpret_cast<const void*>(addresses.at[0]), kBytes);
-            }
-            for (int element = 0; element < N; ++element) {
-                const Slot<T> value = to_slot<T>(values[element]);
-                for (int lane = 0; lane < kLanes; ++lane) {
-                    out[element][lane] = value;
-                }
-            }
-            return inst + 1;
-        }
-        for (int lane = 0; lane < kLanes; ++lane) {
-            one(lane);
-        }
-    } else {
-        for_active(warp.mask, one);
-    }
-    return inst + 1;
+    });
 }
 
-template <Access A, Cell C, int N>
-const Inst* store_vector(Warp& warp, const Inst* inst) {
+template <Cell C, int N>
+[[gnu::noinline]] void store_vectors(Warp& warp, const Inst* inst, const Addresses& addresses) {
     using T = typename CellType<C>::type;
-    constexpr u32 kBytes = sizeof(T) * N;
-    Addresses addresses;
-    form_addresses<A>(warp, inst, kBytes, addresses);
     const Slot<T>* in[N];
     for (int element = 0; element < N; ++element) {
         in[element] = warp.slot<Slot<T>>(element_slot(inst, element));
@@ -337,36 +261,44 @@ const Inst* store_vector(Warp& warp, const Inst* inst) {
         for (int element = 0; element < N; ++element) {
             values[element] = static_cast<T>(in[element][lane]);
         }
-        if constexpr (kBytes == 16) {
+        if constexpr (sizeof values == 16) {
             __m128i all;
             std::memcpy(&all, values, 16);
             poke16(addresses.at[lane], all);
         } else {
-            std::memcpy(reinterpret_cast<void*>(addresses.at[lane]), values, kBytes);
+            std::memcpy(reinterpret_cast<void*>(addresses.at[lane]), values, sizeof values);
         }
     });
+}
+
+template <Access A, Cell C, int N>
+const Inst* load_vector(Warp& warp, const Inst* inst) {
+    Addresses addresses;
+    form_addresses<A, false>(warp, inst, sizeof(typename CellType<C>::type) * N, addresses);
+    load_vectors<C, N>(warp, inst, addresses);
     return inst + 1;
 }
 
-template <Access A>
-const Inst* load_b128(Warp& warp, const Inst* inst) {
+template <Access A, Cell C, int N>
+const Inst* store_vector(Warp& warp, const Inst* inst) {
     Addresses addresses;
-    form_addresses<A>(warp, inst, 16, addresses);
+    form_addresses<A, false>(warp, inst, sizeof(typename CellType<C>::type) * N, addresses);
+    store_vectors<C, N>(warp, inst, addresses);
+    return inst + 1;
+}
+
+[[gnu::noinline]] void load_b128_cells(Warp& warp, const Inst* inst, const Addresses& addresses) {
     u64* out = warp.slot<u64>(inst->dst);
     for_active(warp.mask, [&](int lane) {
-        const __m128i all = peek16(addresses.at[lane]);
         u64 halves[2];
-        std::memcpy(halves, &all, 16);
+        peek_vector(addresses.at[lane], halves);
         out[lane] = halves[0];
         out[kLanes + lane] = halves[1];
     });
-    return inst + 1;
 }
 
-template <Access A>
-const Inst* store_b128(Warp& warp, const Inst* inst) {
-    Addresses addresses;
-    form_addresses<A>(warp, inst, 16, addresses);
+[[gnu::noinline]] void store_b128_cells(Warp& warp, const Inst* inst,
+                                        const Addresses& addresses) {
     const u64* in = warp.slot<u64>(inst->dst);
     for_active(warp.mask, [&](int lane) {
         const u64 halves[2] = {in[lane], in[kLanes + lane]};
@@ -374,6 +306,21 @@ const Inst* store_b128(Warp& warp, const Inst* inst) {
         std::memcpy(&all, halves, 16);
         poke16(addresses.at[lane], all);
     });
+}
+
+template <Access A>
+const Inst* load_b128(Warp& warp, const Inst* inst) {
+    Addresses addresses;
+    form_addresses<A, false>(warp, inst, 16, addresses);
+    load_b128_cells(warp, inst, addresses);
+    return inst + 1;
+}
+
+template <Access A>
+const Inst* store_b128(Warp& warp, const Inst* inst) {
+    Addresses addresses;
+    form_addresses<A, false>(warp, inst, 16, addresses);
+    store_b128_cells(warp, inst, addresses);
     return inst + 1;
 }
 
