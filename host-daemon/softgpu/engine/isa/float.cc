@@ -12,6 +12,13 @@ GANTRY_INLINE float canonical(float value) {
 }
 GANTRY_INLINE double canonical(double value) { return value; }
 
+/// The result of a commutative operation, whose operands the compiler may change over: of two NaNs
+/// the first one's payload is kept.
+GANTRY_INLINE float first_nan(float, float result) { return canonical(result); }
+GANTRY_INLINE double first_nan(double a, double result) {
+    return a != a ? bits_as<double>(bits_as<u64>(a) | (u64{1} << 51)) : result;
+}
+
 GANTRY_INLINE float saturate(float value) {
     // NaN becomes +0, as PTX says.
     value = value > 0.0F ? value : 0.0F;
@@ -32,9 +39,9 @@ GANTRY_INLINE typename BitsOf<T>::type raw(T value) { return bits_as<typename Bi
 GANTRY_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 GANTRY_INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
-struct Add { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return canonical(a + b); } };
+struct Add { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return first_nan(a, a + b); } };
 struct Sub { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return canonical(a - b); } };
-struct Mul { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return canonical(a * b); } };
+struct Mul { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return first_nan(a, a * b); } };
 struct Div { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return canonical(a / b); } };
 struct AddSat { GANTRY_INLINE static float apply(float a, float b) { return saturate(a + b); } };
 struct SubSat { GANTRY_INLINE static float apply(float a, float b) { return saturate(a - b); } };
@@ -60,8 +67,12 @@ GANTRY_INLINE T larger(T a, T b) {
     return a > b ? a : b > a ? b : both;
 }
 template <typename T>
-GANTRY_INLINE T quiet_nan(T a, T b) {
-    if constexpr (sizeof(T) == 4) { return bits_as<float>(u32{0x7fffffff}); } else { return a + b; }
+GANTRY_INLINE T quiet_nan(T first) {
+    if constexpr (sizeof(T) == 4) {
+        return bits_as<float>(u32{0x7fffffff});
+    } else {
+        return bits_as<double>(raw(first) | (u64{1} << 51));
+    }
 }
 
 template <bool Larger, bool KeepNan, bool XorSign>
@@ -82,10 +93,10 @@ struct Extreme {
         const bool a_nan = a0 != a0;
         const bool b_nan = b0 != b0;
         if constexpr (KeepNan) {
-            return a_nan || b_nan ? quiet_nan(a0, b0) : result;
+            return a_nan || b_nan ? quiet_nan(a_nan ? a0 : b0) : result;
         } else {
             result = a_nan ? b : b_nan ? a : result;
-            return a_nan && b_nan ? quiet_nan(a0, b0) : result;
+            return a_nan && b_nan ? quiet_nan(a0) : result;
         }
     }
 };

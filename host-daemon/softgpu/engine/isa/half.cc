@@ -82,7 +82,8 @@ template <typename H, bool Pair>
     const u32* b = warp.slot<u32>(inst->b);
     const bool ftz = (inst->flags & 1U) != 0;
     for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
-        const u32 low = to_slot<H>(extreme(from_slot<H>(a[lane]), from_slot<H>(b[lane]), form, ftz));
+        const u32 low =
+            to_slot<H>(extreme(from_slot<H>(a[lane]), from_slot<H>(b[lane]), form, ftz));
         if constexpr (!Pair) {
             return low;
         } else {
