@@ -27,7 +27,8 @@ enum class Special : std::uint8_t {
     kEnvreg2, kEnvregOther, kClusterid, kNclusteridX, kNclusteridY, kNclusteridZ, kClusteridX,
     kClusteridY, kClusteridZ, kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX,
     kClusterNctaidY, kClusterNctaidZ, kClusterCtarank, kClusterNctarank, kIsExplicitCluster,
-    kReservedSharedOffset,
+    kAggregateSharedSize, kReservedSharedBegin, kReservedSharedSlot1, kReservedSharedEnd,
+    kReservedSharedCap,
 };
 
 struct SpecialSlot {

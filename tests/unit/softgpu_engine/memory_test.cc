@@ -116,6 +116,41 @@ TEST(SoftgpuMemory, CompareAndSwapReturnsTheOldValue) {
     EXPECT_EQ(got[0], 0x509U);
 }
 
+TEST(SoftgpuMemory, ReservedSharedMemoryLiesBesideTheKernelsOwn) {
+    // Tiles of several warps of cooperative groups keep their barriers there.
+    const Loaded loaded = load_or_die(R"(
+.extern .shared .align 4 .b8 dynamic[];
+.visible .entry k(.param .u64 p) {
+.reg .b32 %r<16>; .reg .b64 %rd<4>;
+.shared .align 4 .b8 own[36];
+ld.param.u64 %rd1, [p];
+mov.u32 %r1, %reserved_smem_offset_begin; mov.u32 %r2, %reserved_smem_offset_end;
+mov.u32 %r3, %reserved_smem_offset_cap; mov.u32 %r4, %reserved_smem_offset_1;
+mov.u32 %r5, %total_smem_size; mov.u32 %r6, %aggr_smem_size;
+mov.u32 %r7, own; mov.u32 %r8, dynamic;
+st.shared.u32 [%r7+32], 1; st.shared.u32 [%r8+96], 2;
+st.shared.u32 [%r1], 4; st.shared.u32 [%r4], 8; st.shared.u32 [%r4+284], 16;
+st.shared.u32 [%r2+-4], 32;
+ld.shared.u32 %r9, [%r7+32]; ld.shared.u32 %r10, [%r8+96]; add.u32 %r9, %r9, %r10;
+ld.shared.u32 %r10, [%r1]; add.u32 %r9, %r9, %r10;
+ld.shared.u32 %r10, [%r4]; add.u32 %r9, %r9, %r10;
+ld.shared.u32 %r10, [%r4+284]; add.u32 %r9, %r9, %r10;
+ld.shared.u32 %r10, [%r2+-4]; add.u32 %r9, %r9, %r10;
+sub.u32 %r11, %r2, %r1; sub.u32 %r12, %r6, %r5;
+st.global.v4.u32 [%rd1], {%r9, %r11, %r3, %r12};
+st.global.u32 [%rd1+16], %r5;
+ret; }
+)");
+    std::vector<u32> out(5);
+    TestServices services;
+    const LaunchStatus status =
+        launch(loaded, "k", {1, 1, 1}, {1, 1, 1}, Params().pointer(out), services, 100);
+    ASSERT_TRUE(status.ok()) << status.text;
+    EXPECT_THAT(out, ::testing::ElementsAre(63U, 1024U, 1024U, 1024U, out[4]));
+    EXPECT_GE(out[4], 136U);
+    EXPECT_LT(out[4], 1024U);
+}
+
 LaunchStatus run_fault(const std::string& body) {
     const Loaded loaded = load_or_die(
         ".visible .entry k() {\n.reg .b32 %r<9>; .reg .b64 %rd<9>;\n"

@@ -81,6 +81,10 @@ private:
     unsigned threads_ = 0;
 };
 
+/// Where %reserved_smem_offset_1 points, from the start of the reserved part. Cooperative groups
+/// keep 288 bytes there for tiles of several warps.
+constexpr std::uint32_t kReservedSlotBytes = 512;
+
 LaunchStatus refuse(LaunchError error, std::string text) {
     LaunchStatus status;
     status.error = error;
@@ -111,7 +115,15 @@ std::uint64_t launch_special(const LaunchState& launch, Special what) {
         case Special::kNsmid: return launch.profile->sm_count;
         case Special::kGridid: return config.grid_id;
         case Special::kDynamicSharedSize: return config.dynamic_shared_bytes;
-        case Special::kTotalSharedSize: return launch.shared_bytes;
+        case Special::kTotalSharedSize: return launch.asked_shared_bytes;
+        case Special::kAggregateSharedSize:
+            return launch.asked_shared_bytes + launch.profile->reserved_shared_bytes_per_block;
+        case Special::kReservedSharedBegin: return launch.reserved_shared;
+        case Special::kReservedSharedSlot1: return launch.reserved_shared + kReservedSlotBytes;
+        case Special::kReservedSharedEnd:
+            return launch.reserved_shared + launch.profile->reserved_shared_bytes_per_block;
+        case Special::kReservedSharedCap:
+            return launch.profile->reserved_shared_bytes_per_block;
         case Special::kEnvreg1: return reinterpret_cast<std::uint64_t>(
                                            launch.grid_workspace.data()) >> 32;
         case Special::kEnvreg2: return reinterpret_cast<std::uint64_t>(
@@ -170,12 +182,27 @@ LaunchStatus check(const KernelInfo& kernel, const KernelCode& code, const Launc
     return {};
 }
 
+bool uses_reserved_shared(const KernelCode& code) {
+    return std::any_of(code.specials.begin(), code.specials.end(), [](const SpecialSlot& slot) {
+        return slot.what == Special::kReservedSharedBegin ||
+               slot.what == Special::kReservedSharedSlot1;
+    });
+}
+
 void prepare(LaunchState& launch, const KernelInfo& kernel) {
     const LaunchConfig& config = *launch.config;
     launch.threads = static_cast<std::uint32_t>(config.block.count());
     launch.warps = (launch.threads + kLanes - 1) / kLanes;
     launch.blocks = config.grid.count();
-    launch.shared_bytes = launch.code->static_shared_bytes + config.dynamic_shared_bytes;
+    launch.asked_shared_bytes = launch.code->static_shared_bytes + config.dynamic_shared_bytes;
+    launch.shared_bytes = launch.asked_shared_bytes;
+    if (uses_reserved_shared(*launch.code)) {
+        // The card puts its part in front; nothing may depend on that, and behind leaves the
+        // offsets of variables as they are.
+        launch.reserved_shared = (launch.asked_shared_bytes + 15) / 16 * 16;
+        launch.shared_bytes =
+            launch.reserved_shared + launch.profile->reserved_shared_bytes_per_block;
+    }
     std::uint32_t local = launch.code->local_bytes;
     if (launch.code->needs_stack) {
         local += config.stack_bytes_per_thread != 0 ? config.stack_bytes_per_thread : 65536;

@@ -26,7 +26,9 @@ struct LaunchState {
     std::uint64_t blocks = 0;
     std::uint32_t threads = 0;
     std::uint32_t warps = 0;
-    std::uint32_t shared_bytes = 0;
+    std::uint32_t asked_shared_bytes = 0;  ///< Static and dynamic.
+    std::uint32_t reserved_shared = 0;     ///< Offset of the part reserved for the system.
+    std::uint32_t shared_bytes = 0;        ///< Size of the window, the reserved part included.
     std::uint32_t local_stride = 0;
     std::uint64_t resident_limit = 0;  ///< Blocks that may live at once.
     alignas(64) std::atomic<std::uint64_t> next_block{0};
