@@ -51,7 +51,13 @@ struct CallArgument {
     std::uint32_t size = 0;
 };
 
-enum class Builtin : std::uint8_t { kNone, kVprintf, kAssertFail, kMalloc, kFree };
+enum class Builtin : std::uint8_t {
+    kNone, kVprintf, kAssertFail, kMalloc, kFree,
+    // The device runtime, for kernels that launch kernels.
+    kGetParameterBuffer, kGetParameterBufferV2, kLaunchDevice, kLaunchDeviceV2, kStreamCreate,
+    kEventCreate, kAlreadyOrdered, kGetLastError, kPeekAtLastError, kCopyAsync,
+    kFillAsync, kDeviceMalloc, kDeviceFree,
+};
 
 /// What a call instruction refers to.
 struct CallSite {

@@ -2,6 +2,7 @@
 // references, and names that are local to their text and may clash with others'.
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "host-daemon/softgpu/engine/linked.h"
 #include "host-daemon/softgpu/ptx/parser.h"
@@ -14,17 +15,55 @@ using ptx::Space;
 
 constexpr std::uint32_t kNone = 0xffffffffU;
 
-Builtin builtin_of(std::string_view name) {
-    if (name == "vprintf") {
-        return Builtin::kVprintf;
+struct BuiltinName {
+    std::string_view name;
+    Builtin builtin;
+};
+
+constexpr BuiltinName kBuiltins[] = {
+    {"vprintf", Builtin::kVprintf},
+    {"__assertfail", Builtin::kAssertFail},
+    {"malloc", Builtin::kMalloc},
+    {"free", Builtin::kFree},
+};
+
+/// What cuda_device_runtime_api.h declares. The toolkit's own definitions call the card's
+/// firmware, so these stand in for them. Streams and events only order grids, which run in launch
+/// order in any case: recording, waiting and destroying have nothing to do.
+constexpr BuiltinName kDeviceRuntime[] = {
+    {"__cudaCDP2GetParameterBuffer", Builtin::kGetParameterBuffer},
+    {"__cudaCDP2GetParameterBufferV2", Builtin::kGetParameterBufferV2},
+    {"__cudaCDP2LaunchDevice", Builtin::kLaunchDevice},
+    {"__cudaCDP2LaunchDevice_ptsz", Builtin::kLaunchDevice},
+    {"__cudaCDP2LaunchDeviceV2", Builtin::kLaunchDeviceV2},
+    {"__cudaCDP2LaunchDeviceV2_ptsz", Builtin::kLaunchDeviceV2},
+    {"__cudaCDP2StreamCreateWithFlags", Builtin::kStreamCreate},
+    {"__cudaCDP2StreamDestroy", Builtin::kAlreadyOrdered},
+    {"__cudaCDP2StreamWaitEvent", Builtin::kAlreadyOrdered},
+    {"__cudaCDP2StreamWaitEvent_ptsz", Builtin::kAlreadyOrdered},
+    {"__cudaCDP2EventCreateWithFlags", Builtin::kEventCreate},
+    {"__cudaCDP2EventRecord", Builtin::kAlreadyOrdered},
+    {"__cudaCDP2EventRecord_ptsz", Builtin::kAlreadyOrdered},
+    {"__cudaCDP2EventRecordWithFlags", Builtin::kAlreadyOrdered},
+    {"__cudaCDP2EventRecordWithFlags_ptsz", Builtin::kAlreadyOrdered},
+    {"__cudaCDP2EventDestroy", Builtin::kAlreadyOrdered},
+    {"__cudaCDP2GetLastError", Builtin::kGetLastError},
+    {"__cudaCDP2PeekAtLastError", Builtin::kPeekAtLastError},
+    {"__cudaCDP2MemcpyAsync", Builtin::kCopyAsync},
+    {"__cudaCDP2MemcpyAsync_ptsz", Builtin::kCopyAsync},
+    {"__cudaCDP2MemsetAsync", Builtin::kFillAsync},
+    {"__cudaCDP2MemsetAsync_ptsz", Builtin::kFillAsync},
+    {"__cudaCDP2Malloc", Builtin::kDeviceMalloc},
+    {"__cudaCDP2Free", Builtin::kDeviceFree},
+};
+
+Builtin builtin_of(std::string_view name, std::span<const BuiltinName> names) {
+    for (const BuiltinName& entry : names) {
+        if (entry.name == name) {
+            return entry.builtin;
+        }
     }
-    if (name == "__assertfail") {
-        return Builtin::kAssertFail;
-    }
-    if (name == "malloc") {
-        return Builtin::kMalloc;
-    }
-    return name == "free" ? Builtin::kFree : Builtin::kNone;
+    return Builtin::kNone;
 }
 
 class Linker {
@@ -213,10 +252,15 @@ private:
                 continue;
             }
             const auto found = function_definitions_.find(function.name);
-            const Builtin builtin = builtin_of(function.name);
-            if (found != function_definitions_.end()) {
+            Builtin builtin = builtin_of(function.name, kDeviceRuntime);
+            if (builtin == Builtin::kNone && found != function_definitions_.end()) {
                 symbols[function.name] = {SymbolKind::kFunction, found->second};
-            } else if (builtin != Builtin::kNone) {
+                continue;
+            }
+            if (builtin == Builtin::kNone) {
+                builtin = builtin_of(function.name, kBuiltins);
+            }
+            if (builtin != Builtin::kNone) {
                 symbols[function.name] = {SymbolKind::kBuiltin,
                                           static_cast<std::uint32_t>(builtin)};
             } else {

@@ -177,5 +177,58 @@ st.u32 [%rd5+8], %r1; ld.u32 %r0, [%rd5+8];
     EXPECT_EQ(out[31], 31U);
 }
 
+/// What nvcc makes of `function<<<1, threads, 0, stream>>>(%rd1, digit)` in device code.
+std::string device_launch(const std::string& function, u32 threads, const std::string& digit,
+                          u32 stream) {
+    static u32 count = 0;
+    const std::string label = "SKIP" + std::to_string(++count);
+    return "{ .reg .pred %q; .param .b64 f; .param .align 4 .b8 g[12]; .param .align 4 .b8 b[12];"
+           ".param .b32 s; .param .b64 r; .param .b64 st; .param .b32 e;"
+           "mov.b64 %rd2, " + function + "; st.param.b64 [f], %rd2; st.param.b32 [g], 1;"
+           "st.param.b32 [g+4], 1; st.param.b32 [g+8], 1;"
+           "st.param.b32 [b], " + std::to_string(threads) + "; st.param.b32 [b+4], 1;"
+           "st.param.b32 [b+8], 1; st.param.b32 [s], 0;"
+           "call.uni (r), __cudaCDP2GetParameterBufferV2, (f, g, b, s);"
+           "ld.param.b64 %rd3, [r]; setp.eq.u64 %q, %rd3, 0; @%q bra " + label + ";"
+           "st.u64 [%rd3], %rd1; mov.u32 %r3, " + digit + "; st.u32 [%rd3+8], %r3;"
+           "st.param.b64 [f], %rd3; st.param.b64 [st], " + std::to_string(stream) + ";"
+           "call.uni (e), __cudaCDP2LaunchDeviceV2, (f, st);\n" + label + ": }\n";
+}
+
+TEST(SoftgpuControl, KernelsLaunchKernels) {
+    // A child's child comes before the next child, and a tail launch last, wherever it stands.
+    const std::string program = R"(
+.extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2 (.param .b64 f,
+ .param .align 4 .b8 g[12], .param .align 4 .b8 b[12], .param .b32 s);
+.extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2 (.param .b64 b, .param .b64 s);
+.visible .entry append(.param .u64 po, .param .u32 digit) {
+.reg .b32 %r<9>; .reg .b64 %rd<9>;
+ld.param.u64 %rd1, [po]; ld.param.u32 %r1, [digit]; ld.global.u32 %r2, [%rd1];
+mad.lo.u32 %r2, %r2, 10, %r1; st.global.u32 [%rd1], %r2; ret; }
+.visible .entry nested(.param .u64 po, .param .u32 digit) {
+.reg .b32 %r<9>; .reg .b64 %rd<9>;
+ld.param.u64 %rd1, [po]; ld.param.u32 %r1, [digit];
+)" + device_launch("append", 1, "%r1", 0) + R"(ret; }
+.visible .entry k(.param .u64 po) {
+.reg .b32 %r<9>; .reg .b64 %rd<9>;
+ld.param.u64 %rd1, [po];
+)" + device_launch("append", 1, "9", 3) + device_launch("nested", 1, "4", 0) +
+                                device_launch("append", 1, "5", 0) +
+                                device_launch("append", 1025, "7", 0) +
+                                "st.global.u64 [%rd1+8], %rd3; ret; }";
+    // The toolkit's own definitions would ask the card's firmware: they must not be reached.
+    const std::string runtime =
+        ".visible .func (.param .b32 r) __cudaCDP2LaunchDeviceV2 (.param .b64 b, .param .b64 s)"
+        "{ trap; ret; }";
+    const auto loaded = load({program, runtime});
+    ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+    std::vector<std::uint64_t> out{0, 1};
+    const LaunchStatus status =
+        launch(loaded.value(), "k", {}, {1, 1, 1}, Params().pointer(out));
+    ASSERT_TRUE(status.ok()) << status.text;
+    EXPECT_EQ(out[0], 459U);
+    EXPECT_EQ(out[1], 0U);  // no buffer for a block larger than the device takes
+}
+
 }  // namespace
 }  // namespace gantry::softgpu::test

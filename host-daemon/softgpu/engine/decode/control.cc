@@ -183,7 +183,9 @@ void Decoder::op_call(Operands operands) {
             info_.uses_printf = info_.uses_printf || site.builtin == Builtin::kVprintf;
             info_.uses_device_heap = info_.uses_device_heap ||
                                      site.builtin == Builtin::kMalloc ||
-                                     site.builtin == Builtin::kFree;
+                                     site.builtin == Builtin::kFree ||
+                                     site.builtin == Builtin::kDeviceMalloc ||
+                                     site.builtin == Builtin::kDeviceFree;
             call_arguments(returns, params, site, declaration->signature, kIndirect);
         } else if (symbol.kind == SymbolKind::kFunction) {
             site.callee = code_function_of_[symbol.index];

@@ -1,9 +1,9 @@
 // Functions that every CUDA program may call without defining them: vprintf, __assertfail,
-// malloc and free.
-#include <algorithm>
+// malloc and free; and the device runtime's (device_runtime.cc).
 #include <cstring>
 #include <string>
 
+#include "host-daemon/softgpu/engine/exec/builtin.h"
 #include "host-daemon/softgpu/engine/exec/format.h"
 #include "host-daemon/softgpu/engine/exec/handlers.h"
 #include "host-daemon/softgpu/engine/kernel_code.h"
@@ -12,29 +12,6 @@
 
 namespace gantry::softgpu::exec {
 namespace {
-
-/// The i-th argument, at most 8 bytes, from the caller's frame.
-std::uint64_t argument(const Warp& warp, const CallSite& site, std::size_t index,
-                       std::uint32_t lane) {
-    std::uint64_t value = 0;
-    if (index < site.in.size()) {
-        const CallArgument& place = site.in[index];
-        std::memcpy(&value,
-                    warp.local + std::uint64_t{warp.local_stride} * lane + warp.frame[lane] +
-                        place.from,
-                    std::min(place.size, 8U));
-    }
-    return value;
-}
-
-void set_result(const Warp& warp, const CallSite& site, std::uint32_t lane,
-                std::uint64_t value) {
-    if (!site.out.empty()) {
-        std::memcpy(warp.local + std::uint64_t{warp.local_stride} * lane + warp.frame[lane] +
-                        site.out[0].to,
-                    &value, std::min(site.out[0].size, 8U));
-    }
-}
 
 const char* guest_string(std::uint64_t address) {
     return reinterpret_cast<const char*>(address);
@@ -110,6 +87,9 @@ const Inst* do_builtin(Warp& warp, const Inst* inst) {
                 break;
             }
             case Builtin::kNone:
+                break;
+            default:
+                call_device_runtime(warp, site, lane);
                 break;
         }
     }

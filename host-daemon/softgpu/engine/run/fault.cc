@@ -103,6 +103,30 @@ void prepare_thread_for_faults() {
     sigaltstack(&ours, nullptr);
 }
 
+bool copy_guest_memory(std::uint64_t to, std::uint64_t from, std::uint64_t size) {
+    prepare_thread_for_faults();
+    RecoveryPoint point;
+    const bool done = sigsetjmp(point.buffer, 0) == 0;
+    if (done) {
+        recovery = &point;
+        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), size);
+    }
+    recovery = nullptr;
+    return done;
+}
+
+bool fill_guest_memory(std::uint64_t to, std::uint8_t value, std::uint64_t size) {
+    prepare_thread_for_faults();
+    RecoveryPoint point;
+    const bool done = sigsetjmp(point.buffer, 0) == 0;
+    if (done) {
+        recovery = &point;
+        std::memset(reinterpret_cast<void*>(to), value, size);
+    }
+    recovery = nullptr;
+    return done;
+}
+
 RecoveryPoint*& current_recovery() { return recovery; }
 
 std::uint64_t last_fault_address() { return fault_address; }

@@ -2,11 +2,13 @@
 // and idle threads of the pool work on the launch until it is done.
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <thread>
 
+#include "host-daemon/softgpu/engine/run/device_queue.h"
 #include "host-daemon/softgpu/engine/run/launch_state.h"
 #include "host-daemon/softgpu/engine/run/scheduler.h"
 
@@ -298,9 +300,11 @@ std::uint32_t max_blocks_per_sm(const KernelInfo& kernel, std::uint32_t threads_
     return blocks;
 }
 
-LaunchStatus run(const Program& program, std::uint32_t kernel_index, const LaunchConfig& config,
-                 const DeviceProfile& profile, Services& services) {
-    const LinkedProgram& linked = program.linked();
+namespace {
+
+LaunchStatus run_grid(const LinkedProgram& linked, std::uint32_t kernel_index,
+                      const LaunchConfig& config, const DeviceProfile& profile,
+                      Services& services, DeviceQueue& children) {
     if (kernel_index >= linked.kernels.size()) {
         return refuse(LaunchError::kInvalidValue, "no such kernel");
     }
@@ -320,6 +324,7 @@ LaunchStatus run(const Program& program, std::uint32_t kernel_index, const Launc
     launch.config = &config;
     launch.profile = &profile;
     launch.services = &services;
+    launch.children = &children;
     prepare(launch, kernel);
     const unsigned helpers = static_cast<unsigned>(
         std::min<std::uint64_t>(engine_thread_count() - 1, launch.blocks - 1));
@@ -333,6 +338,64 @@ LaunchStatus run(const Program& program, std::uint32_t kernel_index, const Launc
     launch.status.thread_instructions = launch.thread_instructions.load();
     launch.status.warp_instructions = launch.warp_instructions.load();
     return launch.status;
+}
+
+LaunchStatus run_family(const LinkedProgram& linked, std::uint32_t kernel_index,
+                        const LaunchConfig& config, const DeviceProfile& profile,
+                        Services& services, unsigned depth);
+
+LaunchStatus run_child(const LinkedProgram& linked, const DeviceWork& child,
+                       const LaunchConfig& parent, const DeviceProfile& profile,
+                       Services& services, unsigned depth) {
+    if (child.kind != DeviceWork::Kind::kGrid) {
+        const bool done = child.kind == DeviceWork::Kind::kCopy
+                              ? copy_guest_memory(child.to, child.from, child.size)
+                              : fill_guest_memory(child.to, child.value, child.size);
+        if (done) {
+            return {};
+        }
+        char text[96];
+        std::snprintf(text, sizeof text, "illegal memory access at 0x%llx by a copy or fill that "
+                      "a kernel asked for", static_cast<unsigned long long>(last_fault_address()));
+        return refuse(LaunchError::kIllegalAddress, text);
+    }
+    LaunchConfig config = parent;
+    config.grid = child.grid;
+    config.block = child.block;
+    config.cluster = {1, 1, 1};
+    config.dynamic_shared_bytes = child.dynamic_shared_bytes;
+    config.params = child.params;
+    config.cooperative = false;
+    return run_family(linked, child.kernel, config, profile, services, depth + 1);
+}
+
+/// Runs a grid and then, in order, what it launched, each with its own.
+LaunchStatus run_family(const LinkedProgram& linked, std::uint32_t kernel_index,
+                        const LaunchConfig& config, const DeviceProfile& profile,
+                        Services& services, unsigned depth) {
+    DeviceQueue children(depth);
+    LaunchStatus status = run_grid(linked, kernel_index, config, profile, services, children);
+    if (!status.ok()) {
+        return status;
+    }
+    for (const std::unique_ptr<DeviceWork>& child : children.take()) {
+        const LaunchStatus ended = run_child(linked, *child, config, profile, services, depth);
+        status.thread_instructions += ended.thread_instructions;
+        status.warp_instructions += ended.warp_instructions;
+        if (!ended.ok()) {
+            status.error = ended.error;
+            status.text = ended.text;
+            break;
+        }
+    }
+    return status;
+}
+
+}  // namespace
+
+LaunchStatus run(const Program& program, std::uint32_t kernel_index, const LaunchConfig& config,
+                 const DeviceProfile& profile, Services& services) {
+    return run_family(program.linked(), kernel_index, config, profile, services, 1);
 }
 
 }  // namespace gantry::softgpu

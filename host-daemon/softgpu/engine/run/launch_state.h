@@ -15,12 +15,15 @@
 
 namespace gantry::softgpu {
 
+class DeviceQueue;
+
 struct LaunchState {
     const LinkedProgram* program = nullptr;
     const KernelCode* code = nullptr;
     const LaunchConfig* config = nullptr;
     const DeviceProfile* profile = nullptr;
     Services* services = nullptr;
+    DeviceQueue* children = nullptr;  ///< Grids that this one launches.
     std::vector<std::uint8_t> params;     ///< 16-byte aligned start.
     std::vector<std::uint8_t> constants;  ///< Image with the launch's special registers filled.
     std::uint64_t blocks = 0;
@@ -56,6 +59,10 @@ void install_fault_handler();
 void prepare_thread_for_faults();
 [[nodiscard]] RecoveryPoint*& current_recovery();
 [[nodiscard]] std::uint64_t last_fault_address();
+/// Copies guest memory (regions may overlap) or fills it. False if an address is bad:
+/// last_fault_address().
+[[nodiscard]] bool copy_guest_memory(std::uint64_t to, std::uint64_t from, std::uint64_t size);
+[[nodiscard]] bool fill_guest_memory(std::uint64_t to, std::uint8_t value, std::uint64_t size);
 
 /// Suspends fault recovery and the FP mode while services run.
 class ServiceCall {
