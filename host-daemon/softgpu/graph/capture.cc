@@ -220,11 +220,10 @@ void abandon_capture(const std::shared_ptr<Stream>& stream) {
     }
     const std::lock_guard lock(graph_mutex());
     const auto capture = capture_of(stream);
-    if (capture == nullptr) {
-        return;
-    }
-    capture->invalid = true;
-    if (capture->origin.lock() == stream) {
+    // A stream that was only drawn in leaves its last nodes behind: whether they were joined is
+    // asked when the capture ends.
+    if (capture != nullptr && capture->origin.lock() == stream) {
+        capture->invalid = true;
         finish(capture);
     }
 }

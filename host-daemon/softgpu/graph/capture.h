@@ -50,7 +50,7 @@ CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Grap
 std::shared_ptr<CaptureState> capture_of(const std::shared_ptr<Stream>& stream);
 
 void invalidate_capture(const std::shared_ptr<Stream>& stream);
-/// A capturing stream is destroyed: its capture becomes invalid.
+/// A capturing stream is destroyed: a capture that began on it becomes invalid.
 void abandon_capture(const std::shared_ptr<Stream>& stream);
 
 /// For calls that a capture forbids: 900 and the captures concerned become invalid, or 0.

@@ -112,6 +112,10 @@ TEST_F(GraphTest, CaptureForksJoinsAndReplays) {
     ASSERT_CU(cuEventRecord(join, other));
     ASSERT_CU(cuStreamWaitEvent(stream_, join, 0));
     ASSERT_CU(launch_scale(scale_, memory_, 7, 8, stream_));
+    // What was drawn in and has joined again may go before the capture ends.
+    ASSERT_CU(cuStreamDestroy_v2(other));
+    ASSERT_CU(cuEventDestroy_v2(fork));
+    ASSERT_CU(cuEventDestroy_v2(join));
     CUgraph graph = nullptr;
     ASSERT_CU(cuStreamEndCapture(stream_, &graph));
     EXPECT_EQ(read(0), 1U);
@@ -149,6 +153,7 @@ TEST_F(GraphTest, CaptureRulesGiveTheirErrors) {
     ASSERT_CU(cuEventRecord(fork, stream_));
     ASSERT_CU(cuStreamWaitEvent(other, fork, 0));
     ASSERT_CU(launch_poke(poke_, memory_, 1, other));
+    ASSERT_CU(cuStreamDestroy_v2(other));
     EXPECT_CU(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream_, &graph));
     EXPECT_EQ(graph, nullptr);
 }
