@@ -245,8 +245,13 @@ Result<Contents> read_image(const void* image, unsigned capability) {
 
 Result<Contents> read_image(const void* image, std::size_t bytes, unsigned capability) {
     const Bytes all(static_cast<const std::byte*>(image), bytes);
+    if (bytes == 0) {
+        return bad("image.format", "An image of 0 bytes.");
+    }
     if (bytes >= sizeof(std::uint32_t) && magic_of(image) == kWrapperMagic) {
-        return read_wrapper(image, capability);
+        return bad("image.format",
+                   "A fatbin wrapper holds pointers, which bytes with a size cannot carry; pass the "
+                   "fatbin that it points to.");
     }
     if (bytes >= sizeof(std::uint32_t) && magic_of(image) == kFatbinMagic) {
         Contents contents;

@@ -34,7 +34,8 @@ struct Contents {
 /// Reasons of errors: image.format, image.truncated, image.compression, image.no_ptx.
 Result<Contents> read_image(const void* image, unsigned capability);
 
-/// The same with a known size, for cuLinkAddData and files.
+/// The same with a known size, for cuLinkAddData and files: reads these bytes and no others, so a
+/// wrapper, which is nothing but pointers, is refused (image.format).
 Result<Contents> read_image(const void* image, std::size_t bytes, unsigned capability);
 
 /// Packs PTX units as a fatbin whose PTX entries belong together: the "cubin" of our linker.

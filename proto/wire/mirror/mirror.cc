@@ -96,6 +96,9 @@ bool PinnedShadow::apply(std::uint64_t offset, std::span<const std::byte> bytes)
     if (offset > limit || bytes.size() > limit - offset) {
         return false;
     }
+    if (bytes.empty()) {
+        return true;
+    }
     if (shadow_.size() < offset + bytes.size()) {
         shadow_.resize(align_up(offset + bytes.size(), kCompareBytes));
     }

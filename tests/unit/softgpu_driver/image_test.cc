@@ -79,6 +79,22 @@ TEST(ImageTest, WrapperWithRelocatableInputsGivesAllUnits) {
     EXPECT_EQ(read_image(&wrapper, 90).error().reason, "image.truncated");
 }
 
+// Found by fuzzing: bytes with a size were followed through the pointers that they held.
+TEST(ImageTest, SizedBytesAreReadAloneAndMayBeNone) {
+    const std::string fatbin = fatbin_of(fatbin_entry(sample_ptx(75), 75, Packing::kStored));
+    struct {
+        std::uint32_t magic;
+        std::uint32_t version;
+        const void* data;
+        const void* inputs;
+    } const wrapper = {kWrapperMagic, 1, fatbin.data(), nullptr};
+    const auto followed = read_image(&wrapper, sizeof wrapper, 90);
+    ASSERT_FALSE(followed.ok());
+    EXPECT_NE(followed.error().text.find("pass the fatbin"), std::string::npos);
+    EXPECT_EQ(read_image(nullptr, 0, 90).error().reason, "image.format");
+    EXPECT_TRUE(read_image(fatbin.data(), fatbin.size(), 90).ok());
+}
+
 TEST(ImageTest, PtxTextEndsAtItsNul) {
     const EndOfMemory image("\n        " + sample_ptx(80) + std::string(1, '\0'));
     const auto contents = read_image(image.get(), 90);
