@@ -57,23 +57,26 @@ bool read_environment(Environment* out, char* problem, unsigned long problem_byt
         }
         const auto key_bytes = static_cast<unsigned long>(equals - *entry);
         const char* value = equals + 1;
-        bool fine = true;
+        const char* wanted = nullptr;  // What the value must be, when it is not that.
         if (key_is(*entry, key_bytes, "GANTRY_TRANSPORT")) {
             out->transport = value;
         } else if (key_is(*entry, key_bytes, "GANTRY_TRACE")) {
             out->trace_path = value;
         } else if (key_is(*entry, key_bytes, "GANTRY_SYNC")) {
-            fine = parse_flag(value, &out->synchronous);
+            wanted = parse_flag(value, &out->synchronous) ? nullptr : "0 or 1";
         } else if (key_is(*entry, key_bytes, "GANTRY_CONNECT_TIMEOUT_MS")) {
-            fine = parse_milliseconds(value, &out->connect_timeout_ms);
+            wanted = parse_milliseconds(value, &out->connect_timeout_ms)
+                         ? nullptr
+                         : "1 to 3600000 milliseconds";
         } else if (!is_foreign(*entry, key_bytes)) {
             std::snprintf(problem, problem_bytes,
                           "unknown setting %.*s in the environment; known are %s",
                           static_cast<int>(key_bytes), *entry, kKnown);
             return false;
         }
-        if (!fine) {
-            std::snprintf(problem, problem_bytes, "%s: value is out of range", *entry);
+        if (wanted != nullptr) {
+            std::snprintf(problem, problem_bytes, "%s in the environment: the value must be %s",
+                          *entry, wanted);
             return false;
         }
     }

@@ -10,6 +10,7 @@
 
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/run/context.h"
+#include "host-daemon/softgpu/settings.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -55,6 +56,10 @@ void at_process_exit() {
 }
 
 CUresult start() {
+    if (const auto settings = check_settings(environ); !settings.ok()) {
+        report(settings.error().to_string());
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     auto profiles = load_profiles();
     if (!profiles.ok()) {
         report(profiles.error().to_string());

@@ -65,6 +65,7 @@ bool FakeWorker::attach() {
     }
     wire::AttachReply reply;
     reply.accepted = accept;
+    reply.wire_version = attach_wire_version;
     reply.region_bytes = kRegionBytes;
     std::strcpy(reply.text, "the quota of this user is used up");
     return send_packet_with(link_, &reply, sizeof(reply), &memfd_, accept == 1 ? 1 : 0) ==

@@ -57,6 +57,7 @@ public:
     std::vector<Seen> take_seen();
 
     std::uint32_t accept = 1;
+    std::uint32_t attach_wire_version = wire::kWireVersion;
     std::uint64_t hello_hash = 0x1234;
     std::string printed;  ///< Drained once, as piece for descriptor 1.
     std::atomic<int> confirms{0};

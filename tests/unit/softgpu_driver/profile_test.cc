@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "host-daemon/softgpu/settings.h"
+
 namespace gantry::softgpu {
 namespace {
 
@@ -23,6 +25,34 @@ TEST(ProfileTest, ErrorsNameFileAndKey) {
     EXPECT_FALSE(parse_profiles("[[device]]\nuuid = \"12\"\n", "x").ok());
     EXPECT_FALSE(parse_profiles("", "x").ok());
     EXPECT_FALSE(parse_profiles("[[device", "x").ok());
+}
+
+std::string refusal(const char* entry) {
+    const char* const environment[] = {"HOME=/", entry, nullptr};
+    const auto checked = check_settings(environment);
+    return checked.ok() ? "" : checked.error().text;
+}
+
+TEST(SettingsTest, MisspeltKeysAndValuesAreNamed) {
+    for (const char* good :
+         {"GANTRY_SOFT_THREADS=1024", "GANTRY_SOFT_ISA=v3", "GANTRY_SOFT_LOG=refusals",
+          "GANTRY_SOFT_PROFILE=h200-like", "GANTRY_SOFT_MEMORY=1G", "GANTRY_SYNC=1",
+          "GANTRY_SOFT=1"}) {
+        EXPECT_EQ(refusal(good), "") << good;
+    }
+    EXPECT_EQ(refusal("GANTRY_SOFT_PROFIL=soft-13"),
+              "GANTRY_SOFT_PROFIL=soft-13 in the environment: unknown setting; known are "
+              "GANTRY_SOFT_PROFILE, GANTRY_SOFT_MEMORY, GANTRY_SOFT_THREADS, GANTRY_SOFT_ISA and "
+              "GANTRY_SOFT_LOG");
+    for (const char* wrong : {"0", "1025", "-1", "two", "4x", ""}) {
+        const std::string entry = std::string("GANTRY_SOFT_THREADS=") + wrong;
+        EXPECT_EQ(refusal(entry.c_str()),
+                  entry + " in the environment: the value must be a number of threads from 1 to "
+                          "1024");
+    }
+    EXPECT_NE(refusal("GANTRY_SOFT_ISA=v5").find("must be v2, v3 or v4"), std::string::npos);
+    EXPECT_NE(refusal("GANTRY_SOFT_LOG=loud").find("must be on, off or refusals"),
+              std::string::npos);
 }
 
 }  // namespace

@@ -120,6 +120,8 @@ TEST(PeerTls, ServerOfAnotherAuthorityIsRefusedByName) {
     const auto hello = client.hello();
     ASSERT_FALSE(hello.ok());
     EXPECT_EQ(hello.error().reason, "certificate.invalid") << hello.error().text;
+    EXPECT_NE(hello.error().text.find("of the gantryd at " + server.address()), std::string::npos)
+        << hello.error().text;
 }
 
 TEST(PeerTls, CertificateForAnotherAddressIsRefused) {
@@ -129,6 +131,8 @@ TEST(PeerTls, CertificateForAnotherAddressIsRefused) {
     const auto hello = client.hello();
     ASSERT_FALSE(hello.ok());
     EXPECT_EQ(hello.error().reason, "certificate.invalid") << hello.error().text;
+    EXPECT_NE(hello.error().text.find("of the gantryd at " + server.address()), std::string::npos)
+        << hello.error().text;
 }
 
 TEST(PeerTls, NobodyThereIsAnotherReason) {
