@@ -1,6 +1,4 @@
-// Graph construction: graphs, nodes of each kind, and their parameters.
-#include <algorithm>
-
+// Graph construction: graphs, nodes of each kind but kernels, and their parameters.
 #include "host-daemon/softgpu/api/graph_common.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
@@ -16,6 +14,52 @@ using softgpu::graph_mutex;
 using softgpu::GraphNode;
 using softgpu::OperationPtr;
 using softgpu::replace_operation;
+
+namespace {
+
+/// Makes an operation of a node's parameters.
+template <typename Params>
+using Maker = CUresult (*)(const Params&, OperationPtr&);
+
+/// Adds a node that does what `make` makes of the parameters.
+template <typename Params>
+CUresult add_made(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                  std::size_t count, const Params* params, Maker<Params> make) {
+    GANTRY_CU(softgpu::poison());
+    if (params == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    OperationPtr operation;
+    GANTRY_CU(make(*params, operation));
+    return add_node(out, graph, dependencies, nullptr, count, operation);
+}
+
+/// Lets a node do what `make` makes of other parameters.
+template <typename Params>
+CUresult replace_made(CUgraphNode node, const Params* params, Maker<Params> make) {
+    if (params == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    OperationPtr operation;
+    GANTRY_CU(make(*params, operation));
+    return replace_operation(node, operation);
+}
+
+/// Stores what `read` finds in the operation of a node, which must be of this type.
+template <typename Operation, typename Out, typename Read>
+CUresult read_node(CUgraphNode handle, CUgraphNodeType type, Out* out, Read read) {
+    const std::lock_guard lock(graph_mutex());
+    const auto node = find_node(handle, type);
+    if (node == nullptr || out == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *out = read(*node->template operation_as<Operation>(type));
+    return CUDA_SUCCESS;
+}
+
+constexpr auto kParamsOf = [](const auto& operation) { return operation.params; };
+
+}  // namespace
 
 CUresult cuGraphCreate(CUgraph* phGraph, unsigned int flags) noexcept {
     GANTRY_CU(softgpu::poison());
@@ -62,269 +106,56 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-// ---- kernels ------------------------------------------------------------------------------------
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
-                                 const CUgraphNode* dependencies, size_t numDependencies,
-                                 const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
-    GANTRY_CURRENT(context);
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_kernel_operation(context, *nodeParams, {}, operation));
-    return add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, operation);
-}
-
-CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
-                              const CUgraphNode* dependencies, size_t numDependencies,
-                              const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const CUDA_KERNEL_NODE_PARAMS_v2 wide = softgpu::widen(*nodeParams);
-    return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &wide);
-}
-
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
-                                       CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = softgpu::find<GraphNode>(hNode);
-    const auto* kernel =
-        node == nullptr
-            ? nullptr
-            : node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
-    if (nodeParams == nullptr || kernel == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    // The program may read and even write the values through these pointers until the node's
-    // parameters are set again; the operation's own bytes are what they point to.
-    auto* bytes = const_cast<std::byte*>(kernel->params.data());
-    node->parameter_pointers.clear();
-    for (const softgpu::ParameterInfo& parameter : kernel->function->info().parameters) {
-        node->parameter_pointers.push_back(bytes + parameter.offset_bytes);
-    }
-    *nodeParams = {};
-    const bool is_kernel = softgpu::HandleTable::instance().kind_of(kernel->handle) ==
-                           softgpu::ObjectKind::kKernel;
-    nodeParams->func = is_kernel ? kernel->function->as<CUfunction>()
-                                 : static_cast<CUfunction>(kernel->handle);
-    nodeParams->kern = is_kernel ? static_cast<CUkernel>(kernel->handle) : nullptr;
-    nodeParams->ctx = kernel->context->as<CUcontext>();
-    nodeParams->gridDimX = kernel->grid.x;
-    nodeParams->gridDimY = kernel->grid.y;
-    nodeParams->gridDimZ = kernel->grid.z;
-    nodeParams->blockDimX = kernel->block.x;
-    nodeParams->blockDimY = kernel->block.y;
-    nodeParams->blockDimZ = kernel->block.z;
-    nodeParams->sharedMemBytes = kernel->dynamic_shared_bytes;
-    nodeParams->kernelParams =
-        node->parameter_pointers.empty() ? nullptr : node->parameter_pointers.data();
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode,
-                                    CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    CUDA_KERNEL_NODE_PARAMS_v2 wide;
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    GANTRY_CU(cuGraphKernelNodeGetParams_v2(hNode, &wide));
-    *nodeParams = {wide.func,      wide.gridDimX,  wide.gridDimY,  wide.gridDimZ,
-                   wide.blockDimX, wide.blockDimY, wide.blockDimZ, wide.sharedMemBytes,
-                   wide.kernelParams, wide.extra};
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
-                                       const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
-    GANTRY_CURRENT(context);
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (nodeParams == nullptr || node == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const auto* old = node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_kernel_operation(context, *nodeParams, old->attributes, operation));
-    node->operation = std::move(operation);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode,
-                                    const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const CUDA_KERNEL_NODE_PARAMS_v2 wide = softgpu::widen(*nodeParams);
-    return cuGraphKernelNodeSetParams_v2(hNode, &wide);
-}
-
-namespace {
-
-/// A copy of a kernel operation with one attribute changed.
-std::shared_ptr<softgpu::KernelOperation> with_attribute(const softgpu::KernelOperation& old,
-                                                         const CUlaunchAttribute& attribute) {
-    auto changed = std::make_shared<softgpu::KernelOperation>(old);
-    std::erase_if(changed->attributes,
-                  [&](const CUlaunchAttribute& each) { return each.id == attribute.id; });
-    changed->attributes.push_back(attribute);
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
-        changed->cooperative = attribute.value.cooperative != 0;
-    } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
-        const auto& dim = attribute.value.clusterDim;
-        changed->cluster = {dim.x, dim.y, dim.z};
-    }
-    return changed;
-}
-
-}  // namespace
-
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
-                                       const CUkernelNodeAttrValue_v1* value) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (node == nullptr || value == nullptr || attr < 0 || attr >= CU_LAUNCH_ATTRIBUTE_MAX) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUlaunchAttribute attribute{};
-    attribute.id = attr;
-    attribute.value = *value;
-    node->operation = with_attribute(
-        *node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL), attribute);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
-                                       CUkernelNodeAttrValue_v1* value_out) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (node == nullptr || value_out == nullptr || attr < 0 || attr >= CU_LAUNCH_ATTRIBUTE_MAX) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *value_out = {};
-    const auto* kernel = node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
-    for (const CUlaunchAttribute& attribute : kernel->attributes) {
-        if (attribute.id == attr) {
-            *value_out = attribute.value;
-        }
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto to = find_node(dst, CU_GRAPH_NODE_TYPE_KERNEL);
-    const auto from = find_node(src, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (to == nullptr || from == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const auto* kernel = from->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
-    for (const CUlaunchAttribute& attribute : kernel->attributes) {
-        to->operation = with_attribute(
-            *to->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL), attribute);
-    }
-    return CUDA_SUCCESS;
-}
-
 // ---- copies, fills, host functions --------------------------------------------------------------
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                               const CUgraphNode* dependencies, size_t numDependencies,
                               const CUDA_MEMCPY3D_v2* copyParams, CUcontext) noexcept {
-    GANTRY_CU(softgpu::poison());
-    if (copyParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_memcpy_operation(*copyParams, operation));
-    return add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, operation);
+    return add_made(phGraphNode, hGraph, dependencies, numDependencies, copyParams,
+                    softgpu::make_memcpy_operation);
 }
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2* nodeParams) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
-    if (node == nullptr || nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *nodeParams = node->operation_as<softgpu::CopyOperation>(CU_GRAPH_NODE_TYPE_MEMCPY)->params;
-    return CUDA_SUCCESS;
+    return read_node<softgpu::CopyOperation>(hNode, CU_GRAPH_NODE_TYPE_MEMCPY, nodeParams, kParamsOf);
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
                                     const CUDA_MEMCPY3D_v2* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_memcpy_operation(*nodeParams, operation));
-    return replace_operation(hNode, operation);
+    return replace_made(hNode, nodeParams, softgpu::make_memcpy_operation);
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                               const CUgraphNode* dependencies, size_t numDependencies,
                               const CUDA_MEMSET_NODE_PARAMS_v1* memsetParams, CUcontext) noexcept {
-    GANTRY_CU(softgpu::poison());
-    if (memsetParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_memset_operation(*memsetParams, operation));
-    return add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, operation);
+    return add_made(phGraphNode, hGraph, dependencies, numDependencies, memsetParams,
+                    softgpu::make_memset_operation);
 }
 
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode,
                                     CUDA_MEMSET_NODE_PARAMS_v1* nodeParams) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_MEMSET);
-    if (node == nullptr || nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *nodeParams = node->operation_as<softgpu::MemsetOperation>(CU_GRAPH_NODE_TYPE_MEMSET)->params;
-    return CUDA_SUCCESS;
+    return read_node<softgpu::MemsetOperation>(hNode, CU_GRAPH_NODE_TYPE_MEMSET, nodeParams, kParamsOf);
 }
 
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode,
                                     const CUDA_MEMSET_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_memset_operation(*nodeParams, operation));
-    return replace_operation(hNode, operation);
+    return replace_made(hNode, nodeParams, softgpu::make_memset_operation);
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                             const CUgraphNode* dependencies, size_t numDependencies,
                             const CUDA_HOST_NODE_PARAMS_v1* nodeParams) noexcept {
-    GANTRY_CU(softgpu::poison());
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_host_operation(*nodeParams, operation));
-    return add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, operation);
+    return add_made(phGraphNode, hGraph, dependencies, numDependencies, nodeParams,
+                    softgpu::make_host_operation);
 }
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode hNode,
                                   CUDA_HOST_NODE_PARAMS_v1* nodeParams) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
-    if (node == nullptr || nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *nodeParams = node->operation_as<softgpu::HostOperation>(CU_GRAPH_NODE_TYPE_HOST)->params;
-    return CUDA_SUCCESS;
+    return read_node<softgpu::HostOperation>(hNode, CU_GRAPH_NODE_TYPE_HOST, nodeParams, kParamsOf);
 }
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode,
                                   const CUDA_HOST_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_host_operation(*nodeParams, operation));
-    return replace_operation(hNode, operation);
+    return replace_made(hNode, nodeParams, softgpu::make_host_operation);
 }
 
 // ---- child graphs, empty nodes, events, memory operations ---------------------------------------
@@ -339,14 +170,9 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_GRAPH);
-    if (node == nullptr || phGraph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *phGraph = node->operation_as<softgpu::ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)
-                   ->graph->as<CUgraph>();
-    return CUDA_SUCCESS;
+    return read_node<softgpu::ChildGraphOperation>(
+        hNode, CU_GRAPH_NODE_TYPE_GRAPH, phGraph,
+        [](const softgpu::ChildGraphOperation& child) { return child.graph->as<CUgraph>(); });
 }
 
 CUresult cuGraphAddEmptyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
@@ -367,13 +193,9 @@ CUresult add_event_node(CUgraphNode* out, CUgraph graph, const CUgraphNode* depe
 }
 
 CUresult event_of_node(CUgraphNode handle, CUgraphNodeType type, CUevent* event) {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(handle, type);
-    if (node == nullptr || event == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *event = node->operation_as<softgpu::EventOperation>(type)->event->as<CUevent>();
-    return CUDA_SUCCESS;
+    return read_node<softgpu::EventOperation>(
+        handle, type, event,
+        [](const softgpu::EventOperation& operation) { return operation.event->as<CUevent>(); });
 }
 
 CUresult set_event_of_node(CUgraphNode handle, CUgraphNodeType type, CUevent event) {
@@ -417,37 +239,24 @@ CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) noexcept
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                   const CUgraphNode* dependencies, size_t numDependencies,
                                   const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) noexcept {
-    GANTRY_CU(softgpu::poison());
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_batch_operation(*nodeParams, operation));
-    return add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, operation);
+    return add_made(phGraphNode, hGraph, dependencies, numDependencies, nodeParams,
+                    softgpu::make_batch_operation);
 }
 
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode,
                                         CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams_out) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
-    if (node == nullptr || nodeParams_out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const auto* batch =
-        node->operation_as<softgpu::BatchMemoryOperation>(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
-    *nodeParams_out = {batch->context, static_cast<unsigned>(batch->steps.size()),
-                       const_cast<CUstreamBatchMemOpParams*>(batch->steps.data()), batch->flags};
-    return CUDA_SUCCESS;
+    return read_node<softgpu::BatchMemoryOperation>(
+        hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, nodeParams_out,
+        [](const softgpu::BatchMemoryOperation& batch) {
+            return CUDA_BATCH_MEM_OP_NODE_PARAMS{
+                batch.context, static_cast<unsigned>(batch.steps.size()),
+                const_cast<CUstreamBatchMemOpParams*>(batch.steps.data()), batch.flags};
+        });
 }
 
 CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode,
                                         const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    OperationPtr operation;
-    GANTRY_CU(softgpu::make_batch_operation(*nodeParams, operation));
-    return replace_operation(hNode, operation);
+    return replace_made(hNode, nodeParams, softgpu::make_batch_operation);
 }
 
 // ---- memory nodes -------------------------------------------------------------------------------
@@ -466,14 +275,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
                                       CUDA_MEM_ALLOC_NODE_PARAMS* params_out) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    if (node == nullptr || params_out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *params_out =
-        node->operation_as<softgpu::AllocOperation>(CU_GRAPH_NODE_TYPE_MEM_ALLOC)->params;
-    return CUDA_SUCCESS;
+    return read_node<softgpu::AllocOperation>(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params_out, kParamsOf);
 }
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph,
@@ -486,13 +288,9 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 }
 
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) noexcept {
-    const std::lock_guard lock(graph_mutex());
-    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE);
-    if (node == nullptr || dptr_out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *dptr_out = node->operation_as<softgpu::FreeOperation>(CU_GRAPH_NODE_TYPE_MEM_FREE)->address;
-    return CUDA_SUCCESS;
+    return read_node<softgpu::FreeOperation>(
+        hNode, CU_GRAPH_NODE_TYPE_MEM_FREE, dptr_out,
+        [](const softgpu::FreeOperation& operation) { return operation.address; });
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) noexcept {

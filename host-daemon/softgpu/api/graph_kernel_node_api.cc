@@ -1,0 +1,180 @@
+// Kernel nodes of graphs: their parameters and launch attributes.
+#include <algorithm>
+
+#include "host-daemon/softgpu/api/graph_common.h"
+#include "host-daemon/softgpu/graph/make_operation.h"
+#include "host-daemon/softgpu/run/driver.h"
+#include "proto/cuda/gen/impl.h"
+
+namespace gantry::cuda_impl {
+
+using softgpu::add_node;
+using softgpu::find_node;
+using softgpu::graph_mutex;
+using softgpu::GraphNode;
+using softgpu::OperationPtr;
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                 const CUgraphNode* dependencies, size_t numDependencies,
+                                 const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
+    GANTRY_CURRENT(context);
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    OperationPtr operation;
+    GANTRY_CU(softgpu::make_kernel_operation(context, *nodeParams, {}, operation));
+    return add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, operation);
+}
+
+CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                              const CUgraphNode* dependencies, size_t numDependencies,
+                              const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUDA_KERNEL_NODE_PARAMS_v2 wide = softgpu::widen(*nodeParams);
+    return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &wide);
+}
+
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
+                                       CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
+    const std::lock_guard lock(graph_mutex());
+    const auto node = softgpu::find<GraphNode>(hNode);
+    const auto* kernel =
+        node == nullptr
+            ? nullptr
+            : node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
+    if (nodeParams == nullptr || kernel == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // The program may read and even write the values through these pointers until the node's
+    // parameters are set again; the operation's own bytes are what they point to.
+    auto* bytes = const_cast<std::byte*>(kernel->params.data());
+    node->parameter_pointers.clear();
+    for (const softgpu::ParameterInfo& parameter : kernel->function->info().parameters) {
+        node->parameter_pointers.push_back(bytes + parameter.offset_bytes);
+    }
+    *nodeParams = {};
+    const bool is_kernel = softgpu::HandleTable::instance().kind_of(kernel->handle) ==
+                           softgpu::ObjectKind::kKernel;
+    nodeParams->func = is_kernel ? kernel->function->as<CUfunction>()
+                                 : static_cast<CUfunction>(kernel->handle);
+    nodeParams->kern = is_kernel ? static_cast<CUkernel>(kernel->handle) : nullptr;
+    nodeParams->ctx = kernel->context->as<CUcontext>();
+    nodeParams->gridDimX = kernel->grid.x;
+    nodeParams->gridDimY = kernel->grid.y;
+    nodeParams->gridDimZ = kernel->grid.z;
+    nodeParams->blockDimX = kernel->block.x;
+    nodeParams->blockDimY = kernel->block.y;
+    nodeParams->blockDimZ = kernel->block.z;
+    nodeParams->sharedMemBytes = kernel->dynamic_shared_bytes;
+    nodeParams->kernelParams =
+        node->parameter_pointers.empty() ? nullptr : node->parameter_pointers.data();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode,
+                                    CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
+    CUDA_KERNEL_NODE_PARAMS_v2 wide;
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    GANTRY_CU(cuGraphKernelNodeGetParams_v2(hNode, &wide));
+    *nodeParams = {wide.func,      wide.gridDimX,  wide.gridDimY,  wide.gridDimZ,
+                   wide.blockDimX, wide.blockDimY, wide.blockDimZ, wide.sharedMemBytes,
+                   wide.kernelParams, wide.extra};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
+                                       const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
+    GANTRY_CURRENT(context);
+    const std::lock_guard lock(graph_mutex());
+    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (nodeParams == nullptr || node == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto* old = node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
+    OperationPtr operation;
+    GANTRY_CU(softgpu::make_kernel_operation(context, *nodeParams, old->attributes, operation));
+    node->operation = std::move(operation);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode,
+                                    const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUDA_KERNEL_NODE_PARAMS_v2 wide = softgpu::widen(*nodeParams);
+    return cuGraphKernelNodeSetParams_v2(hNode, &wide);
+}
+
+namespace {
+
+/// A copy of a kernel operation with one attribute changed.
+std::shared_ptr<softgpu::KernelOperation> with_attribute(const softgpu::KernelOperation& old,
+                                                         const CUlaunchAttribute& attribute) {
+    auto changed = std::make_shared<softgpu::KernelOperation>(old);
+    std::erase_if(changed->attributes,
+                  [&](const CUlaunchAttribute& each) { return each.id == attribute.id; });
+    changed->attributes.push_back(attribute);
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+        changed->cooperative = attribute.value.cooperative != 0;
+    } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+        const auto& dim = attribute.value.clusterDim;
+        changed->cluster = {dim.x, dim.y, dim.z};
+    }
+    return changed;
+}
+
+}  // namespace
+
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                       const CUkernelNodeAttrValue_v1* value) noexcept {
+    const std::lock_guard lock(graph_mutex());
+    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (node == nullptr || value == nullptr || attr < 0 || attr >= CU_LAUNCH_ATTRIBUTE_MAX) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUlaunchAttribute attribute{};
+    attribute.id = attr;
+    attribute.value = *value;
+    node->operation = with_attribute(
+        *node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL), attribute);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                       CUkernelNodeAttrValue_v1* value_out) noexcept {
+    const std::lock_guard lock(graph_mutex());
+    const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (node == nullptr || value_out == nullptr || attr < 0 || attr >= CU_LAUNCH_ATTRIBUTE_MAX) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *value_out = {};
+    const auto* kernel = node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
+    for (const CUlaunchAttribute& attribute : kernel->attributes) {
+        if (attribute.id == attr) {
+            *value_out = attribute.value;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) noexcept {
+    const std::lock_guard lock(graph_mutex());
+    const auto to = find_node(dst, CU_GRAPH_NODE_TYPE_KERNEL);
+    const auto from = find_node(src, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (to == nullptr || from == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto* kernel = from->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
+    for (const CUlaunchAttribute& attribute : kernel->attributes) {
+        to->operation = with_attribute(
+            *to->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL), attribute);
+    }
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gantry::cuda_impl
