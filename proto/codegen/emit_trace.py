@@ -91,7 +91,8 @@ struct CommandGrammar {
 def trace_h():
     text = header("Prints a command as one line, for logs and tools. Libc only.",
                   ["<cstddef>", "<cstdint>", "proto/cuda/gen/opcodes.h"], "gantry::cuda")
-    text += """/// Writes `cuMemAlloc_v2(bytesize=4096)` and a NUL, cut to the capacity. Returns the length
+    text += """\
+/// Writes `cuMemAlloc_v2(bytesize=4096)` and a NUL, cut to the capacity. Returns the length
 /// of the whole line, as snprintf does. Wrong sizes and unknown numbers are printed as such.
 int trace_format(char* out, std::size_t capacity, Op op, const void* args,
                  std::size_t bytes) noexcept;

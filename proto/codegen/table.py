@@ -208,11 +208,25 @@ def _parse_body(call, text, where):
         call.params.append(_parse_param(text, where))
 
 
+def logical_lines(text):
+    """Yields (number of its first line, line): one that ends in a backslash goes on in the next."""
+    start, held = 0, ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        start = start if held else number
+        line = held + (" " + raw.strip() if held else raw.rstrip())
+        if line.endswith("\\"):
+            held = line[:-1].rstrip()
+            continue
+        held = ""
+        yield start, line
+    if held:
+        yield start, held
+
+
 def parse_file(path):
     calls = []
-    for number, raw in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in logical_lines(path.read_text(encoding="utf-8")):
         where = f"{path.name}:{number}"
-        line = raw.rstrip()
         if not line or line.startswith("#"):
             continue
         if line.startswith("call "):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Kills and cuts real processes in the middle of real moves.
 
-Two gantryds on loopback with mutual TLS, real workers on the soft GPU, and a CUDA program whose session
-is moved with `gantry pull`. Each case does one harm at one named step; the program must then end with
-exactly the digests of an undisturbed run, or with a clear CUDA error, within its deadline: never with
-wrong digests, and never hang. All that was started is ended, by process id.
+Two gantryds on loopback with mutual TLS, real workers on the soft GPU, and a CUDA program whose
+session is moved with `gantry pull`. Each case does one harm at one named step; the program must then
+end with exactly the digests of an undisturbed run, or with a clear CUDA error, within its deadline:
+never with wrong digests, and never hang. All that was started is ended, by process id.
 """
 
 import argparse

@@ -55,6 +55,13 @@ class Faults(unittest.TestCase):
     def test_a_good_call_loads(self):
         self.assertEqual(len(self.load(self.HEAD + "    value int x\n")), 1)
 
+    def test_a_line_may_go_on_in_the_next(self):
+        broken = self.HEAD.replace(" : generated", " \\\n        : generated")
+        one, = self.load(broken + "    value \\\n        int x\n")
+        whole, = self.load(self.HEAD + "    value int x\n")
+        self.assertEqual(one, whole)
+        self.fault(broken + "    valeu int x\n", "bad.api:3: unknown parameter kind 'valeu'")
+
     def test_unknown_parameter_kind(self):
         self.fault(self.HEAD + "    valeu int x\n", "bad.api:2: unknown parameter kind 'valeu'")
 

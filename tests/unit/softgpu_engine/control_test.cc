@@ -148,7 +148,8 @@ ret; })");
 
 TEST(SoftgpuControl, AssertNamesEveryLaneOfTheWarp) {
     const Loaded loaded = load_or_die(R"(
-.extern .func __assertfail(.param .b64 m, .param .b64 f, .param .b32 l, .param .b64 n, .param .b64 c);
+.extern .func __assertfail(.param .b64 m, .param .b64 f, .param .b32 l, .param .b64 n,
+                           .param .b64 c);
 .global .align 1 .b8 text[6] = {120,62,48,0};
 .visible .entry k() {
 .reg .pred %p<3>; .reg .b32 %r<3>; .reg .b64 %rd<4>;
