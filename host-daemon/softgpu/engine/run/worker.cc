@@ -35,6 +35,7 @@ public:
     }
     [[nodiscard]] std::uint8_t* files() const { return files_; }
     [[nodiscard]] std::uint8_t* local() const { return local_; }
+    [[nodiscard]] std::size_t file_bytes() const { return file_bytes_; }
 
 private:
     static void release(std::uint8_t*& memory, std::size_t& size) {
@@ -71,8 +72,38 @@ struct BlockRun {
     bool prepared = false;  ///< Launch-wide slots are filled.
 };
 
-/// Blocks of a thread that are free for the next launch.
-thread_local std::vector<std::unique_ptr<BlockRun>> spare_blocks;
+/// Blocks of a thread that are free for the next launch. Kernels whose blocks wait for each other
+/// have many alive at once, and mapping their memory anew at each launch costs more than they do.
+class SpareBlocks {
+public:
+    void put(std::unique_ptr<BlockRun> run) {
+        const std::size_t bytes = run->memory.file_bytes();
+        if (blocks_.size() < kAlways || (bytes_ + bytes <= kBytesMax && blocks_.size() < kMost)) {
+            run->prepared = false;
+            bytes_ += bytes;
+            blocks_.push_back(std::move(run));
+        }
+    }
+    /// Null if there is none.
+    std::unique_ptr<BlockRun> take() {
+        if (blocks_.empty()) {
+            return nullptr;
+        }
+        std::unique_ptr<BlockRun> run = std::move(blocks_.back());
+        blocks_.pop_back();
+        bytes_ -= run->memory.file_bytes();
+        return run;
+    }
+
+private:
+    static constexpr std::size_t kAlways = 4;
+    static constexpr std::size_t kMost = 256;
+    static constexpr std::size_t kBytesMax = std::size_t{64} << 20;
+    std::vector<std::unique_ptr<BlockRun>> blocks_;
+    std::size_t bytes_ = 0;
+};
+
+thread_local SpareBlocks spare_blocks;
 
 class Worker {
 public:
@@ -258,12 +289,11 @@ bool Worker::admit() {
     if (!free_.empty()) {
         run = std::move(free_.back());
         free_.pop_back();
-    } else if (!spare_blocks.empty()) {
-        run = std::move(spare_blocks.back());
-        spare_blocks.pop_back();
-        run->prepared = false;
     } else {
-        run = std::make_unique<BlockRun>();
+        run = spare_blocks.take();
+        if (run == nullptr) {
+            run = std::make_unique<BlockRun>();
+        }
     }
     if (!run->prepared && !prepare(*run)) {
         return false;
@@ -360,10 +390,7 @@ void Worker::run() {
         free_.push_back(std::move(run));
     }
     for (std::unique_ptr<BlockRun>& run : free_) {
-        if (spare_blocks.size() < 4) {
-            run->prepared = false;
-            spare_blocks.push_back(std::move(run));
-        }
+        spare_blocks.put(std::move(run));
     }
 }
 
