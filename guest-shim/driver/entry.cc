@@ -6,9 +6,11 @@
 
 #include "guest-shim/driver/code.h"
 #include "guest-shim/driver/objects.h"
+#include "guest-shim/session/report.h"
 #include "guest-shim/session/trace.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/op_table.h"
 #include "proto/cuda/gen/opcodes.h"
 #include "proto/cuda/gen/proc_table.h"
 #include "proto/cuda/gen/trace.h"
@@ -25,7 +27,6 @@ namespace {
 // The driver API that this library implements. Asked before cuInit and part of the runtime's
 // start-up digest, so it cannot depend on what a worker says, nor change with a migration.
 constexpr std::uint32_t kDriverVersion = 13000;
-std::atomic<std::uint64_t> g_refusals{0};
 
 std::uint32_t answered_driver_version() { return kDriverVersion; }
 
@@ -66,17 +67,23 @@ int dark_create_context(void** context, unsigned flags, int ordinal) {
 
 const void* dark_own_table(const std::uint8_t*) { return nullptr; }
 
-int format_command(char* out, std::size_t capacity, std::uint16_t op, const void* args,
-                   std::size_t bytes) {
+const char* name_of_command(std::uint16_t op) {
     constexpr const char* kControl[] = {
         "invalid",     "pad",           "hello",         "device_facts", "confirm",
         "stage_image", "drop_image",    "write_device",  "read_device",  "wait_callback",
         "callback_done", "drain_output", "goodbye"};
     if (op >= cuda::kFirstOp) {
+        return cuda::op_info(static_cast<cuda::Op>(op)).name;
+    }
+    return op < sizeof(kControl) / sizeof(kControl[0]) ? kControl[op] : "unknown";
+}
+
+int format_command(char* out, std::size_t capacity, std::uint16_t op, const void* args,
+                   std::size_t bytes) {
+    if (op >= cuda::kFirstOp) {
         return cuda::trace_format(out, capacity, static_cast<cuda::Op>(op), args, bytes);
     }
-    const bool known = op < sizeof(kControl) / sizeof(kControl[0]);
-    return std::snprintf(out, capacity, "%s", known ? kControl[op] : "unknown");
+    return std::snprintf(out, capacity, "%s", name_of_command(op));
 }
 
 /// The tables' component gets its callbacks before anyone can ask for a table.
@@ -93,6 +100,7 @@ __attribute__((constructor)) void configure_tables() {
     callbacks.own_table = dark_own_table;
     dark::configure(callbacks);
     session::set_trace_format(format_command);
+    session::set_name_of_command(name_of_command);
 }
 
 }  // namespace
@@ -100,8 +108,7 @@ __attribute__((constructor)) void configure_tables() {
 
 namespace gantry::cuda_impl {
 
-CUresult refused(cuda::Op) noexcept {
-    shim::g_refusals.fetch_add(1, std::memory_order_relaxed);
+CUresult refused(cuda::Op) noexcept {  // leave() counts it by name.
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

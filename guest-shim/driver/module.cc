@@ -209,7 +209,8 @@ CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned ji
     JitOptions options;
     CUresult result = options.read(jit_count, jit_options, jit_values);
     const std::uint32_t jit_sent = options.sent_count();
-    if (library_count != 0 && (library_options == nullptr || library_values == nullptr)) {
+    // Values may be missing: cuBLASLt gives "binary is preserved" without any, natively too.
+    if (library_count != 0 && library_options == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (unsigned i = 0; i < library_count && result == CUDA_SUCCESS; ++i) {
@@ -217,7 +218,8 @@ CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned ji
             continue;  // Host functions of the guest mean nothing on the host.
         }
         result =
-            options.add(static_cast<std::uint32_t>(library_options[i]), bits(library_values[i]));
+            options.add(static_cast<std::uint32_t>(library_options[i]),
+                        library_values != nullptr ? bits(library_values[i]) : 0);
     }
     ImageList list;
     if (result == CUDA_SUCCESS) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "guest-shim/session/connection.h"
+#include "guest-shim/session/report.h"
 #include "guest-shim/session/trace.h"
 
 namespace gantry::session {
@@ -272,6 +273,9 @@ bool worker_is_gone() noexcept {
 CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchange,
                      bool may_drain) noexcept {
     const bool offered_here = exchange->touch_pages == 0;
+    if (__builtin_expect(reporting(), 0)) {
+        note_round_trip(exchange->op);
+    }
     if (!offer_extent(exchange)) {
         return closed_result() != CUDA_SUCCESS ? closed_result() : CUDA_ERROR_OUT_OF_MEMORY;
     }

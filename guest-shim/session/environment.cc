@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kPrefix[] = "GANTRY_";
 constexpr char kKnown[] =
-    "GANTRY_TRANSPORT, GANTRY_SYNC, GANTRY_TRACE, GANTRY_CONNECT_TIMEOUT_MS";
+    "GANTRY_TRANSPORT, GANTRY_SYNC, GANTRY_TRACE, GANTRY_REPORT, GANTRY_CONNECT_TIMEOUT_MS";
 
 /// Keys that other parts of Gantry read in the same process (the soft driver's, NVML's).
 bool is_foreign(const char* key, unsigned long key_bytes) {
@@ -62,6 +62,8 @@ bool read_environment(Environment* out, char* problem, unsigned long problem_byt
             out->transport = value;
         } else if (key_is(*entry, key_bytes, "GANTRY_TRACE")) {
             out->trace_path = value;
+        } else if (key_is(*entry, key_bytes, "GANTRY_REPORT")) {
+            out->report_path = value;
         } else if (key_is(*entry, key_bytes, "GANTRY_SYNC")) {
             wanted = parse_flag(value, &out->synchronous) ? nullptr : "0 or 1";
         } else if (key_is(*entry, key_bytes, "GANTRY_CONNECT_TIMEOUT_MS")) {

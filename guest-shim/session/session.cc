@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "guest-shim/session/connection.h"
+#include "guest-shim/session/report.h"
 #include "guest-shim/session/trace.h"
 
 namespace gantry::session {
@@ -126,6 +127,10 @@ bool connect(AttachProblem* problem) {
         return fail(problem, CUDA_ERROR_OPERATING_SYSTEM, "GANTRY_TRACE=%s: %s",
                     environment.trace_path, std::strerror(errno));
     }
+    if (environment.report_path != nullptr && !start_report(environment.report_path)) {
+        return fail(problem, CUDA_ERROR_OPERATING_SYSTEM, "GANTRY_REPORT=%s: %s",
+                    environment.report_path, std::strerror(errno));
+    }
     if (!attach(environment.transport, table_hash(), environment.connect_timeout_ms,
                 &connection.attachment, problem)) {
         return false;
@@ -146,6 +151,7 @@ bool is_worth_a_line(const AttachProblem& problem) {
 }
 
 __attribute__((destructor)) void end_of_process() {
+    write_report();
     const State state = g_gate.state.load(std::memory_order_acquire);
     if (state == State::kReady) {
         post_control(wire::ControlOp::kGoodbye, nullptr, 0, nullptr, 0);

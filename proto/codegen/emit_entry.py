@@ -77,7 +77,7 @@ def _entry(symbol, call, target, stream):
     text = wrap(f"GANTRY_CUDA_EXPORT CUresult {symbol}(", declarations(call), ") noexcept {")
     text += (f"    if (const CUresult status = enter(Op::{call.symbol}); "
              f"status != CUDA_SUCCESS) {{\n"
-             f"        return status;\n    }}\n")
+             f"        return leave(Op::{call.symbol}, status);\n    }}\n")
     args = names(call)
     if target.twin == "ptds":
         which = "kPerThread" if stream == "ptds" else "kLegacy"
@@ -87,9 +87,9 @@ def _entry(symbol, call, target, stream):
     invoke = f"gantry::cuda_impl::{target.symbol}("
     if after:
         text += wrap(f"    const CUresult result = {invoke}", args, ");")
-        text += after + "    return result;\n}\n"
+        text += after + f"    return leave(Op::{call.symbol}, result);\n}}\n"
     else:
-        text += wrap(f"    return {invoke}", args, ");") + "}\n"
+        text += wrap(f"    return leave(Op::{call.symbol}, {invoke}", args, "));") + "}\n"
     return text
 
 
@@ -112,12 +112,14 @@ def exports_cc(calls):
     text = source("The exported CUDA ABI: checks that the library is usable, then calls cuda_impl.",
                   ["proto/cuda/gen/exports.h", "proto/cuda/gen/impl.h", "cuda_impl_hooks.h"])
     text += """// cuda_impl_hooks.h comes from the library being built and defines, inline,
-// `CUresult gantry::cuda_impl::enter(cuda::Op)`: the check made before every call.
+// `CUresult gantry::cuda_impl::enter(cuda::Op)`, the check made before every call, and
+// `CUresult gantry::cuda_impl::leave(cuda::Op, CUresult)`, which sees every result.
 #define GANTRY_CUDA_EXPORT __attribute__((visibility("default")))
 
 using gantry::cuda::Op;
 using gantry::cuda_impl::DefaultStream;
 using gantry::cuda_impl::enter;
+using gantry::cuda_impl::leave;
 
 extern "C" {
 

@@ -1,6 +1,7 @@
 // The check made at every entry point of libcuda.so.1: a few loads.
 #pragma once
 
+#include "guest-shim/session/report.h"
 #include "guest-shim/session/session.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_flags.h"
@@ -25,6 +26,14 @@ inline CUresult enter(cuda::Op op) noexcept {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     return CUDA_SUCCESS;
+}
+
+/// Made after every call: counts errors by name. "Not ready" is an answer, not an error.
+inline CUresult leave(cuda::Op op, CUresult result) noexcept {
+    if (__builtin_expect(result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY, 0)) {
+        session::note_failure(static_cast<std::uint16_t>(op), result);
+    }
+    return result;
 }
 
 }  // namespace gantry::cuda_impl

@@ -80,7 +80,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
                            CUlibraryOption* libraryOptions, void** libraryOptionValues,
                            unsigned int numLibraryOptions) noexcept {
     if (library == nullptr || code == nullptr ||
-        (numLibraryOptions != 0 && (libraryOptions == nullptr || libraryOptionValues == nullptr))) {
+        (numLibraryOptions != 0 && libraryOptions == nullptr)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     softgpu::JitOptions jit;

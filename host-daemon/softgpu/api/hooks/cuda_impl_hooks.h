@@ -15,4 +15,7 @@ inline CUresult enter(cuda::Op op) noexcept {
     return softgpu::check_ready();
 }
 
+/// Sees every result; nothing to do here.
+inline CUresult leave(cuda::Op, CUresult result) noexcept { return result; }
+
 }  // namespace gantry::cuda_impl

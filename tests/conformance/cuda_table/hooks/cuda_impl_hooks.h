@@ -14,4 +14,7 @@ inline CUresult enter(cuda::Op op) noexcept {
     return g_enter_result;
 }
 
+/// Sees every result; nothing to do here.
+inline CUresult leave(cuda::Op, CUresult result) noexcept { return result; }
+
 }  // namespace gantry::cuda_impl

@@ -1,0 +1,172 @@
+"""A training job of the kinds that tenants run; prints each step's loss as the bits of a double.
+
+  python3 tests/gpu/train.py [--steps N] [--workers N] [--compile] [--no-graph] [--mark FILE]
+
+One step trains, in this order: a CNN (conv, batch norm, AdamW) on images from a DataLoader with
+forked workers; a transformer block (bf16 matmul, SDPA), eager or by torch.compile; and a small
+network whose whole step is one CUDA graph. Every algorithm is deterministic: two runs with equal
+arguments print equal lines, whatever lies between PyTorch and the device.
+"""
+
+import argparse
+import os
+import struct
+import time
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch  # noqa: E402  The variable above is read when cuBLAS makes its handle.
+from torch import nn  # noqa: E402
+
+DEVICE = "cuda:0"
+
+
+class Images(torch.utils.data.Dataset):
+    """Items that depend on their index alone, whatever process makes them."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(3, 64, 64, generator=generator), index % 10
+
+
+class Block(nn.Module):
+    """A transformer block: (batch, tokens, width) to the same shape."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.before = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.after = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(),
+                                 nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        batch, tokens, width = x.shape
+        split = (batch, tokens, self.heads, width // self.heads)
+        q, k, v = (part.view(split).transpose(1, 2)
+                   for part in self.qkv(self.before(x)).chunk(3, -1))
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.mlp(self.after(x))
+
+
+class ImageJob:
+    def __init__(self, steps, workers):
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+            nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(128), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(2048, 10)).to(DEVICE)
+        self.optimiser = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+        loader = torch.utils.data.DataLoader(Images(32 * steps), batch_size=32,
+                                             num_workers=workers, pin_memory=True)
+        self.batches = iter(loader)
+
+    def step(self):
+        images, labels = next(self.batches)
+        images = images.to(DEVICE, non_blocking=True)
+        labels = labels.to(DEVICE, non_blocking=True)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(self.net(images), labels)
+        loss.backward()
+        self.optimiser.step()
+        return loss
+
+
+class TextJob:
+    def __init__(self, compiled):
+        self.net = nn.Sequential(*[Block(256, 4) for _ in range(2)]).to(DEVICE, torch.bfloat16)
+        self.run = torch.compile(self.net) if compiled else self.net
+        self.optimiser = torch.optim.AdamW(self.net.parameters(), lr=1e-4, fused=True)
+        self.x = torch.randn(8, 256, 256).to(DEVICE, torch.bfloat16)
+
+    def step(self):
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = (self.run(self.x).float() - self.x.float().roll(1, 1)).square().mean()
+        loss.backward()
+        self.optimiser.step()
+        return loss
+
+
+class GraphJob:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 8)).to(DEVICE)
+        self.optimiser = torch.optim.AdamW(self.net.parameters(), lr=1e-3, capturable=True)
+        self.x = torch.randn(64, 128).to(DEVICE)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.one()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = self.one()
+
+    def one(self):
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = self.net(self.x).square().mean()
+        loss.backward()
+        self.optimiser.step()
+        return loss
+
+    def step(self):
+        self.graph.replay()
+        return self.loss
+
+
+def bits(loss):
+    return struct.pack(">d", float(loss)).hex()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--no-graph", action="store_true", help="leave the CUDA graph out")
+    parser.add_argument("--every", type=int, default=1, help="print every Nth step")
+    parser.add_argument("--mark", help="file that is made after step --mark-step")
+    parser.add_argument("--mark-step", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.manual_seed(20)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    if arguments.compile:
+        import torch._inductor.config as inductor
+        if hasattr(inductor, "deterministic"):
+            inductor.deterministic = True
+    jobs = [ImageJob(arguments.steps, arguments.workers), TextJob(arguments.compile)]
+    if not arguments.no_graph:
+        jobs.append(GraphJob())
+    for job in jobs[1:]:
+        job.step()
+    torch.cuda.synchronize()
+    begin = None
+    for step in range(arguments.steps):
+        if step == min(10, arguments.steps // 4):
+            torch.cuda.synchronize()
+            begin, first = time.monotonic(), step
+        losses = [job.step() for job in jobs]
+        if step % arguments.every == arguments.every - 1:
+            print("step", step, *[bits(loss) for loss in losses], flush=True)
+        if arguments.mark and step == arguments.mark_step:
+            open(arguments.mark, "w", encoding="ascii").close()
+    torch.cuda.synchronize()
+    seconds = time.monotonic() - begin
+    print(f"rate {(arguments.steps - first) / seconds:.3f} steps/s", flush=True)
+    print("PASS", flush=True)
+
+
+if __name__ == "__main__":
+    main()
