@@ -11,65 +11,60 @@ namespace gantry::shim {
 namespace {
 
 std::atomic<int> g_captures{0};  // Begun and not ended.
-constexpr std::uint32_t kMaxDependencies = 1024;
 
 bool none_captures() { return g_captures.load(std::memory_order_acquire) == 0; }
 
-struct CaptureInfo {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    std::uint64_t id = 0;
-    CUgraph graph = nullptr;
-    std::uint32_t count = 0;
+/// A capture that has begun here, and the handle that its graph has and will have.
+struct OpenCapture {
+    std::uint64_t stream;
+    std::uint64_t id;  ///< The host's, as cuStreamGetCaptureInfo tells it; 0 until asked for.
+    std::uint64_t graph;
 };
+constexpr std::size_t kMostOpenCaptures = 64;
+session::FutexMutex g_open_mutex;
+OpenCapture g_open[kMostOpenCaptures];
 
-/// Handles that cuStreamGetCaptureInfo returns a pointer to: the caller reads them before its
-/// thread's next call.
-struct Dependencies {
-    std::uint64_t nodes[kMaxDependencies];
-    CUgraphEdgeData edges[kMaxDependencies];
-};
-thread_local Dependencies* t_dependencies
-    __attribute__((tls_model("initial-exec"))) = nullptr;
-
-CUresult ask(CUstream stream, CaptureInfo* out) {
-    if (!is_stream(stream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (none_captures()) {
-        return CUDA_SUCCESS;
-    }
-    if (t_dependencies == nullptr) {
-        t_dependencies = static_cast<Dependencies*>(std::calloc(1, sizeof(Dependencies)));
-        if (t_dependencies == nullptr) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
+void open_capture(std::uint64_t stream) {
+    session::Guard guard(g_open_mutex);
+    for (OpenCapture& open : g_open) {
+        if (open.graph == 0) {
+            open = {stream, 0, session::mint(HandleKind::kGraph)};
+            return;
         }
     }
-    constexpr std::uint32_t kBytes = kMaxDependencies * (8 + sizeof(CUgraphEdgeData));
-    auto* bytes = static_cast<std::byte*>(std::malloc(kBytes));
-    if (bytes == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    const cuda::wire::cuStreamGetCaptureInfo_v3_call arguments{bits(stream), kMaxDependencies, 0};
-    cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
-    std::uint32_t got = 0;
-    const CUresult result =
-        session::call(cuda::Op::cuStreamGetCaptureInfo_v3, &arguments, sizeof(arguments), nullptr,
-                      0, &reply, sizeof(reply), bytes, kBytes, &got);
-    const std::uint64_t needed =
-        static_cast<std::uint64_t>(reply.count) * (8 + sizeof(CUgraphEdgeData));
-    if (result == CUDA_SUCCESS) {
-        out->status = static_cast<CUstreamCaptureStatus>(reply.status);
-        out->id = reply.id;
-        out->graph = reinterpret_cast<CUgraph>(reply.graph);
-        if (reply.count <= kMaxDependencies && got >= needed) {
-            out->count = reply.count;
-            std::memcpy(t_dependencies->nodes, bytes, reply.count * 8ull);
-            std::memcpy(t_dependencies->edges, bytes + reply.count * 8ull,
-                        reply.count * sizeof(CUgraphEdgeData));
+}
+
+/// The graph handle of a stream's capture, which is over now.
+std::uint64_t close_capture(std::uint64_t stream) {
+    session::Guard guard(g_open_mutex);
+    for (OpenCapture& open : g_open) {
+        if (open.graph != 0 && open.stream == stream) {
+            const std::uint64_t graph = open.graph;
+            open = {};
+            return graph;
         }
     }
-    std::free(bytes);
-    return result;
+    return session::mint(HandleKind::kGraph);
+}
+
+CUresult ask_host(std::uint64_t stream, cuda::wire::cuStreamGetCaptureInfo_v3_reply* reply) {
+    const cuda::wire::cuStreamGetCaptureInfo_v3_call arguments{stream, 0, 0};
+    return call_reply(cuda::Op::cuStreamGetCaptureInfo_v3, arguments, reply);
+}
+
+/// The graph of a capture by its id: streams that joined the capture share it. 0 if unknown.
+std::uint64_t graph_of(std::uint64_t id) {
+    for (OpenCapture& open : g_open) {
+        session::Guard guard(g_open_mutex);
+        cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
+        if (open.graph != 0 && open.id == 0 && ask_host(open.stream, &reply) == CUDA_SUCCESS) {
+            open.id = reply.id;
+        }
+        if (open.graph != 0 && open.id == id) {
+            return open.graph;
+        }
+    }
+    return 0;
 }
 
 CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
@@ -87,7 +82,9 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
     const cuda::wire::cuStreamBeginCapture_v2_call arguments{bits(stream),
                                                              static_cast<std::uint32_t>(mode), 0};
     const CUresult result = call_status(cuda::Op::cuStreamBeginCapture_v2, arguments);
-    if (result != CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS) {
+        open_capture(bits(stream));
+    } else {
         g_captures.fetch_sub(1, std::memory_order_acq_rel);
     }
     return result;
@@ -122,7 +119,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
     const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream),
-                                                        session::mint(HandleKind::kGraph)};
+                                                        close_capture(bits(hStream))};
     const CUresult result = call_status(cuda::Op::cuStreamEndCapture, arguments);
     // Whatever the result, a stream that was capturing does not any more; one that was not
     // (ILLEGAL_STATE) has counted nothing.
@@ -163,28 +160,33 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* capt
     if (captureStatus_out == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CaptureInfo info;
-    if (const CUresult result = ask(hStream, &info); result != CUDA_SUCCESS) {
-        return result;
+    if (!is_stream(hStream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
-    *captureStatus_out = info.status;
-    if (info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    *captureStatus_out = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (none_captures()) {
         return CUDA_SUCCESS;
     }
+    cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
+    if (const CUresult result = ask_host(bits(hStream), &reply); result != CUDA_SUCCESS) {
+        return result;
+    }
+    *captureStatus_out = static_cast<CUstreamCaptureStatus>(reply.status);
+    if (*captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        return CUDA_SUCCESS;
+    }
+    if (dependencies_out != nullptr || edgeData_out != nullptr ||
+        numDependencies_out != nullptr) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // The nodes of an open capture have no names yet.
+    }
     if (id_out != nullptr) {
-        *id_out = info.id;
+        *id_out = reply.id;
     }
     if (graph_out != nullptr) {
-        *graph_out = info.graph;
-    }
-    if (dependencies_out != nullptr) {
-        *dependencies_out = reinterpret_cast<const CUgraphNode*>(t_dependencies->nodes);
-    }
-    if (edgeData_out != nullptr) {
-        *edgeData_out = t_dependencies->edges;
-    }
-    if (numDependencies_out != nullptr) {
-        *numDependencies_out = info.count;
+        *graph_out = reinterpret_cast<CUgraph>(graph_of(reply.id));
+        if (*graph_out == nullptr) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
     }
     return CUDA_SUCCESS;
 }

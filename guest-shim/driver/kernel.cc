@@ -94,6 +94,17 @@ Kernel* canonical(Kernel* kernel) {
     return kernel;
 }
 
+/// What a kernel was set to holds for its function as well: a launch looks at whichever it is given.
+void note_attribute(Kernel* kernel, int attribute, int value) {
+    Kernel* const both[] = {kernel, g_kernels.find(kernel->twin)};
+    for (Kernel* one : both) {
+        if (one != nullptr) {
+            one->attributes[attribute] = value;
+            one->attribute_status[attribute] = CUDA_SUCCESS;
+        }
+    }
+}
+
 CUresult get_attribute(int* out, int attribute, const void* function) {
     if (out == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -398,8 +409,7 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
                                                         static_cast<std::uint32_t>(attrib), value};
     const CUresult result = call_status(cuda::Op::cuFuncSetAttribute, arguments);
     if (result == CUDA_SUCCESS) {
-        kernel->attributes[number] = value;
-        kernel->attribute_status[number] = CUDA_SUCCESS;
+        note_attribute(kernel, number, value);
     }
     return result;
 }
@@ -425,8 +435,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
     arguments.dev = dev;
     const CUresult result = call_status(cuda::Op::cuKernelSetAttribute, arguments);
     if (result == CUDA_SUCCESS) {
-        found->attributes[number] = val;
-        found->attribute_status[number] = CUDA_SUCCESS;
+        note_attribute(found, number, val);
     }
     return result;
 }

@@ -39,7 +39,6 @@ void* serve(void*) {
             return nullptr;
         }
         run(due);
-        g_connection.guest->callback_done.store(due.callback_id, std::memory_order_release);
         const wire::CallbackDoneCall done{due.callback_id};
         if (post_control(wire::ControlOp::kCallbackDone, &done, sizeof(done), nullptr, 0) !=
             CUDA_SUCCESS) {

@@ -14,6 +14,10 @@ Gate g_gate;
 
 namespace {
 
+constexpr unsigned kCpusToSpin = 4;
+constexpr std::uint64_t kSpinNs = 10'000'000;
+std::atomic<unsigned> g_spinners{0};
+
 /// Wakes a worker that sleeps. The fence orders our publish before our look at its flag; the worker
 /// raises the flag, fences, and looks at the ring once more before it sleeps.
 void ring_doorbell() noexcept {
@@ -73,9 +77,34 @@ void sleep_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected, s
     waiting.store(0, std::memory_order_relaxed);
 }
 
+/// Spins, as native waits do: waking a sleeper costs more than most copies and kernels take. Not
+/// where processors are few, nor when many threads wait already.
+bool spin_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected) noexcept {
+    if (g_connection.cpus < kCpusToSpin) {
+        return false;
+    }
+    if (g_spinners.fetch_add(1, std::memory_order_relaxed) >= g_connection.cpus / 2) {
+        g_spinners.fetch_sub(1, std::memory_order_relaxed);
+        return false;
+    }
+    const std::uint64_t until = wire::monotonic_ns() + kSpinNs;
+    bool reached = false;
+    do {
+        for (unsigned i = 0; i < 256 && !reached; ++i) {
+            reached = word.load(std::memory_order_acquire) == expected;
+            wire::cpu_relax();
+        }
+    } while (!reached && wire::monotonic_ns() < until);
+    g_spinners.fetch_sub(1, std::memory_order_relaxed);
+    return reached;
+}
+
 /// Waits until `word` holds `expected`; false when the worker has gone before.
 bool wait_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
               std::uint32_t lane) noexcept {
+    if (word.load(std::memory_order_acquire) == expected || spin_for(word, expected)) {
+        return true;
+    }
     wire::Backoff backoff;
     while (word.load(std::memory_order_acquire) != expected) {
         if (!backoff.spinning() && worker_is_gone()) {

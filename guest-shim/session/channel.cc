@@ -138,7 +138,6 @@ void reset_guest_words(wire::GuestWords* guest) {
     }
     guest->ring_waiting.store(0, std::memory_order_relaxed);
     guest->announce_seen.store(0, std::memory_order_relaxed);
-    guest->callback_done.store(0, std::memory_order_relaxed);
     guest->pinned_high_water.store(0, std::memory_order_relaxed);
 }
 

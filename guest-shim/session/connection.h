@@ -62,6 +62,7 @@ struct Connection {
     std::atomic<std::uint64_t> next_image{1};
     std::uint32_t driver_version = 0;
     std::uint32_t devices = 0;
+    unsigned cpus = 1;                   ///< That this process may run on.
     wire::DeviceFacts* facts = nullptr;  ///< devices entries.
 };
 

@@ -1,5 +1,6 @@
 // Start and end of the session, and what a fork does to it.
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -123,6 +124,10 @@ bool connect(AttachProblem* problem) {
         return fail(problem, CUDA_ERROR_INVALID_VALUE, "%s", text);
     }
     const Environment& environment = connection.environment;
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) {
+        connection.cpus = static_cast<unsigned>(CPU_COUNT(&cpus));
+    }
     if (environment.trace_path != nullptr && !start_trace(environment.trace_path)) {
         return fail(problem, CUDA_ERROR_OPERATING_SYSTEM, "GANTRY_TRACE=%s: %s",
                     environment.trace_path, std::strerror(errno));

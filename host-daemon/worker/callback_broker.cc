@@ -1,6 +1,16 @@
 #include "host-daemon/worker/callback_broker.h"
 
+#include <algorithm>
+#include <chrono>
+
 namespace gantry::worker {
+namespace {
+
+// A callback's end normally arrives by the ring within microseconds of it.
+constexpr std::chrono::microseconds kHelpAfter{50};
+constexpr std::chrono::microseconds kHelpEvery{1000};
+
+}  // namespace
 
 CallbackBroker::Callback* CallbackBroker::add_locked(const wire::CallbackReply& reply,
                                                      bool repeats) {
@@ -45,7 +55,13 @@ void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
     reply.status = status;
     due_.push_back({ticket, reply});
     offer(lock);
-    finished_.wait(lock, [&] { return cancelled_ || ticket < finished_below_; });
+    const auto is_over = [&] { return cancelled_ || ticket < finished_below_; };
+    for (auto pause = kHelpAfter; !finished_.wait_for(lock, pause, is_over);) {
+        lock.unlock();
+        help_();
+        lock.lock();
+        pause = std::min(pause * 2, kHelpEvery);
+    }
     --outstanding_;
     if (!callback->repeats) {
         callbacks_.erase(callback);

@@ -39,7 +39,9 @@ public:
     using Answerer = std::function<void(const Parked&, const wire::CallbackReply&)>;
 
     /// `answer` publishes a callback as the answer to a parked command; any thread may call it.
-    explicit CallbackBroker(Answerer answer) : answer_(std::move(answer)) {}
+    /// `help` is called now and then while a callback is with the guest: see CommandLoop.
+    CallbackBroker(Answerer answer, std::function<void()> help)
+        : answer_(std::move(answer)), help_(std::move(help)) {}
 
     /// Notes a callback that is about to be launched once; the driver hands the pointer to run().
     Callback* add(const wire::CallbackReply& reply);
@@ -71,6 +73,7 @@ private:
     void offer(std::unique_lock<std::mutex>& lock);
 
     Answerer answer_;
+    std::function<void()> help_;
     mutable std::mutex mutex_;
     std::condition_variable finished_;
     std::unordered_map<Callback*, std::unique_ptr<Callback>> callbacks_;

@@ -1,5 +1,6 @@
 #include "host-daemon/worker/command_loop.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "host-daemon/worker/reply_board.h"
@@ -10,10 +11,7 @@ namespace {
 constexpr std::uint64_t kHeadStepBytes = 32 * 1024;  // A store a step, not one a command.
 constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
 
-bool is_callback_command(std::uint16_t op) {
-    return op == static_cast<std::uint16_t>(wire::ControlOp::kWaitCallback) ||
-           op == static_cast<std::uint16_t>(wire::ControlOp::kCallbackDone);
-}
+constexpr std::size_t kMostCallbackArgs = 64;
 
 bool has_data_trailing(std::uint16_t op) {
     return op == static_cast<std::uint16_t>(wire::ControlOp::kWriteDevice) ||
@@ -27,6 +25,7 @@ void CommandLoop::start(ChannelMemory* memory, std::uint64_t next, std::set<std:
     ring_.attach(memory->ring(), memory->layout().ring_bytes, next);
     next_.store(next, std::memory_order_release);
     executed_ahead_ = std::move(skip);
+    callbacks_done_ = 0;
     head_published_ = next;
     memory_->host_words().head.store(next, std::memory_order_release);
     mode_.store(Mode::kRunning, std::memory_order_release);
@@ -122,15 +121,54 @@ void CommandLoop::stay_held(std::unique_lock<std::mutex>& lock) {
     }
 }
 
+void CommandLoop::execute_ahead(const wire::CommandView& view, std::span<const std::byte> args) {
+    // In ring order, whoever executes them: so one mark tells what is done.
+    if (view.position + 1 > callbacks_done_ && !executed_ahead_.contains(view.position)) {
+        hooks_.on_callback(view, args);
+        executed_ahead_.insert(view.position);
+        callbacks_done_ = view.position + 1;
+    }
+}
+
 void CommandLoop::look_ahead() {
     wire::CommandView view;
     const char* reason = nullptr;
+    std::lock_guard lock(ahead_mutex_);
     while (!breached_ && ahead_.peek(&view, &reason) == wire::PeekStatus::kReady) {
-        if (is_callback_command(view.op) && !executed_ahead_.contains(view.position)) {
-            execute(view);
-            executed_ahead_.insert(view.position);
+        std::byte args[kMostCallbackArgs];
+        if (wire::is_callback_op(view.op) && view.args_bytes <= sizeof(args)) {
+            std::memcpy(args, view.args, view.args_bytes);
+            execute_ahead(view, std::span(args, view.args_bytes));
         }
         ahead_.advance(view);
+    }
+}
+
+void CommandLoop::help_callbacks() {
+    std::lock_guard lock(ahead_mutex_);
+    const std::uint64_t at = next();
+    if (helped_at_ != at) {
+        helped_at_ = at;  // It moves: if it is still here next time, it is held up.
+        return;
+    }
+    wire::RingConsumer scout;
+    scout.attach(memory_->ring(), memory_->layout().ring_bytes, at);
+    wire::CommandView view;
+    const char* reason = nullptr;
+    while (scout.peek(&view, &reason) == wire::PeekStatus::kReady) {
+        std::byte args[kMostCallbackArgs];
+        const bool wanted = wire::is_callback_op(view.op) && view.args_bytes <= sizeof(args);
+        if (wanted) {
+            std::memcpy(args, view.args, view.args_bytes);
+        }
+        // What lies at and behind next() is not overwritten by the guest.
+        if (next() != at) {
+            return;
+        }
+        if (wanted) {
+            execute_ahead(view, std::span(args, view.args_bytes));
+        }
+        scout.advance(view);
     }
 }
 
@@ -147,7 +185,13 @@ bool CommandLoop::step() {
         case wire::PeekStatus::kReady:
             break;
     }
-    if (executed_ahead_.empty() || executed_ahead_.erase(view.position) == 0) {
+    if (wire::is_callback_op(view.op)) {
+        std::lock_guard lock(ahead_mutex_);
+        if (executed_ahead_.erase(view.position) == 0) {
+            execute(view);
+        }
+        callbacks_done_ = std::max(callbacks_done_, view.position + 1);
+    } else {
         execute(view);
     }
     ring_.advance(view);

@@ -7,7 +7,8 @@
 // HOLDING. hold() stops the loop at a command boundary: next() does not move any more. Until seal(),
 // commands that concern host callbacks are still executed out of order, because a stream that waits
 // for a callback in the guest could not drain otherwise; their positions are remembered and skipped
-// later (executed_ahead(), part of the snapshot). resume() goes on as if nothing had happened.
+// later (executed_ahead(), part of the snapshot). The same happens while a driver holds the loop up
+// inside a command (help_callbacks()). resume() goes on as if nothing had happened.
 //
 // SLEEPING. Spins for spin_us, then tells the guest (HostWords.consumer_sleeps) and sleeps on the
 // doorbell; with a VM border in between it naps in growing steps instead.
@@ -49,6 +50,8 @@ public:
         std::function<void(const Command&)> execute;
         /// Looks at what is pending without blocking; true while something is.
         std::function<bool()> poll;
+        /// Executes a command of host callbacks out of order, without a call of the driver's.
+        std::function<void(const wire::CommandView&, std::span<const std::byte> args)> on_callback;
         std::function<void(const std::string&)> on_breach;
     };
 
@@ -77,6 +80,10 @@ public:
     [[nodiscard]] std::uint64_t bytes_taken() const {
         return bytes_taken_.load(std::memory_order_relaxed);
     }
+    /// Executes the host callbacks' commands that lie behind the one the loop is busy with. A driver
+    /// may hold the loop up inside a launch until a callback has ended, and what says so lies behind
+    /// that launch. For the threads that wait for a callback's end; cheap while the loop moves.
+    void help_callbacks();
     /// Nudges the loop out of its sleep.
     void wake();
 
@@ -89,6 +96,7 @@ private:
     void publish_head(bool force);
     void idle();
     void look_ahead();
+    void execute_ahead(const wire::CommandView& view, std::span<const std::byte> args);
     void stay_held(std::unique_lock<std::mutex>& lock);
     void set_mode(Mode mode);
 
@@ -98,7 +106,10 @@ private:
     wire::RingConsumer ring_;
     wire::RingConsumer ahead_;
     std::vector<std::byte> copy_;
-    std::set<std::uint64_t> executed_ahead_;
+    std::mutex ahead_mutex_;  ///< Who executes a callback's command holds it.
+    std::set<std::uint64_t> executed_ahead_;  ///< Under ahead_mutex_ until sealed.
+    std::uint64_t callbacks_done_ = 0;        ///< Under ahead_mutex_: position + 1 of the last one.
+    std::uint64_t helped_at_ = 0;             ///< Under ahead_mutex_: next_ at the last help.
     std::uint64_t head_published_ = 0;
     std::chrono::steady_clock::time_point idle_since_{};
     bool was_idle_ = false;

@@ -22,6 +22,15 @@ bool is_moved_by_hypervisor(const ChannelMemory& memory) {
     return memory.sleep() != region::Sleep::kFutex;
 }
 
+/// Native waits spin. The loop's thread does it for the guest where there are processors for it;
+/// handing a wait to a thread of its own costs tens of microseconds.
+std::uint32_t wait_spin_us(std::uint32_t spin_us) {
+    constexpr unsigned kCpusToSpin = 4;
+    constexpr std::uint32_t kLongSpinUs = 10'000;
+    return spin_us != 0 && std::thread::hardware_concurrency() >= kCpusToSpin ? kLongSpinUs
+                                                                              : spin_us;
+}
+
 constexpr std::size_t kPollEvery = 64;  // Look at waiting calls that often while the ring is full.
 
 }  // namespace
@@ -41,19 +50,32 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
           const auto bytes = std::as_bytes(std::span(&reply, 1));
           answer.payload.assign(bytes.begin(), bytes.end());
           replies.publish(answer);
-      }),
+      },
+      [this] { loop_.help_callbacks(); }),
       staging(device),
       pinned_writes(device),
+      wait_spin_us_(wait_spin_us(options.spin_us)),
       executors_(std::make_unique<LaneExecutors>([this] { bind_thread(); })),
       loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
              [this] { return poll_waiting(); },
+             [this](const region::CommandView& view, std::span<const std::byte> args) {
+                 callback_command(view, args);
+             },
              [this](const std::string& reason) {
                  log_line("the ring is malformed: %s; the channel stops", reason.c_str());
                  if (on_breach) {
                      on_breach(reason);
                  }
              }},
-            options.spin_us) {}
+            options.spin_us) {
+    if (!device.can_place()) {
+        // Every lane's thread now: a stack that is mapped later would change where the driver puts
+        // what it allocates then (channel_memory.cc).
+        for (std::uint32_t lane = 0; lane <= LaneExecutors::kChoreLane; ++lane) {
+            executors_->post(lane, [] {});
+        }
+    }
+}
 
 GuestProcess::~GuestProcess() {
     abandon();
@@ -61,6 +83,7 @@ GuestProcess::~GuestProcess() {
     executors_.reset();
     device.bind_thread();
     drop_lane_streams();
+    unregister_bulk();
     memory.release_all();
 }
 
@@ -127,6 +150,7 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
 
 std::unique_ptr<ChannelMemory> GuestProcess::detach() {
     loop_.stop();
+    unregister_bulk();
     frozen_ = false;
     return std::move(memory_);
 }
@@ -193,7 +217,7 @@ bool GuestProcess::poll_waiting() {
             return true;
         }
         if (is_pollable(*waiting.call) &&
-            now - waiting.since < std::chrono::microseconds(options.spin_us)) {
+            now - waiting.since < std::chrono::microseconds(wait_spin_us_)) {
             return false;
         }
         executors_->post(waiting.call->lane(), [this, call = waiting.call] { run_call(*call); });
@@ -224,6 +248,16 @@ void GuestProcess::run_call(Call& call) {
         }
     }
     call.finish(result);
+}
+
+void GuestProcess::callback_command(const region::CommandView& view,
+                                    std::span<const std::byte> args) {
+    if (view.op == static_cast<std::uint16_t>(region::ControlOp::kWaitCallback)) {
+        callbacks.wait({view.position, view.lane});
+    } else if (region::CallbackDoneCall done{}; args.size() == sizeof(done)) {
+        std::memcpy(&done, args.data(), sizeof(done));
+        callbacks.done(done.callback_id);
+    }
 }
 
 CUresult GuestProcess::replay(const RecordedCommand& recorded) {
@@ -373,68 +407,34 @@ void GuestProcess::schedule_reap() {
     });
 }
 
+void GuestProcess::register_bulk() {
+    if (bulk_tried_.load(std::memory_order_acquire)) {
+        return;
+    }
+    std::lock_guard lock(bulk_mutex_);
+    if (memory_ == nullptr || bulk_tried_.load(std::memory_order_relaxed)) {
+        return;
+    }
+    const auto bulk = memory_->bulk(0, memory_->layout().bulk_bytes);
+    bulk_registered_ = device.api().cuMemHostRegister_v2(bulk.data(), bulk.size(),
+                                                         CU_MEMHOSTREGISTER_PORTABLE) ==
+                       CUDA_SUCCESS;
+    bulk_tried_.store(true, std::memory_order_release);
+}
+
+void GuestProcess::unregister_bulk() {
+    std::lock_guard lock(bulk_mutex_);
+    if (bulk_registered_ && memory_ != nullptr) {
+        device.bind_thread();
+        device.api().cuMemHostUnregister(memory_->bulk(0, memory_->layout().bulk_bytes).data());
+    }
+    bulk_registered_ = false;
+    bulk_tried_.store(false, std::memory_order_release);
+}
+
 void GuestProcess::leave_context() {
     t_context = nullptr;
     enter_context(0);
-}
-
-void GuestProcess::learn_variables(std::uint64_t root) {
-    const GantrySoftExtension* extension = device.extension();
-    const auto loaded = modules.get(root);
-    if (extension == nullptr || !loaded || loaded->variables_known) {
-        return;
-    }
-    CUmodule module = objects.native_as<CUmodule>(root, HandleKind::kModule);
-    if (loaded->library) {
-        const auto library = objects.native_as<CUlibrary>(root, HandleKind::kLibrary);
-        if (device.api().cuLibraryGetModule == nullptr ||
-            device.api().cuLibraryGetModule(&module, library) != CUDA_SUCCESS) {
-            return;
-        }
-    }
-    std::size_t count = 0;
-    if (module == nullptr || extension->list_variables(module, nullptr, &count) != CUDA_SUCCESS) {
-        return;
-    }
-    std::vector<GantrySoftVariable> listed(count);
-    if (count != 0 && extension->list_variables(module, listed.data(), &count) != CUDA_SUCCESS) {
-        return;
-    }
-    std::vector<ModuleVariable> variables;
-    for (const GantrySoftVariable& variable : listed) {
-        variables.push_back({variable.name, variable.address, variable.bytes,
-                             variable.managed != 0});
-        memory.add_outside(root, variable.address, variable.bytes);
-    }
-    modules.set_variables(root, std::move(variables));
-}
-
-std::optional<std::uint64_t> GuestProcess::variable_address(std::uint64_t root,
-                                                            const std::string& name) {
-    const auto loaded = modules.get(root);
-    if (!loaded) {
-        return std::nullopt;
-    }
-    if (const auto known = loaded->variables.find(name); known != loaded->variables.end()) {
-        return known->second.address;
-    }
-    const driver::DriverApi& api = device.api();
-    CUdeviceptr address = 0;
-    std::size_t bytes = 0;
-    CUresult result = CUDA_ERROR_NOT_FOUND;
-    if (!loaded->library && api.cuModuleGetGlobal_v2 != nullptr) {
-        result = api.cuModuleGetGlobal_v2(
-            &address, &bytes, objects.native_as<CUmodule>(root, HandleKind::kModule), name.c_str());
-    } else if (loaded->library) {
-        const auto library = objects.native_as<CUlibrary>(root, HandleKind::kLibrary);
-        result = api.cuLibraryGetGlobal != nullptr
-                     ? api.cuLibraryGetGlobal(&address, &bytes, library, name.c_str())
-                     : result;
-        if (result != CUDA_SUCCESS && api.cuLibraryGetManaged != nullptr) {
-            result = api.cuLibraryGetManaged(&address, &bytes, library, name.c_str());
-        }
-    }
-    return result == CUDA_SUCCESS ? std::optional<std::uint64_t>(address) : std::nullopt;
 }
 
 void GuestProcess::refresh_private_ranges() {

@@ -143,6 +143,9 @@ public:
     [[nodiscard]] std::uint32_t take_async_error(std::uint32_t lane);
     /// Frees parked memory as soon as the device is idle, on the chore thread.
     void schedule_reap();
+    /// Page-locks the channel's bulk area, once: a copy into it is one transfer then, without the
+    /// driver's own staging. A driver that refuses copies all the same, only slower.
+    void register_bulk();
     /// Synchronises every context of the guest. The calling thread may block.
     CUresult synchronise_device();
     /// Ends an object at the driver and forgets it.
@@ -172,8 +175,10 @@ private:
     void execute(const Command& command);
     bool poll_waiting();
     void run_call(Call& call);
+    void callback_command(const gantry::wire::CommandView& view, std::span<const std::byte> args);
     void bind_thread();
     void drop_lane_streams();
+    void unregister_bulk();
 
     std::unique_ptr<ChannelMemory> memory_;
     bool frozen_ = false;
@@ -184,6 +189,11 @@ private:
     std::mutex lane_stream_mutex_;
     std::array<CUstream, wire::kLaneCount> lane_streams_{};
     std::atomic<bool> reap_scheduled_{false};
+    std::mutex bulk_mutex_;
+    std::atomic<bool> bulk_tried_{false};
+    bool bulk_registered_ = false;  ///< Under bulk_mutex_.
+    const std::uint32_t wait_spin_us_;  ///< How long a call that waits is looked at before a thread
+                                        ///< of its own waits for it.
     std::unique_ptr<LaneExecutors> executors_;
     CommandLoop loop_;
 };

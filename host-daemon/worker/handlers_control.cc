@@ -11,6 +11,7 @@ namespace {
 using gantry::wire::ControlOp;
 
 constexpr std::uint64_t kInlineReadBytesMax = 1ull << 20;
+constexpr std::uint64_t kRegisteredReadBytesMin = 64ull << 10;
 
 CUresult refuse(Call& call, const char* what) {
     return call.malformed(call.op(), what);
@@ -135,6 +136,9 @@ CUresult read_device(Call& call) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    if (read->bytes >= kRegisteredReadBytesMin) {
+        call.process().register_bulk();
+    }
     const driver::DriverApi& api = call.api();
     if (stream == nullptr) {
         result = api.cuMemcpyDtoH_v2(extent.data(), read->device_address, read->bytes);
@@ -244,7 +248,8 @@ bool may_block(const Call& call) {
 
 bool is_pollable(const Call& call) {
     if (call.number() == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
-        return true;
+        const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
+        return !read || read->bytes <= kInlineReadBytesMax;
     }
     switch (call.op()) {
         case cuda::Op::cuStreamSynchronize:

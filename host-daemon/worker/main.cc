@@ -2,6 +2,7 @@
 // by itself (--listen).
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <signal.h>
 
 #include <string>
@@ -53,6 +54,10 @@ int run(int argc, char** argv) {
                    "Ask the worker that listens on this socket to move all its guests into fresh "
                    "worker processes, then exit");
     CLI11_PARSE(app, argc, argv);
+    // One heap, grown by brk: mappings made at other moments than in the worker that this one replaces
+    // would change the addresses that NVIDIA's driver picks (channel_memory.cc).
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_MAX, 0);
     standalone.seccomp = !no_seccomp;
     standalone.spin_us = service.spin_us;
     signal(SIGPIPE, SIG_IGN);

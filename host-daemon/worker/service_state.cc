@@ -17,6 +17,9 @@ constexpr std::size_t kArenasMax = 8;
 constexpr std::size_t kInlineRunsMax = 2000;  // Keeps a reply well below a packet's size.
 constexpr std::size_t kInlineModulesMax = 100;
 
+/// Away from where a driver takes device addresses: see channel_memory.cc.
+void* const kArenaHint = reinterpret_cast<void*>(0x6400'0000'0000);
+
 Error wrong_state(const char* what) {
     return Error{Code::kFailedPrecondition, "worker.state", what};
 }
@@ -94,7 +97,7 @@ Result<void> Service::attach_arena(const control::AttachArena& attach, Descripto
         return wrong_state("the arena exists, or there are too many");
     }
     const int protection = attach.read_only() ? PROT_READ : PROT_READ | PROT_WRITE;
-    void* base = mmap(nullptr, attach.bytes(), protection,
+    void* base = mmap(kArenaHint, attach.bytes(), protection,
                       attach.read_only() ? MAP_PRIVATE : MAP_SHARED, in[0].get(), 0);
     if (base == MAP_FAILED) {
         return Error{Code::kInternal, "worker.arena",

@@ -92,9 +92,6 @@ struct alignas(kPageBytes) GuestWords {
     std::atomic<std::uint32_t> doorbell;        ///< Counted up to wake a sleeping worker.
     std::atomic<std::uint32_t> ring_waiting;    ///< A producer sleeps for ring space.
     std::atomic<std::uint32_t> announce_seen;   ///< Last HostWords.announce the guest acted on.
-    /// Last host callback that has returned; stored before its kCallbackDone is posted. A driver may
-    /// block a launch until a callback is done, and the launch's thread then cannot read the ring.
-    std::atomic<std::uint64_t> callback_done;
     std::uint32_t reserved;
     /// End of the pinned pool's part that was ever handed out: nothing above it is in use.
     std::atomic<std::uint64_t> pinned_high_water;

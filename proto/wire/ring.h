@@ -68,6 +68,15 @@ struct RingRecord {
     void publish() const { header->publish.store(position + 1, std::memory_order_release); }
 };
 
+/// Ring bytes that only the commands of host callbacks may use. A driver may hold a launch up until
+/// a callback has ended; were the ring full of launches, its end could not be told.
+inline constexpr std::uint64_t kCallbackRoomBytes = 4096;
+
+constexpr bool is_callback_op(std::uint16_t op) {
+    return op == static_cast<std::uint16_t>(ControlOp::kWaitCallback) ||
+           op == static_cast<std::uint16_t>(ControlOp::kCallbackDone);
+}
+
 /// Guest side. `tail` lives in the guest process's private memory, one per process.
 class RingProducer {
 public:
@@ -85,12 +94,13 @@ public:
     bool try_reserve(std::uint16_t op, std::uint16_t lane, std::uint32_t args_bytes,
                      std::uint32_t trailing_bytes, RingRecord* out) {
         const std::uint64_t bytes = record_bytes(args_bytes, trailing_bytes);
+        const std::uint64_t kept = is_callback_op(op) ? 0 : kCallbackRoomBytes;
         std::uint64_t tail = tail_.load(std::memory_order_relaxed);
         std::uint64_t pad = 0;
         do {
             const std::uint64_t room_to_end = ring_bytes_ - (tail & (ring_bytes_ - 1));
             pad = bytes <= room_to_end ? 0 : room_to_end;
-            if (!has_room(tail + pad + bytes)) {
+            if (!has_room(tail + pad + bytes + kept)) {
                 return false;
             }
         } while (!tail_.compare_exchange_weak(tail, tail + pad + bytes, std::memory_order_relaxed));

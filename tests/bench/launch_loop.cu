@@ -2,6 +2,7 @@
 //   loop_us   microseconds a launch over 100,000 launches and the final synchronise
 //   issue_us  microseconds the application's thread spends in a launch while there is room (batches
 //             of 256 after a synchronise; median)
+//   sync_us   microseconds of a launch and a synchronise (median)
 //   null_us   microseconds of a synchronous call that does next to nothing (memory information)
 #include <algorithm>
 #include <chrono>
@@ -43,6 +44,15 @@ int main(int argc, char** argv) {
         CHECK(cudaDeviceSynchronize());
     }
     printf("issue_us %.4f\n", median(issue));
+
+    std::vector<double> syncs;
+    for (int i = 0; i < 2000; ++i) {
+        start = now_us();
+        nothing<<<1, 1>>>();
+        CHECK(cudaDeviceSynchronize());
+        syncs.push_back(now_us() - start);
+    }
+    printf("sync_us %.4f\n", median(syncs));
 
     std::vector<double> null_calls;
     for (int batch = 0; batch < 200; ++batch) {

@@ -64,7 +64,7 @@ class ImageJob:
             nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
             nn.Conv2d(32, 64, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
             nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(128), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(2048, 10)).to(DEVICE)
+            nn.AvgPool2d(4), nn.Flatten(), nn.Linear(2048, 10)).to(DEVICE)
         self.optimiser = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
         loader = torch.utils.data.DataLoader(Images(32 * steps), batch_size=32,
                                              num_workers=workers, pin_memory=True)

@@ -1,6 +1,7 @@
 // The worker's parts without a driver: ring loop, reply log, callbacks, images, output, objects.
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <thread>
 
@@ -20,11 +21,18 @@ using wire::ControlOp;
 
 constexpr std::uint64_t kRegionBytes = 16ull << 20;
 constexpr std::uint64_t kStart = 1ull << wire::kGenerationShift;
+constexpr std::uint64_t kHeldUp = 77;  // Argument of a command that waits for a callback's end.
 
 /// A region of one channel, a producer as a guest has it, and a loop that notes what it executes.
 struct Channel {
     explicit Channel(std::uint64_t next = kStart, std::set<std::uint64_t> skip = {})
         : loop({nullptr, [this](const Command& command) { note(command); }, [] { return false; },
+                [this](const wire::CommandView& view, std::span<const std::byte> args) {
+                    Command command;
+                    command.header = view;
+                    command.args = args;
+                    note(command);
+                },
                 [this](const std::string& reason) {
                     std::lock_guard lock(mutex);
                     breach = reason;
@@ -52,13 +60,20 @@ struct Channel {
         return record.position;
     }
     void note(const Command& command) {
-        std::lock_guard lock(mutex);
+        std::unique_lock lock(mutex);
         positions.push_back(command.header.position);
         ops.push_back(command.header.op);
         sizes.push_back(command.trailing.size());
         std::uint64_t argument = 0;
         std::memcpy(&argument, command.args.data(), 8);
         arguments.push_back(argument);
+        // As a driver holds a launch up until a callback has ended, which a later command says.
+        while (argument == kHeldUp && !is_let_go) {
+            changed.wait(lock);
+        }
+        is_let_go = is_let_go || command.header.op == static_cast<std::uint16_t>(
+                                     ControlOp::kCallbackDone);
+        changed.notify_all();
     }
     std::size_t count() {
         std::lock_guard lock(mutex);
@@ -74,6 +89,8 @@ struct Channel {
     std::byte* ring = nullptr;
     wire::RingProducer producer;
     std::mutex mutex;
+    std::condition_variable changed;
+    bool is_let_go = false;
     std::vector<std::uint64_t> positions;
     std::vector<std::uint16_t> ops;
     std::vector<std::size_t> sizes;
@@ -156,6 +173,39 @@ TEST(CommandLoop, CallbackCommandsPassAHeldRingOnceAndAreSkippedLater) {
     target.send(ControlOp::kCallbackDone, 0, 3);
     ASSERT_TRUE(target.wait_for(2));
     EXPECT_EQ(target.arguments, (std::vector<std::uint64_t>{1, 3}));
+}
+
+TEST(CommandLoop, CallbackCommandsBehindACommandThatIsHeldUpAreHelpedThrough) {
+    Channel channel;
+    channel.send(ControlOp::kDropImage, 0, kHeldUp);
+    channel.send(ControlOp::kDropImage, 0, 1);
+    const std::uint64_t done_at = channel.send(ControlOp::kCallbackDone, 0, 2);
+    ASSERT_TRUE(channel.wait_for(1));
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(channel.count(), 1u);
+    channel.loop.help_callbacks();  // The loop may just have moved.
+    channel.loop.help_callbacks();
+    channel.loop.help_callbacks();
+    ASSERT_TRUE(channel.wait_for(3));
+    EXPECT_EQ(channel.positions[1], done_at);
+    EXPECT_EQ(channel.arguments, (std::vector<std::uint64_t>{kHeldUp, 2, 1}));
+    channel.send(ControlOp::kCallbackDone, 0, 3);
+    ASSERT_TRUE(channel.wait_for(4));
+    EXPECT_TRUE(channel.loop.executed_ahead().empty());
+}
+
+TEST(RingProducer, KeepsRoomForTheCommandsOfCallbacks) {
+    std::vector<std::byte> ring(1 << 16);
+    std::atomic<std::uint64_t> head{0};
+    wire::RingProducer producer;
+    producer.attach(ring.data(), ring.size(), &head, 0);
+    wire::RingRecord record;
+    const auto launch = static_cast<std::uint16_t>(ControlOp::kDropImage);
+    while (producer.try_reserve(launch, 0, 8, 0, &record)) {
+    }
+    const auto done = static_cast<std::uint16_t>(ControlOp::kCallbackDone);
+    EXPECT_TRUE(producer.try_reserve(done, 0, 8, 0, &record));
+    EXPECT_FALSE(producer.try_reserve(launch, 0, 8, 0, &record));
 }
 
 TEST(CommandLoop, HostileRecordsStopTheChannelByName) {
@@ -290,7 +340,7 @@ TEST(CallbackBroker, HandsCallbacksToTheGuestOneByOne) {
     CallbackBroker broker([&](const CallbackBroker::Parked&, const wire::CallbackReply& reply) {
         std::lock_guard lock(mutex);
         given.push_back(reply);
-    });
+    }, [] {});
     auto given_count = [&] {
         std::lock_guard lock(mutex);
         return given.size();
@@ -323,7 +373,7 @@ TEST(CallbackBroker, HandsCallbacksToTheGuestOneByOne) {
 }
 
 TEST(CallbackBroker, CancelLetsStreamsGo) {
-    CallbackBroker broker([](const CallbackBroker::Parked&, const wire::CallbackReply&) {});
+    CallbackBroker broker([](const CallbackBroker::Parked&, const wire::CallbackReply&) {}, [] {});
     auto* callback = broker.add({});
     std::thread driver([&] { CallbackBroker::run(callback, 0); });
     broker.cancel();

@@ -1,0 +1,77 @@
+// The part of NVML's ABI that is served, in our own words: values and layouts are those of NVML 13.
+// Sizes in bytes, clocks in MHz. Source: the API's public reference; layouts are held by asserts.
+#pragma once
+
+namespace gantry::nvml {
+
+enum Result : int {
+    kSuccess = 0,
+    kUninitialized = 1,
+    kInvalidArgument = 2,
+    kNotSupported = 3,
+    kNotFound = 6,
+    kInsufficientSize = 7,
+    kDriverNotLoaded = 9,
+    kVersionMismatch = 25,
+    kUnknown = 999,
+};
+
+struct Device;  ///< Opaque to applications; an address inside the library.
+
+struct PciInfo {
+    char bus_id_legacy[16];  ///< dddd:bb:dd.f
+    unsigned domain;
+    unsigned bus;
+    unsigned device;
+    unsigned pci_device_id;
+    unsigned pci_subsystem_id;
+    char bus_id[32];  ///< dddddddd:bb:dd.f
+};
+static_assert(sizeof(PciInfo) == 68);
+
+struct Memory {
+    unsigned long long total;
+    unsigned long long free;
+    unsigned long long used;
+};
+static_assert(sizeof(Memory) == 24);
+
+struct MemoryV2 {
+    unsigned version;  ///< sizeof | 2 << 24
+    unsigned long long total;
+    unsigned long long reserved;
+    unsigned long long free;
+    unsigned long long used;
+};
+static_assert(sizeof(MemoryV2) == 40);
+
+struct FieldValue {
+    unsigned field_id;
+    unsigned scope_id;
+    long long timestamp_us;
+    long long latency_us;
+    int value_type;
+    int result;
+    unsigned long long value;
+};
+static_assert(sizeof(FieldValue) == 40);
+
+struct ConfidentialState {
+    unsigned environment;
+    unsigned feature;
+    unsigned tools_mode;
+};
+
+struct ConfidentialSettings {
+    unsigned version;  ///< sizeof | 1 << 24
+    unsigned environment;
+    unsigned feature;
+    unsigned tools_mode;
+    unsigned multi_gpu_mode;
+};
+static_assert(sizeof(ConfidentialSettings) == 20);
+
+enum ClockType : int { kClockGraphics = 0, kClockSm = 1, kClockMemory = 2, kClockVideo = 3 };
+enum P2pStatus : int { kP2pOk = 0, kP2pNotSupported = 5 };
+
+}  // namespace gantry::nvml

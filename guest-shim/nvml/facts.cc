@@ -1,0 +1,169 @@
+#include "guest-shim/nvml/facts.h"
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "proto/cuda/abi.h"
+
+namespace gantry::nvml {
+namespace {
+
+/// The few calls that are needed, looked up by name: this library links libc only.
+struct Driver {
+    CUresult (*init)(unsigned);
+    CUresult (*version)(int*);
+    CUresult (*count)(int*);
+    CUresult (*name)(char*, int, CUdevice);
+    CUresult (*uuid)(CUuuid*, CUdevice);
+    CUresult (*total)(std::size_t*, CUdevice);
+    CUresult (*attribute)(int*, CUdevice_attribute, CUdevice);
+    CUresult (*primary_state)(CUdevice, unsigned*, int*);
+    CUresult (*retain)(CUcontext*, CUdevice);
+    CUresult (*release)(CUdevice);
+    CUresult (*push)(CUcontext);
+    CUresult (*pop)(CUcontext*);
+    CUresult (*memory)(std::size_t*, std::size_t*);
+};
+
+template <typename Function>
+bool find(void* library, const char* name, Function* out) {
+    *out = reinterpret_cast<Function>(dlsym(library, name));
+    return *out != nullptr;
+}
+
+bool open_driver(int flags, Driver* out) {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | flags);
+    return library != nullptr && find(library, "cuInit", &out->init) &&
+           find(library, "cuDriverGetVersion", &out->version) &&
+           find(library, "cuDeviceGetCount", &out->count) &&
+           find(library, "cuDeviceGetName", &out->name) &&
+           find(library, "cuDeviceGetUuid", &out->uuid) &&
+           find(library, "cuDeviceTotalMem_v2", &out->total) &&
+           find(library, "cuDeviceGetAttribute", &out->attribute) &&
+           find(library, "cuDevicePrimaryCtxGetState", &out->primary_state) &&
+           find(library, "cuDevicePrimaryCtxRetain", &out->retain) &&
+           find(library, "cuDevicePrimaryCtxRelease_v2", &out->release) &&
+           find(library, "cuCtxPushCurrent_v2", &out->push) &&
+           find(library, "cuCtxPopCurrent_v2", &out->pop) &&
+           find(library, "cuMemGetInfo_v2", &out->memory);
+}
+
+int attribute(const Driver& driver, CUdevice_attribute which, CUdevice device) {
+    int value = 0;
+    return driver.attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
+bool gather(const Driver& driver, Facts* out) {
+    std::memset(out, 0, sizeof(*out));
+    int count = 0;
+    if (driver.version(&out->cuda_version) != CUDA_SUCCESS ||
+        driver.count(&count) != CUDA_SUCCESS || count <= 0) {
+        return false;
+    }
+    out->device_count = count < kMaxDevices ? count : kMaxDevices;
+    for (int i = 0; i < out->device_count; ++i) {
+        DeviceFacts& facts = out->devices[i];
+        CUuuid uuid{};
+        std::size_t total = 0;
+        if (driver.name(facts.name, static_cast<int>(sizeof(facts.name)), i) != CUDA_SUCCESS ||
+            driver.uuid(&uuid, i) != CUDA_SUCCESS || driver.total(&total, i) != CUDA_SUCCESS) {
+            return false;
+        }
+        static_assert(sizeof(uuid) == sizeof(facts.uuid));
+        std::memcpy(facts.uuid, &uuid, sizeof(uuid));
+        facts.total_bytes = total;
+        const auto number = [&](CUdevice_attribute which) { return attribute(driver, which, i); };
+        facts.pci_domain = static_cast<unsigned>(number(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID));
+        facts.pci_bus = static_cast<unsigned>(number(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID));
+        facts.pci_device = static_cast<unsigned>(number(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID));
+        facts.compute_major = number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+        facts.compute_minor = number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+        facts.sm_clock_khz = number(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+        facts.memory_clock_khz = number(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+        facts.bus_width_bits = number(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+        facts.ecc_enabled = number(CU_DEVICE_ATTRIBUTE_ECC_ENABLED);
+        facts.compute_mode = number(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
+    }
+    return true;
+}
+
+/// Does this process use CUDA already? Then it may be asked without changing anything.
+bool is_begun(Driver* driver) {
+    int count = 0;
+    return open_driver(RTLD_NOLOAD, driver) && driver->count(&count) == CUDA_SUCCESS;
+}
+
+[[noreturn]] void ask_and_tell(int pipe_end) {
+    Driver driver{};
+    Facts facts;
+    if (open_driver(0, &driver) && driver.init(0) == CUDA_SUCCESS && gather(driver, &facts)) {
+        const auto* bytes = reinterpret_cast<const char*>(&facts);
+        for (std::size_t sent = 0; sent < sizeof(facts);) {
+            const ssize_t piece = write(pipe_end, bytes + sent, sizeof(facts) - sent);
+            if (piece <= 0 && errno != EINTR) {
+                break;
+            }
+            sent += piece > 0 ? static_cast<std::size_t>(piece) : 0;
+        }
+    }
+    _exit(0);  // Not the parent's exit handlers.
+}
+
+bool gather_in_child(Facts* out) {
+    int ends[2];
+    if (pipe(ends) != 0) {
+        return false;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        ask_and_tell(ends[1]);
+    }
+    close(ends[1]);
+    std::size_t got = 0;
+    while (child > 0 && got < sizeof(*out)) {
+        const ssize_t piece = read(ends[0], reinterpret_cast<char*>(out) + got, sizeof(*out) - got);
+        if (piece == 0 || (piece < 0 && errno != EINTR)) {
+            break;
+        }
+        got += piece > 0 ? static_cast<std::size_t>(piece) : 0;
+    }
+    close(ends[0]);
+    while (child > 0 && waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    return got == sizeof(*out);
+}
+
+}  // namespace
+
+bool load(Facts* out) noexcept {
+    Driver driver{};
+    return is_begun(&driver) ? gather(driver, out) : gather_in_child(out);
+}
+
+bool free_memory(int device, unsigned long long* bytes) noexcept {
+    Driver driver{};
+    unsigned flags = 0;
+    int active = 0;
+    CUcontext context = nullptr;
+    if (!is_begun(&driver) || driver.primary_state(device, &flags, &active) != CUDA_SUCCESS ||
+        active == 0 || driver.retain(&context, device) != CUDA_SUCCESS) {
+        return false;
+    }
+    std::size_t free_bytes = 0;
+    std::size_t total = 0;
+    bool known = false;
+    if (driver.push(context) == CUDA_SUCCESS) {
+        known = driver.memory(&free_bytes, &total) == CUDA_SUCCESS;
+        driver.pop(&context);
+    }
+    driver.release(device);
+    *bytes = free_bytes;
+    return known;
+}
+
+}  // namespace gantry::nvml

@@ -1,0 +1,42 @@
+// What libnvidia-ml.so.1 knows of the tenant's GPUs: asked of the CUDA driver once, at nvmlInit.
+//
+// An application may ask NVML before it forks and must then still be able to use CUDA in the child:
+// so a process that has not begun with CUDA does not begin here. A short-lived child asks instead.
+// Owner: the library. Threads: load() and the memory query lock. Failure: false, no devices.
+#pragma once
+
+#include <cstddef>
+
+namespace gantry::nvml {
+
+inline constexpr int kMaxDevices = 16;
+
+struct DeviceFacts {
+    char name[96];
+    unsigned char uuid[16];
+    unsigned pci_domain;
+    unsigned pci_bus;
+    unsigned pci_device;
+    int compute_major;
+    int compute_minor;
+    int sm_clock_khz;
+    int memory_clock_khz;
+    int bus_width_bits;
+    int ecc_enabled;
+    int compute_mode;
+    unsigned long long total_bytes;
+};
+
+struct Facts {
+    int device_count;
+    int cuda_version;  ///< As cuDriverGetVersion gives it: 1000 * major + 10 * minor.
+    DeviceFacts devices[kMaxDevices];
+};
+
+/// Asks the CUDA driver; false when there is none or it has no device.
+bool load(Facts* out) noexcept;
+
+/// Memory of a device that this process's quota leaves free; false while it has no context there.
+bool free_memory(int device, unsigned long long* bytes) noexcept;
+
+}  // namespace gantry::nvml

@@ -1,0 +1,439 @@
+// libnvidia-ml.so.1 for guests: what NVIDIA's nvidia-smi, PyTorch and NCCL ask. The numbers are the
+// tenant's (its quota, its use); uuid and PCI ids are those that CUDA shows, constant for the VM's
+// life. What a tenant has no say in or no view of (power, fans, clocks in use, other tenants'
+// processes) is NVML_ERROR_NOT_SUPPORTED, by name: see refused.cc.
+#include <pthread.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "guest-shim/nvml/abi.h"
+#include "guest-shim/nvml/facts.h"
+
+#define GANTRY_NVML extern "C" __attribute__((visibility("default")))
+
+namespace gantry::nvml {
+
+struct Device {
+    int index;
+};
+
+namespace {
+
+pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
+int g_users = 0;  // nvmlInit calls that were not answered by nvmlShutdown.
+bool g_loaded = false;
+Facts g_facts;
+Device g_devices[kMaxDevices];
+
+Result begin() {
+    pthread_mutex_lock(&g_mutex);
+    if (!g_loaded) {
+        g_loaded = load(&g_facts);
+        for (int i = 0; i < kMaxDevices; ++i) {
+            g_devices[i].index = i;
+        }
+    }
+    g_users += g_loaded ? 1 : 0;
+    pthread_mutex_unlock(&g_mutex);
+    return g_loaded ? kSuccess : kDriverNotLoaded;
+}
+
+bool is_open() { return __atomic_load_n(&g_users, __ATOMIC_ACQUIRE) > 0; }
+
+/// The facts behind a handle; null for one that this library never gave.
+const DeviceFacts* facts_of(const Device* device) {
+    for (int i = 0; i < g_facts.device_count; ++i) {
+        if (device == &g_devices[i]) {
+            return &g_facts.devices[i];
+        }
+    }
+    return nullptr;
+}
+
+Result copy_text(const char* text, char* out, unsigned capacity) {
+    if (out == nullptr) {
+        return kInvalidArgument;
+    }
+    const std::size_t bytes = std::strlen(text) + 1;
+    if (bytes > capacity) {
+        return kInsufficientSize;
+    }
+    std::memcpy(out, text, bytes);
+    return kSuccess;
+}
+
+/// `give` runs with the device's facts, when library, handle and output are good.
+template <typename Give>
+Result with_device(const Device* device, bool outputs_given, Give give) {
+    if (!is_open()) {
+        return kUninitialized;
+    }
+    const DeviceFacts* facts = facts_of(device);
+    return facts == nullptr || !outputs_given ? kInvalidArgument : give(*facts);
+}
+
+void format_uuid(const DeviceFacts& facts, char (&out)[48]) {
+    const unsigned char* u = facts.uuid;
+    std::snprintf(out, sizeof(out),
+                  "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
+                  u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
+                  u[14], u[15]);
+}
+
+Result device_at(unsigned index, Device** out) {
+    if (!is_open()) {
+        return kUninitialized;
+    }
+    if (out == nullptr || index >= static_cast<unsigned>(g_facts.device_count)) {
+        return kInvalidArgument;
+    }
+    *out = &g_devices[index];
+    return kSuccess;
+}
+
+Memory memory_of(const Device* device, const DeviceFacts& facts) {
+    Memory memory{facts.total_bytes, facts.total_bytes, 0};
+    unsigned long long free_bytes = 0;
+    if (free_memory(device->index, &free_bytes) && free_bytes <= memory.total) {
+        memory.free = free_bytes;
+        memory.used = memory.total - free_bytes;
+    }
+    return memory;
+}
+
+Result pci_info(const Device* device, PciInfo* out) {
+    return with_device(device, out != nullptr, [&](const DeviceFacts& facts) {
+        std::memset(out, 0, sizeof(*out));
+        std::snprintf(out->bus_id_legacy, sizeof(out->bus_id_legacy), "%04X:%02X:%02X.0",
+                      facts.pci_domain & 0xffff, facts.pci_bus & 0xff, facts.pci_device & 0xff);
+        std::snprintf(out->bus_id, sizeof(out->bus_id), "%08X:%02X:%02X.0", facts.pci_domain,
+                      facts.pci_bus & 0xff, facts.pci_device & 0xff);
+        out->domain = facts.pci_domain;
+        out->bus = facts.pci_bus;
+        out->device = facts.pci_device;
+        return kSuccess;
+    });
+}
+
+Result by_pci(const char* text, Device** out) {
+    if (!is_open()) {
+        return kUninitialized;
+    }
+    unsigned domain = 0;
+    unsigned bus = 0;
+    unsigned device = 0;
+    if (text == nullptr || out == nullptr ||
+        (std::sscanf(text, "%x:%x:%x", &domain, &bus, &device) != 3 &&
+         (domain = 0, std::sscanf(text, "%x:%x", &bus, &device)) != 2)) {
+        return kInvalidArgument;
+    }
+    for (int i = 0; i < g_facts.device_count; ++i) {
+        const DeviceFacts& facts = g_facts.devices[i];
+        if (facts.pci_domain == domain && facts.pci_bus == bus && facts.pci_device == device) {
+            *out = &g_devices[i];
+            return kSuccess;
+        }
+    }
+    return kNotFound;
+}
+
+Result max_clock(const Device* device, int type, unsigned* out) {
+    return with_device(device, out != nullptr, [&](const DeviceFacts& facts) {
+        const int khz = type == kClockMemory ? facts.memory_clock_khz : facts.sm_clock_khz;
+        *out = static_cast<unsigned>(khz) / 1000;
+        return khz > 0 && type >= kClockGraphics && type <= kClockVideo ? kSuccess : kNotSupported;
+    });
+}
+
+/// Nobody's processes are shown but the asker's own are not known here either: none.
+Result no_processes(const Device* device, unsigned* count) {
+    return with_device(device, count != nullptr, [&](const DeviceFacts&) {
+        *count = 0;
+        return kSuccess;
+    });
+}
+
+}  // namespace
+}  // namespace gantry::nvml
+
+using namespace gantry::nvml;
+
+GANTRY_NVML int nvmlInit_v2() { return begin(); }
+GANTRY_NVML int nvmlInit() { return begin(); }
+GANTRY_NVML int nvmlInitWithFlags(unsigned) { return begin(); }
+
+GANTRY_NVML int nvmlShutdown() {
+    pthread_mutex_lock(&g_mutex);
+    const Result result = g_users > 0 ? kSuccess : kUninitialized;
+    g_users -= g_users > 0 ? 1 : 0;
+    pthread_mutex_unlock(&g_mutex);
+    return result;
+}
+
+GANTRY_NVML const char* nvmlErrorString(int result) {
+    switch (result) {
+        case kSuccess:
+            return "Success";
+        case kUninitialized:
+            return "Uninitialized";
+        case kInvalidArgument:
+            return "Invalid Argument";
+        case kNotSupported:
+            return "Not Supported";
+        case kNotFound:
+            return "Not Found";
+        case kInsufficientSize:
+            return "Insufficient Size";
+        case kDriverNotLoaded:
+            return "Driver Not Loaded";
+        case kVersionMismatch:
+            return "Argument Version Mismatch";
+        default:
+            return "Unknown Error";
+    }
+}
+
+GANTRY_NVML int nvmlSystemGetDriverVersion(char* version, unsigned length) {
+    // The release that brought the CUDA version whose driver API is served.
+    return is_open() ? copy_text("580.00", version, length) : kUninitialized;
+}
+
+GANTRY_NVML int nvmlSystemGetNVMLVersion(char* version, unsigned length) {
+    return is_open() ? copy_text("13.580.00", version, length) : kUninitialized;
+}
+
+GANTRY_NVML int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+    if (version == nullptr) {
+        return kInvalidArgument;
+    }
+    if (!is_open()) {
+        return kUninitialized;
+    }
+    *version = g_facts.cuda_version;
+    return kSuccess;
+}
+
+GANTRY_NVML int nvmlSystemGetCudaDriverVersion(int* version) {
+    return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+GANTRY_NVML int nvmlSystemGetConfComputeState(ConfidentialState* state) {
+    if (state == nullptr) {
+        return kInvalidArgument;
+    }
+    *state = {};
+    return is_open() ? kSuccess : kUninitialized;
+}
+
+GANTRY_NVML int nvmlSystemGetConfComputeSettings(ConfidentialSettings* settings) {
+    if (settings == nullptr) {
+        return kInvalidArgument;
+    }
+    if (settings->version != (sizeof(*settings) | 1u << 24)) {
+        return kVersionMismatch;
+    }
+    *settings = {settings->version, 0, 0, 0, 0};
+    return is_open() ? kSuccess : kUninitialized;
+}
+
+GANTRY_NVML int nvmlDeviceGetCount_v2(unsigned* count) {
+    if (count == nullptr) {
+        return kInvalidArgument;
+    }
+    *count = is_open() ? static_cast<unsigned>(g_facts.device_count) : 0;
+    return is_open() ? kSuccess : kUninitialized;
+}
+
+GANTRY_NVML int nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
+
+GANTRY_NVML int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device** device) {
+    return device_at(index, device);
+}
+
+GANTRY_NVML int nvmlDeviceGetHandleByIndex(unsigned index, Device** device) {
+    return device_at(index, device);
+}
+
+GANTRY_NVML int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, Device** device) {
+    return by_pci(bus_id, device);
+}
+
+GANTRY_NVML int nvmlDeviceGetHandleByPciBusId(const char* bus_id, Device** device) {
+    return by_pci(bus_id, device);
+}
+
+GANTRY_NVML int nvmlDeviceGetHandleByUUID(const char* uuid, Device** device) {
+    if (!is_open()) {
+        return kUninitialized;
+    }
+    if (uuid == nullptr || device == nullptr) {
+        return kInvalidArgument;
+    }
+    for (int i = 0; i < g_facts.device_count; ++i) {
+        char text[48];
+        format_uuid(g_facts.devices[i], text);
+        if (std::strcmp(text, uuid) == 0) {
+            *device = &g_devices[i];
+            return kSuccess;
+        }
+    }
+    return kNotFound;
+}
+
+GANTRY_NVML int nvmlDeviceGetIndex(Device* device, unsigned* index) {
+    return with_device(device, index != nullptr, [&](const DeviceFacts&) {
+        *index = static_cast<unsigned>(device->index);
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetMinorNumber(Device* device, unsigned* number) {
+    return nvmlDeviceGetIndex(device, number);
+}
+
+GANTRY_NVML int nvmlDeviceGetName(Device* device, char* name, unsigned length) {
+    return with_device(device, name != nullptr, [&](const DeviceFacts& facts) {
+        return copy_text(facts.name, name, length);
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetUUID(Device* device, char* uuid, unsigned length) {
+    return with_device(device, uuid != nullptr, [&](const DeviceFacts& facts) {
+        char text[48];
+        format_uuid(facts, text);
+        return copy_text(text, uuid, length);
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetPciInfo_v3(Device* device, PciInfo* pci) {
+    return pci_info(device, pci);
+}
+
+GANTRY_NVML int nvmlDeviceGetPciInfo_v2(Device* device, PciInfo* pci) {
+    return pci_info(device, pci);
+}
+
+GANTRY_NVML int nvmlDeviceGetMemoryInfo(Device* device, Memory* memory) {
+    return with_device(device, memory != nullptr, [&](const DeviceFacts& facts) {
+        *memory = memory_of(device, facts);
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetMemoryInfo_v2(Device* device, MemoryV2* memory) {
+    return with_device(device, memory != nullptr, [&](const DeviceFacts& facts) {
+        if (memory->version != (sizeof(*memory) | 2u << 24)) {
+            return kVersionMismatch;
+        }
+        const Memory now = memory_of(device, facts);
+        *memory = {memory->version, now.total, 0, now.free, now.used};
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetCudaComputeCapability(Device* device, int* major, int* minor) {
+    const bool given = major != nullptr && minor != nullptr;
+    return with_device(device, given, [&](const DeviceFacts& facts) {
+        *major = facts.compute_major;
+        *minor = facts.compute_minor;
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetMemoryBusWidth(Device* device, unsigned* bits) {
+    return with_device(device, bits != nullptr, [&](const DeviceFacts& facts) {
+        *bits = static_cast<unsigned>(facts.bus_width_bits);
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetEccMode(Device* device, unsigned* current, unsigned* pending) {
+    const bool given = current != nullptr && pending != nullptr;
+    return with_device(device, given, [&](const DeviceFacts& facts) {
+        *current = *pending = facts.ecc_enabled != 0 ? 1 : 0;
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetComputeMode(Device* device, int* mode) {
+    return with_device(device, mode != nullptr, [&](const DeviceFacts& facts) {
+        *mode = facts.compute_mode;
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetPersistenceMode(Device* device, unsigned* mode) {
+    return with_device(device, mode != nullptr, [&](const DeviceFacts&) {
+        *mode = 1;  // The GPU stays initialised whether or not a tenant's process lives.
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetDisplayMode(Device* device, unsigned* mode) {
+    return with_device(device, mode != nullptr, [&](const DeviceFacts&) {
+        *mode = 0;
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetDisplayActive(Device* device, unsigned* active) {
+    return nvmlDeviceGetDisplayMode(device, active);
+}
+
+GANTRY_NVML int nvmlDeviceGetMaxClockInfo(Device* device, int type, unsigned* mhz) {
+    return max_clock(device, type, mhz);
+}
+
+GANTRY_NVML int nvmlDeviceGetP2PStatus(Device* one, Device* other, int, int* status) {
+    return with_device(one, facts_of(other) != nullptr && status != nullptr,
+                       [&](const DeviceFacts&) {
+                           *status = one == other ? kP2pOk : kP2pNotSupported;
+                           return kSuccess;
+                       });
+}
+
+GANTRY_NVML int nvmlDeviceGetNvLinkState(Device* device, unsigned, unsigned* active) {
+    return with_device(device, active != nullptr, [&](const DeviceFacts&) {
+        *active = 0;  // Links between GPUs are the host's.
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetFieldValues(Device* device, int count, FieldValue* values) {
+    return with_device(device, values != nullptr && count > 0, [&](const DeviceFacts&) {
+        for (int i = 0; i < count; ++i) {
+            values[i].result = kNotSupported;
+        }
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses_v3(Device* device, unsigned* count, void*) {
+    return no_processes(device, count);
+}
+
+GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses_v2(Device* device, unsigned* count, void*) {
+    return no_processes(device, count);
+}
+
+GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses(Device* device, unsigned* count, void*) {
+    return no_processes(device, count);
+}
+
+GANTRY_NVML int nvmlDeviceGetGraphicsRunningProcesses_v3(Device* device, unsigned* count, void*) {
+    return no_processes(device, count);
+}
+
+GANTRY_NVML int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device* device, unsigned* count,
+                                                           void*) {
+    return no_processes(device, count);
+}
+
+GANTRY_NVML int nvmlDeviceOnSameBoard(Device* one, Device* other, int* same) {
+    return with_device(one, facts_of(other) != nullptr && same != nullptr,
+                       [&](const DeviceFacts&) {
+                           *same = one == other ? 1 : 0;
+                           return kSuccess;
+                       });
+}

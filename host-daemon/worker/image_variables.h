@@ -1,0 +1,21 @@
+// Names of the variables that a kernel image defines.
+//
+// A driver tells a variable's address only to who knows its name, and an application need not have
+// asked: its kernels may keep counters, tables and pointers in variables that no host code ever
+// names. What they hold must move all the same, so the names are read from the image.
+// Pure functions; hostile bytes give fewer names and nothing else.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gantry::worker {
+
+/// Names in a fatbin, an ELF file or PTX text; of a fatbin's entries those that a device of compute
+/// capability `major`.x runs: its ELF entries of that major number, without any its PTX entries.
+/// The list may name what the driver does not load; asking the driver tells.
+std::vector<std::string> variable_names(std::span<const std::byte> image, unsigned major);
+
+}  // namespace gantry::worker

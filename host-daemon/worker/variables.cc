@@ -1,0 +1,113 @@
+// Where the variables of modules lie: their contents move like other memory.
+#include "host-daemon/worker/guest_process.h"
+#include "host-daemon/worker/image_variables.h"
+
+namespace gantry::worker {
+namespace {
+
+/// Asks the driver for a variable. Forces a library that loads lazily.
+std::optional<ModuleVariable> ask(GuestProcess& process, const LoadedImage& loaded,
+                                  const std::string& name) {
+    const driver::DriverApi& api = process.device.api();
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    bool managed = false;
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    if (!loaded.library && api.cuModuleGetGlobal_v2 != nullptr) {
+        const auto module =
+            process.objects.native_as<CUmodule>(loaded.handle, HandleKind::kModule);
+        result = api.cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str());
+    } else if (loaded.library) {
+        const auto library =
+            process.objects.native_as<CUlibrary>(loaded.handle, HandleKind::kLibrary);
+        result = api.cuLibraryGetGlobal != nullptr
+                     ? api.cuLibraryGetGlobal(&address, &bytes, library, name.c_str())
+                     : result;
+        if (result != CUDA_SUCCESS && api.cuLibraryGetManaged != nullptr) {
+            managed = true;
+            result = api.cuLibraryGetManaged(&address, &bytes, library, name.c_str());
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        return std::nullopt;
+    }
+    return ModuleVariable{name, address, bytes, managed};
+}
+
+/// Without the driver's help: the names that the image holds, one by one.
+std::vector<ModuleVariable> ask_by_name(GuestProcess& process, const LoadedImage& loaded) {
+    std::vector<ModuleVariable> variables;
+    if (loaded.parts.empty()) {
+        return variables;
+    }
+    // Part 0 is what the driver loads; the others are its relocatable inputs.
+    const auto part = std::span<const std::byte>(loaded.image->bytes)
+                          .subspan(loaded.parts[0].offset, loaded.parts[0].bytes);
+    const auto major =
+        process.device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
+    for (const std::string& name : variable_names(part, static_cast<unsigned>(major))) {
+        if (auto variable = ask(process, loaded, name); variable && variable->bytes != 0) {
+            variables.push_back(std::move(*variable));
+        }
+    }
+    return variables;
+}
+
+void set_variables(GuestProcess& process, const LoadedImage& loaded,
+                   std::vector<ModuleVariable> variables) {
+    for (const ModuleVariable& variable : variables) {
+        process.memory.add_outside(loaded.handle, variable.address, variable.bytes);
+    }
+    process.modules.set_variables(loaded.handle, std::move(variables));
+}
+
+}  // namespace
+
+void GuestProcess::learn_variables(std::uint64_t root) {
+    const GantrySoftExtension* extension = device.extension();
+    const auto loaded = modules.get(root);
+    if (!loaded || loaded->variables_known) {
+        return;
+    }
+    if (extension == nullptr) {
+        set_variables(*this, *loaded, ask_by_name(*this, *loaded));
+        return;
+    }
+    CUmodule module = objects.native_as<CUmodule>(root, HandleKind::kModule);
+    if (loaded->library) {
+        const auto library = objects.native_as<CUlibrary>(root, HandleKind::kLibrary);
+        if (device.api().cuLibraryGetModule == nullptr ||
+            device.api().cuLibraryGetModule(&module, library) != CUDA_SUCCESS) {
+            return;
+        }
+    }
+    std::size_t count = 0;
+    if (module == nullptr || extension->list_variables(module, nullptr, &count) != CUDA_SUCCESS) {
+        return;
+    }
+    std::vector<GantrySoftVariable> listed(count);
+    if (count != 0 && extension->list_variables(module, listed.data(), &count) != CUDA_SUCCESS) {
+        return;
+    }
+    std::vector<ModuleVariable> variables;
+    for (const GantrySoftVariable& variable : listed) {
+        variables.push_back({variable.name, variable.address, variable.bytes,
+                             variable.managed != 0});
+    }
+    set_variables(*this, *loaded, std::move(variables));
+}
+
+std::optional<std::uint64_t> GuestProcess::variable_address(std::uint64_t root,
+                                                            const std::string& name) {
+    const auto loaded = modules.get(root);
+    if (!loaded) {
+        return std::nullopt;
+    }
+    if (const auto known = loaded->variables.find(name); known != loaded->variables.end()) {
+        return known->second.address;
+    }
+    const auto variable = ask(*this, *loaded, name);
+    return variable ? std::optional<std::uint64_t>(variable->address) : std::nullopt;
+}
+
+}  // namespace gantry::worker
