@@ -21,7 +21,7 @@ using wire::ControlOp;
 
 constexpr std::uint64_t kRegionBytes = 16ull << 20;
 constexpr std::uint64_t kStart = 1ull << wire::kGenerationShift;
-constexpr std::uint64_t kHeldUp = 77;  // Argument of a command that waits for a callback's end.
+constexpr std::uint64_t kHeldUp = ~0ull;  // Argument of a command that waits for a callback's end.
 
 /// A region of one channel, a producer as a guest has it, and a loop that notes what it executes.
 struct Channel {
