@@ -77,7 +77,7 @@ CUresult function_on(CUkernel handle, CUdevice dev, std::shared_ptr<Function>& f
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions,
                            void** jitOptionsValues, unsigned int numJitOptions,
-                           CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                           CUlibraryOption* libraryOptions, void**,
                            unsigned int numLibraryOptions) noexcept {
     if (library == nullptr || code == nullptr ||
         (numLibraryOptions != 0 && libraryOptions == nullptr)) {
