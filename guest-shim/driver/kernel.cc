@@ -94,6 +94,12 @@ Kernel* canonical(Kernel* kernel) {
     return kernel;
 }
 
+/// Libraries set the same value before every launch; a set value is the host's too.
+bool has_attribute(const Kernel& kernel, int attribute, int value) {
+    return kernel.attribute_status[attribute] == CUDA_SUCCESS &&
+           kernel.attributes[attribute] == value;
+}
+
 /// What a kernel was set to holds for its function as well: a launch looks at whichever it is given.
 void note_attribute(Kernel* kernel, int attribute, int value) {
     Kernel* const both[] = {kernel, g_kernels.find(kernel->twin)};
@@ -405,6 +411,9 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
         static_cast<std::uint32_t>(number) >= cuda::wire_hand::kFunctionAttributeCount) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (has_attribute(*kernel, number, value)) {
+        return CUDA_SUCCESS;
+    }
     const cuda::wire::cuFuncSetAttribute_call arguments{bits(hfunc),
                                                         static_cast<std::uint32_t>(attrib), value};
     const CUresult result = call_status(cuda::Op::cuFuncSetAttribute, arguments);
@@ -427,6 +436,9 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
     if (number < 0 ||
         static_cast<std::uint32_t>(number) >= cuda::wire_hand::kFunctionAttributeCount) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (has_attribute(*found, number, val)) {
+        return CUDA_SUCCESS;
     }
     cuda::wire::cuKernelSetAttribute_call arguments{};
     arguments.attrib = static_cast<std::uint32_t>(attrib);

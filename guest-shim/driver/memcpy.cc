@@ -13,6 +13,8 @@
 namespace gantry::shim {
 namespace {
 
+constexpr std::uint64_t kUnwaitedBytes = 64ull << 10;
+
 /// Both ends are memory of this process, one of them perhaps page-locked: queued work may still
 /// write the source or read the target.
 CUresult copy_on_host(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
@@ -95,7 +97,10 @@ CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t b
     if (from.host_side) {
         const CUresult result = session::write_device(
             to.address, reinterpret_cast<const void*>(source), bytes, bits(stream));
-        return result == CUDA_SUCCESS && blocking ? synchronize_stream(bits(stream)) : result;
+        // The bytes have left the application's memory. Native waits for the device no more than
+        // this either, up to 64 KiB.
+        const bool waits = blocking && bytes > kUnwaitedBytes;
+        return result == CUDA_SUCCESS && waits ? synchronize_stream(bits(stream)) : result;
     }
     return copy_by_driver(to.address, from.address, bytes, stream, blocking);
 }

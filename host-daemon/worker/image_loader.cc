@@ -210,7 +210,9 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     if (result == CUDA_SUCCESS) {
         result = call.add_object(load.handle, native);
         process.modules.add(std::move(loaded));
-        if (kind == HandleKind::kModule) {
+        // Where the driver alone picks addresses, a library's variables are loaded at once: in the
+        // order of loads, which a restore repeats, not in that of the questions for them.
+        if (kind == HandleKind::kModule || process.device.extension() == nullptr) {
             process.learn_variables(load.handle);
         }
     }

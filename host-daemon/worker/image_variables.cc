@@ -15,6 +15,11 @@ namespace {
 
 namespace image = softgpu::image;
 
+struct Found {
+    std::set<std::string> names;
+    bool heap = false;  ///< Calls the device's malloc.
+};
+
 template <typename Record>
 bool read_at(std::span<const std::byte> bytes, std::uint64_t offset, Record* out) {
     if (offset > bytes.size() || sizeof(Record) > bytes.size() - offset) {
@@ -43,14 +48,14 @@ class ElfReader {
 public:
     explicit ElfReader(std::span<const std::byte> elf) : elf_(elf) {}
 
-    void append(std::vector<std::string>* names) {
+    void append(Found* found) {
         if (!read_at(elf_, 0, &header_) || header_.e_shentsize != sizeof(Elf64_Shdr)) {
             return;
         }
         for (std::uint32_t i = 0; i < header_.e_shnum; ++i) {
             Elf64_Shdr table;
             if (section(i, &table) && table.sh_type == SHT_SYMTAB) {
-                append_symbols(table, names);
+                append_symbols(table, found);
             }
         }
     }
@@ -61,7 +66,7 @@ private:
                read_at(elf_, header_.e_shoff + std::uint64_t{index} * sizeof(*out), out);
     }
 
-    void append_symbols(const Elf64_Shdr& table, std::vector<std::string>* names) const {
+    void append_symbols(const Elf64_Shdr& table, Found* found) const {
         Elf64_Shdr strings;
         Elf64_Shdr section_names;
         if (!section(table.sh_link, &strings) || !section(header_.e_shstrndx, &section_names) ||
@@ -75,10 +80,12 @@ private:
             if (!read_at(elf_, table.sh_offset + at, &symbol)) {
                 return;
             }
+            found->heap = found->heap || (symbol.st_shndx == SHN_UNDEF &&
+                                          text_at(elf_, strings, symbol.st_name) == "malloc");
             if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && symbol.st_size != 0 &&
                 section(symbol.st_shndx, &home) &&
                 holds_variables(text_at(elf_, section_names, home.sh_name))) {
-                names->emplace_back(text_at(elf_, strings, symbol.st_name));
+                found->names.emplace(text_at(elf_, strings, symbol.st_name));
             }
         }
     }
@@ -106,7 +113,7 @@ std::string_view declared_name(std::string_view declaration) {
 }
 
 /// Variables are declared outside of functions, one to a statement.
-void append_ptx(std::string_view text, std::vector<std::string>* names) {
+void append_ptx(std::string_view text, Found* found) {
     int depth = 0;
     std::size_t statement = 0;
     for (std::size_t at = 0; at < text.size(); ++at) {
@@ -125,25 +132,27 @@ void append_ptx(std::string_view text, std::vector<std::string>* names) {
             const std::string_view declaration = text.substr(statement, at + 1 - statement);
             statement = at + 1;
             const std::string_view head = declaration.substr(0, declaration.find_first_of("[="));
+            found->heap = found->heap || (head.find(".extern") != std::string_view::npos &&
+                                          head.find(" malloc") != std::string_view::npos);
             if (head.find(".global ") != std::string_view::npos ||
                 head.find(".const ") != std::string_view::npos) {
-                names->emplace_back(declared_name(declaration));
+                found->names.emplace(declared_name(declaration));
             }
         }
     }
 }
 
-void append_bytes(std::span<const std::byte> bytes, std::vector<std::string>* names) {
+void append_bytes(std::span<const std::byte> bytes, Found* found) {
     std::uint32_t magic = 0;
     if (read_at(bytes, 0, &magic) && std::memcmp(&magic, ELFMAG, SELFMAG) == 0) {
-        ElfReader(bytes).append(names);
+        ElfReader(bytes).append(found);
     } else {
-        append_ptx({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, names);
+        append_ptx({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, found);
     }
 }
 
 void append_fatbin(std::span<const std::byte> bytes, unsigned major,
-                   std::vector<std::string>* names) {
+                   Found* found) {
     const auto entries = image::list_entries(bytes);
     if (!entries.ok()) {
         return;
@@ -157,25 +166,31 @@ void append_fatbin(std::span<const std::byte> bytes, unsigned major,
             continue;
         }
         if (const auto payload = image::entry_payload(entry); payload.ok()) {
-            append_bytes(std::as_bytes(std::span(*payload)), names);
+            append_bytes(std::as_bytes(std::span(*payload)), found);
         }
     }
 }
 
+Found look_into(std::span<const std::byte> bytes, unsigned major) {
+    Found found;
+    std::uint32_t magic = 0;
+    if (read_at(bytes, 0, &magic) && magic == image::kFatbinMagic) {
+        append_fatbin(bytes, major, &found);
+    } else {
+        append_bytes(bytes, &found);
+    }
+    found.names.erase("");
+    return found;
+}
+
 }  // namespace
 
-std::vector<std::string> variable_names(std::span<const std::byte> bytes, unsigned major) {
-    std::vector<std::string> names;
-    std::uint32_t magic = 0;
-    if (read_at(bytes, 0, &magic) && magic == softgpu::image::kFatbinMagic) {
-        append_fatbin(bytes, major, &names);
-    } else {
-        append_bytes(bytes, &names);
-    }
-    std::sort(names.begin(), names.end());
-    names.erase(std::unique(names.begin(), names.end()), names.end());
-    std::erase(names, "");
-    return names;
+std::set<std::string> variable_names(std::span<const std::byte> bytes, unsigned major) {
+    return look_into(bytes, major).names;
+}
+
+bool uses_device_heap(std::span<const std::byte> bytes, unsigned major) {
+    return look_into(bytes, major).heap;
 }
 
 }  // namespace gantry::worker

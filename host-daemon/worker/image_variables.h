@@ -7,15 +7,18 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <span>
 #include <string>
-#include <vector>
 
 namespace gantry::worker {
 
 /// Names in a fatbin, an ELF file or PTX text; of a fatbin's entries those that a device of compute
 /// capability `major`.x runs: its ELF entries of that major number, without any its PTX entries.
 /// The list may name what the driver does not load; asking the driver tells.
-std::vector<std::string> variable_names(std::span<const std::byte> image, unsigned major);
+std::set<std::string> variable_names(std::span<const std::byte> image, unsigned major);
+
+/// Do kernels of the image allocate from the device's heap? Only a driver that says so can save it.
+bool uses_device_heap(std::span<const std::byte> image, unsigned major);
 
 }  // namespace gantry::worker

@@ -1,9 +1,17 @@
 #include "host-daemon/worker/staging_pool.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <new>
 
 namespace gantry::worker {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+/// Away from where a driver takes device addresses: see channel_memory.cc.
+void* const kMemoryHint = reinterpret_cast<void*>(0x6800'0000'0000);
+
+}  // namespace
 
 StagingPool::~StagingPool() {
     for (Buffer& buffer : free_) {
@@ -20,10 +28,9 @@ void StagingPool::destroy(Buffer& buffer) {
         device_.api().cuEventDestroy_v2(buffer.event);
     }
     if (buffer.page_locked) {
-        device_.api().cuMemFreeHost(buffer.bytes);
-    } else {
-        ::operator delete(buffer.bytes, std::align_val_t{4096});
+        device_.api().cuMemHostUnregister(buffer.bytes);
     }
+    munmap(buffer.bytes, buffer.capacity);
     buffer = {};
 }
 
@@ -57,14 +64,17 @@ StagingPool::Buffer StagingPool::acquire(std::uint64_t bytes) {
     }
     Buffer buffer;
     buffer.capacity = std::max(bytes, kBufferBytesMin);
-    const driver::DriverApi& api = device_.api();
-    void* host = nullptr;
-    if (api.cuMemHostAlloc != nullptr && api.cuMemFreeHost != nullptr &&
-        api.cuMemHostAlloc(&host, buffer.capacity, CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS) {
-        buffer.page_locked = true;
-    } else {
-        host = ::operator new(buffer.capacity, std::align_val_t{4096}, std::nothrow);
+    buffer.capacity = (buffer.capacity + kPageBytes - 1) / kPageBytes * kPageBytes;
+    // Not the driver's own page-locked memory: NVIDIA's takes it from the addresses that modules'
+    // variables come from as well, and these must not depend on how many copies there were.
+    void* host = mmap(kMemoryHint, buffer.capacity, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (host == MAP_FAILED) {
+        return buffer;
     }
+    buffer.page_locked = device_.api().cuMemHostRegister_v2(host, buffer.capacity,
+                                                            CU_MEMHOSTREGISTER_PORTABLE) ==
+                         CUDA_SUCCESS;
     buffer.bytes = static_cast<std::byte*>(host);
     return buffer;
 }

@@ -37,15 +37,16 @@ std::optional<ModuleVariable> ask(GuestProcess& process, const LoadedImage& load
 /// Without the driver's help: the names that the image holds, one by one.
 std::vector<ModuleVariable> ask_by_name(GuestProcess& process, const LoadedImage& loaded) {
     std::vector<ModuleVariable> variables;
-    if (loaded.parts.empty()) {
-        return variables;
-    }
-    // Part 0 is what the driver loads; the others are its relocatable inputs.
-    const auto part = std::span<const std::byte>(loaded.image->bytes)
-                          .subspan(loaded.parts[0].offset, loaded.parts[0].bytes);
+    // Part 0 is what the driver loads, unless it has to link the others, its relocatable inputs, anew.
+    std::set<std::string> names;
     const auto major =
         process.device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
-    for (const std::string& name : variable_names(part, static_cast<unsigned>(major))) {
+    for (const auto& part : loaded.parts) {
+        const auto bytes =
+            std::span<const std::byte>(loaded.image->bytes).subspan(part.offset, part.bytes);
+        names.merge(variable_names(bytes, static_cast<unsigned>(major)));
+    }
+    for (const std::string& name : names) {
         if (auto variable = ask(process, loaded, name); variable && variable->bytes != 0) {
             variables.push_back(std::move(*variable));
         }
