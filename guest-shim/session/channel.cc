@@ -1,5 +1,6 @@
 // Claiming a channel of a region: the guest side of the directory pages of region.h.
 #include <signal.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -210,6 +211,9 @@ bool open_channel(Connection* connection, AttachProblem* problem) {
     const std::uint64_t start = connection->generation << wire::kGenerationShift;
     connection->ring.attach(region + connection->layout.ring, connection->layout.ring_bytes,
                             &connection->host->head, start);
+    // Pages are made now, not one by one inside the application's launches. Where the kernel or the
+    // region's kind cannot, they are made as they are used.
+    madvise(region + connection->layout.ring, connection->layout.ring_bytes, MADV_POPULATE_WRITE);
     claim.state.store(wire::ClaimState::kOpen, std::memory_order_release);
     if (!wait_until_served(connection, problem)) {
         claim.state.store(wire::ClaimState::kClosing, std::memory_order_release);

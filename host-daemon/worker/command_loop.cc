@@ -9,6 +9,8 @@ namespace gantry::worker {
 namespace {
 
 constexpr std::uint64_t kHeadStepBytes = 32 * 1024;  // A store a step, not one a command.
+constexpr int kLooks = 64;        // At the ring, between two looks at everything else.
+constexpr int kLooksPending = 8;  // The same while calls wait for the device.
 constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
 
 constexpr std::size_t kMostCallbackArgs = 64;
@@ -221,8 +223,9 @@ void CommandLoop::execute(const wire::CommandView& view) {
     command.header.args = command.args.data();
     command.header.trailing = command.trailing.data();
     hooks_.execute(command);
-    executed_count_.fetch_add(1, std::memory_order_relaxed);
-    bytes_taken_.fetch_add(view.bytes, std::memory_order_relaxed);
+    // Only this thread counts, so no locked instruction is needed.
+    executed_count_.store(executed_count() + 1, std::memory_order_relaxed);
+    bytes_taken_.store(bytes_taken() + view.bytes, std::memory_order_relaxed);
 }
 
 void CommandLoop::publish_head(bool force) {
@@ -245,6 +248,12 @@ void CommandLoop::publish_head(bool force) {
 void CommandLoop::idle() {
     publish_head(true);
     const bool pending = hooks_.poll();
+    for (int look = 0; look < (pending ? kLooksPending : kLooks); ++look) {
+        if (!breached_ && ring_.has_next()) {
+            return;
+        }
+        wire::cpu_relax();
+    }
     const auto now = std::chrono::steady_clock::now();
     if (!was_idle_) {
         was_idle_ = true;
@@ -252,9 +261,6 @@ void CommandLoop::idle() {
     }
     const auto idle_for = now - idle_since_;
     if (pending || idle_for < std::chrono::microseconds(spin_us_)) {
-        for (int i = 0; i < 8; ++i) {
-            wire::cpu_relax();
-        }
         return;
     }
     if (memory_->sleep() == wire::Sleep::kPoll) {

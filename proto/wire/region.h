@@ -36,7 +36,7 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 1;           // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 2;           // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
@@ -118,9 +118,10 @@ struct alignas(kPageBytes) HostWords {
     alignas(64) std::atomic<std::uint64_t> confirm_seq[kLaneCount];
 };
 
-inline constexpr std::size_t kReplyInlineBytes = kPageBytes - 64;
+inline constexpr std::size_t kReplyInlineBytes = kPageBytes - 40;
 
-/// Answer to a lane's synchronous command. Host writes `seq` last (release).
+/// Answer to a lane's synchronous command. Host writes `seq` last (release). The first 24 bytes of
+/// the payload share `seq`'s cache line, so that most answers cross in one.
 struct alignas(kPageBytes) ReplyPage {
     std::atomic<std::uint64_t> seq;  ///< Position of the command answered, plus 1.
     std::uint32_t status;            ///< CUresult.
@@ -129,7 +130,6 @@ struct alignas(kPageBytes) ReplyPage {
     std::uint32_t reserved;
     std::uint64_t bulk_offset;       ///< Extent in the channel's bulk area that was written.
     std::uint64_t bulk_bytes;
-    std::byte pad[24];
     std::byte payload[kReplyInlineBytes];
 };
 

@@ -12,7 +12,9 @@
 // FAILURE. The consumer trusts nothing: it copies the header once, checks it against limits, copies
 // the body, and only then uses it. A bad record stops the channel, with a reason.
 //
-// COST. A launch is one compare-and-swap, one copy and one release store on the guest's side.
+// COST. A launch is one compare-and-swap, one copy and one release store on the guest's side. The
+// lines of records to come are asked for in advance: the consumer read them a lap ago, and the next
+// compare-and-swap would otherwise wait until this record's stores have got theirs.
 #pragma once
 
 #include <atomic>
@@ -108,6 +110,7 @@ public:
             write_header(tail, pad, static_cast<std::uint16_t>(ControlOp::kPad), 0, 0, 0).publish();
         }
         *out = write_header(tail + pad, bytes, op, lane, args_bytes, trailing_bytes);
+        own_ahead(tail + pad + bytes);
         return true;
     }
 
@@ -124,6 +127,15 @@ private:
         const std::uint64_t head = head_->load(std::memory_order_acquire);
         seen_head_.store(head, std::memory_order_release);
         return end - head <= ring_bytes_;
+    }
+
+    /// Two lines, a few records ahead: not the next one, which the consumer may be looking at.
+    void own_ahead(std::uint64_t end) const {
+        constexpr std::uint64_t kAhead = 4 * kRecordAlign;
+        for (std::uint64_t line = 0; line < 2; ++line) {
+            const std::byte* at = ring_ + ((end + kAhead + line * kRecordAlign) & (ring_bytes_ - 1));
+            asm volatile("prefetchw %0" : : "m"(*at));
+        }
     }
 
     RingRecord write_header(std::uint64_t position, std::uint64_t bytes, std::uint16_t op,
@@ -207,6 +219,13 @@ public:
             view->trailing = view->args + align_up(view->args_bytes, 8);
             return PeekStatus::kReady;
         }
+    }
+
+    /// True when peek() has something to say. One load: for waiting.
+    [[nodiscard]] bool has_next() const {
+        const auto* header =
+            reinterpret_cast<const CommandHeader*>(ring_ + (next_ & (ring_bytes_ - 1)));
+        return header->publish.load(std::memory_order_acquire) == next_ + 1;
     }
 
     /// Steps over the record that peek() returned.
