@@ -177,6 +177,67 @@ st.global.f32 [%rd3], %f3; ret; })");
               LaunchError::kIllegalInstruction);
 }
 
+TEST(SoftgpuWarp, PlanesAndLayersSampleAlike) {
+    // tex.2d takes a whole warp at a time, tex.a2d lane by lane: of one layer they read the same.
+    const Loaded loaded = load_or_die(R"(
+.visible .entry k(.param .u64 h, .param .u64 px, .param .u64 po) {
+.reg .b32 %f<12>; .reg .b32 %r<9>; .reg .b64 %rd<9>;
+ld.param.u64 %rd1, [h]; ld.param.u64 %rd2, [px]; ld.param.u64 %rd3, [po];
+mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 8; add.u64 %rd2, %rd2, %rd4;
+mul.wide.u32 %rd5, %r1, 32; add.u64 %rd3, %rd3, %rd5; mov.u32 %r2, 0;
+ld.global.v2.f32 {%f1, %f2}, [%rd2];
+tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}, [%rd1, {%f1, %f2}];
+tex.a2d.v4.f32.f32 {%f7, %f8, %f9, %f10}, [%rd1, {%r2, %f1, %f2, %f2}];
+st.global.v4.f32 [%rd3], {%f3, %f4, %f5, %f6};
+st.global.v4.f32 [%rd3+16], {%f7, %f8, %f9, %f10}; ret; })");
+    std::vector<float> texels(8 * 8 * 4);
+    for (u32 i = 0; i < texels.size(); ++i) {
+        texels[i] = std::sin(static_cast<float>(i)) * 100;
+    }
+    std::vector<float> at;
+    for (u32 i = 0; i < 64; ++i) {
+        at.push_back(std::sin(static_cast<float>(i) * 1.7F) * (i % 3 == 0 ? 20.0F : 1.5F));
+        at.push_back(std::cos(static_cast<float>(i) * 0.9F) * 9);
+    }
+    at[10] = std::nanf("");
+    at[13] = -1e30F;
+    OneTexture unit;
+    TestServices services;
+    services.unit = &unit;
+    unit.description.border_color = {0.5F, 1.5F, 2.5F, 3.5F};
+    const TexelFormat formats[] = {
+        {TexelKind::kFloat, 32, 1}, {TexelKind::kFloat, 32, 4}, {TexelKind::kFloat, 16, 2},
+        {TexelKind::kUnsigned, 8, 4}, {TexelKind::kSigned, 16, 2}};
+    unsigned compared = 0;
+    for (const TexelFormat& format : formats) {
+        for (const AddressMode mode : {AddressMode::kWrap, AddressMode::kClamp,
+                                       AddressMode::kMirror, AddressMode::kBorder}) {
+            for (const unsigned choice : {0U, 1U, 2U, 3U}) {
+                TextureDescription& texture = unit.description;
+                texture.format = format;
+                texture.levels[0] = {reinterpret_cast<u64>(texels.data()), 8, 7, 1,
+                                     8 * format.texel_bytes(), 64 * format.texel_bytes()};
+                texture.address_mode = {mode, mode, mode};
+                texture.normalized_coordinates = (choice & 1U) != 0;
+                texture.filter_mode = (choice & 2U) != 0 ? FilterMode::kLinear : FilterMode::kPoint;
+                texture.read_mode = ReadMode::kNormalizedFloat;
+                std::vector<u32> out(64 * 8);
+                Params params;
+                params.add(u64{7}).pointer(at).pointer(out);
+                ASSERT_TRUE(launch(loaded, "k", {}, {64, 1, 1}, params, services).ok());
+                for (u32 i = 0; i < out.size(); i += 8) {
+                    for (u32 channel = 0; channel < 4; ++channel) {
+                        ASSERT_EQ(out[i + channel], out[i + 4 + channel])
+                            << "lane " << i / 8 << " channel " << channel << " choice " << choice;
+                        ++compared;
+                    }
+                }
+            }
+        }
+    }
+    EXPECT_EQ(compared, 5U * 4 * 4 * 64 * 4);
+}
+
 TEST(SoftgpuWarp, SurfacesReadAndWrite) {
     const Loaded loaded = load_or_die(R"(
 .visible .entry k(.param .u64 h) { .reg .b32 %r<9>; .reg .b64 %rd<3>;

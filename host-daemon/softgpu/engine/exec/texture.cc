@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "host-daemon/softgpu/engine/exec/texel.h"
 #include "host-daemon/softgpu/engine/exec/texture_site.h"
 #include "host-daemon/softgpu/engine/kernel_code.h"
 #include "host-daemon/softgpu/engine/numbers.h"
@@ -33,50 +34,8 @@ std::uint32_t geometry_dimensions(TextureGeometry geometry) {
     }
 }
 
-double channel_value(const std::uint8_t* at, const TexelFormat& format, bool normalized) {
-    u32 bits = 0;
-    std::memcpy(&bits, at, format.channel_bits / 8U);
-    if (format.kind == TexelKind::kFloat) {
-        return format.channel_bits == 16
-                   ? static_cast<double>(float_from_half(static_cast<std::uint16_t>(bits)))
-                   : static_cast<double>(std::bit_cast<float>(bits));
-    }
-    const double top = std::ldexp(1.0, format.channel_bits) - 1;
-    if (format.kind == TexelKind::kUnsigned) {
-        return normalized ? bits / top : bits;
-    }
-    const u32 shift = 32U - format.channel_bits;
-    const double value = static_cast<std::int32_t>(bits << shift) >> shift;
-    return normalized ? std::max(value / std::floor(top / 2), -1.0) : value;
-}
-
 double from_srgb(double value) {
     return value <= 0.04045 ? value / 12.92 : std::pow((value + 0.055) / 1.055, 2.4);
-}
-
-/// The texel index for a coordinate, or -1 for the border.
-s64 address_texel(s64 index, s64 size, AddressMode mode, bool normalized) {
-    if (index >= 0 && index < size) {
-        return index;
-    }
-    switch (mode) {
-        case AddressMode::kBorder:
-            return -1;
-        case AddressMode::kWrap:
-            if (normalized) {
-                return ((index % size) + size) % size;
-            }
-            break;
-        case AddressMode::kMirror:
-            if (normalized) {
-                const s64 twice = ((index % (2 * size)) + 2 * size) % (2 * size);
-                return twice < size ? twice : 2 * size - 1 - twice;
-            }
-            break;
-        default:
-            break;
-    }
-    return std::clamp<s64>(index, 0, size - 1);
 }
 
 class Sampler {
@@ -135,16 +94,16 @@ public:
         s64 low[3] = {0, 0, 0};
         if (texture_.filter_mode == FilterMode::kPoint) {
             for (u32 axis = 0; axis < dimensions_; ++axis) {
-                low[axis] = static_cast<s64>(std::floor(position[axis]));
+                low[axis] = whole_part(position[axis]);
             }
             return fetch(level, low);
         }
         double weight[3] = {0, 0, 0};
         for (u32 axis = 0; axis < dimensions_; ++axis) {
             const double shifted = position[axis] - 0.5;
-            const double floor = std::floor(shifted);
-            low[axis] = static_cast<s64>(floor);
-            weight[axis] = std::floor((shifted - floor) * 256.0 + 0.5) / 256.0;
+            low[axis] = whole_part(shifted);
+            const double fraction = shifted - static_cast<double>(low[axis]);
+            weight[axis] = static_cast<double>(whole_part(fraction * 256.0 + 0.5)) / 256.0;
         }
         Texel sum;
         for (u32 corner = 0; corner < 1U << dimensions_; ++corner) {
@@ -332,6 +291,9 @@ const Inst* do_sample(Warp& warp, const Inst* inst) {
     const u64* handles = warp.slot<u64>(inst->a);
     u64 known = 0;
     const TextureDescription* texture = nullptr;
+    if (sample_plane(warp, inst, site)) {
+        return inst + 1;
+    }
     for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
         const auto lane = static_cast<u32>(__builtin_ctz(mask));
         if (texture == nullptr || handles[lane] != known) {

@@ -33,6 +33,10 @@ struct TextureSite {
     std::uint32_t query = 0;
 };
 
+/// Samples a one- or two-dimensional texture without layers, mipmaps or sRGB for a whole warp
+/// that holds one handle. False if this is not such a case: then nothing was done.
+[[nodiscard]] bool sample_plane(Warp& warp, const Inst* inst, const TextureSite& site);
+
 Handler sample_texture();
 Handler load_surface();
 Handler store_surface();   ///< values are `results`
