@@ -203,8 +203,10 @@ bool Worker::prepare(BlockRun& run) {
         warp.file = run.memory.files() + file_bytes * i;
         warp.local_stride = launch_.local_stride;
         warp.local = block.local + std::uint64_t{launch_.local_stride} * kLanes * i;
-        std::memcpy(warp.file + code.constants_begin, launch_.constants.data(),
-                    launch_.constants.size());
+        if (!launch_.constants.empty()) {
+            std::memcpy(warp.file + code.constants_begin, launch_.constants.data(),
+                        launch_.constants.size());
+        }
         for (const SpecialSlot& slot : code.specials) {
             fill_specials(warp, slot);
         }
