@@ -51,6 +51,23 @@ void Arrival::feed(engine::TargetEvent event) {
     driver()->feed(std::move(event));
 }
 
+void Arrival::confirm_source_fenced() {
+    {
+        const std::lock_guard lock(mutex_);
+        source_fenced_ = true;
+    }
+    spdlog::warn("session {} (arriving): an operator says that its source host {} is fenced",
+                 request_.info.id, request_.source_address);
+    engine::TargetEvent event;
+    event.kind = engine::TargetEventKind::kOperatorFenced;
+    feed(std::move(event));
+}
+
+bool Arrival::source_fenced() const {
+    const std::lock_guard lock(mutex_);
+    return source_fenced_;
+}
+
 Arrival::~Arrival() {
     stop();
 }
@@ -64,6 +81,10 @@ void Arrival::stop() {
         }
     }
     driver()->stop();
+    {
+        const std::lock_guard lock(mutex_);
+        is_ended_ = true;  // or a `gantry pull` that waits would hold up the end of gantryd
+    }
     settle(Error{Code::kCancelled, "migration.ended", "the migration has ended"});
 }
 

@@ -54,6 +54,9 @@ public:
     /// Begins another attempt (the guest is here already).
     Result<void> begin_again();
     void feed(engine::TargetEvent event);
+    /// A person's word that the source host is down and stays down.
+    void confirm_source_fenced();
+    [[nodiscard]] bool source_fenced() const;
     /// Waits until the hook may end. kDeadlineExceeded: not yet decided.
     Result<void> wait_admitted(std::chrono::milliseconds timeout);
     void stop();
@@ -87,6 +90,7 @@ private:
     std::condition_variable settled_;
     bool is_settled_ = false;
     bool is_ended_ = false;
+    bool source_fenced_ = false;
     std::optional<Error> refusal_;
     std::vector<std::string> alerts_;
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <thread>
 
+#include "host-daemon/supervisor/move_history.h"
 #include "host-daemon/supervisor/snapshot_job.h"
 #include "migration/transport/status_map.h"
 #include "proto/control/gantryd.grpc.pb.h"
@@ -92,28 +93,25 @@ public:
 
     grpc::Status Watch(grpc::ServerContext* context, const control::WatchRequest* request,
                        grpc::ServerWriter<control::WatchReply>* writer) override {
-        std::map<std::string, std::string> shown;
+        WatchFilter filter;
+        const std::uint64_t begun = registry_.history_serial();
         bool has_moved = false;
         while (!context->IsCancelled()) {
-            const control::ListSessionsReply list = registry_.list(request->session());
-            bool is_moving = false;
+            has_moved = has_moved || registry_.has_ended(request->session(), begun);
+            const control::ListSessionsReply list = registry_.list(request->session(), begun);
+            bool moving = false;
             for (const control::SessionStatus& status : list.sessions()) {
-                const bool ended = !status.has_move() || !status.move().outcome().empty() ||
-                                   status.move().phase() == "completed";
-                is_moving = is_moving || !ended;
-                std::string bytes = move_bytes(status);
-                if (shown[status.session_id()] == bytes) {
-                    continue;
-                }
-                shown[status.session_id()] = std::move(bytes);
-                control::WatchReply reply;
-                *reply.mutable_status() = status;
-                if (!writer->Write(reply)) {
-                    return grpc::Status::OK;
+                moving = moving || is_moving(status);
+                has_moved = has_moved || is_moving(status);
+                if (auto changed = filter.next(status)) {
+                    control::WatchReply reply;
+                    *reply.mutable_status() = std::move(*changed);
+                    if (!writer->Write(reply)) {
+                        return grpc::Status::OK;
+                    }
                 }
             }
-            has_moved = has_moved || is_moving;
-            if (request->until_ended() && has_moved && !is_moving) {
+            if (request->until_ended() && has_moved && !moving) {
                 return grpc::Status::OK;
             }
             std::this_thread::sleep_for(kWatchInterval);
@@ -122,13 +120,6 @@ public:
     }
 
 private:
-    /// What makes a line worth writing: everything but the workers' counters.
-    static std::string move_bytes(const control::SessionStatus& status) {
-        control::SessionStatus copy = status;
-        copy.clear_workers();
-        return copy.SerializeAsString();
-    }
-
     Registry& registry_;
 };
 

@@ -324,10 +324,9 @@ std::shared_ptr<SourceDriver> Registry::make_driver(const std::shared_ptr<Sessio
     hooks.finished = [this, id](engine::Outcome outcome, const Error& error) {
         const std::lock_guard lock(mutex_);
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            found->second.last_outcome = engine::to_string(outcome);
-            found->second.last_error = error;
             found->second.peer_heard = {};
         }
+        note_source_ended(id, outcome, error);
     };
     hooks.released = [this, id] {
         housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDisowned); });

@@ -16,6 +16,7 @@
 #include "host-daemon/supervisor/guest_listener.h"
 #include "host-daemon/supervisor/handover.h"
 #include "host-daemon/supervisor/hypervisor.h"
+#include "host-daemon/supervisor/move_history.h"
 #include "host-daemon/supervisor/region_watcher.h"
 #include "host-daemon/supervisor/session.h"
 #include "migration/transport/peer_server.h"
@@ -44,7 +45,13 @@ public:
     Result<std::string> abort(const std::string& name);
     Result<void> fenced(const std::string& name);
     Result<void> discard(const std::string& name);
-    control::ListSessionsReply list(const std::string& name);
+    /// Empty name: all. `ended_after`: also sessions that have left this host by a move that ended
+    /// after this serial number of the history.
+    control::ListSessionsReply list(const std::string& name,
+                                    std::optional<std::uint64_t> ended_after = std::nullopt);
+    [[nodiscard]] std::uint64_t history_serial() const;
+    /// True when a move of that session (empty: of any) ended after this serial number.
+    [[nodiscard]] bool has_ended(const std::string& name, std::uint64_t after) const;
     Result<control::InspectReply> inspect(const std::string& name);
     /// The session by id or VM name, or kNotFound with those that there are.
     Result<std::shared_ptr<Session>> find(const std::string& name);
@@ -68,8 +75,6 @@ private:
         std::shared_ptr<SourceDriver> driver;
         std::unique_ptr<RegionWatcher> watcher;
         std::vector<std::string> alerts;
-        std::string last_outcome;
-        Error last_error;
         Strand::Clock::time_point peer_heard;  ///< A target's last message, see local_report().
     };
 
@@ -116,6 +121,8 @@ private:
     // registry_status.cc
     control::SessionStatus describe(const std::string& id, const Entry& entry);
     control::SessionStatus describe(const Arrival& arrival);
+    void note_source_ended(const std::string& id, engine::Outcome outcome, const Error& error);
+    void note_target_ended(const std::string& id, engine::Outcome outcome, const Error& error);
 
     const Config& config_;
     EpochStore& store_;
@@ -126,6 +133,7 @@ private:
     std::map<std::string, Entry> sessions_;
     std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
     std::map<std::string, std::uint64_t> promised_bytes_;
+    MoveHistory history_;
     std::optional<control::DeviceDescription> device_;
     Error device_error_;
     bool stopping_ = false;

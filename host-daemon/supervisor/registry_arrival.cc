@@ -238,6 +238,7 @@ void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
         });
         return;
     }
+    note_target_ended(id, outcome, error);
     housekeeping_.post([this, id] { remove_arrival(id); });
 }
 

@@ -1,4 +1,6 @@
 // Registry: what operators are told, and what they ask for by name.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "host-daemon/supervisor/registry.h"
@@ -24,10 +26,6 @@ std::string state_word(engine::SourceState state) {
     }
 }
 
-std::string phase_word(engine::Phase phase) {
-    return phase == engine::Phase::kDone ? "completed" : engine::to_string(phase);
-}
-
 std::uint64_t count_us(engine::Duration duration) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, duration.count()));
 }
@@ -39,12 +37,39 @@ void fill_move(const engine::Progress& progress, const std::string& direction,
     move->set_percent(progress.percent);
     move->set_round(progress.round);
     move->set_bytes_total(progress.bytes_total);
-    move->set_bytes_processed(progress.bytes_sent);
+    move->set_bytes_processed(progress.bytes_content);
+    move->set_bytes_on_wire(progress.bytes_sent);
+    move->set_elapsed_us(count_us(progress.elapsed));
     move->set_bytes_remaining(progress.bytes_remaining);
     move->set_bytes_per_second(progress.link_bytes_per_second);
     move->set_downtime_expected_us(count_us(progress.downtime_estimate));
     move->set_downtime_us(count_us(progress.downtime));
     move->set_machine_state(machine_state);
+}
+
+void fill_digest(const engine::BlockSetDigest& digest, control::MoveProgress* move) {
+    if (digest.block_count != 0) {
+        move->set_memory_digest(fmt::format("{:016x}{:016x}", digest.sum.high, digest.sum.low));
+        move->set_memory_digest_bytes(digest.block_count * engine::kBlockBytes);
+    }
+}
+
+void fill_migration(const engine::MigrationId& id, control::MoveProgress* move) {
+    move->set_migration_id(fmt::format("{:016x}{:016x}", id.high, id.low));
+}
+
+void fill_source_move(const SourceStatus& status, control::MoveProgress* move) {
+    fill_move(status.progress, "outgoing", engine::to_string(status.state), move);
+    fill_digest(status.digest, move);
+    fill_migration(status.last_migration, move);
+}
+
+void fill_target_move(const TargetStatus& status, control::MoveProgress* move) {
+    fill_move(status.progress, "incoming", engine::to_string(status.state), move);
+    fill_digest(status.digest, move);
+    if (status.migration) {
+        fill_migration(*status.migration, move);
+    }
 }
 
 void fill_worker(const std::shared_ptr<Worker>& worker, control::WorkerInfo* out) {
@@ -89,16 +114,10 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
     for (const auto& worker : entry.session->workers().all()) {
         fill_worker(worker, out.add_workers());
     }
-    const bool was_moved = !entry.last_outcome.empty();
-    if (status.migration || was_moved) {
-        control::MoveProgress& move = *out.mutable_move();
-        fill_move(status.progress, "outgoing", engine::to_string(status.state), &move);
-        if (!status.migration && was_moved) {
-            move.set_outcome(entry.last_outcome);
-            move.set_error_reason(entry.last_error.reason);
-            move.set_error_text(entry.last_error.text);
-            move.set_phase(entry.last_error.reason.empty() ? "completed" : "failed");
-        }
+    if (status.migration) {
+        fill_source_move(status, out.mutable_move());
+    } else if (const auto* ended = history_.find(id)) {
+        *out.mutable_move() = ended->move();
     }
     for (const std::string& alert : entry.alerts) {
         out.add_alerts(alert);
@@ -116,14 +135,66 @@ control::SessionStatus Registry::describe(const Arrival& arrival) {
     for (const auto& worker : arrival.session()->workers().all()) {
         fill_worker(worker, out.add_workers());
     }
-    fill_move(status.progress, "incoming", engine::to_string(status.state), out.mutable_move());
+    out.set_source_fenced(arrival.source_fenced());
+    fill_target_move(status, out.mutable_move());
     for (const std::string& alert : arrival.alerts()) {
         out.add_alerts(alert);
     }
     return out;
 }
 
-control::ListSessionsReply Registry::list(const std::string& name) {
+/// The session may leave the books right afterwards: what is known of it is kept here.
+void Registry::note_source_ended(const std::string& id, engine::Outcome outcome,
+                                 const Error& error) {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) {
+        return;
+    }
+    control::SessionStatus out;
+    const SourceStatus status = found->second.driver->status();
+    fill_info(found->second.session->info(), &out);
+    out.set_epoch(status.epoch.value);
+    out.set_state(state_word(status.state));
+    fill_source_move(status, out.mutable_move());
+    end_move(outcome, error, out.mutable_move());
+    history_.note(std::move(out));
+}
+
+void Registry::note_target_ended(const std::string& id, engine::Outcome outcome,
+                                 const Error& error) {
+    const std::lock_guard lock(mutex_);
+    const auto found = arrivals_.find(id);
+    if (found == arrivals_.end()) {
+        return;
+    }
+    const Arrival& arrival = *found->second;
+    control::SessionStatus out;
+    const TargetStatus status = arrival.status();
+    fill_info(arrival.request().info, &out);
+    out.set_epoch(status.epoch.value);
+    out.set_state(outcome == engine::Outcome::kMoved ? "running" : "released");
+    out.set_peer(arrival.request().source_address);
+    fill_target_move(status, out.mutable_move());
+    end_move(outcome, error, out.mutable_move());
+    history_.note(std::move(out));
+}
+
+std::uint64_t Registry::history_serial() const {
+    const std::lock_guard lock(mutex_);
+    return history_.serial();
+}
+
+bool Registry::has_ended(const std::string& name, std::uint64_t after) const {
+    const std::lock_guard lock(mutex_);
+    const auto ended = history_.since(after);
+    return std::any_of(ended.begin(), ended.end(), [&](const control::SessionStatus& one) {
+        return name.empty() || name == one.session_id() || name == one.vm_name();
+    });
+}
+
+control::ListSessionsReply Registry::list(const std::string& name,
+                                          std::optional<std::uint64_t> ended_after) {
     control::ListSessionsReply reply;
     reply.set_host(identity().host);
     reply.set_gantry_version(kGantryVersion);
@@ -147,6 +218,15 @@ control::ListSessionsReply Registry::list(const std::string& name) {
     for (const auto& [id, arrival] : arrivals_) {
         if (!sessions_.contains(id) && wanted(id, arrival->request().info)) {
             *reply.add_sessions() = describe(*arrival);
+        }
+    }
+    if (ended_after) {
+        for (control::SessionStatus& ended : history_.since(*ended_after)) {
+            const std::string& id = ended.session_id();
+            if (!sessions_.contains(id) && !arrivals_.contains(id) &&
+                (name.empty() || name == id || name == ended.vm_name())) {
+                *reply.add_sessions() = std::move(ended);
+            }
         }
     }
     return reply;
@@ -232,6 +312,14 @@ Result<std::string> Registry::abort(const std::string& name) {
         }
     }
     if (driver) {
+        const SourceStatus status = driver->status();
+        if (status.state == engine::SourceState::kGranting ||
+            status.state == engine::SourceState::kGranted) {
+            return Error{Code::kFailedPrecondition, "migration.committed",
+                         "the move of " + name + " cannot be aborted any more: the other host " +
+                             "owns the session since epoch " +
+                             std::to_string(status.epoch.value + 1)};
+        }
         engine::SourceEvent event;
         event.kind = engine::SourceEventKind::kOperatorAbort;
         driver->feed(std::move(event));
@@ -250,9 +338,14 @@ Result<void> Registry::fenced(const std::string& name) {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, arrival] : arrivals_) {
         if (name == id || name == arrival->request().info.vm_name) {
-            engine::TargetEvent event;
-            event.kind = engine::TargetEventKind::kOperatorFenced;
-            arrival->feed(std::move(event));
+            const engine::TargetState state = arrival->status().state;
+            if (state != engine::TargetState::kRequesting) {
+                return Error{Code::kFailedPrecondition, "migration.not_waiting",
+                             "session '" + name + "' does not wait for its source host's grant (" +
+                                 engine::to_string(state) +
+                                 "): only complete state can be taken over without it"};
+            }
+            arrival->confirm_source_fenced();
             return {};
         }
     }

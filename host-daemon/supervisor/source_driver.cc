@@ -117,6 +117,10 @@ void SourceDriver::publish() {
             bulk_->close();
         }
         bulk_migration_ = status_.migration;
+        if (bulk_migration_) {
+            status_.last_migration = *bulk_migration_;
+            status_.digest = {};
+        }
         bulk_ = !bulk_migration_ ? nullptr
                                  : std::make_shared<BulkQueue>([this](std::uint64_t round) {
                                        engine::SourceEvent event = error_event(

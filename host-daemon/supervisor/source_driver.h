@@ -45,6 +45,8 @@ struct SourceStatus {
     bool serves = true;
     std::optional<engine::MigrationId> migration;
     engine::Progress progress;
+    engine::MigrationId last_migration;  ///< That under way, or the one before.
+    engine::BlockSetDigest digest;  ///< Of all memory at the last freeze; empty: not frozen yet.
 };
 
 class SourceDriver {

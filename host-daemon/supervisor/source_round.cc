@@ -116,6 +116,7 @@ void SourceDriver::send_round(Round round, bool resend) {
 }
 
 Result<void> SourceDriver::push(control::BulkDown batch, SentBlocks blocks, Round& round) {
+    round.stats.bytes_content += blocks.blocks.size() * engine::kBlockBytes;
     round.stats.bytes_sent += batch.ByteSizeLong();
     if (!round.bulk || !round.bulk->push(std::move(batch), std::move(blocks),
                                          [&] { return is_cut(round); })) {
@@ -224,6 +225,7 @@ void SourceDriver::send_complete(engine::FreezeToken token, std::uint64_t round)
     engine::MsgComplete complete;
     complete.token = token;
     complete.round = round;
+    engine::BlockSetDigest digest;
     for (const engine::PartId part : source_.parts()) {
         auto final_part = source_.final_part(part);
         if (!final_part) {
@@ -233,7 +235,12 @@ void SourceDriver::send_complete(engine::FreezeToken token, std::uint64_t round)
             feed(std::move(event));
             return;
         }
+        digest.merge(final_part->digest);
         complete.parts.push_back(std::move(*final_part));
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        status_.digest = digest;
     }
     message.body = std::move(complete);
     main_.post([this, message = std::move(message)] { send(message); });

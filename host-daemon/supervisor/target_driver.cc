@@ -69,7 +69,11 @@ void TargetDriver::publish() {
     status_.state = machine_.state();
     status_.epoch = machine_.epoch();
     status_.migration = machine_.migration();
+    const std::uint64_t content = status_.progress.bytes_content;
+    const std::uint64_t wire = status_.progress.bytes_sent;
     status_.progress = machine_.progress();
+    status_.progress.bytes_content = content;
+    status_.progress.bytes_sent = wire;
 }
 
 void TargetDriver::step(const engine::TargetEvent& event) {
@@ -216,6 +220,16 @@ Result<bool> TargetDriver::begin_batch(std::uint64_t round, std::uint64_t batch)
     return true;
 }
 
+void TargetDriver::count_bytes(const control::BulkDown& batch) {
+    std::uint64_t blocks = 0;
+    for (const control::BatchRun& run : batch.blocks().runs()) {
+        blocks += run.count();
+    }
+    const std::lock_guard lock(mutex_);
+    status_.progress.bytes_content += blocks * engine::kBlockBytes;
+    status_.progress.bytes_sent += batch.ByteSizeLong();
+}
+
 void TargetDriver::end_batch(std::uint64_t round, std::uint64_t batch, bool applied) {
     bool complete = false;
     {
@@ -264,6 +278,7 @@ Result<void> TargetDriver::apply_content(const control::BulkDown& batch) {
 }
 
 Result<void> TargetDriver::apply(const control::BulkDown& batch) {
+    count_bytes(batch);
     GANTRY_ASSIGN(const bool is_wanted, begin_batch(batch.round(), batch.batch()));
     if (!is_wanted) {
         return {};
@@ -301,6 +316,7 @@ Result<void> TargetDriver::apply_parts(const std::vector<engine::FinalPart>& par
             workers_.remove(worker->part());
         }
     }
+    engine::BlockSetDigest all;
     for (const engine::FinalPart& part : parts) {
         GANTRY_TRY(sink_.apply_final(part));
         GANTRY_ASSIGN(const engine::BlockSetDigest digest, sink_.digest(part.part));
@@ -311,7 +327,10 @@ Result<void> TargetDriver::apply_parts(const std::vector<engine::FinalPart>& par
                              std::to_string(part.digest.block_count) +
                              " at the source, or other bytes in them"};
         }
+        all.merge(digest);
     }
+    const std::lock_guard lock(mutex_);
+    status_.digest = all;
     return {};
 }
 

@@ -40,7 +40,9 @@ struct TargetStatus {
     engine::TargetState state = engine::TargetState::kAsking;
     Epoch epoch;
     std::optional<engine::MigrationId> migration;
+    /// Its bytes are those that came here; what is left only the source knows.
     engine::Progress progress;
+    engine::BlockSetDigest digest;  ///< Of what lay in memory once all had come; empty: not yet.
 };
 
 class TargetDriver {
@@ -69,6 +71,7 @@ private:
     Result<void> apply_parts(const std::vector<engine::FinalPart>& parts);
     void activate(Epoch epoch);
     Result<bool> begin_batch(std::uint64_t round, std::uint64_t batch);
+    void count_bytes(const control::BulkDown& batch);
     void end_batch(std::uint64_t round, std::uint64_t batch, bool applied);
     Result<void> apply_content(const control::BulkDown& batch);
     void publish();

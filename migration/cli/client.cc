@@ -3,8 +3,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
-#include <cstdio>
-
 #include "migration/transport/status_map.h"
 
 namespace gantry::cli {
@@ -25,14 +23,6 @@ Error Client::explain(const grpc::Status& status) const {
                     "this as a user who may open it"};
     }
     return error;
-}
-
-int fail(const Error& error) {
-    std::fprintf(stderr, "gantry: %s [%s]\n", error.text.c_str(), error.reason.c_str());
-    if (error.reason == "daemon.unreachable") {
-        return kUnreachable;
-    }
-    return error.code == Code::kNotFound ? kNotFound : kRefused;
 }
 
 }  // namespace gantry::cli

@@ -31,7 +31,4 @@ private:
     std::unique_ptr<control::Operator::Stub> stub_;
 };
 
-/// Prints "gantry: TEXT [REASON]" on standard error; returns the exit status that belongs to it.
-int fail(const Error& error);
-
 }  // namespace gantry::cli

@@ -47,6 +47,16 @@ std::string read_standard_input() {
     return text;
 }
 
+/// Says why on standard error, as JSON if wanted; returns the exit status that belongs to it.
+int fail(const Context& context, const Error& error) {
+    std::fputs((context.form == Form::kJson ? error_json(error) : error_text(error)).c_str(),
+               stderr);
+    if (error.reason == "daemon.unreachable") {
+        return kUnreachable;
+    }
+    return error.code == Code::kNotFound ? kNotFound : kRefused;
+}
+
 std::string absolute(const std::string& path) {
     std::error_code ignored;
     const auto full = std::filesystem::absolute(path, ignored);
@@ -63,11 +73,11 @@ int run_status(const Context& context, const std::string& session) {
     request.set_session(session);
     control::ListSessionsReply reply;
     if (const auto status = client.stub().ListSessions(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     if (!session.empty() && reply.sessions_size() == 0) {
-        return fail({Code::kNotFound, "session.unknown",
-                     "no session or VM '" + session + "' on this host"});
+        return fail(context, {Code::kNotFound, "session.unknown",
+                              "no session or VM '" + session + "' on this host"});
     }
     return show(context, reply, status_text(reply));
 }
@@ -81,7 +91,7 @@ int run_preflight(const Context& context, const std::string& session, const std:
     request.set_target(target);
     control::PreflightReply reply;
     if (const auto status = client.stub().Preflight(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     show(context, reply, preflight_text(reply));
     return reply.can_move() ? kDone : kRefused;
@@ -100,7 +110,7 @@ int run_watch(const Context& context, const std::string& session, bool until_end
                                           : watch_line(reply.status()) + "\n");
     }
     const auto status = reader->Finish();
-    return status.ok() ? kDone : fail(client.explain(status));
+    return status.ok() ? kDone : fail(context, client.explain(status));
 }
 
 int run_abort(const Context& context, const std::string& session) {
@@ -111,7 +121,7 @@ int run_abort(const Context& context, const std::string& session) {
     request.set_session(session);
     control::AbortReply reply;
     if (const auto status = client.stub().Abort(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     return show(context, reply, reply.text() + "\n");
 }
@@ -124,7 +134,7 @@ int run_inspect(const Context& context, const std::string& session) {
     request.set_session(session);
     control::InspectReply reply;
     if (const auto status = client.stub().Inspect(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     // A graph has no other form than its fields: both forms print JSON, the text form indented.
     const bool pretty = context.form == Form::kText;
@@ -132,7 +142,8 @@ int run_inspect(const Context& context, const std::string& session) {
     for (const control::PartGraph& part : reply.parts()) {
         snapshot::ObjectGraph graph;
         if (!graph.ParseFromString(part.graph())) {
-            return fail({Code::kDataLoss, "snapshot.graph", "a worker sent a damaged graph"});
+            return fail(context,
+                        {Code::kDataLoss, "snapshot.graph", "a worker sent a damaged graph"});
         }
         print(to_json(graph, pretty));
     }
@@ -147,7 +158,7 @@ int run_snapshot(const Context& context, const std::string& session, const std::
     request.set_path(absolute(path));
     control::SnapshotReply reply;
     if (const auto status = client.stub().Snapshot(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     return show(context, reply,
                 session + " saved to " + path + ": " + bytes_text(reply.bytes()) + "\n");
@@ -163,7 +174,7 @@ int run_pull(const Context& context, const std::string& session, const std::stri
     request.set_handover_path(handover);
     control::PullReply reply;
     if (const auto status = client.stub().Pull(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     return show(context, reply, session + " is served here now\n");
 }
@@ -176,7 +187,7 @@ int run_fenced(const Context& context, const std::string& session) {
     request.set_session(session);
     control::FencedReply reply;
     if (const auto status = client.stub().Fenced(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     return show(context, reply, session + ": its source host counts as fenced\n");
 }
@@ -189,7 +200,7 @@ int run_discard(const Context& context, const std::string& session) {
     request.set_session(session);
     control::DiscardReply reply;
     if (const auto status = client.stub().Discard(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     return show(context, reply, session + ": the state kept here is let go\n");
 }
@@ -207,7 +218,7 @@ int run_hook_migrate_begin(const Context& context, const std::string& vm_name) {
     request.set_domain_xml(xml);
     control::AdmitReply reply;
     if (const auto status = client.stub().Admit(&rpc, request, &reply); !status.ok()) {
-        fail(client.explain(status));
+        fail(context, client.explain(status));
         return kRefused;  // libvirt knows only yes and no
     }
     return kDone;
@@ -228,7 +239,7 @@ int run_hook_released(const Context& context, const std::string& vm_name,
     request.set_domain_xml(xml);
     control::ReleasedReply reply;
     const auto status = client.stub().Released(&rpc, request, &reply);
-    return status.ok() ? kDone : fail(client.explain(status));
+    return status.ok() ? kDone : fail(context, client.explain(status));
 }
 
 }  // namespace gantry::cli

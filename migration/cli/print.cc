@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -18,6 +19,21 @@ std::string format(const char* pattern, Values... values) {
 
 std::string name_of(const control::SessionStatus& status) {
     return status.vm_name().empty() ? status.session_id() : status.vm_name();
+}
+
+/// One program of a session, indented below it.
+std::string worker_line(const control::WorkerInfo& worker) {
+    const std::string refused =
+        worker.refused_commands() == 0
+            ? ""
+            : format(", %llu refused",
+                     static_cast<unsigned long long>(worker.refused_commands()));
+    return format("   program %u (worker %u): %s, GPU memory %s, pinned %s, %llu launches",
+                  worker.guest_pid(), worker.pid(), worker.state().c_str(),
+                  bytes_text(worker.device_memory_bytes()).c_str(),
+                  bytes_text(worker.pinned_memory_bytes()).c_str(),
+                  static_cast<unsigned long long>(worker.kernel_launches())) +
+           refused;
 }
 
 std::string milliseconds(std::uint64_t us) {
@@ -49,6 +65,20 @@ std::string to_json(const google::protobuf::Message& message, bool pretty) {
     return out;
 }
 
+std::string error_text(const Error& error) {
+    return "gantry: " + error.text + " [" + error.reason + "]\n";
+}
+
+std::string error_json(const Error& error) {
+    control::Finding finding;  // for its quoting
+    finding.set_refusal(true);
+    finding.set_reason(error.reason);
+    finding.set_text(error.text);
+    std::string line = to_json(finding, false);
+    line.pop_back();
+    return "{\"error\":" + line + "}\n";
+}
+
 std::string status_text(const control::ListSessionsReply& reply) {
     std::string out = format("Host:    %s (gantryd %s)\n", reply.host().c_str(),
                              reply.gantry_version().c_str());
@@ -69,6 +99,12 @@ std::string status_text(const control::ListSessionsReply& reply) {
                       status.vm_name().empty() ? "-" : status.vm_name().c_str(),
                       status.state().c_str(), static_cast<unsigned long long>(status.epoch()),
                       status.workers_size(), bytes_text(memory).c_str());
+        for (const control::WorkerInfo& worker : status.workers()) {
+            out += worker_line(worker) + "\n";
+        }
+        if (status.source_fenced()) {
+            out += "   its source host counts as fenced, by an operator's word\n";
+        }
         if (status.has_move()) {
             out += "   " + watch_line(status) + "\n";
         }
@@ -105,17 +141,22 @@ std::string watch_line(const control::SessionStatus& status) {
         if (!move.error_text().empty()) {
             out += ": " + move.error_text() + " [" + move.error_reason() + "]";
         }
-    } else {
-        out += format(", round %llu, %s processed, %s remaining",
-                      static_cast<unsigned long long>(move.round()),
-                      bytes_text(move.bytes_processed()).c_str(),
-                      bytes_text(move.bytes_remaining()).c_str());
+    }
+    out += format(", round %llu, %s processed, %s on the wire",
+                  static_cast<unsigned long long>(move.round()),
+                  bytes_text(move.bytes_processed()).c_str(),
+                  bytes_text(move.bytes_on_wire()).c_str());
+    if (move.outcome().empty() && move.direction() == "outgoing") {  // only the source knows
+        out += ", " + bytes_text(move.bytes_remaining()) + " remaining";
     }
     if (move.downtime_expected_us() != 0) {
         out += ", expected downtime " + milliseconds(move.downtime_expected_us());
     }
     if (move.downtime_us() != 0) {
         out += ", downtime " + milliseconds(move.downtime_us());
+    }
+    if (!move.memory_digest().empty()) {
+        out += ", memory digest " + move.memory_digest();
     }
     return out;
 }

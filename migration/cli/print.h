@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "proto/base/result.h"
 #include "proto/control/gantryd.pb.h"
 
 namespace google::protobuf {
@@ -21,5 +22,8 @@ std::string preflight_text(const control::PreflightReply& reply);
 /// One line of `gantry watch`, as virsh migrate --verbose words it.
 std::string watch_line(const control::SessionStatus& status);
 std::string bytes_text(std::uint64_t bytes);
+/// "gantry: TEXT [REASON]", and as one line of JSON: {"error":{"reason":...,"text":...}}.
+std::string error_text(const Error& error);
+std::string error_json(const Error& error);
 
 }  // namespace gantry::cli

@@ -67,11 +67,13 @@ struct Progress {
     double percent = 0.0;
     std::uint64_t round = 0;
     std::uint64_t bytes_total = 0;      ///< Resident bytes of the session.
-    std::uint64_t bytes_sent = 0;       ///< Content bytes put on the link so far.
+    std::uint64_t bytes_content = 0;    ///< Content of the blocks sent so far, each time it was sent.
+    std::uint64_t bytes_sent = 0;       ///< Put on the link for it, after elision and compression.
     std::uint64_t bytes_remaining = 0;  ///< Known to differ at the last scan.
     double link_bytes_per_second = 0.0;
     Duration downtime_estimate{};
     Duration downtime{};  ///< From freeze until thaw or grant, once known.
+    Duration elapsed{};   ///< Since the migration began.
 };
 
 enum class AlertKind : std::uint32_t {

@@ -43,6 +43,8 @@ private:
         RoundStats stats;
         std::vector<RoundRecord> rounds;
         std::uint64_t bytes_sent_before = 0;  ///< By rounds that have ended.
+        std::uint64_t bytes_content_before = 0;
+        TimePoint begun_at{};
         std::uint32_t round_failures = 0;
         std::uint32_t verify_failures = 0;
         std::uint32_t freeze_failures = 0;
@@ -119,6 +121,7 @@ private:
     void alert(AlertKind kind, std::string reason, std::string text);
     void abort_job();
     void report(Phase phase, double fraction);
+    void close_round_stats();
     void arm_retry();
     bool frozen_or_freezing() const { return frozen_.has_value() || pending_.has_value(); }
     bool guest_away() const { return guest_suspended_ || guest_gone_; }

@@ -70,7 +70,8 @@ enum class SourceEventKind : std::uint32_t {
 struct RoundStats {
     std::uint64_t bytes_resident = 0;
     std::uint64_t bytes_changed = 0;  ///< Found by the scan of this round.
-    std::uint64_t bytes_sent = 0;     ///< Content bytes on the link so far in this round.
+    std::uint64_t bytes_content = 0;  ///< Content of the blocks sent so far in this round.
+    std::uint64_t bytes_sent = 0;     ///< Put on the link for it, after elision and compression.
     std::uint64_t batch_count = 0;    ///< kRoundSent: batches of this round on all streams
                                       ///< together.
     Duration elapsed{};

@@ -1,5 +1,6 @@
 // The steps of one migration at the source, from Prepare to release or rollback.
 #include <algorithm>
+#include <utility>
 
 #include "migration/engine/source_impl.h"
 
@@ -21,6 +22,7 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
     m_->seed = seed;
     m_->target = prepare.capabilities;
     m_->peer_heard = now_;
+    m_->begun_at = now_;
     meter_.reset();
     progress_ = {};
     timers_.clear_all();
@@ -110,6 +112,7 @@ void SourceMachine::Impl::resend_round(const Error& why) {
         m_->round_in_flight = false;  // everything of it goes again in the final round
         m_->round_sent = false;
     }
+    close_round_stats();  // what was sent was sent, although it goes again
     ++m_->round;  // late batches of the failed one are dropped by the target
     m_->round_in_flight = true;
     m_->round_sent = false;
@@ -141,9 +144,8 @@ void SourceMachine::Impl::on_round_acked(std::uint64_t round) {
     }
     m_->round_in_flight = false;
     m_->round_failures = 0;
-    m_->bytes_sent_before += m_->stats.bytes_sent;
     m_->rounds.push_back({m_->stats.bytes_changed, m_->stats.bytes_sent, now_ - m_->round_begun});
-    m_->stats.bytes_sent = 0;
+    close_round_stats();
     if (state_ == SourceState::kPrecopy) {
         after_precopy_round();
     } else if (state_ == SourceState::kFinalRound && !m_->round_is_final) {
@@ -439,8 +441,15 @@ void SourceMachine::Impl::report(Phase phase, double fraction) {
     if (m_) {
         progress_.round = m_->round;
         progress_.bytes_sent = m_->bytes_sent_before + m_->stats.bytes_sent;
+        progress_.bytes_content = m_->bytes_content_before + m_->stats.bytes_content;
+        progress_.elapsed = now_ - m_->begun_at;
     }
     emit(ActionKind::kReportProgress).progress = progress_;
+}
+
+void SourceMachine::Impl::close_round_stats() {
+    m_->bytes_sent_before += std::exchange(m_->stats.bytes_sent, 0);
+    m_->bytes_content_before += std::exchange(m_->stats.bytes_content, 0);
 }
 
 void SourceMachine::Impl::arm_retry() {

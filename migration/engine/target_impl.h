@@ -113,6 +113,7 @@ private:
     bool activated_ = false;
     std::uint32_t activate_failures_ = 0;
 
+    TimePoint begun_at_{};
     ProgressMeter meter_;
     Progress progress_;
 };

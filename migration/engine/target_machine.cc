@@ -107,6 +107,7 @@ void TargetMachine::Impl::on_admission(const TargetEvent& event) {
     capabilities_ = event.capabilities.value_or(TargetCapabilities{});
     hook_ = Hook::kWaiting;
     peer_heard_ = now_;
+    begun_at_ = now_;
     enter(TargetState::kAsking, settings_.hook_wait_max);
     timers_.set(Timer::kHook, now_ + settings_.hook_wait_max);
     timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
@@ -119,6 +120,7 @@ void TargetMachine::Impl::on_admission(const TargetEvent& event) {
 void TargetMachine::Impl::on_restarted(const TargetEvent& event) {
     id_ = event.migration;
     peer_heard_ = now_;
+    begun_at_ = now_;
     admitted_ = true;
     verified_ = held_ = event.complete;
     asked_grant_ = event.complete.has_value();  // nobody remembers: assume the worst

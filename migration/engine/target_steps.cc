@@ -352,6 +352,7 @@ void TargetMachine::Impl::admit() {
 void TargetMachine::Impl::report(Phase phase, double fraction) {
     progress_.phase = phase;
     progress_.percent = meter_.advance(phase, fraction);
+    progress_.elapsed = now_ - begun_at_;
     emit(ActionKind::kReportProgress).progress = progress_;
 }
 

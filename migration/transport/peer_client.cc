@@ -89,6 +89,9 @@ private:
         grpc::ClientContext context;
         {
             const std::lock_guard lock(mutex_);
+            if (stopping_) {
+                return false;  // nobody would cancel this call any more
+            }
             context_ = &context;
         }
         const auto stub = control::Peer::NewStub(channel_);

@@ -1,13 +1,22 @@
 #!/usr/bin/env python3
-"""Kills and cuts real processes in the middle of real moves.
+"""Kills real processes and cuts real links in the middle of real moves.
 
-Two gantryds on loopback with mutual TLS, real workers on the soft GPU, and a CUDA program whose
-session is moved with `gantry pull`. Each case does one harm at one named step; the program must then
-end with exactly the digests of an undisturbed run, or with a clear CUDA error, within its deadline:
-never with wrong digests, and never hang. All that was started is ended, by process id.
+Two gantryds on loopback with mutual TLS, real workers on the soft GPU, and a CUDA program whose session
+is moved with `gantry pull`. Each case does one harm at one named step:
+
+  worker, gantryd   of the source or the target: SIGKILL (gantryd is started again)
+  link              between the gantryds, control and bulk streams: what the source (or the target) sends
+                    is held back for some seconds, then every connection is reset
+  link for good     nothing passes any more, in either direction
+  guest link        the program's TCP connection (gantry-guest, gantry-relay), in either direction
+
+The program must then end with exactly the digests of an undisturbed run, or, where the only copy of
+its state died, with a clear CUDA error, within its deadline: never with wrong digests, and never hang.
+All that was started is ended, by process id.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -20,8 +29,13 @@ import tempfile
 import threading
 import time
 
-STEPS, MIB, PAUSE_MS = 24, 32, 100
+from link import Link, free_port
+
+STEPS, MIB, PAUSE_MS = 20, 16, 80
+# Deadlines are written for an idle machine of two cores; they bound a hang and decide nothing else.
+PATIENCE = float(os.environ.get("GANTRY_PATIENCE", "4"))
 PROGRAM_DEADLINE_S = 60
+CASES_AT_ONCE = 3  # Most of a case is waiting.
 CLEAR_ERROR = re.compile(r"^error: \S.*", re.M)
 
 
@@ -30,6 +44,7 @@ class Failure(Exception):
 
 
 def wait_until(what, condition, seconds=20.0):
+    seconds *= PATIENCE
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()
@@ -56,8 +71,8 @@ openssl x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 
 class Daemon:
     """One gantryd; `kill` and `start` again keep its folders, as a restart of the service does."""
 
-    def __init__(self, build, folder, name, port, arguments):
-        self.folder, self.name, self.port = folder / name, name, port
+    def __init__(self, build, certificates, folder, name, arguments):
+        self.folder, self.name, self.port = folder / name, name, free_port()
         self.folder.mkdir()
         self.build, self.child, self.starts = build, None, 0
         (self.folder / "gantryd.toml").write_text(f"""
@@ -80,10 +95,10 @@ user = ""
 private_tmp = false
 image_cache = ""
 [peer]
-listen = "127.0.0.1:{port}"
-authority = "{folder}/ca.pem"
-certificate = "{folder}/host.pem"
-key = "{folder}/host.key"
+listen = "127.0.0.1:{self.port}"
+authority = "{certificates}/ca.pem"
+certificate = "{certificates}/host.pem"
+key = "{certificates}/host.key"
 streams = 2
 [migration]
 bandwidth_mib_s = {arguments.bandwidth}
@@ -112,10 +127,10 @@ reservation_s = 5
         if self.child is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.child.send_signal(how)
-            self.child.wait(timeout=20)
+            self.child.wait(timeout=20 * PATIENCE)
             self.child = None
 
-    def gantry(self, *words, timeout=40):
+    def gantry(self, *words, timeout=40 * PATIENCE):
         return subprocess.run(
             [self.build / "bin" / "gantry", "--socket", self.folder / "run" / "operator.sock",
              *words], capture_output=True, text=True, timeout=timeout)
@@ -142,17 +157,17 @@ reservation_s = 5
 class Stage:
     """Both gantryds, the program, and the move; ends everything at the end of the block."""
 
-    def __init__(self, arguments, index):
-        self.arguments, self.index = arguments, index
+    def __init__(self, arguments, over_tcp=False):
+        self.arguments, self.over_tcp = arguments, over_tcp
 
     def __enter__(self):
         self.holder = tempfile.TemporaryDirectory(prefix="gfault")
-        folder = pathlib.Path(self.holder.name)
-        make_certificates(folder)
-        port = 17000 + (os.getpid() * 64 + self.index * 2) % 8000
-        self.source = Daemon(self.arguments.build, folder, "a", port, self.arguments)
-        self.target = Daemon(self.arguments.build, folder, "b", port + 1, self.arguments)
-        self.program, self.known_pids = None, set()
+        self.folder = pathlib.Path(self.holder.name)
+        build, certificates = self.arguments.build, self.arguments.certificates
+        self.source = Daemon(build, certificates, self.folder, "a", self.arguments)
+        self.target = Daemon(build, certificates, self.folder, "b", self.arguments)
+        self.program, self.known_pids, self.helpers = None, set(), []
+        self.link, self.guest_link = Link(self.source.port), None
         self.source.start()
         self.target.start()
         return self
@@ -161,6 +176,12 @@ class Stage:
         if self.program is not None and self.program.poll() is None:
             self.program.kill()
             self.program.wait()
+        for helper in self.helpers:
+            helper.kill()
+            helper.wait()
+        for link in (self.link, self.guest_link):
+            if link is not None:
+                link.close()
         for daemon in (self.source, self.target):
             self.known_pids.update(daemon.record_pids())
             if daemon.child is not None:
@@ -177,10 +198,32 @@ class Stage:
             if b"gantry-worker" in name:
                 os.kill(pid, signal.SIGKILL)
 
+    def helper(self, name, *words):
+        """A program of ours beside the daemons; the path of what it prints."""
+        log = self.folder / f"{name}.log"
+        with open(log, "wb") as out:
+            self.helpers.append(subprocess.Popen(
+                [self.arguments.build / "bin" / name, *map(str, words)], stdout=out, stderr=out,
+                stdin=subprocess.DEVNULL))
+        return log
+
+    def guest_transport(self):
+        if not self.over_tcp:
+            return self.source.guest_socket
+        log = self.helper("gantry-relay", "--listen", "127.0.0.1:0", "--daemon",
+                          self.source.guest_socket)
+        told = wait_until("gantry-relay", lambda: re.search(r"port (\d+)\n", log.read_text()))
+        self.guest_link = Link(int(told.group(1)))
+        path = self.folder / "guest.sock"
+        self.helper("gantry-guest", "--listen", path, "--host",
+                    f"127.0.0.1:{self.guest_link.port}")
+        wait_until("gantry-guest", path.exists)
+        return path
+
     def run_program(self):
         self.output = open(self.source.folder / "program.out", "w+b")
         environment = dict(os.environ,
-                           GANTRY_TRANSPORT=f"unix:{self.source.guest_socket}",
+                           GANTRY_TRANSPORT=f"unix:{self.guest_transport()}",
                            LD_LIBRARY_PATH=str(self.arguments.build / "shim"))
         self.program = subprocess.Popen(
             [self.arguments.program, str(MIB), str(STEPS), str(PAUSE_MS)], stdout=self.output,
@@ -195,8 +238,9 @@ class Stage:
     def begin_move(self):
         def pull():
             self.pulled = self.target.gantry(
-                "pull", self.session, "--from", f"127.0.0.1:{self.source.port}", "--handover",
-                self.source.folder / "run" / "handover.sock", timeout=PROGRAM_DEADLINE_S)
+                "pull", self.session, "--from", f"127.0.0.1:{self.link.port}", "--handover",
+                self.source.folder / "run" / "handover.sock",
+                timeout=PROGRAM_DEADLINE_S * PATIENCE)
         self.pulled = None
         self.mover = threading.Thread(target=lambda: contextlib.suppress(Exception) and pull(),
                                       daemon=True)
@@ -213,7 +257,7 @@ class Stage:
 
     def finish(self):
         try:
-            return self.program.wait(timeout=PROGRAM_DEADLINE_S)
+            return self.program.wait(timeout=PROGRAM_DEADLINE_S * PATIENCE)
         except subprocess.TimeoutExpired:
             raise Failure("the program hangs; its output:\n" + self.text()) from None
 
@@ -221,7 +265,7 @@ class Stage:
 def undisturbed(arguments):
     environment = dict(os.environ, LD_LIBRARY_PATH=str(arguments.build / "soft"))
     done = subprocess.run([arguments.program, str(MIB), str(STEPS), "0"], capture_output=True,
-                          text=True, env=environment, timeout=120, check=True)
+                          text=True, env=environment, timeout=120 * PATIENCE, check=True)
     return done.stdout
 
 
@@ -242,9 +286,24 @@ def harm_daemon(stage, daemon):
     daemon.start()
 
 
-HARMS = {"worker": harm_worker, "gantryd": harm_daemon}
-# What may come of it: the digests always may; these cases may end with a clear error as well.
-STEPS_OF_MOVE = ("precopy", "freezing", "granted")
+def harm_link(stage, daemon):
+    """`daemon` is the side whose words do not arrive. The target calls, the source listens."""
+    stage.link.cut("to_caller" if daemon is stage.source else "to_listener")
+
+
+def harm_link_for_good(stage, daemon):
+    stage.link.cut_for_good()
+
+
+def harm_guest_link(stage, daemon):
+    """As of the hosts: the guest calls, the host listens. `source`: the host is not heard."""
+    stage.guest_link.cut("to_caller" if daemon is stage.source else "to_listener")
+
+
+HARMS = {"worker": harm_worker, "gantryd": harm_daemon, "link": harm_link,
+         "guest link": harm_guest_link}
+# Steps at both ends, in the order of a move.
+STEPS_OF_MOVE = ("offered", "precopy", "freezing", "frozen", "granted", "serving")
 
 
 def check(stage, wanted, may_fail):
@@ -260,30 +319,68 @@ def check(stage, wanted, may_fail):
     raise Failure(f"status {status}, output:\n{text}")
 
 
-def run_case(arguments, index, wanted, side, victim, step):
-    with Stage(arguments, index) as stage:
-        try:
-            stage.run_program()
-            if step != "before":
-                stage.begin_move()
-                stage.at_step(step)
-            HARMS[victim](stage, stage.source if side == "source" else stage.target)
-            # Only the death of the worker that holds the only copy may cost the program its run.
-            may_fail = victim == "worker" and (side == "source" or step == "granted")
-            return check(stage, wanted, may_fail)
-        except Failure as failure:
-            logs = "".join(f"--- {daemon.name}\n{path.read_text()[-4000:]}\n"
-                           for daemon in (stage.source, stage.target)
-                           for path in sorted(daemon.folder.glob("log.*")))
-            raise Failure(f"{failure}\n{logs}") from None
+def harmed(stage, wanted, harm, side, step, may_fail):
+    try:
+        stage.run_program()
+        if step != "before":
+            stage.begin_move()
+            stage.at_step(step)
+        harm(stage, stage.source if side == "source" else stage.target)
+        return check(stage, wanted, may_fail)
+    except Failure as failure:
+        logs = "".join(f"--- {daemon.name}\n{path.read_text()[-4000:]}\n"
+                       for daemon in (stage.source, stage.target)
+                       for path in sorted(daemon.folder.glob("log.*")))
+        raise Failure(f"{failure}\n{logs}") from None
 
 
-def run_plain(arguments, index, wanted):
-    with Stage(arguments, index) as stage:
+def run_case(arguments, wanted, side, victim, step):
+    with Stage(arguments, over_tcp=victim == "guest link") as stage:
+        # Only the death of the worker that holds the only copy may cost the program its run.
+        may_fail = victim == "worker" and (side == "source" or step in ("granted", "serving"))
+        return harmed(stage, wanted, HARMS[victim], side, step, may_fail)
+
+
+def run_cut_for_good(arguments, wanted, step):
+    with Stage(arguments) as stage:
+        outcome = harmed(stage, wanted, harm_link_for_good, "source", step, False)
+        # While the program was not frozen it may have ended before anybody gave up.
+        if step == "frozen" and not stage.source.logged("ended at its source: RolledBack"):
+            raise Failure("the source has not taken the session back")
+        return outcome
+
+
+def run_plain(arguments, wanted, over_tcp):
+    with Stage(arguments, over_tcp) as stage:
         stage.run_program()
         stage.begin_move()
         stage.at_step("serving")
         return check(stage, wanted, False)
+
+
+def all_cases():
+    cases = {"plain move": lambda a, w: run_plain(a, w, False),
+             "plain move, program over TCP": lambda a, w: run_plain(a, w, True)}
+    for victim in HARMS:
+        for side in ("source", "target"):
+            for step in STEPS_OF_MOVE:
+                cases[f"{side} {victim} at {step}"] = (
+                    lambda a, w, s=side, v=victim, t=step: run_case(a, w, s, v, t))
+    for step in ("precopy", "frozen"):
+        cases[f"link for good at {step}"] = lambda a, w, t=step: run_cut_for_good(a, w, t)
+    for victim in ("worker", "gantryd", "guest link"):
+        cases[f"source {victim} before a move"] = (
+            lambda a, w, v=victim: run_case(a, w, "source", v, "before"))
+    return cases
+
+
+def timed(case, arguments, wanted):
+    begun = time.monotonic()
+    try:
+        outcome, failed = case(arguments, wanted), False
+    except Failure as failure:
+        outcome, failed = f"FAILED: {failure}", True
+    return f"{outcome} ({time.monotonic() - begun:.1f} s)", failed
 
 
 def main():
@@ -292,29 +389,27 @@ def main():
     parser.add_argument("--program", type=pathlib.Path, required=True)
     parser.add_argument("--bandwidth", type=int, default=16, help="MiB/s of precopy")
     parser.add_argument("--only", help="cases whose name contains this")
+    parser.add_argument("--at-once", type=int, default=CASES_AT_ONCE, help="cases at a time")
+    parser.add_argument("--list", action="store_true", help="name the cases and end")
     arguments = parser.parse_args()
+    chosen = {name: case for name, case in all_cases().items()
+              if not arguments.only or arguments.only in name}
+    if arguments.list:
+        print("\n".join(chosen))
+        return 0
     arguments.build = arguments.build.resolve()
-    cases = {"plain move": lambda i, w: run_plain(arguments, i, w)}
-    for side in ("source", "target"):
-        for victim in HARMS:
-            for step in STEPS_OF_MOVE:
-                cases[f"{side} {victim} at {step}"] = (
-                    lambda i, w, s=side, v=victim, t=step: run_case(arguments, i, w, s, v, t))
-    for victim in HARMS:
-        cases[f"source {victim} before a move"] = (
-            lambda i, w, v=victim: run_case(arguments, i, w, "source", v, "before"))
-    wanted = undisturbed(arguments)
     failed = 0
-    chosen = [(name, case) for name, case in cases.items()
-              if not arguments.only or arguments.only in name]
-    for index, (name, case) in enumerate(chosen):
-        begun = time.monotonic()
-        try:
-            outcome = case(index, wanted)
-        except Failure as failure:
-            failed += 1
-            outcome = f"FAILED: {failure}"
-        print(f"{name}: {outcome} ({time.monotonic() - begun:.1f} s)", flush=True)
+    with tempfile.TemporaryDirectory(prefix="gfault") as certificates:
+        arguments.certificates = certificates
+        make_certificates(certificates)
+        wanted = undisturbed(arguments)
+        with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+            running = {pool.submit(timed, case, arguments, wanted): name
+                       for name, case in chosen.items()}
+            for done in concurrent.futures.as_completed(running):
+                text, has_failed = done.result()
+                failed += has_failed
+                print(f"{running[done]}: {text}", flush=True)
     print(f"{len(chosen) - failed} of {len(chosen)} cases passed")
     return 1 if failed or not chosen else 0
 

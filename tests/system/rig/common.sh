@@ -11,10 +11,25 @@ GANTRY_BUILD=$build
 export RIG_DIR GANTRY_BUILD
 checks=0 failures=0
 
+# As grep -q, but it reads to the end: with pipefail, a writer that finds nobody reading any more would
+# count as a failure.
+matches() { grep "$@" >/dev/null; }
 x() { "$system/two_hosts" x "$@"; }
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 say() { printf '%s\n' "$*"; }
 
+# Deadlines are written for an idle machine of two cores; a busy one gets this many times as long.
+# They bound a hang and decide nothing else: every wait ends as soon as what it waits for is there.
+patience=${GANTRY_PATIENCE:-4}
+
+eventually() { # SECONDS COMMAND...: repeats it until it succeeds; false when it is too late
+    local deadline=$(($(date +%s) + $1 * patience))
+    shift
+    until "$@"; do
+        [ "$(date +%s)" -le "$deadline" ] || return 1
+        sleep 0.1
+    done
+}
 check() { # WHAT COMMAND...
     local what=$1
     shift
@@ -24,6 +39,20 @@ check() { # WHAT COMMAND...
         printf 'FAILED: %s\n' "$what" >&2
     fi
 }
+# For what is about to become true: the command's own words are shown only when it never does.
+check_soon() { # WHAT SECONDS COMMAND...
+    local what=$1 seconds=$2
+    shift 2
+    if eventually "$seconds" "$@" >/dev/null 2>&1; then
+        checks=$((checks + 1))
+    else
+        check "$what (within $((seconds * patience)) s)" "$@"
+    fi
+}
+title() { # CASE: the time shows where it goes
+    printf '%s (%s s)\n' "$*" "$(($(date +%s) - begun))"
+}
+begun=$(date +%s)
 finish() {
     printf '%s: %s checks, %s failed\n' "$(basename "$0")" "$checks" "$failures"
     [ "$failures" = 0 ]
@@ -35,14 +64,11 @@ in_rig() { # HOST_COUNT: returns inside the rig only
 now_us() { awk '{ printf "%.0f\n", $1 * 1e6 }' /proc/uptime; }   # 10 ms steps
 console() { cat "$RIG_DIR/$1/log/$2-console.log" 2>/dev/null | tr -d '\r' || true; }
 wait_console() { # HOST VM PATTERN SECONDS
-    local deadline=$(($(date +%s) + $4))
-    until console "$1" "$2" | grep -q -- "$3"; do
-        if [ "$(date +%s)" -gt "$deadline" ]; then
-            console "$1" "$2" | tail -n 20 >&2
-            fail "$2 on $1 did not print '$3' within $4 s; its last lines are above"
-        fi
-        sleep 0.1
-    done
+    prints() { console "$1" "$2" | matches -- "$3"; }
+    if ! eventually "$4" prints "$1" "$2" "$3"; then
+        console "$1" "$2" | tail -n 20 >&2
+        fail "$2 on $1 did not print '$3' within $(($4 * patience)) s; its last lines are above"
+    fi
 }
 start_vm() { # HOST VM INDEX OPTIONS... (of domain_xml)
     local host=$1 name=$2
@@ -51,10 +77,21 @@ start_vm() { # HOST VM INDEX OPTIONS... (of domain_xml)
     x "$host" virsh -q define "$RIG_DIR/$name.xml" >/dev/null
     x "$host" virsh -q start "$name" >/dev/null
 }
-migrate() { # FROM TO VM OPTIONS...
+migrate() { # FROM TO VM OPTIONS...; a hang ends as a failure
     local from=$1 to=$2 name=$3
     shift 3
-    x "$from" virsh -q migrate --live "$@" "$name" "qemu+tcp://$to/system"
+    x "$from" timeout $((60 * patience)) virsh -q migrate --live "$@" "$name" \
+        "qemu+tcp://$to/system"
+}
+fails() { ! "$@" >"$RIG_DIR/virsh.out" 2>&1; }
+succeeds() { "$@" >"$RIG_DIR/virsh.out" 2>&1 || { cat "$RIG_DIR/virsh.out" >&2; return 1; }; }
+says() { grep -q -- "$1" "$RIG_DIR/virsh.out"; }
+# --postcopy needs this of the kernel; libvirt's package sets it on real hosts.
+allow_postcopy() {
+    local file=/proc/sys/vm/unprivileged_userfaultfd
+    userfaultfd_before=$(cat "$file")
+    trap 'echo "$userfaultfd_before" >/proc/sys/vm/unprivileged_userfaultfd' EXIT
+    echo 1 >"$file"
 }
 copy_kernel() {
     local kernel=${GANTRY_KERNEL_DIR:-$root/build/cache/kernel}
@@ -101,10 +138,7 @@ for want in sys.argv[1:]:
         sys.exit(f"no {want} (in this order) among: " + " ".join(lines))' "$@"
 }
 next_line() { echo $(($(wc -l <"$1") + 1)); }
+has_event() { events "$1" "$2" | matches -x -- "$3"; }     # FILE FROM KIND
 wait_event() { # FILE FROM KIND SECONDS
-    local deadline=$(($(date +%s) + $4))
-    until events "$1" "$2" | grep -qx -- "$3"; do
-        [ "$(date +%s)" -le "$deadline" ] || fail "no $3 in $1 within $4 s"
-        sleep 0.1
-    done
+    eventually "$4" has_event "$1" "$2" "$3" || fail "no $3 in $1 within $(($4 * patience)) s"
 }

@@ -1,0 +1,98 @@
+# Sourced after common.sh by the tests and the demonstration that move a VM with a CUDA program
+# (g1, tests/system/demo_walk.cu) between hosts.
+program=$build/programs/demo_walk
+marks_port=7777 stop_port=7778
+
+need_program() {
+    [ -x "$program" ] ||
+        fail "no $program: this needs nvcc (a CUDA 13 toolkit in /usr/local/cuda)"
+}
+# Kernel, image with the program under the shim, gantryd on every host, the VM on hosta.
+start_gpu_vm() { # SEGMENT_MIB PAUSE_MS GPU_MEMORY_MIB HOST...
+    local segment_mib=$1 pause_ms=$2 gpu_memory=$3
+    shift 3
+    copy_kernel
+    "$system/guest_image" --out "$RIG_DIR/guest.cpio" --program "$program" --argument 1000000 \
+        --argument "$segment_mib" --argument "$pause_ms" --shim "$build/shim/libcuda.so.1" \
+        --env "DEMO_MARKS=169.254.77.1:$marks_port" --probe "$bin/pause_probe" --on-exit stay
+    "$system/two_hosts" copy "$RIG_DIR/guest.cpio"
+    "$system/two_hosts" gantryd start "$@"
+    start_vm hosta g1 1 --network --shared 64 --gpu-memory "$gpu_memory"
+    wait_console hosta g1 '^step 3 ' 120
+}
+
+last_step() { # HOST: 0 when none was printed there
+    local last
+    last=$(console "$1" g1 | sed -n 's/^step \([0-9]*\) .*/\1/p' | tail -n 1)
+    echo "${last:-0}"
+}
+newest_step() { # Anywhere
+    local at_a at_b
+    at_a=$(last_step hosta) at_b=$(last_step hostb)
+    echo $((at_a > at_b ? at_a : at_b))
+}
+is_beyond() { [ "$(last_step "$1")" -gt "$2" ]; }       # HOST STEP
+goes_on() { # HOST: two more steps there than anywhere now
+    eventually 60 is_beyond "$1" $(($(newest_step) + 2))
+}
+has_ended() { console "$1" g1 | matches 'the program ended with status'; }
+
+states_of() { # HOST: the states of g1 that its gantryd tells, one a line
+    x "$1" gantry --json status | python3 -c '
+import json, sys
+for session in json.load(sys.stdin)["sessions"]:
+    if session["vm_name"] == "g1":
+        print(session["state"])'
+}
+serves() { [ "$(states_of "$1")" = running ]; }
+serves_not() { ! states_of "$1" | matches -x running; }
+# That gantryd serves the session, and no other does.
+check_owner() { # WHAT OWNER OTHER...
+    local what=$1 owner=$2 host
+    shift 2
+    check_soon "$what: served at $owner" 30 serves "$owner"
+    for host in "$@"; do
+        check "$what: not served at $host" serves_not "$host"
+    done
+}
+
+# `gantry watch` on both sides of a move, and what they wrote afterwards.
+watch_file() { echo "$RIG_DIR/watch-$1-$2.json"; }      # MOVE HOST
+start_watch() { # MOVE HOST...
+    local move=$1 host
+    shift
+    for host in "$@"; do
+        start_on "$host" "watch-$move" "$(watch_file "$move" "$host")" gantry --json watch g1
+    done
+    for host in "$@"; do        # A VM that is there is told of at once.
+        [ "$host" != "${1}" ] || eventually 10 test -s "$(watch_file "$move" "$host")" ||
+            fail "gantry watch on $host says nothing"
+    done
+}
+watch_ended() { # MOVE HOST: it ends by itself with the move
+    ! x "$2" sh -c 'kill -0 "$(cat "/run/rig-watch-$0.pid")" 2>/dev/null' "$1"
+}
+check_watch() { # WHAT MOVE OUTCOME FROM TO: told rightly on both sides
+    local host
+    for host in "$4" "$5"; do
+        check_soon "$1: gantry watch on $host ends with the move" 30 watch_ended "$2" "$host"
+    done
+    check "$1: what gantry watch told" "$system/rig/check_watch" "$3" \
+        "$(watch_file "$2" "$4")" "$(watch_file "$2" "$5")"
+}
+
+# Ends the program after the step at hand; a datagram may be lost while the VM is busy.
+stop_program() { # HOST
+    told_to_stop() {
+        x "$1" bash -c "echo stop >/dev/udp/169.254.77.10/$stop_port"
+        has_ended "$1"
+    }
+    eventually 60 told_to_stop "$1"
+}
+# The digests of both hosts' consoles against a run that never moved, on a soft GPU of that kind.
+compare_digests() { # STEPS SEGMENT_MIB PROFILE
+    LD_LIBRARY_PATH=$build/soft GANTRY_SOFT_PROFILE=$root/host-daemon/softgpu/profiles/$3.toml \
+        "$program" "$1" "$2" >"$RIG_DIR/reference" ||
+        fail "the reference run failed: $(tail -n 1 "$RIG_DIR/reference")"
+    "$system/rig/compare_digests" "$RIG_DIR/reference" "$RIG_DIR"/host[ab]/log/g1-console.log
+}

@@ -1,0 +1,233 @@
+// Every command against an Operator service made for the test: what is asked, what is printed in
+// text and in JSON, and the exit status.
+#include "migration/cli/commands.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "migration/transport/status_map.h"
+#include "proto/snapshot/object_graph.pb.h"
+
+namespace gantry::cli {
+namespace {
+
+class FakeOperator final : public control::Operator::Service {
+public:
+    std::optional<Error> error;  ///< Every call answers this.
+    std::string asked;
+
+    grpc::Status answer(const std::string& what) {
+        asked = what;
+        return error ? transport::to_status(*error) : grpc::Status::OK;
+    }
+    grpc::Status ListSessions(grpc::ServerContext*, const control::ListSessionsRequest* request,
+                              control::ListSessionsReply* reply) override {
+        reply->set_host("hosta");
+        if (request->session() != "g9") {
+            fill(reply->add_sessions());
+        }
+        return answer("list " + request->session());
+    }
+    grpc::Status Preflight(grpc::ServerContext*, const control::PreflightRequest* request,
+                           control::PreflightReply* reply) override {
+        reply->set_can_move(request->target() != "too-small:1");
+        return answer("preflight " + request->session() + " " + request->target());
+    }
+    grpc::Status Watch(grpc::ServerContext*, const control::WatchRequest* request,
+                       grpc::ServerWriter<control::WatchReply>* writer) override {
+        for (const double percent : {10.0, 60.0, 100.0}) {
+            control::WatchReply reply;
+            fill(reply.mutable_status());
+            reply.mutable_status()->mutable_move()->set_percent(percent);
+            writer->Write(reply);
+        }
+        return answer("watch " + request->session() + (request->until_ended() ? "" : " forever"));
+    }
+    grpc::Status Abort(grpc::ServerContext*, const control::AbortRequest* request,
+                       control::AbortReply* reply) override {
+        reply->set_text("aborting the move of " + request->session() + "; it goes on here");
+        return answer("abort " + request->session());
+    }
+    grpc::Status Inspect(grpc::ServerContext*, const control::InspectRequest* request,
+                         control::InspectReply* reply) override {
+        fill(reply->mutable_status());
+        reply->add_parts()->set_graph(snapshot::ObjectGraph().SerializeAsString());
+        return answer("inspect " + request->session());
+    }
+    grpc::Status Snapshot(grpc::ServerContext*, const control::SnapshotRequest* request,
+                          control::SnapshotReply* reply) override {
+        reply->set_bytes(3ULL << 20);
+        return answer("snapshot " + request->session() + " " + request->path());
+    }
+    grpc::Status Pull(grpc::ServerContext*, const control::PullRequest* request,
+                      control::PullReply* reply) override {
+        reply->set_session_id(request->session());
+        return answer("pull " + request->session() + " " + request->source() + " " +
+                      request->handover_path());
+    }
+    grpc::Status Fenced(grpc::ServerContext*, const control::FencedRequest* request,
+                        control::FencedReply*) override {
+        return answer("fenced " + request->session());
+    }
+    grpc::Status Discard(grpc::ServerContext*, const control::DiscardRequest* request,
+                         control::DiscardReply*) override {
+        return answer("discard " + request->session());
+    }
+
+private:
+    static void fill(control::SessionStatus* status) {
+        status->set_session_id("id-1");
+        status->set_vm_name("g1");
+        status->set_state("running");
+        status->mutable_move()->set_direction("outgoing");
+        status->mutable_move()->set_phase("precopy");
+    }
+};
+
+class CliCommands : public testing::Test {
+protected:
+    CliCommands() : socket_(testing::TempDir() + "cli" + std::to_string(::getpid()) + ".sock") {
+        std::filesystem::remove(socket_);
+        grpc::ServerBuilder builder;
+        builder.AddListeningPort("unix:" + socket_, grpc::InsecureServerCredentials());
+        builder.RegisterService(&daemon_);
+        server_ = builder.BuildAndStart();
+    }
+    ~CliCommands() override {
+        if (server_) {
+            server_->Shutdown();
+        }
+        std::filesystem::remove(socket_);
+    }
+
+    struct Ran {
+        int status;
+        std::string out;
+        std::string err;
+        [[nodiscard]] std::vector<nlohmann::json> json() const { return lines(out); }
+        static std::vector<nlohmann::json> lines(const std::string& text) {
+            std::vector<nlohmann::json> found;
+            std::istringstream stream(text);
+            while (stream >> std::ws && !stream.eof()) {
+                nlohmann::json one;
+                stream >> one;
+                found.push_back(std::move(one));
+            }
+            return found;
+        }
+    };
+    template <typename Command>
+    Ran run(Form form, Command command) {
+        testing::internal::CaptureStdout();
+        testing::internal::CaptureStderr();
+        const int status = command(Context{socket_, form});
+        std::string out = testing::internal::GetCapturedStdout();
+        return {status, std::move(out), testing::internal::GetCapturedStderr()};
+    }
+
+    const std::string socket_;
+    FakeOperator daemon_;
+    std::unique_ptr<grpc::Server> server_;
+};
+
+using Run = std::function<int(const Context&)>;
+
+struct Named {
+    const char* name;
+    Run run;
+    std::string asks;
+};
+
+std::vector<Named> all_commands() {
+    return {
+        {"status", [](const Context& c) { return run_status(c, "g1"); }, "list g1"},
+        {"preflight", [](const Context& c) { return run_preflight(c, "g1", "b:1"); },
+         "preflight g1 b:1"},
+        {"watch", [](const Context& c) { return run_watch(c, "g1", true); }, "watch g1"},
+        {"abort", [](const Context& c) { return run_abort(c, "g1"); }, "abort g1"},
+        {"inspect", [](const Context& c) { return run_inspect(c, "g1"); }, "inspect g1"},
+        {"snapshot", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x"); },
+         "snapshot g1 /tmp/x"},
+        {"pull", [](const Context& c) { return run_pull(c, "s", "a:1", "/run/h"); },
+         "pull s a:1 /run/h"},
+        {"fenced", [](const Context& c) { return run_fenced(c, "g1"); }, "fenced g1"},
+        {"discard", [](const Context& c) { return run_discard(c, "g1"); }, "discard g1"},
+    };
+}
+
+TEST_F(CliCommands, EachAsksTheDaemonAndPrintsEitherForm) {
+    for (const Named& command : all_commands()) {
+        SCOPED_TRACE(command.name);
+        const Ran text = run(Form::kText, command.run);
+        EXPECT_EQ(text.status, kDone) << text.err;
+        EXPECT_EQ(daemon_.asked, command.asks);
+        EXPECT_FALSE(text.out.empty());
+        const Ran json = run(Form::kJson, command.run);
+        EXPECT_EQ(json.status, kDone);
+        ASSERT_FALSE(json.json().empty()) << json.out;
+        for (const nlohmann::json& one : json.json()) {
+            EXPECT_TRUE(one.is_object());
+        }
+        EXPECT_EQ(json.err, "");
+    }
+}
+
+TEST_F(CliCommands, EachPassesARefusalOn) {
+    daemon_.error = Error{Code::kFailedPrecondition, "migration.committed", "too late"};
+    for (const Named& command : all_commands()) {
+        SCOPED_TRACE(command.name);
+        const Ran text = run(Form::kText, command.run);
+        EXPECT_EQ(text.status, kRefused);
+        EXPECT_EQ(text.err, "gantry: too late [migration.committed]\n");
+        const Ran json = run(Form::kJson, command.run);
+        EXPECT_EQ(json.status, kRefused);
+        const auto errors = Ran::lines(json.err);
+        ASSERT_EQ(errors.size(), 1U);
+        EXPECT_EQ(errors[0]["error"]["reason"], "migration.committed");
+    }
+}
+
+TEST_F(CliCommands, EachSaysThatNoDaemonAnswersAndWhatToDo) {
+    server_->Shutdown();
+    server_.reset();
+    for (const Named& command : all_commands()) {
+        SCOPED_TRACE(command.name);
+        const Ran ran = run(Form::kText, command.run);
+        EXPECT_EQ(ran.status, kUnreachable);
+        EXPECT_NE(ran.err.find("no gantryd answers on " + socket_), std::string::npos);
+        EXPECT_NE(ran.err.find("--socket"), std::string::npos);
+        EXPECT_NE(ran.err.find("[daemon.unreachable]"), std::string::npos);
+    }
+}
+
+TEST_F(CliCommands, WatchWritesALineForEveryChange) {
+    const Ran text = run(Form::kText, [](const Context& c) { return run_watch(c, "", false); });
+    EXPECT_EQ(daemon_.asked, "watch  forever");
+    EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 3);
+    const Ran json = run(Form::kJson, [](const Context& c) { return run_watch(c, "", false); });
+    EXPECT_EQ(std::count(json.out.begin(), json.out.end(), '\n'), 3);  // one object a line
+    EXPECT_EQ(json.json()[1]["status"]["move"]["percent"], 60.0);
+}
+
+TEST_F(CliCommands, PreflightThatRefusesIsAFailure) {
+    const Ran ran = run(Form::kText, [](const Context& c) {
+        return run_preflight(c, "g1", "too-small:1");
+    });
+    EXPECT_EQ(ran.status, kRefused);
+    EXPECT_NE(ran.out.find("Migration: refused"), std::string::npos);
+}
+
+TEST_F(CliCommands, AnUnknownSessionHasAStatusOfItsOwn) {
+    const Ran ran = run(Form::kText, [](const Context& c) { return run_status(c, "g9"); });
+    EXPECT_EQ(ran.status, kNotFound);
+    EXPECT_NE(ran.err.find("no session or VM 'g9' on this host"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gantry::cli

@@ -1,0 +1,132 @@
+// What the gantry command writes: virsh's words, and JSON that keeps every field.
+#include "migration/cli/print.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace gantry::cli {
+namespace {
+
+control::SessionStatus moving() {
+    control::SessionStatus status;
+    status.set_session_id("11111111-0000-4000-8000-000000000001");
+    status.set_vm_name("g1");
+    status.set_state("running");
+    status.set_epoch(3);
+    control::MoveProgress& move = *status.mutable_move();
+    move.set_direction("outgoing");
+    move.set_phase("precopy");
+    move.set_percent(42.4);
+    move.set_round(2);
+    move.set_bytes_processed(96ULL << 20);
+    move.set_bytes_on_wire(33ULL << 20);
+    move.set_bytes_remaining(8ULL << 20);
+    move.set_downtime_expected_us(120'500);
+    return status;
+}
+
+TEST(CliPrint, WatchLineOfAMoveUnderWay) {
+    EXPECT_EQ(watch_line(moving()),
+              "g1: outgoing migration: [ 42 %] precopy, round 2, 96.0 MiB processed, 33.0 MiB on "
+              "the wire, 8.0 MiB remaining, expected downtime 120.5 ms");
+}
+
+TEST(CliPrint, TheTargetDoesNotPretendToKnowWhatIsLeft) {
+    control::SessionStatus status = moving();
+    status.mutable_move()->set_direction("incoming");
+    EXPECT_EQ(watch_line(status).find("remaining"), std::string::npos);
+}
+
+TEST(CliPrint, WatchLineOfAMoveThatHasEnded) {
+    control::SessionStatus status = moving();
+    control::MoveProgress& move = *status.mutable_move();
+    move.set_phase("completed");
+    move.set_outcome("moved");
+    move.set_percent(100);
+    move.set_downtime_us(98'000);
+    move.set_memory_digest("00ff");
+    EXPECT_EQ(watch_line(status),
+              "g1: outgoing migration: [100 %] completed (moved), round 2, 96.0 MiB processed, "
+              "33.0 MiB on the wire, expected downtime 120.5 ms, downtime 98.0 ms, memory digest "
+              "00ff");
+}
+
+TEST(CliPrint, WatchLineSaysWhyAMoveFailed) {
+    control::SessionStatus status = moving();
+    control::MoveProgress& move = *status.mutable_move();
+    move.set_phase("failed");
+    move.set_outcome("rolled back");
+    move.set_error_reason("migration.aborted_by_operator");
+    move.set_error_text("The operator aborted the migration.");
+    EXPECT_NE(watch_line(status).find("failed (rolled back): The operator aborted the migration. "
+                                      "[migration.aborted_by_operator]"),
+              std::string::npos);
+}
+
+TEST(CliPrint, ALocalProgramIsNamedByItsSession) {
+    control::SessionStatus status;
+    status.set_session_id("local-17-4");
+    status.set_state("running");
+    EXPECT_EQ(watch_line(status), "local-17-4: running");
+}
+
+TEST(CliPrint, StatusShowsProgramsFencedWorkersAlertsAndAnOperatorsWord) {
+    control::ListSessionsReply reply;
+    reply.set_host("hosta");
+    reply.set_gantry_version("0.1");
+    control::SessionStatus& status = *reply.add_sessions();
+    status.set_session_id("s");
+    status.set_state("granted");
+    status.set_source_fenced(true);
+    status.add_alerts("session.split_brain: The guest runs here although it was given away.");
+    control::WorkerInfo& worker = *status.add_workers();
+    worker.set_pid(77);
+    worker.set_guest_pid(42);
+    worker.set_state("fenced");
+    worker.set_device_memory_bytes(20ULL << 30);
+    worker.set_refused_commands(5);
+    const std::string text = status_text(reply);
+    EXPECT_NE(text.find("Device:  none usable"), std::string::npos);
+    EXPECT_NE(text.find("program 42 (worker 77): fenced, GPU memory 20.0 GiB"), std::string::npos);
+    EXPECT_NE(text.find("5 refused"), std::string::npos);
+    EXPECT_NE(text.find("source host counts as fenced"), std::string::npos);
+    EXPECT_NE(text.find("! session.split_brain: The guest runs here"), std::string::npos);
+}
+
+TEST(CliPrint, PreflightNamesReasonAndVerdict) {
+    control::PreflightReply reply;
+    reply.set_target_host("hostc");
+    control::Finding& finding = *reply.add_findings();
+    finding.set_refusal(true);
+    finding.set_reason("gpu.memory");
+    finding.set_text("hostc has 256 MiB.");
+    EXPECT_NE(preflight_text(reply).find("error: hostc has 256 MiB. [gpu.memory]\n"
+                                         "Migration: refused\n"),
+              std::string::npos);
+    reply.mutable_findings(0)->set_refusal(false);
+    reply.set_can_move(true);
+    EXPECT_NE(preflight_text(reply).find("warning: hostc"), std::string::npos);
+    EXPECT_NE(preflight_text(reply).find("Migration: possible\n"), std::string::npos);
+}
+
+TEST(CliPrint, JsonKeepsFieldNamesAndZeros) {
+    const auto json = nlohmann::json::parse(to_json(moving(), false));
+    EXPECT_EQ(json["vm_name"], "g1");
+    EXPECT_EQ(json["move"]["bytes_on_wire"], std::to_string(33ULL << 20));  // 64 bits are text
+    EXPECT_EQ(json["move"]["downtime_us"], "0");
+    EXPECT_EQ(json["move"]["outcome"], "");
+}
+
+TEST(CliPrint, ErrorsInBothForms) {
+    const Error error{Code::kNotFound, "session.unknown", "no session \"g9\"\non this host"};
+    EXPECT_EQ(error_text(error), "gantry: no session \"g9\"\non this host [session.unknown]\n");
+    const std::string line = error_json(error);
+    EXPECT_EQ(line.find('\n'), line.size() - 1);  // one line
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["error"]["reason"], "session.unknown");
+    EXPECT_EQ(json["error"]["text"], error.text);
+}
+
+}  // namespace
+}  // namespace gantry::cli
