@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "host-daemon/supervisor/arrival.h"
@@ -109,8 +110,15 @@ private:
     void query_domain(const std::string& id, std::function<void(engine::DomainReport)> answer);
     engine::DomainReport local_report(const std::string& id);
     void stamp_owner(const std::string& id, Epoch epoch);
+    std::string own_address() const;
+    void take_up_guest(const libvirt::DomainInfo& domain);
+    void retry_stranded();
+    void find_session(const std::string& id);
+    void on_guest_came(const std::string& id);
+    [[nodiscard]] bool is_concerned(const std::string& id) const;
 
     // registry_arrival.cc
+    ArrivalRequest arrival_request(const libvirt::DomainInfo& domain) const;
     ArrivalHooks arrival_hooks(const ArrivalRequest& request);
     Result<std::shared_ptr<Arrival>> begin_arrival(ArrivalRequest request);
     void on_arrived(const std::string& id, Epoch epoch);
@@ -140,7 +148,8 @@ private:
 
     control::UniqueFd lock_;
     std::unique_ptr<HandoverServer> handover_;
-    Strand housekeeping_;
+    std::set<std::string> stranded_;  ///< VMs that are here without their session; housekeeping_.
+    Strand housekeeping_{[this] { retry_stranded(); }};
 };
 
 }  // namespace gantry::supervisor

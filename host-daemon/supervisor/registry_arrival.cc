@@ -84,6 +84,21 @@ Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request)
     return arrival;
 }
 
+/// For a VM with our metadata and an owner.
+ArrivalRequest Registry::arrival_request(const libvirt::DomainInfo& domain) const {
+    ArrivalRequest request;
+    SessionInfo& info = request.info;
+    info.id = domain.uuid;
+    info.kind = SessionKind::kVm;
+    info.vm_name = domain.name;
+    info.quota_bytes = domain.gpu->memory_mib << 20;
+    info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
+    info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
+    info.region_bytes = domain.gpu->region.region_bytes;
+    request.source_address = domain.owner->daemon;
+    return request;
+}
+
 Result<control::AdmitReply> Registry::admit(const control::AdmitRequest& request) {
     control::AdmitReply reply;
     GANTRY_ASSIGN(const libvirt::DomainInfo domain, libvirt::parse_domain_xml(request.domain_xml()));
@@ -105,17 +120,7 @@ Result<control::AdmitReply> Registry::admit(const control::AdmitRequest& request
                          " carries no address of the gantryd that serves it; is gantryd running on "
                          "its host, with peer.listen set?"};
     }
-    ArrivalRequest arrival_request;
-    SessionInfo& info = arrival_request.info;
-    info.id = domain.uuid;
-    info.kind = SessionKind::kVm;
-    info.vm_name = domain.name;
-    info.quota_bytes = domain.gpu->memory_mib << 20;
-    info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
-    info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
-    info.region_bytes = domain.gpu->region.region_bytes;
-    arrival_request.source_address = domain.owner->daemon;
-    GANTRY_ASSIGN(const auto arrival, begin_arrival(std::move(arrival_request)));
+    GANTRY_ASSIGN(const auto arrival, begin_arrival(arrival_request(domain)));
     std::chrono::milliseconds wait =
         std::chrono::seconds{config_.migration.hook_wait_s} + kAdmissionSlack;
     if (request.wait_ms_max() != 0) {

@@ -116,6 +116,8 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
     }
     if (status.migration) {
         fill_source_move(status, out.mutable_move());
+    } else if (const auto arrival = arrivals_.find(id); arrival != arrivals_.end()) {
+        fill_target_move(arrival->second->status(), out.mutable_move());  // not confirmed yet
     } else if (const auto* ended = history_.find(id)) {
         *out.mutable_move() = ended->move();
     }

@@ -1,6 +1,8 @@
 // Registry and libvirt: which VM is ours, and which hint concerns which machine.
 #include <spdlog/spdlog.h>
 
+#include <utility>
+
 #include "host-daemon/supervisor/registry.h"
 
 namespace gantry::supervisor {
@@ -65,6 +67,7 @@ void Registry::on_domain_event(const libvirt::DomainEvent& event) {
     switch (event.kind) {
         case EventKind::kStarted: on_domain_here(event, true); break;
         case EventKind::kStateRead: on_domain_here(event, false); break;
+        case EventKind::kResumedMigrated: on_guest_came(event.uuid); break;
         default: break;
     }
     feed_target(event.uuid, event);
@@ -72,23 +75,30 @@ void Registry::on_domain_event(const libvirt::DomainEvent& event) {
 }
 
 void Registry::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) {
-    {
+    const auto tell_source = [this, id = event.uuid, state = event.state] {
+        // After a reconnect events may have been missed: let the machine ask for itself.
         const std::lock_guard lock(mutex_);
-        if (sessions_.contains(event.uuid) && !is_fresh) {
-            // After a reconnect events may have been missed: let the machine ask for itself.
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
             engine::SourceEvent domain;
             domain.kind = SourceEventKind::kDomain;
-            domain.domain.domain = event.state == libvirt::DomainState::kRunning
+            domain.domain.domain = state == libvirt::DomainState::kRunning
                                        ? engine::DomainState::kRunning
                                        : engine::DomainState::kPaused;
-            sessions_[event.uuid].driver->feed(std::move(domain));
-            return;
+            found->second.driver->feed(std::move(domain));
         }
+    };
+    {
+        const std::lock_guard lock(mutex_);
         if (arrivals_.contains(event.uuid)) {
             return;
         }
+        if (!is_fresh && is_concerned(event.uuid)) {
+            tell_source();
+            return;
+        }
     }
-    hypervisor_.read_domain(event.uuid, [this, is_fresh](Result<libvirt::DomainInfo> domain) {
+    hypervisor_.read_domain(event.uuid, [this, is_fresh,
+                                         tell_source](Result<libvirt::DomainInfo> domain) {
         if (!domain) {
             spdlog::warn("{}", domain.error().to_string());
             return;
@@ -96,7 +106,84 @@ void Registry::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) 
         if (!domain->gpu) {
             return;  // not ours
         }
+        const bool is_owned_elsewhere = domain->owner && domain->owner->daemon != own_address();
+        if (!is_fresh && is_owned_elsewhere) {
+            housekeeping_.post([this, info = std::move(*domain)] { take_up_guest(info); });
+            return;
+        }
+        tell_source();
         housekeeping_.post([this, is_fresh, info = std::move(*domain)] { open_vm(info, is_fresh); });
+    });
+}
+
+/// True while the session is served here or is leaving: events of the VM are its own. With the lock.
+bool Registry::is_concerned(const std::string& id) const {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) {
+        return false;
+    }
+    const SourceStatus status = found->second.driver->status();
+    return status.serves || (status.migration && status.state != engine::SourceState::kGranted);
+}
+
+/// Normally its session is on its way, or this is the source, taking the guest back.
+void Registry::on_guest_came(const std::string& id) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (arrivals_.contains(id) || is_concerned(id)) {
+            return;
+        }
+    }
+    find_session(id);
+}
+
+std::string Registry::own_address() const {
+    return config_.peer.advertise.empty() ? config_.peer.listen : config_.peer.advertise;
+}
+
+/// The guest came by a migration, and this gantryd was not running or lost what had come. As the stamp
+/// in its XML says, another gantryd owns its session: it is fetched from there. On housekeeping_ only.
+void Registry::take_up_guest(const libvirt::DomainInfo& domain) {
+    constexpr std::chrono::seconds kAgain{3};
+    const auto arrival = begin_arrival(arrival_request(domain));
+    if (!arrival) {
+        if (arrival.error().code == Code::kAlreadyExists) {
+            return;
+        }
+        spdlog::warn("VM {} is here and its session is not: {}; its GPU calls wait", domain.name,
+                     arrival.error().to_string());
+        stranded_.insert(domain.uuid);
+        housekeeping_.set_timer(Strand::Clock::now() + kAgain);
+        return;
+    }
+    spdlog::info("VM {} is here and its session is not: asking {} for it", domain.name,
+                 domain.owner->daemon);
+    engine::TargetEvent starting;
+    starting.kind = TargetEventKind::kGuestStarting;
+    (*arrival)->feed(std::move(starting));
+    hypervisor_.query(domain.uuid, [guest = *arrival](engine::DomainReport report) {
+        if (report.domain == engine::DomainState::kRunning) {
+            engine::TargetEvent event;
+            event.kind = report.job == engine::JobState::kIncoming
+                             ? TargetEventKind::kGuestResumedPostcopy
+                             : TargetEventKind::kGuestResumedMigrated;
+            guest->feed(std::move(event));
+        }  // else its RESUMED comes, or the machine finds it paused
+    });
+}
+
+void Registry::retry_stranded() {
+    for (const std::string& id : std::exchange(stranded_, {})) {
+        find_session(id);
+    }
+}
+
+/// If libvirt still has the VM, and it is another gantryd's, its session is asked for.
+void Registry::find_session(const std::string& id) {
+    hypervisor_.read_domain(id, [this](Result<libvirt::DomainInfo> domain) {
+        if (domain && domain->gpu && domain->owner && domain->owner->daemon != own_address()) {
+            housekeeping_.post([this, info = std::move(*domain)] { take_up_guest(info); });
+        }
     });
 }
 
@@ -137,9 +224,7 @@ void Registry::stamp_owner(const std::string& id, Epoch epoch) {
     if (config_.peer.listen.empty()) {
         return;
     }
-    const std::string address =
-        config_.peer.advertise.empty() ? config_.peer.listen : config_.peer.advertise;
-    hypervisor_.write_owner(id, {address, id, epoch});
+    hypervisor_.write_owner(id, {own_address(), id, epoch});
 }
 
 void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
