@@ -14,6 +14,37 @@ nlohmann::json to_json(const ArrivalRequest& request) {
             {"arrives_when_converged", request.arrives_when_converged}};
 }
 
+namespace {
+
+/// The attempt has ended for good and the guest runs here: its calls, which waited, get hard errors.
+void disown_guest(const SessionInfo& info) {
+    if (info.kind != SessionKind::kVm) {
+        return;
+    }
+    const auto tell = [&]() -> Result<void> {
+        GANTRY_ASSIGN(Region region, Region::open_file(info.region_path, info.region_bytes));
+        GANTRY_ASSIGN(const auto channels, region.channel_count());
+        if (!channels) {
+            return {};
+        }
+        GANTRY_ASSIGN(const auto claims, region.claims(*channels));
+        for (const Claim& claim : claims) {
+            if (claim.state != wire::ClaimState::kFree) {
+                GANTRY_TRY(region.write_worker_state(*channels, claim.channel,
+                                                     wire::WorkerState::kDisowned));
+            }
+        }
+        return {};
+    };
+    if (auto told = tell(); !told) {
+        spdlog::warn("session {}: {}", info.id, told.error().to_string());
+    }
+    spdlog::warn("session {}: VM {} runs here without its GPU: its programs get errors", info.id,
+                 info.vm_name);
+}
+
+}  // namespace
+
 Arrival::Arrival(ArrivalRequest request, const Config& config, engine::Settings settings,
                  EpochStore& store, ArrivalHooks hooks)
     : request_(std::move(request)),
@@ -81,9 +112,16 @@ void Arrival::stop() {
         }
     }
     driver()->stop();
+    bool is_guest_stranded = false;
     {
         const std::lock_guard lock(mutex_);
+        // Only of complete memory: before, the region must not be touched.
+        is_guest_stranded = is_ended_ && session_->driver() == nullptr &&
+                            guest_state_ == engine::TargetEventKind::kGuestResumedMigrated;
         is_ended_ = true;  // or a `gantry pull` that waits would hold up the end of gantryd
+    }
+    if (is_guest_stranded) {
+        disown_guest(request_.info);
     }
     settle(Error{Code::kCancelled, "migration.ended", "the migration has ended"});
 }

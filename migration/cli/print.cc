@@ -66,7 +66,9 @@ std::string to_json(const google::protobuf::Message& message, bool pretty) {
 }
 
 std::string error_text(const Error& error) {
-    return "gantry: " + error.text + " [" + error.reason + "]\n";
+    const std::string reason = "[" + error.reason + "]";
+    // A refusal of preflight names the reasons of its findings itself.
+    return "gantry: " + error.text + (error.text.ends_with(reason) ? "" : " " + reason) + "\n";
 }
 
 std::string error_json(const Error& error) {

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """Kills real processes and cuts real links in the middle of real moves.
 
-Two gantryds on loopback with mutual TLS, real workers on the soft GPU, and a CUDA program whose session
-is moved with `gantry pull`. Each case does one harm at one named step:
+Two gantryds on loopback with mutual TLS, real workers on the soft GPU, and a CUDA program whose
+session is moved with `gantry pull`. Each case does one harm at one named step:
 
   worker, gantryd   of the source or the target: SIGKILL (gantryd is started again)
-  link              between the gantryds, control and bulk streams: what the source (or the target) sends
-                    is held back for some seconds, then every connection is reset
+  link              between the gantryds, control and bulk streams: what the source (or the target)
+                    sends is held back for some seconds, then every connection is reset
   link for good     nothing passes any more, in either direction
   guest link        the program's TCP connection (gantry-guest, gantry-relay), in either direction
 
-The program must then end with exactly the digests of an undisturbed run, or, where the only copy of
-its state died, with a clear CUDA error, within its deadline: never with wrong digests, and never hang.
-All that was started is ended, by process id.
+The program must then end with exactly the digests of an undisturbed run, or, where the only copy
+of its state died, with a clear CUDA error, within its deadline: never with wrong digests, and never
+hang. All that was started is ended, by process id.
 """
 
 import argparse

@@ -11,8 +11,8 @@ GANTRY_BUILD=$build
 export RIG_DIR GANTRY_BUILD
 checks=0 failures=0
 
-# As grep -q, but it reads to the end: with pipefail, a writer that finds nobody reading any more would
-# count as a failure.
+# As grep -q, but it reads to the end: with pipefail, a writer that finds nobody reading any more
+# would count as a failure.
 matches() { grep "$@" >/dev/null; }
 x() { "$system/two_hosts" x "$@"; }
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }

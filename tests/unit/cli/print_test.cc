@@ -121,6 +121,8 @@ TEST(CliPrint, JsonKeepsFieldNamesAndZeros) {
 TEST(CliPrint, ErrorsInBothForms) {
     const Error error{Code::kNotFound, "session.unknown", "no session \"g9\"\non this host"};
     EXPECT_EQ(error_text(error), "gantry: no session \"g9\"\non this host [session.unknown]\n");
+    EXPECT_EQ(error_text({Code::kFailedPrecondition, "gpu.memory", "too small. [gpu.memory]"}),
+              "gantry: too small. [gpu.memory]\n");
     const std::string line = error_json(error);
     EXPECT_EQ(line.find('\n'), line.size() - 1);  // one line
     const auto json = nlohmann::json::parse(line);
