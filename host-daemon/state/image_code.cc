@@ -6,8 +6,11 @@
 #include <charconv>
 #include <cstring>
 #include <map>
+#include <mutex>
+#include <span>
 #include <string_view>
 
+#include "host-daemon/worker/image_variables.h"
 #include "proto/cuda/gen/op_table.h"
 
 namespace gantry::state {
@@ -123,6 +126,32 @@ void append_code(std::span<const std::byte> image, std::vector<engine::CodeEntry
     }
 }
 
+namespace {
+
+/// Images whose kernels allocate from the device's heap. A driver of its own accord saves no heap, so
+/// this is asked where there is no extension that does. Looked into once an image.
+std::uint64_t heap_users(worker::GuestProcess& process) {
+    static std::mutex mutex;
+    static std::map<worker::Sha256, bool> known;
+    const auto major =
+        process.device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
+    std::lock_guard lock(mutex);
+    std::uint64_t count = 0;
+    for (const worker::LoadedImage& loaded : process.modules.list()) {
+        const auto [entry, is_new] = known.try_emplace(loaded.image->sha256, false);
+        for (std::size_t i = 0; is_new && !entry->second && i < loaded.parts.size(); ++i) {
+            entry->second = worker::uses_device_heap(
+                std::span<const std::byte>(loaded.image->bytes)
+                    .subspan(loaded.parts[i].offset, loaded.parts[i].bytes),
+                static_cast<unsigned>(major));
+        }
+        count += entry->second ? 1 : 0;
+    }
+    return count;
+}
+
+}  // namespace
+
 std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& process,
                                                        std::uint64_t part_id) {
     std::map<std::string, std::uint64_t> counts;
@@ -157,6 +186,9 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
             default:
                 break;
         }
+    }
+    if (process.device.extension() == nullptr) {
+        counts["device_heap"] = heap_users(process);
     }
     std::vector<engine::BlockingFeature> features;
     for (const auto& [id, count] : counts) {

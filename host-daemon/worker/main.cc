@@ -53,6 +53,8 @@ int run(int argc, char** argv) {
     app.add_option("--replace", standalone.replace,
                    "Ask the worker that listens on this socket to move all its guests into fresh "
                    "worker processes, then exit");
+    app.add_option("--to-device", standalone.to_device,
+                   "With --replace: the device of the fresh workers, if not the same");
     CLI11_PARSE(app, argc, argv);
     // One heap, grown by brk: mappings made at other moments than in the worker that this one replaces
     // would change the addresses that NVIDIA's driver picks (channel_memory.cc).
@@ -62,7 +64,7 @@ int run(int argc, char** argv) {
     standalone.spin_us = service.spin_us;
     signal(SIGPIPE, SIG_IGN);
     if (!standalone.replace.empty()) {
-        return ask_replace(standalone.replace);
+        return ask_replace(standalone.replace, standalone.to_device);
     }
     if (control_fd >= 0) {
         return run_controlled(control_fd, service);

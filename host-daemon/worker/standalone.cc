@@ -35,6 +35,13 @@ struct Guest {
     std::unique_ptr<ChannelMemory> directory;
 };
 
+/// CUDA_VISIBLE_DEVICES is understood by the machine's own driver, not by one that is named by its
+/// path (the soft GPU's); and a choice that was made around this program stands.
+bool can_show_one_device(const StandaloneOptions& options) {
+    return options.driver.find('/') == std::string::npos &&
+           getenv("CUDA_VISIBLE_DEVICES") == nullptr;
+}
+
 class Standalone {
 public:
     explicit Standalone(const StandaloneOptions& options) : options_(options) {}
@@ -45,7 +52,7 @@ private:
     Result<void> admit(control::PacketSocket& guest, const AttachRequest& request);
     void refuse(control::PacketSocket& guest, const Error& error);
     void replace_all(control::PacketSocket& asker);
-    Result<WorkerLink> launch(std::uint64_t part_id);
+    Result<WorkerLink> launch(std::uint64_t part_id, std::uint32_t to_device = kSameDevice);
     static bool is_gone(const Guest& guest);
 
     const StandaloneOptions& options_;
@@ -60,8 +67,14 @@ bool Standalone::is_gone(const Guest& guest) {
     return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-Result<WorkerLink> Standalone::launch(std::uint64_t part_id) {
-    GANTRY_ASSIGN(WorkerLink worker, WorkerLink::launch(directory_, options_.spin_us));
+Result<WorkerLink> Standalone::launch(std::uint64_t part_id, std::uint32_t to_device) {
+    // NVIDIA's driver then gives every worker the same addresses, whichever device it has, and the
+    // device has the number that the guest knows it by.
+    const std::uint32_t device = to_device != kSameDevice ? to_device : options_.device;
+    const bool alone = can_show_one_device(options_);
+    GANTRY_ASSIGN(WorkerLink worker,
+                  WorkerLink::launch(directory_, options_.spin_us,
+                                     alone ? std::optional(device) : std::nullopt));
     control::ToWorker request;
     control::Start* start = request.mutable_start();
     start->set_protocol_version(control::kWorkerProtocolVersion);
@@ -70,7 +83,7 @@ Result<WorkerLink> Standalone::launch(std::uint64_t part_id) {
     start->set_part_id(part_id);
     start->set_driver_library(options_.driver);
     start->set_driver_profile(options_.profile);
-    start->set_device_ordinal(options_.device);
+    start->set_device_ordinal(alone ? 0 : device);
     start->mutable_limits()->set_device_memory_bytes(options_.memory_mib << 20);
     start->mutable_sandbox()->set_seccomp(options_.seccomp);
     GANTRY_TRY(worker.call(std::move(request)));
@@ -136,10 +149,15 @@ Result<void> Standalone::attach(control::PacketSocket& guest) {
 }
 
 void Standalone::replace_all(control::PacketSocket& asker) {
+    std::uint32_t to_device = kSameDevice;
+    if (const auto wish = asker.receive(std::chrono::milliseconds(2000));
+        wish.ok() && wish->bytes.size() == sizeof(to_device)) {
+        std::memcpy(&to_device, wish->bytes.data(), sizeof(to_device));
+    }
     std::string answer;
     bool failed = guests_.empty();
     for (Guest& guest : guests_) {
-        auto fresh = launch(guest.part_id);
+        auto fresh = launch(guest.part_id, to_device);
         auto moved = fresh.ok() ? replace_worker(guest.worker, *fresh, directory_)
                                 : Result<ReplaceReport>(fresh.error());
         if (!moved.ok()) {
@@ -208,8 +226,11 @@ int Standalone::run() {
 
 int run_standalone(const StandaloneOptions& options) { return Standalone(options).run(); }
 
-int ask_replace(const std::string& socket_path) {
+int ask_replace(const std::string& socket_path, std::uint32_t to_device) {
     auto socket = control::PacketSocket::connect(socket_path + kControlSuffix);
+    if (socket.ok()) {
+        (void)socket->send(std::as_bytes(std::span(&to_device, 1)), {});
+    }
     auto answer = socket.ok() ? socket->receive(std::chrono::minutes(5))
                               : Result<control::Packet>(socket.error());
     if (!answer.ok()) {

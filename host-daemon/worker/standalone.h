@@ -10,6 +10,8 @@
 
 namespace gantry::worker {
 
+inline constexpr std::uint32_t kSameDevice = ~0u;
+
 struct StandaloneOptions {
     std::string socket_path;
     std::string driver = "libcuda.so.1";
@@ -20,11 +22,13 @@ struct StandaloneOptions {
     std::uint32_t spin_us = 20;
     bool seccomp = true;
     std::string replace;
+    std::uint32_t to_device = kSameDevice;  ///< Of a replace.
 };
 
 int run_standalone(const StandaloneOptions& options);
 
 /// Sends the wish to the process that listens on `socket_path`; prints its answer. 0: all moved.
-int ask_replace(const std::string& socket_path);
+/// `to_device` is a number of the driver's, or kSameDevice.
+int ask_replace(const std::string& socket_path, std::uint32_t to_device);
 
 }  // namespace gantry::worker

@@ -17,7 +17,11 @@ namespace {
 
 constexpr int kChildControlFd = 3;
 
-[[noreturn]] void run_child(int listener, std::uint32_t spin_us) {
+[[noreturn]] void run_child(int listener, std::uint32_t spin_us,
+                            std::optional<std::uint32_t> visible_device) {
+    if (visible_device) {
+        setenv("CUDA_VISIBLE_DEVICES", std::to_string(*visible_device).c_str(), 1);
+    }
     personality(ADDR_NO_RANDOMIZE);  // A driver that picks addresses then picks the same again.
     if (listener == kChildControlFd) {
         fcntl(listener, F_SETFD, 0);
@@ -32,7 +36,8 @@ constexpr int kChildControlFd = 3;
 
 }  // namespace
 
-Result<WorkerLink> WorkerLink::launch(const std::string& directory, std::uint32_t spin_us) {
+Result<WorkerLink> WorkerLink::launch(const std::string& directory, std::uint32_t spin_us,
+                                      std::optional<std::uint32_t> visible_device) {
     static std::atomic<std::uint64_t> counter{0};
     const std::string path =
         fmt::format("{}/worker-{}-{}.sock", directory, getpid(), counter.fetch_add(1));
@@ -42,7 +47,7 @@ Result<WorkerLink> WorkerLink::launch(const std::string& directory, std::uint32_
         return Error{Code::kResourceExhausted, "worker.start", std::strerror(errno)};
     }
     if (pid == 0) {
-        run_child(listener.fd(), spin_us);
+        run_child(listener.fd(), spin_us, visible_device);
     }
     WorkerLink link;
     link.pid_ = pid;

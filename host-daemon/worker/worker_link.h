@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,10 @@ namespace gantry::worker {
 
 class WorkerLink {
 public:
-    /// Starts this very program with --control-fd on a socket in `directory`.
-    static Result<WorkerLink> launch(const std::string& directory, std::uint32_t spin_us);
+    /// Starts this very program with --control-fd on a socket in `directory`. With `visible_device`
+    /// its CUDA driver shows it that device alone, as number 0.
+    static Result<WorkerLink> launch(const std::string& directory, std::uint32_t spin_us,
+                                     std::optional<std::uint32_t> visible_device = {});
     WorkerLink() = default;
     WorkerLink(WorkerLink&& other) noexcept;
     WorkerLink& operator=(WorkerLink&& other) noexcept;

@@ -64,9 +64,11 @@ class Worker:
             self.child.wait()
         self.log.close()
 
-    def replace(self):
-        """Moves every guest into a fresh worker process; returns (worked, text)."""
-        moved = subprocess.run([self.build / "bin/gantry-worker", "--replace", self.path],
+    def replace(self, to_device=None):
+        """Moves every guest into a fresh worker process, on another device of the driver's if one
+        is given; returns (worked, text)."""
+        target = [] if to_device is None else ["--to-device", str(to_device)]
+        moved = subprocess.run([self.build / "bin/gantry-worker", "--replace", self.path, *target],
                                capture_output=True, text=True, check=False, timeout=120,
                                env=worker_environment())
         return moved.returncode == 0, moved.stdout + moved.stderr
