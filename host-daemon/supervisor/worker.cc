@@ -24,6 +24,8 @@ control::ToWorker start_request(const Config& config, const WorkerRecord& record
     start.set_driver_profile(config.worker.profile);
     start.set_device_ordinal(static_cast<std::uint32_t>(config.worker.device));
     start.mutable_limits()->set_device_memory_bytes(quota_bytes);
+    start.mutable_limits()->set_shares_device_memory(!record.memory_page.empty());
+    start.mutable_limits()->set_memory_slot(record.memory_slot);
     start.mutable_sandbox()->set_seccomp(config.worker.seccomp);
     start.set_image_cache(config.worker.image_cache);
     return request;
@@ -36,7 +38,9 @@ nlohmann::json to_json(const WorkerRecord& record) {
             {"part", record.part.value},
             {"pid", record.process.pid},
             {"start_time_ticks", record.process.start_time_ticks},
-            {"control", record.process.control_path}};
+            {"control", record.process.control_path},
+            {"memory_page", record.memory_page},
+            {"memory_slot", record.memory_slot}};
 }
 
 Result<WorkerRecord> worker_record_from_json(const nlohmann::json& json) {
@@ -47,6 +51,8 @@ Result<WorkerRecord> worker_record_from_json(const nlohmann::json& json) {
         record.process.pid = json.at("pid").get<pid_t>();
         record.process.start_time_ticks = json.at("start_time_ticks").get<std::uint64_t>();
         record.process.control_path = json.at("control").get<std::string>();
+        record.memory_page = json.value("memory_page", "");
+        record.memory_slot = json.value("memory_slot", 0U);
     } catch (const nlohmann::json::exception& error) {
         return Error{Code::kDataLoss, "record.corrupt",
                      std::string("a worker's record is damaged: ") + error.what()};
@@ -84,6 +90,7 @@ void Worker::on_closed(const Error& why) {
         process_.wait(std::chrono::milliseconds{5000});
         how = "killed after it broke off: " + why.text;
     }
+    memory_.release();
     handlers_.lost(record_.part, *how);
 }
 
@@ -99,13 +106,28 @@ Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::
     GANTRY_ASSIGN(WorkerProcess process,
                   WorkerProcess::start(config.worker, base + ".sock", base + ".log"));
     record.process = process.record();
+    MemorySlot memory;
+    if (quota_bytes != 0) {
+        auto claimed =
+            MemorySlot::claim(config.daemon.run_directory + "/workers/" + session_id + ".memory");
+        if (!claimed) {
+            process.kill();
+            process.wait(std::chrono::milliseconds{5000});
+            return claimed.error();
+        }
+        memory = std::move(*claimed);
+        record.memory_page = memory.path();
+        record.memory_slot = memory.index();
+    }
     std::shared_ptr<Worker> worker(
         new Worker(std::move(record), std::move(process), std::move(handlers)));
+    worker->memory_ = std::move(memory);
     const auto fail = [&](const Error& error) {
         const auto how = worker->process_.wait(std::chrono::milliseconds{200});
         worker->leaving_ = true;
         worker->process_.kill();
         worker->process_.wait(std::chrono::milliseconds{5000});
+        worker->memory_.release();
         return Error{error.code, error.reason,
                      error.text + (how ? " (the worker ended: " + *how + ")" : "") +
                          "; its log is " + base + ".log"};
@@ -114,8 +136,10 @@ Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::
         return fail(connected.error());
     }
     worker->leaving_ = true;  // a worker that ends while starting is an error here, not a loss
+    const int page = worker->memory_.fd();
     auto reply = worker->call(start_request(config, worker->record_, quota_bytes),
-                              std::chrono::seconds{config.worker.start_timeout_s});
+                              std::chrono::seconds{config.worker.start_timeout_s},
+                              std::span(&page, worker->memory_.valid() ? 1 : 0));
     if (!reply) {
         return fail(reply.error());
     }
@@ -139,8 +163,17 @@ Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::
 
 Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record,
                                               WorkerHandlers handlers) {
-    GANTRY_ASSIGN(WorkerProcess process, WorkerProcess::adopt(record.process));
-    std::shared_ptr<Worker> worker(new Worker(record, std::move(process), std::move(handlers)));
+    MemorySlot memory;
+    if (!record.memory_page.empty()) {
+        GANTRY_ASSIGN(memory, MemorySlot::adopt(record.memory_page, record.memory_slot));
+    }
+    auto process = WorkerProcess::adopt(record.process);
+    if (!process) {
+        memory.release();
+        return process.error();
+    }
+    std::shared_ptr<Worker> worker(new Worker(record, std::move(*process), std::move(handlers)));
+    worker->memory_ = std::move(memory);
     GANTRY_TRY(worker->connect());
     GANTRY_ASSIGN(worker->adopted_status_, worker->status());
     const control::StatusReply& status = worker->adopted_status_;
@@ -201,6 +234,7 @@ void Worker::end() {
         process_.kill();
         process_.wait(std::chrono::milliseconds{5000});
     }
+    memory_.release();
     ::unlink(record_.process.control_path.c_str());
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "host-daemon/supervisor/config.h"
+#include "host-daemon/supervisor/memory_slot.h"
 #include "host-daemon/supervisor/worker_channel.h"
 #include "host-daemon/supervisor/worker_process.h"
 #include "migration/engine/needs.h"
@@ -23,6 +24,8 @@ struct WorkerRecord {
     std::string session_id;
     engine::PartId part;
     ProcessRecord process;
+    std::string memory_page;  ///< Path; empty: it does not share its quota.
+    std::uint32_t memory_slot = 0;
 };
 
 nlohmann::json to_json(const WorkerRecord& record);
@@ -36,7 +39,8 @@ struct WorkerHandlers {
 
 class Worker {
 public:
-    /// Spawns the program, connects and sends Start. `quota_bytes` 0: the device's memory.
+    /// Spawns the program, connects and sends Start. `quota_bytes` is the whole session's; 0: the
+    /// device's memory, for each worker.
     static Result<std::shared_ptr<Worker>> launch(const Config& config,
                                                   const std::string& session_id,
                                                   engine::PartId part, std::uint64_t quota_bytes,
@@ -77,6 +81,7 @@ private:
     WorkerRecord record_;
     WorkerProcess process_;
     WorkerHandlers handlers_;
+    MemorySlot memory_;
     std::atomic<bool> leaving_{false};
     control::DeviceDescription device_;
     std::uint64_t table_hash_ = 0;

@@ -1,0 +1,64 @@
+#include "host-daemon/worker/memory_share.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace gantry::worker {
+
+MemoryShare::~MemoryShare() {
+    if (page_ != nullptr) {
+        munmap(page_, sizeof(*page_));
+    }
+}
+
+Result<void> MemoryShare::join(int page, std::uint32_t slot, std::uint64_t quota_bytes) {
+    if (slot >= control::MemoryPage::kSlots) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     fmt::format("slot {} of the memory page", slot)};
+    }
+    void* mapped = mmap(nullptr, sizeof(control::MemoryPage), PROT_READ | PROT_WRITE, MAP_SHARED,
+                        page, 0);
+    if (mapped == MAP_FAILED) {
+        return Error{Code::kInternal, "worker.memory_page", std::strerror(errno)};
+    }
+    page_ = static_cast<control::MemoryPage*>(mapped);
+    slot_ = slot;
+    quota_bytes_ = quota_bytes;
+    return {};
+}
+
+std::uint64_t MemoryShare::used_bytes(std::uint64_t own_bytes) const {
+    return page_ != nullptr ? page_->used_bytes() : own_bytes;
+}
+
+Result<void> MemoryShare::map(DeviceVa address, std::uint64_t bytes) {
+    if (page_ == nullptr) {
+        return device_.map(address, bytes);
+    }
+    auto& own = page_->slots[slot_].bytes;
+    own.fetch_add(bytes);
+    const std::uint64_t used = page_->used_bytes();
+    if (used > quota_bytes_ && !restoring_.load()) {
+        own.fetch_sub(bytes);
+        return Error{Code::kResourceExhausted, "memory.quota",
+                     fmt::format("{} bytes more would exceed the VM's quota: {} of {} are in use",
+                                 bytes, used - bytes, quota_bytes_)};
+    }
+    auto mapped = device_.map(address, bytes);
+    if (!mapped.ok()) {
+        own.fetch_sub(bytes);
+    }
+    return mapped;
+}
+
+void MemoryShare::unmap(DeviceVa address, std::uint64_t bytes) {
+    device_.unmap(address, bytes);
+    if (page_ != nullptr) {
+        page_->slots[slot_].bytes.fetch_sub(bytes);
+    }
+}
+
+}  // namespace gantry::worker
