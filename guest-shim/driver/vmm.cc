@@ -54,8 +54,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
     if (handle == nullptr || prop == nullptr || size == 0 || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-        return CUDA_ERROR_NOT_SUPPORTED;  // Descriptors cannot cross the border.
+    // A descriptor may be asked for in advance (PyTorch does); exporting one is refused by name.
+    if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+        prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return CUDA_ERROR_NOT_SUPPORTED;
     }
     cuda::wire::cuMemCreate_call arguments{};
     arguments.handle = session::mint(HandleKind::kVmmAllocation);

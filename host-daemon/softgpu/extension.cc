@@ -26,18 +26,46 @@ struct StateHead {
 GantrySoftOutput g_output = nullptr;
 void* g_output_user = nullptr;
 
-CUresult place_next_load(const GantrySoftPlacement* places, size_t count) {
+CUresult place(const GantrySoftPlacement* places, size_t count, Placement how) {
     if (count != 0 && places == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    std::map<std::string, std::uint64_t> wanted;
+    Placements wanted;
     for (size_t i = 0; i < count; ++i) {
         if (places[i].name == nullptr || places[i].address == 0) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        wanted[places[i].name] = places[i].address;
+        how.address = places[i].address;
+        wanted[places[i].name] = how;
     }
-    set_next_placement(std::move(wanted));
+    add_next_placement(wanted);
+    return CUDA_SUCCESS;
+}
+
+CUresult place_next_load(const GantrySoftPlacement* places, size_t count) {
+    return place(places, count, {0, false, true});
+}
+
+CUresult place_next_load_in(const GantrySoftPlacement* places, size_t count, int initialise) {
+    return place(places, count, {0, true, initialise != 0});
+}
+
+CUresult list_managed(CUlibrary handle, GantrySoftVariable* out, size_t* count) {
+    const auto library = find<Library>(handle);
+    if (library == nullptr || count == nullptr) {
+        return library == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto managed = library->managed_variables();
+    if (!managed.ok()) {
+        *count = 0;  // Its first use tells why.
+        return CUDA_SUCCESS;
+    }
+    static thread_local std::vector<GlobalInfo> listed;  // Keeps the names alive.
+    listed = *managed;
+    for (size_t i = 0; out != nullptr && i < std::min(*count, listed.size()); ++i) {
+        out[i] = {listed[i].name.c_str(), 0, listed[i].size_bytes, 1, listed[i].visible ? 1 : 0};
+    }
+    *count = listed.size();
     return CUDA_SUCCESS;
 }
 
@@ -177,7 +205,8 @@ const GantrySoftExtension kTable = {
     list_private_ranges,         save_private_state,
     restore_private_state,       create_texture_at,
     create_surface_at,           set_output,
-    flush_output,
+    flush_output,                place_next_load_in,
+    list_managed,
 };
 
 }  // namespace

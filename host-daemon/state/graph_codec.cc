@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "host-daemon/state/graph_content.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::state {
@@ -107,6 +108,21 @@ bool decode_object(std::uint64_t handle, std::string_view bytes, worker::Object*
     return reader.empty() && out->order != 0;
 }
 
+}  // namespace
+
+std::string encode_command(const worker::RecordedCommand& command) {
+    std::string out;
+    put_command(out, command);
+    return out;
+}
+
+bool decode_command(std::string_view bytes, worker::RecordedCommand* out) {
+    Reader reader(bytes);
+    return reader.get_command(out) && reader.empty();
+}
+
+namespace {
+
 // ---- typed parts ---------------------------------------------------------------------------------
 
 template <typename T>
@@ -139,43 +155,50 @@ void add_event(const worker::Object& object, snapshot::ObjectGraph* graph) {
     if (arguments_of(object.creation, &create)) {
         event->set_flags(create.Flags);
     }
-    event->set_recorded(!object.configuration.empty());
     event->set_completed(true);
 }
 
-/// Times of all recorded events after a common origin; only once the device is drained.
+/// The clock's value at the freeze: times of events are before it.
+constexpr std::uint64_t kFreezeClockNs = 1ull << 62;
+
+/// Only once the device is drained.
 void add_event_times(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    constexpr double kOriginMs = 1e9;  // Keeps times of events before the origin positive.
-    constexpr double kNsPerMs = 1e6;
-    const driver::DriverApi& api = process.device.api();
-    CUevent origin = nullptr;
-    for (snapshot::Event& event : *graph->mutable_events()) {
-        if (!event.recorded()) {
-            continue;
-        }
-        double time_ms = 0.0;
-        if (const auto kept = process.event_times.of(event.handle())) {
-            time_ms = *kept;
-        } else {
-            const auto native =
-                process.objects.native_as<CUevent>(event.handle(), HandleKind::kEvent);
-            float elapsed = 0.0f;
-            if (api.cuEventElapsedTime_v2 == nullptr ||
-                api.cuEventElapsedTime_v2(&elapsed, origin != nullptr ? origin : native, native) !=
-                    CUDA_SUCCESS) {
-                continue;  // Made without timing.
-            }
-            origin = origin != nullptr ? origin : native;
-            time_ms = kOriginMs + static_cast<double>(elapsed);
-        }
-        event.set_timestamp_ns(static_cast<std::uint64_t>(time_ms * kNsPerMs));
+    std::vector<worker::EventTimes::Named> events;
+    for (const worker::Object& event : process.objects.list_kind(HandleKind::kEvent)) {
+        events.push_back({event.handle, reinterpret_cast<CUevent>(event.native)});
     }
+    const worker::EventTimes::State state = process.event_times.save(events);
+    std::map<std::uint64_t, std::int64_t> times;
+    for (const worker::EventTimes::Time& time : state.times) {
+        times.emplace(time.event, time.ns);
+    }
+    for (snapshot::Event& event : *graph->mutable_events()) {
+        if (const auto time = times.find(event.handle()); time != times.end()) {
+            event.set_recorded(true);
+            event.set_timestamp_ns(kFreezeClockNs + static_cast<std::uint64_t>(time->second));
+        }
+    }
+    for (const worker::EventTimes::Answer& answer : state.answers) {
+        snapshot::ElapsedTime* out = graph->add_elapsed_times();
+        out->set_start(answer.start);
+        out->set_end(answer.end);
+        out->set_milliseconds(answer.milliseconds);
+    }
+    graph->mutable_execution()->set_gpu_clock_ns(kFreezeClockNs);
 }
 
 void add_objects(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     const auto objects = process.objects.list([](const worker::Object&) { return true; });
     for (const worker::Object& object : objects) {
         switch (object.kind()) {
+            case HandleKind::kGraph:
+            case HandleKind::kGraphNode:
+            case HandleKind::kGraphExec:
+                continue;  // Described by their contents (graph_content.h).
+            case HandleKind::kVmmAllocation:
+            case HandleKind::kMemPool:
+            case HandleKind::kLinkState:
+                continue;  // add_virtual_memory(), add_pools(), add_links().
             case HandleKind::kContext: {
                 snapshot::Context* context = graph->add_contexts();
                 context->set_handle(object.handle);
@@ -253,6 +276,7 @@ void add_modules(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 }
 
 void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    const auto kept = process.memory.kept_for_graphs();
     for (const worker::AllocationRecord& record : process.memory.allocations()) {
         snapshot::Allocation* allocation = graph->add_allocations();
         allocation->set_address(record.address.value);
@@ -261,7 +285,13 @@ void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
                                        ? ArenaAllocator::kAlignBytes
                                        : ArenaAllocator::kGranuleBytes;
         allocation->set_reserved_bytes((record.bytes + unit - 1) / unit * unit);
-        allocation->set_kind(snapshot::ALLOCATION_KIND_LINEAR);
+        const std::uint64_t pool = process.pools.pool_of(record.address.value);
+        const bool is_kept =
+            std::find(kept.begin(), kept.end(), record.address) != kept.end();
+        allocation->set_pool(pool);
+        allocation->set_kind(is_kept     ? snapshot::ALLOCATION_KIND_GRAPH
+                             : pool != 0 ? snapshot::ALLOCATION_KIND_POOL
+                                         : snapshot::ALLOCATION_KIND_LINEAR);
     }
     for (const worker::PinnedRange& range : process.memory.pinned_ranges()) {
         snapshot::HostRegistration* registration = graph->add_host_registrations();
@@ -270,6 +300,93 @@ void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
         registration->set_flags(range.flags);
         registration->set_device_address(range.address);
         registration->set_region_offset(range.address - wire::kPinnedBase);
+    }
+}
+
+void add_virtual_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    for (const worker::AllocationRecord& reservation : process.memory.reservations()) {
+        snapshot::VmmReservation* out = graph->add_vmm_reservations();
+        out->set_address(reservation.address.value);
+        out->set_size_bytes(reservation.bytes);
+    }
+    const auto handles = process.objects.list_kind(HandleKind::kVmmAllocation);
+    for (const worker::VirtualMemory::Physical& physical : process.virtual_memory.physicals()) {
+        auto add = [&](std::uint64_t handle, std::uint64_t order) {
+            snapshot::VmmHandle* out = graph->add_vmm_handles();
+            out->set_handle(handle);
+            out->set_order(order);
+            out->set_size_bytes(physical.bytes);
+            out->set_home_address(physical.home);
+            out->set_released(handle == 0);
+            out->set_properties(&physical.properties, sizeof(physical.properties));
+        };
+        bool named = false;
+        for (const worker::Object& handle : handles) {
+            if (handle.native == physical.home) {
+                add(handle.handle, handle.order);
+                named = true;
+            }
+        }
+        if (!named) {
+            add(0, 0);
+        }
+    }
+    for (const worker::VirtualMemory::Mapping& mapping : process.virtual_memory.mappings()) {
+        snapshot::VmmMapping* out = graph->add_vmm_mappings();
+        out->set_address(mapping.address);
+        out->set_size_bytes(mapping.bytes);
+        out->set_home_address(mapping.home);
+        snapshot::AccessRule* access = out->add_access();
+        access->set_location_type(CU_MEM_LOCATION_TYPE_DEVICE);
+        access->set_flags(mapping.access);
+    }
+}
+
+void add_pools(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    for (const worker::PoolBook::Pool& pool : process.pools.pools()) {
+        const auto object = process.objects.get(pool.handle);
+        snapshot::MemoryPool* out = graph->add_pools();
+        out->set_handle(pool.handle);
+        out->set_order(object ? object->order : 0);
+        out->set_device_default(pool.is_default);
+        out->set_current(pool.handle == process.pools.current());
+        out->set_properties(&pool.properties, sizeof(pool.properties));
+        out->set_reserved_high_bytes(pool.reserved_high_bytes);
+        out->set_used_high_bytes(pool.used_high_bytes);
+        for (const auto& [attribute, value] : pool.attributes) {
+            (*out->mutable_attributes())[attribute] = value;
+        }
+    }
+}
+
+void put_options(const std::vector<worker::Link::Option>& options,
+                 google::protobuf::RepeatedPtrField<snapshot::Option>* out) {
+    for (const worker::Link::Option& option : options) {
+        snapshot::Option* each = out->Add();
+        each->set_option(option.option);
+        each->set_value(option.value);
+    }
+}
+
+void add_links(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    for (const auto& [handle, link] : process.links.list()) {
+        std::lock_guard lock(link->mutex);
+        const auto object = process.objects.get(handle);
+        snapshot::Link* out = graph->add_links();
+        out->set_handle(handle);
+        out->set_order(object ? object->order : 0);
+        out->set_context(object ? object->context : 0);
+        out->set_info_log_bytes(link->info_log_bytes());
+        out->set_error_log_bytes(link->error_log_bytes());
+        out->set_completed(!link->cubin().empty());
+        put_options(link->options(), out->mutable_options());
+        for (const worker::Link::Input& input : link->inputs()) {
+            snapshot::LinkInput* each = out->add_inputs();
+            each->set_type(input.type);
+            each->set_name(input.name);
+            each->set_data(input.image->bytes.data(), input.bytes);
+            put_options(input.options, each->mutable_options());
+        }
     }
 }
 
@@ -490,6 +607,20 @@ Result<void> decode_modules(DecodedGraph* out) {
     return {};
 }
 
+void decode_event_times(DecodedGraph* out) {
+    const std::uint64_t clock_ns = out->message.execution().gpu_clock_ns();
+    for (const snapshot::Event& event : out->message.events()) {
+        if (event.timestamp_ns() != 0) {
+            out->event_times.times.push_back(
+                {event.handle(), static_cast<std::int64_t>(event.timestamp_ns() - clock_ns)});
+        }
+    }
+    for (const snapshot::ElapsedTime& elapsed : out->message.elapsed_times()) {
+        out->event_times.answers.push_back(
+            {elapsed.start(), elapsed.end(), elapsed.milliseconds()});
+    }
+}
+
 /// Extents follow from allocations: small ones share the slab of their granule.
 Result<void> decode_memory(DecodedGraph* out) {
     std::set<std::uint64_t> slabs;
@@ -517,9 +648,54 @@ Result<void> decode_memory(DecodedGraph* out) {
     return {};
 }
 
+Result<void> decode_virtual_memory(DecodedGraph* out) {
+    for (const snapshot::VmmReservation& reservation : out->message.vmm_reservations()) {
+        out->reservations.push_back({DeviceVa{reservation.address()}, reservation.size_bytes()});
+    }
+    std::map<std::uint64_t, worker::VirtualMemory::Physical> physicals;
+    for (const snapshot::VmmHandle& handle : out->message.vmm_handles()) {
+        const bool is_memory = std::any_of(
+            out->allocations.begin(), out->allocations.end(), [&](const auto& allocation) {
+                return allocation.address.value == handle.home_address() &&
+                       allocation.bytes == handle.size_bytes();
+            });
+        worker::VirtualMemory::Physical& physical = physicals[handle.home_address()];
+        if (!is_memory || handle.properties().size() != sizeof(physical.properties) ||
+            (handle.handle() != 0 &&
+             cuda::handle_kind(handle.handle()) != HandleKind::kVmmAllocation)) {
+            return bad_graph(fmt::format("physical memory at {:#x}", handle.home_address()));
+        }
+        physical.home = handle.home_address();
+        physical.bytes = handle.size_bytes();
+        physical.handles += handle.handle() != 0 ? 1 : 0;
+        std::memcpy(&physical.properties, handle.properties().data(), sizeof(physical.properties));
+    }
+    for (const snapshot::VmmMapping& mapping : out->message.vmm_mappings()) {
+        const auto physical = physicals.find(mapping.home_address());
+        const bool is_reserved = std::any_of(
+            out->reservations.begin(), out->reservations.end(), [&](const auto& reservation) {
+                return mapping.address() >= reservation.address.value &&
+                       mapping.address() - reservation.address.value < reservation.bytes &&
+                       mapping.size_bytes() <= reservation.bytes - (mapping.address() -
+                                                                    reservation.address.value);
+            });
+        if (physical == physicals.end() || !is_reserved || mapping.access_size() != 1 ||
+            mapping.size_bytes() > physical->second.bytes) {
+            return bad_graph(fmt::format("a mapping at {:#x}", mapping.address()));
+        }
+        out->mappings.push_back({mapping.address(), mapping.size_bytes(), mapping.home_address(),
+                                 mapping.access(0).flags()});
+    }
+    for (const auto& [home, physical] : physicals) {
+        out->physicals.push_back(physical);
+    }
+    return {};
+}
+
 }  // namespace
 
-snapshot::ObjectGraph encode(worker::GuestProcess& process, std::uint64_t part_id, bool frozen) {
+Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_t part_id,
+                                     bool frozen) {
     snapshot::ObjectGraph graph;
     graph.set_version(kGraphVersion);
     graph.set_part_id(part_id);
@@ -527,7 +703,11 @@ snapshot::ObjectGraph encode(worker::GuestProcess& process, std::uint64_t part_i
     add_objects(process, &graph);
     add_modules(process, &graph);
     add_memory(process, &graph);
+    add_virtual_memory(process, &graph);
+    add_pools(process, &graph);
+    add_links(process, &graph);
     add_private(process, &graph);
+    GANTRY_TRY(GraphReader(process).read_all(&graph));
     if (frozen) {
         add_event_times(process, &graph);
         add_execution(process, &graph);
@@ -571,7 +751,9 @@ Result<DecodedGraph> decode(std::string_view bytes) {
               [](const auto& a, const auto& b) { return a.order < b.order; });
     GANTRY_TRY(decode_modules(&out));
     GANTRY_TRY(decode_memory(&out));
+    GANTRY_TRY(decode_virtual_memory(&out));
     GANTRY_TRY(decode_execution(out.message, &out.channel));
+    decode_event_times(&out);
     return out;
 }
 

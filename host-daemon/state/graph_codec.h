@@ -29,15 +29,23 @@ struct DecodedGraph {
     std::vector<worker::Object> objects;  ///< In creation order; native values are the source's.
     std::vector<worker::ExtentRecord> extents;
     std::vector<worker::AllocationRecord> allocations;
+    std::vector<worker::AllocationRecord> reservations;
+    std::vector<worker::VirtualMemory::Physical> physicals;
+    std::vector<worker::VirtualMemory::Mapping> mappings;
     std::vector<worker::PinnedRange> pinned;
     std::vector<worker::LoadedImage> images;  ///< Without bytes: image is null.
     std::vector<worker::Sha256> image_hashes; ///< By position of `images`.
     worker::ChannelState channel;
+    worker::EventTimes::State event_times;
 };
 
 /// `frozen`: add ring position, answers and what else is only consistent then.
-[[nodiscard]] snapshot::ObjectGraph encode(worker::GuestProcess& process, std::uint64_t part_id,
-                                           bool frozen);
+Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_t part_id,
+                                     bool frozen);
+
+/// A recorded command as it travels.
+[[nodiscard]] std::string encode_command(const worker::RecordedCommand& command);
+bool decode_command(std::string_view bytes, worker::RecordedCommand* out);
 
 Result<DecodedGraph> decode(std::string_view bytes);
 

@@ -172,17 +172,11 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
             case cuda::HandleKind::kEglConnection:
                 ++counts["graphics"];
                 break;
-            case cuda::HandleKind::kGraph:
-                // What a capture recorded is known to the driver only.
-                counts["graph.captured"] +=
-                    object.creation.op ==
-                            static_cast<std::uint16_t>(cuda::Op::cuStreamEndCapture)
-                        ? 1
-                        : 0;
+            case cuda::HandleKind::kGraphExec: {
+                const auto exec = process.graphs.find(object.handle);
+                counts["graph.node"] += exec && exec->is_whole() ? 0 : 1;
                 break;
-            case cuda::HandleKind::kLinkState:
-                ++counts["link.unfinished"];
-                break;
+            }
             default:
                 break;
         }

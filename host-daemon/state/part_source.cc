@@ -146,7 +146,23 @@ Result<void> PartState::check_movable() {
 
 Result<std::string> PartState::graph() {
     GANTRY_TRY(check_movable());
-    return encode(process_, part_id_, false).SerializeAsString();
+    // Graphs are read from the driver: no command of the guest may change one meanwhile.
+    const bool has_graphs = process_.objects.count_kind(cuda::HandleKind::kGraph) != 0 ||
+                            process_.objects.count_kind(cuda::HandleKind::kGraphExec) != 0;
+    const bool needs_hold = has_graphs && process_.serving() && !process_.frozen();
+    if (needs_hold &&
+        !process_.loop().hold(std::chrono::steady_clock::now() + std::chrono::seconds(2))) {
+        return Error{Code::kDeadlineExceeded, "drain.deadline",
+                     "the command in hand did not end in time"};
+    }
+    auto encoded = encode(process_, part_id_, false);
+    if (needs_hold) {
+        process_.loop().resume();
+    }
+    if (!encoded.ok()) {
+        return encoded.error();
+    }
+    return encoded->SerializeAsString();
 }
 
 Result<std::string> PartState::final_graph() {
@@ -156,7 +172,8 @@ Result<std::string> PartState::final_graph() {
     }
     GANTRY_TRY(check_movable());
     GANTRY_TRY(process_.pinned_writes.left());
-    return encode(process_, part_id_, true).SerializeAsString();
+    GANTRY_ASSIGN(const snapshot::ObjectGraph encoded, encode(process_, part_id_, true));
+    return encoded.SerializeAsString();
 }
 
 Result<engine::BlockSetDigest> PartState::digest() {

@@ -94,6 +94,13 @@ private:
     /// No graph is given out that would restore wrongly.
     Result<void> check_movable();
     Result<void> build(DecodedGraph& graph, bool is_final);
+    Result<void> build_memory(const DecodedGraph& graph);
+    Result<void> build_pools(const snapshot::ObjectGraph& graph);
+    Result<void> build_links(const snapshot::ObjectGraph& graph);
+    /// Graphs and execs, apart from those there are already with the same description. `late`: those
+    /// that name pinned memory, which is there only once the guest's region is mapped.
+    Result<void> build_graphs(const snapshot::ObjectGraph& graph, bool late);
+    void drop_graph(std::uint64_t handle);
     Result<void> build_object(const DecodedGraph& graph, const worker::Object& object);
     Result<void> load_module(const DecodedGraph& graph, const worker::Object& object);
     Result<void> check_variables(const DecodedGraph& graph);
@@ -115,6 +122,8 @@ private:
     std::optional<worker::ChannelState> channel_;
     std::vector<std::byte> scratch_;
     bool private_restored_ = false;
+    std::map<std::uint64_t, std::string> built_graphs_;  ///< Target: descriptions, by handle.
+    std::optional<snapshot::ObjectGraph> late_graphs_;   ///< Those to be made with the region there.
 };
 
 }  // namespace gantry::state

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host-daemon/state/graph_content.h"
 #include "host-daemon/state/image_code.h"
 #include "host-daemon/state/part_state.h"
 #include "proto/cuda/gen/worker_dispatch.h"
@@ -41,6 +42,21 @@ const worker::LoadedImage* image_of(const DecodedGraph& graph, std::uint64_t han
 bool is_module_root(const worker::Object& object) {
     return object.parent == 0 &&
            (object.kind() == HandleKind::kModule || object.kind() == HandleKind::kLibrary);
+}
+
+/// Not made by commands again, but by build_memory(), build_links() and build_graphs().
+bool is_described(const worker::Object& object) {
+    return object.kind() == HandleKind::kVmmAllocation || object.kind() == HandleKind::kMemPool ||
+           object.kind() == HandleKind::kLinkState || object.kind() == HandleKind::kGraph || object.kind() == HandleKind::kGraphNode ||
+           object.kind() == HandleKind::kGraphExec;
+}
+
+/// An exec that can be made only once the guest's region is mapped, or whose graph can.
+bool is_late(const snapshot::ObjectGraph& graph, const snapshot::GraphExec& exec) {
+    return exec.graph().names_pinned_memory() || exec.updated().names_pinned_memory() ||
+           std::any_of(graph.graphs().begin(), graph.graphs().end(), [&](const auto& each) {
+               return each.handle() == exec.source_graph() && each.names_pinned_memory();
+           });
 }
 
 void take_facts(const snapshot::DeviceFacts& from, wire::DeviceFacts* facts) {
@@ -116,26 +132,160 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     take_facts(graph.message.device(), &process_.facts);
     process_.guest_pid = graph.message.process().guest_pid();
     process_.sticky_error = static_cast<std::uint32_t>(graph.message.execution().sticky_error());
-    for (const snapshot::Event& event : graph.message.events()) {
-        if (event.timestamp_ns() != 0) {
-            process_.event_times.keep(event.handle(),
-                                      static_cast<double>(event.timestamp_ns()) / 1e6);
-        }
+    if (const CUresult result = process_.event_times.load(graph.event_times);
+        result != CUDA_SUCCESS) {
+        return driver::to_error(process_.device.api(), result, "state.events",
+                                "timing the moment of the take-over");
     }
     pinned_ = graph.pinned;
     channel_ = std::move(graph.channel);
     return missing;
 }
 
+namespace {
+
+worker::Object named(std::uint64_t handle, std::uint64_t native, std::uint64_t order,
+                     std::uint64_t context = 0) {
+    worker::Object object;
+    object.handle = handle;
+    object.native = native;
+    object.order = order;
+    object.context = context;
+    return object;
+}
+
+Error bad_handle(std::uint64_t handle) {
+    return Error{Code::kInvalidArgument, "snapshot.graph",
+                 fmt::format("handle {:#x} is taken or malformed", handle)};
+}
+
+std::vector<worker::Link::Option> options_of(
+    const google::protobuf::RepeatedPtrField<snapshot::Option>& options) {
+    std::vector<worker::Link::Option> out;
+    for (const snapshot::Option& option : options) {
+        out.push_back({option.option(), 0, option.value()});
+    }
+    return out;
+}
+
+}  // namespace
+
+Result<void> PartState::build_memory(const DecodedGraph& graph) {
+    process_.virtual_memory.begin_restore(graph.mappings, graph.extents);
+    GANTRY_TRY(process_.memory.reshape(graph.extents, graph.allocations, graph.reservations));
+    if (const CUresult result =
+            process_.virtual_memory.end_restore(graph.physicals, graph.mappings);
+        result != CUDA_SUCCESS) {
+        return driver::to_error(process_.device.api(), result, "state.memory",
+                                "mapping the process's own address ranges");
+    }
+    for (const worker::Object& handle :
+         process_.objects.list_kind(HandleKind::kVmmAllocation)) {
+        process_.objects.erase(handle.handle);
+    }
+    for (const snapshot::VmmHandle& handle : graph.message.vmm_handles()) {
+        if (handle.handle() != 0 &&
+            !process_.objects.insert(
+                named(handle.handle(), handle.home_address(), handle.order()))) {
+            return bad_handle(handle.handle());
+        }
+    }
+    return build_pools(graph.message);
+}
+
+Result<void> PartState::build_pools(const snapshot::ObjectGraph& graph) {
+    for (const worker::PoolBook::Pool& pool : process_.pools.pools()) {
+        process_.objects.erase(pool.handle);
+    }
+    process_.pools.clear();
+    for (const snapshot::MemoryPool& described : graph.pools()) {
+        worker::PoolBook::Pool pool;
+        if (cuda::handle_kind(described.handle()) != HandleKind::kMemPool ||
+            described.properties().size() != sizeof(pool.properties) ||
+            !process_.objects.insert(named(described.handle(), 1, described.order()))) {
+            return bad_handle(described.handle());
+        }
+        pool.handle = described.handle();
+        pool.is_default = described.device_default();
+        std::memcpy(&pool.properties, described.properties().data(), sizeof(pool.properties));
+        pool.attributes = {described.attributes().begin(), described.attributes().end()};
+        process_.pools.add(std::move(pool));
+        if (described.current()) {
+            process_.pools.set_current(described.handle());
+        }
+    }
+    for (const snapshot::Allocation& allocation : graph.allocations()) {
+        if (allocation.pool() != 0) {
+            process_.pools.allocated(allocation.pool(), allocation.address(),
+                                     allocation.size_bytes());
+        }
+        if (allocation.kind() == snapshot::ALLOCATION_KIND_GRAPH) {
+            process_.memory.keep_for_graphs(DeviceVa{allocation.address()});
+        }
+    }
+    for (const snapshot::MemoryPool& described : graph.pools()) {
+        process_.pools.set_high_marks(described.handle(), described.used_high_bytes(),
+                                      described.reserved_high_bytes());
+    }
+    return {};
+}
+
+Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
+    for (const auto& [handle, link] : process_.links.list()) {
+        if (const auto object = process_.objects.get(handle)) {
+            process_.destroy_object(*object);
+        }
+    }
+    for (const snapshot::Link& described : graph.links()) {
+        const auto link = std::make_shared<worker::Link>(
+            process_.device, options_of(described.options()), described.info_log_bytes(),
+            described.error_log_bytes());
+        CUresult result = process_.enter_context(described.context());
+        if (result == CUDA_SUCCESS) {
+            result = link->create();
+        }
+        for (const snapshot::LinkInput& input : described.inputs()) {
+            const auto* bytes = reinterpret_cast<const std::byte*>(input.data().data());
+            worker::Link::Input each;
+            each.type = input.type();
+            each.name = input.name();
+            each.options = options_of(input.options());
+            each.image = process_.images.adopt({bytes, bytes + input.data().size()});
+            each.bytes = input.data().size();
+            if (result == CUDA_SUCCESS) {
+                result = link->add(std::move(each));
+            }
+        }
+        if (result == CUDA_SUCCESS && described.completed()) {
+            result = link->complete();
+        }
+        if (result != CUDA_SUCCESS) {
+            return driver::to_error(process_.device.api(), result, "state.link",
+                                    "making a linker's state again");
+        }
+        if (cuda::handle_kind(described.handle()) != HandleKind::kLinkState ||
+            !process_.objects.insert(named(described.handle(),
+                                           reinterpret_cast<std::uint64_t>(link->state()),
+                                           described.order(), described.context()))) {
+            return bad_handle(described.handle());
+        }
+        process_.links.add(described.handle(), link);
+    }
+    return {};
+}
+
 Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
     process_.device.bind_thread();
-    GANTRY_TRY(process_.memory.reshape(graph.extents, graph.allocations));
+    GANTRY_TRY(build_memory(graph));
     std::map<std::uint64_t, const worker::Object*> wanted;
     for (const worker::Object& object : graph.objects) {
         wanted.emplace(object.handle, &object);
     }
     auto present = process_.objects.list([](const worker::Object&) { return true; });
     for (auto object = present.rbegin(); object != present.rend(); ++object) {
+        if (is_described(*object)) {
+            continue;
+        }
         const auto match = wanted.find(object->handle);
         if (match == wanted.end() || match->second->order != object->order) {
             process_.destroy_object(*object);
@@ -158,7 +308,74 @@ Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
         }
     }
     GANTRY_TRY(check_variables(graph));
+    GANTRY_TRY(build_links(graph.message));
+    if (is_final || !has_private) {
+        GANTRY_TRY(build_graphs(graph.message, false));
+    }
+    if (is_final) {
+        late_graphs_.emplace();
+        *late_graphs_->mutable_graphs() = graph.message.graphs();
+        *late_graphs_->mutable_graph_execs() = graph.message.graph_execs();
+    }
     return flush_kept_blocks();
+}
+
+void PartState::drop_graph(std::uint64_t handle) {
+    if (const auto object = process_.objects.get(handle)) {
+        process_.destroy_object(*object);
+    }
+    built_graphs_.erase(handle);
+}
+
+Result<void> PartState::build_graphs(const snapshot::ObjectGraph& graph, bool late) {
+    std::map<std::uint64_t, std::string> wanted;
+    for (const snapshot::Graph& each : graph.graphs()) {
+        wanted[each.handle()] = each.SerializeAsString();
+    }
+    for (const snapshot::GraphExec& each : graph.graph_execs()) {
+        const auto source = wanted.find(each.source_graph());
+        // Its nodes lead to those of the graph: both are made in one go.
+        wanted[each.handle()] =
+            each.SerializeAsString() + (source == wanted.end() ? "" : source->second);
+    }
+    const auto built = built_graphs_;
+    for (const auto& [handle, description] : built) {
+        const auto now = wanted.find(handle);
+        if (now == wanted.end() || now->second != description) {
+            drop_graph(handle);
+        }
+    }
+    GraphWriter writer(process_);
+    for (const snapshot::Graph& each : graph.graphs()) {
+        if (each.names_pinned_memory() && !late) {
+            continue;
+        }
+        const bool has_exec = std::any_of(
+            graph.graph_execs().begin(), graph.graph_execs().end(), [&](const auto& exec) {
+                return exec.source_graph() == each.handle() &&
+                       !built_graphs_.contains(exec.handle());
+            });
+        if (built_graphs_.contains(each.handle())) {
+            if (!has_exec) {
+                continue;
+            }
+            for (const snapshot::GraphExec& exec : graph.graph_execs()) {
+                if (exec.source_graph() == each.handle()) {
+                    drop_graph(exec.handle());
+                }
+            }
+            drop_graph(each.handle());
+        }
+        GANTRY_TRY(writer.make_guest_graph(each));
+        built_graphs_[each.handle()] = wanted[each.handle()];
+    }
+    for (const snapshot::GraphExec& each : graph.graph_execs()) {
+        if (!built_graphs_.contains(each.handle()) && (late || !is_late(graph, each))) {
+            GANTRY_TRY(writer.make_exec(each));
+            built_graphs_[each.handle()] = wanted[each.handle()];
+        }
+    }
+    return {};
 }
 
 Result<void> PartState::build_object(const DecodedGraph& graph, const worker::Object& object) {
@@ -207,12 +424,17 @@ Result<void> PartState::load_module(const DecodedGraph& graph, const worker::Obj
     }
     GANTRY_TRY(process_.images.stage(load.image_id, load.image_bytes, 0, image->bytes));
     std::vector<GantrySoftPlacement> places;
+    std::vector<GantrySoftPlacement> pinned;  // Their bytes come with the guest's memory.
     for (const auto& [name, variable] : loaded->variables) {
-        places.push_back({name.c_str(), variable.address});
+        (wire::is_pinned_address(variable.address) ? pinned : places)
+            .push_back({name.c_str(), variable.address});
     }
     if (const GantrySoftExtension* extension = process_.device.extension();
-        extension != nullptr && !places.empty()) {
+        extension != nullptr && !loaded->variables.empty()) {
         extension->place_next_load(places.data(), places.size());
+        if (!pinned.empty()) {
+            extension->place_next_load_in(pinned.data(), pinned.size(), 0);
+        }
     }
     if (const CUresult result = process_.replay(object.creation); result != CUDA_SUCCESS) {
         return driver::to_error(process_.device.api(), result, "module.load",
@@ -304,6 +526,10 @@ Result<void> PartState::register_pinned() {
                                     fmt::format("page-locking {} bytes at {:#x}", range.bytes,
                                                 range.address));
         }
+    }
+    if (late_graphs_) {
+        GANTRY_TRY(build_graphs(*late_graphs_, true));
+        late_graphs_.reset();
     }
     return {};
 }

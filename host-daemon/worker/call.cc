@@ -21,23 +21,14 @@ std::uint64_t owner_in(HandleKind kind, std::span<const std::byte> args) {
     return 0;
 }
 
-/// Commands of which every one counts, not only the newest.
-bool is_additive(cuda::Op op) {
-    return op == cuda::Op::cuGraphAddDependencies || op == cuda::Op::cuGraphAddDependencies_v2 ||
-           op == cuda::Op::cuGraphRemoveDependencies ||
-           op == cuda::Op::cuGraphRemoveDependencies_v2 ||
-           op == cuda::Op::cuGraphRetainUserObject || op == cuda::Op::cuGraphReleaseUserObject ||
-           op == cuda::Op::cuLinkAddData_v2;
-}
-
 /// Names what a configuring command sets, so that only the newest is kept: the op, and the first
 /// argument beside the object itself ("attribute X" in all calls that have one).
-std::uint64_t configuration_key(HandleKind kind, std::uint64_t handle, const Recipe& recipe) {
+std::uint64_t configuration_key(std::uint64_t handle, const Recipe& recipe) {
     std::uint64_t words[2] = {0, 0};
     std::memcpy(words, recipe.args.data(), std::min(recipe.args.size(), sizeof(words)));
     const std::uint64_t what = words[0] == handle ? words[1] : words[0];
     const std::uint64_t key = static_cast<std::uint64_t>(recipe.op) << 48;
-    return kind == HandleKind::kEvent ? key : key | (what & 0xffffffff);
+    return key | (what & 0xffffffff);
 }
 
 }  // namespace
@@ -76,7 +67,10 @@ CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint6
     object.native = native;
     object.context = command_.header.context;
     object.parent = parent;
-    object.creation = recorded();
+    if (object.kind() != HandleKind::kGraph && object.kind() != HandleKind::kGraphNode &&
+        object.kind() != HandleKind::kGraphExec) {
+        object.creation = recorded();
+    }
     return process_.objects.insert(std::move(object)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -161,6 +155,15 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
                 return CUDA_SUCCESS;
             }
             break;
+        case HandleKind::kGraphExec:
+            exec_ = handle;
+            break;
+        case HandleKind::kGraphNode:
+            *native = process_.objects.native(handle, kind);
+            if (exec_ != 0) {
+                return resolve_exec_node(native);
+            }
+            return *native != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
         case HandleKind::kContext:
             if (handle == cuda::primary_context_handle(0)) {
                 *native = reinterpret_cast<std::uint64_t>(process_.device.context());
@@ -172,6 +175,17 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
     }
     *native = process_.objects.native(handle, kind);
     return *native != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/// A node where an exec is meant: the one that the exec was made from.
+CUresult Call::resolve_exec_node(std::uint64_t* native) {
+    GraphBook& graphs = process_.graphs;
+    exec_node_ = reinterpret_cast<CUgraphNode>(*native);
+    const CUgraphNode node = graphs.restored_node != nullptr
+                                 ? graphs.restored_node
+                                 : graphs.node_in(exec_, exec_node_);
+    *native = reinterpret_cast<std::uint64_t>(node);
+    return node != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult Call::guest_handle(cuda::HandleKind kind, std::uint64_t native, std::uint64_t* handle) {
@@ -193,21 +207,36 @@ CUresult Call::bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t n
     return add_object(handle, native, owner_in(kind, command_.args));
 }
 
-void Call::unbind(cuda::HandleKind, std::uint64_t handle) {
+void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
+    process_.event_times.forget(handle);
+    process_.graphs.remove(handle);
+    process_.links.remove(handle);
     process_.modules.remove(handle);
     process_.memory.remove_outside(handle);
     process_.objects.erase(handle);
+    const bool is_graph = kind == HandleKind::kGraph || kind == HandleKind::kGraphExec;
+    if (is_graph && process_.objects.count_kind(HandleKind::kGraph) == 0 &&
+        process_.objects.count_kind(HandleKind::kGraphExec) == 0) {
+        for (const DeviceVa address : process_.memory.kept_for_graphs()) {
+            process_.pools.freed(address.value);
+        }
+        process_.memory.free_graph_memory();
+        process_.schedule_reap();
+    }
 }
 
 void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe& recipe) {
+    if (kind == HandleKind::kGraph || kind == HandleKind::kGraphNode) {
+        return;  // A snapshot reads them from the driver.
+    }
+    if (kind == HandleKind::kGraphExec) {
+        process_.graphs.changed(handle, exec_node_, recorded());
+        return;
+    }
     if (kind == HandleKind::kContext && handle == 0) {
         handle = command_.header.context;
     }
-    std::uint64_t key = configuration_key(kind, handle, recipe);
-    if (is_additive(recipe.op)) {
-        key += process_.objects.next_order() + command_.header.position;
-    }
-    process_.objects.configure(handle, key, recorded());
+    process_.objects.configure(handle, configuration_key(handle, recipe), recorded());
 }
 
 CUresult Call::unsupported(cuda::Op op) {

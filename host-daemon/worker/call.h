@@ -109,6 +109,7 @@ public:
 
 private:
     void place_trailing(Answer& answer);
+    CUresult resolve_exec_node(std::uint64_t* native);
 
     GuestProcess& process_;
     Command command_;
@@ -121,6 +122,8 @@ private:
     bool is_replay_ = false;
     bool is_deferred_ = false;
     bool is_kept_ = false;
+    std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.
+    CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.
 };
 
 }  // namespace gantry::worker

@@ -39,6 +39,13 @@ void CallbackBroker::forget(Callback* callback) {
     callbacks_.erase(callback);
 }
 
+std::optional<wire::CallbackReply> CallbackBroker::find(const void* callback) const {
+    std::lock_guard lock(mutex_);
+    const auto known = callbacks_.find(static_cast<Callback*>(const_cast<void*>(callback)));
+    return known == callbacks_.end() ? std::nullopt
+                                     : std::optional<wire::CallbackReply>(known->second->reply);
+}
+
 void CallbackBroker::run(void* callback, std::uint32_t status) {
     auto* self = static_cast<Callback*>(callback);
     self->broker->run_one(self, status);

@@ -47,6 +47,8 @@ public:
     Callback* add(const wire::CallbackReply& reply);
     /// One that a graph holds: it may run any number of times, until forget().
     Callback* add_repeating(const wire::CallbackReply& reply);
+    /// What a pointer that a driver gives back stands for; nullopt when it is none of ours.
+    [[nodiscard]] std::optional<wire::CallbackReply> find(const void* callback) const;
     /// Undoes add() when the launch has failed; ends a repeating one.
     void forget(Callback* callback);
 

@@ -62,6 +62,9 @@ void GuestProcess::destroy_object(const Object& object) {
         default:
             break;  // Ends with its parent.
     }
+    event_times.forget(object.handle);
+    graphs.remove(object.handle);
+    links.remove(object.handle);
     modules.remove(object.handle);
     memory.remove_outside(object.handle);
     objects.erase(object.handle);

@@ -174,6 +174,14 @@ void Device::unmap(DeviceVa address, std::uint64_t bytes) {
     physical_.erase(entry);
 }
 
+std::optional<CUmemGenericAllocationHandle> Device::physical_at(DeviceVa address) {
+    std::lock_guard lock(mutex_);
+    const auto entry = physical_.find(address.value);
+    return entry == physical_.end()
+               ? std::nullopt
+               : std::optional<CUmemGenericAllocationHandle>(entry->second.handle);
+}
+
 std::optional<std::int32_t> Device::attribute(CUdevice_attribute number) const {
     int value = 0;
     if (api().cuDeviceGetAttribute(&value, number, device_) != CUDA_SUCCESS) {

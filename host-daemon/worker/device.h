@@ -56,6 +56,8 @@ public:
 
     Result<void> map(DeviceVa address, std::uint64_t bytes) override;
     void unmap(DeviceVa address, std::uint64_t bytes) override;
+    /// The memory that map() put at this address, for mapping it elsewhere as well.
+    [[nodiscard]] std::optional<CUmemGenericAllocationHandle> physical_at(DeviceVa address);
 
 private:
     Device(driver::DriverLibrary& library, CUdevice device) : library_(library), device_(device) {}

@@ -6,7 +6,8 @@ namespace gantry::worker {
 
 DeviceMemory::DeviceMemory(Device& device, std::uint64_t quota_bytes)
     : device_(device),
-      arena_(DeviceVa{wire::kArenaBase}, wire::kArenaBytes, quota_bytes, device) {}
+      share_(device),
+      arena_(DeviceVa{wire::kArenaBase}, wire::kArenaBytes, quota_bytes, share_) {}
 
 Result<DeviceVa> DeviceMemory::allocate(std::uint64_t bytes) {
     std::lock_guard lock(mutex_);
@@ -22,7 +23,8 @@ bool DeviceMemory::free_later(DeviceVa address, std::optional<CUstream> stream) 
     }
     std::lock_guard lock(mutex_);
     const auto allocation = arena_.find(address);
-    bool known = allocation && allocation->address == address;
+    bool known = allocation && allocation->address == address &&
+                 !graph_memory_.contains(address.value);
     for (const Parked& parked : parked_) {
         known = known && parked.address != address;
     }
@@ -32,6 +34,30 @@ bool DeviceMemory::free_later(DeviceVa address, std::optional<CUstream> stream) 
         api.cuEventDestroy_v2(event);
     }
     return known;
+}
+
+bool DeviceMemory::keep_for_graphs(DeviceVa address) {
+    std::lock_guard lock(mutex_);
+    const auto allocation = arena_.find(address);
+    return allocation && allocation->address == address &&
+           graph_memory_.insert(address.value).second;
+}
+
+void DeviceMemory::free_graph_memory() {
+    std::lock_guard lock(mutex_);
+    for (const std::uint64_t address : graph_memory_) {
+        parked_.push_back({DeviceVa{address}, nullptr});
+    }
+    graph_memory_.clear();
+}
+
+std::vector<DeviceVa> DeviceMemory::kept_for_graphs() const {
+    std::lock_guard lock(mutex_);
+    std::vector<DeviceVa> addresses;
+    for (const std::uint64_t address : graph_memory_) {
+        addresses.push_back(DeviceVa{address});
+    }
+    return addresses;
 }
 
 void DeviceMemory::reap(bool all) {
@@ -131,7 +157,8 @@ void DeviceMemory::set_pinned_pool(std::uint64_t bytes) {
 
 void DeviceMemory::add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
     std::lock_guard lock(mutex_);
-    if (address != 0 && bytes != 0) {
+    // Managed variables lie in the pinned pool, whose bytes are the guest's to move.
+    if (address != 0 && bytes != 0 && !wire::is_pinned_address(address)) {
         outside_[address] = {owner, bytes};
     }
 }
@@ -151,11 +178,73 @@ bool DeviceMemory::owns(std::uint64_t address, std::uint64_t bytes) const {
     }
     auto outside = outside_.upper_bound(address);
     if (outside == outside_.begin()) {
-        return false;
+        return in_windows(address, bytes);
     }
     --outside;
     const std::uint64_t offset = address - outside->first;
-    return offset < outside->second.bytes && bytes <= outside->second.bytes - offset;
+    return (offset < outside->second.bytes && bytes <= outside->second.bytes - offset) ||
+           in_windows(address, bytes);
+}
+
+bool DeviceMemory::in_windows(std::uint64_t address, std::uint64_t bytes) const {
+    auto window = windows_.upper_bound(address);
+    if (window == windows_.begin()) {
+        return false;
+    }
+    --window;
+    std::uint64_t end = window->first + window->second;
+    if (address >= end) {
+        return false;
+    }
+    // One after the other without a gap is as good as one.
+    for (++window; end - address < bytes && window != windows_.end() && window->first == end;
+         ++window) {
+        end += window->second;
+    }
+    return bytes <= end - address;
+}
+
+Result<DeviceVa> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t alignment) {
+    std::lock_guard lock(mutex_);
+    return arena_.reserve(bytes, alignment);
+}
+
+bool DeviceMemory::release_reservation(DeviceVa address, std::uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    for (const AllocationRecord& reservation : arena_.reservations()) {
+        if (reservation.address == address && reservation.bytes == bytes) {
+            const auto window = windows_.lower_bound(address.value);
+            const bool used = window != windows_.end() && window->first < address.value + bytes;
+            return !used && arena_.release(address);
+        }
+    }
+    return false;
+}
+
+bool DeviceMemory::is_reserved(std::uint64_t address, std::uint64_t bytes) const {
+    std::lock_guard lock(mutex_);
+    for (const AllocationRecord& reservation : arena_.reservations()) {
+        const std::uint64_t offset = address - reservation.address.value;
+        if (address >= reservation.address.value && offset < reservation.bytes) {
+            return bytes <= reservation.bytes - offset;
+        }
+    }
+    return false;
+}
+
+std::vector<AllocationRecord> DeviceMemory::reservations() const {
+    std::lock_guard lock(mutex_);
+    return arena_.reservations();
+}
+
+void DeviceMemory::add_window(std::uint64_t address, std::uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    windows_[address] = bytes;
+}
+
+void DeviceMemory::remove_window(std::uint64_t address) {
+    std::lock_guard lock(mutex_);
+    windows_.erase(address);
 }
 
 std::optional<AllocationRecord> DeviceMemory::find(DeviceVa address) const {
@@ -194,16 +283,22 @@ std::uint64_t DeviceMemory::mapped_bytes() const {
 }
 
 Result<void> DeviceMemory::reshape(std::span<const ExtentRecord> extents,
-                                   std::span<const AllocationRecord> allocations) {
+                                   std::span<const AllocationRecord> allocations,
+                                   std::span<const AllocationRecord> reservations) {
     std::lock_guard hold(unmap_mutex_);
     std::lock_guard lock(mutex_);
-    return arena_.reshape(extents, allocations, {});
+    graph_memory_.clear();
+    share_.set_restoring(true);
+    auto reshaped = arena_.reshape(extents, allocations, reservations);
+    share_.set_restoring(false);
+    return reshaped;
 }
 
 void DeviceMemory::free_everything() {
     reap(true);
     std::lock_guard hold(unmap_mutex_);
     std::lock_guard lock(mutex_);
+    graph_memory_.clear();
     for (const AllocationRecord& allocation : arena_.allocations()) {
         arena_.free(allocation.address);
     }

@@ -15,10 +15,12 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "host-daemon/worker/arena_allocator.h"
 #include "host-daemon/worker/device.h"
+#include "host-daemon/worker/memory_share.h"
 
 namespace gantry::worker {
 
@@ -41,6 +43,11 @@ public:
     Result<DeviceVa> allocate(std::uint64_t bytes);
     /// Parks the allocation; false when none starts there. `stream`: free in its order.
     bool free_later(DeviceVa address, std::optional<CUstream> stream);
+    /// A graph being captured has freed it: it is given back once no graph is left.
+    bool keep_for_graphs(DeviceVa address);
+    /// No graph is left: parks what was kept for them.
+    void free_graph_memory();
+    [[nodiscard]] std::vector<DeviceVa> kept_for_graphs() const;
     /// Gives back what was parked before the device was last found idle. `all`: the caller has just
     /// synchronised the whole device.
     void reap(bool all);
@@ -62,6 +69,16 @@ public:
     void add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
     void remove_outside(std::uint64_t owner);
 
+    /// Address space without memory, for mappings of the guest's own (virtual_memory.h).
+    Result<DeviceVa> reserve(std::uint64_t bytes, std::uint64_t alignment);
+    /// False unless it is a whole reservation with nothing mapped in it.
+    bool release_reservation(DeviceVa address, std::uint64_t bytes);
+    [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t bytes) const;
+    [[nodiscard]] std::vector<AllocationRecord> reservations() const;
+    /// Addresses at which the guest has mapped memory whose home is elsewhere in the arena.
+    void add_window(std::uint64_t address, std::uint64_t bytes);
+    void remove_window(std::uint64_t address);
+
     [[nodiscard]] bool owns(std::uint64_t address, std::uint64_t bytes) const;
     [[nodiscard]] std::optional<AllocationRecord> find(DeviceVa address) const;
 
@@ -78,13 +95,17 @@ public:
     [[nodiscard]] std::vector<AllocationRecord> allocations() const;
     [[nodiscard]] std::uint64_t mapped_bytes() const;
     [[nodiscard]] std::uint64_t quota_bytes() const { return arena_.quota_bytes(); }
+    [[nodiscard]] MemoryShare& share() { return share_; }
     Result<void> reshape(std::span<const ExtentRecord> extents,
-                         std::span<const AllocationRecord> allocations);
+                         std::span<const AllocationRecord> allocations,
+                         std::span<const AllocationRecord> reservations);
     /// Gives every allocation back (the context was reset); the device is idle.
     void free_everything();
     void release_all();
 
 private:
+    [[nodiscard]] bool in_windows(std::uint64_t address, std::uint64_t bytes) const;
+
     struct Parked {
         DeviceVa address;
         CUevent event = nullptr;  ///< Null: when the whole device was idle.
@@ -95,12 +116,15 @@ private:
     };
 
     Device& device_;
+    MemoryShare share_;
     mutable std::mutex unmap_mutex_;  ///< Taken before mutex_ by whatever gives memory back.
     mutable std::mutex mutex_;
     ArenaAllocator arena_;
     std::vector<Parked> parked_;
     std::map<std::uint64_t, PinnedRange> pinned_;
     std::map<std::uint64_t, Outside> outside_;
+    std::set<std::uint64_t> graph_memory_;
+    std::map<std::uint64_t, std::uint64_t> windows_;  ///< Start -> bytes.
     std::uint64_t pinned_pool_bytes_ = 0;
 };
 

@@ -84,6 +84,7 @@ GuestProcess::~GuestProcess() {
     device.bind_thread();
     drop_lane_streams();
     unregister_bulk();
+    virtual_memory.clear();
     memory.release_all();
 }
 

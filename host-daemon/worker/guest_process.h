@@ -30,14 +30,18 @@
 #include "host-daemon/worker/device.h"
 #include "host-daemon/worker/device_memory.h"
 #include "host-daemon/worker/event_times.h"
+#include "host-daemon/worker/graph_book.h"
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
+#include "host-daemon/worker/link_book.h"
 #include "host-daemon/worker/module_registry.h"
 #include "host-daemon/worker/objects.h"
 #include "host-daemon/worker/output_capture.h"
 #include "host-daemon/worker/pinned_writes.h"
+#include "host-daemon/worker/pool_book.h"
 #include "host-daemon/worker/reply_board.h"
 #include "host-daemon/worker/staging_pool.h"
+#include "host-daemon/worker/virtual_memory.h"
 
 namespace gantry::worker {
 
@@ -118,12 +122,16 @@ public:
     const ProcessOptions options;
     ObjectTable objects;
     DeviceMemory memory;
+    VirtualMemory virtual_memory{device, memory};
     ImageStore images;
     ModuleRegistry modules;
     CallbackBroker callbacks;
     StagingPool staging;
     PinnedWrites pinned_writes;
-    EventTimes event_times;
+    EventTimes event_times{device};
+    GraphBook graphs{device};
+    LinkBook links;
+    PoolBook pools;
     ReplyBoard replies;
     ProcessCounters counters;
     wire::DeviceFacts facts{};

@@ -15,6 +15,13 @@ using Handler = CUresult (*)(Call&);
 /// Handler of a control command; null for CUDA calls, which generated dispatch serves.
 Handler find_handler(std::uint16_t number);
 
+/// Allocates; when the quota is used up by memory whose free is still pending, waits for the device
+/// and tries again, off the consumer thread (then the call is deferred and the address 0).
+CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address);
+
+/// True while the stream is being captured.
+bool is_capturing(Call& call, CUstream stream);
+
 /// True when the command may wait for the device or take long: then it does not run on the consumer
 /// thread, unless is_ready() says that it would not wait now.
 bool may_block(const Call& call);

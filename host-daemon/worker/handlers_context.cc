@@ -32,6 +32,7 @@ CUresult end_primary(Call& call, const cuda::wire_hand::ContextEndCall& end) {
         return CUDA_ERROR_NOT_PERMITTED;
     }
     end_objects(call, end.context);
+    call.process().virtual_memory.clear();
     call.process().memory.free_everything();
     call.process().objects.erase(end.context);
     return CUDA_SUCCESS;
@@ -135,12 +136,21 @@ CUresult on_cuCtxSynchronize_v2(CallContext& context, const wire::cuCtxSynchroni
 }
 
 CUresult on_cuStreamBeginCapture_v2(CallContext& context,
-                                    const wire::cuStreamBeginCapture_v2_call& call,
-                                    std::span<const std::byte> trailing, Reply& reply) {
-    GuestProcess& process = as_call(context).process();
-    const CUresult result = generated::on_cuStreamBeginCapture_v2(context, call, trailing, reply);
+                                    const wire::cuStreamBeginCapture_v2_call& begin,
+                                    std::span<const std::byte>, Reply&) {
+    // Not recorded: a stream that is moved does not capture.
+    Call& call = as_call(context);
+    if (call.api().cuStreamBeginCapture_v2 == nullptr) {
+        return call.unsupported(call.op());
+    }
+    CUstream stream = nullptr;
+    CUresult result = call.stream(begin.hStream, &stream);
     if (result == CUDA_SUCCESS) {
-        process.captures.fetch_add(1);
+        result = call.api().cuStreamBeginCapture_v2(stream,
+                                                    static_cast<CUstreamCaptureMode>(begin.mode));
+    }
+    if (result == CUDA_SUCCESS) {
+        call.process().captures.fetch_add(1);
     }
     return result;
 }
@@ -161,9 +171,10 @@ CUresult on_cuStreamEndCapture(CallContext& context, const wire::cuStreamEndCapt
     }
     CUgraph graph = nullptr;
     const CUresult result = call.api().cuStreamEndCapture(stream, &graph);
-    auto& captures = call.process().captures;
-    if (captures.load() != 0) {
-        captures.fetch_sub(1);
+    // After any other result the stream has captured and does so no more.
+    if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
+        result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && call.process().captures.load() != 0) {
+        call.process().captures.fetch_sub(1);
     }
     if (result != CUDA_SUCCESS || graph == nullptr) {
         return result;

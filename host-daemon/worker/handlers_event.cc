@@ -1,5 +1,5 @@
-// Event times that outlive a move: an event recorded before it keeps the time it had, because the
-// event of the new worker was recorded anew.
+// Events. A record is not kept as a command: what outlives a move is its time (event_times.h), and an
+// event that was never recorded answers queries and waits as one that is long past.
 #include "host-daemon/worker/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
@@ -9,44 +9,74 @@ namespace {
 
 Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
 
+CUresult elapsed_time(Call& call, std::uint64_t start, std::uint64_t end, float* milliseconds) {
+    const ObjectTable& objects = call.process().objects;
+    const EventTimes::Named from{start, objects.native_as<CUevent>(start, HandleKind::kEvent)};
+    const EventTimes::Named to{end, objects.native_as<CUevent>(end, HandleKind::kEvent)};
+    return from.native == nullptr || to.native == nullptr
+               ? CUDA_ERROR_INVALID_HANDLE
+               : call.process().event_times.between(from, to, milliseconds);
+}
+
+/// Event and stream of a record; forgets the event's earlier time.
+CUresult prepare_record(Call& call, std::uint64_t handle, std::uint64_t stream_handle,
+                        CUevent* event, CUstream* stream) {
+    *event = call.process().objects.native_as<CUevent>(handle, HandleKind::kEvent);
+    if (*event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    call.process().event_times.forget(handle);
+    return call.stream(stream_handle, stream);
+}
+
 }  // namespace
 
-CUresult on_cuEventRecord(CallContext& context, const wire::cuEventRecord_call& call,
-                          std::span<const std::byte> trailing, Reply& reply) {
-    if (!as_call(context).is_replay()) {
-        as_call(context).process().event_times.forget(call.hEvent);
-    }
-    return generated::on_cuEventRecord(context, call, trailing, reply);
+CUresult on_cuEventRecord(CallContext& context, const wire::cuEventRecord_call& record,
+                          std::span<const std::byte>, Reply&) {
+    Call& call = as_call(context);
+    CUevent event = nullptr;
+    CUstream stream = nullptr;
+    const CUresult result = prepare_record(call, record.hEvent, record.hStream, &event, &stream);
+    return result == CUDA_SUCCESS ? call.api().cuEventRecord(event, stream) : result;
 }
 
 CUresult on_cuEventRecordWithFlags(CallContext& context,
-                                   const wire::cuEventRecordWithFlags_call& call,
-                                   std::span<const std::byte> trailing, Reply& reply) {
-    if (!as_call(context).is_replay()) {
-        as_call(context).process().event_times.forget(call.hEvent);
+                                   const wire::cuEventRecordWithFlags_call& record,
+                                   std::span<const std::byte>, Reply&) {
+    Call& call = as_call(context);
+    if (call.api().cuEventRecordWithFlags == nullptr) {
+        return call.unsupported(call.op());
     }
-    return generated::on_cuEventRecordWithFlags(context, call, trailing, reply);
+    CUevent event = nullptr;
+    CUstream stream = nullptr;
+    const CUresult result = prepare_record(call, record.hEvent, record.hStream, &event, &stream);
+    return result == CUDA_SUCCESS ? call.api().cuEventRecordWithFlags(event, stream, record.flags)
+                                  : result;
+}
+
+CUresult on_cuCtxRecordEvent(CallContext& context, const wire::cuCtxRecordEvent_call& record,
+                             std::span<const std::byte> trailing, Reply& reply) {
+    as_call(context).process().event_times.forget(record.hEvent);
+    return generated::on_cuCtxRecordEvent(context, record, trailing, reply);
 }
 
 CUresult on_cuEventElapsedTime(CallContext& context, const wire::cuEventElapsedTime_call& call,
-                               std::span<const std::byte> trailing, Reply& reply) {
-    const auto kept = as_call(context).process().event_times.between(call.hStart, call.hEnd);
-    if (!kept) {
-        return generated::on_cuEventElapsedTime(context, call, trailing, reply);
-    }
-    reply.put(wire::cuEventElapsedTime_reply{*kept, 0});
-    return CUDA_SUCCESS;
+                               std::span<const std::byte>, Reply& reply) {
+    wire::cuEventElapsedTime_reply answer{};
+    const CUresult result =
+        elapsed_time(as_call(context), call.hStart, call.hEnd, &answer.pMilliseconds);
+    reply.put(answer);
+    return result;
 }
 
 CUresult on_cuEventElapsedTime_v2(CallContext& context,
                                   const wire::cuEventElapsedTime_v2_call& call,
-                                  std::span<const std::byte> trailing, Reply& reply) {
-    const auto kept = as_call(context).process().event_times.between(call.hStart, call.hEnd);
-    if (!kept) {
-        return generated::on_cuEventElapsedTime_v2(context, call, trailing, reply);
-    }
-    reply.put(wire::cuEventElapsedTime_v2_reply{*kept, 0});
-    return CUDA_SUCCESS;
+                                  std::span<const std::byte>, Reply& reply) {
+    wire::cuEventElapsedTime_v2_reply answer{};
+    const CUresult result =
+        elapsed_time(as_call(context), call.hStart, call.hEnd, &answer.pMilliseconds);
+    reply.put(answer);
+    return result;
 }
 
 }  // namespace gantry::worker

@@ -77,6 +77,18 @@ CUresult need(Call& call, std::uint64_t handle, HandleKind kind, Handle* out) {
     return *out != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult need_in_exec(Call& call, std::uint64_t exec_handle, std::uint64_t node_handle,
+                      CUgraphExec* exec, CUgraphNode* node) {
+    std::uint64_t native = 0;
+    CUresult result = call.resolve(HandleKind::kGraphExec, exec_handle, &native);
+    *exec = reinterpret_cast<CUgraphExec>(native);
+    if (result == CUDA_SUCCESS) {
+        result = call.resolve(HandleKind::kGraphNode, node_handle, &native);
+        *node = reinterpret_cast<CUgraphNode>(native);
+    }
+    return result;
+}
+
 void note_configured(Call& call, HandleKind kind, std::uint64_t handle,
                      std::span<const std::byte> trailing) {
     call.configured(kind, handle, Recipe{call.op(), call.args(), trailing});
@@ -169,10 +181,7 @@ CUresult on_cuGraphExecKernelNodeSetParams_v2(
     if (call.api().cuGraphExecKernelNodeSetParams_v2 == nullptr) {
         return call.unsupported(call.op());
     }
-    CUresult result = need(call, node.graph, HandleKind::kGraphExec, &exec);
-    if (result == CUDA_SUCCESS) {
-        result = need(call, node.node, HandleKind::kGraphNode, &native);
-    }
+    CUresult result = need_in_exec(call, node.graph, node.node, &exec, &native);
     if (result == CUDA_SUCCESS) {
         result = to_native_kernel(call, node, trailing, &params);
     }
@@ -236,10 +245,7 @@ CUresult on_cuGraphExecMemcpyNodeSetParams(CallContext& context,
     if (call.api().cuGraphExecMemcpyNodeSetParams == nullptr) {
         return call.unsupported(call.op());
     }
-    CUresult result = need(call, node.graph, HandleKind::kGraphExec, &exec);
-    if (result == CUDA_SUCCESS) {
-        result = need(call, node.node, HandleKind::kGraphNode, &native);
-    }
+    CUresult result = need_in_exec(call, node.graph, node.node, &exec, &native);
     if (result == CUDA_SUCCESS) {
         result = to_native_copy(call, node.copy, &copy);
     }
@@ -296,10 +302,7 @@ CUresult on_cuGraphExecHostNodeSetParams(CallContext& context,
     if (call.api().cuGraphExecHostNodeSetParams == nullptr) {
         return call.unsupported(call.op());
     }
-    CUresult result = need(call, node.graph, HandleKind::kGraphExec, &exec);
-    if (result == CUDA_SUCCESS) {
-        result = need(call, node.node, HandleKind::kGraphNode, &native);
-    }
+    CUresult result = need_in_exec(call, node.graph, node.node, &exec, &native);
     if (result == CUDA_SUCCESS) {
         const CUDA_HOST_NODE_PARAMS_v1 params = host_params(call, node);
         result = call.api().cuGraphExecHostNodeSetParams(exec, native, &params);

@@ -98,13 +98,6 @@ void run_stream_callback(CUstream, CUresult status, void* callback) {
     CallbackBroker::run(callback, static_cast<std::uint32_t>(status));
 }
 
-bool is_capturing(Call& call, CUstream stream) {
-    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return call.process().captures.load() != 0 && call.api().cuStreamIsCapturing != nullptr &&
-           call.api().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 CUresult launch_callback(Call& call, const cuda::wire_hand::HostFunctionCall& wanted,
                          gantry::wire::CallbackKind kind) {
     CUstream stream = nullptr;
@@ -133,6 +126,13 @@ CUresult launch_callback(Call& call, const cuda::wire_hand::HostFunctionCall& wa
 }
 
 }  // namespace
+
+bool is_capturing(Call& call, CUstream stream) {
+    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return call.process().captures.load() != 0 && call.api().cuStreamIsCapturing != nullptr &&
+           call.api().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
 
 CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call& launch,
                            std::span<const std::byte> trailing, Reply&) {

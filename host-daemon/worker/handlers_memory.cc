@@ -11,9 +11,9 @@ constexpr std::uint64_t kPitchAlignBytes = 512;
 
 Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
 
-/// Allocates; when the quota is used up by memory whose free is still pending, waits for the device
-/// and tries again, off the consumer thread.
-CUresult allocate(Call& call, std::uint64_t bytes, std::uint64_t* address) {
+}  // namespace
+
+CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address) {
     if (bytes == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -38,12 +38,10 @@ CUresult allocate(Call& call, std::uint64_t bytes, std::uint64_t* address) {
     return CUDA_SUCCESS;
 }
 
-}  // namespace
-
 CUresult on_cuMemAlloc_v2(CallContext& context, const wire::cuMemAlloc_v2_call& call,
                           std::span<const std::byte>, Reply& reply) {
     wire::cuMemAlloc_v2_reply answer{};
-    const CUresult result = allocate(as_call(context), call.bytesize, &answer.dptr);
+    const CUresult result = allocate_memory(as_call(context), call.bytesize, &answer.dptr);
     reply.put(answer);
     return result;
 }
@@ -61,7 +59,7 @@ CUresult on_cuMemAllocPitch_v2(CallContext& context, const wire::cuMemAllocPitch
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const CUresult result =
-        allocate(as_call(context), answer.pPitch * call.Height, &answer.dptr);
+        allocate_memory(as_call(context), answer.pPitch * call.Height, &answer.dptr);
     reply.put(answer);
     return result;
 }
@@ -75,6 +73,7 @@ CUresult on_cuMemFree_v2(CallContext& context, const wire::cuMemFree_v2_call& ca
     if (!process.memory.free_later(DeviceVa{call.dptr}, std::nullopt)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    process.pools.freed(call.dptr);
     process.schedule_reap();
     return CUDA_SUCCESS;
 }
@@ -84,32 +83,11 @@ CUresult on_cuMemGetInfo_v2(CallContext& context, const wire::cuMemGetInfo_v2_ca
     GuestProcess& process = as_call(context).process();
     wire::cuMemGetInfo_v2_reply answer{};
     const std::uint64_t quota = process.facts.total_memory_bytes;
-    const std::uint64_t used = process.memory.mapped_bytes();
+    const std::uint64_t used = process.memory.share().used_bytes(process.memory.mapped_bytes());
     answer.total = quota;
     answer.free = used < quota ? quota - used : 0;
     reply.put(answer);
     return CUDA_SUCCESS;
-}
-
-CUresult on_cuMemAllocAsync(CallContext& context, const wire::cuMemAllocAsync_call& call,
-                            std::span<const std::byte>, Reply& reply) {
-    wire::cuMemAllocAsync_reply answer{};
-    const CUresult result = allocate(as_call(context), call.bytesize, &answer.dptr);
-    reply.put(answer);
-    return result;
-}
-
-CUresult on_cuMemFreeAsync(CallContext& context, const wire::cuMemFreeAsync_call& call,
-                           std::span<const std::byte>, Reply&) {
-    CUstream stream = nullptr;
-    if (const CUresult result = as_call(context).stream(call.hStream, &stream);
-        result != CUDA_SUCCESS) {
-        return result;
-    }
-    GuestProcess& process = as_call(context).process();
-    process.memory.reap(false);
-    return process.memory.free_later(DeviceVa{call.dptr}, stream) ? CUDA_SUCCESS
-                                                                  : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult on_cuMemHostAlloc(CallContext& context, const wire::cuMemHostAlloc_call& call,

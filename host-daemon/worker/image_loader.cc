@@ -1,6 +1,6 @@
 #include "host-daemon/worker/image_loader.h"
 
-#include "host-daemon/worker/log.h"
+#include "host-daemon/worker/jit_options.h"
 
 namespace gantry::worker {
 namespace {
@@ -14,7 +14,6 @@ using cuda::wire_hand::LoadReply;
 constexpr std::uint32_t kWrapperMagic = 0x466243b1;
 constexpr std::uint32_t kPrelinkedVersion = 2;
 constexpr std::uint32_t kMostOptions = 64;
-constexpr std::uint32_t kLogBytesMax = 1u << 20;
 
 /// What the driver finds behind the pointer it is given.
 struct Wrapper {
@@ -91,6 +90,51 @@ bool read_load(const LoadCall& load, std::span<const std::byte> trailing, Loaded
     return true;
 }
 
+/// Managed variables of something just loaded, by the driver's extension; none without it.
+std::vector<ModuleVariable> managed_of(Call& call, bool library, std::uint64_t native) {
+    const GantrySoftExtension* extension = call.process().device.extension();
+    std::vector<GantrySoftVariable> listed(64);
+    std::vector<ModuleVariable> managed;
+    if (extension == nullptr) {
+        return managed;
+    }
+    for (std::size_t room = 0; room < listed.size();) {
+        room = listed.size();
+        std::size_t count = room;
+        const CUresult result =
+            library ? extension->list_managed(reinterpret_cast<CUlibrary>(native), listed.data(),
+                                              &count)
+                    : extension->list_variables(reinterpret_cast<CUmodule>(native), listed.data(),
+                                                &count);
+        listed.resize(result == CUDA_SUCCESS ? count : 0);
+    }
+    for (const GantrySoftVariable& variable : listed) {
+        if (variable.managed != 0) {
+            managed.push_back({variable.name, variable.address, variable.bytes, true});
+        }
+    }
+    return managed;
+}
+
+/// Gives each variable its place behind `address`; returns the bytes that all need.
+std::uint64_t lay_out(std::vector<ModuleVariable>& managed, std::uint64_t address) {
+    constexpr std::uint64_t kAlignBytes = 256;  // More than any variable asks for.
+    std::uint64_t bytes = 0;
+    for (ModuleVariable& variable : managed) {
+        variable.address = address + bytes;
+        bytes += gantry::wire::align_up(std::max<std::uint64_t>(variable.bytes, 1), kAlignBytes);
+    }
+    return bytes;
+}
+
+void unload(Call& call, bool library, std::uint64_t native) {
+    if (library) {
+        call.api().cuLibraryUnload(reinterpret_cast<CUlibrary>(native));
+    } else {
+        call.api().cuModuleUnload(reinterpret_cast<CUmodule>(native));
+    }
+}
+
 CUresult hand_to_driver(Call& call, const LoadedImage& loaded, JitOptions& options,
                         std::uint64_t* native) {
     DriverImage image;
@@ -111,69 +155,34 @@ CUresult hand_to_driver(Call& call, const LoadedImage& loaded, JitOptions& optio
     return result;
 }
 
+/// Managed variables have to lie where the guest can touch them, in the extent that it gives with the
+/// call: loads once more with them there, or tells how large the extent has to be.
+CUresult place_managed(Call& call, const LoadCall& load, const LoadedImage& loaded,
+                       JitOptions& options, std::uint64_t* native, LoadReply* answer) {
+    std::vector<ModuleVariable> managed = managed_of(call, loaded.library, *native);
+    if (managed.empty()) {
+        return CUDA_SUCCESS;
+    }
+    // Names live with what is unloaded now.
+    const std::uint64_t needed = lay_out(managed, load.managed_address);
+    unload(call, loaded.library, *native);
+    const bool has_room = gantry::wire::is_pinned_address(load.managed_address) && needed <= load.managed_bytes &&
+                          load.managed_address % gantry::wire::kPageBytes == 0 &&
+                          call.process().memory.owns(load.managed_address, load.managed_bytes);
+    if (!has_room) {
+        answer->managed_bytes = needed;
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    std::memset(reinterpret_cast<void*>(load.managed_address), 0, needed);
+    std::vector<GantrySoftPlacement> places;
+    for (const ModuleVariable& variable : managed) {
+        places.push_back({variable.name.c_str(), variable.address});
+    }
+    call.process().device.extension()->place_next_load_in(places.data(), places.size(), 1);
+    return hand_to_driver(call, loaded, options, native);
+}
+
 }  // namespace
-
-bool is_plain_jit_option(std::uint32_t option) {
-    switch (static_cast<CUjit_option>(option)) {
-        case CU_JIT_MAX_REGISTERS:
-        case CU_JIT_THREADS_PER_BLOCK:
-        case CU_JIT_OPTIMIZATION_LEVEL:
-        case CU_JIT_TARGET:
-        case CU_JIT_FALLBACK_STRATEGY:
-        case CU_JIT_GENERATE_DEBUG_INFO:
-        case CU_JIT_LOG_VERBOSE:
-        case CU_JIT_GENERATE_LINE_INFO:
-        case CU_JIT_CACHE_MODE:
-        case CU_JIT_POSITION_INDEPENDENT_CODE:
-        case CU_JIT_MIN_CTA_PER_SM:
-        case CU_JIT_MAX_THREADS_PER_BLOCK:
-        case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
-            return true;
-        default:
-            return false;
-    }
-}
-
-JitOptions::JitOptions(std::span<const ImageOption> options, std::uint32_t info_log_bytes,
-                       std::uint32_t error_log_bytes) {
-    for (const ImageOption& option : options) {
-        if (is_plain_jit_option(option.option)) {
-            add(static_cast<CUjit_option>(option.option),
-                reinterpret_cast<void*>(static_cast<std::uintptr_t>(option.value)));
-        }
-    }
-    auto add_log = [this](std::vector<char>& log, std::uint32_t bytes, CUjit_option buffer,
-                          CUjit_option size) {
-        if (bytes != 0) {
-            log.resize(std::min(bytes, kLogBytesMax));
-            add(buffer, log.data());
-            add(size, reinterpret_cast<void*>(log.size()));
-        }
-    };
-    add_log(info_, info_log_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
-    add_log(error_, error_log_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
-    wall_time_index_ = names_.size();
-    if (!names_.empty()) {
-        add(CU_JIT_WALL_TIME, nullptr);
-    }
-}
-
-void JitOptions::add(CUjit_option name, void* value) {
-    names_.push_back(name);
-    values_.push_back(value);
-}
-
-std::string JitOptions::text(const std::vector<char>& log) {
-    return {log.data(), strnlen(log.data(), log.size())};
-}
-
-float JitOptions::wall_time_ms() const {
-    float value = 0.0f;
-    if (wall_time_index_ < values_.size()) {
-        std::memcpy(&value, &values_[wall_time_index_], sizeof(value));
-    }
-    return value;
-}
 
 CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte> trailing,
                     HandleKind kind, Reply& reply) {
@@ -198,6 +207,9 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     std::uint64_t native = 0;
     CUresult result = hand_to_driver(call, loaded, options, &native);
     LoadReply answer{};
+    if (result == CUDA_SUCCESS && !call.is_replay()) {
+        result = place_managed(call, load, loaded, options, &native, &answer);
+    }
     const std::string info = options.info_log();
     const std::string error = options.error_log();
     answer.info_log_bytes = static_cast<std::uint32_t>(info.size());

@@ -166,9 +166,4 @@ std::size_t ObjectTable::size() const {
     return objects_.size();
 }
 
-std::uint64_t ObjectTable::next_order() const {
-    std::shared_lock lock(mutex_);
-    return next_order_;
-}
-
 }  // namespace gantry::worker

@@ -83,8 +83,6 @@ public:
     [[nodiscard]] std::size_t size() const;
     [[nodiscard]] std::size_t count_kind(HandleKind kind) const;
     [[nodiscard]] std::vector<std::uint64_t> natives_of(HandleKind kind) const;
-    /// The order number the next object will get; restored objects keep theirs.
-    [[nodiscard]] std::uint64_t next_order() const;
 
 private:
     std::uint64_t count_max_;

@@ -142,7 +142,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
     }
     switch (kind) {
         case Kind::kStart:
-            return start(request.start(), reply);
+            return start(request.start(), in, reply);
         case Kind::kServe:
             return serve(request.serve().guest(), in);
         case Kind::kStatus:
@@ -231,7 +231,8 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
     }
 }
 
-Result<void> Service::start(const control::Start& start, control::FromWorker* reply) {
+Result<void> Service::start(const control::Start& start, const Descriptors& in,
+                            control::FromWorker* reply) {
     if (process_ != nullptr) {
         return wrong_state("this worker was started already");
     }
@@ -272,6 +273,13 @@ Result<void> Service::start(const control::Start& start, control::FromWorker* re
     }
     GANTRY_ASSIGN(const gantry::wire::DeviceFacts facts, device_->facts(baseline));
     process_ = std::make_unique<GuestProcess>(*device_, output_, std::move(process_options));
+    if (start.limits().shares_device_memory()) {
+        if (in.empty()) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "the memory page is missing"};
+        }
+        GANTRY_TRY(process_->memory.share().join(in[0].get(), start.limits().memory_slot(),
+                                                 process_->memory.quota_bytes()));
+    }
     process_->facts = facts;
     process_->on_goodbye = [this] { goodbye_.store(true); };
     process_->on_first_command = [this](std::uint64_t position) {

@@ -51,7 +51,8 @@ private:
     void check_guest();
     void flush_events();
 
-    Result<void> start(const control::Start& start, control::FromWorker* reply);
+    Result<void> start(const control::Start& start, const Descriptors& in,
+                       control::FromWorker* reply);
     Result<void> serve(const control::GuestAttachment& guest, Descriptors& in);
     Result<void> activate(const control::Activate& activate, Descriptors& in);
     Result<void> describe(control::FromWorker* reply, Descriptors* out);

@@ -87,6 +87,16 @@ typedef struct GantrySoftExtension {
 
     /// Hands over what has been printed so far without synchronising.
     CUresult (*flush_output)(void);
+
+    /// As place_next_load and beside it: these variables lie in memory of the caller's (pages that
+    /// the guest sees too). The driver maps and frees nothing there. `initialise`: their initial
+    /// bytes are written at once; else the memory need not exist before the first launch.
+    CUresult (*place_next_load_in)(const GantrySoftPlacement *places, size_t count,
+                                   int initialise);
+
+    /// A library's managed variables, as list_variables (addresses are 0 until it is used; names are
+    /// valid until the thread's next call). Costs next to nothing for an image that names none.
+    CUresult (*list_managed)(CUlibrary library, GantrySoftVariable *out, size_t *count);
 } GantrySoftExtension;
 
 #ifdef __cplusplus

@@ -56,6 +56,11 @@ inline constexpr std::uint64_t kArenaBytes = 0x0100'0000'0000;  // 1 TiB
 inline constexpr std::uint64_t kPinnedBase = 0x3800'0000'0000;
 #endif
 
+/// True for addresses that only the pinned pool can have, whether it is mapped yet or not.
+inline constexpr bool is_pinned_address(std::uint64_t address) {
+    return address >= kPinnedBase && address - kPinnedBase < kArenaBytes;
+}
+
 enum class ClaimState : std::uint32_t { kFree = 0, kClaiming = 1, kOpen = 2, kClosing = 3 };
 
 struct ChannelClaim {

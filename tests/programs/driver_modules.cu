@@ -1,19 +1,8 @@
 // Trap: the driver API itself: PTX text at the end of a page, contexts, both kinds of kernel handle,
 // error logs. Everything is fetched as a library would: by cudaGetDriverEntryPointByVersion.
-#include <cuda.h>
 #include <sys/mman.h>
 
-#include "program.h"
-
-template <typename Function>
-static Function entry(const char* name, unsigned version) {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    CHECK(cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &result));
-    EXPECT(function != nullptr);
-    return (Function)function;
-}
-#define ENTRY(name, version) auto name##_ = entry<decltype(&name)>(#name, version)
+#include "driver_entry.h"
 
 static const char kText[] =
     "\n        .version 7.0\n.target sm_75\n.address_size 64\n"

@@ -1,5 +1,8 @@
-// Trap: events recorded before and queried after; elapsed time is GPU time; query says not ready.
+// Trap: events recorded before and queried after; elapsed time is GPU time, and stays the same float
+// after a move; query says not ready; the stream of a record may be gone.
 #include "program.h"
+
+enum { kMarks = 12 };
 
 __global__ void spin(volatile int* go) {
     while (*go == 0) {
@@ -32,11 +35,51 @@ int main() {
     float before = 0, after = 0;
     CHECK(cudaEventElapsedTime(&before, start, stop));
     EXPECT(before >= 15.0f);
+    cudaEvent_t marks[kMarks];
+    float asked[kMarks][kMarks];
+    for (int i = 0; i < kMarks; ++i) {
+        CHECK(cudaEventCreate(&marks[i]));
+        CHECK(cudaEventRecord(marks[i], stream));
+        usleep(i * 1700);
+    }
+    CHECK(cudaStreamSynchronize(stream));
+    for (int i = 0; i < kMarks; ++i) {
+        for (int k = 0; k < kMarks; ++k) {
+            CHECK(cudaEventElapsedTime(&asked[i][k], marks[i], marks[k]));
+        }
+    }
+    cudaEvent_t unasked, renewed;
+    CHECK(cudaEventCreate(&unasked));
+    CHECK(cudaEventCreate(&renewed));
+    cudaStream_t gone;
+    CHECK(cudaStreamCreateWithFlags(&gone, cudaStreamNonBlocking));
+    CHECK(cudaEventRecord(unasked, gone));
+    CHECK(cudaEventRecord(renewed, gone));
+    CHECK(cudaStreamSynchronize(gone));
+    CHECK(cudaStreamDestroy(gone));
     midpoint();
     CHECK(cudaEventQuery(stop));
     CHECK(cudaEventSynchronize(stop));
     CHECK(cudaEventElapsedTime(&after, start, stop));
     EXPECT(before == after);
+    for (int i = 0; i < kMarks; ++i) {
+        for (int k = 0; k < kMarks; ++k) {
+            CHECK(cudaEventElapsedTime(&after, marks[i], marks[k]));
+            EXPECT(after == asked[i][k]);
+        }
+    }
+    float first = 0, second = 0, whole = 0;
+    CHECK(cudaEventElapsedTime(&first, marks[0], unasked));
+    EXPECT(first >= asked[0][kMarks - 1]);
+    usleep(3000);
+    CHECK(cudaEventRecord(renewed, stream));  // One from before, one from after a move.
+    CHECK(cudaEventSynchronize(renewed));
+    CHECK(cudaEventElapsedTime(&second, unasked, renewed));
+    CHECK(cudaEventElapsedTime(&whole, marks[0], renewed));
+    EXPECT(second >= 3.0f && second < 60000.0f);
+    EXPECT(whole > first && whole - (first + second) < 0.01f && (first + second) - whole < 0.01f);
+    CHECK(cudaEventElapsedTime(&after, renewed, unasked));
+    EXPECT(after == -second);
     EXPECT_STATUS(cudaEventElapsedTime(&after, start, never), cudaErrorInvalidResourceHandle);
     cudaGetLastError();
     int least = 1, greatest = 1;

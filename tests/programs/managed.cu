@@ -16,7 +16,14 @@ __global__ void twice(Item* item) {
 
 __managed__ int managed_variable = 5;
 
+__managed__ long long managed_zeros[1000];
+
 __global__ void read_variable(int* out) { *out = managed_variable + 1; }
+
+__global__ void raise_variables(int by) {
+    managed_variable += by;
+    managed_zeros[999] += by;
+}
 
 int main() {
     Item* items = nullptr;
@@ -27,7 +34,21 @@ int main() {
     }
     twice<<<1, 1>>>(items);
     CHECK(cudaDeviceSynchronize());
+    EXPECT(managed_variable == 5 && managed_zeros[999] == 0);
+    managed_zeros[999] = 1000;
+    raise_variables<<<1, 1>>>(3);
+    CHECK(cudaDeviceSynchronize());
+    EXPECT(managed_variable == 8 && managed_zeros[999] == 1003);
+    int* where = nullptr;
+    CHECK(cudaGetSymbolAddress((void**)&where, managed_variable));
+    EXPECT(where == &managed_variable);
     midpoint();
+    EXPECT(managed_variable == 8 && managed_zeros[999] == 1003);
+    raise_variables<<<1, 1>>>(4);
+    CHECK(cudaDeviceSynchronize());
+    EXPECT(managed_variable == 12 && managed_zeros[999] == 1007 && managed_zeros[0] == 0);
+    CHECK(cudaGetSymbolAddress((void**)&where, managed_variable));
+    EXPECT(where == &managed_variable);
     twice<<<1, 1>>>(items);
     CHECK(cudaDeviceSynchronize());
     for (int i = 0; i < 100; ++i) {

@@ -56,7 +56,9 @@ Library::~Library() {
         registry().libraries.erase(this);
     }
     for (const auto& [name, managed] : managed_) {
-        MemoryMap::instance().erase(managed.address, MemoryKind::kManaged);
+        if (managed.block != nullptr) {
+            MemoryMap::instance().erase(managed.address, MemoryKind::kManaged);
+        }
     }
 }
 
@@ -141,16 +143,20 @@ CUresult Library::kernels(std::vector<std::shared_ptr<Kernel>>& kernels) {
 }
 
 Result<std::uint64_t> Library::managed_address(Device& device, const GlobalInfo& info,
-                                               std::uint64_t wanted, bool& fresh) {
+                                               const Placement& wanted, bool& fresh) {
     const std::lock_guard lock(mutex_);
     const auto known = managed_.find(info.name);
     fresh = known == managed_.end();
     if (!fresh) {
         return known->second.address;
     }
+    if (wanted.borrowed) {
+        managed_[info.name] = {wanted.address, nullptr};
+        return wanted.address;
+    }
     auto block = std::make_unique<GlobalBlock>(device);
     GANTRY_ASSIGN(const std::vector<std::uint64_t> addresses,
-                  block->allocate({{info.size_bytes, info.align_bytes, wanted}}));
+                  block->allocate({{info.size_bytes, info.align_bytes, wanted.address}}));
     MemoryRange range;
     range.base = addresses[0];
     range.bytes = std::max<std::uint64_t>(info.size_bytes, 1);
@@ -161,6 +167,31 @@ Result<std::uint64_t> Library::managed_address(Device& device, const GlobalInfo&
     MemoryMap::instance().insert(range);
     managed_[info.name] = {addresses[0], std::move(block)};
     return addresses[0];
+}
+
+Result<std::vector<GlobalInfo>> Library::managed_variables() const {
+    std::vector<GlobalInfo> managed;
+    std::vector<PtxSource> sources;
+    bool named = false;
+    if (!contents_.ok()) {
+        return managed;  // Its first use tells why.
+    }
+    for (const image::PtxUnit& unit : contents_->units) {
+        sources.push_back({unit.text, unit.name});
+        named = named || unit.text.find(".managed") != std::string::npos;
+    }
+    if (!named) {
+        return managed;
+    }
+    LinkOptions options;
+    options.unsupported = UnsupportedPolicy::kRefuseKernel;
+    GANTRY_ASSIGN(const std::unique_ptr<Program> program, Program::link(sources, options));
+    for (const GlobalInfo& info : program->globals()) {
+        if (info.managed) {
+            managed.push_back(info);
+        }
+    }
+    return managed;
 }
 
 void Library::unload() {

@@ -10,7 +10,7 @@
 namespace gantry::softgpu {
 namespace {
 
-thread_local std::map<std::string, std::uint64_t>* t_placement = nullptr;
+thread_local Placements* t_placement = nullptr;
 
 std::vector<PtxSource> sources_of(const image::Contents& contents) {
     std::vector<PtxSource> sources;
@@ -58,19 +58,24 @@ CUresult cuda_error(const Error& error) {
     return CUDA_ERROR_INVALID_PTX;
 }
 
-void set_next_placement(std::map<std::string, std::uint64_t> addresses) {
+void add_next_placement(const Placements& places) {
     if (t_placement == nullptr) {
-        t_placement = new std::map<std::string, std::uint64_t>;
+        t_placement = new Placements;
     }
-    *t_placement = std::move(addresses);
+    if (places.empty()) {
+        t_placement->clear();
+    }
+    for (const auto& [name, place] : places) {
+        (*t_placement)[name] = place;
+    }
 }
 
-std::map<std::string, std::uint64_t> take_next_placement() {
-    std::map<std::string, std::uint64_t> addresses;
+Placements take_next_placement() {
+    Placements places;
     if (t_placement != nullptr) {
-        addresses.swap(*t_placement);
+        places.swap(*t_placement);
     }
-    return addresses;
+    return places;
 }
 
 bool eager_loading() {
@@ -97,7 +102,7 @@ Module::~Module() {
 
 Result<std::shared_ptr<Module>> Module::load(const std::shared_ptr<Context>& context,
                                              const image::Contents& contents, Library* library,
-                                             const std::map<std::string, std::uint64_t>& wanted) {
+                                             const Placements& wanted) {
     const std::vector<PtxSource> sources = sources_of(contents);
     // Large library images hold kernels that the program never runs: those that use something we
     // lack fail by name when launched. Small images are refused at once.
@@ -130,8 +135,7 @@ Result<std::shared_ptr<Module>> Module::load(const std::shared_ptr<Context>& con
     return module;
 }
 
-Result<void> Module::place_globals(Library* library, void* context,
-                                   const std::map<std::string, std::uint64_t>& wanted) {
+Result<void> Module::place_globals(Library* library, void* context, const Placements& wanted) {
     const auto infos = program_->globals();
     std::vector<GlobalNeed> needs;
     std::vector<std::size_t> owners;
@@ -142,16 +146,22 @@ Result<void> Module::place_globals(Library* library, void* context,
         const GlobalInfo& info = infos[i];
         globals_[i] = {info.name, 0, info.size_bytes, info.managed, info.visible};
         const auto place = wanted.find(info.name);
-        const std::uint64_t address = place == wanted.end() ? 0 : place->second;
+        const Placement there = place == wanted.end() ? Placement{} : place->second;
         if (info.managed && library != nullptr) {
             bool fresh = false;
             GANTRY_ASSIGN(globals_[i].address,
-                          library->managed_address(device_, info, address, fresh));
-            fresh_[i] = fresh;
+                          library->managed_address(device_, info, there, fresh));
+            fresh_[i] = fresh && there.initialise;
             mine_[i] = false;
             continue;
         }
-        needs.push_back({info.size_bytes, info.align_bytes, address});
+        if (there.borrowed) {
+            globals_[i].address = there.address;
+            fresh_[i] = there.initialise;
+            mine_[i] = false;
+            continue;
+        }
+        needs.push_back({info.size_bytes, info.align_bytes, there.address});
         owners.push_back(i);
     }
     GANTRY_ASSIGN(const std::vector<std::uint64_t> addresses, block_.allocate(needs));

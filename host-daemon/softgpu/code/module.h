@@ -52,6 +52,14 @@ public:
     std::atomic<int> cluster_policy{0};
 };
 
+/// Where a variable is wanted.
+struct Placement {
+    std::uint64_t address = 0;
+    bool borrowed = false;    ///< The memory is the program's: nothing is mapped or freed.
+    bool initialise = true;   ///< Borrowed memory may not be there yet.
+};
+using Placements = std::map<std::string, Placement>;
+
 struct PlacedGlobal {
     std::string name;
     std::uint64_t address = 0;
@@ -68,7 +76,7 @@ public:
     /// Links, places and initialises. `library` supplies managed variables and may be null.
     static Result<std::shared_ptr<Module>> load(const std::shared_ptr<Context>& context,
                                                 const image::Contents& contents, Library* library,
-                                                const std::map<std::string, std::uint64_t>& wanted);
+                                                const Placements& wanted);
 
     void retire() override;
     std::shared_ptr<Function> function(const std::string& name);
@@ -83,8 +91,7 @@ public:
 
 private:
     Module(const std::shared_ptr<Context>& context, std::shared_ptr<Program> program);
-    Result<void> place_globals(Library* library, void* context,
-                               const std::map<std::string, std::uint64_t>& wanted);
+    Result<void> place_globals(Library* library, void* context, const Placements& wanted);
     Result<void> initialise_globals();
 
     const std::weak_ptr<Context> context_;
@@ -128,7 +135,9 @@ public:
     /// A managed variable's address, made at first use; the same in every context. `fresh` is
     /// true for the caller that made it and has to initialise it. Only from Module::load().
     Result<std::uint64_t> managed_address(Device& device, const GlobalInfo& info,
-                                          std::uint64_t wanted, bool& fresh);
+                                          const Placement& wanted, bool& fresh);
+    /// Its managed variables, wherever they will lie; empty at once when no code names one.
+    Result<std::vector<GlobalInfo>> managed_variables() const;
     /// Makes its kernels invalid and drops its modules.
     void unload();
     /// A context is being reset: its module goes.
@@ -144,7 +153,7 @@ private:
     std::map<std::uint64_t, std::shared_ptr<Module>> modules_;  ///< By context id.
     std::map<std::string, std::shared_ptr<Kernel>> kernels_;
     std::map<std::string, Managed> managed_;
-    const std::map<std::string, std::uint64_t> placement_;  ///< Wanted addresses, by name.
+    const Placements placement_;
 };
 
 /// A context is being reset: its modules of all libraries go.
@@ -160,9 +169,9 @@ CUresult load_module_image(const std::shared_ptr<Context>& context, const void* 
 /// True when CUDA_MODULE_LOADING asks for eager loading.
 bool eager_loading();
 
-/// Wanted addresses of variables by name, for the next module or library that this thread loads
-/// (extension); see proto/cuda/soft_extension.h.
-void set_next_placement(std::map<std::string, std::uint64_t> addresses);
-std::map<std::string, std::uint64_t> take_next_placement();
+/// Wanted places of variables by name, for the next module or library that this thread loads
+/// (extension); see proto/cuda/soft_extension.h. An empty map forgets what was set.
+void add_next_placement(const Placements& places);
+Placements take_next_placement();
 
 }  // namespace gantry::softgpu

@@ -1,0 +1,413 @@
+// GraphReader: the driver's graphs as descriptions.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "host-daemon/state/graph_codec.h"
+#include "host-daemon/state/graph_content.h"
+#include "proto/cuda/wire_hand.h"
+
+namespace gantry::state {
+namespace {
+
+using cuda::HandleKind;
+
+/// Attributes that a kernel node may have (the table's among() list).
+constexpr int kKernelAttributes[] = {1, 2, 4, 5, 8, 9, 10, 11, 14};
+constexpr std::size_t kMostParams = 4096;
+
+Error not_movable(const char* what, std::string text) {
+    return Error{Code::kFailedPrecondition, fmt::format("feature.graph.{}.not_movable", what),
+                 "a CUDA graph of the process cannot be taken over: " + std::move(text)};
+}
+
+Error failed(worker::GuestProcess& process, CUresult result, const char* what) {
+    return driver::to_error(process.device.api(), result, "state.graph", what);
+}
+
+template <typename T>
+void append(std::string* out, const T& value) {
+    out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void copy_end(std::uint64_t x, std::uint64_t y, std::uint64_t z, std::uint64_t lod,
+              CUmemorytype type, const void* host, CUdeviceptr device, std::uint64_t pitch,
+              std::uint64_t height, cuda::wire_hand::CopyEnd* out) {
+    out->x_bytes = x;
+    out->y = y;
+    out->z = z;
+    out->lod = lod;
+    out->pitch = pitch;
+    out->height = height;
+    if (type == CU_MEMORYTYPE_HOST) {
+        out->address = reinterpret_cast<std::uint64_t>(host);
+    } else if (type != CU_MEMORYTYPE_ARRAY) {
+        out->address = device;
+    }
+}
+
+/// Offset and size of each parameter; false when the driver does not tell.
+bool read_layout(const driver::DriverApi& api, const CUDA_KERNEL_NODE_PARAMS_v2& params,
+                 std::vector<std::pair<std::size_t, std::size_t>>* layout) {
+    for (std::size_t i = 0; i < kMostParams; ++i) {
+        std::size_t offset = 0;
+        std::size_t bytes = 0;
+        CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+        if (params.func != nullptr && api.cuFuncGetParamInfo != nullptr) {
+            result = api.cuFuncGetParamInfo(params.func, i, &offset, &bytes);
+        } else if (params.kern != nullptr && api.cuKernelGetParamInfo != nullptr) {
+            result = api.cuKernelGetParamInfo(params.kern, i, &offset, &bytes);
+        }
+        if (result == CUDA_ERROR_INVALID_VALUE) {
+            return true;
+        }
+        if (result != CUDA_SUCCESS) {
+            return false;
+        }
+        layout->emplace_back(offset, bytes);
+    }
+    return false;
+}
+
+/// The arguments as one block, however the driver shows them.
+bool pack_arguments(const driver::DriverApi& api, const CUDA_KERNEL_NODE_PARAMS_v2& params,
+                    std::string* out) {
+    if (params.kernelParams == nullptr && params.extra != nullptr) {
+        const void* buffer = nullptr;
+        std::size_t bytes = 0;
+        for (void** at = params.extra; *at != CU_LAUNCH_PARAM_END; at += 2) {
+            if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+                buffer = at[1];
+            } else if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+                bytes = *static_cast<const std::size_t*>(at[1]);
+            } else {
+                return false;
+            }
+        }
+        out->assign(static_cast<const char*>(buffer), buffer != nullptr ? bytes : 0);
+        return true;
+    }
+    std::vector<std::pair<std::size_t, std::size_t>> layout;
+    if (!read_layout(api, params, &layout) || (!layout.empty() && params.kernelParams == nullptr)) {
+        return false;
+    }
+    for (std::size_t i = 0; i < layout.size(); ++i) {
+        const auto [offset, bytes] = layout[i];
+        out->resize(std::max(out->size(), offset + bytes));
+        std::memcpy(out->data() + offset, params.kernelParams[i], bytes);
+    }
+    return true;
+}
+
+}  // namespace
+
+GraphReader::GraphReader(worker::GuestProcess& process) : process_(process) {
+    process.device.bind_thread();
+    for (const worker::Object& object :
+         process.objects.list([](const worker::Object&) { return true; })) {
+        names_.emplace(std::pair{object.kind(), object.native}, Name{object.handle, object.order});
+    }
+}
+
+std::uint64_t GraphReader::name_of(HandleKind kind, const void* native) const {
+    const auto name = names_.find({kind, reinterpret_cast<std::uint64_t>(native)});
+    return name == names_.end() ? 0 : name->second.handle;
+}
+
+std::uint64_t GraphReader::kernel_of_function(CUfunction function) {
+    const driver::DriverApi& api = process_.device.api();
+    if (!kernel_functions_known_ && api.cuKernelGetFunction != nullptr) {
+        kernel_functions_known_ = true;
+        for (const auto& [key, name] : names_) {
+            CUfunction twin = nullptr;
+            if (key.first == HandleKind::kKernel &&
+                api.cuKernelGetFunction(&twin, reinterpret_cast<CUkernel>(key.second)) ==
+                    CUDA_SUCCESS) {
+                kernel_functions_.emplace(twin, name.handle);
+            }
+        }
+    }
+    const auto known = kernel_functions_.find(function);
+    return known == kernel_functions_.end() ? 0 : known->second;
+}
+
+Result<void> GraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode* out) {
+    const driver::DriverApi& api = process_.device.api();
+    CUDA_KERNEL_NODE_PARAMS_v2 params{};
+    if (api.cuGraphKernelNodeGetParams_v2 == nullptr) {
+        return not_movable("kernel", "the driver does not tell a kernel node's parameters");
+    }
+    if (const CUresult result = api.cuGraphKernelNodeGetParams_v2(node, &params);
+        result != CUDA_SUCCESS) {
+        return failed(process_, result, "reading a kernel node");
+    }
+    snapshot::KernelNode* kernel = out->mutable_kernel();
+    if (params.kern != nullptr) {
+        kernel->set_kernel(name_of(HandleKind::kKernel, params.kern));
+    }
+    if (kernel->kernel() == 0 && params.func != nullptr) {
+        kernel->set_function(name_of(HandleKind::kFunction, params.func));
+        if (kernel->function() == 0) {
+            const std::uint64_t direct = name_of(HandleKind::kKernel, params.func);
+            kernel->set_kernel(direct != 0 ? direct : kernel_of_function(params.func));
+        }
+    }
+    if (kernel->kernel() == 0 && kernel->function() == 0) {
+        return not_movable("kernel", "one of its kernels belongs to no module that is loaded");
+    }
+    if (!pack_arguments(api, params, kernel->mutable_arguments())) {
+        return not_movable("kernel", "the driver does not tell the arguments of one of its kernels");
+    }
+    for (const unsigned value : {params.gridDimX, params.gridDimY, params.gridDimZ}) {
+        kernel->add_grid(value);
+    }
+    for (const unsigned value : {params.blockDimX, params.blockDimY, params.blockDimZ}) {
+        kernel->add_block(value);
+    }
+    kernel->set_shared_bytes(params.sharedMemBytes);
+    kernel->set_context(name_of(HandleKind::kContext, params.ctx));
+    const CUkernelNodeAttrValue none{};
+    for (const int id : kKernelAttributes) {
+        CUkernelNodeAttrValue value{};
+        if (api.cuGraphKernelNodeGetAttribute != nullptr &&
+            api.cuGraphKernelNodeGetAttribute(node, static_cast<CUkernelNodeAttrID>(id), &value) ==
+                CUDA_SUCCESS &&
+            std::memcmp(&value, &none, sizeof(value)) != 0) {
+            (*out->mutable_attributes())[static_cast<std::uint32_t>(id)] =
+                std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+        }
+    }
+    return {};
+}
+
+Result<void> GraphReader::read_copy(CUgraphNode node, snapshot::GraphNode* out,
+                                    bool* names_pinned) {
+    const driver::DriverApi& api = process_.device.api();
+    CUDA_MEMCPY3D_v2 params{};
+    if (const CUresult result = api.cuGraphMemcpyNodeGetParams(node, &params);
+        result != CUDA_SUCCESS) {
+        return failed(process_, result, "reading a copy node");
+    }
+    cuda::wire_hand::Copy3DCall copy{};
+    copy_end(params.srcXInBytes, params.srcY, params.srcZ, params.srcLOD, params.srcMemoryType,
+             params.srcHost, params.srcDevice, params.srcPitch, params.srcHeight, &copy.source);
+    copy_end(params.dstXInBytes, params.dstY, params.dstZ, params.dstLOD, params.dstMemoryType,
+             params.dstHost, params.dstDevice, params.dstPitch, params.dstHeight, &copy.target);
+    if (params.srcMemoryType == CU_MEMORYTYPE_ARRAY) {
+        copy.source.array = name_of(HandleKind::kArray, params.srcArray);
+    }
+    if (params.dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+        copy.target.array = name_of(HandleKind::kArray, params.dstArray);
+    }
+    copy.width_bytes = params.WidthInBytes;
+    copy.height = params.Height;
+    copy.depth = params.Depth;
+    for (const cuda::wire_hand::CopyEnd* end : {&copy.source, &copy.target}) {
+        if (end->array == 0 && !process_.memory.owns(end->address, 1)) {
+            return not_movable("host_memory", "it copies from or to memory of the host");
+        }
+        *names_pinned = *names_pinned || wire::is_pinned_address(end->address);
+    }
+    append(out->mutable_params(), copy);
+    return {};
+}
+
+Result<void> GraphReader::read_node(CUgraphNode node, snapshot::GraphNode* out,
+                                    bool* names_pinned) {
+    const driver::DriverApi& api = process_.device.api();
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    CUresult result = api.cuGraphNodeGetType(node, &type);
+    if (result != CUDA_SUCCESS) {
+        return failed(process_, result, "reading the type of a graph node");
+    }
+    out->set_type(static_cast<std::uint32_t>(type));
+    const auto [first, last] =
+        names_.equal_range({HandleKind::kGraphNode, reinterpret_cast<std::uint64_t>(node)});
+    for (auto name = first; name != last; ++name) {
+        if (out->handle() == 0) {
+            out->set_handle(name->second.handle);
+            out->set_order(name->second.order);
+        } else {
+            out->add_aliases(name->second.handle);
+        }
+    }
+    switch (type) {
+        case CU_GRAPH_NODE_TYPE_EMPTY:
+            return {};
+        case CU_GRAPH_NODE_TYPE_KERNEL:
+            return read_kernel(node, out);
+        case CU_GRAPH_NODE_TYPE_MEMCPY:
+            return read_copy(node, out, names_pinned);
+        case CU_GRAPH_NODE_TYPE_MEMSET: {
+            CUDA_MEMSET_NODE_PARAMS_v1 params{};
+            result = api.cuGraphMemsetNodeGetParams(node, &params);
+            *names_pinned = *names_pinned || wire::is_pinned_address(params.dst);
+            append(out->mutable_params(), params);
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_HOST: {
+            CUDA_HOST_NODE_PARAMS_v1 params{};
+            result = api.cuGraphHostNodeGetParams(node, &params);
+            const auto callback = process_.callbacks.find(params.userData);
+            if (result == CUDA_SUCCESS && !callback) {
+                return not_movable("host_function", "it calls a function that is not the guest's");
+            }
+            if (callback) {
+                append(out->mutable_params(), callback->function);
+                append(out->mutable_params(), callback->user_data);
+            }
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_GRAPH: {
+            CUgraph child = nullptr;
+            result = api.cuGraphChildGraphNodeGetGraph(node, &child);
+            if (result == CUDA_SUCCESS) {
+                GANTRY_TRY(read(child, out->mutable_child()));
+                *names_pinned = *names_pinned || out->child().names_pinned_memory();
+            }
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        case CU_GRAPH_NODE_TYPE_WAIT_EVENT: {
+            CUevent event = nullptr;
+            result = type == CU_GRAPH_NODE_TYPE_EVENT_RECORD
+                         ? api.cuGraphEventRecordNodeGetEvent(node, &event)
+                         : api.cuGraphEventWaitNodeGetEvent(node, &event);
+            out->set_event(name_of(HandleKind::kEvent, event));
+            if (result == CUDA_SUCCESS && out->event() == 0) {
+                return not_movable("event", "one of its events has been destroyed");
+            }
+            break;
+        }
+        default:
+            return not_movable("node", fmt::format("it has a node of type {} (memory, conditional "
+                                                   "or external semaphore)",
+                                                   static_cast<int>(type)));
+    }
+    return result == CUDA_SUCCESS ? Result<void>() : failed(process_, result, "reading a graph node");
+}
+
+Result<void> GraphReader::read_edges(CUgraph graph,
+                                     const std::map<CUgraphNode, std::uint64_t>& positions,
+                                     snapshot::Graph* out) {
+    const driver::DriverApi& api = process_.device.api();
+    const bool has_data = api.cuGraphGetEdges_v2 != nullptr;
+    std::size_t count = 0;
+    CUresult result = has_data ? api.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count)
+                               : api.cuGraphGetEdges(graph, nullptr, nullptr, &count);
+    std::vector<CUgraphNode> from(count);
+    std::vector<CUgraphNode> to(count);
+    std::vector<CUgraphEdgeData> data(count);
+    if (result == CUDA_SUCCESS && count != 0) {
+        result = has_data ? api.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(),
+                                                   &count)
+                          : api.cuGraphGetEdges(graph, from.data(), to.data(), &count);
+    }
+    if (result != CUDA_SUCCESS) {
+        return failed(process_, result, "reading the edges of a graph");
+    }
+    const CUgraphEdgeData plain{};
+    for (std::size_t i = 0; i < count; ++i) {
+        snapshot::GraphEdge* edge = out->add_edges();
+        edge->set_from(positions.at(from[i]));
+        edge->set_to(positions.at(to[i]));
+        if (std::memcmp(&data[i], &plain, sizeof(plain)) != 0) {
+            append(edge->mutable_data(), data[i]);
+        }
+    }
+    return {};
+}
+
+Result<void> GraphReader::read(CUgraph graph, snapshot::Graph* out,
+                               std::vector<CUgraphNode>* nodes_out) {
+    const driver::DriverApi& api = process_.device.api();
+    const auto name = names_.find({HandleKind::kGraph, reinterpret_cast<std::uint64_t>(graph)});
+    if (name != names_.end()) {
+        out->set_handle(name->second.handle);
+        out->set_order(name->second.order);
+    }
+    std::size_t count = 0;
+    CUresult result = api.cuGraphGetNodes(graph, nullptr, &count);
+    std::vector<CUgraphNode> nodes(count);
+    if (result == CUDA_SUCCESS && count != 0) {
+        result = api.cuGraphGetNodes(graph, nodes.data(), &count);
+    }
+    if (result != CUDA_SUCCESS) {
+        return failed(process_, result, "reading the nodes of a graph");
+    }
+    std::map<CUgraphNode, std::uint64_t> positions;
+    bool names_pinned = false;
+    for (std::size_t i = 0; i < count; ++i) {
+        positions.emplace(nodes[i], i);
+        GANTRY_TRY(read_node(nodes[i], out->add_nodes(), &names_pinned));
+    }
+    out->set_names_pinned_memory(names_pinned);
+    GANTRY_TRY(read_edges(graph, positions, out));
+    if (nodes_out != nullptr) {
+        *nodes_out = std::move(nodes);
+    }
+    return {};
+}
+
+Result<void> GraphReader::read_exec(
+    const worker::Object& object,
+    const std::map<std::uint64_t, std::vector<CUgraphNode>>& sources, snapshot::GraphExec* out) {
+    const auto exec = process_.graphs.find(object.handle);
+    if (!exec || !exec->is_whole()) {
+        return not_movable("node", "the driver cannot clone it (memory or conditional nodes)");
+    }
+    out->set_handle(object.handle);
+    out->set_order(object.order);
+    out->set_context(object.context);
+    out->set_source_graph(exec->source);
+    out->set_flags(exec->flags);
+    std::vector<CUgraphNode> nodes;
+    GANTRY_TRY(read(exec->made_from, out->mutable_graph(), &nodes));
+    if (exec->updated_from != nullptr) {
+        GANTRY_TRY(read(exec->updated_from, out->mutable_updated()));
+    }
+    std::map<CUgraphNode, std::uint32_t> positions;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        positions.emplace(nodes[i], static_cast<std::uint32_t>(i));
+    }
+    const auto source = sources.find(exec->source);
+    const auto& source_nodes = source == sources.end() ? std::vector<CUgraphNode>() : source->second;
+    for (const CUgraphNode node : source_nodes) {
+        CUgraphNode twin = process_.graphs.node_in(object.handle, node);
+        if (!exec->made_again &&
+            process_.device.api().cuGraphNodeFindInClone(&twin, node, exec->made_from) !=
+                CUDA_SUCCESS) {
+            twin = nullptr;  // Added to the graph since.
+        }
+        const auto position = positions.find(twin);
+        out->add_source_nodes(position == positions.end() ? 0 : position->second + 1);
+    }
+    for (const auto& [key, command] : exec->changes) {
+        snapshot::GraphChange* change = out->add_changes();
+        change->set_node(positions.at(key.second));
+        change->set_command(encode_command(command));
+    }
+    return {};
+}
+
+Result<void> GraphReader::read_all(snapshot::ObjectGraph* out) {
+    std::map<std::uint64_t, std::vector<CUgraphNode>> sources;
+    for (const worker::Object& graph : process_.objects.list_kind(HandleKind::kGraph)) {
+        if (graph.parent != 0) {
+            continue;  // A child: described with its node.
+        }
+        snapshot::Graph* described = out->add_graphs();
+        GANTRY_TRY(read(reinterpret_cast<CUgraph>(graph.native), described,
+                        &sources[graph.handle]));
+        described->set_handle(graph.handle);
+        described->set_order(graph.order);
+        described->set_context(graph.context);
+    }
+    for (const worker::Object& exec : process_.objects.list_kind(HandleKind::kGraphExec)) {
+        GANTRY_TRY(read_exec(exec, sources, out->add_graph_execs()));
+    }
+    return {};
+}
+
+}  // namespace gantry::state

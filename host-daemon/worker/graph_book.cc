@@ -1,0 +1,158 @@
+#include "host-daemon/worker/graph_book.h"
+
+#include "proto/cuda/gen/opcodes.h"
+
+namespace gantry::worker {
+
+GraphBook::~GraphBook() {
+    if (!execs_.empty()) {
+        device_.bind_thread();
+    }
+    for (const auto& [handle, exec] : execs_) {
+        destroy(exec.made_from);
+        destroy(exec.updated_from);
+    }
+}
+
+CUgraph GraphBook::clone(CUgraph graph) const {
+    CUgraph made = nullptr;
+    return device_.api().cuGraphClone != nullptr &&
+                   device_.api().cuGraphClone(&made, graph) == CUDA_SUCCESS
+               ? made
+               : nullptr;
+}
+
+void GraphBook::destroy(CUgraph graph) const {
+    if (graph != nullptr) {
+        device_.api().cuGraphDestroy(graph);
+    }
+}
+
+void GraphBook::add(std::uint64_t handle, std::uint64_t source, CUgraph graph,
+                    std::uint64_t flags) {
+    Exec exec;
+    exec.source = source;
+    exec.flags = flags;
+    exec.made_from = clone(graph);
+    add(handle, std::move(exec));
+}
+
+void GraphBook::add(std::uint64_t handle, Exec made) {
+    remove(handle);
+    std::lock_guard lock(mutex_);
+    execs_[handle] = std::move(made);
+}
+
+void GraphBook::updated(std::uint64_t handle, CUgraph graph) {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return;
+    }
+    destroy(exec->second.updated_from);
+    exec->second.updated_from = clone(graph);
+    exec->second.update_lost = exec->second.updated_from == nullptr;
+    exec->second.records.reset();
+    // Every node has the new graph's parameters now; which nodes are enabled stays.
+    std::erase_if(exec->second.changes, [](const auto& entry) {
+        return entry.first.first != static_cast<std::uint16_t>(cuda::Op::cuGraphNodeSetEnabled);
+    });
+}
+
+CUgraphNode GraphBook::twin_of(const Exec& exec, CUgraphNode node) const {
+    if (exec.made_again) {
+        const auto twin = exec.twins.find(node);
+        return twin != exec.twins.end() ? twin->second : nullptr;
+    }
+    CUgraphNode twin = nullptr;
+    return exec.made_from != nullptr && device_.api().cuGraphNodeFindInClone != nullptr &&
+                   device_.api().cuGraphNodeFindInClone(&twin, node, exec.made_from) ==
+                       CUDA_SUCCESS
+               ? twin
+               : nullptr;
+}
+
+void GraphBook::changed(std::uint64_t handle, CUgraphNode node, RecordedCommand command) {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return;
+    }
+    const CUgraphNode twin = restored_node != nullptr ? restored_node
+                                                      : twin_of(exec->second, node);
+    // A changed child graph may be gone when the change has to be made again.
+    if (twin == nullptr ||
+        command.op == static_cast<std::uint16_t>(cuda::Op::cuGraphExecChildGraphNodeSetParams)) {
+        exec->second.update_lost = true;
+        return;
+    }
+    exec->second.records.reset();
+    const std::uint16_t op = command.op;
+    exec->second.changes[{op, twin}] = std::move(command);
+}
+
+void GraphBook::remove(std::uint64_t handle) {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec != execs_.end()) {
+        destroy(exec->second.made_from);
+        destroy(exec->second.updated_from);
+        execs_.erase(exec);
+    }
+}
+
+void GraphBook::find_records(CUgraph graph, std::vector<CUevent>* events) const {
+    const driver::DriverApi& api = device_.api();
+    std::size_t count = 0;
+    if (graph == nullptr || api.cuGraphEventRecordNodeGetEvent == nullptr ||
+        api.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) {
+        return;
+    }
+    std::vector<CUgraphNode> nodes(count);
+    api.cuGraphGetNodes(graph, nodes.data(), &count);
+    for (const CUgraphNode node : nodes) {
+        CUgraphNodeType type{};
+        CUevent event = nullptr;
+        CUgraph child = nullptr;
+        api.cuGraphNodeGetType(node, &type);
+        if (type == CU_GRAPH_NODE_TYPE_EVENT_RECORD &&
+            api.cuGraphEventRecordNodeGetEvent(node, &event) == CUDA_SUCCESS) {
+            events->push_back(event);
+        } else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
+                   api.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
+            find_records(child, events);
+        }
+    }
+}
+
+std::vector<CUevent> GraphBook::recorded_events(std::uint64_t handle) {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return {};
+    }
+    if (!exec->second.records) {
+        exec->second.records.emplace();
+        find_records(exec->second.made_from, &*exec->second.records);
+        find_records(exec->second.updated_from, &*exec->second.records);
+    }
+    return *exec->second.records;
+}
+
+std::optional<GraphBook::Exec> GraphBook::find(std::uint64_t handle) const {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    return exec == execs_.end() ? std::nullopt : std::optional<Exec>(exec->second);
+}
+
+CUgraphNode GraphBook::node_in(std::uint64_t handle, CUgraphNode node) const {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end() || !exec->second.made_again) {
+        return node;
+    }
+    const auto twin = exec->second.twins.find(node);
+    return twin == exec->second.twins.end() ? nullptr : twin->second;
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,78 @@
+// GraphBook: what executable graphs were made from, so that they can be made again elsewhere.
+//
+// An exec outlives the graph it came from, and no driver tells what is in it. So each exec keeps the
+// driver's own clone of that graph, a clone of the graph it was last updated from, and the newest
+// command of each kind that changed one of its nodes. Nothing is copied to the host until a snapshot
+// reads the clones (state/graph_content.h).
+//
+// An exec that was made again comes from its clone, not from the guest's graph; `twins` leads from
+// the nodes of the guest's graph to those the exec knows.
+//
+// Threads: all calls lock. Failure: an exec that the driver cannot clone (memory or conditional
+// nodes) works, and is_whole() says that it cannot move. Cost: a clone per instantiation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "host-daemon/worker/device.h"
+#include "host-daemon/worker/objects.h"
+
+namespace gantry::worker {
+
+class GraphBook {
+public:
+    using Nodes = std::map<CUgraphNode, CUgraphNode>;
+    struct Exec {
+        std::uint64_t source = 0;        ///< The guest's graph; it may be gone.
+        std::uint64_t flags = 0;
+        CUgraph made_from = nullptr;     ///< Null: the driver could not clone it.
+        CUgraph updated_from = nullptr;  ///< Null: never updated as a whole.
+        bool update_lost = false;        ///< The graph of the last update could not be cloned.
+        bool made_again = false;         ///< From `made_from` itself: `twins` counts.
+        Nodes twins;
+        /// By op and node of `made_from`.
+        std::map<std::pair<std::uint16_t, CUgraphNode>, RecordedCommand> changes;
+        std::optional<std::vector<CUevent>> records;  ///< Events it records, once asked for.
+        [[nodiscard]] bool is_whole() const { return made_from != nullptr && !update_lost; }
+    };
+
+    explicit GraphBook(Device& device) : device_(device) {}
+    ~GraphBook();
+    GraphBook(const GraphBook&) = delete;
+    GraphBook& operator=(const GraphBook&) = delete;
+
+    /// An exec was instantiated from `graph`, which is cloned now.
+    void add(std::uint64_t exec, std::uint64_t source, CUgraph graph, std::uint64_t flags);
+    /// One that a restore has made; the book owns its clones from here on.
+    void add(std::uint64_t exec, Exec made);
+    void updated(std::uint64_t exec, CUgraph graph);
+    void changed(std::uint64_t exec, CUgraphNode node, RecordedCommand command);
+    void remove(std::uint64_t exec);
+
+    [[nodiscard]] std::optional<Exec> find(std::uint64_t exec) const;
+    /// What the driver calls this node of the guest's graph where the exec is meant.
+    [[nodiscard]] CUgraphNode node_in(std::uint64_t exec, CUgraphNode node) const;
+
+    /// Events that a launch of the exec records (child graphs included).
+    std::vector<CUevent> recorded_events(std::uint64_t exec);
+
+    /// During a restore: the node that a change is for, whatever handle its command names.
+    CUgraphNode restored_node = nullptr;
+
+private:
+    [[nodiscard]] CUgraph clone(CUgraph graph) const;
+    void destroy(CUgraph graph) const;
+    void find_records(CUgraph graph, std::vector<CUevent>* events) const;
+    [[nodiscard]] CUgraphNode twin_of(const Exec& exec, CUgraphNode node) const;
+
+    Device& device_;
+    mutable std::mutex mutex_;
+    std::map<std::uint64_t, Exec> execs_;
+};
+
+}  // namespace gantry::worker
