@@ -79,6 +79,48 @@ TEST_F(ExtensionTest, GlobalsMayLieWhereAnotherDriverHadThem) {
     EXPECT_EQ(value, 6U);
 }
 
+TEST_F(ExtensionTest, ManagedVariablesMayLieInMemoryOfTheCallers) {
+    static const char kManaged[] =
+        ".version 7.0\n.target sm_75\n.address_size 64\n"
+        ".visible .global .attribute(.managed) .align 4 .u32 shared_word = 9;\n"
+        ".visible .entry raise()\n{\n  .reg .u32 %x;\n  ld.global.u32 %x, [shared_word];\n"
+        "  add.u32 %x, %x, 1;\n  st.global.u32 [shared_word], %x;\n  ret;\n}\n";
+    CUlibrary library = nullptr;
+    ASSERT_CU(cuLibraryLoadData(&library, kManaged, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    GantrySoftVariable listed[4];
+    std::size_t count = 4;
+    ASSERT_CU(soft_->list_managed(library, listed, &count));
+    ASSERT_EQ(count, 1U);
+    EXPECT_STREQ(listed[0].name, "shared_word");
+    EXPECT_EQ(listed[0].bytes, 4U);
+    ASSERT_CU(cuLibraryUnload(library));
+
+    alignas(4096) static unsigned page[1024];
+    page[8] = 77;
+    ASSERT_CU(cuMemHostRegister_v2(page, sizeof page, CU_MEMHOSTREGISTER_PORTABLE));
+    const GantrySoftPlacement place = {"shared_word", reinterpret_cast<CUdeviceptr>(&page[8])};
+    for (const int initialise : {1, 0}) {
+        ASSERT_CU(soft_->place_next_load_in(&place, 1, initialise));
+        ASSERT_CU(cuLibraryLoadData(&library, kManaged, nullptr, nullptr, 0, nullptr, nullptr, 0));
+        CUkernel kernel = nullptr;
+        CUdeviceptr address = 0;
+        ASSERT_CU(cuLibraryGetKernel(&kernel, library, "raise"));
+        ASSERT_CU(cuLibraryGetManaged(&address, nullptr, library, "shared_word"));
+        EXPECT_EQ(address, place.address);
+        // The second load finds what the first has left.
+        EXPECT_EQ(page[8], initialise == 1 ? 9U : 10U);
+        ASSERT_CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr,
+                                 nullptr, nullptr));
+        ASSERT_CU(cuCtxSynchronize());
+        EXPECT_EQ(page[8], initialise == 1 ? 10U : 11U);
+        ASSERT_CU(cuLibraryUnload(library));
+    }
+    EXPECT_EQ(page[8], 11U);  // Nothing of the caller's was freed.
+    ASSERT_CU(cuMemHostUnregister(page));
+    CUmodule plain = load();
+    EXPECT_NE(plain, nullptr);
+}
+
 TEST_F(ExtensionTest, TextureHandlesCanBeChosen) {
     const CUDA_ARRAY_DESCRIPTOR descriptor = {4, 4, CU_AD_FORMAT_FLOAT, 1};
     CUarray array = nullptr;
