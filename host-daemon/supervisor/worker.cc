@@ -97,7 +97,9 @@ void Worker::on_closed(const Error& why) {
 Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::string& session_id,
                                                engine::PartId part, std::uint64_t quota_bytes,
                                                WorkerHandlers handlers) {
-    WorkerRecord record{session_id, part, {}};
+    WorkerRecord record;
+    record.session_id = session_id;
+    record.part = part;
     // Numbered: a session may move from one worker to another on this same host.
     static std::atomic<unsigned> launches{0};
     const std::string base = config.daemon.run_directory + "/workers/" + session_id + "." +

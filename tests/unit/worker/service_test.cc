@@ -295,6 +295,108 @@ TEST(Service, HoldsTheQuotaAndWaitsForPendingFrees) {
     }));
 }
 
+/// Makes, changes and ends one of everything that a program may do any number of times.
+void do_a_round(Guest& guest, std::uint64_t round, std::uint64_t exec, std::uint64_t graph,
+                std::uint64_t node, std::uint64_t data) {
+    const std::uint64_t serial = (1ull << 24) + 100 + round;
+    const std::uint64_t clone = cuda::make_handle(HandleKind::kGraph, serial);
+    const std::uint64_t memory = cuda::make_handle(HandleKind::kVmmAllocation, serial);
+    const std::uint64_t pool = cuda::make_handle(HandleKind::kMemPool, serial);
+    guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, kStream});
+    hand::GraphKernelNodeCall change{};
+    change.graph = exec;
+    change.node = node;
+    change.launch.kernel = kKernel;
+    change.launch.grid[0] = change.launch.grid[1] = change.launch.grid[2] = 1;
+    change.launch.block[0] = change.launch.block[1] = change.launch.block[2] = 1;
+    change.launch.param_bytes = 12;
+    std::byte params[12] = {};
+    std::memcpy(params, &data, 8);
+    EXPECT_EQ(guest.call(Op::cuGraphExecKernelNodeSetParams_v2, change, params).status, 0u);
+    EXPECT_EQ(guest.call(Op::cuGraphClone, payload::cuGraphClone_call{clone, graph}).status, 0u);
+    EXPECT_EQ(guest.call(Op::cuGraphExecUpdate_v2, payload::cuGraphExecUpdate_v2_call{exec, clone})
+                  .status,
+              0u);
+    guest.send(Op::cuGraphLaunch, payload::cuGraphLaunch_call{exec, kStream});
+    guest.send(Op::cuGraphDestroy, payload::cuGraphDestroy_call{clone});
+    payload::cuMemCreate_call create{};
+    create.handle = memory;
+    create.size = 2u << 20;
+    create.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    create.prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    EXPECT_EQ(guest.call(Op::cuMemCreate, create).status, 0u);
+    const auto range = guest.call(Op::cuMemAddressReserve,
+                                  payload::cuMemAddressReserve_call{2u << 20, 0, 0, 0})
+                           .as<payload::cuMemAddressReserve_reply>()
+                           .ptr;
+    EXPECT_EQ(guest.call(Op::cuMemMap, payload::cuMemMap_call{range, 2u << 20, 0, memory, 0}).status,
+              0u);
+    EXPECT_EQ(guest.call(Op::cuMemUnmap, payload::cuMemUnmap_call{range, 2u << 20}).status, 0u);
+    EXPECT_EQ(guest.call(Op::cuMemRelease, payload::cuMemRelease_call{memory}).status, 0u);
+    EXPECT_EQ(
+        guest.call(Op::cuMemAddressFree, payload::cuMemAddressFree_call{range, 2u << 20}).status,
+        0u);
+    payload::cuMemPoolCreate_call make_pool{};
+    make_pool.pool = pool;
+    make_pool.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    make_pool.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    EXPECT_EQ(guest.call(Op::cuMemPoolCreate, make_pool).status, 0u);
+    const auto piece = guest.call(Op::cuMemAllocFromPoolAsync,
+                                  payload::cuMemAllocFromPoolAsync_call{4096, pool, kStream})
+                           .as<payload::cuMemAllocFromPoolAsync_reply>()
+                           .dptr;
+    guest.send(Op::cuMemFreeAsync, payload::cuMemFreeAsync_call{piece, kStream});
+    EXPECT_EQ(guest.call(Op::cuMemPoolDestroy, payload::cuMemPoolDestroy_call{pool}).status, 0u);
+    EXPECT_EQ(guest.synchronise(kStream), 0u);
+}
+
+TEST(Service, TheGraphFollowsWhatLivesAndNotHowLongItRan) {
+    EXPECT_TRUE(in_child([] {
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        Host host;
+        host.process->serve(map_region(region->get()), 1);
+        Guest guest(*host.process->channel(), 1ull << wire::kGenerationShift);
+        guest.retain();
+        guest.load_module();
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+        guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent, 0, 0});
+        const std::uint64_t data = guest.allocate(256);
+        const std::uint64_t graph = cuda::make_handle(HandleKind::kGraph, 1ull << 24);
+        const std::uint64_t node = cuda::make_handle(HandleKind::kGraphNode, 1ull << 24);
+        const std::uint64_t exec = cuda::make_handle(HandleKind::kGraphExec, 1ull << 24);
+        guest.send(Op::cuGraphCreate, payload::cuGraphCreate_call{graph, 0, 0});
+        hand::GraphKernelNodeCall add{};
+        add.graph = graph;
+        add.node = node;
+        add.launch.kernel = kKernel;
+        add.launch.grid[0] = add.launch.grid[1] = add.launch.grid[2] = 1;
+        add.launch.block[0] = add.launch.block[1] = add.launch.block[2] = 1;
+        add.launch.param_bytes = 12;
+        std::byte params[12] = {};
+        std::memcpy(params, &data, 8);
+        ASSERT_EQ(guest.call(Op::cuGraphAddKernelNode_v2, add, params).status, 0u);
+        ASSERT_EQ(guest.call(Op::cuGraphInstantiateWithFlags,
+                             payload::cuGraphInstantiateWithFlags_call{exec, graph, 0})
+                      .status,
+                  0u);
+        std::uint64_t rounds = 0;
+        auto size_after = [&](std::uint64_t count) {
+            for (; count != 0; --count) {
+                do_a_round(guest, ++rounds, exec, graph, node, data);
+            }
+            EXPECT_TRUE(host.process->freeze(5s).ok());
+            const auto encoded = state::PartState(*host.process, 1).final_graph();
+            EXPECT_TRUE(encoded.ok()) << encoded.error().text;
+            host.process->thaw();
+            return encoded->size();
+        };
+        const std::size_t early = size_after(2);
+        const std::size_t late = size_after(200);
+        constexpr std::size_t kLongerNumbers = 64;  // Positions and orders take more bytes.
+        EXPECT_LE(late, early + kLongerNumbers);
+    }));
+}
+
 TEST(Service, RefusesHostileCommandsAndGoesOn) {
     EXPECT_TRUE(in_child([] {
         const auto region = ChannelMemory::create_region(kRegionBytes);
