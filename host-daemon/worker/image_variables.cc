@@ -112,16 +112,31 @@ std::string_view declared_name(std::string_view declaration) {
     return declaration.substr(begin, end - begin);
 }
 
+std::string without_comments(std::string_view text) {
+    std::string out;
+    out.reserve(text.size());
+    for (std::size_t at = 0; at < text.size();) {
+        const std::string_view rest = text.substr(at);
+        if (rest.starts_with("//")) {
+            at = std::min(text.find('\n', at), text.size());
+        } else if (rest.starts_with("/*")) {
+            const std::size_t end = text.find("*/", at + 2);
+            at = end == std::string_view::npos ? text.size() : end + 2;
+        } else {
+            out += text[at++];
+        }
+    }
+    return out;
+}
+
 /// Variables are declared outside of functions, one to a statement.
-void append_ptx(std::string_view text, Found* found) {
+void append_ptx(std::string_view commented, Found* found) {
+    const std::string plain = without_comments(commented);
+    const std::string_view text = plain;
     int depth = 0;
     std::size_t statement = 0;
     for (std::size_t at = 0; at < text.size(); ++at) {
         const char c = text[at];
-        if (c == '/' && text.substr(at).starts_with("//")) {
-            at = std::min(text.find('\n', at), text.size() - 1);
-            continue;
-        }
         if (c == '{' || c == '}') {
             depth += c == '{' ? 1 : -1;
             // An initialiser's braces do not end its declaration.
