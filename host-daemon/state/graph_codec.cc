@@ -495,6 +495,10 @@ void add_execution(worker::GuestProcess& process, snapshot::ObjectGraph* graph) 
     if (state.parked_callback) {
         lane_of(state.parked_callback->lane)->set_awaited_seq(state.parked_callback->position + 1);
     }
+    if (state.open_callback) {
+        out->set_open_callback_seq(state.open_callback->position + 1);
+        out->set_open_callback_id(state.open_callback->ticket);
+    }
     for (const worker::PinnedBytes& pinned : state.pinned) {
         snapshot::PinnedBytes* written = out->add_pinned_writes();
         written->set_pool_offset(pinned.offset);
@@ -554,6 +558,14 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
             state->parked_callback = worker::CallbackBroker::Parked{lane.awaited_seq() - 1,
                                                                     lane.lane()};
         }
+    }
+    if (execution.open_callback_seq() != 0) {
+        if (execution.open_callback_seq() <= execution.next_seq() ||
+            execution.open_callback_id() == 0 || execution.open_callback_id() == ~0ull) {
+            return bad_graph("a host callback that cannot be open");
+        }
+        state->open_callback = worker::CallbackBroker::Open{execution.open_callback_seq() - 1,
+                                                            execution.open_callback_id()};
     }
     constexpr std::uint64_t kConfirmOffset = offsetof(wire::HostWords, confirm_seq);
     for (const auto& [offset, value] : execution.host_words()) {

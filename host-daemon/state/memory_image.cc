@@ -29,6 +29,9 @@ MemoryImage::MemoryImage(worker::GuestProcess& process) : process_(process) {
 MemoryImage::~MemoryImage() {
     const driver::DriverApi& api = process_.device.api();
     process_.device.bind_thread();
+    for (const std::span<std::byte> area : staging_) {
+        api.cuMemHostUnregister(area.data());
+    }
     if (stream_ != nullptr) {
         api.cuStreamDestroy_v2(stream_);
     }
@@ -106,8 +109,43 @@ std::vector<MemoryImage::Piece> MemoryImage::pieces_of(std::uint64_t address,
     return pieces;
 }
 
+bool MemoryImage::add_staging(std::span<std::byte> area) {
+    const driver::DriverApi& api = process_.device.api();
+    process_.device.bind_thread();
+    if (api.cuMemHostRegister_v2 == nullptr ||
+        api.cuMemHostRegister_v2(area.data(), area.size(), CU_MEMHOSTREGISTER_PORTABLE) !=
+            CUDA_SUCCESS) {
+        return false;
+    }
+    staging_.push_back(area);
+    return true;
+}
+
+void MemoryImage::remove_staging(std::span<std::byte> area) {
+    const auto known = std::find_if(staging_.begin(), staging_.end(), [area](const auto& one) {
+        return one.data() == area.data();
+    });
+    if (known != staging_.end()) {
+        process_.device.bind_thread();
+        process_.device.api().cuMemHostUnregister(area.data());
+        staging_.erase(known);
+    }
+}
+
+bool MemoryImage::is_direct(const std::byte* at, std::uint64_t bytes) const {
+    const auto lies_in = [&](std::span<const std::byte> area) {
+        return at >= area.data() && bytes <= area.size() &&
+               static_cast<std::uint64_t>(at - area.data()) <= area.size() - bytes;
+    };
+    return lies_in(buffer()) || std::any_of(staging_.begin(), staging_.end(), lies_in);
+}
+
 CUresult MemoryImage::copy_out(std::uint64_t address, std::byte* to, std::uint64_t bytes) {
     const driver::DriverApi& api = process_.device.api();
+    if (is_direct(to, bytes)) {
+        const CUresult queued = api.cuMemcpyDtoHAsync_v2(to, address, bytes, stream_);
+        return queued == CUDA_SUCCESS ? api.cuStreamSynchronize(stream_) : queued;
+    }
     for (std::uint64_t done = 0; done < bytes;) {
         const std::uint64_t step = std::min(bytes - done, kBatchBlocks * kBlockBytes);
         CUresult result = api.cuMemcpyDtoHAsync_v2(buffer_, address + done, step, stream_);
@@ -125,6 +163,10 @@ CUresult MemoryImage::copy_out(std::uint64_t address, std::byte* to, std::uint64
 
 CUresult MemoryImage::copy_in(std::uint64_t address, const std::byte* from, std::uint64_t bytes) {
     const driver::DriverApi& api = process_.device.api();
+    if (from != nullptr && is_direct(from, bytes)) {
+        const CUresult queued = api.cuMemcpyHtoDAsync_v2(address, from, bytes, stream_);
+        return queued == CUDA_SUCCESS ? api.cuStreamSynchronize(stream_) : queued;
+    }
     for (std::uint64_t done = 0; done < bytes;) {
         const std::uint64_t step = std::min(bytes - done, kBatchBlocks * kBlockBytes);
         if (from != nullptr) {
@@ -208,6 +250,26 @@ Result<bool> MemoryImage::write(BlockAddress block, std::span<const std::byte> b
         return false;
     }
     return write_device(block.index * kBlockBytes, bytes);
+}
+
+Result<bool> MemoryImage::write_run(BlockAddress first, std::uint64_t count,
+                                    std::span<const std::byte> bytes) {
+    process_.device.bind_thread();
+    if (first.space != MemorySpace::kDevice || first.index > (1ull << 47) / kBlockBytes) {
+        return false;
+    }
+    const std::uint64_t address = first.index * kBlockBytes;
+    const auto pieces = pieces_of(address, count * kBlockBytes);
+    if (pieces.size() != 1 || pieces.front().address != address ||
+        pieces.front().bytes != count * kBlockBytes) {
+        return false;
+    }
+    if (const CUresult result = copy_in(address, bytes.data(), bytes.size());
+        result != CUDA_SUCCESS) {
+        return driver::to_error(process_.device.api(), result, "state.write",
+                                fmt::format("writing {} bytes at {:#x}", bytes.size(), address));
+    }
+    return true;
 }
 
 bool MemoryImage::is_whole(BlockAddress block) const {

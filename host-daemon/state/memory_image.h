@@ -53,6 +53,19 @@ public:
     /// Writes one block; zero bytes: pass an empty span. False: no such block (yet).
     Result<bool> write(BlockAddress block, std::span<const std::byte> bytes);
 
+    /// The page-locked buffer, of kBatchBlocks: bytes that are read into it are copied once only.
+    [[nodiscard]] std::span<std::byte> buffer() const {
+        return {buffer_, kBatchBlocks * kBlockBytes};
+    }
+    /// Memory that the driver can copy from and to directly (a staging area), from now on. False:
+    /// it cannot, and everything goes through the buffer.
+    bool add_staging(std::span<std::byte> area);
+    void remove_staging(std::span<std::byte> area);
+
+    /// Writes whole blocks of device memory that lie in one piece; false: not one piece, nothing done.
+    Result<bool> write_run(BlockAddress first, std::uint64_t count,
+                           std::span<const std::byte> bytes);
+
     /// Every byte of the block belongs to the guest (no gap between variables).
     [[nodiscard]] bool is_whole(BlockAddress block) const;
 
@@ -73,7 +86,10 @@ private:
     CUresult copy_out(std::uint64_t address, std::byte* to, std::uint64_t bytes);
     CUresult copy_in(std::uint64_t address, const std::byte* from, std::uint64_t bytes);
 
+    [[nodiscard]] bool is_direct(const std::byte* at, std::uint64_t bytes) const;
+
     worker::GuestProcess& process_;
+    std::vector<std::span<std::byte>> staging_;
     CUstream stream_ = nullptr;
     std::byte* buffer_ = nullptr;
     bool page_locked_ = false;

@@ -11,8 +11,7 @@ namespace gantry::state {
 PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id)
     : process_(process),
       part_id_(part_id),
-      memory_(process),
-      scratch_(MemoryImage::kBatchBlocks * kBlockBytes) {}
+      memory_(process) {}
 
 PartFacts PartState::describe() {
     PartFacts facts;
@@ -29,9 +28,16 @@ PartFacts PartState::describe() {
         module.has_address_bound_globals =
             !loaded.variables.empty() && !process_.device.can_place();
         for (const auto& part : loaded.parts) {
-            append_code(std::span(loaded.image->bytes).subspan(part.offset, part.bytes),
-                        &module.code);
-            break;  // Part 0 is what a driver loads; the others are its relocatable inputs.
+            std::vector<engine::CodeEntry> code;
+            append_code(std::span(loaded.image->bytes).subspan(part.offset, part.bytes), &code);
+            // Part 0 is what a driver loads. The others are its relocatable inputs, whose PTX only a
+            // driver with our extension links.
+            const bool is_loaded = &part == &loaded.parts.front();
+            std::copy_if(code.begin(), code.end(), std::back_inserter(module.code),
+                         [&](const engine::CodeEntry& entry) {
+                             return is_loaded ||
+                                    (entry.is_ptx && process_.device.extension() != nullptr);
+                         });
         }
         facts.modules.push_back(std::move(module));
     }
@@ -58,7 +64,7 @@ Result<void> PartState::for_each_block(
             BlockRange batch = range;
             batch.first += done;
             batch.count = std::min(range.count - done, MemoryImage::kBatchBlocks);
-            const auto bytes = std::span(scratch_).first(batch.count * kBlockBytes);
+            const auto bytes = memory_.buffer().first(batch.count * kBlockBytes);
             GANTRY_ASSIGN(const bool present, memory_.read(batch, bytes));
             for (std::uint64_t i = 0; present && i < batch.count; ++i) {
                 GANTRY_TRY(visit({batch.space, batch.first + i},
@@ -76,6 +82,17 @@ Result<engine::ScanResult> PartState::scan() {
     }
     engine::ScanResult result;
     std::set<BlockAddress> seen;
+    if (sent_.empty()) {  // All of it, without a look at the bytes.
+        process_.refresh_private_ranges();
+        for (const BlockRange& range : memory_.ranges()) {
+            for (std::uint64_t i = 0; i < range.count; ++i) {
+                result.changed.push_back({range.space, range.first + i});
+            }
+        }
+        std::sort(result.changed.begin(), result.changed.end());
+        result.scanned_block_count = result.changed.size();
+        return result;
+    }
     GANTRY_TRY(for_each_block([&](BlockAddress block, snapshot::BlockSpan bytes) -> Result<void> {
         ++result.scanned_block_count;
         const auto sent = sent_.find(block);
@@ -174,6 +191,14 @@ Result<std::string> PartState::final_graph() {
     GANTRY_TRY(process_.pinned_writes.left());
     GANTRY_ASSIGN(const snapshot::ObjectGraph encoded, encode(process_, part_id_, true));
     return encoded.SerializeAsString();
+}
+
+engine::BlockSetDigest PartState::sent_digest() const {
+    engine::BlockSetDigest digest;
+    for (const auto& [block, print] : sent_) {
+        digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
+    }
+    return digest;
 }
 
 Result<engine::BlockSetDigest> PartState::digest() {

@@ -76,6 +76,11 @@ public:
     Result<std::vector<worker::Sha256>> prepare(snapshot::Seed seed, std::string_view graph);
     /// Empty bytes: a block of zeros.
     Result<void> apply_block(BlockAddress block, std::span<const std::byte> bytes);
+    /// Neighbours, packed: those that lie in memory as a whole are copied in one go.
+    Result<void> apply_run(BlockAddress first, std::uint64_t count,
+                           std::span<const std::byte> bytes);
+    /// The bytes of a block that was applied before.
+    Result<void> apply_copy(BlockAddress block, BlockAddress origin);
     Result<std::vector<worker::Sha256>> apply_final(std::string_view graph);
     [[nodiscard]] const std::optional<worker::ChannelState>& channel_state() const {
         return channel_;
@@ -83,7 +88,14 @@ public:
     /// Page-locks the pinned ranges; once the region is mapped, before the guest is served.
     Result<void> register_pinned();
 
+    /// Over what was last sent. After a scan of frozen memory whose changes have all been read, that
+    /// is what the memory holds, and no second look is needed.
+    [[nodiscard]] engine::BlockSetDigest sent_digest() const;
+
     // ---- both
+    /// A staging area through which blocks pass, see MemoryImage.
+    bool add_staging(std::span<std::byte> area) { return memory_.add_staging(area); }
+    void remove_staging(std::span<std::byte> area) { memory_.remove_staging(area); }
     /// Over all blocks, computed from memory now. Needs a seed (begin_precopy or prepare).
     Result<engine::BlockSetDigest> digest();
     /// Bytes of images by name: what get_images and an images blob carry.
@@ -120,7 +132,6 @@ private:
     std::vector<worker::ImagePtr> kept_images_;
     std::vector<worker::PinnedRange> pinned_;
     std::optional<worker::ChannelState> channel_;
-    std::vector<std::byte> scratch_;
     bool private_restored_ = false;
     std::map<std::uint64_t, std::string> built_graphs_;  ///< Target: descriptions, by handle.
     std::optional<snapshot::ObjectGraph> late_graphs_;   ///< Those to be made with the region there.

@@ -504,6 +504,36 @@ Result<void> PartState::apply_block(BlockAddress block, std::span<const std::byt
     return {};
 }
 
+Result<void> PartState::apply_run(BlockAddress first, std::uint64_t count,
+                                  std::span<const std::byte> bytes) {
+    GANTRY_ASSIGN(const bool placed, memory_.write_run(first, count, bytes));
+    for (std::uint64_t i = 0; i < count; ++i) {
+        const BlockAddress block{first.space, first.index + i};
+        if (placed) {
+            kept_blocks_.erase(block);
+        } else {
+            GANTRY_TRY(apply_block(block, bytes.subspan(i * kBlockBytes, kBlockBytes)));
+        }
+    }
+    return {};
+}
+
+Result<void> PartState::apply_copy(BlockAddress block, BlockAddress origin) {
+    const auto kept = kept_blocks_.find(origin);
+    if (kept != kept_blocks_.end()) {
+        const std::vector<std::byte> bytes = kept->second;
+        return apply_block(block, bytes);
+    }
+    std::vector<std::byte> bytes(kBlockBytes);
+    GANTRY_ASSIGN(const bool present, memory_.read({origin.space, origin.index, 1}, bytes));
+    if (!present) {
+        return Error{Code::kInvalidArgument, "state.block",
+                     fmt::format("a block copies block {} of space {}, which is not there",
+                                 origin.index, static_cast<std::uint32_t>(origin.space))};
+    }
+    return apply_block(block, bytes);
+}
+
 Result<void> PartState::flush_kept_blocks() {
     for (auto kept = kept_blocks_.begin(); kept != kept_blocks_.end();) {
         GANTRY_ASSIGN(const bool placed, memory_.write(kept->first, kept->second));

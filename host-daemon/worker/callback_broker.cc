@@ -14,16 +14,19 @@ constexpr std::chrono::microseconds kHelpEvery{1000};
 
 CallbackBroker::Callback* CallbackBroker::add_locked(const wire::CallbackReply& reply,
                                                      bool repeats) {
-    auto callback = std::make_unique<Callback>(Callback{this, reply, repeats});
+    auto callback = std::make_unique<Callback>(Callback{this, reply, repeats, 0});
     Callback* raw = callback.get();
     callbacks_.emplace(raw, std::move(callback));
     return raw;
 }
 
-CallbackBroker::Callback* CallbackBroker::add(const wire::CallbackReply& reply) {
+CallbackBroker::Callback* CallbackBroker::add(const wire::CallbackReply& reply,
+                                              std::uint64_t position) {
     std::lock_guard lock(mutex_);
     ++outstanding_;
-    return add_locked(reply, false);
+    Callback* callback = add_locked(reply, false);
+    callback->position = position;
+    return callback;
 }
 
 CallbackBroker::Callback* CallbackBroker::add_repeating(const wire::CallbackReply& reply) {
@@ -56,12 +59,18 @@ void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
     if (callback->repeats) {
         ++outstanding_;
     }
-    const std::uint64_t ticket = next_ticket_++;
-    wire::CallbackReply reply = callback->reply;
-    reply.callback_id = ticket;
-    reply.status = status;
-    due_.push_back({ticket, reply});
-    offer(lock);
+    std::uint64_t ticket = 0;
+    if (loaded_ && !callback->repeats && loaded_->position == callback->position) {
+        ticket = loaded_->ticket;  // The guest has it, or has run it already.
+        loaded_.reset();
+    } else {
+        ticket = next_ticket_++;
+        wire::CallbackReply reply = callback->reply;
+        reply.callback_id = ticket;
+        reply.status = status;
+        due_.push_back({ticket, callback->position, reply});
+        offer(lock);
+    }
     const auto is_over = [&] { return cancelled_ || ticket < finished_below_; };
     for (auto pause = kHelpAfter; !finished_.wait_for(lock, pause, is_over);) {
         lock.unlock();
@@ -84,6 +93,7 @@ void CallbackBroker::offer(std::unique_lock<std::mutex>& lock) {
     parked_.reset();
     due_.pop_front();
     with_guest_ = due.ticket;
+    guest_position_ = due.position;
     lock.unlock();
     answer_(parked, due.reply);
     lock.lock();
@@ -106,9 +116,38 @@ bool CallbackBroker::done(std::uint64_t callback_id) {
         return false;
     }
     with_guest_ = 0;
+    guest_position_ = 0;
     finished_below_ = callback_id + 1;
     finished_.notify_all();
     offer(lock);
+    return true;
+}
+
+std::optional<CallbackBroker::Open> CallbackBroker::open() const {
+    std::lock_guard lock(mutex_);
+    return with_guest_ != 0 ? std::optional<Open>({guest_position_, with_guest_}) : std::nullopt;
+}
+
+void CallbackBroker::load_open(const Open& open) {
+    std::lock_guard lock(mutex_);
+    loaded_ = open;
+    with_guest_ = open.ticket;
+    guest_position_ = open.position;
+    finished_below_ = open.ticket;
+    next_ticket_ = open.ticket + 1;
+}
+
+bool CallbackBroker::has_reached(const std::set<std::uint64_t>& positions) const {
+    std::lock_guard lock(mutex_);
+    for (const std::uint64_t position : positions) {
+        const bool is_due = std::any_of(due_.begin(), due_.end(), [position](const Due& due) {
+            return due.position == position;
+        });
+        const bool is_with_guest = with_guest_ != 0 && guest_position_ == position;
+        if (!is_due && !(is_with_guest && !loaded_)) {
+            return false;
+        }
+    }
     return true;
 }
 

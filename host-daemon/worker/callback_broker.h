@@ -6,8 +6,8 @@
 // order in which streams reached them, as a driver's single callback thread would do it.
 //
 // Invariant: a callback made by add() is outstanding until run() has returned; one made by
-// add_repeating() (it lives in a graph) only while it runs. While any is outstanding the state cannot
-// be captured, because a driver's queue cannot be read: a freeze lets the guest finish them first.
+// add_repeating() (it lives in a graph) only while it runs. A freeze lets the guest finish them for a
+// moment, and then carries those that are open to the next worker (held_work.h).
 // Threads: run() on driver threads; everything else on the consumer or the control thread.
 // Failure: cancel() ends every wait (the guest is gone) and later ones return at once.
 #pragma once
@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "proto/wire/control_ops.h"
@@ -31,6 +32,12 @@ public:
         CallbackBroker* broker = nullptr;
         wire::CallbackReply reply{};
         bool repeats = false;
+        std::uint64_t position = 0;  ///< Of the command that queued it; unless it repeats.
+    };
+    /// The callback that the guest has, as another worker must know it.
+    struct Open {
+        std::uint64_t position = 0;
+        std::uint64_t ticket = 0;
     };
     struct Parked {
         std::uint64_t position = 0;
@@ -44,7 +51,7 @@ public:
         : answer_(std::move(answer)), help_(std::move(help)) {}
 
     /// Notes a callback that is about to be launched once; the driver hands the pointer to run().
-    Callback* add(const wire::CallbackReply& reply);
+    Callback* add(const wire::CallbackReply& reply, std::uint64_t position);
     /// One that a graph holds: it may run any number of times, until forget().
     Callback* add_repeating(const wire::CallbackReply& reply);
     /// What a pointer that a driver gives back stands for; nullopt when it is none of ours.
@@ -60,6 +67,13 @@ public:
     [[nodiscard]] std::optional<Parked> parked() const;
     /// The guest's callback_done command. False for a callback that is not with the guest.
     bool done(std::uint64_t callback_id);
+    /// Position of the callback that the guest has; 0: none, or one of a graph.
+    [[nodiscard]] std::optional<Open> open() const;
+    /// The guest has this callback from another worker: when its command is executed here, it is not
+    /// offered again. Before anything is executed.
+    void load_open(const Open& open);
+    /// True when streams have reached all of these (positions of commands).
+    [[nodiscard]] bool has_reached(const std::set<std::uint64_t>& positions) const;
 
     [[nodiscard]] std::uint32_t outstanding() const;
     void cancel();
@@ -67,6 +81,7 @@ public:
 private:
     struct Due {
         std::uint64_t ticket = 0;
+        std::uint64_t position = 0;
         wire::CallbackReply reply{};
     };
     Callback* add_locked(const wire::CallbackReply& reply, bool repeats);
@@ -83,6 +98,8 @@ private:
     std::optional<Parked> parked_;
     std::uint64_t next_ticket_ = 1;
     std::uint64_t with_guest_ = 0;      ///< Ticket of the callback the guest has; 0: none.
+    std::uint64_t guest_position_ = 0;  ///< Position of that one.
+    std::optional<Open> loaded_;        ///< Not reached again yet.
     std::uint64_t finished_below_ = 1;  ///< Tickets below it are finished (they finish in order).
     std::uint32_t outstanding_ = 0;
     bool cancelled_ = false;

@@ -26,6 +26,7 @@ void CommandLoop::start(ChannelMemory* memory, std::uint64_t next, std::set<std:
     memory_ = memory;
     ring_.attach(memory->ring(), memory->layout().ring_bytes, next);
     next_.store(next, std::memory_order_release);
+    skip_ = skip;
     executed_ahead_ = std::move(skip);
     callbacks_done_ = 0;
     head_published_ = next;
@@ -77,6 +78,8 @@ void CommandLoop::seal() {
     set_mode(Mode::kSealed);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return seen_ == Mode::kSealed; });
+    lock.unlock();
+    const std::lock_guard ahead(ahead_mutex_);  // Whoever helps has ended, and sees the seal next.
 }
 
 void CommandLoop::resume() { set_mode(Mode::kRunning); }
@@ -148,6 +151,10 @@ void CommandLoop::look_ahead() {
 
 void CommandLoop::help_callbacks() {
     std::lock_guard lock(ahead_mutex_);
+    const Mode mode = mode_.load(std::memory_order_acquire);
+    if (mode == Mode::kSealed || mode == Mode::kStopping) {
+        return;
+    }
     const std::uint64_t at = next();
     if (helped_at_ != at) {
         helped_at_ = at;  // It moves: if it is still here next time, it is held up.
@@ -187,10 +194,19 @@ bool CommandLoop::step() {
         case wire::PeekStatus::kReady:
             break;
     }
-    if (wire::is_callback_op(view.op)) {
+    if (!skip_.empty() && skip_.erase(view.position) != 0) {
+        std::lock_guard lock(ahead_mutex_);
+        executed_ahead_.erase(view.position);
+        pass(view.position);
+        if (wire::is_callback_op(view.op)) {
+            callbacks_done_ = std::max(callbacks_done_, view.position + 1);
+        }
+    } else if (wire::is_callback_op(view.op)) {
         std::lock_guard lock(ahead_mutex_);
         if (executed_ahead_.erase(view.position) == 0) {
             execute(view);
+        } else {
+            pass(view.position);
         }
         callbacks_done_ = std::max(callbacks_done_, view.position + 1);
     } else {
@@ -200,6 +216,12 @@ bool CommandLoop::step() {
     next_.store(ring_.next(), std::memory_order_release);
     publish_head(false);
     return true;
+}
+
+void CommandLoop::pass(std::uint64_t position) {
+    if (hooks_.on_passed) {
+        hooks_.on_passed(position);
+    }
 }
 
 void CommandLoop::execute(const wire::CommandView& view) {
@@ -229,7 +251,8 @@ void CommandLoop::execute(const wire::CommandView& view) {
 }
 
 void CommandLoop::publish_head(bool force) {
-    const std::uint64_t next = ring_.next();
+    const std::uint64_t kept = hooks_.kept_from ? hooks_.kept_from() : 0;
+    const std::uint64_t next = kept != 0 ? std::min(kept, ring_.next()) : ring_.next();
     if (next == head_published_ || (!force && next - head_published_ < kHeadStepBytes)) {
         return;
     }

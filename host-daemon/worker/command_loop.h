@@ -53,6 +53,10 @@ public:
         /// Executes a command of host callbacks out of order, without a call of the driver's.
         std::function<void(const wire::CommandView&, std::span<const std::byte> args)> on_callback;
         std::function<void(const std::string&)> on_breach;
+        /// From where on the ring is not given back to the guest although executed; 0: nothing.
+        std::function<std::uint64_t()> kept_from;
+        /// The loop passes a command that was executed before its turn, or by another worker.
+        std::function<void(std::uint64_t)> on_passed;
     };
 
     CommandLoop(Hooks hooks, std::uint32_t spin_us) : hooks_(std::move(hooks)), spin_us_(spin_us) {}
@@ -69,6 +73,8 @@ public:
     /// While held: from now on no callback command is executed any more either. Returns when the
     /// loop has noticed.
     void seal();
+    /// Back from sealed to held.
+    void unseal() { set_mode(Mode::kHolding); }
     void resume();
 
     [[nodiscard]] std::uint64_t next() const { return next_.load(std::memory_order_acquire); }
@@ -93,6 +99,7 @@ private:
     void run();
     bool step();  ///< False when the ring is empty or malformed.
     void execute(const wire::CommandView& view);
+    void pass(std::uint64_t position);
     void publish_head(bool force);
     void idle();
     void look_ahead();
@@ -111,6 +118,7 @@ private:
     std::uint64_t callbacks_done_ = 0;        ///< Under ahead_mutex_: position + 1 of the last one.
     std::uint64_t helped_at_ = 0;             ///< Under ahead_mutex_: next_ at the last help.
     std::uint64_t head_published_ = 0;
+    std::set<std::uint64_t> skip_;  ///< The loop's thread: executed before start().
     std::chrono::steady_clock::time_point idle_since_{};
     bool was_idle_ = false;
     bool breached_ = false;

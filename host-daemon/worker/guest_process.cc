@@ -31,6 +31,10 @@ std::uint32_t wait_spin_us(std::uint32_t spin_us) {
                                                                               : spin_us;
 }
 
+/// How long a freeze lets the guest finish its host callbacks before it carries them.
+constexpr std::chrono::milliseconds kCallbackGrace{20};
+/// ... and how long it then looks whether all else comes to rest.
+constexpr std::chrono::milliseconds kCarryPatience{200};
 constexpr std::size_t kPollEvery = 64;  // Look at waiting calls that often while the ring is full.
 
 }  // namespace
@@ -53,7 +57,8 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
       },
       [this] { loop_.help_callbacks(); }),
       staging(device),
-      pinned_writes(device),
+      pinned_writes(device, memory),
+      held(device),
       wait_spin_us_(wait_spin_us(options.spin_us)),
       executors_(std::make_unique<LaneExecutors>([this] { bind_thread(); })),
       loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
@@ -65,6 +70,12 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
                  log_line("the ring is malformed: %s; the channel stops", reason.c_str());
                  if (on_breach) {
                      on_breach(reason);
+                 }
+             },
+             [this] { return kept_from(); },
+             [this](std::uint64_t position) {
+                 if (held.active()) {
+                     held.begin(position);
                  }
              }},
             options.spin_us) {
@@ -102,7 +113,7 @@ void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t g
     memory_ = std::move(channel);
     memory.set_pinned_pool(memory_->layout().pinned_bytes);
     replies.attach(memory_.get());
-    pinned_writes.enable(is_moved_by_hypervisor(*memory_));
+    pinned_writes.enable(is_moved_by_hypervisor(*memory_), memory_->pinned());
     auto& words = memory_->host_words();
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
     loop_.start(memory_.get(), generation << region::kGenerationShift, {});
@@ -121,7 +132,7 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
     GANTRY_TRY(replies.load(state.answers, state.confirmed));
     memory_ = std::move(channel);
     replies.attach(memory_.get());
-    pinned_writes.enable(is_moved_by_hypervisor(*memory_));
+    pinned_writes.enable(is_moved_by_hypervisor(*memory_), memory_->pinned());
     // Before any answer and before the announcement ends: either lets the guest read its buffers.
     // Where both workers share the region these bytes are there already: nobody may write them
     // between the freeze and the confirm that the guest still waits for.
@@ -141,17 +152,25 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
     words.head.store(state.next_position, std::memory_order_release);
     replies.republish();
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
+    if (state.open_callback) {
+        callbacks.load_open(*state.open_callback);
+    }
     if (state.parked_callback) {
         callbacks.wait(*state.parked_callback);
     }
     first_command_ = true;
+    first_new_position_ = state.executed_ahead.empty() ? state.next_position
+                                                       : *state.executed_ahead.rbegin() + 1;
     loop_.start(memory_.get(), state.next_position, state.executed_ahead);
     return {};
 }
 
 std::unique_ptr<ChannelMemory> GuestProcess::detach() {
     loop_.stop();
-    unregister_bulk();
+    has_carried_work_ = frozen_ && held.active();
+    if (!has_carried_work_) {  // A driver may wait for the device first.
+        unregister_bulk();
+    }
     frozen_ = false;
     return std::move(memory_);
 }
@@ -185,15 +204,21 @@ void GuestProcess::disown() {
 }
 
 void GuestProcess::execute(const Command& command) {
-    if (first_command_) {
+    if (first_command_ && command.header.position >= first_new_position_) {
         first_command_ = false;
         if (on_first_command) {
             on_first_command(command.header.position);
         }
     }
     Call call(*this, command);
+    if (command.header.op != static_cast<std::uint16_t>(region::ControlOp::kConfirm)) {
+        pinned_writes.note_work();
+    }
+    if (held.active()) {
+        held.begin(command.header.position);
+    }
     if (may_block(call)) {
-        if (is_ready(call)) {
+        if (!(held.active() && held.waits(call)) && is_ready(call)) {
             run_call(call);
         } else {
             waiting_.push_back({call.keep(), std::chrono::steady_clock::now()});
@@ -212,30 +237,39 @@ bool GuestProcess::poll_waiting() {
         return false;
     }
     const auto now = std::chrono::steady_clock::now();
+    bool is_any_due = false;
     std::erase_if(waiting_, [&](const Waiting& waiting) {
+        if (held.active() && held.waits(*waiting.call)) {
+            return false;  // Not begun: another worker may have to begin it.
+        }
         if (is_ready(*waiting.call)) {
             run_call(*waiting.call);
             return true;
         }
         if (is_pollable(*waiting.call) &&
             now - waiting.since < std::chrono::microseconds(wait_spin_us_)) {
+            is_any_due = true;
             return false;
         }
         executors_->post(waiting.call->lane(), [this, call = waiting.call] { run_call(*call); });
         return true;
     });
     waiting_count_.store(waiting_.size());
-    return !waiting_.empty();
+    return is_any_due;
 }
 
 void GuestProcess::run_call(Call& call) {
     CUresult result = enter_context(call.header().context);
+    const bool is_noted = held.begin_touches(call);
     if (result == CUDA_SUCCESS) {
         if (const Handler handler = find_handler(call.number()); handler != nullptr) {
             result = handler(call);
         } else {
             result = dispatch(call, call.op(), call.args(), call.trailing_bytes(), call);
         }
+    }
+    if (is_noted && !call.may_wait()) {
+        note_work(call, result);
     }
     if (call.is_deferred()) {
         auto kept = call.keep();
@@ -257,8 +291,41 @@ void GuestProcess::callback_command(const region::CommandView& view,
         callbacks.wait({view.position, view.lane});
     } else if (region::CallbackDoneCall done{}; args.size() == sizeof(done)) {
         std::memcpy(&done, args.data(), sizeof(done));
-        callbacks.done(done.callback_id);
+        (void)callback_done(done.callback_id);
     }
+}
+
+void GuestProcess::note_work(const Call& call, CUresult result) {
+    if (call.is_deferred() || captures.load(std::memory_order_relaxed) != 0) {
+        held.mark_irregular();
+        return;
+    }
+    held.note(call, result == CUDA_SUCCESS);
+}
+
+/// What is held must stay in the ring; but a ring that is full of it would stop the guest for good,
+/// so a move rather waits for the callbacks.
+std::uint64_t GuestProcess::kept_from() {
+    if (!held.active() || !held.is_regular()) {
+        return 0;
+    }
+    const std::uint64_t first = held.first_position();
+    if (first != 0 && loop_.next() - first > memory_->layout().ring_bytes / 2) {
+        held.mark_irregular();
+        return 0;
+    }
+    return first;
+}
+
+bool GuestProcess::callback_done(std::uint64_t callback_id) {
+    const auto open = callbacks.open();
+    if (!open || !callbacks.done(callback_id)) {
+        return false;
+    }
+    if (open->position != 0) {
+        held.close(open->position);
+    }
+    return true;
 }
 
 CUresult GuestProcess::replay(const RecordedCommand& recorded) {
@@ -301,10 +368,12 @@ CUresult GuestProcess::enter_context(std::uint64_t context) {
 CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out) {
     if (stream <= 1) {
         *out = nullptr;
+        held.touch(0, nullptr);
         return CUDA_SUCCESS;
     }
     if (stream != 2) {
         *out = objects.native_as<CUstream>(stream, HandleKind::kStream);
+        held.touch(stream, *out);
         return *out != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     }
     std::lock_guard lock(lane_stream_mutex_);
@@ -314,6 +383,7 @@ CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, 
         result = device.api().cuStreamCreateWithPriority(&own, CU_STREAM_DEFAULT, 0);
     }
     *out = own;
+    held.touch(HeldWork::key_of_lane(lane), own);
     return result;
 }
 
@@ -469,6 +539,38 @@ std::uint64_t GuestProcess::root_of(std::uint64_t handle) const {
     return handle;
 }
 
+/// Everything has come to rest but what waits for host callbacks in the guest, and all of that can be
+/// done again from the ring. Only while the loop is sealed.
+bool GuestProcess::is_drained_to_callbacks() {
+    if (!held.active() || !held.is_regular() || captures.load() != 0 ||
+        executors_->busy_count() != 0 || callbacks.outstanding() != held.root_count() ||
+        !callbacks.has_reached(held.first_roots()) || memory.has_parked() || kept_from() == 0) {
+        return false;
+    }
+    for (const Waiting& waiting : waiting_) {
+        if (!held.waits(*waiting.call)) {
+            return false;
+        }
+    }
+    const auto is_busy = [this](std::uint64_t key, CUstream stream) {
+        return held.is_free(key, stream) &&
+               device.api().cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+    };
+    for (const Object& stream : objects.list_kind(HandleKind::kStream)) {
+        if (is_busy(stream.handle, reinterpret_cast<CUstream>(stream.native))) {
+            return false;
+        }
+    }
+    std::lock_guard lock(lane_stream_mutex_);
+    for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
+        if (lane_streams_[lane] != nullptr &&
+            is_busy(HeldWork::key_of_lane(lane), lane_streams_[lane])) {
+            return false;
+        }
+    }
+    return !is_busy(0, nullptr);
+}
+
 Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds deadline) {
     const auto begin = std::chrono::steady_clock::now();
     const auto end = begin + deadline;
@@ -479,8 +581,12 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
         return Error{Code::kDeadlineExceeded, "drain.deadline",
                      "the command in hand did not end in time"};
     }
+    bind_thread();
     auto drained = std::make_shared<std::atomic<int>>(-1);
     bool is_posted = false;
+    bool is_sealed = false;
+    bool is_carried = false;
+    auto change_at = begin + kCallbackGrace;  // When to seal, or to give up being sealed.
     for (;;) {
         // A synchronisation is worth starting only when no callback can be queued any more.
         if (!is_posted && callbacks.outstanding() == 0 && executors_->busy_count() == 0 &&
@@ -495,6 +601,10 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
             waiting_count_.load() == 0) {
             break;
         }
+        is_carried = is_sealed && !is_posted && is_drained_to_callbacks();
+        if (is_carried) {
+            break;
+        }
         if (now >= end) {
             const std::uint32_t open = callbacks.outstanding();
             loop_.resume();
@@ -506,11 +616,18 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
                                          .count(),
                                      open, executors_->busy_count())};
         }
+        if (!is_posted && now >= change_at && (is_sealed || held.active())) {
+            is_sealed ? loop_.unseal() : loop_.seal();
+            is_sealed = !is_sealed;
+            change_at = now + (is_sealed ? kCarryPatience : kCallbackGrace);
+        }
         executors_->wait_idle(std::min(end, now + std::chrono::milliseconds(1)));
     }
     loop_.seal();
     device.bind_thread();
-    memory.settle();
+    if (!is_carried) {
+        memory.settle();
+    }
     output.collect();
     frozen_ = true;
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
@@ -528,6 +645,15 @@ ChannelState GuestProcess::channel_state() const {
     ChannelState state;
     state.next_position = loop_.next();
     state.executed_ahead = loop_.executed_ahead();
+    if (held.active()) {
+        // Back to the first open callback: what is behind it and was executed is skipped.
+        state.next_position = held.first_position();
+        state.executed_ahead.merge(held.executed());
+        for (const Waiting& waiting : waiting_) {
+            state.executed_ahead.erase(waiting.call->header().position);
+        }
+    }
+    state.open_callback = callbacks.open();
     state.answers = replies.log();
     state.confirmed = replies.confirmed();
     state.parked_callback = callbacks.parked();

@@ -31,6 +31,7 @@
 #include "host-daemon/worker/device_memory.h"
 #include "host-daemon/worker/event_times.h"
 #include "host-daemon/worker/graph_book.h"
+#include "host-daemon/worker/held_work.h"
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
 #include "host-daemon/worker/link_book.h"
@@ -64,6 +65,7 @@ struct ChannelState {
     std::vector<Answer> answers;
     std::vector<std::uint64_t> confirmed;
     std::optional<CallbackBroker::Parked> parked_callback;
+    std::optional<CallbackBroker::Open> open_callback;  ///< The guest runs it meanwhile.
     std::array<std::uint32_t, wire::kLaneCount> async_errors{};
     std::vector<std::byte> pending_output;
     std::vector<PinnedBytes> pinned;  ///< What copies wrote and no stream of memory carries.
@@ -107,6 +109,11 @@ public:
     [[nodiscard]] bool frozen() const { return frozen_; }
     [[nodiscard]] ChannelState channel_state() const;  ///< Only while frozen.
 
+    /// The driver's streams hold work that was carried to another worker: they must never run on.
+    [[nodiscard]] bool has_carried_work() const { return has_carried_work_; }
+    /// The guest has run a callback. False for one that it does not have.
+    bool callback_done(std::uint64_t callback_id);
+
     /// Runs one recorded command again, as part of a restore.
     CUresult replay(const RecordedCommand& command);
 
@@ -128,6 +135,7 @@ public:
     CallbackBroker callbacks;
     StagingPool staging;
     PinnedWrites pinned_writes;
+    HeldWork held;
     EventTimes event_times{device};
     GraphBook graphs{device};
     LinkBook links;
@@ -182,8 +190,11 @@ private:
 
     void execute(const Command& command);
     bool poll_waiting();
+    [[nodiscard]] bool is_drained_to_callbacks();
     void run_call(Call& call);
     void callback_command(const gantry::wire::CommandView& view, std::span<const std::byte> args);
+    void note_work(const Call& call, CUresult result);
+    [[nodiscard]] std::uint64_t kept_from();
     void bind_thread();
     void drop_lane_streams();
     void unregister_bulk();
@@ -191,6 +202,8 @@ private:
     std::unique_ptr<ChannelMemory> memory_;
     bool frozen_ = false;
     bool first_command_ = false;
+    bool has_carried_work_ = false;
+    std::uint64_t first_new_position_ = 0;  ///< Below it commands may be executed again, after a move.
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
     std::atomic<std::size_t> waiting_count_{0};
     std::array<std::atomic<std::uint32_t>, wire::kLaneCount> async_errors_{};

@@ -167,7 +167,7 @@ CUresult callback_done(Call& call) {
     if (!done) {
         return refuse(call, "size of the arguments");
     }
-    return call.process().callbacks.done(done->callback_id)
+    return call.process().callback_done(done->callback_id)
                ? CUDA_SUCCESS
                : refuse(call, "a callback that the guest does not have");
 }

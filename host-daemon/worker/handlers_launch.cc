@@ -111,7 +111,8 @@ CUresult launch_callback(Call& call, const cuda::wire_hand::HostFunctionCall& wa
     reply.kind = kind;
     CallbackBroker& broker = call.process().callbacks;
     CallbackBroker::Callback* callback =
-        is_capturing(call, stream) ? broker.add_repeating(reply) : broker.add(reply);
+        is_capturing(call, stream) ? broker.add_repeating(reply)
+                                   : broker.add(reply, call.header().position);
     const driver::DriverApi& api = call.api();
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     if (kind == gantry::wire::CallbackKind::kHostFunction) {

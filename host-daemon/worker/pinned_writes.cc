@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace gantry::worker {
 namespace {
 
 constexpr std::size_t kPruneStep = 64;         // Look for completed copies that often at rest.
 constexpr std::size_t kWritesMax = 64 * 1024;  // Beyond it a move is refused, not made wrong.
+/// Words that no program shares between CPU and GPU; coarser ones only when there are too many.
+constexpr std::uint64_t kUnits[] = {4, 64, wire::kPageBytes};
 
 }  // namespace
 
@@ -84,16 +87,39 @@ void PinnedWrites::drop_completed_locked(std::uint64_t until) {
     });
 }
 
+std::span<const std::byte> PinnedWrites::in_pool(const PinnedRange& range) const {
+    if (range.address < wire::kPinnedBase || range.address - wire::kPinnedBase > pool_.size() ||
+        range.bytes > pool_.size() - (range.address - wire::kPinnedBase)) {
+        return {};
+    }
+    return pool_.subspan(range.address - wire::kPinnedBase, range.bytes);
+}
+
+PinnedWrites::Samples PinnedWrites::take_samples_locked() const {
+    Samples samples;
+    samples.tick = tick_;
+    for (const PinnedRange& range : memory_.pinned_ranges()) {
+        const auto bytes = in_pool(range);
+        samples.ranges.push_back({range.address, {bytes.begin(), bytes.end()}});
+    }
+    return samples;
+}
+
 void PinnedWrites::announce(bool migrating) {
     std::lock_guard lock(mutex_);
-    if (migrating && !announced_) {
+    if (migrating && !announced_ && enabled_) {
         // The hypervisor's first pass over all memory begins after this: it carries what has
         // completed by now.
         ++tick_;
         find_completed_locked();
         drop_completed_locked(tick_);
         overflowed_ = false;
+        base_ = take_samples_locked();
+        worked_ = true;  // What was queued before may still run.
+    } else if (!migrating) {
+        base_ = {};
     }
+    pending_.reset();
     announced_ = migrating;
 }
 
@@ -108,11 +134,52 @@ void PinnedWrites::before_answer(std::uint32_t lane) {
     ++tick_;
     find_completed_locked();
     answered_at_[lane] = tick_;
+    // One at a time: a later answer's confirm covers these samples too.
+    if (!pending_ && worked_.exchange(false, std::memory_order_relaxed)) {
+        pending_ = take_samples_locked();
+    }
 }
 
 void PinnedWrites::confirmed(std::uint32_t lane) {
     std::lock_guard lock(mutex_);
     drop_completed_locked(answered_at_[lane]);
+    if (pending_ && pending_->tick <= answered_at_[lane]) {
+        base_ = std::move(*pending_);
+        pending_.reset();
+    }
+}
+
+/// False when there would be more ranges than can be carried.
+bool PinnedWrites::add_changed_words(std::uint64_t unit, std::vector<Range>* out) const {
+    for (const PinnedRange& range : memory_.pinned_ranges()) {
+        const auto now = in_pool(range);
+        const auto before = std::find_if(base_.ranges.begin(), base_.ranges.end(),
+                                         [&](const Sample& sample) {
+                                             return sample.address == range.address &&
+                                                    sample.bytes.size() == now.size();
+                                         });
+        if (before == base_.ranges.end()) {  // Page-locked since; nothing is known about it.
+            out->push_back({range.address, now.size()});
+            continue;
+        }
+        bool is_open = false;
+        for (std::uint64_t at = 0; at < now.size(); at += unit) {
+            const std::uint64_t bytes = std::min<std::uint64_t>(unit, now.size() - at);
+            if (std::memcmp(now.data() + at, before->bytes.data() + at, bytes) == 0) {
+                is_open = false;
+                continue;
+            }
+            if (!is_open) {
+                if (out->size() >= kCarriedRangesMax) {
+                    return false;
+                }
+                out->push_back({range.address + at, 0});
+                is_open = true;
+            }
+            out->back().bytes += bytes;
+        }
+    }
+    return true;
 }
 
 Result<std::vector<PinnedWrites::Range>> PinnedWrites::left() const {
@@ -145,6 +212,18 @@ Result<std::vector<PinnedWrites::Range>> PinnedWrites::left() const {
                     {box.address + slice * box.slice_pitch + row * box.pitch, width});
             }
         }
+    }
+    const std::size_t copies = ranges.size();
+    bool fits = false;
+    for (const std::uint64_t unit : kUnits) {
+        ranges.resize(copies);
+        fits = add_changed_words(unit, &ranges);
+        if (fits) {
+            break;
+        }
+    }
+    if (!fits) {
+        return too_much("work in more places than can be carried");
     }
     std::sort(ranges.begin(), ranges.end(),
               [](const Range& a, const Range& b) { return a.address < b.address; });

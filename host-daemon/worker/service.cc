@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "host-daemon/state/block_runs.h"
@@ -28,6 +29,11 @@ Service::Service(control::PacketListener listener, ServiceOptions options)
     : listener_(std::move(listener)), options_(options) {}
 
 Service::~Service() {
+    if (process_ != nullptr && process_->has_carried_work()) {
+        // Ending the callbacks would let the streams run on, into memory that is another's now.
+        log_line("ends with work in its streams that another worker does");
+        std::_Exit(0);
+    }
     part_.reset();
     process_.reset();
     device_.reset();
@@ -58,6 +64,9 @@ int Service::run() {
         if (waiting[2].revents != 0) {
             check_guest();
         }
+        if (guest_gone_ && !connection_.valid()) {
+            done_ = true;  // Nobody else would end this worker.
+        }
     }
     return 0;
 }
@@ -77,9 +86,7 @@ void Service::check_guest() {
     control::Event event;
     event.mutable_guest_gone()->set_orderly(goodbye_.load());
     send_event(event);
-    if (!connection_.valid()) {
-        done_ = true;  // Nobody else would end this worker.
-    }
+    guest_gone_ = true;
 }
 
 void Service::send_event(const control::Event& event) {

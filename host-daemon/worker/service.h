@@ -97,9 +97,11 @@ private:
     std::optional<control::FreezeToken> frozen_;
     std::optional<control::FreezeToken> complete_;
     std::map<std::uint32_t, Arena> arenas_;
+    std::vector<Arena> retired_arenas_;  ///< Detached, and not given back yet.
     std::uint64_t epoch_ = 0;
     bool fenced_ = false;
     bool restoring_ = false;
+    bool guest_gone_ = false;
     bool done_ = false;
     std::atomic<bool> goodbye_{false};
     std::atomic<std::uint64_t> first_command_{0};

@@ -105,15 +105,30 @@ Result<void> Service::attach_arena(const control::AttachArena& attach, Descripto
     }
     arenas_[attach.arena_id()] = {static_cast<std::byte*>(base), attach.bytes(),
                                   attach.read_only()};
+    if (!attach.read_only()) {
+        (void)part_->add_staging(std::span(static_cast<std::byte*>(base), attach.bytes()));
+    }
     return {};
 }
 
 Result<void> Service::detach_arena(std::uint32_t id) {
     const auto arena = arenas_.find(id);
     if (arena != arenas_.end()) {
-        munmap(arena->second.base, arena->second.bytes);
+        retired_arenas_.push_back(arena->second);
         arenas_.erase(arena);
     }
+    // A driver may wait for the device before it gives page-locked memory back, and a device with an
+    // open host callback never comes to rest.
+    if (process_ != nullptr && process_->held.active()) {
+        return {};
+    }
+    for (const Arena& old : retired_arenas_) {
+        if (part_ != nullptr) {
+            part_->remove_staging(std::span(old.base, old.bytes));
+        }
+        munmap(old.base, old.bytes);
+    }
+    retired_arenas_.clear();
     return {};
 }
 
@@ -219,7 +234,7 @@ Result<void> Service::freeze(const control::Freeze& freeze, control::FromWorker*
 
 Result<void> Service::final_part(control::FromWorker* reply, Descriptors* out) {
     GANTRY_ASSIGN(const std::string graph, part_->final_graph());
-    GANTRY_ASSIGN(const engine::BlockSetDigest digest, part_->digest());
+    const engine::BlockSetDigest digest = part_->sent_digest();
     GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(graph));
     control::FinalPartReply* body = reply->mutable_final_part();
     body->set_graph_bytes(graph.size());
@@ -332,14 +347,30 @@ Result<void> Service::apply_blocks(const control::ApplyBlocks& apply) {
         google::protobuf::RepeatedPtrField<control::BlockRun> one;
         *one.Add() = incoming.run();
         GANTRY_ASSIGN(const auto blocks, state::expand_runs(one));
-        for (const engine::BlockAddress& block : blocks) {
-            std::span<const std::byte> bytes;
-            if (incoming.form() == control::IncomingRun::FORM_BYTES) {
-                GANTRY_ASSIGN(bytes, arena_part(apply.arena_id(), offset, state::kBlockBytes,
-                                                false));
-                offset += state::kBlockBytes;
+        if (incoming.form() == control::IncomingRun::FORM_COPY) {
+            *one.Mutable(0) = incoming.origin();
+            GANTRY_ASSIGN(const auto origins, state::expand_runs(one));
+            if (origins.size() != blocks.size()) {
+                return Error{Code::kInvalidArgument, "worker.protocol",
+                             fmt::format("{} blocks copy {}", blocks.size(), origins.size())};
             }
-            GANTRY_TRY(part_->apply_block(block, bytes));
+            for (std::size_t i = 0; i < blocks.size(); ++i) {
+                GANTRY_TRY(part_->apply_copy(blocks[i], origins[i]));
+            }
+            continue;
+        }
+        if (incoming.form() == control::IncomingRun::FORM_BYTES) {
+            GANTRY_ASSIGN(const auto bytes,
+                          arena_part(apply.arena_id(), offset,
+                                     blocks.size() * state::kBlockBytes, false));
+            offset += bytes.size();
+            if (!blocks.empty()) {
+                GANTRY_TRY(part_->apply_run(blocks.front(), blocks.size(), bytes));
+            }
+            continue;
+        }
+        for (const engine::BlockAddress& block : blocks) {
+            GANTRY_TRY(part_->apply_block(block, {}));
         }
     }
     return {};

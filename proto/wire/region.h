@@ -24,9 +24,9 @@
 // generation << kGenerationShift, so stale records and replies can never match.
 //
 // MIGRATION. QEMU's dirty log does not see host writes. While HostWords.announce is odd, the guest
-// consumes a reply only after it has written to every page that the host wrote for it (a touch) and
-// a kConfirm command has made a round trip: the confirm's answer can only be fresh if the touched
-// pages were copied after the host wrote them, or if the target has published the answers again.
+// consumes a reply only after a touch (a write to every page that the host wrote for it, and to all
+// page-locked ones) and a round trip of kConfirm: its answer is fresh only if these pages were copied
+// afterwards, or if the target published answers and the pinned bytes left over (pinned_writes.h).
 #pragma once
 
 #include <atomic>

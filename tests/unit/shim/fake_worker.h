@@ -53,6 +53,9 @@ public:
     [[nodiscard]] wire::HostWords& host() { return *host_; }
     [[nodiscard]] wire::GuestWords& guest() { return *guest_; }
     [[nodiscard]] wire::ReplyPage& reply(std::uint32_t lane) { return replies_[lane]; }
+    /// The region as the host has it mapped, and where its parts lie.
+    [[nodiscard]] std::byte* region() { return region_; }
+    [[nodiscard]] const wire::ChannelLayout& layout() const { return layout_; }
     [[nodiscard]] std::byte* bulk() { return region_ + layout_.bulk; }
     std::vector<Seen> take_seen();
 

@@ -347,8 +347,8 @@ TEST(CallbackBroker, HandsCallbacksToTheGuestOneByOne) {
     };
     wire::CallbackReply reply{};
     reply.function = 0x1234;
-    auto* first = broker.add(reply);
-    auto* second = broker.add(reply);
+    auto* first = broker.add(reply, 1);
+    auto* second = broker.add(reply, 1);
     EXPECT_EQ(broker.outstanding(), 2u);
     broker.wait({kStart, 63});
     std::thread driver([&] {
@@ -374,7 +374,7 @@ TEST(CallbackBroker, HandsCallbacksToTheGuestOneByOne) {
 
 TEST(CallbackBroker, CancelLetsStreamsGo) {
     CallbackBroker broker([](const CallbackBroker::Parked&, const wire::CallbackReply&) {}, [] {});
-    auto* callback = broker.add({});
+    auto* callback = broker.add({}, 1);
     std::thread driver([&] { CallbackBroker::run(callback, 0); });
     broker.cancel();
     driver.join();

@@ -571,6 +571,13 @@ constexpr PinnedBuffer kUnconfirmed{8192, 0x33333333, 0x03030303, true};
 constexpr PinnedBuffer kUnanswered{12288, 0x44444444, 0x04040404, true};
 constexpr PinnedBuffer kRows{16384, 0x55555555, 0x05050505, true};
 constexpr PinnedBuffer kUntouched{24576, 0x66666666, 0, false};
+// Written by what has no known extent: a memset and a kernel that adds 3 to 64 words.
+constexpr PinnedBuffer kSet{28672, 0x77777777, 0x07070707, true};
+constexpr PinnedBuffer kAdded{32768, 0x00000080, 0x00000083, true};
+constexpr PinnedBuffer kAddedConfirmed{36864, 0x00000090, 0x00000093, false};
+constexpr std::array kPinnedBuffers = {kBeforeAnnounce, kConfirmed, kUnconfirmed,
+                                       kUnanswered,     kRows,      kUntouched,
+                                       kSet,            kAdded,     kAddedConfirmed};
 constexpr std::uint64_t kCopyBytes = 512;
 
 std::uint32_t pinned_word(const ChannelMemory& memory, std::uint64_t offset) {
@@ -606,14 +613,15 @@ void run_pinned_source(int region, Shared* shared) {
                          payload::cuMemHostAlloc_call{wire::kPinnedBase, 1 << 16, 0, 0}).status,
               0u);
     const std::uint64_t data = guest.allocate(kCopyBytes);
-    for (const auto& buffer : {kBeforeAnnounce, kConfirmed, kUnconfirmed, kUnanswered, kRows,
-                               kUntouched}) {
+    guest.load_module();
+    for (const auto& buffer : kPinnedBuffers) {
         std::memcpy(memory.pinned().data() + buffer.offset, &buffer.before, 4);
     }
     copy_down(guest, data, kBeforeAnnounce);
     EXPECT_EQ(guest.synchronise(0), 0u);
     host.process->announce(true);
     copy_down(guest, data, kConfirmed);
+    guest.add(wire::kPinnedBase + kAddedConfirmed.offset, 3, 0);
     EXPECT_EQ(guest.synchronise(0), 0u);
     confirm(guest, memory);
     // A confirm says nothing about a copy that may have ended after the answer it belongs to.
@@ -630,6 +638,11 @@ void run_pinned_source(int region, Shared* shared) {
     guest.write(data, std::vector<std::byte>(kCopyBytes, std::byte{5}));
     guest.send(Op::cuMemcpy3DAsync_v2, rows);
     // Answered and not confirmed: the guest has not touched these yet.
+    guest.add(wire::kPinnedBase + kAdded.offset, 3, 0);
+    guest.send(Op::cuMemsetD8Async,
+               payload::cuMemsetD8Async_call{wire::kPinnedBase + kSet.offset,
+                                             static_cast<std::uint8_t>(kSet.copied & 0xff), 0, 0,
+                                             0, 0, kCopyBytes, 0});
     copy_down(guest, data, kUnconfirmed);
     EXPECT_EQ(guest.synchronise(0), 0u);
     ASSERT_TRUE(host.process->freeze(5s).ok());
@@ -650,27 +663,30 @@ void run_pinned_source(int region, Shared* shared) {
     shared->graph_bytes = graph.size();
 }
 
-void run_pinned_target(int region, Shared* shared) {
+std::vector<std::byte> ptx_image() {
+    const auto text = std::as_bytes(std::span(kPtx));
+    return {text.begin(), text.end()};
+}
+
+/// What the target's pool holds after its takeover, from a graph with or without the carried bytes.
+void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
     Host host;
     state::PartState part(*host.process, 1);
-    const std::string_view graph(shared->graph, shared->graph_bytes);
+    std::string graph(shared->graph, shared->graph_bytes);
+    if (!with_pinned_writes) {
+        snapshot::ObjectGraph without;
+        ASSERT_TRUE(without.ParseFromString(graph));
+        without.mutable_execution()->clear_pinned_writes();
+        graph = without.SerializeAsString();
+    }
+    part.keep_image(ptx_image());
     ASSERT_TRUE(part.prepare(kSeed, graph).ok());
     for (std::uint64_t i = 0; i < shared->block_count; ++i) {
         ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
     }
     const auto missing = part.apply_final(graph);
     ASSERT_TRUE(missing.ok()) << missing.error().text;
-    // A graph from elsewhere may name bytes beyond the pool, or nonsense.
-    snapshot::ObjectGraph damaged;
-    ASSERT_TRUE(damaged.ParseFromString(std::string(graph)));
-    ASSERT_NE(damaged.execution().pinned_writes_size(), 0);
-    damaged.mutable_execution()->mutable_pinned_writes(0)->set_pool_offset(~0ull);
-    EXPECT_FALSE(state::decode(damaged.SerializeAsString()).ok());
-    ChannelState hostile = *part.channel_state();
     auto memory = map_guest_memory(region);
-    hostile.pinned.push_back({memory->layout().pinned_bytes - 1, std::vector<std::byte>(2)});
-    EXPECT_FALSE(host.process->take_over(std::move(memory), hostile, 2).ok());
-    memory = map_guest_memory(region);
     // The hypervisor carried what the guest wrote last, and nothing that the host wrote.
     std::memset(memory->pinned().data(), 0xee, 1 << 16);
     host.process->memory.set_pinned_pool(memory->layout().pinned_bytes);
@@ -678,11 +694,13 @@ void run_pinned_target(int region, Shared* shared) {
     ASSERT_TRUE(host.process->take_over(std::move(memory), *part.channel_state(), 2).ok());
     const ChannelMemory& taken = *host.process->channel();
     EXPECT_EQ(taken.host_words().announce.load() & 1, 0u);
-    for (const auto& buffer : {kBeforeAnnounce, kConfirmed, kUnconfirmed, kUnanswered, kRows,
-                               kUntouched}) {
+    for (const auto& buffer : kPinnedBuffers) {
         EXPECT_EQ(pinned_word(taken, buffer.offset),
-                  buffer.is_carried ? buffer.copied : 0xeeeeeeeeu)
+                  buffer.is_carried && with_pinned_writes ? buffer.copied : 0xeeeeeeeeu)
             << "the buffer at " << buffer.offset;
+    }
+    if (!with_pinned_writes) {
+        return;
     }
     // The end of what was carried, and the gaps between rows, to the byte.
     EXPECT_EQ(pinned_word(taken, kUnconfirmed.offset + kCopyBytes - 4), kUnconfirmed.copied);
@@ -690,8 +708,31 @@ void run_pinned_target(int region, Shared* shared) {
     EXPECT_EQ(pinned_word(taken, kRows.offset + 60), kRows.copied);
     EXPECT_EQ(pinned_word(taken, kRows.offset + 64), 0xeeeeeeeeu);
     EXPECT_EQ(pinned_word(taken, kRows.offset + 3 * 1024), kRows.copied);
+    EXPECT_EQ(pinned_word(taken, kSet.offset + kCopyBytes - 4), kSet.copied);
+    EXPECT_EQ(pinned_word(taken, kSet.offset + kCopyBytes), 0xeeeeeeeeu);
+    EXPECT_EQ(pinned_word(taken, kAdded.offset + 63 * 4), 3u);
+    EXPECT_EQ(pinned_word(taken, kAdded.offset + 64 * 4), 0xeeeeeeeeu);
     Guest guest(*host.process->channel(), shared->tail);
     EXPECT_EQ(guest.synchronise(0), 0u);
+}
+
+/// A graph from elsewhere may name bytes beyond the pool, or nonsense.
+void refuse_damaged_pinned(int region, Shared* shared) {
+    Host host;
+    state::PartState part(*host.process, 1);
+    const std::string graph(shared->graph, shared->graph_bytes);
+    part.keep_image(ptx_image());
+    ASSERT_TRUE(part.prepare(kSeed, graph).ok());
+    ASSERT_TRUE(part.apply_final(graph).ok());
+    snapshot::ObjectGraph damaged;
+    ASSERT_TRUE(damaged.ParseFromString(graph));
+    ASSERT_NE(damaged.execution().pinned_writes_size(), 0);
+    damaged.mutable_execution()->mutable_pinned_writes(0)->set_pool_offset(~0ull);
+    EXPECT_FALSE(state::decode(damaged.SerializeAsString()).ok());
+    ChannelState hostile = *part.channel_state();
+    auto memory = map_guest_memory(region);
+    hostile.pinned.push_back({memory->layout().pinned_bytes - 1, std::vector<std::byte>(2)});
+    EXPECT_FALSE(host.process->take_over(std::move(memory), hostile, 2).ok());
 }
 
 TEST(Service, PinnedBytesThatNoHypervisorSawMoveWithTheChannel) {
@@ -701,7 +742,10 @@ TEST(Service, PinnedBytesThatNoHypervisorSawMoveWithTheChannel) {
     ASSERT_NE(mapped, MAP_FAILED);
     auto* shared = new (mapped) Shared;
     ASSERT_TRUE(in_child([&] { run_pinned_source(region->get(), shared); }));
-    EXPECT_TRUE(in_child([&] { run_pinned_target(region->get(), shared); }));
+    EXPECT_TRUE(in_child([&] { refuse_damaged_pinned(region->get(), shared); }));
+    // The rule taken out: every such buffer is stale.
+    EXPECT_TRUE(in_child([&] { run_pinned_target(region->get(), shared, false); }));
+    EXPECT_TRUE(in_child([&] { run_pinned_target(region->get(), shared, true); }));
     munmap(mapped, sizeof(Shared));
 }
 
