@@ -119,6 +119,7 @@ int run(const Options& options) {
     ::sigaddset(&signals, SIGINT);
     ::sigprocmask(SIG_BLOCK, &signals, nullptr);
     ::signal(SIGPIPE, SIG_IGN);
+    ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its writer, not our end
     raise_descriptor_limit();
     Result<void> outcome = start_logging(config->daemon);
     if (outcome) {

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "host-daemon/supervisor/move_history.h"
-#include "host-daemon/supervisor/snapshot_job.h"
 #include "migration/transport/status_map.h"
 #include "proto/control/gantryd.grpc.pb.h"
 
@@ -84,11 +83,11 @@ public:
     }
     grpc::Status Snapshot(grpc::ServerContext*, const control::SnapshotRequest* request,
                           control::SnapshotReply* reply) override {
-        const auto session = registry_.find(request->session());
-        if (!session) {
-            return transport::to_status(session.error());
-        }
-        return finish(save_snapshot(*session, *request), reply);
+        return finish(registry_.snapshot(*request), reply);
+    }
+    grpc::Status Restore(grpc::ServerContext*, const control::RestoreRequest* request,
+                         control::RestoreReply* reply) override {
+        return finish(registry_.restore(*request), reply);
     }
 
     grpc::Status Watch(grpc::ServerContext* context, const control::WatchRequest* request,

@@ -220,6 +220,9 @@ void Registry::on_worker_lost(const std::string& id, engine::PartId part,
             arrival = found->second;
         }
     }
+    if (session && session->suspended()) {
+        return;  // one that was being restored: its caller hears of it, the guest waits on
+    }
     if (session && session->workers().find(part) &&
         !session->workers().find(part)->alive()) {
         session->on_worker_lost(part, how);

@@ -40,6 +40,10 @@ public:
     /// Begins to bring a VM's session here and waits until the hook may end. `ours` false: no metadata.
     Result<control::AdmitReply> admit(const control::AdmitRequest& request);
     Result<void> pull(const control::PullRequest& request);
+    /// Saves a session to a file; with `suspend` its GPU is free afterwards.
+    Result<control::SnapshotReply> snapshot(const control::SnapshotRequest& request);
+    /// Goes on with a suspended session from its file.
+    Result<control::RestoreReply> restore(const control::RestoreRequest& request);
     /// The `release end` hook: the VM is not on this host (any more).
     void released(const control::ReleasedRequest& request);
     Result<control::PreflightReply> preflight(const control::PreflightRequest& request);
@@ -97,7 +101,8 @@ private:
 
     // registry_restart.cc
     Result<void> adopt_all();
-    void adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers);
+    void adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers,
+                       const std::optional<Suspension>& suspended);
     void adopt_arrival(ArrivalRequest request, const std::vector<WorkerRecord>& workers);
     void restore_granted(const std::string& id);
 
@@ -125,6 +130,9 @@ private:
     void on_arrival_ended(const std::string& id, engine::Outcome outcome, const Error& error);
     void remove_arrival(const std::string& id);
     Result<GuestLink> give_guest(const HandoverRequest& request);
+
+    // registry_snapshot.cc
+    void drop_ended_guests();
 
     // registry_status.cc
     control::SessionStatus describe(const std::string& id, const Entry& entry);

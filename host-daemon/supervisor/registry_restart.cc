@@ -14,6 +14,7 @@ struct SessionRecord {
     SessionInfo info;
     std::vector<WorkerRecord> workers;
     std::optional<ArrivalRequest> arrival;  ///< Set while the session had not arrived yet.
+    std::optional<Suspension> suspended;
 };
 
 Result<SessionRecord> read_record(const std::string& path) {
@@ -38,6 +39,13 @@ Result<SessionRecord> read_record(const std::string& path) {
         record.arrival->source_address = note.value("source", "");
         record.arrival->handover_path = note.value("handover", "");
         record.arrival->arrives_when_converged = note.value("arrives_when_converged", false);
+    }
+    if (json.contains("suspended")) {
+        const nlohmann::json& into = json["suspended"];
+        record.suspended.emplace();
+        record.suspended->seed = {into.value("seed_low", std::uint64_t{0}),
+                                  into.value("seed_high", std::uint64_t{0})};
+        record.suspended->path = into.value("path", "");
     }
     return record;
 }
@@ -69,7 +77,7 @@ Result<void> Registry::adopt_all() {
         if (record->arrival) {
             adopt_arrival(std::move(*record->arrival), record->workers);
         } else {
-            adopt_session(record->info, record->workers);
+            adopt_session(record->info, record->workers, record->suspended);
         }
     }
     GANTRY_ASSIGN(const auto known, store_.sessions());
@@ -82,7 +90,8 @@ Result<void> Registry::adopt_all() {
     return {};
 }
 
-void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers) {
+void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers,
+                             const std::optional<Suspension>& suspended) {
     auto loaded = store_.load(info.id);
     if (!loaded || !*loaded) {
         spdlog::error("session {}: {}", info.id,
@@ -98,7 +107,10 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
         housekeeping_.post([this, id = info.id] { close_session(id, wire::WorkerState::kDead); });
         return;
     }
-    {
+    if (suspended) {  // a VM's: a local program's region went with the gantryd that held it
+        session->set_suspended(*suspended);
+        (void)session->write_record();
+    } else {
         const std::lock_guard lock(mutex_);
         promised_bytes_[info.id] = info.quota_bytes;
     }

@@ -110,7 +110,7 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
     out.set_session_id(id);
     const SourceStatus status = entry.driver->status();
     out.set_epoch(status.epoch.value);
-    out.set_state(state_word(status.state));
+    out.set_state(entry.session->suspended() ? "suspended" : state_word(status.state));
     for (const auto& worker : entry.session->workers().all()) {
         fill_worker(worker, out.add_workers());
     }
@@ -197,6 +197,7 @@ bool Registry::has_ended(const std::string& name, std::uint64_t after) const {
 
 control::ListSessionsReply Registry::list(const std::string& name,
                                           std::optional<std::uint64_t> ended_after) {
+    drop_ended_guests();
     control::ListSessionsReply reply;
     reply.set_host(identity().host);
     reply.set_gantry_version(kGantryVersion);

@@ -1,6 +1,7 @@
 #include "host-daemon/supervisor/session.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <spdlog/spdlog.h>
 
 #include <fstream>
@@ -76,7 +77,7 @@ void Session::own(std::shared_ptr<SourceDriver> driver) {
 
 bool Session::serves() const {
     const auto driver = this->driver();
-    return driver && driver->status().serves;
+    return driver && driver->status().serves && !suspended();
 }
 
 Result<void> Session::open_region() {
@@ -168,6 +169,10 @@ Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& han
                                    std::optional<GuestLink> link, std::uint64_t table_hash) {
     const std::lock_guard opening(opening_);
     const engine::PartId part = part_of({claim.channel, claim.generation});
+    if (suspended()) {
+        return Error{Code::kUnavailable, "session.suspended",
+                     "session " + info_.id + " is suspended; `gantry restore` it first"};
+    }
     if (link) {
         set_link(std::move(*link));
     }
@@ -251,6 +256,61 @@ Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
     return write_record();
 }
 
+Result<void> Session::take_guests_back() {
+    for (const auto& worker : workers_.all()) {
+        control::ToWorker release;
+        release.mutable_release()->set_return_guest(true);
+        GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(release), kLongCall));
+        if (reply.descriptors.size() > 1) {
+            const std::lock_guard lock(mutex_);
+            socket_ = std::move(reply.descriptors[1]);
+        }
+        workers_.remove(worker->part());
+        worker->end();
+    }
+    return {};
+}
+
+Result<void> Session::suspend(const Suspension& into) {
+    const std::lock_guard opening(opening_);
+    GANTRY_TRY(take_guests_back());
+    set_suspended(into);
+    return write_record();
+}
+
+void Session::set_suspended(const Suspension& into) {
+    source_.set_suspended(true);
+    const std::lock_guard lock(mutex_);
+    suspended_ = into;
+}
+
+std::optional<Suspension> Session::suspended() const {
+    const std::lock_guard lock(mutex_);
+    return suspended_;
+}
+
+void Session::resume() {
+    {
+        const std::lock_guard lock(mutex_);
+        suspended_.reset();
+    }
+    source_.set_suspended(false);
+    if (auto written = write_record(); !written) {
+        spdlog::warn("session {}: {}", info_.id, written.error().to_string());
+    }
+}
+
+bool Session::guest_waits() const {
+    const std::lock_guard lock(mutex_);
+    if (!suspended_ || !socket_.valid()) {
+        return true;
+    }
+    // It sends nothing after its attachment: readable means its end.
+    char byte = 0;
+    const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
 void Session::end(std::optional<wire::WorkerState> how) {
     const std::lock_guard opening(opening_);
     for (const auto& worker : workers_.all()) {
@@ -287,6 +347,11 @@ Result<void> Session::write_record() {
         const std::lock_guard lock(mutex_);
         if (!arrival_note_.empty()) {
             json["arrival"] = nlohmann::json::parse(arrival_note_, nullptr, false);
+        }
+        if (suspended_) {
+            json["suspended"] = {{"seed_low", suspended_->seed.low},
+                                 {"seed_high", suspended_->seed.high},
+                                 {"path", suspended_->path}};
         }
     }
     const std::string temporary = record_path() + ".new";

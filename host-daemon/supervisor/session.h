@@ -40,6 +40,12 @@ struct GuestLink {
     control::UniqueFd socket;
 };
 
+/// Names the one file that a suspended session can go on from.
+struct Suspension {
+    engine::Seed seed;  ///< Of the file's header: drawn at random for it.
+    std::string path;   ///< Where it was written, for people; it may have been moved since.
+};
+
 class Session : public std::enable_shared_from_this<Session> {
 public:
     Session(SessionInfo info, const Config& config);
@@ -51,7 +57,7 @@ public:
     /// The arbiter; absent while the session is still arriving.
     [[nodiscard]] std::shared_ptr<SourceDriver> driver() const;
     void own(std::shared_ptr<SourceDriver> driver);
-    /// True while new programs may begin: owned, not frozen, not granted.
+    /// True while new programs may begin: owned, not frozen, granted or suspended.
     [[nodiscard]] bool serves() const;
 
     /// Starts a worker for a claim and tells the guest. Local guests: `link` has socket and region.
@@ -61,6 +67,15 @@ public:
     bool close_channel(engine::PartId part);
     /// The worker died: tells its guest.
     void on_worker_lost(engine::PartId part, const std::string& how);
+
+    /// After its state lies whole in the file `into`: takes the guests back from the frozen workers
+    /// and ends these, which gives the GPU back. The guests' calls wait from now on.
+    Result<void> suspend(const Suspension& into);
+    [[nodiscard]] std::optional<Suspension> suspended() const;
+    /// The guests are served by restored workers again.
+    void resume();
+    /// False once the program that waits in a suspended session of this host itself has ended.
+    [[nodiscard]] bool guest_waits() const;
 
     /// Attaches a restored worker to the guest that waits in the region, as `epoch`.
     Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch);
@@ -81,12 +96,15 @@ public:
     /// What the record says besides, while the session is still arriving: see Arrival. Null: nothing.
     void set_arrival_note(std::string json);
     void remove_record();
+    /// What a record says of a session that was suspended when gantryd ended.
+    void set_suspended(const Suspension& into);
     /// Finds the workers of a record again; those that have ended are told to their guests.
     std::size_t adopt_workers(const std::vector<WorkerRecord>& records,
                               const WorkerHandlers& handlers);
 
 private:
     Result<void> open_region();
+    Result<void> take_guests_back();
     Result<void> serve(const std::shared_ptr<Worker>& worker, const Claim& claim,
                        std::uint64_t table_hash);
     [[nodiscard]] std::string record_path() const;
@@ -95,13 +113,14 @@ private:
     const Config& config_;
     WorkerSet workers_;
     WorkersSource source_;
-    mutable std::mutex mutex_;  // driver_, region_, socket_, channel_count_
+    mutable std::mutex mutex_;  // all below but workers_
     std::mutex opening_;        // one channel at a time is opened or closed
     std::shared_ptr<SourceDriver> driver_;
     std::optional<Region> region_;
     control::UniqueFd socket_;
     std::uint32_t channel_count_ = 0;
     std::string arrival_note_;
+    std::optional<Suspension> suspended_;
 };
 
 /// CUDA's numbers for what a refused guest is told.

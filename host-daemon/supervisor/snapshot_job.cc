@@ -4,6 +4,7 @@
 #include <future>
 
 #include "host-daemon/supervisor/version.h"
+#include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
 
@@ -11,6 +12,7 @@ namespace gantry::supervisor {
 namespace {
 
 constexpr std::chrono::seconds kFreezeDeadline{10};
+constexpr std::size_t kNeededModulesMax = 1000;
 
 std::uint64_t us_since(Strand::Clock::time_point begun) {
     return static_cast<std::uint64_t>(
@@ -40,10 +42,21 @@ Result<void> add_images(WorkersSource& source, engine::PartId part,
 Result<void> add_blocks(WorkersSource& source, engine::PartId part,
                         snapshot::SnapshotWriter* writer) {
     GANTRY_ASSIGN(const engine::ScanResult scanned, source.scan(part));
-    for (std::size_t at = 0; at < scanned.changed.size(); at += kBatchBlocks) {
-        const std::size_t count = std::min(kBatchBlocks, scanned.changed.size() - at);
-        GANTRY_ASSIGN(const auto staged,
-                      source.read_blocks(part, std::span(scanned.changed).subspan(at, count)));
+    const std::span<const engine::BlockAddress> all(scanned.changed);
+    const auto read = [&](std::size_t at) {  // While one batch is written the next one is read.
+        return std::async(std::launch::async, [&source, part, blocks = all.subspan(at)] {
+            return source.read_blocks(part, blocks.first(std::min(kBatchBlocks, blocks.size())));
+        });
+    };
+    if (all.empty()) {
+        return {};
+    }
+    auto next = read(0);
+    for (std::size_t at = 0; at < all.size(); at += kBatchBlocks) {
+        GANTRY_ASSIGN(const auto staged, next.get());
+        if (at + kBatchBlocks < all.size()) {
+            next = read(at + kBatchBlocks);
+        }
         for (std::size_t i = 0; i < staged->count(); ++i) {
             const engine::BlockAddress address = staged->address(i);
             GANTRY_TRY(writer->add_block(
@@ -54,12 +67,34 @@ Result<void> add_blocks(WorkersSource& source, engine::PartId part,
     return {};
 }
 
+struct What {
+    std::string path;
+    Epoch epoch;
+    engine::Seed seed;
+    std::string needs;  ///< Serialised control.SessionNeeds.
+};
+
+/// One frozen part: what a reader needs before the blocks comes before them.
+Result<void> write_part(WorkersSource& source, engine::PartId part,
+                        std::vector<std::string>* images_known, snapshot::SnapshotWriter* writer) {
+    GANTRY_TRY(add_images(source, part, images_known, writer));
+    GANTRY_ASSIGN(const engine::FinalPart before, source.final_part(part));
+    GANTRY_TRY(writer->add_graph(part.value, before.graph));
+    GANTRY_TRY(add_blocks(source, part, writer));
+    GANTRY_ASSIGN(const engine::FinalPart after, source.final_part(part));
+    if (after.digest != writer->digest(part.value)) {
+        return Error{Code::kDataLoss, "snapshot.digest",
+                     "the bytes of part " + std::to_string(part.value) +
+                         " in the file are not those that its worker holds"};
+    }
+    return {};
+}
+
 /// Everything of a frozen session into the file.
-Result<std::uint64_t> write_file(Session& session, const std::string& path, Epoch epoch,
-                                 engine::Seed seed) {
+Result<std::uint64_t> write_file(Session& session, const What& what) {
     WorkersSource& source = session.source();
     const std::vector<engine::PartId> parts = source.parts();
-    GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(path));
+    GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(what.path));
     snapshot::SnapshotHeader header;
     header.set_session_id(session.info().id);
     header.set_producer(std::string("gantryd ") + kGantryVersion);
@@ -67,46 +102,42 @@ Result<std::uint64_t> write_file(Session& session, const std::string& path, Epoc
         std::chrono::duration_cast<std::chrono::seconds>(
             std::chrono::system_clock::now().time_since_epoch())
             .count()));
-    header.set_epoch(epoch.value);
-    header.set_seed_low(seed.low);
-    header.set_seed_high(seed.high);
+    header.set_epoch(what.epoch.value);
+    header.set_seed_low(what.seed.low);
+    header.set_seed_high(what.seed.high);
     header.set_part_count(static_cast<std::uint32_t>(parts.size()));
-    snapshot::SnapshotWriter writer(file.fd(), path, header, snapshot::Codec::kStored);
+    header.set_needs(what.needs);
+    snapshot::SnapshotWriter writer(file.fd(), what.path, header, snapshot::Codec::kStored);
     std::vector<std::string> images_known;
     for (const engine::PartId part : parts) {
-        // Blocks first: the final part's digest speaks about every block that was read.
-        GANTRY_TRY(add_images(source, part, &images_known, &writer));
-        GANTRY_TRY(add_blocks(source, part, &writer));
-        GANTRY_ASSIGN(const engine::FinalPart final_part, source.final_part(part));
-        if (final_part.digest != writer.digest(part.value)) {
-            return Error{Code::kDataLoss, "snapshot.digest",
-                         "the bytes of part " + std::to_string(part.value) +
-                             " in the file are not those that its worker holds"};
-        }
-        GANTRY_TRY(writer.add_graph(part.value, final_part.graph));
+        GANTRY_TRY(write_part(source, part, &images_known, &writer));
     }
     GANTRY_TRY(writer.finish());
     GANTRY_TRY(file.commit());
     return writer.bytes_written();
 }
 
-Result<control::SnapshotReply> save_frozen(Session& session, const std::string& path,
-                                           Epoch epoch) {
+Result<control::SnapshotReply> save_frozen(Session& session, const std::string& path, Epoch epoch,
+                                           bool suspend) {
     WorkersSource& source = session.source();
+    GANTRY_ASSIGN(engine::SessionNeeds needs, source.describe());
+    if (needs.modules.size() > kNeededModulesMax) {
+        needs.modules.clear();  // a header is small; the workers check each graph anyway
+    }
+    const What what{path, epoch, random_seed(), transport::to_proto(needs).SerializeAsString()};
     const auto begun = Strand::Clock::now();
-    const engine::Seed seed = random_seed();
     const engine::FreezeToken token{random_migration(), 1};
     GANTRY_TRY(source.freeze(token, kFreezeDeadline));
-    Result<void> prepared = source.begin_precopy(seed);
+    Result<void> prepared = source.begin_precopy(what.seed);
     Result<std::uint64_t> written =
-        prepared ? write_file(session, path, epoch, seed)
-                 : Result<std::uint64_t>(prepared.error());
+        prepared ? write_file(session, what) : Result<std::uint64_t>(prepared.error());
     source.end_precopy();
-    const Result<void> thawed = source.thaw();
+    const Result<void> let_go =
+        written && suspend ? session.suspend({what.seed, path}) : source.thaw();
     if (!written) {
         return written.error();
     }
-    GANTRY_TRY(thawed);
+    GANTRY_TRY(let_go);
     control::SnapshotReply reply;
     reply.set_bytes(*written);
     reply.set_elapsed_us(us_since(begun));
@@ -126,7 +157,7 @@ Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& ses
     const auto outcome =
         std::make_shared<std::promise<Result<control::SnapshotReply>>>();
     auto waiting = outcome->get_future();
-    driver->run_with_workers([session, driver, outcome, path = request.path()] {
+    driver->run_with_workers([session, driver, outcome, request] {
         const SourceStatus status = driver->status();
         if (!status.serves || status.migration) {
             outcome->set_value(Error{Code::kFailedPrecondition, "session.busy",
@@ -134,7 +165,7 @@ Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& ses
                                          " is being moved; save it before or afterwards"});
             return;
         }
-        outcome->set_value(save_frozen(*session, path, status.epoch));
+        outcome->set_value(save_frozen(*session, request.path(), status.epoch, request.suspend()));
     });
     try {  // the standard library tells a dropped promise by throwing; it ends here
         return waiting.get();

@@ -156,6 +156,63 @@ Result<void> WorkersSink::apply_batch(engine::PartId part, std::span<const Batch
     return {};
 }
 
+Result<void> WorkersSink::check(engine::PartId part, std::string_view graph) {
+    GANTRY_ASSIGN(auto worker, worker_for(part));
+    GANTRY_ASSIGN(const Blobs blobs, Blobs::make(graph, {}));
+    control::ToWorker request;
+    request.mutable_check_graph()->set_graph_bytes(graph.size());
+    GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), kLongCall, blobs.fds));
+    for (const control::Problem& problem : reply.message.check_graph().problems()) {
+        if (problem.refusal()) {
+            return Error{Code::kFailedPrecondition, problem.reason(), problem.text()};
+        }
+    }
+    return {};
+}
+
+Result<void> WorkersSink::apply_stored(engine::PartId part,
+                                       std::span<const snapshot::StoredBlock> blocks) {
+    GANTRY_ASSERT(blocks.size() <= kBatchBlocks, "%zu", blocks.size());
+    GANTRY_ASSIGN(auto worker, worker_for(part));
+    GANTRY_ASSIGN(auto staging, workers_.staging(worker));
+    const auto slot = std::make_shared<const StagingSlot>(staging->acquire());
+    std::byte* to = slot->bytes().data();
+    control::ToWorker request;
+    control::ApplyBlocks& apply = *request.mutable_apply_blocks();
+    apply.set_arena_id(kStagingArena);
+    apply.set_offset(slot->offset());
+    for (const snapshot::StoredBlock& block : blocks) {
+        const auto space = static_cast<engine::MemorySpace>(block.ref.space);
+        const bool is_bytes = block.form == snapshot::StoredForm::kBytes;
+        control::IncomingRun* last =
+            apply.runs_size() > 0 ? apply.mutable_runs(apply.runs_size() - 1) : nullptr;
+        if (is_bytes && last != nullptr && last->form() == control::IncomingRun::FORM_BYTES &&
+            last->run().space() == block.ref.space &&
+            last->run().first() + last->run().count() == block.ref.index) {
+            last->mutable_run()->set_count(last->run().count() + 1);
+        } else {
+            add_run(apply, {space, block.ref.index}, 1,
+                    block.form == snapshot::StoredForm::kZero);
+        }
+        if (is_bytes) {
+            std::memcpy(to, block.bytes.data(), block.bytes.size());
+            to += block.bytes.size();
+        } else if (block.form == snapshot::StoredForm::kCopyOf) {
+            if (block.origin.part != part.value) {
+                return Error{Code::kUnimplemented, "snapshot.copy",
+                             "a block copies one of another part, which is not supported"};
+            }
+            control::IncomingRun& run = *apply.mutable_runs(apply.runs_size() - 1);
+            run.set_form(control::IncomingRun::FORM_COPY);
+            run.mutable_origin()->set_space(block.origin.space);
+            run.mutable_origin()->set_first(block.origin.index);
+            run.mutable_origin()->set_count(1);
+        }
+    }
+    GANTRY_TRY(worker->call(std::move(request), kLongCall));
+    return {};
+}
+
 Result<void> WorkersSink::apply_final(const engine::FinalPart& final_part) {
     GANTRY_ASSIGN(auto worker, worker_for(final_part.part));
     const std::string images = take_images(final_part.part);

@@ -110,6 +110,11 @@ Result<void> WorkersSource::for_all(const std::function<control::ToWorker()>& re
 }
 
 Result<engine::SessionNeeds> WorkersSource::describe() {
+    if (suspended_) {
+        return Error{Code::kFailedPrecondition, "session.suspended",
+                     "session " + facts_.session_id +
+                         " is suspended into a file; `gantry restore` it first"};
+    }
     engine::SessionNeeds needs;
     needs.session_id = facts_.session_id;
     needs.memory_quota_bytes = facts_.quota_bytes;

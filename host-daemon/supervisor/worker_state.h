@@ -5,11 +5,13 @@
 // lie about its own guest's state, and harms nobody else by it.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 
 #include "host-daemon/supervisor/worker_set.h"
 #include "migration/engine/state.h"
+#include "proto/snapshot/container.h"
 
 namespace gantry::supervisor {
 
@@ -45,6 +47,8 @@ public:
     void end_precopy() override;
     Result<void> release() override;
 
+    /// While suspended there is nothing that could be described, so no move begins.
+    void set_suspended(bool suspended) { suspended_ = suspended; }
     [[nodiscard]] std::vector<engine::PartId> parts() const;
     /// A serialised control.ImageList with the part's images but for those in `known` (32 bytes each).
     Result<std::string> images(engine::PartId part, const std::vector<std::string>& known);
@@ -54,6 +58,7 @@ private:
                          std::chrono::milliseconds deadline);
     WorkerSet& workers_;
     SessionFacts facts_;
+    std::atomic<bool> suspended_{false};
 };
 
 class WorkersSink final : public engine::StateSink {
@@ -83,6 +88,10 @@ public:
     Result<void> activate(Epoch epoch) override;
     Result<void> discard() override;
 
+    /// What the part's worker, started for this, could not honour; nothing is built yet.
+    Result<void> check(engine::PartId part, std::string_view graph);
+    /// Blocks of one part as a snapshot file has them, in its order; at most kBatchBlocks.
+    Result<void> apply_stored(engine::PartId part, std::span<const snapshot::StoredBlock> blocks);
     /// Images that arrived for the part; handed to the worker with its next graph.
     void add_images(engine::PartId part, std::string image_list);
     /// One batch as it came from the peer: runs in order, the content packed or LZ4 over it.

@@ -150,18 +150,35 @@ int run_inspect(const Context& context, const std::string& session) {
     return kDone;
 }
 
-int run_snapshot(const Context& context, const std::string& session, const std::string& path) {
+int run_snapshot(const Context& context, const std::string& session, const std::string& path,
+                 bool suspend) {
     Client client(context.socket);
     grpc::ClientContext rpc;
     control::SnapshotRequest request;
     request.set_session(session);
     request.set_path(absolute(path));
+    request.set_suspend(suspend);
     control::SnapshotReply reply;
     if (const auto status = client.stub().Snapshot(&rpc, request, &reply); !status.ok()) {
         return fail(context, client.explain(status));
     }
     return show(context, reply,
-                session + " saved to " + path + ": " + bytes_text(reply.bytes()) + "\n");
+                session + (suspend ? " suspended into " : " saved to ") + path + ": " +
+                    bytes_text(reply.bytes()) + "\n");
+}
+
+int run_restore(const Context& context, const std::string& session, const std::string& path) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    control::RestoreRequest request;
+    request.set_session(session);
+    request.set_path(absolute(path));
+    control::RestoreReply reply;
+    if (const auto status = client.stub().Restore(&rpc, request, &reply); !status.ok()) {
+        return fail(client.explain(status));
+    }
+    return show(context, reply,
+                session + " goes on from " + path + ": " + bytes_text(reply.bytes()) + "\n");
 }
 
 int run_pull(const Context& context, const std::string& session, const std::string& source,

@@ -18,7 +18,9 @@ int run_preflight(const Context& context, const std::string& session, const std:
 int run_watch(const Context& context, const std::string& session, bool until_ended);
 int run_abort(const Context& context, const std::string& session);
 int run_inspect(const Context& context, const std::string& session);
-int run_snapshot(const Context& context, const std::string& session, const std::string& path);
+int run_snapshot(const Context& context, const std::string& session, const std::string& path,
+                 bool suspend);
+int run_restore(const Context& context, const std::string& session, const std::string& path);
 int run_pull(const Context& context, const std::string& session, const std::string& source,
              const std::string& handover);
 int run_fenced(const Context& context, const std::string& session);

@@ -22,6 +22,7 @@ struct Arguments {
     std::string handover;
     std::string cause = "-";
     bool forever = false;
+    bool suspend = false;
 };
 
 class Command {
@@ -70,10 +71,18 @@ void add_commands(Command& commands, Arguments& a) {
     session(commands.add("inspect", "Print the graph of live objects as JSON",
                          [&] { return run_inspect(a.context, a.session); }),
             true);
-    auto* snapshot = commands.add("snapshot", "Save a session to a file; it goes on afterwards",
-                                  [&] { return run_snapshot(a.context, a.session, a.path); });
+    auto* snapshot = commands.add(
+        "snapshot", "Save a session to a file; it goes on afterwards",
+        [&] { return run_snapshot(a.context, a.session, a.path, a.suspend); });
     session(snapshot, true);
     snapshot->add_option("file", a.path, "file to write")->required();
+    snapshot->add_flag("--suspend", a.suspend,
+                       "give the GPU back: the programs' GPU calls wait until `gantry restore`");
+    auto* restore = commands.add("restore", "Go on with a suspended session from its file",
+                                 [&] { return run_restore(a.context, a.session, a.path); });
+    session(restore, true);
+    restore->add_option("file", a.path, "file that `gantry snapshot --suspend` wrote")
+        ->required();
     auto* pull = commands.add(
         "pull", "Take over a local program's session from another gantryd of this machine",
         [&] { return run_pull(a.context, a.session, a.source, a.handover); });

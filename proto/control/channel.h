@@ -26,7 +26,7 @@ class MessageLite;
 namespace gantry::control {
 
 /// Raised when an older side would misread a message; compared in Start.
-inline constexpr std::uint32_t kWorkerProtocolVersion = 1;
+inline constexpr std::uint32_t kWorkerProtocolVersion = 2;
 /// Fits a unix socket's default send buffer (208 KiB) with room for the kernel's own accounting.
 inline constexpr std::size_t kMaxPacketBytes = 128 * 1024;
 /// No message carries more than guest descriptors (region, socket) plus one blob pair.

@@ -112,8 +112,9 @@ public:
 };
 
 /// Reads fd from its present position to its end. Verifies checksums, fingerprints and digests.
-Result<void> read_snapshot(int fd, const std::string& name, SnapshotVisitor& visitor);
-Result<void> read_snapshot(const std::string& path, SnapshotVisitor& visitor);
+/// Returns the bytes read.
+Result<std::uint64_t> read_snapshot(int fd, const std::string& name, SnapshotVisitor& visitor);
+Result<std::uint64_t> read_snapshot(const std::string& path, SnapshotVisitor& visitor);
 
 /// Draws 128 bits from the system's random source.
 Result<Seed> random_seed();

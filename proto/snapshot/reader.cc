@@ -38,6 +38,8 @@ public:
         }
     }
 
+    [[nodiscard]] std::uint64_t bytes_read() const { return offset_; }
+
 private:
     Error error(const char* reason, std::uint64_t offset, const std::string& what) const {
         return {Code::kDataLoss, reason,
@@ -133,13 +135,16 @@ private:
     Result<void> section_payload() {
         // Grown as bytes come, so that a lying length costs no memory that the file does not back.
         constexpr std::size_t kStep = 64U << 20;
-        payload_.clear();
-        while (payload_.size() < size_) {
-            const std::size_t at = payload_.size();
+        std::size_t at = 0;
+        while (at < size_) {
             const auto step = static_cast<std::size_t>(std::min<std::uint64_t>(size_ - at, kStep));
-            payload_.resize(at + step);
-            GANTRY_TRY(read(payload_.data() + at, step));
+            if (storage_.size() < at + step) {
+                storage_.resize(at + step);
+            }
+            GANTRY_TRY(read(storage_.data() + at, step));
+            at += step;
         }
+        payload_ = std::span(storage_).first(at);
         std::byte checksum[8];
         GANTRY_TRY(read(checksum, sizeof checksum));
         const std::uint64_t actual =
@@ -220,7 +225,6 @@ private:
         }
         std::vector<StoredBlock> out;
         out.reserve(count);
-        plain_.resize(std::size_t{count} * kBlockBytes);
         std::size_t contents_at = kBlocksHeaderBytes + std::size_t{count} * kEntryBytes;
         for (std::uint32_t i = 0; i < count; ++i) {
             const std::byte* entry = payload_.data() + kBlocksHeaderBytes + i * kEntryBytes;
@@ -230,12 +234,16 @@ private:
                 if (block.stored_bytes > payload_.size() - contents_at) {
                     return malformed("a block reaches beyond its section");
                 }
-                const std::span<std::byte> plain(plain_.data() + i * kBlockBytes, kBlockBytes);
-                GANTRY_TRY(unpack(codec, {payload_.data() + contents_at, block.stored_bytes},
-                                  plain));
+                const auto stored = payload_.subspan(contents_at, block.stored_bytes);
                 contents_at += block.stored_bytes;
-                block.bytes = plain;
-                if (fingerprint(*key_, BlockSpan(plain)) != block.fingerprint) {
+                block.bytes = stored;
+                if (codec != Codec::kStored || stored.size() != kBlockBytes) {
+                    plain_.resize(std::size_t{count} * kBlockBytes);  // Once a section.
+                    const auto plain = std::span(plain_).subspan(i * kBlockBytes, kBlockBytes);
+                    GANTRY_TRY(unpack(codec, stored, plain));
+                    block.bytes = plain;
+                }
+                if (fingerprint(*key_, BlockSpan(block.bytes)) != block.fingerprint) {
                     return malformed("a block does not match its fingerprint");
                 }
             }
@@ -371,7 +379,8 @@ private:
     std::uint64_t section_at_ = 0;
     Kind kind_ = Kind::kHeader;
     std::uint64_t size_ = 0;
-    std::vector<std::byte> payload_;
+    std::vector<std::byte> storage_;
+    std::span<std::byte> payload_;  ///< Of the section in hand.
     std::vector<std::byte> plain_;
     std::vector<std::uint64_t> checksums_;
     std::unique_ptr<FingerprintKey> key_;
@@ -386,11 +395,13 @@ private:
 
 }  // namespace
 
-Result<void> read_snapshot(int fd, const std::string& name, SnapshotVisitor& visitor) {
-    return Reader(fd, name, visitor).run();
+Result<std::uint64_t> read_snapshot(int fd, const std::string& name, SnapshotVisitor& visitor) {
+    Reader reader(fd, name, visitor);
+    GANTRY_TRY(reader.run());
+    return reader.bytes_read();
 }
 
-Result<void> read_snapshot(const std::string& path, SnapshotVisitor& visitor) {
+Result<std::uint64_t> read_snapshot(const std::string& path, SnapshotVisitor& visitor) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return Error{errno == ENOENT ? Code::kNotFound : Code::kUnavailable, "snapshot.io",

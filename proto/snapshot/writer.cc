@@ -43,6 +43,8 @@ public:
         std::byte id[8];
         put(id, part);
         touch(part);
+        // Blocks that follow are another worker's, at a restore: they copy none of earlier ones.
+        origins_.clear();
         return section(Kind::kGraph, {id, as_bytes(graph)});
     }
 
@@ -57,8 +59,11 @@ public:
     }
 
     Result<void> add_block(const BlockRef& ref, BlockSpan bytes) {
+        return add_block(ref, bytes, fingerprint(key_, bytes));
+    }
+
+    Result<void> add_block(const BlockRef& ref, BlockSpan bytes, const Fingerprint& content) {
         GANTRY_TRY(start());
-        const Fingerprint content = fingerprint(key_, bytes);
         touch(ref.part).add(ref.space, ref.index, content);
         std::byte* entry = &*entries_.insert(entries_.end(), kEntryBytes, std::byte{0});
         put(entry, ref.part);
@@ -71,14 +76,13 @@ public:
         if (content == key_.zero_block() && is_zero_block(bytes)) {
             form = StoredForm::kZero;
             summary_.set_zero_block_count(summary_.zero_block_count() + 1);
-        } else if (const auto origin = origins_.find(content); origin != origins_.end()) {
+        } else if (const auto [origin, fresh] = origins_.emplace(content, ref); !fresh) {
             form = StoredForm::kCopyOf;
             put(entry + 40, origin->second.part);
             put(entry + 48, origin->second.index);
             put(entry + 56, origin->second.space);
             summary_.set_copy_block_count(summary_.copy_block_count() + 1);
         } else {
-            origins_.emplace(content, ref);
             put(entry + 60, store(bytes));
         }
         put(entry + 20, static_cast<std::uint32_t>(form));
@@ -132,6 +136,11 @@ private:
     std::uint32_t store(BlockSpan bytes) {
         constexpr std::size_t kWorthwhile = kBlockBytes - kBlockBytes / 16;
         const std::size_t at = contents_.size();
+        if (codec_ == Codec::kStored) {
+            contents_.insert(contents_.end(), bytes.begin(), bytes.end());
+            summary_.set_stored_bytes(summary_.stored_bytes() + kBlockBytes);
+            return static_cast<std::uint32_t>(Codec::kStored) << 24 | kBlockBytes;
+        }
         contents_.resize(at + kBlockBytes);
         char* to = reinterpret_cast<char*>(contents_.data() + at);
         const char* from = reinterpret_cast<const char*>(bytes.data());

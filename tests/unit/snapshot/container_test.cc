@@ -49,7 +49,7 @@ protected:
         Collector own;
         auto result = read_snapshot(fd, "bytes", collector != nullptr ? *collector : own);
         ::close(fd);
-        return result;
+        return result.ok() ? Result<void>{} : Result<void>(result.error());
     }
 
     fs::path folder_;

@@ -1,0 +1,194 @@
+#include "host-daemon/supervisor/restore_job.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <future>
+
+#include "migration/transport/message_map.h"
+#include "proto/snapshot/container.h"
+#include "proto/snapshot/container.pb.h"
+
+namespace gantry::supervisor {
+namespace {
+
+/// Takes a file section by section into the workers behind `sink`.
+class Restorer final : public snapshot::SnapshotVisitor {
+public:
+    Restorer(const Session& session, Suspension from, WorkersSink& sink, const RestoreHooks& hooks)
+        : session_(session), from_(std::move(from)), sink_(sink), hooks_(hooks) {}
+
+    Result<void> on_header(const snapshot::SnapshotHeader& header) override {
+        if (header.session_id() != session_.info().id) {
+            return Error{Code::kFailedPrecondition, "snapshot.session",
+                         "the file holds session " + header.session_id() + ", not " +
+                             session_.info().id};
+        }
+        seed_ = {header.seed_low(), header.seed_high()};
+        if (seed_ != from_.seed) {
+            return Error{Code::kFailedPrecondition, "snapshot.stale",
+                         "the file was saved at another moment than the one at which session " +
+                             session_.info().id + " was suspended, so it does not fit the memory "
+                             "of the programs that wait; name the file that was written then (" +
+                             from_.path + ")"};
+        }
+        control::SessionNeeds needs;
+        if (!needs.ParseFromString(header.needs())) {
+            return Error{Code::kInvalidArgument, "snapshot.malformed",
+                         "the file's header does not say what the session needs"};
+        }
+        return hooks_.admit(transport::from_proto(needs));
+    }
+
+    Result<void> on_image(std::span<const std::byte, 32> sha256,
+                          std::span<const std::byte> bytes) override {
+        control::ImageBytes& image = *images_.add_images();
+        image.set_sha256(sha256.data(), sha256.size());
+        image.set_content(bytes.data(), bytes.size());
+        return {};
+    }
+
+    Result<void> on_graph(std::uint64_t id, std::string_view graph) override {
+        const engine::PartId part{id};
+        if (!is_part(part)) {
+            return Error{Code::kInvalidArgument, "snapshot.malformed",
+                         "the file has a part " + std::to_string(id) + ", which cannot be"};
+        }
+        GANTRY_TRY(sink_.check(part, graph));
+        sink_.add_images(part, images_.SerializeAsString());
+        GANTRY_TRY(sink_.prepare(part, seed_, graph));
+        graphs_.emplace(id, graph);
+        return {};
+    }
+
+    Result<void> on_blocks(std::span<const snapshot::StoredBlock> blocks) override {
+        for (std::size_t at = 0; at < blocks.size();) {
+            const std::uint64_t part = blocks[at].ref.part;
+            if (!graphs_.contains(part)) {
+                return Error{Code::kUnimplemented, "snapshot.order",
+                             "the blocks of part " + std::to_string(part) +
+                                 " come before its graph; restore reads the graph first"};
+            }
+            std::size_t end = at + 1;
+            while (end < blocks.size() && end - at < kBatchBlocks &&
+                   blocks[end].ref.part == part) {
+                ++end;
+            }
+            GANTRY_TRY(sink_.apply_stored({part}, blocks.subspan(at, end - at)));
+            at = end;
+        }
+        return {};
+    }
+
+    Result<void> on_end(const snapshot::SnapshotSummary& summary) override {
+        for (const snapshot::PartSummary& part : summary.parts()) {
+            const auto graph = graphs_.find(part.part_id());
+            if (graph == graphs_.end()) {
+                return Error{Code::kInvalidArgument, "snapshot.malformed",
+                             "the file has no graph of part " + std::to_string(part.part_id())};
+            }
+            engine::FinalPart final_part;
+            final_part.part = {part.part_id()};
+            final_part.graph = std::move(graph->second);
+            final_part.digest = {part.block_count(), {part.digest_low(), part.digest_high()}};
+            GANTRY_TRY(sink_.apply_final(final_part));
+            GANTRY_ASSIGN(const auto digest, sink_.digest(final_part.part));
+            if (digest != final_part.digest) {
+                return Error{Code::kDataLoss, "snapshot.digest",
+                             "the memory that was built from the file is not what the file says"};
+            }
+        }
+        return {};
+    }
+
+private:
+    const Session& session_;
+    const Suspension from_;
+    WorkersSink& sink_;
+    const RestoreHooks& hooks_;
+    snapshot::Seed seed_;
+    control::ImageList images_;
+    std::map<std::uint64_t, std::string> graphs_;
+};
+
+Result<std::uint64_t> read_into(const Session& session, const Suspension& from, WorkersSink& sink,
+                                const RestoreHooks& hooks, const std::string& path) {
+    const control::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (!file.valid()) {
+        return Error{errno == ENOENT ? Code::kNotFound : Code::kUnavailable, "snapshot.io",
+                     "cannot open " + path + ": " + std::strerror(errno)};
+    }
+    Restorer restorer(session, from, sink, hooks);
+    return snapshot::read_snapshot(file.get(), path, restorer);
+}
+
+Result<control::RestoreReply> restore_suspended(const std::shared_ptr<Session>& session,
+                                                const std::string& path, Epoch epoch,
+                                                const RestoreHooks& hooks) {
+    const auto begun = Strand::Clock::now();
+    const auto from = session->suspended();
+    if (!from) {
+        return Error{Code::kFailedPrecondition, "session.running",
+                     "session " + session->info().id +
+                         " is running: only one that was suspended (`gantry snapshot --suspend`) "
+                         "can go on from a file, since its programs' own memory must fit"};
+    }
+    if (!session->guest_waits()) {
+        return Error{Code::kFailedPrecondition, "session.guest_gone",
+                     "the program of session " + session->info().id + " has ended meanwhile"};
+    }
+    WorkersSink::Hooks sink_hooks;
+    sink_hooks.launch = hooks.launch;
+    sink_hooks.activate = [&](const std::shared_ptr<Worker>& worker, Epoch as) {
+        return session->activate(worker, as);
+    };
+    sink_hooks.discard = [] {};
+    WorkersSink sink(session->workers(), std::move(sink_hooks));
+    const auto read = read_into(*session, *from, sink, hooks, path);
+    if (!read) {
+        (void)sink.discard();
+        return read.error();
+    }
+    if (auto active = sink.activate(epoch); !active) {
+        (void)sink.discard();
+        return active.error();
+    }
+    session->resume();
+    control::RestoreReply reply;
+    reply.set_bytes(*read);
+    reply.set_elapsed_us(static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(Strand::Clock::now() - begun)
+            .count()));
+    spdlog::info("session {} goes on from {}: {} bytes in {} us", session->info().id, path, *read,
+                 reply.elapsed_us());
+    return reply;
+}
+
+}  // namespace
+
+Result<control::RestoreReply> restore_snapshot(const std::shared_ptr<Session>& session,
+                                               const control::RestoreRequest& request,
+                                               RestoreHooks hooks) {
+    if (request.path().empty() || request.path().front() != '/') {
+        return Error{Code::kInvalidArgument, "snapshot.path",
+                     "the file's path must be absolute: '" + request.path() + "'"};
+    }
+    const auto driver = session->driver();
+    const auto outcome = std::make_shared<std::promise<Result<control::RestoreReply>>>();
+    auto waiting = outcome->get_future();
+    driver->run_with_workers([session, driver, outcome, request, hooks = std::move(hooks)] {
+        outcome->set_value(
+            restore_suspended(session, request.path(), driver->status().epoch, hooks));
+    });
+    try {  // the standard library tells a dropped promise by throwing; it ends here
+        return waiting.get();
+    } catch (const std::future_error&) {
+        return Error{Code::kUnavailable, "session.closed",
+                     "session " + session->info().id + " ended before it could be restored"};
+    }
+}
+
+}  // namespace gantry::supervisor

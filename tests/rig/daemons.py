@@ -1,0 +1,168 @@
+"""Real gantryds on loopback for tests: certificates, configuration, start, end. Linux, one machine."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+class Failure(Exception):
+    """What a test has to say when something did not come about."""
+
+
+def wait_until(what, condition, seconds=20.0):
+    """Polls `condition` until it is true; its value. Failure after `seconds`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise Failure(f"waited {seconds} s in vain for {what}")
+
+
+def make_certificates(folder):
+    """ca.pem, host.pem and host.key in `folder`, good for 127.0.0.1 for two days."""
+    script = """
+set -e
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem \
+    -days 2 -subj /CN=authority
+openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout host.key -out host.csr \
+    -subj /CN=host
+echo subjectAltName=IP:127.0.0.1 >ext
+openssl x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext \
+    -out host.pem
+"""
+    subprocess.run(["sh", "-c", script], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+
+
+def free_port():
+    """A TCP port of 127.0.0.1 that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+class Daemon:
+    """One gantryd; `kill` and `start` again keep its folders, as a restart of the service does.
+
+    `folder` holds the certificates; port None: it takes part in no migration. `driver`: the CUDA
+    driver library of its workers. `extra`: lines by section of gantryd.toml, added to ours.
+    """
+
+    def __init__(self, build, folder, name, port=None, driver=None, extra=None):
+        self.folder, self.name, self.port = folder / name, name, port
+        self.folder.mkdir()
+        self.build, self.child, self.starts = build, None, 0
+        sections = {
+            "daemon": f'run_directory = "{self.folder}/run"\n'
+                      f'state_directory = "{self.folder}/state"\n'
+                      f'host_name = "{name}"\nlog_level = "debug"\n',
+            "operator": f'socket = "{self.operator_socket}"\n',
+            "guest": f'socket = "{self.guest_socket}"\nregion_mib = 64\n',
+            "vm": 'libvirt_uri = ""\n',
+            "worker": f'executable = "{build}/bin/gantry-worker"\n'
+                      f'driver = "{driver or build / "lib/libcuda-soft.so.1"}"\n'
+                      'user = ""\nprivate_tmp = false\nimage_cache = ""\n'}
+        if port is not None:
+            sections["peer"] = (f'listen = "127.0.0.1:{port}"\nauthority = "{folder}/ca.pem"\n'
+                                f'certificate = "{folder}/host.pem"\nkey = "{folder}/host.key"\n'
+                                'streams = 2\n')
+        for section, lines in (extra or {}).items():
+            sections[section] = sections.get(section, "") + lines
+        (self.folder / "gantryd.toml").write_text(
+            "".join(f"[{section}]\n{lines}" for section, lines in sections.items()))
+
+    @property
+    def operator_socket(self):
+        return self.folder / "run" / "operator.sock"
+
+    @property
+    def guest_socket(self):
+        return self.folder / "run" / "guest.sock"
+
+    @property
+    def handover_socket(self):
+        return self.folder / "run" / "handover.sock"
+
+    def spawn(self):
+        self.starts += 1
+        self.log = self.folder / f"log.{self.starts}"
+        with open(self.log, "wb") as log:
+            self.child = subprocess.Popen(
+                [self.build / "bin" / "gantryd", "--config", self.folder / "gantryd.toml"],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def wait_ready(self):
+        wait_until(f"gantryd {self.name}", self.is_ready, 30)
+
+    def start(self):
+        self.spawn()
+        self.wait_ready()
+
+    def is_ready(self):
+        if self.child.poll() is not None:
+            raise Failure(f"gantryd {self.name} ended:\n{self.log.read_text()}")
+        return "is ready" in self.log.read_text()
+
+    def kill(self, how=signal.SIGKILL):
+        if self.child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.child.send_signal(how)
+            self.child.wait(timeout=20)
+            self.child = None
+
+    def end_all(self):
+        """Ends gantryd and every worker that it or an earlier one of this folder started."""
+        pids = set(self.record_pids())
+        if self.child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                pids.update(self.worker_pids())
+        self.kill(signal.SIGTERM)
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                if b"gantry-worker" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+
+    def gantry(self, *words, timeout=40):
+        return subprocess.run(
+            [self.build / "bin" / "gantry", "--socket", self.operator_socket,
+             *words], capture_output=True, text=True, timeout=timeout)
+
+    def sessions(self):
+        done = self.gantry("--json", "status")
+        return json.loads(done.stdout)["sessions"] if done.returncode == 0 else []
+
+    def worker_pids(self):
+        return [worker["pid"] for session in self.sessions() for worker in session["workers"]]
+
+    def record_pids(self):
+        """From the run directory, so also when gantryd is dead."""
+        pids = []
+        for path in (self.folder / "run" / "sessions").glob("*.json"):
+            with contextlib.suppress(json.JSONDecodeError, FileNotFoundError):
+                pids += [worker["pid"] for worker in json.loads(path.read_text())["workers"]]
+        return pids
+
+    def logged(self, text):
+        return any(text in path.read_text() for path in self.folder.glob("log.*"))
+
+    def log_text(self, characters_max=4000):
+        return "".join(f"--- {self.name}\n{path.read_text()[-characters_max:]}\n"
+                       for path in sorted(self.folder.glob("log.*")))
+
+
+@contextlib.contextmanager
+def running(*daemons):
+    """Starts all at once and ends them, with their workers, at the end of the block."""
+    try:
+        for daemon in daemons:
+            daemon.spawn()
+        for daemon in daemons:
+            daemon.wait_ready()
+        yield daemons
+    finally:
+        for daemon in daemons:
+            daemon.end_all()
