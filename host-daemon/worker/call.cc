@@ -6,6 +6,9 @@
 namespace gantry::worker {
 namespace {
 
+/// The bytes of this thread's last answer, for the next one: a round trip allocates nothing.
+thread_local std::vector<std::byte> t_spare;
+
 /// The object that a new one of this kind dies with, if the command names it: a node's graph, a
 /// mipmap level's array.
 std::uint64_t owner_in(HandleKind kind, std::span<const std::byte> args) {
@@ -135,6 +138,9 @@ void Call::finish(CUresult result) {
     }
     process_.pinned_writes.before_answer(answer.lane);
     process_.replies.publish(answer);
+    if (answer.payload.capacity() != 0) {
+        t_spare.swap(answer.payload);
+    }
 }
 
 CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t* native) {
@@ -255,7 +261,12 @@ CUresult Call::malformed(cuda::Op op, const char* what) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-void Call::fixed(std::span<const std::byte> bytes) { fixed_.assign(bytes.begin(), bytes.end()); }
+void Call::fixed(std::span<const std::byte> bytes) {
+    if (fixed_.capacity() == 0) {
+        fixed_.swap(t_spare);
+    }
+    fixed_.assign(bytes.begin(), bytes.end());
+}
 
 void Call::trailing(std::span<const std::byte> bytes) {
     trailing_.insert(trailing_.end(), bytes.begin(), bytes.end());
