@@ -100,7 +100,8 @@ bool has_attribute(const Kernel& kernel, int attribute, int value) {
            kernel.attributes[attribute] == value;
 }
 
-/// What a kernel was set to holds for its function as well: a launch looks at whichever it is given.
+/// What a kernel was set to holds for its function as well: a launch looks at whichever it is
+/// given.
 void note_attribute(Kernel* kernel, int attribute, int value) {
     Kernel* const both[] = {kernel, g_kernels.find(kernel->twin)};
     for (Kernel* one : both) {

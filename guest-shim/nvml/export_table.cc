@@ -1,4 +1,5 @@
-// NVIDIA's nvidia-smi asks NVML for tables of inner functions and goes on when their slots are empty.
+// NVIDIA's nvidia-smi asks NVML for tables of inner functions and goes on when their slots are
+// empty.
 namespace {
 
 constexpr int kSlots = 512;

@@ -1,6 +1,6 @@
 // Entry points of NVML that answer NVML_ERROR_NOT_SUPPORTED: they are about the host's card (power,
-// fans, clocks, links, other tenants), or change it. They take whatever arguments the ABI gives them
-// and touch none.
+// fans, clocks, links, other tenants), or change it. They take whatever arguments the ABI gives
+// them and touch none.
 #include "guest-shim/nvml/abi.h"
 
 #define GANTRY_REFUSED(name)                                                 \

@@ -113,7 +113,8 @@ private:
                 return;
             }
             if (!opening_.read(wire::FrameKind::kAttached, &reply_)) {
-                std::fprintf(stderr, "gantry-guest: the host's first frame is malformed; closing\n");
+                std::fprintf(stderr,
+                             "gantry-guest: the host's first frame is malformed; closing\n");
                 closed_ = true;
                 changed_.notify_all();
                 return;

@@ -1,9 +1,10 @@
 // GANTRY_REPORT=file: what this process's calls met, by name, written to `file.PID`.
 //
-// One line each, with how often: `refused NAME N` (CUDA_ERROR_NOT_SUPPORTED), `failed NAME RESULT N`
-// (any other error; what an application probes for belongs here too), `round-trip NAME N` (commands
-// that waited for the host). Written anew whenever something is refused or fails for the first time,
-// and at the end of the process. Off, a successful call costs nothing and a wait one load.
+// One line each, with how often: `refused NAME N` (CUDA_ERROR_NOT_SUPPORTED), `failed NAME RESULT
+// N` (any other error; what an application probes for belongs here too), `round-trip NAME N`
+// (commands that waited for the host). Written anew whenever something is refused or fails for the
+// first time, and at the end of the process. Off, a successful call costs nothing and a wait one
+// load.
 #pragma once
 
 #include <cstddef>

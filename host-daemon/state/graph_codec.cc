@@ -20,7 +20,7 @@ Error bad_graph(std::string text) {
                  "the object graph is damaged: " + std::move(text)};
 }
 
-// ---- recorded commands as bytes ------------------------------------------------------------------
+// ---- recorded commands as bytes -----------------------------------------------------------------
 
 template <typename T>
 void put(std::string& out, const T& value) {
@@ -123,7 +123,7 @@ bool decode_command(std::string_view bytes, worker::RecordedCommand* out) {
 
 namespace {
 
-// ---- typed parts ---------------------------------------------------------------------------------
+// ---- typed parts --------------------------------------------------------------------------------
 
 template <typename T>
 bool arguments_of(const worker::RecordedCommand& command, T* out) {
@@ -438,7 +438,7 @@ void add_private(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     blob->set_required(ranges != 0);
 }
 
-// ---- the channel ---------------------------------------------------------------------------------
+// ---- the channel --------------------------------------------------------------------------------
 
 /// Answers carry more than the schema's payload: packed in front of it.
 struct AnswerHead {

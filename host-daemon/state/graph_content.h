@@ -1,12 +1,12 @@
 // Between the driver's CUDA graphs and their description (proto/snapshot/object_graph.proto).
 //
-// A graph is read from the driver, node by node, through the public API: so it does not matter how it
-// came about. Handles become the guest's on the way out and the driver's on the way in; kernel
+// A graph is read from the driver, node by node, through the public API: so it does not matter how
+// it came about. Handles become the guest's on the way out and the driver's on the way in; kernel
 // arguments travel packed by the kernel's layout. What a driver cannot tell (memory nodes,
 // conditional nodes, external semaphores) makes the read fail with reason feature.graph.*.
 //
-// Threads: the worker's control thread, while no command of the guest changes graphs (frozen), or the
-// reader accepts that a graph changes under it and fails. Cost: a few driver calls per node.
+// Threads: the worker's control thread, while no command of the guest changes graphs (frozen), or
+// the reader accepts that a graph changes under it and fails. Cost: a few driver calls per node.
 #pragma once
 
 #include <map>

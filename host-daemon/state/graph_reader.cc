@@ -157,7 +157,8 @@ Result<void> GraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode* out
         return not_movable("kernel", "one of its kernels belongs to no module that is loaded");
     }
     if (!pack_arguments(api, params, kernel->mutable_arguments())) {
-        return not_movable("kernel", "the driver does not tell the arguments of one of its kernels");
+        return not_movable("kernel",
+                           "the driver does not tell the arguments of one of its kernels");
     }
     for (const unsigned value : {params.gridDimX, params.gridDimY, params.gridDimZ}) {
         kernel->add_grid(value);
@@ -285,7 +286,8 @@ Result<void> GraphReader::read_node(CUgraphNode node, snapshot::GraphNode* out,
                                                    "or external semaphore)",
                                                    static_cast<int>(type)));
     }
-    return result == CUDA_SUCCESS ? Result<void>() : failed(process_, result, "reading a graph node");
+    return result == CUDA_SUCCESS ? Result<void>()
+                                  : failed(process_, result, "reading a graph node");
 }
 
 Result<void> GraphReader::read_edges(CUgraph graph,
@@ -372,7 +374,8 @@ Result<void> GraphReader::read_exec(
         positions.emplace(nodes[i], static_cast<std::uint32_t>(i));
     }
     const auto source = sources.find(exec->source);
-    const auto& source_nodes = source == sources.end() ? std::vector<CUgraphNode>() : source->second;
+    const auto& source_nodes =
+        source == sources.end() ? std::vector<CUgraphNode>() : source->second;
     for (const CUgraphNode node : source_nodes) {
         CUgraphNode twin = process_.graphs.node_in(object.handle, node);
         if (!exec->made_again &&

@@ -134,7 +134,8 @@ Result<CUgraphNode> GraphWriter::make_child(CUgraph graph, const snapshot::Graph
     if (result == CUDA_SUCCESS && node.child().handle() != 0) {
         result = api.cuGraphChildGraphNodeGetGraph(made, &embedded);
     }
-    for (std::size_t i = 0; embedded != nullptr && result == CUDA_SUCCESS && i < nodes.size(); ++i) {
+    for (std::size_t i = 0; embedded != nullptr && result == CUDA_SUCCESS && i < nodes.size();
+         ++i) {
         if (node.child().nodes(static_cast<int>(i)).handle() != 0) {
             result = api.cuGraphNodeFindInClone(&nodes[i], nodes[i], embedded);
         }
@@ -301,8 +302,8 @@ Result<void> GraphWriter::make_exec(const snapshot::GraphExec& described) {
     GANTRY_ASSIGN(exec.made_from, make(described.graph(), &nodes));
     const auto source = made_.find(exec.source);
     const std::size_t known = source == made_.end() ? 0 : source->second.size();
-    for (std::size_t i = 0; i < known && i < static_cast<std::size_t>(described.source_nodes_size());
-         ++i) {
+    for (std::size_t i = 0;
+         i < known && i < static_cast<std::size_t>(described.source_nodes_size()); ++i) {
         const std::uint32_t position = described.source_nodes(static_cast<int>(i));
         if (position > nodes.size()) {
             return damaged("an exec of other nodes");

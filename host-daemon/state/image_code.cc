@@ -128,8 +128,8 @@ void append_code(std::span<const std::byte> image, std::vector<engine::CodeEntry
 
 namespace {
 
-/// Images whose kernels allocate from the device's heap. A driver of its own accord saves no heap, so
-/// this is asked where there is no extension that does. Looked into once an image.
+/// Images whose kernels allocate from the device's heap. A driver of its own accord saves no heap,
+/// so this is asked where there is no extension that does. Looked into once an image.
 std::uint64_t heap_users(worker::GuestProcess& process) {
     static std::mutex mutex;
     static std::map<worker::Sha256, bool> known;

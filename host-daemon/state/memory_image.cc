@@ -289,7 +289,8 @@ Result<bool> MemoryImage::read_array(const BlockRange& range, std::span<std::byt
         return false;
     }
     std::vector<std::byte> linear(array->linear_bytes);
-    if (const CUresult result = worker::copy_array(process_, *array, linear, worker::ArrayCopy::kOut, stream_);
+    if (const CUresult result =
+            worker::copy_array(process_, *array, linear, worker::ArrayCopy::kOut, stream_);
         result != CUDA_SUCCESS) {
         return driver::to_error(process_.device.api(), result, "state.array", "reading an array");
     }

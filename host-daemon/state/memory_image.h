@@ -1,8 +1,8 @@
 // MemoryImage: a guest process's memory as 64 KiB blocks, read and written while kernels may run.
 //
-// Which blocks there are: every mapped extent of the arena, the blocks that module variables lie in,
-// the ranges that the driver calls its own (extension), and arrays in linear form. Copies go through
-// one page-locked buffer on a stream of their own, so that they wait for nobody's kernels.
+// Which blocks there are: every mapped extent of the arena, the blocks that module variables lie
+// in, the ranges that the driver calls its own (extension), and arrays in linear form. Copies go
+// through one page-locked buffer on a stream of their own, so that they wait for nobody's kernels.
 //
 // Invariant: a block's fingerprint is always that of bytes that were copied out, never of live
 // memory; an extent is not unmapped while a copy of it runs (DeviceMemory::LayoutHold).
@@ -62,7 +62,8 @@ public:
     bool add_staging(std::span<std::byte> area);
     void remove_staging(std::span<std::byte> area);
 
-    /// Writes whole blocks of device memory that lie in one piece; false: not one piece, nothing done.
+    /// Writes whole blocks of device memory that lie in one piece; false: not one piece, nothing
+    /// done.
     Result<bool> write_run(BlockAddress first, std::uint64_t count,
                            std::span<const std::byte> bytes);
 

@@ -30,8 +30,8 @@ PartFacts PartState::describe() {
         for (const auto& part : loaded.parts) {
             std::vector<engine::CodeEntry> code;
             append_code(std::span(loaded.image->bytes).subspan(part.offset, part.bytes), &code);
-            // Part 0 is what a driver loads. The others are its relocatable inputs, whose PTX only a
-            // driver with our extension links.
+            // Part 0 is what a driver loads. The others are its relocatable inputs, whose PTX only
+            // a driver with our extension links.
             const bool is_loaded = &part == &loaded.parts.front();
             std::copy_if(code.begin(), code.end(), std::back_inserter(module.code),
                          [&](const engine::CodeEntry& entry) {

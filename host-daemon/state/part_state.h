@@ -88,8 +88,8 @@ public:
     /// Page-locks the pinned ranges; once the region is mapped, before the guest is served.
     Result<void> register_pinned();
 
-    /// Over what was last sent. After a scan of frozen memory whose changes have all been read, that
-    /// is what the memory holds, and no second look is needed.
+    /// Over what was last sent. After a scan of frozen memory whose changes have all been read,
+    /// that is what the memory holds, and no second look is needed.
     [[nodiscard]] engine::BlockSetDigest sent_digest() const;
 
     // ---- both
@@ -109,8 +109,8 @@ private:
     Result<void> build_memory(const DecodedGraph& graph);
     Result<void> build_pools(const snapshot::ObjectGraph& graph);
     Result<void> build_links(const snapshot::ObjectGraph& graph);
-    /// Graphs and execs, apart from those there are already with the same description. `late`: those
-    /// that name pinned memory, which is there only once the guest's region is mapped.
+    /// Graphs and execs, apart from those there are already with the same description. `late`:
+    /// those that name pinned memory, which is there only once the guest's region is mapped.
     Result<void> build_graphs(const snapshot::ObjectGraph& graph, bool late);
     void drop_graph(std::uint64_t handle);
     Result<void> build_object(const DecodedGraph& graph, const worker::Object& object);
@@ -134,7 +134,8 @@ private:
     std::optional<worker::ChannelState> channel_;
     bool private_restored_ = false;
     std::map<std::uint64_t, std::string> built_graphs_;  ///< Target: descriptions, by handle.
-    std::optional<snapshot::ObjectGraph> late_graphs_;   ///< Those to be made with the region there.
+    /// Those to be made with the region there.
+    std::optional<snapshot::ObjectGraph> late_graphs_;
 };
 
 }  // namespace gantry::state

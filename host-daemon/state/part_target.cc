@@ -47,8 +47,8 @@ bool is_module_root(const worker::Object& object) {
 /// Not made by commands again, but by build_memory(), build_links() and build_graphs().
 bool is_described(const worker::Object& object) {
     return object.kind() == HandleKind::kVmmAllocation || object.kind() == HandleKind::kMemPool ||
-           object.kind() == HandleKind::kLinkState || object.kind() == HandleKind::kGraph || object.kind() == HandleKind::kGraphNode ||
-           object.kind() == HandleKind::kGraphExec;
+           object.kind() == HandleKind::kLinkState || object.kind() == HandleKind::kGraph ||
+           object.kind() == HandleKind::kGraphNode || object.kind() == HandleKind::kGraphExec;
 }
 
 /// An exec that can be made only once the guest's region is mapped, or whose graph can.

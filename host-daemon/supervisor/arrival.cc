@@ -16,7 +16,8 @@ nlohmann::json to_json(const ArrivalRequest& request) {
 
 namespace {
 
-/// The attempt has ended for good and the guest runs here: its calls, which waited, get hard errors.
+/// The attempt has ended for good and the guest runs here: its calls, which waited, get hard
+/// errors.
 void disown_guest(const SessionInfo& info) {
     if (info.kind != SessionKind::kVm) {
         return;

@@ -1,9 +1,9 @@
-// Arrival: a session on its way to this host; one migration attempt after another until it is here or
-// has been given up.
+// Arrival: a session on its way to this host; one migration attempt after another until it is here
+// or has been given up.
 //
-// It owns the workers that receive the state (through its Session, which has no source driver yet), the
-// target driver and the link to the source. Threads: as TargetDriver. It is destroyed by the registry's
-// housekeeping only, never from a hook of its own.
+// It owns the workers that receive the state (through its Session, which has no source driver yet),
+// the target driver and the link to the source. Threads: as TargetDriver. It is destroyed by the
+// registry's housekeeping only, never from a hook of its own.
 #pragma once
 
 #include <condition_variable>

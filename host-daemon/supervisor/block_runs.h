@@ -33,8 +33,9 @@ inline Result<std::vector<engine::BlockAddress>> expand_runs(const RunList& runs
                                                              std::uint64_t blocks_max) {
     std::vector<engine::BlockAddress> blocks;
     for (const control::BlockRun& run : runs) {
-        const bool known = run.space() >= static_cast<std::uint32_t>(engine::MemorySpace::kDevice) &&
-                           run.space() <= static_cast<std::uint32_t>(engine::MemorySpace::kArray);
+        const bool known =
+            run.space() >= static_cast<std::uint32_t>(engine::MemorySpace::kDevice) &&
+            run.space() <= static_cast<std::uint32_t>(engine::MemorySpace::kArray);
         if (!known || run.count() == 0 || run.count() > blocks_max - blocks.size() ||
             run.first() + run.count() < run.first()) {
             return Error{Code::kInvalidArgument, "worker.protocol",

@@ -1,7 +1,7 @@
 // Whether to send batches as LZ4: by order, or when the measured link is slower than the codec.
 //
-// One thread at a time. In "auto" every 16th batch is compressed as a sample even while compression is
-// off, so that the choice can change with the content.
+// One thread at a time. In "auto" every 16th batch is compressed as a sample even while compression
+// is off, so that the choice can change with the content.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The table of configuration keys: name, place in Config, range, explanation. Internal to config.cc.
+// The table of configuration keys: name, place in Config, range, explanation. Internal to
+// config.cc.
 #pragma once
 
 #include <cstdint>

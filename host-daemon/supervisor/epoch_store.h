@@ -1,11 +1,11 @@
 // The durable record of one host: which epoch of each session it owns or has granted away.
 //
 // Invariant: after save() has returned success the record survives a crash of this host; after it
-// has returned an error with `kProvenUnwritten` the old record is still the one on disk. When neither can
-// be proven, `kUnknown` is returned and the caller must end the process and read the disk at its next
-// start (engine event kGrantWriteFailed needs proof).
-// Layout: STATE_DIRECTORY/epochs/SESSION, a small text file whose last line is a checksum of the rest.
-// Written as temporary file, fsync, rename, fsync of the folder.
+// has returned an error with `kProvenUnwritten` the old record is still the one on disk. When
+// neither can be proven, `kUnknown` is returned and the caller must end the process and read the
+// disk at its next start (engine event kGrantWriteFailed needs proof).
+// Layout: STATE_DIRECTORY/epochs/SESSION, a small text file whose last line is a checksum of the
+// rest. Written as temporary file, fsync, rename, fsync of the folder.
 // Threads: one caller at a time per session. Cost: two fsyncs.
 #pragma once
 
@@ -53,7 +53,8 @@ private:
     std::function<int(StoreStep)> fault_;
 };
 
-/// True for ids that may be file names: letters, digits, '-', '_', '.', 1 to 64, not starting with '.'.
+/// True for ids that may be file names: letters, digits, '-', '_', '.', 1 to 64, not starting with
+/// '.'.
 bool is_session_id(const std::string& text);
 
 }  // namespace gantry::supervisor

@@ -1,5 +1,5 @@
-// Accepts programs of this host on a unix socket (proto/wire/attach.h), checks who they are and what
-// they speak, and hands each to the registry, which starts a worker for it.
+// Accepts programs of this host on a unix socket (proto/wire/attach.h), checks who they are and
+// what they speak, and hands each to the registry, which starts a worker for it.
 //
 // What comes from the socket is hostile. Each connection is served by a thread of its own, at most
 // kConnectionsMax at a time, and for at most kRequestTimeout until it has said what it is.

@@ -1,9 +1,9 @@
 // Handing a local guest's descriptors from one gantryd to another on the same machine.
 //
-// A VM's region travels with the VM; a local program's region is a memfd that only its worker holds. When
-// its session has been granted to another gantryd of this machine, that one fetches region and socket
-// here, by a unix socket that only gantryd's own user may open, with the token of the grant.
-// Threads: the server has one; fetch() may be called from any.
+// A VM's region travels with the VM; a local program's region is a memfd that only its worker
+// holds. When its session has been granted to another gantryd of this machine, that one fetches
+// region and socket here, by a unix socket that only gantryd's own user may open, with the token of
+// the grant. Threads: the server has one; fetch() may be called from any.
 #pragma once
 
 #include <functional>

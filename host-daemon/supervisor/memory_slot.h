@@ -1,9 +1,9 @@
 // MemorySlot: one worker's slot in its session's memory page (proto/control/memory_page.h), so that
 // the VM's quota of device memory holds for all its workers together.
 //
-// The page is a file in the run directory: a restarted gantryd finds it again. It goes with the last
-// slot. Invariant: a slot is taken while its worker may still add to it; it is cleared after the
-// worker's process has ended. Threads: any. Failure: reason memory.page.
+// The page is a file in the run directory: a restarted gantryd finds it again. It goes with the
+// last slot. Invariant: a slot is taken while its worker may still add to it; it is cleared after
+// the worker's process has ended. Threads: any. Failure: reason memory.page.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
 // gantryd's small part in a shared region: reads the guest's directory, writes the host's.
 //
 // gantryd never maps a region: it reads and writes words with pread and pwrite, so that a file cut
-// short under its feet (by QEMU or whoever owns it) is an error and not a SIGBUS. What the guest wrote
-// is copied once and then checked. Threads: one at a time per object. Cost: one system call each.
+// short under its feet (by QEMU or whoever owns it) is an error and not a SIGBUS. What the guest
+// wrote is copied once and then checked. Threads: one at a time per object. Cost: one system call
+// each.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // Registry: every session of this host, from the first claim or arrival to its end.
 //
-// It opens sessions for local programs and for VMs that libvirt tells of, starts arrivals when the hook
-// (or an operator) asks for a VM, turns an arrival into a session when the grant has come, and finds all
-// of it again after a restart of gantryd. It keeps the books of promised device memory.
-// Threads: public methods from any. `housekeeping_` runs what would wait for itself otherwise (the end
-// of a session asked for by its own driver, starting workers for new claims).
+// It opens sessions for local programs and for VMs that libvirt tells of, starts arrivals when the
+// hook (or an operator) asks for a VM, turns an arrival into a session when the grant has come, and
+// finds all of it again after a restart of gantryd. It keeps the books of promised device memory.
+// Threads: public methods from any. `housekeeping_` runs what would wait for itself otherwise (the
+// end of a session asked for by its own driver, starting workers for new claims).
 #pragma once
 
 #include <map>
@@ -37,7 +37,8 @@ public:
 
     Result<void> open_local(const GuestRequest& request, GuestLink link);
 
-    /// Begins to bring a VM's session here and waits until the hook may end. `ours` false: no metadata.
+    /// Begins to bring a VM's session here and waits until the hook may end. `ours` false: no
+    /// metadata.
     Result<control::AdmitReply> admit(const control::AdmitRequest& request);
     Result<void> pull(const control::PullRequest& request);
     /// Saves a session to a file; with `suspend` its GPU is free afterwards.

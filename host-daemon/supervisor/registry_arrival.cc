@@ -101,7 +101,8 @@ ArrivalRequest Registry::arrival_request(const libvirt::DomainInfo& domain) cons
 
 Result<control::AdmitReply> Registry::admit(const control::AdmitRequest& request) {
     control::AdmitReply reply;
-    GANTRY_ASSIGN(const libvirt::DomainInfo domain, libvirt::parse_domain_xml(request.domain_xml()));
+    GANTRY_ASSIGN(const libvirt::DomainInfo domain,
+                  libvirt::parse_domain_xml(request.domain_xml()));
     if (!domain.gpu) {
         reply.set_text("VM " + request.vm_name() + " has no Gantry metadata: none of our business");
         return reply;

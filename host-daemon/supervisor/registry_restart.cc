@@ -125,8 +125,8 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
     watch_region(info.id);
 }
 
-/// Workers that hold the complete state may be all that is left of the session: the machine asks the
-/// source. Anything less is of no use, and the source still has it.
+/// Workers that hold the complete state may be all that is left of the session: the machine asks
+/// the source. Anything less is of no use, and the source still has it.
 void Registry::adopt_arrival(ArrivalRequest request, const std::vector<WorkerRecord>& workers) {
     const std::string id = request.info.id;
     ArrivalHooks hooks = arrival_hooks(request);

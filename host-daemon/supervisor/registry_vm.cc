@@ -112,11 +112,13 @@ void Registry::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) 
             return;
         }
         tell_source();
-        housekeeping_.post([this, is_fresh, info = std::move(*domain)] { open_vm(info, is_fresh); });
+        housekeeping_.post(
+            [this, is_fresh, info = std::move(*domain)] { open_vm(info, is_fresh); });
     });
 }
 
-/// True while the session is served here or is leaving: events of the VM are its own. With the lock.
+/// True while the session is served here or is leaving: events of the VM are its own. With the
+/// lock.
 bool Registry::is_concerned(const std::string& id) const {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) {
@@ -141,8 +143,9 @@ std::string Registry::own_address() const {
     return config_.peer.advertise.empty() ? config_.peer.listen : config_.peer.advertise;
 }
 
-/// The guest came by a migration, and this gantryd was not running or lost what had come. As the stamp
-/// in its XML says, another gantryd owns its session: it is fetched from there. On housekeeping_ only.
+/// The guest came by a migration, and this gantryd was not running or lost what had come. As the
+/// stamp in its XML says, another gantryd owns its session: it is fetched from there. On
+/// housekeeping_ only.
 void Registry::take_up_guest(const libvirt::DomainInfo& domain) {
     constexpr std::chrono::seconds kAgain{3};
     const auto arrival = begin_arrival(arrival_request(domain));

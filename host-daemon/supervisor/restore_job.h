@@ -1,10 +1,10 @@
 // Going on with a suspended session from the file that it was suspended into.
 //
-// The file is read once, front to back, into fresh workers; they take the guests only when all of it
-// was intact and every part's memory has the digest that the file names. Until then nothing of the
-// session changes: whatever is refused (a damaged, cut, newer or wrong file, a GPU that cannot take
-// the session) leaves it suspended, and the fresh workers are ended. Runs on the session's strand of
-// worker calls. Thread-safe.
+// The file is read once, front to back, into fresh workers; they take the guests only when all of
+// it was intact and every part's memory has the digest that the file names. Until then nothing of
+// the session changes: whatever is refused (a damaged, cut, newer or wrong file, a GPU that cannot
+// take the session) leaves it suspended, and the fresh workers are ended. Runs on the session's
+// strand of worker calls. Thread-safe.
 #pragma once
 
 #include <functional>

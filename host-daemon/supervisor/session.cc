@@ -159,8 +159,8 @@ Result<void> Session::serve(const std::shared_ptr<Worker>& worker, const Claim& 
     }
     GANTRY_TRY(worker->serve(guest, descriptors));
     const std::lock_guard lock(mutex_);
-    // The worker has its own copy now: with ours closed, the guest's end of the socket tells it when
-    // its worker has ended.
+    // The worker has its own copy now: with ours closed, the guest's end of the socket tells it
+    // when its worker has ended.
     socket_.reset();
     return region_->write_state(claim.channel, claim.generation, wire::ServeState::kServing);
 }

@@ -1,11 +1,11 @@
-// Session: what this host serves for one VM (or one local program): its workers, its region, and the
-// source machine that arbitrates who owns it.
+// Session: what this host serves for one VM (or one local program): its workers, its region, and
+// the source machine that arbitrates who owns it.
 //
 // Invariant: a worker is in `workers()` exactly while it serves a channel of the region (or holds a
 // session that is about to be served); each one's record lies in the run directory as long.
-// Threads: open_channel, close_channel and on_worker_* from any; they are serialised by a lock that is
-// held while a worker starts. Failure: a worker that dies leaves WorkerState::kDead in its channel, and
-// nobody else notices.
+// Threads: open_channel, close_channel and on_worker_* from any; they are serialised by a lock that
+// is held while a worker starts. Failure: a worker that dies leaves WorkerState::kDead in its
+// channel, and nobody else notices.
 #pragma once
 
 #include <memory>
@@ -93,7 +93,8 @@ public:
     /// Forgets the workers without ending them: gantryd is being restarted.
     void leave();
     Result<void> write_record();
-    /// What the record says besides, while the session is still arriving: see Arrival. Null: nothing.
+    /// What the record says besides, while the session is still arriving: see Arrival. Null:
+    /// nothing.
     void set_arrival_note(std::string json);
     void remove_record();
     /// What a record says of a session that was suspended when gantryd ended.

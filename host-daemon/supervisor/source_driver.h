@@ -1,11 +1,12 @@
-// SourceDriver: runs one session's SourceMachine with real clocks, workers, disk, peers and libvirt.
+// SourceDriver: runs one session's SourceMachine with real clocks, workers, disk, peers and
+// libvirt.
 //
-// The machine decides; this carries its actions out in order and feeds the outcomes back. Two strands:
-// `main_` steps the machine and never blocks (but for the grant's fsync, which must come before
-// anything else); `slow_` makes the calls to workers, one at a time. A round that is being sent is cut
-// short when a freeze or a thaw is due: what was not sent is still unsent, so nothing is lost.
-// Threads: feed(), receive(), status() and bulk() from any. The driver outlives what its hooks touch
-// until stop() has returned.
+// The machine decides; this carries its actions out in order and feeds the outcomes back. Two
+// strands: `main_` steps the machine and never blocks (but for the grant's fsync, which must come
+// before anything else); `slow_` makes the calls to workers, one at a time. A round that is being
+// sent is cut short when a freeze or a thaw is due: what was not sent is still unsent, so nothing
+// is lost. Threads: feed(), receive(), status() and bulk() from any. The driver outlives what its
+// hooks touch until stop() has returned.
 #pragma once
 
 #include <atomic>

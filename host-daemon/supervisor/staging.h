@@ -1,8 +1,9 @@
 // Staging: a memfd in equal slots through which blocks pass between gantryd and one worker.
 //
-// Both map it shared (worker.proto: AttachArena); a slot belongs to one exchange at a time. The worker
-// may write to any slot at any moment, so what lies in one is copied or hashed once and never trusted
-// to stay. Thread-safe. Cost: a mutex per acquire; acquire() waits while all slots are in use.
+// Both map it shared (worker.proto: AttachArena); a slot belongs to one exchange at a time. The
+// worker may write to any slot at any moment, so what lies in one is copied or hashed once and
+// never trusted to stay. Thread-safe. Cost: a mutex per acquire; acquire() waits while all slots
+// are in use.
 #pragma once
 
 #include <condition_variable>

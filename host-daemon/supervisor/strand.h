@@ -1,9 +1,9 @@
 // Strand: one thread that runs posted functions in order, and one timer.
 //
-// Invariant: what runs on a strand never overlaps with anything else on it, so the state that belongs
-// to it needs no locks. stop() lets the function in hand end, drops what is queued and joins.
-// Threads: post() and stop() from any but stop() not from the strand itself. Cost: a mutex and a
-// wake-up per post.
+// Invariant: what runs on a strand never overlaps with anything else on it, so the state that
+// belongs to it needs no locks. stop() lets the function in hand end, drops what is queued and
+// joins. Threads: post() and stop() from any but stop() not from the strand itself. Cost: a mutex
+// and a wake-up per post.
 #pragma once
 
 #include <chrono>

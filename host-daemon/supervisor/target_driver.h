@@ -1,9 +1,9 @@
-// TargetDriver: runs the TargetMachine of one migration attempt with real clocks, workers, disk, peer
-// and libvirt.
+// TargetDriver: runs the TargetMachine of one migration attempt with real clocks, workers, disk,
+// peer and libvirt.
 //
-// As SourceDriver: `main_` steps the machine, `slow_` makes the control calls to workers; batches are
-// applied on the bulk streams' own threads. A batch of an older round is never applied at the same
-// time as one of a newer round: it could overwrite newer bytes.
+// As SourceDriver: `main_` steps the machine, `slow_` makes the control calls to workers; batches
+// are applied on the bulk streams' own threads. A batch of an older round is never applied at the
+// same time as one of a newer round: it could overwrite newer bytes.
 // Threads: feed(), receive(), apply() and status() from any.
 #pragma once
 

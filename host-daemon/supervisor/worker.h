@@ -1,9 +1,9 @@
 // One worker as gantryd sees it: its process, its control channel, and what it serves.
 //
-// Invariant: `record()` is enough for a restarted gantryd to find the worker again (adopt), and what
-// the worker then says about itself (session, part) must agree with the record, or it is not ours.
-// Threads: call() from any; the rest from the thread that owns the session. When the connection ends
-// the loss handler runs once, on the channel's thread.
+// Invariant: `record()` is enough for a restarted gantryd to find the worker again (adopt), and
+// what the worker then says about itself (session, part) must agree with the record, or it is not
+// ours. Threads: call() from any; the rest from the thread that owns the session. When the
+// connection ends the loss handler runs once, on the channel's thread.
 #pragma once
 
 #include <atomic>

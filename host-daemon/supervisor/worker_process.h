@@ -1,12 +1,12 @@
 // Starting, watching and ending one gantry-worker process.
 //
-// Invariant: a worker outlives this gantryd (own session, no parent-death signal, its control socket
-// bound in the run directory), and is found again by its record. A process id is only ever signalled
-// through a pidfd whose start time was compared with the record, so that a reused id is never hit.
-// In the sandbox, from gantryd's side: unprivileged user without groups, no_new_privs, resource
-// limits, a private /tmp, no inherited descriptors but the control socket; from the worker's own side:
-// its seccomp filter (Start.sandbox). Failure: a Result error naming the step that failed.
-// Threads: any, one at a time per object. Cost: one fork, about a millisecond.
+// Invariant: a worker outlives this gantryd (own session, no parent-death signal, its control
+// socket bound in the run directory), and is found again by its record. A process id is only ever
+// signalled through a pidfd whose start time was compared with the record, so that a reused id is
+// never hit. In the sandbox, from gantryd's side: unprivileged user without groups, no_new_privs,
+// resource limits, a private /tmp, no inherited descriptors but the control socket; from the
+// worker's own side: its seccomp filter (Start.sandbox). Failure: a Result error naming the step
+// that failed. Threads: any, one at a time per object. Cost: one fork, about a millisecond.
 #pragma once
 
 #include <sys/types.h>

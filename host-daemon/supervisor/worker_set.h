@@ -14,8 +14,8 @@
 
 namespace gantry::supervisor {
 
-/// Which channel of the region a part is served through. One-to-one, so that a target can tell from the
-/// part alone where its guest process waits.
+/// Which channel of the region a part is served through. One-to-one, so that a target can tell from
+/// the part alone where its guest process waits.
 struct PartChannel {
     std::uint32_t channel = 0;
     std::uint64_t generation = 0;

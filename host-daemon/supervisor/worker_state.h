@@ -1,8 +1,8 @@
 // WorkersSource and WorkersSink: a session's workers as the engine's StateSource and StateSink.
 //
 // Each call becomes requests of worker.proto to the part's worker; guarantees and threads as in
-// migration/engine/state.h. What a worker answers is checked for lengths and counts only: a worker can
-// lie about its own guest's state, and harms nobody else by it.
+// migration/engine/state.h. What a worker answers is checked for lengths and counts only: a worker
+// can lie about its own guest's state, and harms nobody else by it.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ struct SessionFacts {
     std::string session_id;
     std::uint64_t quota_bytes = 0;
     engine::ComputeCapability cc_min;  ///< From the VM's metadata; 0.0: whatever the code allows.
-    /// A local program keeps its region when its session moves: nothing may be written there that the
-    /// next owner's guest would read. A frozen worker answers nothing anyway.
+    /// A local program keeps its region when its session moves: nothing may be written there that
+    /// the next owner's guest would read. A frozen worker answers nothing anyway.
     bool shares_region_with_target = false;
 };
 
@@ -50,7 +50,8 @@ public:
     /// While suspended there is nothing that could be described, so no move begins.
     void set_suspended(bool suspended) { suspended_ = suspended; }
     [[nodiscard]] std::vector<engine::PartId> parts() const;
-    /// A serialised control.ImageList with the part's images but for those in `known` (32 bytes each).
+    /// A serialised control.ImageList with the part's images but for those in `known` (32 bytes
+    /// each).
     Result<std::string> images(engine::PartId part, const std::vector<std::string>& known);
 
 private:

@@ -1,5 +1,5 @@
-// ArenaAllocator: gives out device addresses inside the reserved arena and decides which granules of
-// it need physical memory.
+// ArenaAllocator: gives out device addresses inside the reserved arena and decides which granules
+// of it need physical memory.
 //
 // Invariant: every live allocation lies inside exactly one extent; extents never overlap; an extent
 // exists only while an allocation lies in it (one empty slab is kept back, so that a loop of small

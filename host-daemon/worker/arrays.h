@@ -1,8 +1,8 @@
 // The guest's CUDA arrays as linear bytes, for capturing and restoring their contents.
 //
-// An array's number (`order`) is its object's creation number times kLevelsMax plus the mipmap level,
-// so that it names the same array in every worker. Rows are packed without padding. Threads: any one
-// at a time. Failure: the driver's result.
+// An array's number (`order`) is its object's creation number times kLevelsMax plus the mipmap
+// level, so that it names the same array in every worker. Rows are packed without padding. Threads:
+// any one at a time. Failure: the driver's result.
 #pragma once
 
 #include <cstdint>

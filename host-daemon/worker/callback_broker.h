@@ -1,13 +1,14 @@
 // CallbackBroker: host callbacks that a stream has reached run in the guest, and the stream waits.
 //
 // The driver runs run() on a thread of its own when a stream reaches a host function. run() offers
-// the callback to the guest, as the answer to the wait_callback command that the guest keeps posted,
-// and returns when the guest has reported it done. One callback is with the guest at a time, in the
-// order in which streams reached them, as a driver's single callback thread would do it.
+// the callback to the guest, as the answer to the wait_callback command that the guest keeps
+// posted, and returns when the guest has reported it done. One callback is with the guest at a
+// time, in the order in which streams reached them, as a driver's single callback thread would do
+// it.
 //
 // Invariant: a callback made by add() is outstanding until run() has returned; one made by
-// add_repeating() (it lives in a graph) only while it runs. A freeze lets the guest finish them for a
-// moment, and then carries those that are open to the next worker (held_work.h).
+// add_repeating() (it lives in a graph) only while it runs. A freeze lets the guest finish them for
+// a moment, and then carries those that are open to the next worker (held_work.h).
 // Threads: run() on driver threads; everything else on the consumer or the control thread.
 // Failure: cancel() ends every wait (the guest is gone) and later ones return at once.
 #pragma once
@@ -69,8 +70,8 @@ public:
     bool done(std::uint64_t callback_id);
     /// Position of the callback that the guest has; 0: none, or one of a graph.
     [[nodiscard]] std::optional<Open> open() const;
-    /// The guest has this callback from another worker: when its command is executed here, it is not
-    /// offered again. Before anything is executed.
+    /// The guest has this callback from another worker: when its command is executed here, it is
+    /// not offered again. Before anything is executed.
     void load_open(const Open& open);
     /// True when streams have reached all of these (positions of commands).
     [[nodiscard]] bool has_reached(const std::set<std::uint64_t>& positions) const;

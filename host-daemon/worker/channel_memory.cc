@@ -11,9 +11,9 @@
 namespace gantry::worker {
 namespace {
 
-/// Away from where the kernel places mappings without a hint: NVIDIA's driver takes device addresses
-/// from there, first fit, and a module's variables must come to lie where they lay in the worker
-/// that this one replaces, whose region was mapped at another time.
+/// Away from where the kernel places mappings without a hint: NVIDIA's driver takes device
+/// addresses from there, first fit, and a module's variables must come to lie where they lay in the
+/// worker that this one replaces, whose region was mapped at another time.
 void* const kRegionHint = reinterpret_cast<void*>(0x6000'0000'0000);
 
 Error os_error(const char* what) {
@@ -72,8 +72,8 @@ Result<std::unique_ptr<ChannelMemory>> ChannelMemory::map_directory(control::Uni
 }
 
 Result<void> ChannelMemory::map_parts() {
-    void* base = mmap(kRegionHint, where_.region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(),
-                      static_cast<off_t>(where_.file_offset));
+    void* base = mmap(kRegionHint, where_.region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                      file_.get(), static_cast<off_t>(where_.file_offset));
     if (base == MAP_FAILED) {
         return os_error("cannot map the region");
     }

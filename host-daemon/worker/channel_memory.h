@@ -1,8 +1,9 @@
 // ChannelMemory: one guest process's channel of a region, mapped into this worker.
 //
-// Invariant: every pointer it gives lies inside the mapping, whatever the guest writes: the layout is
-// computed from numbers that the host chose or that were read once and checked. The pinned pool is
-// mapped a second time at wire::kPinnedBase, the address that the guest's pointers into it carry.
+// Invariant: every pointer it gives lies inside the mapping, whatever the guest writes: the layout
+// is computed from numbers that the host chose or that were read once and checked. The pinned pool
+// is mapped a second time at wire::kPinnedBase, the address that the guest's pointers into it
+// carry.
 //
 // Owner: the Session of this worker. Threads: immutable after map(); the words it points to follow
 // proto/wire/region.h. Failure: a Result with reason `region.*`; nothing stays mapped then.
@@ -47,7 +48,9 @@ public:
     [[nodiscard]] int file() const { return file_.get(); }
     [[nodiscard]] wire::Sleep sleep() const { return where_.sleep; }
 
-    [[nodiscard]] wire::GuestDirectory& guest_directory() const { return at<wire::GuestDirectory>(0); }
+    [[nodiscard]] wire::GuestDirectory& guest_directory() const {
+        return at<wire::GuestDirectory>(0);
+    }
     [[nodiscard]] wire::HostDirectory& host_directory() const {
         return at<wire::HostDirectory>(wire::kPageBytes);
     }
@@ -73,7 +76,8 @@ public:
         return {reinterpret_cast<std::byte*>(wire::kPinnedBase), layout_.pinned_bytes};
     }
     [[nodiscard]] bool pinned_contains(std::uint64_t address, std::uint64_t bytes) const {
-        return address >= wire::kPinnedBase && address - wire::kPinnedBase <= layout_.pinned_bytes &&
+        return address >= wire::kPinnedBase &&
+               address - wire::kPinnedBase <= layout_.pinned_bytes &&
                bytes <= layout_.pinned_bytes - (address - wire::kPinnedBase);
     }
 

@@ -2,13 +2,14 @@
 //
 // WHAT. peek, copy, check, execute, advance. The executor that it calls must not block; what may
 // block goes to the lanes' executors. Guest-owned bytes are copied before anything looks at them;
-// only the trailing bytes of pure data commands (kWriteDevice, kStageImage) are read where they lie.
+// only the trailing bytes of pure data commands (kWriteDevice, kStageImage) are read where they
+// lie.
 //
-// HOLDING. hold() stops the loop at a command boundary: next() does not move any more. Until seal(),
-// commands that concern host callbacks are still executed out of order, because a stream that waits
-// for a callback in the guest could not drain otherwise; their positions are remembered and skipped
-// later (executed_ahead(), part of the snapshot). The same happens while a driver holds the loop up
-// inside a command (help_callbacks()). resume() goes on as if nothing had happened.
+// HOLDING. hold() stops the loop at a command boundary: next() does not move any more. Until
+// seal(), commands that concern host callbacks are still executed out of order, because a stream
+// that waits for a callback in the guest could not drain otherwise; their positions are remembered
+// and skipped later (executed_ahead(), part of the snapshot). The same happens while a driver holds
+// the loop up inside a command (help_callbacks()). resume() goes on as if nothing had happened.
 //
 // SLEEPING. Spins for spin_us, then tells the guest (HostWords.consumer_sleeps) and sleeps on the
 // doorbell; with a VM border in between it naps in growing steps instead.
@@ -86,9 +87,10 @@ public:
     [[nodiscard]] std::uint64_t bytes_taken() const {
         return bytes_taken_.load(std::memory_order_relaxed);
     }
-    /// Executes the host callbacks' commands that lie behind the one the loop is busy with. A driver
-    /// may hold the loop up inside a launch until a callback has ended, and what says so lies behind
-    /// that launch. For the threads that wait for a callback's end; cheap while the loop moves.
+    /// Executes the host callbacks' commands that lie behind the one the loop is busy with. A
+    /// driver may hold the loop up inside a launch until a callback has ended, and what says so
+    /// lies behind that launch. For the threads that wait for a callback's end; cheap while the
+    /// loop moves.
     void help_callbacks();
     /// Nudges the loop out of its sleep.
     void wake();

@@ -56,7 +56,8 @@ Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int
                                  library.device_count(), ordinal)};
     }
     if (const CUresult result = api.cuDeviceGet(&handle, ordinal); result != CUDA_SUCCESS) {
-        return driver::to_error(api, result, "device.open", fmt::format("cuDeviceGet({})", ordinal));
+        return driver::to_error(api, result, "device.open",
+                                fmt::format("cuDeviceGet({})", ordinal));
     }
     std::unique_ptr<Device> device(new Device(library, handle));
     if (const CUresult result = api.cuDevicePrimaryCtxRetain(&device->context_, handle);
@@ -220,7 +221,8 @@ Result<wire::DeviceFacts> Device::facts(const DeviceBaseline& baseline) const {
         std::memcpy(facts.uuid, &uuid, sizeof(facts.uuid));
     }
     if (a.cuDeviceGetPCIBusId != nullptr) {
-        a.cuDeviceGetPCIBusId(facts.pci_bus_id, static_cast<int>(sizeof(facts.pci_bus_id)), device_);
+        a.cuDeviceGetPCIBusId(facts.pci_bus_id, static_cast<int>(sizeof(facts.pci_bus_id)),
+                              device_);
     }
     facts.total_memory_bytes = memory_bytes();
     for (std::uint32_t i = 0; i < wire::kMaxDeviceAttributes; ++i) {

@@ -1,9 +1,9 @@
 // Device: the GPU a worker serves its guest process with, its primary context and its arena.
 //
-// Invariant: the arena lies at wire::kArenaBase, whatever the driver would have preferred, and holds
-// only memory of this device; every range of it that has memory was mapped by map().
-// Owner: the worker, for its whole life. Threads: bind_thread() in each thread that calls the driver;
-// map() and unmap() lock; the rest is immutable after open(). Failure: reasons `device.*`.
+// Invariant: the arena lies at wire::kArenaBase, whatever the driver would have preferred, and
+// holds only memory of this device; every range of it that has memory was mapped by map().
+// Owner: the worker, for its whole life. Threads: bind_thread() in each thread that calls the
+// driver; map() and unmap() lock; the rest is immutable after open(). Failure: reasons `device.*`.
 // Cost: map() is one allocation of the driver, about 0.1 ms on an H200 whatever the size.
 #pragma once
 

@@ -1,12 +1,12 @@
 // DeviceMemory: the guest's device and pinned memory, and which addresses its commands may name.
 //
-// Freed memory is given back only when the device has finished with it, since a guest's free returns
-// at once: free_later() parks it, reap() (after a synchronisation) gives it back. A free in stream
-// order waits for an event of that stream instead of the whole device.
+// Freed memory is given back only when the device has finished with it, since a guest's free
+// returns at once: free_later() parks it, reap() (after a synchronisation) gives it back. A free in
+// stream order waits for an event of that stream instead of the whole device.
 //
-// Invariant: owns() is true only for addresses that belong to this guest: live or parked allocations,
-// the pinned pool, module globals that were announced. Every address in a command of the guest is
-// held against it before a driver that could read this process's own memory sees it.
+// Invariant: owns() is true only for addresses that belong to this guest: live or parked
+// allocations, the pinned pool, module globals that were announced. Every address in a command of
+// the guest is held against it before a driver that could read this process's own memory sees it.
 //
 // Threads: all calls lock. Failure: reasons `memory.*`. Cost: owns() is one or two map look-ups.
 #pragma once
@@ -52,8 +52,8 @@ public:
     /// synchronised the whole device.
     void reap(bool all);
     [[nodiscard]] bool has_parked() const;
-    /// Gives everything back that the guest has freed; the device is idle. Before a capture, so that
-    /// the layout follows from the allocations alone.
+    /// Gives everything back that the guest has freed; the device is idle. Before a capture, so
+    /// that the layout follows from the allocations alone.
     void settle();
     /// What is parked for an idle device now; gives these back once the device has been idle since.
     [[nodiscard]] std::vector<DeviceVa> parked_now() const;

@@ -57,8 +57,9 @@ CUresult EventTimes::measure(const Named& start, const Named& end, float* millis
     }
     if (from != kept_.end() && to != kept_.end()) {
         const auto answered = kept_answers_.find({start.handle, end.handle});
-        *milliseconds = answered != kept_answers_.end() ? answered->second
-                                                        : to_milliseconds(to->second - from->second);
+        *milliseconds = answered != kept_answers_.end()
+                            ? answered->second
+                            : to_milliseconds(to->second - from->second);
         return CUDA_SUCCESS;
     }
     float since_anchor = 0.0f;

@@ -59,8 +59,8 @@ public:
     /// As cuEventElapsedTime.
     CUresult between(const Named& start, const Named& end, float* milliseconds);
 
-    /// Times of all recorded events that have timing; the device is idle. Events that a driver cannot
-    /// time (never recorded, captured, made without timing) are left out.
+    /// Times of all recorded events that have timing; the device is idle. Events that a driver
+    /// cannot time (never recorded, captured, made without timing) are left out.
     [[nodiscard]] State save(const std::vector<Named>& events);
     /// Takes over from an earlier worker; the anchor is now.
     CUresult load(const State& state);

@@ -1,9 +1,9 @@
 // GraphBook: what executable graphs were made from, so that they can be made again elsewhere.
 //
-// An exec outlives the graph it came from, and no driver tells what is in it. So each exec keeps the
-// driver's own clone of that graph, a clone of the graph it was last updated from, and the newest
-// command of each kind that changed one of its nodes. Nothing is copied to the host until a snapshot
-// reads the clones (state/graph_content.h).
+// An exec outlives the graph it came from, and no driver tells what is in it. So each exec keeps
+// the driver's own clone of that graph, a clone of the graph it was last updated from, and the
+// newest command of each kind that changed one of its nodes. Nothing is copied to the host until a
+// snapshot reads the clones (state/graph_content.h).
 //
 // An exec that was made again comes from its clone, not from the guest's graph; `twins` leads from
 // the nodes of the guest's graph to those the exec knows.

@@ -539,8 +539,8 @@ std::uint64_t GuestProcess::root_of(std::uint64_t handle) const {
     return handle;
 }
 
-/// Everything has come to rest but what waits for host callbacks in the guest, and all of that can be
-/// done again from the ring. Only while the loop is sealed.
+/// Everything has come to rest but what waits for host callbacks in the guest, and all of that can
+/// be done again from the ring. Only while the loop is sealed.
 bool GuestProcess::is_drained_to_callbacks() {
     if (!held.active() || !held.is_regular() || captures.load() != 0 ||
         executors_->busy_count() != 0 || callbacks.outstanding() != held.root_count() ||

@@ -5,8 +5,8 @@
 // may block runs on the calling lane's executor thread; everything else on the consumer thread.
 //
 // ANSWERS. A synchronous command is answered exactly once, by whoever runs it. Errors of commands
-// without an answer are kept per lane and reported by that lane's next answer; a sticky error is put
-// into HostWords.sticky_error as well.
+// without an answer are kept per lane and reported by that lane's next answer; a sticky error is
+// put into HostWords.sticky_error as well.
 //
 // Owner: worker/main's service; it outlives no guest. Threads: execute() on the loop's thread; the
 // members lock for themselves. Failure: what the guest sends can fail only its own calls; a broken
@@ -168,8 +168,9 @@ public:
     void destroy_object(const Object& object);
     /// The current context of the calling thread has ended.
     void leave_context();
-    /// Asks the driver's extension where the variables of a module or library lie, once it is loaded
-    /// into the current context. Without the extension only variables asked for by name are known.
+    /// Asks the driver's extension where the variables of a module or library lie, once it is
+    /// loaded into the current context. Without the extension only variables asked for by name are
+    /// known.
     void learn_variables(std::uint64_t root);
     /// Where a variable lies now; asks the driver by name where its extension does not list it.
     [[nodiscard]] std::optional<std::uint64_t> variable_address(std::uint64_t root,
@@ -203,7 +204,8 @@ private:
     bool frozen_ = false;
     bool first_command_ = false;
     bool has_carried_work_ = false;
-    std::uint64_t first_new_position_ = 0;  ///< Below it commands may be executed again, after a move.
+    /// Below it commands may be executed again, after a move.
+    std::uint64_t first_new_position_ = 0;
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
     std::atomic<std::size_t> waiting_count_{0};
     std::array<std::atomic<std::uint32_t>, wire::kLaneCount> async_errors_{};

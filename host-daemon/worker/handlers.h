@@ -1,7 +1,7 @@
 // Handlers of control commands, and which commands may wait.
 //
-// CUDA calls are served by functions named on_<symbol> (proto/cuda/gen/worker_dispatch.h); those with
-// hand-written payloads are defined in the handlers_*.cc files by theme.
+// CUDA calls are served by functions named on_<symbol> (proto/cuda/gen/worker_dispatch.h); those
+// with hand-written payloads are defined in the handlers_*.cc files by theme.
 #pragma once
 
 #include <cstdint>

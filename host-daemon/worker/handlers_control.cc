@@ -29,7 +29,8 @@ CUresult hello(Call& call) {
     reply.table_hash = cuda::kTableHash;
     reply.device_count = 1;
     call.put(reply);
-    if (hello->wire_version != gantry::wire::kWireVersion || hello->table_hash != cuda::kTableHash) {
+    if (hello->wire_version != gantry::wire::kWireVersion ||
+        hello->table_hash != cuda::kTableHash) {
         log_line("the guest's libcuda.so.1 speaks wire version %u with API table %016llx, this "
                  "worker version %u with %016llx; install the same Gantry version on both sides",
                  hello->wire_version, static_cast<unsigned long long>(hello->table_hash),

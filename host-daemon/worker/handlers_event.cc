@@ -1,5 +1,5 @@
-// Events. A record is not kept as a command: what outlives a move is its time (event_times.h), and an
-// event that was never recorded answers queries and waits as one that is long past.
+// Events. A record is not kept as a command: what outlives a move is its time (event_times.h), and
+// an event that was never recorded answers queries and waits as one that is long past.
 #include "host-daemon/worker/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"

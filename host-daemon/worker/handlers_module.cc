@@ -111,7 +111,8 @@ CUresult on_cuModuleGetFunction(CallContext& context, const wire::cuModuleGetFun
     Call& call = as_call(context);
     const auto module =
         call.process().objects.native_as<CUmodule>(wanted.owner, HandleKind::kModule);
-    if (module == nullptr || call.reserve(HandleKind::kFunction, wanted.new_handle) != CUDA_SUCCESS) {
+    if (module == nullptr ||
+        call.reserve(HandleKind::kFunction, wanted.new_handle) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const std::string name = name_of(trailing);
@@ -132,7 +133,8 @@ CUresult on_cuLibraryGetKernel(CallContext& context, const wire::cuLibraryGetKer
     Call& call = as_call(context);
     const auto library =
         call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
-    if (library == nullptr || call.reserve(HandleKind::kKernel, wanted.new_handle) != CUDA_SUCCESS) {
+    if (library == nullptr ||
+        call.reserve(HandleKind::kKernel, wanted.new_handle) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const std::string name = name_of(trailing);

@@ -1,5 +1,5 @@
-// Texture and surface objects. Kernels receive the driver's own 64-bit value, so the guest holds that
-// value and a restore must reproduce it: by the driver's extension, or by luck, or not at all.
+// Texture and surface objects. Kernels receive the driver's own 64-bit value, so the guest holds
+// that value and a restore must reproduce it: by the driver's extension, or by luck, or not at all.
 #include "host-daemon/worker/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"

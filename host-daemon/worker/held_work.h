@@ -1,16 +1,16 @@
 // HeldWork: which executed commands still wait, at the driver, behind a host callback in the guest.
 //
-// A stream that has reached a host callback stands still until the guest has run it, and a guest that is
-// paused runs nothing: so a device with an open callback never runs dry. What stands behind the callback
-// has changed nothing yet, and its commands are still in the ring (the ring's head is held back for
-// them): a freeze may cut there. The target executes them again, the callback first; the source's
-// worker, in whose driver they are queued, is ended without ever running them.
+// A stream that has reached a host callback stands still until the guest has run it, and a guest
+// that is paused runs nothing: so a device with an open callback never runs dry. What stands behind
+// the callback has changed nothing yet, and its commands are still in the ring (the ring's head is
+// held back for them): a freeze may cut there. The target executes them again, the callback first;
+// the source's worker, in whose driver they are queued, is ended without ever running them.
 //
-// Here is the book of it, by the rules of streams: a command waits behind a callback when one of its
-// streams does; the legacy stream and blocking streams wait for each other; a stream that waits for an
-// event recorded behind a callback waits too. What has no place in that book (an object destroyed, a
-// capture, memory freed) makes the state uncarriable until the callbacks have ended, and a freeze waits
-// for them as long as it may.
+// Here is the book of it, by the rules of streams: a command waits behind a callback when one of
+// its streams does; the legacy stream and blocking streams wait for each other; a stream that waits
+// for an event recorded behind a callback waits too. What has no place in that book (an object
+// destroyed, a capture, memory freed) makes the state uncarriable until the callbacks have ended,
+// and a freeze waits for them as long as it may.
 //
 // Invariant: nothing is kept while no callback is open; then the only cost is active().
 // Threads: all calls lock; touch() and note() concern the calling thread's own command.
@@ -31,7 +31,8 @@ class Call;
 
 class HeldWork {
 public:
-    using Roots = std::set<std::uint64_t>;  ///< Positions of the commands that queued the callbacks.
+    /// Positions of the commands that queued the callbacks.
+    using Roots = std::set<std::uint64_t>;
 
     explicit HeldWork(Device& device) : device_(device) {}
 
@@ -45,7 +46,8 @@ public:
     void begin(std::uint64_t position);
     /// The calling thread's command begins to run. True when it has to be noted.
     bool begin_touches(const Call& call);
-    /// ... and concerns this stream, before it does. `key`: 0 the legacy stream, else what names it for the guest.
+    /// ... and concerns this stream, before it does. `key`: 0 the legacy stream, else what names it
+    /// for the guest.
     void touch(std::uint64_t key, CUstream native) {
         if (is_collecting_) {
             add_touch(key, native);

@@ -155,8 +155,8 @@ CUresult hand_to_driver(Call& call, const LoadedImage& loaded, JitOptions& optio
     return result;
 }
 
-/// Managed variables have to lie where the guest can touch them, in the extent that it gives with the
-/// call: loads once more with them there, or tells how large the extent has to be.
+/// Managed variables have to lie where the guest can touch them, in the extent that it gives with
+/// the call: loads once more with them there, or tells how large the extent has to be.
 CUresult place_managed(Call& call, const LoadCall& load, const LoadedImage& loaded,
                        JitOptions& options, std::uint64_t* native, LoadReply* answer) {
     std::vector<ModuleVariable> managed = managed_of(call, loaded.library, *native);
@@ -166,7 +166,8 @@ CUresult place_managed(Call& call, const LoadCall& load, const LoadedImage& load
     // Names live with what is unloaded now.
     const std::uint64_t needed = lay_out(managed, load.managed_address);
     unload(call, loaded.library, *native);
-    const bool has_room = gantry::wire::is_pinned_address(load.managed_address) && needed <= load.managed_bytes &&
+    const bool has_room = gantry::wire::is_pinned_address(load.managed_address) &&
+                          needed <= load.managed_bytes &&
                           load.managed_address % gantry::wire::kPageBytes == 0 &&
                           call.process().memory.owns(load.managed_address, load.managed_bytes);
     if (!has_room) {

@@ -1,7 +1,8 @@
 // Loads a staged image as a module or a library, with the application's JIT options.
 //
-// The driver gets the image as the application gave it: a fatbin's header, an ELF, a PTX text, or for
-// a prelinked (-rdc) program a wrapper with all its parts. The image is kept while the module lives.
+// The driver gets the image as the application gave it: a fatbin's header, an ELF, a PTX text, or
+// for a prelinked (-rdc) program a wrapper with all its parts. The image is kept while the module
+// lives.
 #pragma once
 
 #include <span>

@@ -37,8 +37,8 @@ class ImageStore {
 public:
     explicit ImageStore(std::uint64_t quota_bytes) : quota_bytes_(quota_bytes) {}
 
-    /// One piece; pieces of an image come in order, from offset 0. Less than 8 bytes may be left out
-    /// between two, and at the end; they are zeros.
+    /// One piece; pieces of an image come in order, from offset 0. Less than 8 bytes may be left
+    /// out between two, and at the end; they are zeros.
     Result<void> stage(std::uint64_t image_id, std::uint64_t total_bytes, std::uint64_t offset,
                        std::span<const std::byte> bytes);
     void drop(std::uint64_t image_id);

@@ -1,5 +1,5 @@
-// LinkBook: the guest's cuLink states, with what was put into them, so that one under way can be made
-// again in another worker.
+// LinkBook: the guest's cuLink states, with what was put into them, so that one under way can be
+// made again in another worker.
 //
 // The driver writes logs into buffers that live as long as its link state; they are the link's own.
 // Threads: the book locks; one link is used by one call at a time (its own mutex).

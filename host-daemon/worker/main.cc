@@ -31,8 +31,9 @@ int run(int argc, char** argv) {
     ServiceOptions service;
     auto* control = app.add_option("--control-fd", control_fd,
                                    "Listening socket that gantryd connects to (inherited)");
-    auto* listen = app.add_option("--listen", standalone.socket_path,
-                                  "Serve local guest processes on this unix socket, without gantryd");
+    auto* listen =
+        app.add_option("--listen", standalone.socket_path,
+                       "Serve local guest processes on this unix socket, without gantryd");
     control->excludes(listen);
     app.add_option("--driver", standalone.driver,
                    "CUDA driver: path of libcuda.so.1 or libcuda-soft.so.1")
@@ -56,8 +57,8 @@ int run(int argc, char** argv) {
     app.add_option("--to-device", standalone.to_device,
                    "With --replace: the device of the fresh workers, if not the same");
     CLI11_PARSE(app, argc, argv);
-    // One heap, grown by brk: mappings made at other moments than in the worker that this one replaces
-    // would change the addresses that NVIDIA's driver picks (channel_memory.cc).
+    // One heap, grown by brk: mappings made at other moments than in the worker that this one
+    // replaces would change the addresses that NVIDIA's driver picks (channel_memory.cc).
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_MAX, 0);
     standalone.seccomp = !no_seccomp;

@@ -2,7 +2,8 @@
 //
 // As a GranuleMapper it stands between the arena and the device: what is mapped is counted, and a
 // mapping that would take the VM above its quota is refused with reason memory.quota. A restore is
-// counted, but not refused: for a moment source and target of a move on one host both have the memory.
+// counted, but not refused: for a moment source and target of a move on one host both have the
+// memory.
 //
 // Threads: any. Without a page nothing is counted: the arena's own quota is the only one then.
 #pragma once

@@ -1,12 +1,12 @@
 // ObjectTable: the live objects of the guest process, by the handles that the guest holds.
 //
-// An object is how to make it (the command that did), how it was configured since (the newest command
-// of each kind), and what it depends on; beside that the driver's own handle, which means nothing
-// outside this process. Destroying an object forgets it, so that the table is proportional to what
-// lives. A restore executes the creating and configuring commands again, in creation order.
+// An object is how to make it (the command that did), how it was configured since (the newest
+// command of each kind), and what it depends on; beside that the driver's own handle, which means
+// nothing outside this process. Destroying an object forgets it, so that the table is proportional
+// to what lives. A restore executes the creating and configuring commands again, in creation order.
 //
-// Invariant: a handle's kind in the table equals the kind in its bits, so that no command can pass an
-// object off as another kind. Threads: all calls lock; entries are copied out, never referenced.
+// Invariant: a handle's kind in the table equals the kind in its bits, so that no command can pass
+// an object off as another kind. Threads: all calls lock; entries are copied out, never referenced.
 // Failure: lookups of unknown handles give 0. Cost: one hash look-up under a shared lock.
 #pragma once
 

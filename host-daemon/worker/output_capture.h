@@ -1,11 +1,11 @@
 // OutputCapture: what device code prints, on its way to the guest's own stdout and stderr.
 //
 // A driver with Gantry's extension hands the bytes to push(). One without it writes to this
-// process's descriptors 1 and 2, which redirect() has pointed at memory files; collect() reads them.
-// The worker's own log goes to the descriptor that redirect() saved.
+// process's descriptors 1 and 2, which redirect() has pointed at memory files; collect() reads
+// them. The worker's own log goes to the descriptor that redirect() saved.
 //
-// Threads: push(), collect() and take() lock. Failure: when the guest does not fetch its output, the
-// oldest is dropped beyond kPendingBytesMax and a line says so, as a printf FIFO would.
+// Threads: push(), collect() and take() lock. Failure: when the guest does not fetch its output,
+// the oldest is dropped beyond kPendingBytesMax and a line says so, as a printf FIFO would.
 #pragma once
 
 #include <cstddef>

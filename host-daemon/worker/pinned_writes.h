@@ -69,8 +69,8 @@ public:
     PinnedWrites(const PinnedWrites&) = delete;
     PinnedWrites& operator=(const PinnedWrites&) = delete;
 
-    /// Off until a region is served whose memory a hypervisor moves. `pool`: the pool as it is mapped
-    /// at wire::kPinnedBase.
+    /// Off until a region is served whose memory a hypervisor moves. `pool`: the pool as it is
+    /// mapped at wire::kPinnedBase.
     void enable(bool enabled, std::span<const std::byte> pool) {
         enabled_ = enabled;
         pool_ = pool;

@@ -1,6 +1,7 @@
 // Moves a guest from one worker process to another on this host, over the control protocol alone:
-// precopy while kernels run, freeze, last blocks and final graph, digest check, take-over of the same
-// shared memory. The guest notices a pause and nothing else. On failure the old worker goes on.
+// precopy while kernels run, freeze, last blocks and final graph, digest check, take-over of the
+// same shared memory. The guest notices a pause and nothing else. On failure the old worker goes
+// on.
 #pragma once
 
 #include <cstdint>

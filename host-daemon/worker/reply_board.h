@@ -1,13 +1,14 @@
 // ReplyBoard: publishes answers into the lanes' reply pages and keeps each lane's last answer.
 //
-// Invariant: a lane's page shows an answer only after everything the answer speaks of (payload, bulk
-// bytes) was written; `seq` is stored last, with release. The log holds the last answer of every lane
-// until its next one, because that next command is the guest's acknowledgement; a target publishes
-// the whole log again, so that an answer whose bytes the hypervisor did not carry is not lost.
+// Invariant: a lane's page shows an answer only after everything the answer speaks of (payload,
+// bulk bytes) was written; `seq` is stored last, with release. The log holds the last answer of
+// every lane until its next one, because that next command is the guest's acknowledgement; a target
+// publishes the whole log again, so that an answer whose bytes the hypervisor did not carry is not
+// lost.
 //
 // Threads: one publisher per lane at a time (the consumer or that lane's executor). log(), load()
-// and republish() only while nobody publishes. Cost: one copy of the payload into the page, one into
-// the log, one fence, and a wake-up call only if the guest says that it sleeps.
+// and republish() only while nobody publishes. Cost: one copy of the payload into the page, one
+// into the log, one fence, and a wake-up call only if the guest says that it sleeps.
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,14 @@
-// Service: what a gantry-worker does for gantryd (proto/control/worker.proto), one request at a time.
+// Service: what a gantry-worker does for gantryd (proto/control/worker.proto), one request at a
+// time.
 //
-// It owns the driver, the device, the guest process and its state. Requests come over a SOCK_SEQPACKET
-// connection; a lost connection changes nothing, the next one takes over. The guest's own socket is
-// watched beside it: its end means that the guest process has ended, and the worker exits.
+// It owns the driver, the device, the guest process and its state. Requests come over a
+// SOCK_SEQPACKET connection; a lost connection changes nothing, the next one takes over. The
+// guest's own socket is watched beside it: its end means that the guest process has ended, and the
+// worker exits.
 //
 // Threads: run() is the control thread; the ring has its own (CommandLoop). Failure: a request that
-// does not fit the worker's state is refused with reason `worker.state`; a packet that does not parse
-// closes the connection.
+// does not fit the worker's state is refused with reason `worker.state`; a packet that does not
+// parse closes the connection.
 #pragma once
 
 #include <map>
@@ -32,7 +34,8 @@ public:
     Service(control::PacketListener listener, ServiceOptions options);
     ~Service();
 
-    /// Until Shutdown, the guest's end without a gantryd, or a fatal error. Returns the exit status.
+    /// Until Shutdown, the guest's end without a gantryd, or a fatal error. Returns the exit
+    /// status.
     int run();
 
 private:

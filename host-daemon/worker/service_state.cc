@@ -117,8 +117,8 @@ Result<void> Service::detach_arena(std::uint32_t id) {
         retired_arenas_.push_back(arena->second);
         arenas_.erase(arena);
     }
-    // A driver may wait for the device before it gives page-locked memory back, and a device with an
-    // open host callback never comes to rest.
+    // A driver may wait for the device before it gives page-locked memory back, and a device with
+    // an open host callback never comes to rest.
     if (process_ != nullptr && process_->held.active()) {
         return {};
     }

@@ -5,8 +5,8 @@
 // behind the copy tells that the buffer is free.
 //
 // Invariant: a buffer is reused only after its event has completed. Threads: all calls lock.
-// Failure: falls back to ordinary memory when the driver gives no page-locked memory; null only when
-// that fails too. Cost: one event record a write; buffers are kept, kKeptBytesMax of them.
+// Failure: falls back to ordinary memory when the driver gives no page-locked memory; null only
+// when that fails too. Cost: one event record a write; buffers are kept, kKeptBytesMax of them.
 #pragma once
 
 #include <cstddef>

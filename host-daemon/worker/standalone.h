@@ -1,8 +1,8 @@
 // A gantry-worker without gantryd: accepts local guest processes and starts a worker for each, over
-// the same control protocol. For tests and for trying things out: it has no sessions, no network, no
-// policy beyond a memory quota, and its workers keep its user (gantryd's get an unprivileged one). It
-// can move its guests into fresh workers (replace), which is a whole migration on one host: precopy,
-// freeze, final state, take-over of the same shared memory.
+// the same control protocol. For tests and for trying things out: it has no sessions, no network,
+// no policy beyond a memory quota, and its workers keep its user (gantryd's get an unprivileged
+// one). It can move its guests into fresh workers (replace), which is a whole migration on one
+// host: precopy, freeze, final state, take-over of the same shared memory.
 #pragma once
 
 #include <cstdint>

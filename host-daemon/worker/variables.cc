@@ -37,7 +37,8 @@ std::optional<ModuleVariable> ask(GuestProcess& process, const LoadedImage& load
 /// Without the driver's help: the names that the image holds, one by one.
 std::vector<ModuleVariable> ask_by_name(GuestProcess& process, const LoadedImage& loaded) {
     std::vector<ModuleVariable> variables;
-    // Part 0 is what the driver loads, unless it has to link the others, its relocatable inputs, anew.
+    // Part 0 is what the driver loads, unless it has to link the others, its relocatable inputs,
+    // anew.
     std::set<std::string> names;
     const auto major =
         process.device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);

@@ -6,9 +6,9 @@
 // the guest maps are further addresses of the same memory, inside ranges that it has reserved. So
 // memory that is mapped nowhere, without access, or at two addresses moves like the rest.
 //
-// Invariant: a physical allocation lives while a handle or a mapping refers to it. Mappings lie whole
-// inside one reservation. Threads: all calls lock. Failure: the driver's results; the books follow
-// only what the driver did.
+// Invariant: a physical allocation lives while a handle or a mapping refers to it. Mappings lie
+// whole inside one reservation. Threads: all calls lock. Failure: the driver's results; the books
+// follow only what the driver did.
 #pragma once
 
 #include <cstdint>

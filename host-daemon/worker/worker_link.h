@@ -1,4 +1,5 @@
-// WorkerLink: a started worker process and the control connection to it, as a supervisor holds them.
+// WorkerLink: a started worker process and the control connection to it, as a supervisor holds
+// them.
 //
 // Threads: one at a time. Failure: Result; a worker that does not answer in time is ended.
 #pragma once

@@ -12,7 +12,8 @@ namespace gantry::cli {
 /// Exit status of every command, documented in the manual and printed by --help.
 enum ExitStatus : int {
     kDone = 0,
-    kRefused = 1,       ///< gantryd said no, or the command failed; the reason is on standard error.
+    /// gantryd said no, or the command failed; the reason is on standard error.
+    kRefused = 1,
     kUsage = 2,
     kUnreachable = 3,   ///< No gantryd answers on the socket.
     kNotFound = 4,      ///< No such session, VM or file.

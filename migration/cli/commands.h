@@ -25,8 +25,8 @@ int run_pull(const Context& context, const std::string& session, const std::stri
              const std::string& handover);
 int run_fenced(const Context& context, const std::string& session);
 int run_discard(const Context& context, const std::string& session);
-/// The libvirt hook: XML on standard input, nothing on standard output (libvirt would take it for a new
-/// XML), a refusal's text on standard error with status 1.
+/// The libvirt hook: XML on standard input, nothing on standard output (libvirt would take it for a
+/// new XML), a refusal's text on standard error with status 1.
 int run_hook_migrate_begin(const Context& context, const std::string& vm_name);
 int run_hook_released(const Context& context, const std::string& vm_name,
                       const std::string& cause);

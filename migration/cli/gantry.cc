@@ -122,7 +122,8 @@ int main(int argc, char** argv) {
     app.footer(gantry::cli::kFooter);
     app.add_option("--socket", arguments.context.socket, "gantryd's operator socket")
         ->capture_default_str();
-    app.add_flag("--json", arguments.json, "print JSON instead of text; errors too, on standard error");
+    app.add_flag("--json", arguments.json,
+                 "print JSON instead of text; errors too, on standard error");
     app.set_version_flag("--version", "gantry " GANTRY_VERSION);
     app.require_subcommand(1);
     gantry::cli::Command commands(app, arguments);

@@ -67,7 +67,8 @@ struct Progress {
     double percent = 0.0;
     std::uint64_t round = 0;
     std::uint64_t bytes_total = 0;      ///< Resident bytes of the session.
-    std::uint64_t bytes_content = 0;    ///< Content of the blocks sent so far, each time it was sent.
+    /// Content of the blocks sent so far, each time it was sent.
+    std::uint64_t bytes_content = 0;
     std::uint64_t bytes_sent = 0;       ///< Put on the link for it, after elision and compression.
     std::uint64_t bytes_remaining = 0;  ///< Known to differ at the last scan.
     double link_bytes_per_second = 0.0;

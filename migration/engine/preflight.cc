@@ -201,7 +201,8 @@ private:
             refuse(reason::kSnapshotVersion,
                    format("the session's state has format version %u, gantryd on %s reads %u to "
                           "%u: bring both hosts to the same Gantry release.",
-                          needs_.snapshot_version, host(), target_.snapshot_version_min, target_.snapshot_version_max));
+                          needs_.snapshot_version, host(), target_.snapshot_version_min,
+                          target_.snapshot_version_max));
         }
     }
 

@@ -135,8 +135,9 @@ Result<RegionDevice> parse_region(const xmlNode* domain, const std::optional<std
     const std::string model =
         xml::attribute(xml::child(found, "model"), "type").value_or("(none)");
     if (model != "ivshmem-plain") {
-        return bad(reason::kRegion, "<shmem name=" + quoted(region.shmem_name) + "> has the model " +
-                                        quoted(model) + ": it must be 'ivshmem-plain'");
+        return bad(reason::kRegion, "<shmem name=" + quoted(region.shmem_name) +
+                                        "> has the model " + quoted(model) +
+                                        ": it must be 'ivshmem-plain'");
     }
     GANTRY_ASSIGN(region.region_bytes, parse_region_bytes(found, region.shmem_name));
     region.path = "/dev/shm/" + region.shmem_name;
@@ -219,7 +220,8 @@ Result<Owner> parse_owner(const xmlNode* node) {
                                        "> is not ADDRESS:PORT of a gantryd");
     }
     if (!is_session(owner.session)) {
-        return bad(reason::kOwner, "<owner session=" + quoted(owner.session) + "> is no session id");
+        return bad(reason::kOwner,
+                   "<owner session=" + quoted(owner.session) + "> is no session id");
     }
     if (!number) {
         return bad(reason::kOwner, "<owner epoch=" + quoted(epoch) + "> is not a number");

@@ -74,7 +74,8 @@ struct DomainInfo {
     std::optional<Owner> owner;
 };
 
-/// Reads a whole <domain>. Errors name the element, what is wrong with it and what to write instead.
+/// Reads a whole <domain>. Errors name the element, what is wrong with it and what to write
+/// instead.
 [[nodiscard]] Result<DomainInfo> parse_domain_xml(std::string_view xml);
 
 /// Reads our owner element alone, as virDomainGetMetadata returns it.

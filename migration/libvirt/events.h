@@ -14,14 +14,16 @@ namespace gantry::libvirt {
 
 enum class EventKind : std::uint32_t {
     kConnected = 1,     ///< Connection (again) in place; a kStateRead follows for every domain.
-    kDisconnected = 2,  ///< libvirtd is gone or silent; text says why. Events are lost from here on.
+    /// libvirtd is gone or silent; text says why. Events are lost from here on.
+    kDisconnected = 2,
     kStateRead = 3,     ///< After a connect: `state` and `job` as libvirt sees them now.
     kStateReadEnd = 4,  ///< All domains of this connect were reported: others are not here.
 
     kStarted = 10,          ///< Booted or restored here.
     kStartedMigrated = 11,  ///< An incoming QEMU is up; memory has not begun to arrive.
 
-    kSuspendedMigrated = 20,  ///< Source: the guest stopped for the switchover (or --timeout-suspend).
+    /// Source: the guest stopped for the switchover (or --timeout-suspend).
+    kSuspendedMigrated = 20,
     kSuspendedPostcopy = 21,
     kSuspendedPostcopyFailed = 22,
     kSuspendedPaused = 23,    ///< By an operator, by save, or a paused guest that has just arrived.

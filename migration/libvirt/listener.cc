@@ -102,8 +102,8 @@ private:
 
 using CorePointer = std::shared_ptr<Core>;
 
-/// libvirt's callbacks get a number instead of a pointer: when libvirt frees a registration that has
-/// ended is its own affair, so nothing of ours may hang on it.
+/// libvirt's callbacks get a number instead of a pointer: when libvirt frees a registration that
+/// has ended is its own affair, so nothing of ours may hang on it.
 class Registry {
 public:
     void* add(const CorePointer& core) {

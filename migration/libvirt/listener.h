@@ -6,8 +6,8 @@
 // one kStateRead per running domain (events that arrive meanwhile may lie between them),
 // kStateReadEnd. Between kDisconnected and kConnected events are lost; the state read makes up
 // for it.
-// Failure: never gives up; tries again every reconnect interval and says so with kDisconnected once.
-// Cost: two sleeping threads; from QEMU's own time stamp to the callback about 1 ms.
+// Failure: never gives up; tries again every reconnect interval and says so with kDisconnected
+// once. Cost: two sleeping threads; from QEMU's own time stamp to the callback about 1 ms.
 #pragma once
 
 #include <chrono>

@@ -1,9 +1,10 @@
 // BulkQueue: batches of one migration on their way from the source's workers to its bulk streams.
 //
 // Invariant: a batch is in the queue, on its way (handed to a stream, not acknowledged), or
-// acknowledged; take_unacknowledged() returns the blocks of the first two, so that they can be marked
-// unsent and nothing is lost with a stream. push() blocks while the queue holds kQueueBytesMax: the
-// workers' pace follows the link's. Thread-safe. After close() every call returns at once.
+// acknowledged; take_unacknowledged() returns the blocks of the first two, so that they can be
+// marked unsent and nothing is lost with a stream. push() blocks while the queue holds
+// kQueueBytesMax: the workers' pace follows the link's. Thread-safe. After close() every call
+// returns at once.
 #pragma once
 
 #include <condition_variable>

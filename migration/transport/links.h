@@ -1,8 +1,8 @@
 // How one gantryd reaches another, as interfaces: nothing of gRPC is needed to use them.
 //
 // A migration's target opens everything: a stream of engine messages and several bulk streams.
-// send() on either side is thread-safe, does not block long and may drop: the engine's machines repeat
-// what was not answered. Handlers run on threads of the link; they may call send().
+// send() on either side is thread-safe, does not block long and may drop: the engine's machines
+// repeat what was not answered. Handlers run on threads of the link; they may call send().
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Between the engine's plain structs and the peer service's protobuf messages, field by field.
 //
-// What comes from a peer is checked for the ranges of enums and counts; ids and sizes are claims that
-// the engine and the workers judge. Pure functions.
+// What comes from a peer is checked for the ranges of enums and counts; ids and sizes are claims
+// that the engine and the workers judge. Pure functions.
 #pragma once
 
 #include "migration/engine/messages.h"

@@ -1,7 +1,7 @@
 // PeerClient: this host's way to one other gantryd: questions, and the target's side of a move.
 //
-// Every method first makes sure that the peer is reachable, accepts our certificate and shows one of
-// our authority, and speaks our protocol version; each failure has its own reason
+// Every method first makes sure that the peer is reachable, accepts our certificate and shows one
+// of our authority, and speaks our protocol version; each failure has its own reason
 // (`network.unreachable`, `certificate.invalid`, `version.peer`). Thread-safe.
 #pragma once
 

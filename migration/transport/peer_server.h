@@ -1,7 +1,7 @@
 // PeerServer: the `Peer` service of gantryd.proto over mutual TLS; the source's side of moves.
 //
-// Knows no sessions itself: everything goes to a PeerBackend, whose methods run on gRPC's threads, many
-// at a time. Destruction cancels all streams and waits for them.
+// Knows no sessions itself: everything goes to a PeerBackend, whose methods run on gRPC's threads,
+// many at a time. Destruction cancels all streams and waits for them.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 // Between Error and grpc::Status: code for code, and "REASON: TEXT" as the message. Pure functions.
-// A status that did not come from Gantry (a refused connection, say) gets the reason `grpc.transport`.
+// A status that did not come from Gantry (a refused connection, say) gets the reason
+// `grpc.transport`.
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -1,7 +1,7 @@
 // StreamPump: a bounded queue and one thread that writes it to a gRPC stream. Internal.
 //
-// send() never blocks: when the queue is full or the stream has ended the message is dropped, which the
-// engine's machines are made for. The owner must call stop() before the stream is destroyed.
+// send() never blocks: when the queue is full or the stream has ended the message is dropped, which
+// the engine's machines are made for. The owner must call stop() before the stream is destroyed.
 #pragma once
 
 #include <condition_variable>

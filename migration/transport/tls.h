@@ -1,8 +1,8 @@
 // Certificates between hosts: reading them, and saying clearly what is wrong with them.
 //
-// Each host has a certificate and key of its own, signed by the cluster's authority, and its address
-// (or name, whichever peers use) as subject alternative name. Both sides of a connection must show
-// one: a peer without a certificate of our authority reaches no code of ours.
+// Each host has a certificate and key of its own, signed by the cluster's authority, and its
+// address (or name, whichever peers use) as subject alternative name. Both sides of a connection
+// must show one: a peer without a certificate of our authority reaches no code of ours.
 // Every error about certificates has the reason `certificate.invalid` and names file or peer.
 #pragma once
 

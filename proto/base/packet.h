@@ -19,7 +19,8 @@ inline constexpr std::size_t kPacketDescriptorsMax = 16;
 struct ReceivedPacket {
     ssize_t bytes = -1;                ///< 0: the other end is closed; -1: errno says why.
     bool bytes_cut = false;            ///< The packet was longer than the buffer.
-    bool descriptors_cut = false;      ///< More descriptors came than were asked for; those are gone.
+    /// More descriptors came than were asked for; those are gone.
+    bool descriptors_cut = false;
     std::size_t descriptor_count = 0;  ///< How many were stored.
 };
 

@@ -242,9 +242,9 @@ Result<MappedBlob> MappedBlob::map(UniqueFd fd, std::uint64_t bytes_expected,
     if (::fstat(fd.get(), &status) != 0 ||
         static_cast<std::uint64_t>(status.st_size) != bytes_expected ||
         bytes_expected > bytes_max) {
-        return bad_packet("a blob of " + std::to_string(status.st_size) + " bytes was announced as " +
-                          std::to_string(bytes_expected) + " (limit " + std::to_string(bytes_max) +
-                          ")");
+        return bad_packet("a blob of " + std::to_string(status.st_size) +
+                          " bytes was announced as " + std::to_string(bytes_expected) + " (limit " +
+                          std::to_string(bytes_max) + ")");
     }
     if (bytes_expected == 0) {
         return MappedBlob{std::move(fd), {}};

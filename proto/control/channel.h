@@ -1,9 +1,9 @@
 // Packets with file descriptors over a SOCK_SEQPACKET unix socket: the transport of worker.proto.
 //
-// Used by gantryd and by gantry-worker alike. Invariant: a packet is delivered whole with exactly its
-// descriptors, or not at all; every received descriptor is close-on-exec and owned by the Packet.
-// Both sides treat the other as hostile: a truncated packet, too many descriptors or an undecodable
-// message is an error of that packet and the caller must drop the connection.
+// Used by gantryd and by gantry-worker alike. Invariant: a packet is delivered whole with exactly
+// its descriptors, or not at all; every received descriptor is close-on-exec and owned by the
+// Packet. Both sides treat the other as hostile: a truncated packet, too many descriptors or an
+// undecodable message is an error of that packet and the caller must drop the connection.
 // Threads: one sender and one receiver at a time may use a PacketSocket; senders do not lock.
 // Failure: Code::kUnavailable when the other side is gone, kDeadlineExceeded on a timeout,
 // kInvalidArgument for a malformed packet. Cost: one system call per packet.

@@ -1,10 +1,10 @@
-// The page in which the workers of one VM count their device memory, so that the VM's quota holds for
-// all of them together. gantryd makes it, gives each worker a slot, and clears the slot when the
-// worker has ended, however it did.
+// The page in which the workers of one VM count their device memory, so that the VM's quota holds
+// for all of them together. gantryd makes it, gives each worker a slot, and clears the slot when
+// the worker has ended, however it did.
 //
-// A worker adds to its slot first and then looks at the sum: two at once may both be refused the last
-// bytes, but together they never get more than the quota. A worker may lie here only at the expense
-// of its own VM.
+// A worker adds to its slot first and then looks at the sum: two at once may both be refused the
+// last bytes, but together they never get more than the quota. A worker may lie here only at the
+// expense of its own VM.
 #pragma once
 
 #include <atomic>

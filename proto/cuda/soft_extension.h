@@ -94,8 +94,8 @@ typedef struct GantrySoftExtension {
     CUresult (*place_next_load_in)(const GantrySoftPlacement *places, size_t count,
                                    int initialise);
 
-    /// A library's managed variables, as list_variables (addresses are 0 until it is used; names are
-    /// valid until the thread's next call). Costs next to nothing for an image that names none.
+    /// A library's managed variables, as list_variables (addresses are 0 until it is used; names
+    /// are valid until the thread's next call). Costs next to nothing for an image that names none.
     CUresult (*list_managed)(CUlibrary library, GantrySoftVariable *out, size_t *count);
 } GantrySoftExtension;
 

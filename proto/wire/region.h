@@ -25,8 +25,9 @@
 //
 // MIGRATION. QEMU's dirty log does not see host writes. While HostWords.announce is odd, the guest
 // consumes a reply only after a touch (a write to every page that the host wrote for it, and to all
-// page-locked ones) and a round trip of kConfirm: its answer is fresh only if these pages were copied
-// afterwards, or if the target published answers and the pinned bytes left over (pinned_writes.h).
+// page-locked ones) and a round trip of kConfirm: its answer is fresh only if these pages were
+// copied afterwards, or if the target published answers and the pinned bytes left over
+// (pinned_writes.h).
 #pragma once
 
 #include <atomic>

@@ -133,7 +133,8 @@ private:
     void own_ahead(std::uint64_t end) const {
         constexpr std::uint64_t kAhead = 4 * kRecordAlign;
         for (std::uint64_t line = 0; line < 2; ++line) {
-            const std::byte* at = ring_ + ((end + kAhead + line * kRecordAlign) & (ring_bytes_ - 1));
+            const std::byte* at =
+                ring_ + ((end + kAhead + line * kRecordAlign) & (ring_bytes_ - 1));
             asm volatile("prefetchw %0" : : "m"(*at));
         }
     }

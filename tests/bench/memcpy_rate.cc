@@ -1,5 +1,5 @@
-// This machine's memcpy rate: the yardstick of snapshot and restore. Prints bytes per second, the median
-// of the runs, of one thread copying between two buffers whose pages are there already.
+// This machine's memcpy rate: the yardstick of snapshot and restore. Prints bytes per second, the
+// median of the runs, of one thread copying between two buffers whose pages are there already.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Fills device memory with bytes that no codec or deduplication can spare, says "ready", waits for a line
-// on standard input and checks that every word is as it was. Argument 1: MiB.
+// Fills device memory with bytes that no codec or deduplication can spare, says "ready", waits for
+// a line on standard input and checks that every word is as it was. Argument 1: MiB.
 #include <cstdio>
 #include <cstdlib>
 #include <cuda_runtime.h>

@@ -1,5 +1,6 @@
-// A program that keeps a state on the GPU, changes it in steps and prints a digest of each: moved or not,
-// the digests must be the same. Argument 1: MiB of device memory, 2: steps, 3: milliseconds between.
+// A program that keeps a state on the GPU, changes it in steps and prints a digest of each: moved
+// or not, the digests must be the same. Argument 1: MiB of device memory, 2: steps, 3: milliseconds
+// between.
 #include <cstdio>
 #include <cstdlib>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Writes what the fatbin and cubin fuzzers start from: image_seeds FOLDER fills FOLDER/fatbin_fuzzer
-// and FOLDER/cubin_fuzzer.
+// Writes what the fatbin and cubin fuzzers start from: image_seeds FOLDER fills
+// FOLDER/fatbin_fuzzer and FOLDER/cubin_fuzzer.
 #include <filesystem>
 #include <fstream>
 #include <string>

@@ -33,7 +33,8 @@ int main() {
     CHECK(cudaMemcpy(data, host, sizeof host, cudaMemcpyHostToDevice));
     void* args[] = {&data, &rounds};
     for (int half = 0; half < 2; ++half) {
-        CHECK(cudaLaunchCooperativeKernel((void*)pass_on, dim3(blocks), dim3(64), args, 0, nullptr));
+        CHECK(
+            cudaLaunchCooperativeKernel((void*)pass_on, dim3(blocks), dim3(64), args, 0, nullptr));
         CHECK(cudaDeviceSynchronize());
         if (half == 0) {
             midpoint();

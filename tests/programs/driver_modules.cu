@@ -1,5 +1,6 @@
-// Trap: the driver API itself: PTX text at the end of a page, contexts, both kinds of kernel handle,
-// error logs. Everything is fetched as a library would: by cudaGetDriverEntryPointByVersion.
+// Trap: the driver API itself: PTX text at the end of a page, contexts, both kinds of kernel
+// handle, error logs. Everything is fetched as a library would: by
+// cudaGetDriverEntryPointByVersion.
 #include <sys/mman.h>
 
 #include "driver_entry.h"
@@ -68,8 +69,9 @@ int main() {
     EXPECT(back == 19);
     CHECK(cudaMemcpy(&back, (void*)cell, 4, cudaMemcpyDeviceToHost));
     EXPECT(back == 19);
-    EXPECT_STATUS(cuLaunchKernel_((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr),
-                  CUDA_SUCCESS);
+    EXPECT_STATUS(
+        cuLaunchKernel_((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr),
+        CUDA_SUCCESS);
     struct {
         unsigned* where;
         unsigned by;
@@ -78,7 +80,8 @@ int main() {
     size_t packed_bytes = sizeof packed.where + sizeof packed.by;
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE,
                      &packed_bytes, CU_LAUNCH_PARAM_END};
-    EXPECT_STATUS(cuLaunchKernel_(twin, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra), CUDA_SUCCESS);
+    EXPECT_STATUS(cuLaunchKernel_(twin, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra),
+                  CUDA_SUCCESS);
     CHECK(cudaMemcpy(&back, out, 4, cudaMemcpyDeviceToHost));
     EXPECT(back == 115);
 
@@ -86,9 +89,10 @@ int main() {
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void* values[] = {log, (void*)sizeof log};
     CUmodule bad;
-    EXPECT_STATUS(cuModuleLoadDataEx_(&bad, ".version 7.0\n.target sm_75\n.address_size 64\nrubbish",
-                                      2, options, values),
-                  CUDA_ERROR_INVALID_PTX);
+    EXPECT_STATUS(
+        cuModuleLoadDataEx_(&bad, ".version 7.0\n.target sm_75\n.address_size 64\nrubbish", 2,
+                            options, values),
+        CUDA_ERROR_INVALID_PTX);
     EXPECT(strlen(log) > 0);
 
     CUcontext current = nullptr, popped = nullptr;

@@ -1,5 +1,5 @@
-// Trap: events recorded before and queried after; elapsed time is GPU time, and stays the same float
-// after a move; query says not ready; the stream of a record may be gone.
+// Trap: events recorded before and queried after; elapsed time is GPU time, and stays the same
+// float after a move; query says not ready; the stream of a record may be gone.
 #include "program.h"
 
 enum { kMarks = 12 };

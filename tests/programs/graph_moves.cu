@@ -1,6 +1,6 @@
-// Trap: what is in an executable graph after a move, however it came about: nodes added one by one or
-// captured, child graphs, every kind of node, nodes set, disabled and updated since, graphs that are
-// gone, pinned memory at the other end of a copy.
+// Trap: what is in an executable graph after a move, however it came about: nodes added one by one
+// or captured, child graphs, every kind of node, nodes set, disabled and updated since, graphs that
+// are gone, pinned memory at the other end of a copy.
 #include "program.h"
 
 enum { kWords = 64 };

@@ -1,4 +1,5 @@
-// Trap: addresses of __device__ and __constant__ variables are stored in memory and must not change.
+// Trap: addresses of __device__ and __constant__ variables are stored in memory and must not
+// change.
 #include "program.h"
 
 __device__ unsigned table[256];

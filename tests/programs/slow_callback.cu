@@ -1,5 +1,6 @@
-// Trap: a host callback that is open while the process is moved. What stands behind it in its stream, and
-// in streams that wait for it, must run once, after the callback has returned, wherever that is.
+// Trap: a host callback that is open while the process is moved. What stands behind it in its
+// stream, and in streams that wait for it, must run once, after the callback has returned, wherever
+// that is.
 #include <pthread.h>
 
 #include "program.h"

@@ -1,4 +1,5 @@
-// Trap: an illegal address poisons the context: every later call says 700, the device count does not.
+// Trap: an illegal address poisons the context: every later call says 700, the device count does
+// not.
 #include "program.h"
 
 __global__ void wild(int* where) { *where = 1; }

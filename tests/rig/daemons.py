@@ -1,4 +1,4 @@
-"""Real gantryds on loopback for tests: certificates, configuration, start, end. Linux, one machine."""
+"""Real gantryds on loopback for tests: certificates, configuration, start, end. One machine."""
 
 import contextlib
 import json

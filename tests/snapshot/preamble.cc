@@ -1,5 +1,5 @@
-// Prints the preamble of a snapshot file (proto/snapshot/FORMAT.md) of the version in argument 1, with
-// its right checksum: what a newer Gantry's file would begin with.
+// Prints the preamble of a snapshot file (proto/snapshot/FORMAT.md) of the version in argument 1,
+// with its right checksum: what a newer Gantry's file would begin with.
 #include <cstdio>
 #include <cstdlib>
 

@@ -59,7 +59,8 @@ __device__ __host__ static inline uint64_t mix(uint64_t x) {
 
 __global__ void fill(int segment, uint64_t words) {
     uint64_t* to = g_segments[segment];
-    for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
+    for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words;
+         i += gridDim.x * blockDim.x) {
         to[i] = mix(i + 1 + (uint64_t)segment * words);
     }
 }
@@ -85,7 +86,8 @@ __global__ void rewrite(int segment, uint64_t words, const uint64_t* seed, Diges
     const uint64_t* other = g_segments[(segment + 4) % kSegments];
     const uint64_t step_seed = *seed;
     uint64_t sum = 0;
-    for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
+    for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words;
+         i += gridDim.x * blockDim.x) {
         const uint64_t value = mix(to[i] + step_seed) ^ other[words - 1 - i];
         to[i] = value;
         sum += mix(value + i);
@@ -96,7 +98,8 @@ __global__ void rewrite(int segment, uint64_t words, const uint64_t* seed, Diges
 __global__ void digest_all(int segment, uint64_t words, Digests* digests) {
     const uint64_t* from = g_segments[segment];
     uint64_t sum = 0;
-    for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
+    for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words;
+         i += gridDim.x * blockDim.x) {
         sum += mix(from[i] + i * 3 + segment);
     }
     add_to(&digests->segment, sum);

@@ -116,7 +116,8 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 }
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2* nodeParams) noexcept {
-    return read_node<softgpu::CopyOperation>(hNode, CU_GRAPH_NODE_TYPE_MEMCPY, nodeParams, kParamsOf);
+    return read_node<softgpu::CopyOperation>(hNode, CU_GRAPH_NODE_TYPE_MEMCPY, nodeParams,
+                                             kParamsOf);
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
@@ -133,7 +134,8 @@ CUresult cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode,
                                     CUDA_MEMSET_NODE_PARAMS_v1* nodeParams) noexcept {
-    return read_node<softgpu::MemsetOperation>(hNode, CU_GRAPH_NODE_TYPE_MEMSET, nodeParams, kParamsOf);
+    return read_node<softgpu::MemsetOperation>(hNode, CU_GRAPH_NODE_TYPE_MEMSET, nodeParams,
+                                               kParamsOf);
 }
 
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode,
@@ -275,7 +277,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
                                       CUDA_MEM_ALLOC_NODE_PARAMS* params_out) noexcept {
-    return read_node<softgpu::AllocOperation>(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params_out, kParamsOf);
+    return read_node<softgpu::AllocOperation>(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params_out,
+                                              kParamsOf);
 }
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph,

@@ -89,7 +89,9 @@ enum class Compare : std::uint8_t {
 enum class PredCombine : std::uint8_t { kNone, kAnd, kOr, kXor };
 
 /// Where an access goes and how its address is held.
-enum class Access : std::uint8_t { kFlat, kShared32, kShared64, kLocal32, kLocal64, kFrame, kCount };
+enum class Access : std::uint8_t {
+    kFlat, kShared32, kShared64, kLocal32, kLocal64, kFrame, kCount,
+};
 /// What is in memory. kB128: one element of 16 bytes.
 enum class Cell : std::uint8_t { kU8, kS8, kU16, kS16, kB32, kB64, kB128, kCount };
 

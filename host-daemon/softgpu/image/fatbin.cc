@@ -78,7 +78,8 @@ bool plausible_size(const FatbinEntry& entry) {
         return false;
     }
     if ((entry.flags & kFlagZstd) == 0) {
-        constexpr std::uint64_t kLz4RatioMax = 255;  // A length byte of a match stands for 255 more.
+        // A length byte of a match stands for 255 more.
+        constexpr std::uint64_t kLz4RatioMax = 255;
         return entry.plain_bytes / kLz4RatioMax <= entry.stored.size();
     }
     const auto declared = ZSTD_getFrameContentSize(entry.stored.data(), entry.stored.size());
@@ -87,9 +88,10 @@ bool plausible_size(const FatbinEntry& entry) {
 
 Result<std::string> expand(const FatbinEntry& entry) {
     if (!plausible_size(entry)) {
-        return Error{Code::kInvalidArgument, "image.compression",
-                     "A compressed fatbin entry claims " + std::to_string(entry.plain_bytes) +
-                         " bytes of plain text, which its payload cannot hold; the image is damaged."};
+        return Error{
+            Code::kInvalidArgument, "image.compression",
+            "A compressed fatbin entry claims " + std::to_string(entry.plain_bytes) +
+                " bytes of plain text, which its payload cannot hold; the image is damaged."};
     }
     std::string plain(entry.plain_bytes, '\0');
     bool good = false;

@@ -249,9 +249,10 @@ Result<Contents> read_image(const void* image, std::size_t bytes, unsigned capab
         return bad("image.format", "An image of 0 bytes.");
     }
     if (bytes >= sizeof(std::uint32_t) && magic_of(image) == kWrapperMagic) {
-        return bad("image.format",
-                   "A fatbin wrapper holds pointers, which bytes with a size cannot carry; pass the "
-                   "fatbin that it points to.");
+        return bad(
+            "image.format",
+            "A fatbin wrapper holds pointers, which bytes with a size cannot carry; pass the "
+            "fatbin that it points to.");
     }
     if (bytes >= sizeof(std::uint32_t) && magic_of(image) == kFatbinMagic) {
         Contents contents;

@@ -338,8 +338,8 @@ bool HostMirror::handle_ring(std::uint64_t position, std::span<const std::byte> 
         std::uint32_t bytes = 0;
         std::memcpy(&bytes, staged_ring_.data() + whole + offsetof(CommandHeader, bytes),
                     sizeof bytes);
-        const std::uint64_t room =
-            channel_.layout.ring_bytes - ((ring_position_ + whole) & (channel_.layout.ring_bytes - 1));
+        const std::uint64_t room = channel_.layout.ring_bytes -
+                                   ((ring_position_ + whole) & (channel_.layout.ring_bytes - 1));
         if (bytes < kRecordAlign || bytes % kRecordAlign != 0 || bytes > room) {
             return false;
         }
@@ -359,13 +359,15 @@ bool HostMirror::publish_records(std::uint64_t end) {
         std::memcpy(&bytes, staged_ring_.data() + done + offsetof(CommandHeader, bytes),
                     sizeof bytes);
         std::byte* target = channel_.ring() + ((ring_position_ + done) & mask);
-        std::memcpy(target + sizeof(std::uint64_t), staged_ring_.data() + done + sizeof(std::uint64_t),
+        std::memcpy(target + sizeof(std::uint64_t),
+                    staged_ring_.data() + done + sizeof(std::uint64_t),
                     bytes - sizeof(std::uint64_t));
         reinterpret_cast<CommandHeader*>(target)->publish.store(ring_position_ + done + 1,
                                                                 std::memory_order_release);
         done += bytes;
     }
-    staged_ring_.erase(staged_ring_.begin(), staged_ring_.begin() + static_cast<std::ptrdiff_t>(end));
+    staged_ring_.erase(staged_ring_.begin(),
+                       staged_ring_.begin() + static_cast<std::ptrdiff_t>(end));
     ring_position_ += end;
     GuestWords* words = channel_.guest_words();
     words->doorbell.fetch_add(1, std::memory_order_seq_cst);

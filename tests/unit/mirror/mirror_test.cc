@@ -43,7 +43,8 @@ struct Pair {
     }
     bool carry() {
         guest_end.pump();
-        bool good = deliver(&up, [this](std::span<const std::byte> b) { return host_end.receive(b); });
+        bool good =
+            deliver(&up, [this](std::span<const std::byte> b) { return host_end.receive(b); });
         host_end.pump();
         return deliver(&down, [this](std::span<const std::byte> b) {
                    return guest_end.receive(b);
@@ -54,7 +55,8 @@ struct Pair {
         std::vector<std::byte> bytes;
         bytes.swap(*from);
         for (std::size_t done = 0; done < bytes.size();) {
-            const std::size_t take = std::min<std::size_t>(1 + random() % 5000, bytes.size() - done);
+            const std::size_t take =
+                std::min<std::size_t>(1 + random() % 5000, bytes.size() - done);
             if (!receive(std::span(bytes).subspan(done, take))) {
                 return false;
             }

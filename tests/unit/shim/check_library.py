@@ -18,7 +18,7 @@ def main(library, exports_map):
     wanted = set(re.findall(r"^    (cu\w+);", open(exports_map, encoding="utf-8").read(), re.M))
     exported = {line.split()[-1] for line in lines("nm", "-D", "--defined-only", library)}
     if len(wanted) < 600:
-        faults.append(f"the table names only {len(wanted)} symbols; is {exports_map} the right one?")
+        faults.append(f"the table names only {len(wanted)} symbols; is {exports_map} right?")
     faults += [f"not exported: {name}" for name in sorted(wanted - exported)]
     faults += [f"exported, but not in the table: {name}" for name in sorted(exported - wanted)]
     needed = [re.search(r"\[(.*)\]", line).group(1) for line in lines("readelf", "-d", library)

@@ -1,5 +1,5 @@
-// The rules for memory that a hypervisor moves (proto/wire/region.h, MIGRATION), against a model of one
-// whose dirty log sees what the guest writes and nothing that the host writes, as QEMU's does.
+// The rules for memory that a hypervisor moves (proto/wire/region.h, MIGRATION), against a model of
+// one whose dirty log sees what the guest writes and nothing that the host writes, as QEMU's does.
 //
 // The model: the guest's mappings are write-protected page by page and a fault is a dirty page; the
 // worker has a mapping of its own. A pass copies dirty pages into what will be the target's memory;
@@ -209,8 +209,8 @@ bool meets(const std::set<std::size_t>& a, const std::set<std::size_t>& b) {
     return std::any_of(a.begin(), a.end(), [&](std::size_t page) { return b.contains(page); });
 }
 
-// The page split: without a migration the guest dirties no page that the host writes, so that no page
-// of the guest's stream carries host bytes of some earlier moment.
+// The page split: without a migration the guest dirties no page that the host writes, so that no
+// page of the guest's stream carries host bytes of some earlier moment.
 TEST(Hypervisor, GuestWritesNoPageOfTheHost) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
         Hypervisor hypervisor(worker);

@@ -118,7 +118,8 @@ TEST(SoftgpuConvert, EveryHalfSurvivesARoundTrip) {
             in.push_back(first + i);
         }
         const Lanes half = evaluate("cvt.f32.f16 %r4, %rs1; cvt.rn.f16.f32 %rs0, %r4;", "%rs0", in);
-        const Lanes brain = evaluate("cvt.f32.bf16 %r4, %rs1; cvt.rn.bf16.f32 %rs0, %r4;", "%rs0", in);
+        const Lanes brain =
+            evaluate("cvt.f32.bf16 %r4, %rs1; cvt.rn.bf16.f32 %rs0, %r4;", "%rs0", in);
         for (u64 i = 0; i < 1024; ++i) {
             const bool half_nan = (in[i] & 0x7fff) > 0x7c00;
             const bool brain_nan = (in[i] & 0x7fff) > 0x7f80;
@@ -144,17 +145,25 @@ TEST(SoftgpuConvert, HalfRounding) {
     EXPECT_EQ(half("rn", 0x1p-25F), 0U);
     EXPECT_EQ(half("rp", 0x1p-30F), 1U);
     // One rounding only from double: just above the middle of two halves.
-    EXPECT_EQ(evaluate("cvt.rn.f16.f64 %rs0, %rd1;", "%rs0", {f64(1.0 + 0x1p-11 + 0x1p-40)})[0], 0x3c01U);
+    EXPECT_EQ(evaluate("cvt.rn.f16.f64 %rs0, %rd1;", "%rs0", {f64(1.0 + 0x1p-11 + 0x1p-40)})[0],
+              0x3c01U);
 }
 
 TEST(SoftgpuConvert, PackedAndSmallFormats) {
-    EXPECT_EQ(evaluate("cvt.rn.f16x2.f32 %r0, %r1, %r2;", "%r0", {f32(2)}, {f32(-1)})[0], 0x4000bc00U);
-    EXPECT_EQ(evaluate("cvt.rn.relu.bf16x2.f32 %r0, %r1, %r2;", "%r0", {f32(2)}, {f32(-1)})[0], 0x40000000U);
-    EXPECT_EQ(evaluate("cvt.rn.satfinite.e4m3x2.f32 %rs0, %r1, %r2;", "%rs0", {f32(1000)}, {f32(-0.5)})[0], 0x7eb0U);
-    EXPECT_EQ(evaluate("cvt.rn.satfinite.e5m2x2.f32 %rs0, %r1, %r2;", "%rs0", {f32(1.0)}, {f32(3.0)})[0], 0x3c42U);
+    EXPECT_EQ(evaluate("cvt.rn.f16x2.f32 %r0, %r1, %r2;", "%r0", {f32(2)}, {f32(-1)})[0],
+              0x4000bc00U);
+    EXPECT_EQ(evaluate("cvt.rn.relu.bf16x2.f32 %r0, %r1, %r2;", "%r0", {f32(2)}, {f32(-1)})[0],
+              0x40000000U);
+    EXPECT_EQ(evaluate("cvt.rn.satfinite.e4m3x2.f32 %rs0, %r1, %r2;", "%rs0", {f32(1000)},
+                       {f32(-0.5)})[0],
+              0x7eb0U);
+    EXPECT_EQ(
+        evaluate("cvt.rn.satfinite.e5m2x2.f32 %rs0, %r1, %r2;", "%rs0", {f32(1.0)}, {f32(3.0)})[0],
+        0x3c42U);
     EXPECT_EQ(evaluate("cvt.rn.f16x2.e4m3x2 %r0, %rs1;", "%r0", {0x7eb0})[0], 0x5f00b800U);
     EXPECT_EQ(evaluate("cvt.rn.f16x2.e5m2x2 %r0, %rs1;", "%r0", {0x3c42})[0], 0x3c004200U);
-    EXPECT_EQ(evaluate("cvt.rna.tf32.f32 %r0, %r1;", "%r0", {f32(1.0F + 0x1p-11F)})[0], f32(1.0F + 0x1p-10F));
+    EXPECT_EQ(evaluate("cvt.rna.tf32.f32 %r0, %r1;", "%r0", {f32(1.0F + 0x1p-11F)})[0],
+              f32(1.0F + 0x1p-10F));
 }
 
 }  // namespace

@@ -41,12 +41,19 @@ TEST(SoftgpuFloat, RoundingModes) {
         {"rn", FE_TONEAREST}, {"rz", FE_TOWARDZERO}, {"rm", FE_DOWNWARD}, {"rp", FE_UPWARD}};
     for (const auto& [name, mode] : modes) {
         const std::string r = std::string(".") + name;
-        expect_f32("add" + r + ".f32 %r0, %r1, %r2;", [](float a, float b, float) { return a + b; }, mode);
-        expect_f32("sub" + r + ".f32 %r0, %r1, %r2;", [](float a, float b, float) { return a - b; }, mode);
-        expect_f32("mul" + r + ".f32 %r0, %r1, %r2;", [](float a, float b, float) { return a * b; }, mode);
-        expect_f32("div" + r + ".f32 %r0, %r1, %r2;", [](float a, float b, float) { return a / b; }, mode);
-        expect_f32("sqrt" + r + ".f32 %r0, %r1;", [](float a, float, float) { return std::sqrt(a); }, mode);
-        expect_f32("rcp" + r + ".f32 %r0, %r1;", [](float a, float, float) { return 1.0F / a; }, mode);
+        expect_f32(
+            "add" + r + ".f32 %r0, %r1, %r2;", [](float a, float b, float) { return a + b; }, mode);
+        expect_f32(
+            "sub" + r + ".f32 %r0, %r1, %r2;", [](float a, float b, float) { return a - b; }, mode);
+        expect_f32(
+            "mul" + r + ".f32 %r0, %r1, %r2;", [](float a, float b, float) { return a * b; }, mode);
+        expect_f32(
+            "div" + r + ".f32 %r0, %r1, %r2;", [](float a, float b, float) { return a / b; }, mode);
+        expect_f32(
+            "sqrt" + r + ".f32 %r0, %r1;", [](float a, float, float) { return std::sqrt(a); },
+            mode);
+        expect_f32(
+            "rcp" + r + ".f32 %r0, %r1;", [](float a, float, float) { return 1.0F / a; }, mode);
         expect_f32("fma" + r + ".f32 %r0, %r1, %r2, %r3;",
                    [](float a, float b, float c) { return std::fma(a, b, c); }, mode);
     }
@@ -78,8 +85,12 @@ TEST(SoftgpuFloat, Doubles) {
     Lanes a;
     Lanes b;
     Lanes c;
-    for (const u64 bits : sample_floats(0)) { a.push_back(f64(static_cast<double>(as_f32(bits)) / 3)); }
-    for (const u64 bits : sample_floats(1)) { b.push_back(f64(static_cast<double>(as_f32(bits)) / 7)); }
+    for (const u64 bits : sample_floats(0)) {
+        a.push_back(f64(static_cast<double>(as_f32(bits)) / 3));
+    }
+    for (const u64 bits : sample_floats(1)) {
+        b.push_back(f64(static_cast<double>(as_f32(bits)) / 7));
+    }
     for (const u64 bits : sample_floats(2)) { c.push_back(f64(static_cast<double>(as_f32(bits)))); }
     const auto check = [&](const std::string& op, int mode, auto expected) {
         const Lanes got = evaluate(op, "%rd0", a, b, c);
@@ -97,12 +108,16 @@ TEST(SoftgpuFloat, Doubles) {
             }
         }
     };
-    check("add.f64 %rd0, %rd1, %rd2;", FE_TONEAREST, [](double x, double y, double) { return x + y; });
-    check("mul.rz.f64 %rd0, %rd1, %rd2;", FE_TOWARDZERO, [](double x, double y, double) { return x * y; });
-    check("div.rp.f64 %rd0, %rd1, %rd2;", FE_UPWARD, [](double x, double y, double) { return x / y; });
+    check("add.f64 %rd0, %rd1, %rd2;", FE_TONEAREST,
+          [](double x, double y, double) { return x + y; });
+    check("mul.rz.f64 %rd0, %rd1, %rd2;", FE_TOWARDZERO,
+          [](double x, double y, double) { return x * y; });
+    check("div.rp.f64 %rd0, %rd1, %rd2;", FE_UPWARD,
+          [](double x, double y, double) { return x / y; });
     check("fma.rm.f64 %rd0, %rd1, %rd2, %rd3;", FE_DOWNWARD,
           [](double x, double y, double z) { return std::fma(x, y, z); });
-    check("sqrt.rn.f64 %rd0, %rd1;", FE_TONEAREST, [](double x, double, double) { return std::sqrt(x); });
+    check("sqrt.rn.f64 %rd0, %rd1;", FE_TONEAREST,
+          [](double x, double, double) { return std::sqrt(x); });
 }
 
 TEST(SoftgpuFloat, ApproximateFunctionsStayWithinTheirBounds) {
@@ -167,11 +182,18 @@ TEST(SoftgpuFloat, CompareUnordered) {
 TEST(SoftgpuFloat, Halves) {
     // 1/3 + 1/7 in f16, and pairs of it; host values by rounding the exact sum of the operands.
     EXPECT_EQ(evaluate("add.f16 %rs0, %rs1, %rs2;", "%rs0", {0x3555}, {0x3092})[0], 0x379eU);
-    EXPECT_EQ(evaluate("add.f16x2 %r0, %r1, %r2;", "%r0", {0x35553c00}, {0x30923c00})[0], 0x379e4000U);
-    EXPECT_EQ(evaluate("fma.rn.f16 %rs0, %rs1, %rs2, %rs3;", "%rs0", {0x3c01}, {0x3c01}, {0xbc02})[0], 0x0010U);
-    EXPECT_EQ(evaluate("fma.rn.bf16 %rs0, %rs1, %rs2, %rs3;", "%rs0", {0x3f81}, {0x3f81}, {0xbf82})[0], 0x3880U);
-    EXPECT_EQ(evaluate("mul.bf16x2 %r0, %r1, %r2;", "%r0", {0x3f804000}, {0x40004000})[0], 0x40004080U);
-    EXPECT_EQ(evaluate("max.f16x2 %r0, %r1, %r2;", "%r0", {0x7e00bc00}, {0x3c003c00})[0], 0x3c003c00U);
+    EXPECT_EQ(evaluate("add.f16x2 %r0, %r1, %r2;", "%r0", {0x35553c00}, {0x30923c00})[0],
+              0x379e4000U);
+    EXPECT_EQ(
+        evaluate("fma.rn.f16 %rs0, %rs1, %rs2, %rs3;", "%rs0", {0x3c01}, {0x3c01}, {0xbc02})[0],
+        0x0010U);
+    EXPECT_EQ(
+        evaluate("fma.rn.bf16 %rs0, %rs1, %rs2, %rs3;", "%rs0", {0x3f81}, {0x3f81}, {0xbf82})[0],
+        0x3880U);
+    EXPECT_EQ(evaluate("mul.bf16x2 %r0, %r1, %r2;", "%r0", {0x3f804000}, {0x40004000})[0],
+              0x40004080U);
+    EXPECT_EQ(evaluate("max.f16x2 %r0, %r1, %r2;", "%r0", {0x7e00bc00}, {0x3c003c00})[0],
+              0x3c003c00U);
     EXPECT_EQ(evaluate("neg.f16x2 %r0, %r1;", "%r0", {0x3c00bc00})[0], 0xbc003c00U);
 }
 

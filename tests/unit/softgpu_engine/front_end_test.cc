@@ -17,10 +17,13 @@ TEST(SoftgpuFrontEnd, ErrorsHaveLineAndColumn) {
                 HasSubstr("ptx:5:11: unknown name '%r1'"));
     EXPECT_THAT(error_of(".visible .entry k() { .reg .b32 %r<3>;\n add.s32 %r1 %r2, 1; }"),
                 HasSubstr("ptx:5:14: expected ';'"));
-    EXPECT_THAT(error_of(".visible .entry k() { bra NOWHERE; }"), HasSubstr("unknown name 'NOWHERE'"));
+    EXPECT_THAT(error_of(".visible .entry k() { bra NOWHERE; }"),
+                HasSubstr("unknown name 'NOWHERE'"));
     EXPECT_THAT(error_of(".visible .entry k() {"), HasSubstr("the text ends inside function k"));
-    EXPECT_THAT(error_of(".visible .entry k() { .reg .b64 %rd1; .reg .b32 %r1; add.s32 %r1, %r1, 0x; ret; }"),
-                HasSubstr("expected an operand"));
+    EXPECT_THAT(
+        error_of(
+            ".visible .entry k() { .reg .b64 %rd1; .reg .b32 %r1; add.s32 %r1, %r1, 0x; ret; }"),
+        HasSubstr("expected an operand"));
     EXPECT_THAT(error_of(".global .u32 a[2] = {1,2,3};"), HasSubstr("more initial values"));
     EXPECT_THAT(error_of(".visible .entry k() { L: L: ret; }"), HasSubstr("defined twice"));
     EXPECT_THAT(error_of("garbage"), HasSubstr("ptx:4:1: expected a directive"));
@@ -53,8 +56,9 @@ TEST(SoftgpuFrontEnd, TruncatedTextsAreRefused) {
 TEST(SoftgpuFrontEnd, UnsupportedInstructionsAreRefusedByNameAndLine) {
     EXPECT_THAT(error_of(".visible .entry k() {\n wgmma.fence.sync.aligned;\n ret; }"),
                 HasSubstr("ptx:5:2: 'wgmma.fence.sync.aligned' in 'k'"));
-    EXPECT_THAT(error_of(".visible .entry k() { .reg .b32 %r<3>;\n add.strange.s32 %r1, %r1, 1; ret; }"),
-                HasSubstr("modifier '.strange'"));
+    EXPECT_THAT(
+        error_of(".visible .entry k() { .reg .b32 %r<3>;\n add.strange.s32 %r1, %r1, 1; ret; }"),
+        HasSubstr("modifier '.strange'"));
     EXPECT_THAT(error_of(".visible .entry k() { .reg .b32 %r<3>; add.b32 %r1, %r1, %r9; ret; }"),
                 HasSubstr("unknown name"));
     EXPECT_THAT(error_of(".extern .func other(); .visible .entry k() { call other; ret; }"),

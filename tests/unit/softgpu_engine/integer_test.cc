@@ -89,7 +89,8 @@ TEST(SoftgpuInteger, SixteenBit) {
     run("mul.lo.s16 %rs0, %rs1, %rs2;", [](u16 a, u16 b) {
         return static_cast<u16>(u32{a} * b);
     });
-    run("shr.s16 %rs0, %rs1, 3;", [](u16 a, u16) { return static_cast<u16>(static_cast<s16>(a) >> 3); });
+    run("shr.s16 %rs0, %rs1, 3;",
+        [](u16 a, u16) { return static_cast<u16>(static_cast<s16>(a) >> 3); });
     run("min.s16 %rs0, %rs1, %rs2;", [](u16 a, u16 b) {
         return static_cast<s16>(a) < static_cast<s16>(b) ? a : b;
     });

@@ -8,19 +8,29 @@ using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
 TEST(SoftgpuMemory, WidthsAndVectors) {
-    const std::string base = "mov.u32 %r20, scratch; shl.b32 %r21, %r9, 5; add.u32 %r20, %r20, %r21;"
-                             "st.shared.u64 [%r20], %rd1; st.shared.u64 [%r20+8], %rd2;";
+    const std::string base =
+        "mov.u32 %r20, scratch; shl.b32 %r21, %r9, 5; add.u32 %r20, %r20, %r21;"
+        "st.shared.u64 [%r20], %rd1; st.shared.u64 [%r20+8], %rd2;";
     const u64 a = 0x8182838485868788ULL, b = 0x1112131415161718ULL;
     EXPECT_EQ(evaluate(base + "ld.shared.u8 %r0, [%r20+1];", "%r0", {a}, {b})[0], 0x87U);
     EXPECT_EQ(evaluate(base + "ld.shared.s8 %r0, [%r20+1];", "%r0", {a}, {b})[0], 0xffffff87U);
     EXPECT_EQ(evaluate(base + "ld.shared.s16 %r0, [%r20+2];", "%r0", {a}, {b})[0], 0xffff8586U);
-    EXPECT_EQ(evaluate(base + "ld.shared.s32 %rd0, [%r20+4];", "%rd0", {a}, {b})[0], 0xffffffff81828384ULL);
+    EXPECT_EQ(evaluate(base + "ld.shared.s32 %rd0, [%r20+4];", "%rd0", {a}, {b})[0],
+              0xffffffff81828384ULL);
     EXPECT_EQ(evaluate(base + "ld.shared.v2.u32 {%r4, %r5}, [%r20+8]; mov.b64 %rd0, {%r5, %r4};",
                        "%rd0", {a}, {b})[0], 0x1516171811121314ULL);
-    EXPECT_EQ(evaluate(base + "ld.shared.v4.u16 {%rs4, _, %rs5, %rs6}, [%r20]; mov.b32 %r0, {%rs4, %rs6};",
-                       "%r0", {a}, {b})[0], 0x81828788U);
-    EXPECT_EQ(evaluate(base + "ld.shared.v2.u64 {%rd4, %rd5}, [%r20]; st.shared.v2.u64 [%r20+16], {%rd5, %rd4};"
-                              "ld.shared.b64 %rd0, [%r20+16];", "%rd0", {a}, {b})[0], b);
+    EXPECT_EQ(
+        evaluate(
+            base + "ld.shared.v4.u16 {%rs4, _, %rs5, %rs6}, [%r20]; mov.b32 %r0, {%rs4, %rs6};",
+            "%r0", {a}, {b})[0],
+        0x81828788U);
+    EXPECT_EQ(
+        evaluate(
+            base +
+                "ld.shared.v2.u64 {%rd4, %rd5}, [%r20]; st.shared.v2.u64 [%r20+16], {%rd5, %rd4};"
+                "ld.shared.b64 %rd0, [%r20+16];",
+            "%rd0", {a}, {b})[0],
+        b);
     EXPECT_EQ(evaluate(base + ".reg .b128 %q; ld.shared.b128 %q, [%r20]; mov.b128 {%rd4, %rd5}, %q;"
                               "xor.b64 %rd0, %rd4, %rd5;", "%rd0", {a}, {b})[0], a ^ b);
 }
@@ -154,7 +164,8 @@ ret; }
 LaunchStatus run_fault(const std::string& body) {
     const Loaded loaded = load_or_die(
         ".visible .entry k() {\n.reg .b32 %r<9>; .reg .b64 %rd<9>;\n"
-        ".shared .align 8 .b8 s[64];\n.local .align 8 .b8 l[16]; mov.u32 %r8, s;\n" + body + "\nret; }");
+        ".shared .align 8 .b8 s[64];\n.local .align 8 .b8 l[16]; mov.u32 %r8, s;\n" +
+        body + "\nret; }");
     return launch(loaded, "k", {2, 1, 1}, {64, 1, 1}, Params());
 }
 

@@ -215,8 +215,10 @@ TEST(SoftgpuScheduling, SharedMemoryIsPerKernel) {
 ld.param.u64 %rd1, [po];
 mov.u32 %r1, two; mov.u32 %r2, dyn; sub.u32 %r3, %r2, %r1; st.global.u32 [%rd1], %r3;
 st.shared.u32 [%r2+252], %r3; ret; })");
-    EXPECT_EQ(loaded.program->kernels()[*loaded.program->find_kernel("a")].static_shared_bytes, 1024U);
-    EXPECT_EQ(loaded.program->kernels()[*loaded.program->find_kernel("b")].static_shared_bytes, 2048U);
+    EXPECT_EQ(loaded.program->kernels()[*loaded.program->find_kernel("a")].static_shared_bytes,
+              1024U);
+    EXPECT_EQ(loaded.program->kernels()[*loaded.program->find_kernel("b")].static_shared_bytes,
+              2048U);
     std::vector<u32> out(1);
     TestServices services;
     ASSERT_TRUE(launch(loaded, "b", {}, {1, 1, 1}, Params().pointer(out), services, 256).ok());

@@ -27,10 +27,14 @@ TEST(SoftgpuWarp, ShuffleModesAndSegments) {
 
 TEST(SoftgpuWarp, VotesAndMatches) {
     const Lanes in(32);
-    EXPECT_EQ(evaluate("setp.lt.u32 %p1, %r9, 5; vote.sync.any.pred %p0, %p1, -1;", "%p0", in)[20], 1U);
-    EXPECT_EQ(evaluate("setp.lt.u32 %p1, %r9, 5; vote.sync.all.pred %p0, %p1, -1;", "%p0", in)[0], 0U);
-    EXPECT_EQ(evaluate("setp.lt.u32 %p1, %r9, 5; vote.sync.uni.pred %p0, !%p1, -1;", "%p0", in)[0], 0U);
-    const Lanes match = evaluate("rem.u32 %r4, %r9, 3; match.any.sync.b32 %r0, %r4, -1;", "%r0", in);
+    EXPECT_EQ(evaluate("setp.lt.u32 %p1, %r9, 5; vote.sync.any.pred %p0, %p1, -1;", "%p0", in)[20],
+              1U);
+    EXPECT_EQ(evaluate("setp.lt.u32 %p1, %r9, 5; vote.sync.all.pred %p0, %p1, -1;", "%p0", in)[0],
+              0U);
+    EXPECT_EQ(evaluate("setp.lt.u32 %p1, %r9, 5; vote.sync.uni.pred %p0, !%p1, -1;", "%p0", in)[0],
+              0U);
+    const Lanes match =
+        evaluate("rem.u32 %r4, %r9, 3; match.any.sync.b32 %r0, %r4, -1;", "%r0", in);
     for (u32 i = 0; i < 32; ++i) {
         u32 expected = 0;
         for (u32 j = i % 3; j < 32; j += 3) {
@@ -38,17 +42,22 @@ TEST(SoftgpuWarp, VotesAndMatches) {
         }
         EXPECT_EQ(match[i], expected);
     }
-    EXPECT_EQ(evaluate("mov.u64 %rd4, 5; match.all.sync.b64 %r0|%p1, %rd4, -1;", "%r0", in)[3], 0xffffffffU);
+    EXPECT_EQ(evaluate("mov.u64 %rd4, 5; match.all.sync.b64 %r0|%p1, %rd4, -1;", "%r0", in)[3],
+              0xffffffffU);
     EXPECT_EQ(evaluate("match.all.sync.b32 %r0|%p0, %r9, -1;", "%p0", in)[3], 0U);
     EXPECT_EQ(evaluate("redux.sync.add.s32 %r0, %r9, -1;", "%r0", in)[9], 496U);
-    EXPECT_EQ(evaluate("sub.u32 %r4, %r9, 9; redux.sync.min.s32 %r0, %r4, -1;", "%r0", in)[9], static_cast<u32>(-9));
+    EXPECT_EQ(evaluate("sub.u32 %r4, %r9, 9; redux.sync.min.s32 %r0, %r4, -1;", "%r0", in)[9],
+              static_cast<u32>(-9));
     EXPECT_EQ(evaluate("elect.sync %r0|%p0, 0xfff0;", "%p0", in)[4], 1U);
-    EXPECT_EQ(evaluate("setp.gt.u32 %p1, %r9, 29; mov.u32 %r0, 0; @%p1 activemask.b32 %r0;", "%r0", in)[31], 0xc0000000U);
+    EXPECT_EQ(evaluate("setp.gt.u32 %p1, %r9, 29; mov.u32 %r0, 0; @%p1 activemask.b32 %r0;", "%r0",
+                       in)[31],
+              0xc0000000U);
 }
 
 float half(u32 bits) {  // test-side decoding of normal halves
     return std::ldexp(1.0F + static_cast<float>(bits & 1023) / 1024.0F,
-                      static_cast<int>((bits >> 10) & 31) - 15) * ((bits & 0x8000) != 0 ? -1.0F : 1.0F);
+                      static_cast<int>((bits >> 10) & 31) - 15) *
+           ((bits & 0x8000) != 0 ? -1.0F : 1.0F);
 }
 
 TEST(SoftgpuWarp, MatrixMultiplyF16) {
@@ -87,7 +96,9 @@ ret; })");
         b[i % 128] = static_cast<std::uint16_t>(0x3800 + (i * 53) % 1024);
     }
     Params params;
-    params.add(reinterpret_cast<u64>(a)).add(reinterpret_cast<u64>(b)).add(reinterpret_cast<u64>(d));
+    params.add(reinterpret_cast<u64>(a))
+        .add(reinterpret_cast<u64>(b))
+        .add(reinterpret_cast<u64>(d));
     const LaunchStatus status = launch(loaded, "k", {}, {32, 1, 1}, params);
     ASSERT_TRUE(status.ok()) << status.text;
     for (u32 row = 0; row < 16; ++row) {

@@ -46,7 +46,8 @@ TEST(MessageMap, NeedsAndCapabilitiesKeepTheirFields) {
     needs.memory_quota_bytes = 77;
     needs.cc_min = {9, 0};
     needs.profile = engine::ProfileKind::kSoftOnly;
-    needs.modules = {{{257}, "ab", "kernel", {{{9, 0}, engine::CodeScope::kFamily, true, 90}}, true}};
+    needs.modules = {
+        {{257}, "ab", "kernel", {{{9, 0}, engine::CodeScope::kFamily, true, 90}}, true}};
     needs.attributes = {{97, "shared", -5}};
     needs.blocking = {{{257}, "ipc.memory", "2"}};
     const engine::SessionNeeds back = from_proto(to_proto(needs));

@@ -467,8 +467,9 @@ TEST(ObjectTable, ForgetsWithTheParentAndKeepsKindsApart) {
 TEST(ObjectTable, RefusesOneTooMany) {
     ObjectTable table(2);
     for (std::uint64_t i = 1; i <= 3; ++i) {
-        EXPECT_EQ(table.insert({cuda::make_handle(HandleKind::kEvent, i << 24), i, 0, 0, 0, {}, {}}),
-                  i <= 2);
+        EXPECT_EQ(
+            table.insert({cuda::make_handle(HandleKind::kEvent, i << 24), i, 0, 0, 0, {}, {}}),
+            i <= 2);
     }
 }
 

@@ -153,7 +153,8 @@ public:
         load.image_bytes = text.size();
         load.part_count = 1;
         const hand::ImagePart part{0, text.size(), hand::ImageKind::kPtx, 0};
-        EXPECT_EQ(call(Op::cuModuleLoadDataEx, load, std::as_bytes(std::span(&part, 1))).status, 0u);
+        EXPECT_EQ(call(Op::cuModuleLoadDataEx, load, std::as_bytes(std::span(&part, 1))).status,
+                  0u);
         const std::string name = "add_to";
         const auto reply = call(Op::cuModuleGetFunction, hand::NameCall{kModule, kKernel},
                                 std::as_bytes(std::span(name)));
@@ -329,8 +330,8 @@ void do_a_round(Guest& guest, std::uint64_t round, std::uint64_t exec, std::uint
                                   payload::cuMemAddressReserve_call{2u << 20, 0, 0, 0})
                            .as<payload::cuMemAddressReserve_reply>()
                            .ptr;
-    EXPECT_EQ(guest.call(Op::cuMemMap, payload::cuMemMap_call{range, 2u << 20, 0, memory, 0}).status,
-              0u);
+    EXPECT_EQ(
+        guest.call(Op::cuMemMap, payload::cuMemMap_call{range, 2u << 20, 0, memory, 0}).status, 0u);
     EXPECT_EQ(guest.call(Op::cuMemUnmap, payload::cuMemUnmap_call{range, 2u << 20}).status, 0u);
     EXPECT_EQ(guest.call(Op::cuMemRelease, payload::cuMemRelease_call{memory}).status, 0u);
     EXPECT_EQ(

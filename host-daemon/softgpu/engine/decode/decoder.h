@@ -272,7 +272,8 @@ private:
     KernelCode& code_;
     std::vector<std::uint32_t> code_function_of_;  ///< Program function -> code function, or ~0.
     std::vector<FunctionState> states_;
-    std::unordered_map<std::uint32_t, std::uint32_t> shared_offsets_;  ///< Shared variable -> offset.
+    /// Shared variable -> offset.
+    std::unordered_map<std::uint32_t, std::uint32_t> shared_offsets_;
     std::unordered_map<std::string_view, std::uint32_t> dynamic_shared_;
 
     // The function and instruction being decoded.

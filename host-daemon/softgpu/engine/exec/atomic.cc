@@ -94,10 +94,18 @@ T next_value(AtomicOp op, AtomicKind kind, T old, T value, T other) {
                 }());
             }
             break;
-        case AtomicKind::kF16: return static_cast<T>(half_op(op, static_cast<u32>(old), static_cast<u32>(value), kHalf));
-        case AtomicKind::kBf16: return static_cast<T>(half_op(op, static_cast<u32>(old), static_cast<u32>(value), kBfloat));
-        case AtomicKind::kF16x2: return static_cast<T>(pair_op(op, static_cast<u32>(old), static_cast<u32>(value), kHalf));
-        case AtomicKind::kBf16x2: return static_cast<T>(pair_op(op, static_cast<u32>(old), static_cast<u32>(value), kBfloat));
+        case AtomicKind::kF16:
+            return static_cast<T>(
+                half_op(op, static_cast<u32>(old), static_cast<u32>(value), kHalf));
+        case AtomicKind::kBf16:
+            return static_cast<T>(
+                half_op(op, static_cast<u32>(old), static_cast<u32>(value), kBfloat));
+        case AtomicKind::kF16x2:
+            return static_cast<T>(
+                pair_op(op, static_cast<u32>(old), static_cast<u32>(value), kHalf));
+        case AtomicKind::kBf16x2:
+            return static_cast<T>(
+                pair_op(op, static_cast<u32>(old), static_cast<u32>(value), kBfloat));
         default: break;
     }
     return add ? static_cast<T>(old + value) : low ? smaller(old, value) : larger(old, value);

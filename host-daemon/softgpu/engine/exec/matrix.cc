@@ -56,7 +56,8 @@ double number(u64 bits, MatrixType type) {
         case MatrixType::kBf16: return static_cast<double>(float_from_bf16(static_cast<u16>(bits)));
         case MatrixType::kTf32:  // the hardware reads the upper 19 bits
             return static_cast<double>(std::bit_cast<float>(static_cast<u32>(bits) & 0xffffe000U));
-        case MatrixType::kF32: return static_cast<double>(std::bit_cast<float>(static_cast<u32>(bits)));
+        case MatrixType::kF32:
+            return static_cast<double>(std::bit_cast<float>(static_cast<u32>(bits)));
         case MatrixType::kF64: return std::bit_cast<double>(bits);
         case MatrixType::kE4m3: return double_from_small(static_cast<u32>(bits), kE4m3);
         case MatrixType::kE5m2: return double_from_small(static_cast<u32>(bits), kE5m2);

@@ -34,15 +34,29 @@ template <> struct BitsOf<float> { using type = u32; static constexpr u32 kSign 
 template <> struct BitsOf<double> { using type = u64; static constexpr u64 kSign = u64{1} << 63; };
 
 template <typename T>
-GANTRY_INLINE typename BitsOf<T>::type raw(T value) { return bits_as<typename BitsOf<T>::type>(value); }
+GANTRY_INLINE typename BitsOf<T>::type raw(T value) {
+    return bits_as<typename BitsOf<T>::type>(value);
+}
 
 GANTRY_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 GANTRY_INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
-struct Add { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return first_nan(a, a + b); } };
-struct Sub { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return canonical(a - b); } };
-struct Mul { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return first_nan(a, a * b); } };
-struct Div { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return canonical(a / b); } };
+struct Add {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return first_nan(a, a + b); }
+};
+struct Sub {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return canonical(a - b); }
+};
+struct Mul {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return first_nan(a, a * b); }
+};
+struct Div {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return canonical(a / b); }
+};
 struct AddSat { GANTRY_INLINE static float apply(float a, float b) { return saturate(a + b); } };
 struct SubSat { GANTRY_INLINE static float apply(float a, float b) { return saturate(a - b); } };
 struct MulSat { GANTRY_INLINE static float apply(float a, float b) { return saturate(a * b); } };
@@ -111,7 +125,10 @@ struct Neg { template <typename T> GANTRY_INLINE static T apply(T a) {
 struct Sqrt { template <typename T> GANTRY_INLINE static T apply(T a) {
     if constexpr (sizeof(T) == 4) { return canonical(__builtin_sqrtf(a)); }
     else { return __builtin_sqrt(a); } } };
-struct Rcp { template <typename T> GANTRY_INLINE static T apply(T a) { return canonical(T(1) / a); } };
+struct Rcp {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) { return canonical(T(1) / a); }
+};
 /// PTX: the sign comes from the first operand, the value from the second.
 struct Copysign { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
     return bits_as<T>((raw(a) & BitsOf<T>::kSign) | (raw(b) & ~BitsOf<T>::kSign)); } };
@@ -167,7 +184,8 @@ void fill_float(HandlerTable& table) {
     Handler(*rows)[kElemCount] = table.ternary;
     rows[index_of(Ternary::kMin3)][index_of(Elem::kF32)] = &ternary<Extreme3<false, false>, float>;
     rows[index_of(Ternary::kMax3)][index_of(Elem::kF32)] = &ternary<Extreme3<true, false>, float>;
-    rows[index_of(Ternary::kMin3Nan)][index_of(Elem::kF32)] = &ternary<Extreme3<false, true>, float>;
+    rows[index_of(Ternary::kMin3Nan)][index_of(Elem::kF32)] =
+        &ternary<Extreme3<false, true>, float>;
     rows[index_of(Ternary::kMax3Nan)][index_of(Elem::kF32)] = &ternary<Extreme3<true, true>, float>;
 }
 

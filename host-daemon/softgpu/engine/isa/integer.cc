@@ -60,14 +60,31 @@ struct Rem { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
     if (b == 0) { return a; }
     if constexpr (std::is_signed_v<T>) { if (b == T(-1)) { return T(0); } }
     return static_cast<T>(a % b); } };
-struct Min { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return a < b ? a : b; } };
-struct Max { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return a > b ? a : b; } };
-struct And { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a & b); } };
-struct Or { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a | b); } };
-struct Xor { template <typename T> GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a ^ b); } };
+struct Min {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return a < b ? a : b; }
+};
+struct Max {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return a > b ? a : b; }
+};
+struct And {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a & b); }
+};
+struct Or {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a | b); }
+};
+struct Xor {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a ^ b); }
+};
 struct Shl { template <typename T> GANTRY_INLINE static T apply(T a, u32 b) {
     constexpr u32 kBits = 8 * sizeof(T);
-    return b >= kBits ? T(0) : static_cast<T>(static_cast<Unsigned<T>>(a) << (b & (kBits - 1))); } };
+    return b >= kBits ? T(0) : static_cast<T>(static_cast<Unsigned<T>>(a) << (b & (kBits - 1)));
+    }
+};
 struct Shr { template <typename T> GANTRY_INLINE static T apply(T a, u32 b) {
     constexpr u32 kBits = 8 * sizeof(T);
     if constexpr (std::is_signed_v<T>) {
@@ -94,9 +111,18 @@ struct Mul24Hi { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
 
 struct Abs { template <typename T> GANTRY_INLINE static T apply(T a) {
     return a < 0 ? Sub::apply(T(0), a) : a; } };
-struct Neg { template <typename T> GANTRY_INLINE static T apply(T a) { return Sub::apply(T(0), a); } };
-struct Not { template <typename T> GANTRY_INLINE static T apply(T a) { return static_cast<T>(~a); } };
-struct Cnot { template <typename T> GANTRY_INLINE static T apply(T a) { return a == 0 ? T(1) : T(0); } };
+struct Neg {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) { return Sub::apply(T(0), a); }
+};
+struct Not {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) { return static_cast<T>(~a); }
+};
+struct Cnot {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) { return a == 0 ? T(1) : T(0); }
+};
 struct Mov { template <typename T> GANTRY_INLINE static T apply(T a) { return a; } };
 
 struct MadLo { template <typename T> GANTRY_INLINE static T apply(T a, T b, T c) {

@@ -158,7 +158,9 @@ GANTRY_INLINE u32 prmt_selector(u32 mode, u32 c) {
         case 1: return i | ((i + 1) << 4) | ((i + 2) << 8) | ((i + 3) << 12);
         case 2: return i | (((i + 7) & 7U) << 4) | (((i + 6) & 7U) << 8) | (((i + 5) & 7U) << 12);
         case 3: return i * 0x1111U;
-        case 4: return (i > 0 ? i : 0U) | ((i > 1 ? i : 1U) << 4) | ((i > 2 ? i : 2U) << 8) | (3U << 12);
+        case 4:
+            return (i > 0 ? i : 0U) | ((i > 1 ? i : 1U) << 4) | ((i > 2 ? i : 2U) << 8) |
+                   (3U << 12);
         case 5: return 0U | ((i < 1 ? i : 1U) << 4) | ((i < 2 ? i : 2U) << 8) | (i << 12);
         case 6: return (i & 1U) != 0 ? 0x3232U : 0x1010U;
         default: return c;

@@ -1,8 +1,8 @@
-// What a running kernel launches (CUDA dynamic parallelism): grids, copies and fills. They wait here until the
-// launching grid has ended, and run before the launch as a whole counts as done. That order is
-// always allowed: a grid cannot wait for its children, and grids of one block's streams may not
-// overtake each other, so running them one after the other in launch order satisfies every stream
-// and event.
+// What a running kernel launches (CUDA dynamic parallelism): grids, copies and fills. They wait
+// here until the launching grid has ended, and run before the launch as a whole counts as done.
+// That order is always allowed: a grid cannot wait for its children, and grids of one block's
+// streams may not overtake each other, so running them one after the other in launch order
+// satisfies every stream and event.
 #pragma once
 
 #include <cstddef>
