@@ -175,7 +175,7 @@ int run_restore(const Context& context, const std::string& session, const std::s
     request.set_path(absolute(path));
     control::RestoreReply reply;
     if (const auto status = client.stub().Restore(&rpc, request, &reply); !status.ok()) {
-        return fail(client.explain(status));
+        return fail(context, client.explain(status));
     }
     return show(context, reply,
                 session + " goes on from " + path + ": " + bytes_text(reply.bytes()) + "\n");
