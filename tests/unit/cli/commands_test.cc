@@ -152,7 +152,7 @@ std::vector<Named> all_commands() {
         {"watch", [](const Context& c) { return run_watch(c, "g1", true); }, "watch g1"},
         {"abort", [](const Context& c) { return run_abort(c, "g1"); }, "abort g1"},
         {"inspect", [](const Context& c) { return run_inspect(c, "g1"); }, "inspect g1"},
-        {"snapshot", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x"); },
+        {"snapshot", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x", false); },
          "snapshot g1 /tmp/x"},
         {"pull", [](const Context& c) { return run_pull(c, "s", "a:1", "/run/h"); },
          "pull s a:1 /run/h"},

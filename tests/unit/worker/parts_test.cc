@@ -36,7 +36,8 @@ struct Channel {
                 [this](const std::string& reason) {
                     std::lock_guard lock(mutex);
                     breach = reason;
-                }},
+                },
+                [] { return std::uint64_t{0}; }, [](std::uint64_t) {}},
                5) {
         auto region = ChannelMemory::create_region(kRegionBytes);
         auto mapped = ChannelMemory::map(std::move(region).value(), {0, kRegionBytes});
