@@ -17,7 +17,7 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
         emit(ActionKind::kEndPrecopy);
         ended_.push_back({m_->id, why, {}});
     }
-    m_.emplace();
+    m_.emplace(Migration{});  // Not emplace(): clang 14 asks for its default values too early.
     m_->id = id;
     m_->seed = seed;
     m_->target = prepare.capabilities;

@@ -87,7 +87,8 @@ TEST(Ring, RefusesToOverrunTheConsumer) {
         record.publish();
         ++reserved;
     }
-    EXPECT_EQ(static_cast<std::uint64_t>(reserved), kRingBytes / record_bytes(8, 1000));
+    EXPECT_EQ(static_cast<std::uint64_t>(reserved),
+              (kRingBytes - kCallbackRoomBytes) / record_bytes(8, 1000));
     CommandView view;
     const char* reason = nullptr;
     ASSERT_EQ(f.consumer.peek(&view, &reason), PeekStatus::kReady);
@@ -95,6 +96,21 @@ TEST(Ring, RefusesToOverrunTheConsumer) {
     EXPECT_FALSE(f.producer.try_reserve(100, 0, 8, 1000, &record));
     f.head.store(f.consumer.next());
     EXPECT_TRUE(f.producer.try_reserve(100, 0, 8, 1000, &record));
+}
+
+TEST(Ring, KeepsRoomForTheCommandsOfHostCallbacks) {
+    Fixture f;
+    RingRecord record;
+    while (f.producer.try_reserve(100, 0, 8, 1000, &record)) {
+        record.publish();
+    }
+    const auto done = static_cast<std::uint16_t>(ControlOp::kCallbackDone);
+    std::uint64_t fitted = 0;
+    while (f.producer.try_reserve(done, 0, 8, 0, &record)) {
+        record.publish();
+        ++fitted;
+    }
+    EXPECT_GE(fitted, kCallbackRoomBytes / record_bytes(8, 0));
 }
 
 TEST(Ring, MalformedHeadersAreNamedNotFollowed) {
