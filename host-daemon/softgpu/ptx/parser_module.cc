@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "host-daemon/softgpu/ptx/parser_internal.h"
 
@@ -196,14 +199,28 @@ bool Parser::parse_module() {
     return true;
 }
 
+namespace {
+
+/// A whole number of at most three digits, as versions and targets have.
+bool small_number(std::string_view text, int& out) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+    return error == std::errc{} && end == text.data() + text.size() && out >= 0 && out < 1000;
+}
+
+}  // namespace
+
 bool Parser::parse_version() {
     const Token number = lexer_.take();
     const std::size_t dot = number.text.find('.');
     if (number.kind != TokenKind::kFloat64 || dot == std::string_view::npos) {
         return fail(number.where, "expected a version such as 9.0");
     }
-    const int major = std::atoi(std::string(number.text.substr(0, dot)).c_str());
-    const int minor = std::atoi(std::string(number.text.substr(dot + 1)).c_str());
+    int major = 0;
+    int minor = 0;
+    if (!small_number(number.text.substr(0, dot), major) ||
+        !small_number(number.text.substr(dot + 1), minor)) {
+        return fail(number.where, "expected a version such as 9.0");
+    }
     module_.version = major * 10 + minor;
     return true;
 }
@@ -216,7 +233,11 @@ bool Parser::parse_target() {
         }
         const std::size_t digits = word.find("sm_") == 0 ? 3 : std::string_view::npos;
         if (digits != std::string_view::npos) {
-            module_.target = std::atoi(std::string(word.substr(digits)).c_str());
+            // A letter may follow the number: sm_90a.
+            const std::size_t end = word.find_first_not_of("0123456789", digits);
+            if (!small_number(word.substr(digits, end - digits), module_.target)) {
+                return fail_here("expected a target such as sm_90");
+            }
         }
     } while (accept(','));
     return true;

@@ -27,6 +27,10 @@ TEST(SoftgpuFrontEnd, ErrorsHaveLineAndColumn) {
     EXPECT_THAT(error_of(".global .u32 a[2] = {1,2,3};"), HasSubstr("more initial values"));
     EXPECT_THAT(error_of(".visible .entry k() { L: L: ret; }"), HasSubstr("defined twice"));
     EXPECT_THAT(error_of("garbage"), HasSubstr("ptx:4:1: expected a directive"));
+    EXPECT_THAT(error_of(".version 1569325055.9\n"),
+                HasSubstr("ptx:4:10: expected a version such as 9.0"));
+    EXPECT_THAT(error_of(".target sm_99999999999\n"),
+                HasSubstr("expected a target such as sm_90"));
 }
 
 TEST(SoftgpuFrontEnd, NestingIsBounded) {
