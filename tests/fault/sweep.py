@@ -350,7 +350,7 @@ def run_cut_for_good(arguments, wanted, step):
         outcome = harmed(stage, wanted, harm_link_for_good, "source", step, lambda: False)
         # While the program was not frozen it may have ended before anybody gave up; and the grant
         # may have got through before the cut.
-        settled = ("ended at its source: RolledBack", "-> Granting")
+        settled = ("(Thawed)", "ended at its source: RolledBack", "-> Granting")
         if step == "frozen" and not any(map(stage.source.logged, settled)):
             raise Failure("the source has not taken the session back")
         return outcome
