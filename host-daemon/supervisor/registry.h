@@ -124,6 +124,8 @@ private:
     [[nodiscard]] bool is_concerned(const std::string& id) const;
 
     // registry_arrival.cc
+    /// What a session of a VM with our metadata starts from.
+    SessionInfo vm_session_info(const libvirt::DomainInfo& domain) const;
     ArrivalRequest arrival_request(const libvirt::DomainInfo& domain) const;
     ArrivalHooks arrival_hooks(const ArrivalRequest& request);
     Result<std::shared_ptr<Arrival>> begin_arrival(ArrivalRequest request);

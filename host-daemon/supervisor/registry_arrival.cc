@@ -84,10 +84,8 @@ Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request)
     return arrival;
 }
 
-/// For a VM with our metadata and an owner.
-ArrivalRequest Registry::arrival_request(const libvirt::DomainInfo& domain) const {
-    ArrivalRequest request;
-    SessionInfo& info = request.info;
+SessionInfo Registry::vm_session_info(const libvirt::DomainInfo& domain) const {
+    SessionInfo info;
     info.id = domain.uuid;
     info.kind = SessionKind::kVm;
     info.vm_name = domain.name;
@@ -95,6 +93,13 @@ ArrivalRequest Registry::arrival_request(const libvirt::DomainInfo& domain) cons
     info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
     info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
     info.region_bytes = domain.gpu->region.region_bytes;
+    return info;
+}
+
+/// For a VM with our metadata and an owner.
+ArrivalRequest Registry::arrival_request(const libvirt::DomainInfo& domain) const {
+    ArrivalRequest request;
+    request.info = vm_session_info(domain);
     request.source_address = domain.owner->daemon;
     return request;
 }

@@ -200,14 +200,7 @@ void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
     if (is_fresh) {
         close_session(domain.uuid, wire::WorkerState::kDead);  // of its earlier life
     }
-    SessionInfo info;
-    info.id = domain.uuid;
-    info.kind = SessionKind::kVm;
-    info.vm_name = domain.name;
-    info.quota_bytes = domain.gpu->memory_mib << 20;
-    info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
-    info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
-    info.region_bytes = domain.gpu->region.region_bytes;
+    const SessionInfo info = vm_session_info(domain);
     if (auto reserved = reserve_memory(info.id, info.quota_bytes); !reserved) {
         spdlog::error("VM {}: {}; its programs find no GPU", domain.name,
                       reserved.error().to_string());

@@ -8,12 +8,6 @@ import time
 CUT_S = 2.0
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Link:
     """A TCP proxy whose two directions can be held back, and whose connections can be reset."""
 

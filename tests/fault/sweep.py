@@ -29,7 +29,10 @@ import tempfile
 import threading
 import time
 
-from link import Link, free_port
+from link import Link
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
+from daemons import free_port, make_certificates
 
 STEPS, MIB, PAUSE_MS = 20, 16, 80
 # Deadlines are written for an idle machine of two cores; they bound a hang and decide nothing else.
@@ -52,20 +55,6 @@ def wait_until(what, condition, seconds=20.0):
             return value
         time.sleep(0.01)
     raise Failure(f"waited {seconds} s in vain for {what}")
-
-
-def make_certificates(folder):
-    script = """
-set -e
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem \
-    -days 2 -subj /CN=authority
-openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout host.key -out host.csr \
-    -subj /CN=host
-echo subjectAltName=IP:127.0.0.1 >ext
-openssl x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext \
-    -out host.pem
-"""
-    subprocess.run(["sh", "-c", script], cwd=folder, check=True, stderr=subprocess.DEVNULL)
 
 
 class Daemon:
