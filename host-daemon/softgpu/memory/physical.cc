@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
 #include <mutex>
+#include <utility>
 
 #include "host-daemon/softgpu/memory/range_allocator.h"
+#include "host-daemon/softgpu/run/driver.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -42,14 +45,59 @@ int with_descriptors(Open open) {
     return descriptor;
 }
 
+/// What marks a file as memory of a soft GPU: nobody can cut it short under a mapping, or grow it.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
 int make_file(std::uint64_t bytes) {
-    const int descriptor =
-        with_descriptors([] { return memfd_create("gantry-soft-phys", MFD_CLOEXEC); });
-    if (descriptor >= 0 && ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
+    const int descriptor = with_descriptors(
+        [] { return memfd_create("gantry-soft-phys", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
+    if (descriptor >= 0 && (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0 ||
+                            fcntl(descriptor, F_ADD_SEALS, kSeals) != 0)) {
         close(descriptor);
         return -1;
     }
     return descriptor;
+}
+
+/// Exportable memory that this process holds, by file: the same memory may be imported where it was
+/// made, or twice, and counts once as long as any of these is left.
+struct HeldFiles {
+    using Id = std::pair<dev_t, ino_t>;
+    std::mutex mutex;
+    std::map<Id, unsigned> holders;
+};
+
+HeldFiles& held_files() {
+    static auto* files = new HeldFiles;
+    return *files;
+}
+
+HeldFiles::Id id_of(int descriptor) {
+    struct stat status {};
+    fstat(descriptor, &status);
+    return {status.st_dev, status.st_ino};
+}
+
+/// False when the memory is new to this process and its device has not as much left.
+bool hold_file(Device& device, int descriptor, std::uint64_t bytes) {
+    HeldFiles& files = held_files();
+    const std::lock_guard lock(files.mutex);
+    const HeldFiles::Id id = id_of(descriptor);
+    if (const auto held = files.holders.find(id); held != files.holders.end()) {
+        ++held->second;
+        return true;
+    }
+    return device.charge(bytes) && files.holders.emplace(id, 1).second;
+}
+
+void let_file_go(Device& device, int descriptor, std::uint64_t bytes) {
+    HeldFiles& files = held_files();
+    const std::lock_guard lock(files.mutex);
+    const auto held = files.holders.find(id_of(descriptor));
+    if (held != files.holders.end() && --held->second == 0) {
+        files.holders.erase(held);
+        device.refund(bytes);
+    }
 }
 
 bool take_piece(std::uint64_t bytes, std::uint64_t& offset) {
@@ -68,27 +116,42 @@ bool take_piece(std::uint64_t bytes, std::uint64_t& offset) {
 CUresult PhysicalMemory::create(Device& device, std::uint64_t bytes,
                                 const CUmemAllocationProp& prop,
                                 std::shared_ptr<PhysicalMemory>& memory) {
-    if (!device.charge(bytes)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     std::shared_ptr<PhysicalMemory> made(new PhysicalMemory(device, bytes, prop));
-    made->charged_ = true;
-    const bool exportable = prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
-    if (exportable) {
-        made->descriptor = make_file(bytes);
-    }
-    if (exportable ? made->descriptor < 0 : !take_piece(bytes, made->offset)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+        GANTRY_CU(made->take_file(make_file(bytes)));
+    } else {
+        if (!device.charge(bytes)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        made->charged_ = true;
+        if (!take_piece(bytes, made->offset)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        made->has_piece_ = true;
     }
     memory = std::move(made);
+    return CUDA_SUCCESS;
+}
+
+CUresult PhysicalMemory::take_file(int file) {
+    if (file < 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!hold_file(device, file, bytes)) {
+        close(file);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    descriptor = file;
     return CUDA_SUCCESS;
 }
 
 CUresult PhysicalMemory::import(Device& device, int descriptor,
                                 std::shared_ptr<PhysicalMemory>& memory) {
     struct stat status {};
-    if (fstat(descriptor, &status) != 0 || status.st_size <= 0 ||
-        static_cast<std::uint64_t>(status.st_size) % kGranule != 0) {
+    const bool is_ours = fcntl(descriptor, F_GET_SEALS) == kSeals &&
+                         fstat(descriptor, &status) == 0 && status.st_size > 0 &&
+                         static_cast<std::uint64_t>(status.st_size) % kGranule == 0;
+    if (!is_ours) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const int own =
@@ -100,8 +163,10 @@ CUresult PhysicalMemory::import(Device& device, int descriptor,
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal};
-    memory.reset(new PhysicalMemory(device, static_cast<std::uint64_t>(status.st_size), prop));
-    memory->descriptor = own;
+    std::shared_ptr<PhysicalMemory> taken(
+        new PhysicalMemory(device, static_cast<std::uint64_t>(status.st_size), prop));
+    GANTRY_CU(taken->take_file(own));
+    memory = std::move(taken);
     return CUDA_SUCCESS;
 }
 
@@ -111,8 +176,11 @@ int PhysicalMemory::export_descriptor() const {
 
 PhysicalMemory::~PhysicalMemory() {
     if (descriptor >= 0) {
+        let_file_go(device, descriptor, bytes);
         close(descriptor);
-    } else if (charged_ && prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE) {
+        return;
+    }
+    if (has_piece_) {
         SharedFile& file = shared_file();
         const std::lock_guard lock(file.mutex);
         fallocate(file.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,

@@ -2,7 +2,9 @@
 //
 // Exportable memory is a memory file of its own, whose descriptor is what other processes get;
 // other memory is a piece of one shared file, so that thousands of small pieces cost no
-// descriptors. A mapping keeps its memory alive after the handle is released.
+// descriptors. A mapping keeps its memory alive after the handle is released, and so does a
+// descriptor, a handle or a mapping in any other process. Imported memory counts against the
+// device's quota as made memory does, but once however often this process holds it.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@ public:
     static CUresult create(Device& device, std::uint64_t bytes, const CUmemAllocationProp& prop,
                            std::shared_ptr<PhysicalMemory>& memory);
     /// Takes over memory that another process exported; keeps its own copy of the descriptor.
+    /// CUDA_ERROR_INVALID_VALUE for a descriptor of anything else.
     static CUresult import(Device& device, int descriptor,
                            std::shared_ptr<PhysicalMemory>& memory);
 
@@ -42,7 +45,11 @@ public:
 private:
     PhysicalMemory(Device& device_in, std::uint64_t bytes_in, const CUmemAllocationProp& prop_in)
         : Object(kKind), device(device_in), bytes(bytes_in), prop(prop_in) {}
+    /// Owns the file from here on, also when it fails.
+    CUresult take_file(int file);
+
     bool charged_ = false;
+    bool has_piece_ = false;
 };
 
 }  // namespace gantry::softgpu
