@@ -169,9 +169,11 @@ void take_answer(std::uint32_t lane, Exchange* exchange) noexcept {
     if (exchange->reply_bytes != 0) {
         const std::uint32_t inline_bytes =
             payload < exchange->reply_bytes ? payload : exchange->reply_bytes;
-        std::memcpy(exchange->reply, page.payload, inline_bytes);
-        std::memset(static_cast<std::byte*>(exchange->reply) + inline_bytes, 0,
-                    exchange->reply_bytes - inline_bytes);
+        wire::copy_few(exchange->reply, page.payload, inline_bytes);
+        if (inline_bytes < exchange->reply_bytes) {
+            std::memset(static_cast<std::byte*>(exchange->reply) + inline_bytes, 0,
+                        exchange->reply_bytes - inline_bytes);
+        }
     }
     if (exchange->reply_trailing_capacity == 0) {
         return;
@@ -426,16 +428,15 @@ CUresult call(cuda::Op op, const void* args, std::uint32_t args_bytes, const voi
               std::uint32_t trailing_bytes, void* reply, std::uint32_t reply_bytes,
               void* reply_trailing, std::uint32_t reply_trailing_capacity,
               std::uint32_t* reply_trailing_bytes) noexcept {
-    Exchange command;
-    command.op = static_cast<std::uint16_t>(op);
-    command.args = args;
-    command.args_bytes = args_bytes;
-    command.trailing = trailing;
-    command.trailing_bytes = trailing_bytes;
-    command.reply = reply;
-    command.reply_bytes = reply_bytes;
-    command.reply_trailing = reply_trailing;
-    command.reply_trailing_capacity = reply_trailing_capacity;
+    Exchange command{.op = static_cast<std::uint16_t>(op),
+                     .args = args,
+                     .args_bytes = args_bytes,
+                     .trailing = trailing,
+                     .trailing_bytes = trailing_bytes,
+                     .reply = reply,
+                     .reply_bytes = reply_bytes,
+                     .reply_trailing = reply_trailing,
+                     .reply_trailing_capacity = reply_trailing_capacity};
     if (__builtin_expect(tracing(), 0)) {
         trace_command(command.op, args, args_bytes, trailing_bytes);
     }

@@ -15,6 +15,7 @@
 // Cost: O(log n) in the number of allocations for a large block, O(slabs) for a small one.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -115,7 +116,7 @@ private:
     Extents extents_;
     std::map<std::uint64_t, std::uint64_t> allocations_;   ///< Start -> requested bytes.
     std::map<std::uint64_t, std::uint64_t> reservations_;  ///< Start -> bytes.
-    std::uint64_t mapped_bytes_ = 0;
+    std::atomic<std::uint64_t> mapped_bytes_{0};  ///< Changed by the owner, read by any thread.
     std::uint64_t requested_bytes_ = 0;
     std::uint64_t spare_slab_ = 0;  ///< Address of the one empty slab kept, or 0.
 };

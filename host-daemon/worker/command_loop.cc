@@ -9,7 +9,7 @@ namespace gantry::worker {
 namespace {
 
 constexpr std::uint64_t kHeadStepBytes = 32 * 1024;  // A store a step, not one a command.
-constexpr int kLooks = 64;        // At the ring, between two looks at everything else.
+constexpr int kLooks = 256;       // At the ring, between two looks at everything else.
 constexpr int kLooksPending = 8;  // The same while calls wait for the device.
 constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
 

@@ -277,11 +277,6 @@ std::vector<AllocationRecord> DeviceMemory::allocations() const {
     return arena_.allocations();
 }
 
-std::uint64_t DeviceMemory::mapped_bytes() const {
-    std::lock_guard lock(mutex_);
-    return arena_.mapped_bytes();
-}
-
 Result<void> DeviceMemory::reshape(std::span<const ExtentRecord> extents,
                                    std::span<const AllocationRecord> allocations,
                                    std::span<const AllocationRecord> reservations) {

@@ -93,7 +93,7 @@ public:
     }
     /// Live allocations; parked ones are reaped by a freeze before it asks.
     [[nodiscard]] std::vector<AllocationRecord> allocations() const;
-    [[nodiscard]] std::uint64_t mapped_bytes() const;
+    [[nodiscard]] std::uint64_t mapped_bytes() const { return arena_.mapped_bytes(); }
     [[nodiscard]] std::uint64_t quota_bytes() const { return arena_.quota_bytes(); }
     [[nodiscard]] MemoryShare& share() { return share_; }
     Result<void> reshape(std::span<const ExtentRecord> extents,

@@ -76,11 +76,6 @@ void OutputCapture::collect() {
     }
 }
 
-bool OutputCapture::pending() const {
-    std::lock_guard lock(mutex_);
-    return !pieces_.empty();
-}
-
 std::size_t OutputCapture::take(std::span<std::byte> out) {
     std::lock_guard lock(mutex_);
     std::size_t used = 0;

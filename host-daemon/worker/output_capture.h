@@ -8,6 +8,7 @@
 // the oldest is dropped beyond kPendingBytesMax and a line says so, as a printf FIFO would.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -33,7 +34,8 @@ public:
     void push(std::uint32_t descriptor, std::span<const std::byte> bytes);
     /// Takes over what the driver wrote to descriptors 1 and 2.
     void collect();
-    [[nodiscard]] bool pending() const;
+    /// Asked with every answer: one load.
+    [[nodiscard]] bool pending() const { return pending_bytes_ != 0; }
 
     /// Moves pieces {u32 descriptor, u32 bytes, bytes} into `out`; returns the bytes used.
     std::size_t take(std::span<std::byte> out);
@@ -51,7 +53,7 @@ private:
 
     mutable std::mutex mutex_;
     std::vector<Piece> pieces_;
-    std::size_t pending_bytes_ = 0;
+    std::atomic<std::size_t> pending_bytes_{0};  ///< Changed under mutex_; no piece is empty.
     int files_[2] = {-1, -1};  ///< For stdout and stderr.
 };
 

@@ -23,7 +23,7 @@ void ReplyBoard::write_page(const Answer& answer) {
     wire::ReplyPage& page = memory_->reply(answer.lane);
     const std::size_t bytes = std::min(answer.payload.size(), wire::kReplyInlineBytes);
     if (bytes != 0) {
-        std::memcpy(page.payload, answer.payload.data(), bytes);
+        wire::copy_few(page.payload, answer.payload.data(), bytes);
     }
     page.status = answer.status;
     page.flags = answer.flags;
@@ -36,6 +36,8 @@ void ReplyBoard::write_page(const Answer& answer) {
 
 void ReplyBoard::publish(const Answer& answer) {
     GANTRY_ASSERT(answer.lane < wire::kLaneCount, "lane %u", answer.lane);
+    write_page(answer);
+    // The log is read at command boundaries only: the guest need not wait for it.
     Answer& kept = last_[answer.lane];
     kept.position = answer.position;
     kept.lane = answer.lane;
@@ -45,7 +47,6 @@ void ReplyBoard::publish(const Answer& answer) {
     kept.bulk_bytes = answer.bulk_bytes;
     kept.payload.assign(answer.payload.begin(), answer.payload.end());  // Keeps its capacity.
     valid_[answer.lane] = true;
-    write_page(answer);
 }
 
 void ReplyBoard::confirm(std::uint32_t lane, std::uint64_t position) {
