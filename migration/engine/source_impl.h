@@ -40,6 +40,7 @@ private:
         bool round_is_final = false;  ///< Begun while frozen, so nothing can change after it.
         std::uint64_t batch_count = 0;
         TimePoint round_begun{};
+        TimePoint last_begun{};  ///< Of the last round in `rounds`.
         RoundStats stats;
         std::vector<RoundRecord> rounds;
         std::uint64_t bytes_sent_before = 0;  ///< By rounds that have ended.

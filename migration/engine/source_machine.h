@@ -74,6 +74,7 @@ struct RoundStats {
     std::uint64_t bytes_sent = 0;     ///< Put on the link for it, after elision and compression.
     std::uint64_t batch_count = 0;    ///< kRoundSent: batches of this round on all streams
                                       ///< together.
+    Duration scan{};  ///< Part of `elapsed`: graphs and scans, before any block is read.
     Duration elapsed{};
 };
 

@@ -144,7 +144,10 @@ void SourceMachine::Impl::on_round_acked(std::uint64_t round) {
     }
     m_->round_in_flight = false;
     m_->round_failures = 0;
-    m_->rounds.push_back({m_->stats.bytes_changed, m_->stats.bytes_sent, now_ - m_->round_begun});
+    m_->rounds.push_back({m_->stats.bytes_changed, m_->stats.bytes_sent, now_ - m_->round_begun,
+                          m_->stats.scan,
+                          m_->rounds.empty() ? Duration{} : m_->round_begun - m_->last_begun});
+    m_->last_begun = m_->round_begun;
     close_round_stats();
     if (state_ == SourceState::kPrecopy) {
         after_precopy_round();
@@ -154,20 +157,22 @@ void SourceMachine::Impl::on_round_acked(std::uint64_t round) {
 }
 
 void SourceMachine::Impl::after_precopy_round() {
-    const std::uint64_t remaining =
-        estimate_remaining_bytes(m_->rounds, m_->stats.bytes_resident);
-    progress_.bytes_remaining = remaining;
-    progress_.link_bytes_per_second = estimate_rate(m_->rounds);
-    progress_.downtime_estimate =
-        estimate_downtime(remaining, progress_.link_bytes_per_second).value_or(Duration{});
     const Convergence verdict =
         judge_convergence(m_->rounds, m_->stats.bytes_resident, settings_);
     m_->converged = m_->converged || verdict != Convergence::kAnotherRound;
+    // Converged, the pause comes at some moment of the time between two idle rounds.
+    const Duration open = m_->rounds.back().elapsed +
+                          (m_->converged ? settings_.idle_round_interval / 2 : Duration{});
+    const DowntimeEstimate estimate =
+        estimate_downtime(m_->rounds, m_->stats.bytes_resident, open);
+    progress_.bytes_remaining = estimate.bytes_remaining;
+    progress_.link_bytes_per_second = estimate.bytes_per_second;
+    progress_.downtime_estimate = estimate.downtime.value_or(Duration{});
     const double rounds = static_cast<double>(m_->rounds.size());
     report(Phase::kPrecopy, m_->converged ? 1.0 : 0.8 + 0.15 * (1.0 - 1.0 / rounds));
     timers_.clear(Timer::kRetry);
     if (m_->converged) {
-        send(MsgConverged{progress_.downtime_estimate, remaining});
+        send(MsgConverged{progress_.downtime_estimate, estimate.bytes_remaining});
         // Until the pause comes, keep what is left small.
         timers_.set(Timer::kIdleRound, now_ + settings_.idle_round_interval);
         timers_.clear(Timer::kState);

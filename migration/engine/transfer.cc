@@ -84,15 +84,41 @@ bool compression_pays(const CompressionInputs& inputs) {
 }
 
 std::uint64_t estimate_remaining_bytes(const std::vector<RoundRecord>& rounds,
-                                       std::uint64_t bytes_resident) {
+                                       std::uint64_t bytes_resident, Duration open) {
     if (rounds.size() < 2) {
         return bytes_resident;
     }
-    const RoundRecord& last = rounds.back();
-    const RoundRecord& before = rounds[rounds.size() - 2];
-    const double interval = std::max(seconds(before.elapsed), 1e-6);
-    const double rate = static_cast<double>(last.bytes_changed) / interval;
-    const double remaining = rate * seconds(last.elapsed);
+    struct Point {
+        double time;
+        double bytes;
+    };
+    constexpr std::size_t kRoundsUsed = 4;
+    std::vector<Point> points;
+    for (std::size_t i = rounds.size() - 1; i > 0 && points.size() < kRoundsUsed; --i) {
+        const Duration interval = rounds[i].since_last.count() != 0 ? rounds[i].since_last
+                                                                    : rounds[i - 1].elapsed;
+        points.push_back({std::max(seconds(interval), 1e-6),
+                          static_cast<double>(rounds[i].bytes_changed)});
+    }
+    std::sort(points.begin(), points.end(),
+              [](const Point& a, const Point& b) { return a.time < b.time; });
+    const double wanted = seconds(open);
+    Point below{0.0, 0.0};
+    double slope = 0.0;
+    for (const Point& point : points) {
+        const Point next{point.time, std::max(point.bytes, below.bytes)};
+        if (next.time > below.time) {
+            slope = (next.bytes - below.bytes) / (next.time - below.time);
+        }
+        if (wanted < next.time) {
+            break;
+        }
+        below = next;
+    }
+    if (wanted > below.time && below.time == points.back().time) {
+        slope = std::min(slope, below.bytes / below.time);  // two points may lie close together
+    }
+    const double remaining = below.bytes + slope * std::max(0.0, wanted - below.time);
     return static_cast<std::uint64_t>(
         std::min(remaining, static_cast<double>(bytes_resident)));
 }
@@ -103,25 +129,31 @@ double estimate_rate(const std::vector<RoundRecord>& rounds) {
     double time = 0.0;
     std::size_t used = 0;
     for (auto it = rounds.rbegin(); it != rounds.rend() && used < kRoundsUsed; ++it) {
-        if (it->bytes_changed > 0 && it->elapsed.count() > 0) {
+        if (it->bytes_changed > 0 && it->elapsed > it->scan) {
             bytes += static_cast<double>(it->bytes_changed);
-            time += seconds(it->elapsed);
+            time += seconds(it->elapsed - it->scan);
             ++used;
         }
     }
     return time > 0.0 ? bytes / time : 0.0;
 }
 
-std::optional<Duration> estimate_downtime(std::uint64_t remaining_bytes,
-                                          double bytes_per_second) {
-    if (remaining_bytes == 0) {
-        return kDowntimeFixed;
+DowntimeEstimate estimate_downtime(const std::vector<RoundRecord>& rounds,
+                                   std::uint64_t bytes_resident, Duration open) {
+    DowntimeEstimate estimate;
+    estimate.bytes_remaining = estimate_remaining_bytes(rounds, bytes_resident, open);
+    estimate.bytes_per_second = estimate_rate(rounds);
+    // The first scan looks at nothing: everything counts as changed.
+    const Duration scan = rounds.size() < 2 ? Duration{} : rounds.back().scan;
+    if (estimate.bytes_remaining == 0) {
+        estimate.downtime = kDowntimeFixed + 2 * scan;
+    } else if (estimate.bytes_per_second > 0.0) {
+        const double us =
+            1e6 * static_cast<double>(estimate.bytes_remaining) / estimate.bytes_per_second;
+        estimate.downtime =
+            kDowntimeFixed + 2 * scan + Duration(static_cast<std::int64_t>(std::min(us, 1e15)));
     }
-    if (bytes_per_second <= 0.0) {
-        return std::nullopt;
-    }
-    const double us = 1e6 * static_cast<double>(remaining_bytes) / bytes_per_second;
-    return kDowntimeFixed + Duration(static_cast<std::int64_t>(std::min(us, 1e15)));
+    return estimate;
 }
 
 Convergence judge_convergence(const std::vector<RoundRecord>& rounds,
@@ -130,8 +162,8 @@ Convergence judge_convergence(const std::vector<RoundRecord>& rounds,
         return Convergence::kFits;
     }
     if (rounds.size() >= 2) {
-        const auto downtime = estimate_downtime(
-            estimate_remaining_bytes(rounds, bytes_resident), estimate_rate(rounds));
+        const auto downtime =
+            estimate_downtime(rounds, bytes_resident, rounds.back().elapsed).downtime;
         if (downtime && *downtime <= settings.downtime_target) {
             return Convergence::kFits;
         }

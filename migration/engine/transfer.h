@@ -83,21 +83,36 @@ struct CompressionInputs {
 struct RoundRecord {
     std::uint64_t bytes_changed = 0;  ///< Found by the scan at its start.
     std::uint64_t bytes_sent = 0;     ///< Put on the link, after elision and compression.
-    Duration elapsed{};               ///< From its scan until its acknowledgement.
+    Duration elapsed{};               ///< From its beginning until its acknowledgement.
+    Duration scan{};  ///< Part of it: the graph, and finding out what had changed.
+    Duration since_last{};  ///< From the beginning of the round before; 0: that one's `elapsed`.
 };
 
-/// Bytes that would have to be sent if the guest were paused now, judged by the rounds so far: the
-/// rate at which the last scan found changes, times the time since that scan.
+/// Bytes that a scan would find changed `open` after the last round's beginning. The rounds say how
+/// much changed within how long; between these points (and from none at 0) it is a straight line,
+/// beyond the longest one it goes on as between the last two (at most as from 0 to there), so a
+/// guest that writes the same memory over and over is not taken for one that writes ever more.
+/// Never shrinks with `open`.
+/// Before the second round, and at most: `bytes_resident`.
 [[nodiscard]] std::uint64_t estimate_remaining_bytes(const std::vector<RoundRecord>& rounds,
-                                                     std::uint64_t bytes_resident);
-/// Raw content bytes per second over the newest rounds that sent anything; 0: unknown.
+                                                     std::uint64_t bytes_resident, Duration open);
+/// Raw content bytes per second, scans left out, over the newest rounds that sent anything; 0:
+/// unknown.
 [[nodiscard]] double estimate_rate(const std::vector<RoundRecord>& rounds);
 
-/// Fixed costs of the pause besides bytes: drain, final graph, verification, grant.
+/// Fixed costs of the pause: drain, final graph, grant.
 inline constexpr Duration kDowntimeFixed{60'000};
-/// nullopt while the rate is unknown.
-[[nodiscard]] std::optional<Duration> estimate_downtime(std::uint64_t remaining_bytes,
-                                                        double bytes_per_second);
+
+struct DowntimeEstimate {
+    std::uint64_t bytes_remaining = 0;
+    double bytes_per_second = 0.0;
+    std::optional<Duration> downtime;  ///< Nullopt while the rate is unknown.
+};
+/// Of a pause that comes `open` after the last round's beginning: kDowntimeFixed, the scan, the
+/// bytes it finds at the rate of the rounds, and the target's look at all of its memory, which
+/// takes about as long as the scan. Never shrinks with `open`.
+[[nodiscard]] DowntimeEstimate estimate_downtime(const std::vector<RoundRecord>& rounds,
+                                                 std::uint64_t bytes_resident, Duration open);
 
 enum class Convergence {
     kAnotherRound = 1,

@@ -63,13 +63,50 @@ TEST(Convergence, GivesUpWithoutImprovementOrAfterTheLastRound) {
 }
 
 TEST(Downtime, IsBytesOverRatePlusTheFixedPart) {
-    EXPECT_EQ(estimate_downtime(0, 0.0), kDowntimeFixed);
-    EXPECT_EQ(estimate_downtime(1'000'000, 0.0), std::nullopt);
-    EXPECT_EQ(estimate_downtime(1'000'000, 10e6), kDowntimeFixed + Duration{100'000});
+    EXPECT_EQ(estimate_downtime({{0, 0, Duration{1'000}}}, 0, Duration{0}).downtime,
+              kDowntimeFixed);
+    EXPECT_EQ(estimate_downtime({}, 1'000'000, Duration{0}).downtime, std::nullopt);
     const std::vector<RoundRecord> rounds{{100, 100, Duration{1'000'000}},
                                           {50, 50, Duration{500'000}}};
-    EXPECT_EQ(estimate_remaining_bytes(rounds, 1'000), 25U);
+    EXPECT_EQ(estimate_remaining_bytes(rounds, 1'000, Duration{500'000}), 25U);
     EXPECT_DOUBLE_EQ(estimate_rate(rounds), 100.0);
+    EXPECT_EQ(estimate_downtime(rounds, 1'000, Duration{500'000}).downtime,
+              kDowntimeFixed + Duration{250'000});
+}
+
+TEST(Downtime, CountsTheScanTwiceAndNotIntoTheRate) {
+    const std::vector<RoundRecord> rounds{
+        {100, 100, Duration{1'000'000}},
+        {50, 50, Duration{700'000}, Duration{200'000}, Duration{1'000'000}}};
+    EXPECT_DOUBLE_EQ(estimate_rate(rounds), 100.0);
+    EXPECT_EQ(estimate_downtime(rounds, 1'000, Duration{1'000'000}).downtime,
+              kDowntimeFixed + Duration{2 * 200'000 + 500'000});
+}
+
+TEST(Downtime, MemoryWrittenOverAndOverIsCountedOnce) {
+    const std::vector<RoundRecord> rounds{
+        {1'000, 1'000, Duration{4'000'000}},
+        {130, 130, Duration{700'000}, Duration{}, Duration{4'000'000}},
+        {128, 128, Duration{700'000}, Duration{}, Duration{700'000}},
+        {128, 128, Duration{700'000}, Duration{}, Duration{1'200'000}}};
+    EXPECT_EQ(estimate_remaining_bytes(rounds, 1'000, Duration{1'200'000}), 128U);
+    EXPECT_EQ(estimate_remaining_bytes(rounds, 1'000, Duration{350'000}), 64U);
+}
+
+TEST(Downtime, NeverShrinksWithTheTimeThatHasPassed) {
+    const std::vector<RoundRecord> rounds{
+        {1'000, 1'000, Duration{4'000'000}},
+        {300, 300, Duration{900'000}, Duration{}, Duration{4'000'000}},
+        {350, 350, Duration{800'000}, Duration{}, Duration{900'000}},
+        {90, 90, Duration{300'000}, Duration{}, Duration{800'000}},
+        {120, 120, Duration{300'000}, Duration{}, Duration{800'000}}};
+    std::uint64_t last = 0;
+    for (int ms = 0; ms < 20'000; ms += 50) {
+        const auto now = estimate_remaining_bytes(rounds, 5'000, Duration{ms * 1'000});
+        EXPECT_GE(now, last) << ms;
+        last = now;
+    }
+    EXPECT_GE(last, 350U);
 }
 
 TEST(Progress, NeverRunsBackwards) {
