@@ -76,6 +76,13 @@ public:
     Result<void> add_image(std::span<const std::byte, 32> sha256, std::span<const std::byte> bytes);
     /// One block of memory; zero blocks and repeats cost an entry only.
     Result<void> add_block(const BlockRef& ref, BlockSpan bytes);
+    struct NewBlock {
+        BlockRef ref;
+        BlockSpan bytes;
+    };
+    /// Neighbours in the file: one section at least. What is stored as it is is written from where
+    /// it lies, so the bytes must not change meanwhile.
+    Result<void> add_blocks(std::span<const NewBlock> blocks);
     /// Writes summary and end. The caller still has to commit its file.
     Result<void> finish();
 
@@ -107,6 +114,14 @@ public:
     virtual Result<void> on_graph(std::uint64_t part, std::string_view graph) = 0;
     virtual Result<void> on_image(std::span<const std::byte, 32> sha256,
                                   std::span<const std::byte> bytes) = 0;
+    /// Asked before a block section's contents are read: where to put them, `bytes` long, so that
+    /// they need not be copied from the reader's own memory; empty: no such place. `part` is that
+    /// of the section's first block, not checked yet.
+    virtual std::span<std::byte> place_for(std::uint64_t part, std::size_t bytes) {
+        (void)part;
+        (void)bytes;
+        return {};
+    }
     virtual Result<void> on_blocks(std::span<const StoredBlock> blocks) = 0;
     virtual Result<void> on_end(const SnapshotSummary& summary) = 0;
 };

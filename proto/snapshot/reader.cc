@@ -133,26 +133,57 @@ private:
     }
 
     Result<void> section_payload() {
-        // Grown as bytes come, so that a lying length costs no memory that the file does not back.
-        constexpr std::size_t kStep = 64U << 20;
-        std::size_t at = 0;
-        while (at < size_) {
-            const auto step = static_cast<std::size_t>(std::min<std::uint64_t>(size_ - at, kStep));
-            if (storage_.size() < at + step) {
-                storage_.resize(at + step);
-            }
-            GANTRY_TRY(read(storage_.data() + at, step));
-            at += step;
+        contents_ = {};
+        std::uint64_t here = size_;  // What goes to our own memory; entries always do.
+        if (kind_ == Kind::kBlocks && size_ >= kBlocksHeaderBytes) {
+            GANTRY_TRY(read_payload(0, kBlocksHeaderBytes));
+            const std::uint64_t entries =
+                std::uint64_t{get<std::uint32_t>(storage_.data())} * kEntryBytes;
+            here = entries <= size_ - kBlocksHeaderBytes ? kBlocksHeaderBytes + entries : size_;
+            GANTRY_TRY(read_payload(kBlocksHeaderBytes, here));
+        } else {
+            GANTRY_TRY(read_payload(0, here));
         }
-        payload_ = std::span(storage_).first(at);
+        if (const auto rest = static_cast<std::size_t>(size_ - here); rest != 0) {
+            contents_ = here > kBlocksHeaderBytes
+                            ? visitor_.place_for(
+                                  get<std::uint64_t>(storage_.data() + kBlocksHeaderBytes), rest)
+                            : std::span<std::byte>();
+            if (contents_.size() < rest) {
+                own_contents_.resize(std::max(own_contents_.size(), rest));
+                contents_ = own_contents_;
+            }
+            contents_ = contents_.first(rest);
+            GANTRY_TRY(read(contents_.data(), rest));
+        }
+        payload_ = std::span(storage_).first(static_cast<std::size_t>(here));
         std::byte checksum[8];
         GANTRY_TRY(read(checksum, sizeof checksum));
-        const std::uint64_t actual =
-            XXH3_64bits_withSeed(payload_.data(), payload_.size(), section_at_);
+        XXH3_state_t state{};
+        XXH3_64bits_reset_withSeed(&state, section_at_);
+        XXH3_64bits_update(&state, payload_.data(), payload_.size());
+        XXH3_64bits_update(&state, contents_.data(), contents_.size());
+        const std::uint64_t actual = XXH3_64bits_digest(&state);
         if (get<std::uint64_t>(checksum) != actual) {
             return checksum_error(section_at_, "a section's content");
         }
         checksums_.push_back(actual);
+        return {};
+    }
+
+    /// Bytes `from` to `end` of the payload into our own memory, which is grown as they come, so
+    /// that a lying length costs no memory that the file does not back.
+    Result<void> read_payload(std::uint64_t from, std::uint64_t end) {
+        constexpr std::uint64_t kStep = 64U << 20;
+        while (from < end) {
+            const auto step = static_cast<std::size_t>(std::min(end - from, kStep));
+            const auto at = static_cast<std::size_t>(from);
+            if (storage_.size() < at + step) {
+                storage_.resize(at + step);
+            }
+            GANTRY_TRY(read(storage_.data() + at, step));
+            from += step;
+        }
         return {};
     }
 
@@ -220,21 +251,21 @@ private:
         }
         const auto count = get<std::uint32_t>(payload_.data());
         if (count > kSectionBlocksMax ||
-            payload_.size() < kBlocksHeaderBytes + std::uint64_t{count} * kEntryBytes) {
+            payload_.size() != kBlocksHeaderBytes + std::uint64_t{count} * kEntryBytes) {
             return malformed("a block section with a wrong count");
         }
         std::vector<StoredBlock> out;
         out.reserve(count);
-        std::size_t contents_at = kBlocksHeaderBytes + std::size_t{count} * kEntryBytes;
+        std::size_t contents_at = 0;
         for (std::uint32_t i = 0; i < count; ++i) {
             const std::byte* entry = payload_.data() + kBlocksHeaderBytes + i * kEntryBytes;
             GANTRY_ASSIGN(StoredBlock block, parse_entry(entry));
             if (block.form == StoredForm::kBytes) {
                 const auto codec = static_cast<Codec>(get<std::uint32_t>(entry + 60) >> 24);
-                if (block.stored_bytes > payload_.size() - contents_at) {
+                if (block.stored_bytes > contents_.size() - contents_at) {
                     return malformed("a block reaches beyond its section");
                 }
-                const auto stored = payload_.subspan(contents_at, block.stored_bytes);
+                const auto stored = contents_.subspan(contents_at, block.stored_bytes);
                 contents_at += block.stored_bytes;
                 block.bytes = stored;
                 if (codec != Codec::kStored || stored.size() != kBlockBytes) {
@@ -250,7 +281,7 @@ private:
             GANTRY_TRY(note(block));
             out.push_back(block);
         }
-        if (contents_at != payload_.size()) {
+        if (contents_at != contents_.size()) {
             return malformed("a block section with bytes left over");
         }
         return visitor_.on_blocks(out);
@@ -380,7 +411,9 @@ private:
     Kind kind_ = Kind::kHeader;
     std::uint64_t size_ = 0;
     std::vector<std::byte> storage_;
-    std::span<std::byte> payload_;  ///< Of the section in hand.
+    std::vector<std::byte> own_contents_;
+    std::span<std::byte> payload_;   ///< Of the section in hand, but for its blocks' contents.
+    std::span<std::byte> contents_;  ///< In own_contents_, or where the visitor wants them.
     std::vector<std::byte> plain_;
     std::vector<std::uint64_t> checksums_;
     std::unique_ptr<FingerprintKey> key_;

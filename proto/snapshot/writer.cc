@@ -1,7 +1,10 @@
+#include <limits.h>
 #include <lz4.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 
@@ -18,6 +21,8 @@ using namespace layout;
 
 class SnapshotWriter::Impl {
 public:
+    using NewBlock = SnapshotWriter::NewBlock;
+
     Impl(int fd, std::string name, const SnapshotHeader& header, Codec codec)
         : fd_(fd), name_(std::move(name)), codec_(codec),
           key_({header.seed_low(), header.seed_high()}), header_(header.SerializeAsString()) {}
@@ -59,35 +64,35 @@ public:
     }
 
     Result<void> add_block(const BlockRef& ref, BlockSpan bytes) {
-        return add_block(ref, bytes, fingerprint(key_, bytes));
-    }
-
-    Result<void> add_block(const BlockRef& ref, BlockSpan bytes, const Fingerprint& content) {
         GANTRY_TRY(start());
-        touch(ref.part).add(ref.space, ref.index, content);
-        std::byte* entry = &*entries_.insert(entries_.end(), kEntryBytes, std::byte{0});
-        put(entry, ref.part);
-        put(entry + 8, ref.index);
-        put(entry + 16, ref.space);
-        put(entry + 24, content.low);
-        put(entry + 32, content.high);
-        summary_.set_block_count(summary_.block_count() + 1);
-        StoredForm form = StoredForm::kBytes;
-        if (content == key_.zero_block() && is_zero_block(bytes)) {
-            form = StoredForm::kZero;
-            summary_.set_zero_block_count(summary_.zero_block_count() + 1);
-        } else if (const auto [origin, fresh] = origins_.emplace(content, ref); !fresh) {
-            form = StoredForm::kCopyOf;
-            put(entry + 40, origin->second.part);
-            put(entry + 48, origin->second.index);
-            put(entry + 56, origin->second.space);
-            summary_.set_copy_block_count(summary_.copy_block_count() + 1);
-        } else {
-            put(entry + 60, store(bytes));
+        if (add_entry(ref, bytes)) {
+            put(&entries_.back() + 1 - kEntryBytes + 60, store(bytes));
         }
-        put(entry + 20, static_cast<std::uint32_t>(form));
         return entries_.size() / kEntryBytes == kSectionBlocksMax ? flush_blocks()
                                                                   : Result<void>{};
+    }
+
+    Result<void> add_blocks(std::span<const NewBlock> blocks) {
+        GANTRY_TRY(start());
+        if (codec_ != Codec::kStored) {
+            for (const NewBlock& block : blocks) {
+                GANTRY_TRY(add_block(block.ref, block.bytes));
+            }
+            return {};
+        }
+        for (std::size_t at = 0; at < blocks.size(); at += kSectionBlocksMax) {
+            GANTRY_TRY(flush_blocks());
+            for (const NewBlock& block :
+                 blocks.subspan(at, std::min<std::size_t>(kSectionBlocksMax,
+                                                          blocks.size() - at))) {
+                if (add_entry(block.ref, block.bytes)) {
+                    put(&entries_.back() + 1 - kEntryBytes + 60, kStoredWhole);
+                    summary_.set_stored_bytes(summary_.stored_bytes() + kBlockBytes);
+                    in_place_.push_back(block.bytes);
+                }
+            }
+        }
+        return flush_blocks();
     }
 
     Result<void> finish() {
@@ -114,7 +119,9 @@ public:
     }
 
 private:
-    using Pieces = std::initializer_list<std::span<const std::byte>>;
+    using Pieces = std::span<const std::span<const std::byte>>;
+    static constexpr std::uint32_t kStoredWhole =
+        static_cast<std::uint32_t>(Codec::kStored) << 24 | kBlockBytes;
 
     static std::span<const std::byte> as_bytes(std::string_view text) {
         return std::as_bytes(std::span(text.data(), text.size()));
@@ -132,6 +139,32 @@ private:
                     ", whose limit is " + std::to_string(limit)};
     }
 
+    /// Appends the block's entry; true: its bytes have to be stored, and the entry to say how.
+    bool add_entry(const BlockRef& ref, BlockSpan bytes) {
+        const Fingerprint content = fingerprint(key_, bytes);
+        touch(ref.part).add(ref.space, ref.index, content);
+        std::byte* entry = &*entries_.insert(entries_.end(), kEntryBytes, std::byte{0});
+        put(entry, ref.part);
+        put(entry + 8, ref.index);
+        put(entry + 16, ref.space);
+        put(entry + 24, content.low);
+        put(entry + 32, content.high);
+        summary_.set_block_count(summary_.block_count() + 1);
+        StoredForm form = StoredForm::kBytes;
+        if (content == key_.zero_block() && is_zero_block(bytes)) {
+            form = StoredForm::kZero;
+            summary_.set_zero_block_count(summary_.zero_block_count() + 1);
+        } else if (const auto [origin, fresh] = origins_.emplace(content, ref); !fresh) {
+            form = StoredForm::kCopyOf;
+            put(entry + 40, origin->second.part);
+            put(entry + 48, origin->second.index);
+            put(entry + 56, origin->second.space);
+            summary_.set_copy_block_count(summary_.copy_block_count() + 1);
+        }
+        put(entry + 20, static_cast<std::uint32_t>(form));
+        return form == StoredForm::kBytes;
+    }
+
     /// Appends the block to the section's contents; returns codec and stored size.
     std::uint32_t store(BlockSpan bytes) {
         constexpr std::size_t kWorthwhile = kBlockBytes - kBlockBytes / 16;
@@ -139,7 +172,7 @@ private:
         if (codec_ == Codec::kStored) {
             contents_.insert(contents_.end(), bytes.begin(), bytes.end());
             summary_.set_stored_bytes(summary_.stored_bytes() + kBlockBytes);
-            return static_cast<std::uint32_t>(Codec::kStored) << 24 | kBlockBytes;
+            return kStoredWhole;
         }
         contents_.resize(at + kBlockBytes);
         char* to = reinterpret_cast<char*>(contents_.data() + at);
@@ -170,10 +203,24 @@ private:
         }
         std::byte head[kBlocksHeaderBytes] = {};
         put(head, static_cast<std::uint32_t>(entries_.size() / kEntryBytes));
-        GANTRY_TRY(section(Kind::kBlocks, {head, entries_, contents_}));
+        std::vector<std::span<const std::byte>> pieces{head, entries_, contents_};
+        for (const BlockSpan& bytes : in_place_) {
+            const std::span<const std::byte> last = pieces.back();
+            if (pieces.size() > 3 && last.data() + last.size() == bytes.data()) {
+                pieces.back() = {last.data(), last.size() + bytes.size()};
+            } else {
+                pieces.push_back(bytes);
+            }
+        }
+        GANTRY_TRY(section(Kind::kBlocks, pieces));
         entries_.clear();
         contents_.clear();
+        in_place_.clear();
         return {};
+    }
+
+    Result<void> section(Kind kind, std::initializer_list<std::span<const std::byte>> pieces) {
+        return section(kind, Pieces(pieces.begin(), pieces.size()));
     }
 
     Result<void> section(Kind kind, Pieces pieces) {
@@ -190,27 +237,49 @@ private:
         put(header + 8, size);
         put(header + 16, static_cast<std::uint64_t>(checksums_.size()));
         put<std::uint64_t>(header + 24, XXH3_64bits_withSeed(header, 24, begin));
-        GANTRY_TRY(write(header, sizeof header));
-        for (const auto piece : pieces) {
-            GANTRY_TRY(write(piece.data(), piece.size()));
-        }
         const std::uint64_t checksum = XXH3_64bits_digest(&state);
         checksums_.push_back(checksum);
-        return write(reinterpret_cast<const std::byte*>(&checksum), sizeof checksum);
+        std::vector<iovec> parts;
+        const auto add = [&parts](const void* bytes, std::size_t count) {
+            if (count != 0) {
+                parts.push_back({const_cast<void*>(bytes), count});
+            }
+        };
+        add(header, sizeof header);
+        for (const auto piece : pieces) {
+            add(piece.data(), piece.size());
+        }
+        add(&checksum, sizeof checksum);
+        return write(parts);
     }
 
     Result<void> write(const std::byte* bytes, std::size_t size) {
-        while (size > 0) {
-            const ssize_t written = ::write(fd_, bytes, size);
+        iovec part{const_cast<std::byte*>(bytes), size};
+        return write({&part, 1});
+    }
+
+    /// Writes all of `parts`, in as few calls as the system allows; they are used up.
+    Result<void> write(std::span<iovec> parts) {
+        while (!parts.empty()) {
+            const ssize_t written =
+                ::writev(fd_, parts.data(),
+                         static_cast<int>(std::min<std::size_t>(parts.size(), IOV_MAX)));
             if (written < 0 && errno == EINTR) {
                 continue;
             }
             if (written <= 0) {
                 return write_error(written < 0 ? errno : EIO);
             }
-            bytes += written;
-            size -= static_cast<std::size_t>(written);
             offset_ += static_cast<std::uint64_t>(written);
+            auto left = static_cast<std::size_t>(written);
+            while (!parts.empty() && left >= parts.front().iov_len) {
+                left -= parts.front().iov_len;
+                parts = parts.subspan(1);
+            }
+            if (left != 0) {
+                parts.front().iov_base = static_cast<std::byte*>(parts.front().iov_base) + left;
+                parts.front().iov_len -= left;
+            }
         }
         return {};
     }
@@ -235,6 +304,7 @@ private:
     std::vector<std::uint64_t> checksums_;
     std::vector<std::byte> entries_;
     std::vector<std::byte> contents_;
+    std::vector<BlockSpan> in_place_;  ///< What follows the contents, written from where it lies.
     struct FingerprintHash {
         std::size_t operator()(const Fingerprint& f) const { return f.low ^ (f.high >> 9); }
     };
@@ -256,6 +326,9 @@ Result<void> SnapshotWriter::add_image(std::span<const std::byte, 32> sha256,
 }
 Result<void> SnapshotWriter::add_block(const BlockRef& ref, BlockSpan bytes) {
     return impl_->add_block(ref, bytes);
+}
+Result<void> SnapshotWriter::add_blocks(std::span<const NewBlock> blocks) {
+    return impl_->add_blocks(blocks);
 }
 Result<void> SnapshotWriter::finish() {
     return impl_->finish();
