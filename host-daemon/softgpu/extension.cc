@@ -200,7 +200,7 @@ CUresult flush_output() {
 
 const GantrySoftExtension kTable = {
     sizeof(GantrySoftExtension), 1,
-    0,                           place_next_load,
+    GANTRY_SOFT_HOST_ADDRESSABLE, place_next_load,
     list_variables,              module_traits,
     list_private_ranges,         save_private_state,
     restore_private_state,       create_texture_at,

@@ -1,6 +1,7 @@
 #include "host-daemon/state/memory_image.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -161,11 +162,34 @@ CUresult MemoryImage::copy_out(std::uint64_t address, std::byte* to, std::uint64
     return CUDA_SUCCESS;
 }
 
+void MemoryImage::write_in_place(std::uint64_t address, const std::byte* from,
+                                 std::uint64_t bytes) {
+    constexpr std::uint64_t kPieceBytes = 8 * kBlockBytes;
+    crew_.run((bytes + kPieceBytes - 1) / kPieceBytes, [&](std::size_t piece) {
+        const std::uint64_t at = piece * kPieceBytes;
+        const std::uint64_t count = std::min(bytes - at, kPieceBytes);
+        auto* to = reinterpret_cast<std::byte*>(address + at);
+        if (count >= kBlockBytes && (address + at) % kBlockBytes == 0) {
+            // Fresh memory: its pages in one go instead of a fault for each. A hint only.
+            madvise(to, count, MADV_POPULATE_WRITE);
+        }
+        if (from != nullptr) {
+            std::memcpy(to, from + at, count);
+        } else {
+            std::memset(to, 0, count);
+        }
+    });
+}
+
 CUresult MemoryImage::copy_in(std::uint64_t address, const std::byte* from, std::uint64_t bytes) {
     const driver::DriverApi& api = process_.device.api();
+    if (process_.device.is_host_addressable()) {
+        write_in_place(address, from, bytes);
+        return CUDA_SUCCESS;
+    }
     if (from != nullptr && is_direct(from, bytes)) {
-        const CUresult queued = api.cuMemcpyHtoDAsync_v2(address, from, bytes, stream_);
-        return queued == CUDA_SUCCESS ? api.cuStreamSynchronize(stream_) : queued;
+        writing_ = true;
+        return api.cuMemcpyHtoDAsync_v2(address, from, bytes, stream_);
     }
     for (std::uint64_t done = 0; done < bytes;) {
         const std::uint64_t step = std::min(bytes - done, kBatchBlocks * kBlockBytes);
@@ -268,6 +292,54 @@ Result<bool> MemoryImage::write_run(BlockAddress first, std::uint64_t count,
         result != CUDA_SUCCESS) {
         return driver::to_error(process_.device.api(), result, "state.write",
                                 fmt::format("writing {} bytes at {:#x}", bytes.size(), address));
+    }
+    return true;
+}
+
+Result<void> MemoryImage::settle() {
+    if (!writing_) {
+        return {};
+    }
+    writing_ = false;
+    process_.device.bind_thread();
+    const CUresult result = process_.device.api().cuStreamSynchronize(stream_);
+    if (result != CUDA_SUCCESS) {
+        return driver::to_error(process_.device.api(), result, "state.write",
+                                "waiting for blocks to be written");
+    }
+    return {};
+}
+
+std::vector<std::uint64_t> MemoryImage::whole_blocks(const BlockRange& range) const {
+    std::vector<std::uint64_t> whole;
+    for (const worker::ExtentRecord& extent : process_.memory.extents_in(
+             range.first * kBlockBytes, range.count * kBlockBytes)) {
+        const std::uint64_t first =
+            std::max((extent.address.value + kBlockBytes - 1) / kBlockBytes, range.first);
+        const std::uint64_t end =
+            std::min((extent.address.value + extent.bytes) / kBlockBytes,
+                     range.first + range.count);
+        for (std::uint64_t block = first; block < end; ++block) {
+            whole.push_back(block);
+        }
+    }
+    std::sort(whole.begin(), whole.end());
+    return whole;
+}
+
+bool MemoryImage::are_whole(std::span<const BlockAddress> blocks) const {
+    for (std::size_t i = 0; i < blocks.size();) {
+        std::size_t run = 1;
+        while (i + run < blocks.size() && blocks[i + run].space == blocks[i].space &&
+               blocks[i + run].index == blocks[i].index + run) {
+            ++run;
+        }
+        if (blocks[i].space != MemorySpace::kDevice ||
+            blocks[i].index + run > (1ull << 47) / kBlockBytes ||
+            whole_blocks({blocks[i].space, blocks[i].index, run}).size() != run) {
+            return false;
+        }
+        i += run;
     }
     return true;
 }

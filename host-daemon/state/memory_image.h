@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "host-daemon/state/crew.h"
 #include "host-daemon/worker/guest_process.h"
 #include "migration/engine/state.h"
 #include "proto/snapshot/fingerprint.h"
@@ -63,12 +64,24 @@ public:
     void remove_staging(std::span<std::byte> area);
 
     /// Writes whole blocks of device memory that lie in one piece; false: not one piece, nothing
-    /// done.
+    /// done. Bytes in a staging area must stay until settle().
     Result<bool> write_run(BlockAddress first, std::uint64_t count,
                            std::span<const std::byte> bytes);
 
+    /// The driver copies to and from there without a detour.
+    [[nodiscard]] bool is_direct(const std::byte* at, std::uint64_t bytes) const;
+    [[nodiscard]] Crew& crew() { return crew_; }
+    /// Waits for the writes that are still under way.
+    Result<void> settle();
+
     /// Every byte of the block belongs to the guest (no gap between variables).
     [[nodiscard]] bool is_whole(BlockAddress block) const;
+    /// All of them lie in the arena as a whole.
+    [[nodiscard]] bool are_whole(std::span<const BlockAddress> blocks) const;
+    /// Indices of those blocks of a device range that lie in the arena as a whole, ascending. While
+    /// the layout is held they stay, so they may be read without the driver's help. What lies
+    /// elsewhere (module variables) goes when the driver is told so, whoever looks at it.
+    [[nodiscard]] std::vector<std::uint64_t> whole_blocks(const BlockRange& range) const;
 
     /// Blocks copied in one go, and the size of the buffer.
     static constexpr std::uint64_t kBatchBlocks = 64;
@@ -87,13 +100,15 @@ private:
     CUresult copy_out(std::uint64_t address, std::byte* to, std::uint64_t bytes);
     CUresult copy_in(std::uint64_t address, const std::byte* from, std::uint64_t bytes);
 
-    [[nodiscard]] bool is_direct(const std::byte* at, std::uint64_t bytes) const;
-
+    /// Device memory that this process can write itself. No bytes: zeros.
+    void write_in_place(std::uint64_t address, const std::byte* from, std::uint64_t bytes);
     worker::GuestProcess& process_;
     std::vector<std::span<std::byte>> staging_;
     CUstream stream_ = nullptr;
     std::byte* buffer_ = nullptr;
     bool page_locked_ = false;
+    Crew crew_;
+    bool writing_ = false;  ///< Copies to the device may be under way on the stream.
 };
 
 }  // namespace gantry::state

@@ -3,15 +3,17 @@
 
 #include <algorithm>
 
-#include "host-daemon/state/image_code.h"
+#include "host-daemon/state/blocking_features.h"
+#include "host-daemon/state/code_entries.h"
 #include "host-daemon/state/part_state.h"
 
 namespace gantry::state {
 
-PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id)
+PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, PrintBy by)
     : process_(process),
       part_id_(part_id),
-      memory_(process) {}
+      memory_(process),
+      reader_(process, memory_, by) {}
 
 PartFacts PartState::describe() {
     PartFacts facts;
@@ -56,32 +58,11 @@ void PartState::end_precopy() {
     sent_.clear();
 }
 
-Result<void> PartState::for_each_block(
-    const std::function<Result<void>(BlockAddress, snapshot::BlockSpan)>& visit) {
-    process_.refresh_private_ranges();
-    for (const BlockRange& range : memory_.ranges()) {
-        for (std::uint64_t done = 0; done < range.count;) {
-            BlockRange batch = range;
-            batch.first += done;
-            batch.count = std::min(range.count - done, MemoryImage::kBatchBlocks);
-            const auto bytes = memory_.buffer().first(batch.count * kBlockBytes);
-            GANTRY_ASSIGN(const bool present, memory_.read(batch, bytes));
-            for (std::uint64_t i = 0; present && i < batch.count; ++i) {
-                GANTRY_TRY(visit({batch.space, batch.first + i},
-                                 bytes.subspan(i * kBlockBytes).first<kBlockBytes>()));
-            }
-            done += batch.count;
-        }
-    }
-    return {};
-}
-
 Result<engine::ScanResult> PartState::scan() {
     if (key_ == nullptr) {
         return Error{Code::kFailedPrecondition, "worker.state", "scan before begin_precopy"};
     }
     engine::ScanResult result;
-    std::set<BlockAddress> seen;
     if (sent_.empty()) {  // All of it, without a look at the bytes.
         process_.refresh_private_ranges();
         for (const BlockRange& range : memory_.ranges()) {
@@ -93,20 +74,15 @@ Result<engine::ScanResult> PartState::scan() {
         result.scanned_block_count = result.changed.size();
         return result;
     }
-    GANTRY_TRY(for_each_block([&](BlockAddress block, snapshot::BlockSpan bytes) -> Result<void> {
+    sent_.begin_look();
+    GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& now) {
         ++result.scanned_block_count;
-        const auto sent = sent_.find(block);
-        if (sent == sent_.end() || sent->second != snapshot::fingerprint(*key_, bytes)) {
+        const Fingerprint* sent = sent_.find(block);
+        if (sent == nullptr || *sent != now) {
             result.changed.push_back(block);
         }
-        seen.insert(block);
-        return {};
     }));
-    std::erase_if(sent_, [&](const auto& entry) {
-        const bool gone = !seen.contains(entry.first);
-        result.vanished_block_count += gone ? 1 : 0;
-        return gone;
-    });
+    result.vanished_block_count = sent_.drop_unseen();
     std::sort(result.changed.begin(), result.changed.end());
     return result;
 }
@@ -120,24 +96,9 @@ Result<std::vector<CopiedBlock>> PartState::read_blocks(std::span<const BlockAdd
         return Error{Code::kInvalidArgument, "state.arena",
                      fmt::format("{} blocks do not fit {} bytes", blocks.size(), out.size())};
     }
-    std::vector<CopiedBlock> copied;
-    for (std::size_t i = 0; i < blocks.size();) {
-        std::size_t run = 1;  // Neighbours are copied together.
-        while (i + run < blocks.size() && run < MemoryImage::kBatchBlocks &&
-               blocks[i + run].space == blocks[i].space &&
-               blocks[i + run].index == blocks[i].index + run) {
-            ++run;
-        }
-        const auto bytes = out.subspan(copied.size() * kBlockBytes, run * kBlockBytes);
-        GANTRY_ASSIGN(const bool present,
-                      memory_.read({blocks[i].space, blocks[i].index, run}, bytes));
-        for (std::size_t k = 0; present && k < run; ++k) {
-            const Fingerprint print = snapshot::fingerprint(
-                *key_, bytes.subspan(k * kBlockBytes).first<kBlockBytes>());
-            copied.push_back({blocks[i + k], print});
-            sent_[blocks[i + k]] = print;
-        }
-        i += run;
+    GANTRY_ASSIGN(auto copied, reader_.copy(*key_, blocks, out));
+    for (const CopiedBlock& block : copied) {
+        sent_.set(block.address, block.fingerprint);
     }
     return copied;
 }
@@ -195,9 +156,9 @@ Result<std::string> PartState::final_graph() {
 
 engine::BlockSetDigest PartState::sent_digest() const {
     engine::BlockSetDigest digest;
-    for (const auto& [block, print] : sent_) {
+    sent_.for_each([&](BlockAddress block, const Fingerprint& print) {
         digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
-    }
+    });
     return digest;
 }
 
@@ -209,10 +170,8 @@ Result<engine::BlockSetDigest> PartState::digest() {
         key_ = std::make_unique<snapshot::FingerprintKey>(*seed_);
     }
     engine::BlockSetDigest digest;
-    GANTRY_TRY(for_each_block([&](BlockAddress block, snapshot::BlockSpan bytes) -> Result<void> {
-        digest.add(static_cast<std::uint32_t>(block.space), block.index,
-                   snapshot::fingerprint(*key_, bytes));
-        return {};
+    GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& print) {
+        digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
     }));
     return digest;
 }

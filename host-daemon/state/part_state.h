@@ -19,17 +19,14 @@
 #include <string_view>
 #include <vector>
 
+#include "host-daemon/state/block_reader.h"
 #include "host-daemon/state/graph_codec.h"
 #include "host-daemon/state/memory_image.h"
+#include "host-daemon/state/print_table.h"
 #include "migration/engine/state.h"
 #include "proto/snapshot/fingerprint.h"
 
 namespace gantry::state {
-
-struct CopiedBlock {
-    BlockAddress address;
-    Fingerprint fingerprint;
-};
 
 struct Problem {
     bool refusal = true;
@@ -54,7 +51,8 @@ struct PartFacts {
 
 class PartState {
 public:
-    PartState(worker::GuestProcess& process, std::uint64_t part_id);
+    PartState(worker::GuestProcess& process, std::uint64_t part_id,
+              PrintBy by = PrintBy::kAuto);
 
     // ---- source
     [[nodiscard]] PartFacts describe();
@@ -76,9 +74,12 @@ public:
     Result<std::vector<worker::Sha256>> prepare(snapshot::Seed seed, std::string_view graph);
     /// Empty bytes: a block of zeros.
     Result<void> apply_block(BlockAddress block, std::span<const std::byte> bytes);
-    /// Neighbours, packed: those that lie in memory as a whole are copied in one go.
+    /// Neighbours, packed: those that lie in memory as a whole are copied in one go, which may
+    /// still go on when this returns: `bytes` must stay until settle().
     Result<void> apply_run(BlockAddress first, std::uint64_t count,
                            std::span<const std::byte> bytes);
+    /// Waits until all blocks that were applied lie in memory.
+    Result<void> settle() { return memory_.settle(); }
     /// The bytes of a block that was applied before.
     Result<void> apply_copy(BlockAddress block, BlockAddress origin);
     Result<std::vector<worker::Sha256>> apply_final(std::string_view graph);
@@ -119,15 +120,14 @@ private:
     Result<void> flush_kept_blocks();
     [[nodiscard]] std::vector<worker::Sha256> missing_images(const DecodedGraph& graph);
     Result<void> restore_private(const DecodedGraph& graph);
-    Result<void> for_each_block(
-        const std::function<Result<void>(BlockAddress, snapshot::BlockSpan)>& visit);
 
     worker::GuestProcess& process_;
     std::uint64_t part_id_;
     MemoryImage memory_;
+    BlockReader reader_;
     std::unique_ptr<snapshot::FingerprintKey> key_;
     std::optional<snapshot::Seed> seed_;
-    std::map<BlockAddress, Fingerprint> sent_;
+    PrintTable sent_;
     std::map<BlockAddress, std::vector<std::byte>> kept_blocks_;  ///< Target: no memory yet.
     std::vector<worker::ImagePtr> kept_images_;
     std::vector<worker::PinnedRange> pinned_;

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "host-daemon/state/graph_content.h"
-#include "host-daemon/state/image_code.h"
 #include "host-daemon/state/part_state.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 

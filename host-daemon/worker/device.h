@@ -42,6 +42,10 @@ public:
 
     /// What the driver can do beyond the public API; null when it serves no such table.
     [[nodiscard]] const GantrySoftExtension* extension() const { return extension_; }
+    /// Device addresses are addresses of this process too.
+    [[nodiscard]] bool is_host_addressable() const {
+        return extension_ != nullptr && (extension_->traits & GANTRY_SOFT_HOST_ADDRESSABLE) != 0;
+    }
     /// Variables of modules come back where they were.
     [[nodiscard]] bool can_place() const { return extension_ != nullptr; }
 

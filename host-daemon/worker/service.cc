@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "host-daemon/state/block_runs.h"
 #include "host-daemon/worker/log.h"
@@ -21,6 +22,23 @@ constexpr int kPollMs = 200;
 
 Error wrong_state(const char* what) {
     return Error{Code::kFailedPrecondition, "worker.state", what};
+}
+
+/// GANTRY_FINGERPRINTS: auto (or not set), cpu, gpu; see print_by.h.
+Result<state::PrintBy> fingerprints_by() {
+    const char* value = std::getenv("GANTRY_FINGERPRINTS");
+    const std::string_view text = value == nullptr ? "auto" : value;
+    if (text == "auto") {
+        return state::PrintBy::kAuto;
+    }
+    if (text == "cpu") {
+        return state::PrintBy::kCpu;
+    }
+    if (text == "gpu") {
+        return state::PrintBy::kGpu;
+    }
+    return Error{Code::kInvalidArgument, "worker.settings",
+                 fmt::format("GANTRY_FINGERPRINTS is '{}'; it can be auto, cpu or gpu", text)};
 }
 
 }  // namespace
@@ -296,7 +314,8 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
         std::lock_guard lock(failure_mutex_);
         failure_ = Error{Code::kInvalidArgument, "guest.ring", reason};
     };
-    part_ = std::make_unique<state::PartState>(*process_, start.part_id());
+    GANTRY_ASSIGN(const state::PrintBy by, fingerprints_by());
+    part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by);
     started_ = start;
     GANTRY_TRY(lock_down(start.sandbox().seccomp()));
     control::StartReply* body = reply->mutable_start();

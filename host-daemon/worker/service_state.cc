@@ -373,7 +373,7 @@ Result<void> Service::apply_blocks(const control::ApplyBlocks& apply) {
             GANTRY_TRY(part_->apply_block(block, {}));
         }
     }
-    return {};
+    return part_->settle();  // The staging area is gantryd's again.
 }
 
 Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors& in) {

@@ -45,13 +45,17 @@ enum {
     GANTRY_SOFT_MODULE_FUNCTION_ADDRESSES = 4,   ///< May store device function pointers.
 };
 
+enum {
+    GANTRY_SOFT_HOST_ADDRESSABLE = 1,  ///< This process reads and writes device memory in place.
+};
+
 /// Device printf (1), device assert (2), driver messages (3).
 typedef void (*GantrySoftOutput)(void *user, int channel, const char *text, size_t bytes);
 
 typedef struct GantrySoftExtension {
     size_t size_bytes;
     uint32_t version;  ///< 1
-    uint32_t reserved;
+    uint32_t traits;   ///< GANTRY_SOFT_HOST_ADDRESSABLE.
 
     /// The calling thread's next cuModuleLoad* or cuLibraryLoad* puts these variables there (a
     /// library when it is first used in a context). The load fails with 1 when an address is

@@ -1,0 +1,218 @@
+#include "host-daemon/state/block_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "host-daemon/worker/log.h"
+
+namespace gantry::state {
+namespace {
+
+/// Blocks looked at in one go: frees of the guest wait meanwhile. A GPU does 4 GiB in 1 ms.
+constexpr std::uint64_t kLookBlocks = 4096;
+constexpr std::uint64_t kGpuLookBlocks = 65536;
+/// Blocks of one piece of a crew's work.
+constexpr std::size_t kPieceBlocks = 8;
+
+snapshot::BlockSpan block_at(const std::byte* bytes) {
+    return snapshot::BlockSpan(bytes, kBlockBytes);
+}
+
+const std::byte* pointer_to(BlockAddress block) {
+    return reinterpret_cast<const std::byte*>(block.index * kBlockBytes);
+}
+
+}  // namespace
+
+BlockReader::BlockReader(worker::GuestProcess& process, MemoryImage& memory, PrintBy by)
+    : process_(process), memory_(memory) {
+    if (by == PrintBy::kCpu || (by == PrintBy::kAuto && process.device.is_host_addressable())) {
+        return;
+    }
+    process.device.bind_thread();
+    auto gpu = GpuPrints::make(process.device);
+    if (gpu) {
+        gpu_ = std::move(*gpu);
+    } else if (by == PrintBy::kGpu) {
+        usable_ = gpu.error();
+    } else {
+        worker::log_line("fingerprints are made on the CPU: %s", gpu.error().text.c_str());
+    }
+}
+
+Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key,
+                                      const BlockRange& range,
+                                      std::span<const std::uint64_t> whole, Prints* out) {
+    std::vector<std::uint64_t> addresses(whole.begin(), whole.end());
+    for (std::uint64_t& address : addresses) {
+        address *= kBlockBytes;
+    }
+    std::vector<Fingerprint> prints(addresses.size());
+    GANTRY_ASSIGN(const bool done, gpu_->look(key, addresses, prints));
+    for (std::size_t i = 0; done && i < prints.size(); ++i) {
+        (*out)[whole[i] - range.first] = prints[i];
+    }
+    return done;
+}
+
+Result<void> BlockReader::look_at_whole(const snapshot::FingerprintKey& key,
+                                        const BlockRange& range, Prints* out) {
+    const auto hold = process_.memory.hold_layout();
+    const std::vector<std::uint64_t> whole = memory_.whole_blocks(range);
+    if (gpu_ != nullptr) {
+        GANTRY_ASSIGN(const bool done, look_by_gpu(key, range, whole, out));
+        if (done) {
+            return {};
+        }
+    }
+    if (process_.device.is_host_addressable()) {
+        const std::size_t pieces = (whole.size() + kPieceBlocks - 1) / kPieceBlocks;
+        memory_.crew().run(pieces, [&](std::size_t piece) {
+            const std::size_t end = std::min(whole.size(), (piece + 1) * kPieceBlocks);
+            for (std::size_t i = piece * kPieceBlocks; i < end; ++i) {
+                (*out)[whole[i] - range.first] =
+                    snapshot::fingerprint(key, block_at(pointer_to({range.space, whole[i]})));
+            }
+        });
+    }
+    return {};
+}
+
+Result<void> BlockReader::look_at_copies(const snapshot::FingerprintKey& key,
+                                         const BlockRange& range, Prints* out) {
+    for (std::uint64_t at = 0; at < range.count;) {
+        if ((*out)[at]) {
+            ++at;
+            continue;
+        }
+        std::uint64_t count = 1;
+        while (at + count < range.count && count < MemoryImage::kBatchBlocks &&
+               !(*out)[at + count]) {
+            ++count;
+        }
+        const auto bytes = memory_.buffer().first(count * kBlockBytes);
+        GANTRY_ASSIGN(const bool present,
+                      memory_.read({range.space, range.first + at, count}, bytes));
+        for (std::uint64_t i = 0; present && i < count; ++i) {
+            (*out)[at + i] = snapshot::fingerprint(key, block_at(&bytes[i * kBlockBytes]));
+        }
+        at += count;
+    }
+    return {};
+}
+
+Result<void> BlockReader::look(const snapshot::FingerprintKey& key, const BlockRange& range,
+                               Prints* out) {
+    out->assign(range.count, std::nullopt);
+    if (range.space == MemorySpace::kDevice) {
+        GANTRY_TRY(look_at_whole(key, range, out));
+    }
+    return look_at_copies(key, range, out);
+}
+
+Result<void> BlockReader::for_each_print(
+    const snapshot::FingerprintKey& key,
+    const std::function<void(BlockAddress, const Fingerprint&)>& visit) {
+    GANTRY_TRY(usable_);
+    process_.device.bind_thread();
+    process_.refresh_private_ranges();
+    GANTRY_TRY(memory_.settle());
+    Prints prints;
+    const std::uint64_t step = gpu_ != nullptr ? kGpuLookBlocks : kLookBlocks;
+    for (const BlockRange& range : memory_.ranges()) {
+        for (std::uint64_t done = 0; done < range.count; done += step) {
+            const BlockRange some{range.space, range.first + done,
+                                  std::min(range.count - done, step)};
+            GANTRY_TRY(look(key, some, &prints));
+            for (std::uint64_t i = 0; i < some.count; ++i) {
+                if (prints[i]) {
+                    visit({some.space, some.first + i}, *prints[i]);
+                }
+            }
+        }
+    }
+    return {};
+}
+
+Result<std::vector<CopiedBlock>> BlockReader::copy_in_place(const snapshot::FingerprintKey& key,
+                                                            std::span<const BlockAddress> blocks,
+                                                            std::span<std::byte> out) {
+    std::vector<CopiedBlock> copied(blocks.size());
+    memory_.crew().run((blocks.size() + kPieceBlocks - 1) / kPieceBlocks, [&](std::size_t piece) {
+        const std::size_t end = std::min(blocks.size(), (piece + 1) * kPieceBlocks);
+        for (std::size_t i = piece * kPieceBlocks; i < end; ++i) {
+            std::byte* to = out.data() + i * kBlockBytes;
+            std::memcpy(to, pointer_to(blocks[i]), kBlockBytes);
+            copied[i] = {blocks[i], snapshot::fingerprint(key, block_at(to))};
+        }
+    });
+    return copied;
+}
+
+Result<std::optional<std::vector<CopiedBlock>>> BlockReader::copy_by_gpu(
+    const snapshot::FingerprintKey& key, std::span<const BlockAddress> blocks,
+    std::span<std::byte> out) {
+    std::vector<std::uint64_t> addresses;
+    for (const BlockAddress& block : blocks) {
+        addresses.push_back(block.index * kBlockBytes);
+    }
+    std::vector<Fingerprint> prints(blocks.size());
+    const auto to = out.first(blocks.size() * kBlockBytes);
+    GANTRY_ASSIGN(const bool done,
+                  gpu_->copy(key, addresses, to, memory_.is_direct(to.data(), to.size()), prints));
+    if (!done) {
+        return std::optional<std::vector<CopiedBlock>>();
+    }
+    std::vector<CopiedBlock> copied;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+        copied.push_back({blocks[i], prints[i]});
+    }
+    return std::optional(std::move(copied));
+}
+
+Result<std::vector<CopiedBlock>> BlockReader::copy_through_driver(
+    const snapshot::FingerprintKey& key, std::span<const BlockAddress> blocks,
+    std::span<std::byte> out) {
+    std::vector<CopiedBlock> copied;
+    for (std::size_t i = 0; i < blocks.size();) {
+        std::size_t run = 1;  // Neighbours are copied together.
+        while (i + run < blocks.size() && run < MemoryImage::kBatchBlocks &&
+               blocks[i + run].space == blocks[i].space &&
+               blocks[i + run].index == blocks[i].index + run) {
+            ++run;
+        }
+        const auto bytes = out.subspan(copied.size() * kBlockBytes, run * kBlockBytes);
+        GANTRY_ASSIGN(const bool present,
+                      memory_.read({blocks[i].space, blocks[i].index, run}, bytes));
+        for (std::size_t k = 0; present && k < run; ++k) {
+            copied.push_back(
+                {blocks[i + k], snapshot::fingerprint(key, block_at(&bytes[k * kBlockBytes]))});
+        }
+        i += run;
+    }
+    return copied;
+}
+
+Result<std::vector<CopiedBlock>> BlockReader::copy(const snapshot::FingerprintKey& key,
+                                                   std::span<const BlockAddress> blocks,
+                                                   std::span<std::byte> out) {
+    GANTRY_TRY(usable_);
+    process_.device.bind_thread();
+    GANTRY_TRY(memory_.settle());
+    if (gpu_ != nullptr || process_.device.is_host_addressable()) {
+        const auto hold = process_.memory.hold_layout();
+        const bool whole = memory_.are_whole(blocks);
+        if (whole && gpu_ != nullptr) {
+            GANTRY_ASSIGN(auto copied, copy_by_gpu(key, blocks, out));
+            if (copied) {
+                return std::move(*copied);
+            }
+        }
+        if (whole && process_.device.is_host_addressable()) {
+            return copy_in_place(key, blocks, out);
+        }
+    }
+    return copy_through_driver(key, blocks, out);
+}
+
+}  // namespace gantry::state

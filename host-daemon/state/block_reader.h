@@ -1,0 +1,73 @@
+// BlockReader: fingerprints of a guest's blocks where they lie, and copies of them with the
+// fingerprints of the copies.
+//
+// Three ways, chosen per block: in place by the CPU (device memory that this process can read), by
+// a kernel on the device (gpu_prints.h), or through a copy in page-locked memory (arrays, blocks
+// that are not all of the guest's, and a device without the other two).
+//
+// Invariant: the fingerprint that comes with a copy is that of the copied bytes; those of
+// for_each_print are of live memory and only as good as the memory is still.
+// Threads: one caller at a time (the worker's control thread). Failure: reasons `state.*`.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "host-daemon/state/gpu_prints.h"
+#include "host-daemon/state/memory_image.h"
+#include "host-daemon/state/print_by.h"
+
+namespace gantry::state {
+
+struct CopiedBlock {
+    BlockAddress address;
+    Fingerprint fingerprint;
+};
+
+class BlockReader {
+public:
+    /// Before the guest's first module is loaded, see gpu_prints.h.
+    BlockReader(worker::GuestProcess& process, MemoryImage& memory, PrintBy by);
+
+    /// Calls visit for every block there is, range by range; vanished ones are left out.
+    Result<void> for_each_print(const snapshot::FingerprintKey& key,
+                                const std::function<void(BlockAddress, const Fingerprint&)>& visit);
+
+    /// Copies blocks to `out`, packed, in order; vanished ones are left out.
+    Result<std::vector<CopiedBlock>> copy(const snapshot::FingerprintKey& key,
+                                          std::span<const BlockAddress> blocks,
+                                          std::span<std::byte> out);
+
+private:
+    using Prints = std::vector<std::optional<Fingerprint>>;
+    /// Those of a range of at most kLookBlocks; what is not there has none.
+    Result<void> look(const snapshot::FingerprintKey& key, const BlockRange& range, Prints* out);
+    /// Those that lie in memory as a whole; the others are left alone.
+    Result<void> look_at_whole(const snapshot::FingerprintKey& key, const BlockRange& range,
+                               Prints* out);
+    Result<void> look_at_copies(const snapshot::FingerprintKey& key, const BlockRange& range,
+                                Prints* out);
+    /// False: the GPU is busy.
+    Result<bool> look_by_gpu(const snapshot::FingerprintKey& key, const BlockRange& range,
+                             std::span<const std::uint64_t> whole, Prints* out);
+    /// Nullopt: the GPU is busy.
+    Result<std::optional<std::vector<CopiedBlock>>> copy_by_gpu(
+        const snapshot::FingerprintKey& key, std::span<const BlockAddress> blocks,
+        std::span<std::byte> out);
+    Result<std::vector<CopiedBlock>> copy_in_place(const snapshot::FingerprintKey& key,
+                                                   std::span<const BlockAddress> blocks,
+                                                   std::span<std::byte> out);
+    Result<std::vector<CopiedBlock>> copy_through_driver(const snapshot::FingerprintKey& key,
+                                                         std::span<const BlockAddress> blocks,
+                                                         std::span<std::byte> out);
+
+    worker::GuestProcess& process_;
+    MemoryImage& memory_;
+    std::unique_ptr<GpuPrints> gpu_;  ///< Null: the CPU does it all.
+    Result<void> usable_;             ///< Why not: a GPU was asked for, and cannot.
+};
+
+}  // namespace gantry::state

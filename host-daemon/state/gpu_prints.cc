@@ -1,0 +1,287 @@
+#include "host-daemon/state/gpu_prints.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+namespace gantry::state {
+namespace {
+
+using snapshot::Fingerprint;
+using snapshot::kBlockBytes;
+
+constexpr unsigned kThreads = 256;       // As in fingerprint.ptx, the next one too.
+constexpr std::size_t kBlocksPerGroup = 4;
+
+}  // namespace
+
+Error GpuPrints::failed(CUresult result, const char* what) const {
+    return driver::to_error(device_.api(), result, "state.gpu", what);
+}
+
+Result<std::unique_ptr<GpuPrints>> GpuPrints::make(const worker::Device& device) {
+    std::unique_ptr<GpuPrints> made(new GpuPrints(device));
+    GANTRY_TRY(made->open());
+    return made;
+}
+
+Result<void> GpuPrints::open() {
+    const driver::DriverApi& api = device_.api();
+    void* cancel = nullptr;
+    CUresult result = api.cuModuleLoadData(&module_, kFingerprintPtx);
+    if (result == CUDA_SUCCESS) {
+        result = api.cuModuleGetFunction(&function_, module_, "gantry_fingerprint");
+    }
+    if (result == CUDA_SUCCESS) {
+        result = api.cuMemAlloc_v2(&key_, snapshot::kKeyWords * sizeof(std::uint32_t));
+    }
+    if (result == CUDA_SUCCESS) {
+        result = api.cuMemHostAlloc(&cancel, sizeof(*cancel_), CU_MEMHOSTALLOC_PORTABLE);
+    }
+    if (result != CUDA_SUCCESS) {
+        return failed(result, "loading the kernel for fingerprints");
+    }
+    cancel_ = static_cast<std::uint32_t*>(cancel);
+    *cancel_ = 0;
+    int least = 0;
+    int greatest = 0;
+    api.cuCtxGetStreamPriorityRange(&least, &greatest);
+    for (Lane& lane : lanes_) {
+        GANTRY_TRY(open_lane(lane, least));
+    }
+    return {};
+}
+
+Result<void> GpuPrints::open_lane(Lane& lane, int priority) {
+    const driver::DriverApi& api = device_.api();
+    CUresult result = CUDA_SUCCESS;
+    const auto keep = [&result](CUresult now) {
+        result = result == CUDA_SUCCESS ? now : result;
+    };
+    const auto host = [&](auto*& pointer, std::size_t bytes) {
+        void* got = nullptr;
+        keep(api.cuMemHostAlloc(&got, bytes, CU_MEMHOSTALLOC_PORTABLE));
+        pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(got);
+    };
+    keep(api.cuStreamCreateWithPriority(&lane.stream, CU_STREAM_NON_BLOCKING, priority));
+    keep(api.cuMemAlloc_v2(&lane.addresses, kLaunchBlocks * sizeof(std::uint64_t)));
+    keep(api.cuMemAlloc_v2(&lane.prints, kLaunchBlocks * sizeof(Fingerprint)));
+    keep(api.cuMemAlloc_v2(&lane.stage, kStageBlocks * kBlockBytes));
+    host(lane.host_addresses, kLaunchBlocks * sizeof(std::uint64_t));
+    host(lane.host_prints, kLaunchBlocks * sizeof(Fingerprint));
+    host(lane.bounce, kStageBlocks * kBlockBytes);
+    if (result != CUDA_SUCCESS) {
+        return failed(result, "memory and streams for fingerprints");
+    }
+    return {};
+}
+
+GpuPrints::~GpuPrints() {
+    const driver::DriverApi& api = device_.api();
+    device_.bind_thread();
+    if (!ready()) {
+        return;  // It would wait for a guest's kernel; the context's end gives all of it back.
+    }
+    for (Lane& lane : lanes_) {
+        if (lane.stream != nullptr) {
+            api.cuStreamSynchronize(lane.stream);
+            api.cuStreamDestroy_v2(lane.stream);
+        }
+        for (const CUdeviceptr memory : {lane.addresses, lane.prints, lane.stage}) {
+            if (memory != 0) {
+                api.cuMemFree_v2(memory);
+            }
+        }
+        for (void* memory : {static_cast<void*>(lane.host_addresses),
+                             static_cast<void*>(lane.host_prints),
+                             static_cast<void*>(lane.bounce)}) {
+            if (memory != nullptr) {
+                api.cuMemFreeHost(memory);
+            }
+        }
+    }
+    if (cancel_ != nullptr) {
+        api.cuMemFreeHost(cancel_);
+    }
+    if (key_ != 0) {
+        api.cuMemFree_v2(key_);
+    }
+    if (module_ != nullptr) {
+        api.cuModuleUnload(module_);
+    }
+}
+
+bool GpuPrints::ready() {
+    if (behind_) {
+        const auto& query = device_.api().cuStreamQuery;
+        behind_ = std::any_of(lanes_.begin(), lanes_.end(), [&query](const Lane& lane) {
+            return query(lane.stream) == CUDA_ERROR_NOT_READY;
+        });
+    }
+    if (!behind_) {
+        __atomic_store_n(cancel_, 0U, __ATOMIC_SEQ_CST);
+    }
+    return !behind_;
+}
+
+void GpuPrints::call_off() {
+    behind_ = true;
+    __atomic_store_n(cancel_, 1U, __ATOMIC_SEQ_CST);
+    for (Lane& lane : lanes_) {
+        if (lane.crossing) {  // Its copy would write to memory that is the caller's again.
+            device_.api().cuStreamSynchronize(lane.stream);
+        }
+    }
+    // Blocks of threads that had begun are through long before; the others see the word.
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (Lane& lane : lanes_) {
+        lane.out = {};
+        lane.to = {};
+        lane.crossing = false;
+    }
+}
+
+Result<void> GpuPrints::send_key(const snapshot::FingerprintKey& key) {
+    const auto words = key.words();
+    if (std::equal(words.begin(), words.end(), key_words_.begin(), key_words_.end())) {
+        return {};
+    }
+    // Both lanes are idle here. A plain copy: it returns when the key is there for every stream.
+    key_words_.clear();
+    const CUresult result =
+        device_.api().cuMemcpyHtoD_v2(key_, words.data(), words.size_bytes());
+    if (result != CUDA_SUCCESS) {
+        return failed(result, "sending the key of the fingerprints");
+    }
+    key_words_.assign(words.begin(), words.end());
+    return {};
+}
+
+CUresult GpuPrints::queue_sums(Lane& lane, std::span<const std::uint64_t> addresses,
+                               bool copies) {
+    const driver::DriverApi& api = device_.api();
+    const std::size_t count = addresses.size();
+    std::copy(addresses.begin(), addresses.end(), lane.host_addresses);
+    CUresult result = api.cuMemcpyHtoDAsync_v2(lane.addresses, lane.host_addresses,
+                                               count * sizeof(std::uint64_t), lane.stream);
+    auto blocks = static_cast<std::uint32_t>(count);
+    CUdeviceptr stage = copies ? lane.stage : 0;
+    auto cancel = reinterpret_cast<CUdeviceptr>(cancel_);
+    void* arguments[] = {&lane.addresses, &key_, &lane.prints, &stage, &cancel, &blocks};
+    const auto groups = static_cast<unsigned>((count + kBlocksPerGroup - 1) / kBlocksPerGroup);
+    if (result == CUDA_SUCCESS) {
+        result = api.cuLaunchKernel(function_, groups, 1, 1, kThreads, 1, 1, 0, lane.stream,
+                                    arguments, nullptr);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = api.cuMemcpyDtoHAsync_v2(lane.host_prints, lane.prints,
+                                          count * sizeof(Fingerprint), lane.stream);
+    }
+    return result;
+}
+
+Result<bool> GpuPrints::advance(Lane& lane, bool direct) {
+    if (lane.out.empty() || lane.crossing) {
+        return true;
+    }
+    const auto& query = device_.api().cuStreamQuery;
+    const auto begun = std::chrono::steady_clock::now();
+    CUresult state = query(lane.stream);
+    while (state == CUDA_ERROR_NOT_READY) {
+        const auto waited = std::chrono::steady_clock::now() - begun;
+        if (waited > kPatience) {
+            call_off();
+            return false;
+        }
+        if (waited > std::chrono::milliseconds(5)) {
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+        } else {
+            std::this_thread::yield();
+        }
+        state = query(lane.stream);
+    }
+    if (state != CUDA_SUCCESS) {
+        return failed(state, "fingerprints on the device");
+    }
+    if (!lane.to.empty()) {
+        const CUresult result = device_.api().cuMemcpyDtoHAsync_v2(
+            direct ? lane.to.data() : lane.bounce, lane.stage, lane.to.size(), lane.stream);
+        if (result != CUDA_SUCCESS) {
+            return failed(result, "copying blocks to the host");
+        }
+        lane.crossing = true;
+    }
+    return true;
+}
+
+Result<bool> GpuPrints::finish(Lane& lane, bool direct) {
+    if (lane.out.empty()) {
+        return true;
+    }
+    GANTRY_ASSIGN(const bool summed, advance(lane, direct));
+    if (!summed) {
+        return false;
+    }
+    if (lane.crossing) {  // No kernel can hold this up, and it must not write to `to` later.
+        const CUresult result = device_.api().cuStreamSynchronize(lane.stream);
+        if (result != CUDA_SUCCESS) {
+            return failed(result, "copying blocks to the host");
+        }
+        if (!direct) {
+            std::memcpy(lane.to.data(), lane.bounce, lane.to.size());
+        }
+    }
+    std::copy_n(lane.host_prints, lane.out.size(), lane.out.begin());
+    lane.out = {};
+    lane.to = {};
+    lane.crossing = false;
+    return true;
+}
+
+Result<bool> GpuPrints::run(const snapshot::FingerprintKey& key,
+                            std::span<const std::uint64_t> addresses, std::span<std::byte> to,
+                            bool direct, std::span<Fingerprint> out) {
+    if (!ready()) {
+        return false;
+    }
+    GANTRY_TRY(send_key(key));
+    const std::size_t step = to.empty() ? kLaunchBlocks : kStageBlocks;
+    for (std::size_t at = 0, turn = 0; at < addresses.size(); at += step, ++turn) {
+        Lane& lane = lanes_[turn % 2];
+        GANTRY_ASSIGN(const bool other_summed, advance(lanes_[(turn + 1) % 2], direct));
+        GANTRY_ASSIGN(const bool finished,
+                      other_summed ? finish(lane, direct) : Result<bool>(false));
+        if (!finished) {
+            return false;
+        }
+        const std::size_t count = std::min(step, addresses.size() - at);
+        lane.out = out.subspan(at, count);
+        lane.to = to.empty() ? to : to.subspan(at * kBlockBytes, count * kBlockBytes);
+        if (const CUresult result =
+                queue_sums(lane, addresses.subspan(at, count), !lane.to.empty());
+            result != CUDA_SUCCESS) {
+            return failed(result, "queueing fingerprints");
+        }
+    }
+    for (Lane& lane : lanes_) {
+        GANTRY_ASSIGN(const bool finished, finish(lane, direct));
+        if (!finished) {
+            return false;
+        }
+    }
+    return true;
+}
+
+Result<bool> GpuPrints::look(const snapshot::FingerprintKey& key,
+                             std::span<const std::uint64_t> addresses,
+                             std::span<Fingerprint> out) {
+    return run(key, addresses, {}, true, out);
+}
+
+Result<bool> GpuPrints::copy(const snapshot::FingerprintKey& key,
+                             std::span<const std::uint64_t> addresses, std::span<std::byte> to,
+                             bool direct, std::span<Fingerprint> out) {
+    return run(key, addresses, to.first(addresses.size() * kBlockBytes), direct, out);
+}
+
+}  // namespace gantry::state
