@@ -201,6 +201,7 @@ TargetHooks Arrival::target_hooks() {
     hooks.alert = [this](engine::AlertKind, const Error& error) {
         const std::lock_guard lock(mutex_);
         alerts_.push_back(error.to_string());
+        has_silent_source_ = error.reason == "migration.peer_silent";
     };
     hooks.progress = [](const engine::Progress&) {};
     hooks.admit = [this] {
@@ -346,6 +347,11 @@ Result<void> Arrival::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
 std::vector<std::string> Arrival::alerts() const {
     const std::lock_guard lock(mutex_);
     return alerts_;
+}
+
+bool Arrival::has_waited_in_vain() const {
+    const std::lock_guard lock(mutex_);
+    return has_silent_source_;
 }
 
 bool Arrival::ended() const {

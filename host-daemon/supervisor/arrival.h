@@ -79,6 +79,8 @@ public:
     [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
     [[nodiscard]] TargetStatus status() const { return driver()->status(); }
     [[nodiscard]] std::vector<std::string> alerts() const;
+    /// The guest is here, and the source has been silent for long.
+    [[nodiscard]] bool has_waited_in_vain() const;
     [[nodiscard]] bool ended() const;
     /// It ended without the session, and nobody knew where the guest is.
     [[nodiscard]] bool left_guest_unknown() const;
@@ -112,6 +114,7 @@ private:
     bool source_fenced_ = false;
     std::optional<Error> refusal_;
     std::vector<std::string> alerts_;
+    bool has_silent_source_ = false;
 
     /// What libvirt said last about the guest on this host; told again to a new attempt.
     std::optional<engine::TargetEventKind> guest_state_;

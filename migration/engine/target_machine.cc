@@ -254,15 +254,17 @@ void TargetMachine::Impl::on_source_fenced(Epoch known) {
 
 /// Nothing was served: see StateSink::activate.
 void TargetMachine::Impl::on_activate_failed(const Error& error) {
-    constexpr std::uint32_t kAttempts = 3;
+    constexpr std::uint32_t kAttempts = 8;  // the second at once, the others with every poll
     activate_issued_ = false;
     if (state_ != TargetState::kActivating) {
         return;
     }
     alert(AlertKind::kAwaitingOperator, "activate.failed",
           "The session is owned here, but its workers did not take up service: " + error.text);
-    if (++activate_failures_ < kAttempts) {
+    if (++activate_failures_ == 1) {
         activate_if_ready();
+    } else if (activate_failures_ < kAttempts) {
+        return;
     } else if (returnable_) {
         return_grant(epoch_, {Code::kFailedPrecondition, "activate.failed", error.text});
     } else {  // nobody is left who could do better: the guest gets errors, not silence
