@@ -8,17 +8,17 @@
 
 namespace gantry::supervisor {
 
-nlohmann::json to_json(const ArrivalRequest& request) {
-    return {{"source", request.source_address},
-            {"handover", request.handover_path},
-            {"arrives_when_converged", request.arrives_when_converged}};
+nlohmann::json to_json(const ArrivalNote& note) {
+    return {{"source", note.request.source_address},
+            {"handover", note.request.handover_path},
+            {"arrives_when_converged", note.request.arrives_when_converged},
+            {"migration", {note.migration.low, note.migration.high}},
+            {"epoch", note.epoch.value}};
 }
 
-namespace {
-
-/// The attempt has ended for good and the guest runs here: its calls, which waited, get hard
-/// errors.
-void disown_guest(const SessionInfo& info) {
+/// The attempt has ended for good and the guest runs here.
+void Arrival::disown_guest() {
+    const SessionInfo& info = request_.info;
     if (info.kind != SessionKind::kVm) {
         return;
     }
@@ -44,7 +44,29 @@ void disown_guest(const SessionInfo& info) {
                  info.vm_name);
 }
 
-}  // namespace
+bool Arrival::left_guest_unknown() const {
+    const std::lock_guard lock(mutex_);
+    return is_ended_ && session_->driver() == nullptr && !guest_state_;
+}
+
+bool Arrival::is_hopeless() const {
+    const std::lock_guard lock(mutex_);
+    return outcome_ == engine::Outcome::kRefused || outcome_ == engine::Outcome::kLost;
+}
+
+void Arrival::on_worker_lost(engine::PartId part, const std::string& how) {
+    sink_.note_lost();
+    if (sink_.may_have_served()) {
+        session_->on_worker_lost(part, how);
+    } else {
+        spdlog::error("session {} (arriving): worker {} ended: {}", request_.info.id, part.value,
+                      how);
+    }
+    session_->workers().remove(part);
+    engine::TargetEvent event;
+    event.kind = engine::TargetEventKind::kWorkerLost;
+    feed(std::move(event));
+}
 
 Arrival::Arrival(ArrivalRequest request, const Config& config, engine::Settings settings,
                  EpochStore& store, ArrivalHooks hooks)
@@ -122,7 +144,7 @@ void Arrival::stop() {
         is_ended_ = true;  // or a `gantry pull` that waits would hold up the end of gantryd
     }
     if (is_guest_stranded) {
-        disown_guest(request_.info);
+        disown_guest();
     }
     settle(Error{Code::kCancelled, "migration.ended", "the migration has ended"});
 }
@@ -139,6 +161,11 @@ WorkersSink::Hooks Arrival::sink_hooks() {
     };
     hooks.activate = [this](const std::shared_ptr<Worker>& worker, Epoch epoch) {
         return activate(worker, epoch);
+    };
+    hooks.lost = [this](const std::shared_ptr<Worker>& worker, const Error& why) {
+        session_->on_worker_lost(worker->part(), why.text);
+        session_->workers().remove(worker->part());
+        worker->end();
     };
     hooks.discard = hooks_.discard;
     return hooks;
@@ -160,6 +187,11 @@ TargetHooks Arrival::target_hooks() {
     };
     hooks.query_domain = [this] {
         hooks_.query_domain([this](engine::DomainReport report) {
+            if (report.domain == engine::DomainState::kRunning &&
+                report.job == engine::JobState::kNone) {
+                const std::lock_guard lock(mutex_);
+                guest_state_ = guest_state_.value_or(engine::TargetEventKind::kGuestResumedMigrated);
+            }
             engine::TargetEvent event;
             event.kind = engine::TargetEventKind::kDomain;
             event.domain = report;
@@ -169,6 +201,7 @@ TargetHooks Arrival::target_hooks() {
     hooks.alert = [this](engine::AlertKind, const Error& error) {
         const std::lock_guard lock(mutex_);
         alerts_.push_back(error.to_string());
+        has_silent_source_ = error.reason == "migration.peer_silent";
     };
     hooks.progress = [](const engine::Progress&) {};
     hooks.admit = [this] {
@@ -188,6 +221,7 @@ TargetHooks Arrival::target_hooks() {
         {
             const std::lock_guard lock(mutex_);
             is_ended_ = outcome != engine::Outcome::kRetry;
+            outcome_ = outcome;
         }
         hooks_.ended(outcome, error);
     };
@@ -204,31 +238,36 @@ void Arrival::settle(std::optional<Error> refusal) {
 }
 
 void Arrival::write_note() {
-    nlohmann::json note = to_json(request_);
-    session_->set_arrival_note(note.dump());
+    const TargetStatus status = driver()->status();
+    const ArrivalNote note{request_, status.migration.value_or(engine::MigrationId{}),
+                           status.epoch};
+    session_->set_arrival_note(to_json(note).dump());
     if (auto written = session_->write_record(); !written) {
         spdlog::warn("session {}: {}", request_.info.id, written.error().to_string());
     }
 }
 
-void Arrival::resume(const Connect& connect, const engine::DurableRecord& record,
-                     engine::MigrationId migration, engine::FreezeToken complete) {
+void Arrival::resume(const Connect& connect, const std::optional<engine::DurableRecord>& owned,
+                     engine::MigrationId migration,
+                     const std::optional<engine::FreezeToken>& complete) {
     using control::WORKER_STATE_SERVING;
-    bool is_active = true;
-    for (const auto& worker : session_->workers().all()) {
-        const control::StatusReply& status = worker->adopted_status();
-        is_active = is_active && status.state() == WORKER_STATE_SERVING &&
-                    status.epoch() == record.epoch.value;
-    }
-    connect_link(connect);
     engine::TargetEvent event;
     event.kind = engine::TargetEventKind::kRestarted;
-    event.record = record;
     event.migration = migration;
     event.complete = complete;
-    event.active = is_active;
-    if (is_active) {
-        hooks_.arrived(record.epoch);
+    if (owned) {
+        event.record = *owned;
+        event.active = true;
+        for (const auto& worker : session_->workers().all()) {
+            const control::StatusReply& status = worker->adopted_status();
+            event.active = event.active && status.state() == WORKER_STATE_SERVING &&
+                           status.epoch() == owned->epoch.value;
+        }
+        sink_.note_served();  // what happened in the last moments of the other life nobody knows
+    }
+    connect_link(connect);
+    if (event.active) {
+        hooks_.arrived(owned->epoch);
     }
     feed(std::move(event));
 }
@@ -256,6 +295,7 @@ Result<void> Arrival::begin_again() {
     GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
     const std::shared_ptr<TargetDriver> old = driver();
     old->stop();
+    (void)sink_.discard();  // its own may not have been carried out any more
     std::optional<engine::TargetEventKind> guest_state;
     {
         const std::lock_guard lock(mutex_);
@@ -285,17 +325,33 @@ Result<void> Arrival::wait_admitted(std::chrono::milliseconds timeout) {
 }
 
 Result<void> Arrival::activate(const std::shared_ptr<Worker>& worker, Epoch epoch) {
-    if (!request_.handover_path.empty()) {
+    if (!request_.handover_path.empty() && !has_guest_link_) {
         GANTRY_ASSIGN(GuestLink link, fetch_guest(request_.handover_path,
                                                   {request_.info.id, epoch.value}));
+        has_guest_link_ = true;
+        sink_.note_served();  // the source could not serve it any more
         session_->set_link(std::move(link));
     }
-    return session_->activate(worker, epoch);
+    const bool is_first = !sink_.may_have_served();
+    const Result<void> activated =
+        session_->activate(worker, epoch, [this] { sink_.note_served(); });
+    const bool is_refusal = !activated && worker->alive() &&
+                            activated.error().code != Code::kUnavailable &&
+                            activated.error().code != Code::kDeadlineExceeded;
+    if (is_first && is_refusal) {
+        sink_.note_unserved();
+    }
+    return activated;
 }
 
 std::vector<std::string> Arrival::alerts() const {
     const std::lock_guard lock(mutex_);
     return alerts_;
+}
+
+bool Arrival::has_waited_in_vain() const {
+    const std::lock_guard lock(mutex_);
+    return has_silent_source_;
 }
 
 bool Arrival::ended() const {

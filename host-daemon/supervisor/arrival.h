@@ -25,7 +25,15 @@ struct ArrivalRequest {
     bool arrives_when_converged = false;
 };
 
-nlohmann::json to_json(const ArrivalRequest& request);
+/// What a session's record says while it arrives: the newest attempt, and the epoch that it asks
+/// for.
+struct ArrivalNote {
+    ArrivalRequest request;
+    engine::MigrationId migration;
+    Epoch epoch;
+};
+
+nlohmann::json to_json(const ArrivalNote& note);
 
 struct ArrivalHooks {
     std::function<Result<engine::TargetCapabilities>()> capabilities;
@@ -48,12 +56,17 @@ public:
 
     /// Dials and begins the first attempt.
     Result<void> begin(const Connect& connect);
-    /// After a restart of gantryd: the workers were adopted; `record` is what the disk says.
-    void resume(const Connect& connect, const engine::DurableRecord& record,
-                engine::MigrationId migration, engine::FreezeToken complete);
+    /// After a restart of gantryd: the workers that are left were adopted. `owned`: the disk's record
+    /// of the epoch that this attempt was granted, if it was. Without `complete` and `owned` the
+    /// session goes back to the source.
+    void resume(const Connect& connect, const std::optional<engine::DurableRecord>& owned,
+                engine::MigrationId migration, const std::optional<engine::FreezeToken>& complete);
     /// Begins another attempt (the guest is here already).
     Result<void> begin_again();
     void feed(engine::TargetEvent event);
+    void on_worker_lost(engine::PartId part, const std::string& how);
+    /// The guest's calls, which waited, get hard errors from now on.
+    void disown_guest();
     /// A person's word that the source host is down and stays down.
     void confirm_source_fenced();
     [[nodiscard]] bool source_fenced() const;
@@ -66,7 +79,13 @@ public:
     [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
     [[nodiscard]] TargetStatus status() const { return driver()->status(); }
     [[nodiscard]] std::vector<std::string> alerts() const;
+    /// The guest is here, and the source has been silent for long.
+    [[nodiscard]] bool has_waited_in_vain() const;
     [[nodiscard]] bool ended() const;
+    /// It ended without the session, and nobody knew where the guest is.
+    [[nodiscard]] bool left_guest_unknown() const;
+    /// A further attempt would end in the same way.
+    [[nodiscard]] bool is_hopeless() const;
 
 private:
     TargetHooks target_hooks();
@@ -90,9 +109,12 @@ private:
     std::condition_variable settled_;
     bool is_settled_ = false;
     bool is_ended_ = false;
+    engine::Outcome outcome_ = engine::Outcome::kNone;
+    bool has_guest_link_ = false;  ///< Local programs: fetched from the other gantryd.
     bool source_fenced_ = false;
     std::optional<Error> refusal_;
     std::vector<std::string> alerts_;
+    bool has_silent_source_ = false;
 
     /// What libvirt said last about the guest on this host; told again to a new attempt.
     std::optional<engine::TargetEventKind> guest_state_;

@@ -97,7 +97,7 @@ void Registry::stop() {
     }
     for (auto& [id, arrival] : arrivals) {
         arrival->stop();
-        arrival->session()->end(std::nullopt);  // incomplete: of no use to the next
+        arrival->session()->leave();  // the next one goes on with it, or gives it back
     }
 }
 
@@ -241,11 +241,7 @@ void Registry::on_worker_lost(const std::string& id, engine::PartId part,
         }
     } else if (arrival && arrival->session()->workers().find(part) &&
                !arrival->session()->workers().find(part)->alive()) {
-        spdlog::error("session {} (arriving): worker {} ended: {}", id, part.value, how);
-        arrival->session()->workers().remove(part);
-        engine::TargetEvent event;
-        event.kind = engine::TargetEventKind::kWorkerLost;
-        arrival->feed(std::move(event));
+        arrival->on_worker_lost(part, how);
     }
 }
 
@@ -328,6 +324,7 @@ std::shared_ptr<SourceDriver> Registry::make_driver(const std::shared_ptr<Sessio
         const std::lock_guard lock(mutex_);
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
             found->second.peer_heard = {};
+            found->second.pull_ended = found->second.driver->status().last_migration;
         }
         note_source_ended(id, outcome, error);
     };

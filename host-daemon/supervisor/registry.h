@@ -82,6 +82,7 @@ private:
         std::unique_ptr<RegionWatcher> watcher;
         std::vector<std::string> alerts;
         Strand::Clock::time_point peer_heard;  ///< A target's last message, see local_report().
+        std::optional<engine::MigrationId> pull_ended;  ///< What it says now counts no more.
     };
 
     // registry.cc
@@ -104,7 +105,7 @@ private:
     Result<void> adopt_all();
     void adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers,
                        const std::optional<Suspension>& suspended);
-    void adopt_arrival(ArrivalRequest request, const std::vector<WorkerRecord>& workers);
+    void adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRecord>& workers);
     void restore_granted(const std::string& id);
 
     // registry_vm.cc
@@ -132,6 +133,7 @@ private:
     void on_arrived(const std::string& id, Epoch epoch);
     void on_arrival_ended(const std::string& id, engine::Outcome outcome, const Error& error);
     void remove_arrival(const std::string& id);
+    void look_after_guest(const std::shared_ptr<Arrival>& arrival);
     Result<GuestLink> give_guest(const HandoverRequest& request);
 
     // registry_snapshot.cc

@@ -226,6 +226,9 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
         stamp_owner(id, epoch);
     }
     spdlog::info("session {} is served here now, epoch {}", id, epoch.value);
+    if (session->info().kind == SessionKind::kLocal && session->workers().empty()) {
+        housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDead); });
+    }
 }
 
 void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
@@ -273,6 +276,34 @@ void Registry::remove_arrival(const std::string& id) {
     if (!is_here) {
         arrival->session()->end(std::nullopt);
     }
+    if (arrival->left_guest_unknown() && arrival->request().info.kind == SessionKind::kVm) {
+        look_after_guest(arrival);
+    }
+}
+
+/// Its arrival has ended without the session. If libvirt runs the VM here all the same, its calls
+/// must not wait for ever: its session is asked for again, or its programs get errors.
+void Registry::look_after_guest(const std::shared_ptr<Arrival>& arrival) {
+    const std::string id = arrival->request().info.id;
+    hypervisor_.query(id, [this, id, arrival](engine::DomainReport report) {
+        if (report.domain != engine::DomainState::kRunning ||
+            report.job == engine::JobState::kIncoming) {
+            return;
+        }
+        housekeeping_.post([this, id, arrival] {
+            {
+                const std::lock_guard lock(mutex_);
+                if (arrivals_.contains(id) || is_concerned(id)) {
+                    return;
+                }
+            }
+            if (arrival->is_hopeless()) {
+                arrival->disown_guest();
+            } else {
+                find_session(id);
+            }
+        });
+    });
 }
 
 void Registry::released(const control::ReleasedRequest& request) {
@@ -343,7 +374,14 @@ void Registry::receive(const std::string& session_id, engine::Message message,
         const auto found = sessions_.find(session_id);
         if (found != sessions_.end()) {
             driver = found->second.driver;
-            found->second.peer_heard = Strand::Clock::now();
+            const bool gives_up = std::holds_alternative<engine::MsgAbort>(message.body) ||
+                                  std::holds_alternative<engine::MsgGrantReturned>(message.body);
+            if (gives_up) {
+                found->second.pull_ended = message.migration;
+                found->second.peer_heard = {};
+            } else if (found->second.pull_ended != message.migration) {
+                found->second.peer_heard = Strand::Clock::now();
+            }
         }
     }
     if (driver) {
@@ -355,7 +393,8 @@ void Registry::receive(const std::string& session_id, engine::Message message,
         answer.body = engine::MsgRefused{{{engine::Severity::kRefusal, "session.unknown",
                                            "The source has no GPU session of this VM."}}};
     } else if (std::holds_alternative<engine::MsgGrantRequest>(message.body) ||
-               std::holds_alternative<engine::MsgAbort>(message.body)) {
+               std::holds_alternative<engine::MsgAbort>(message.body) ||
+               std::holds_alternative<engine::MsgGrantReturned>(message.body)) {
         answer.body = engine::MsgGrantRefused{"session.unknown",
                                               "The source has no GPU session of this VM.", true};
     } else if (const auto* activated = std::get_if<engine::MsgActivated>(&message.body)) {

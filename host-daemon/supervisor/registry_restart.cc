@@ -13,7 +13,7 @@ namespace {
 struct SessionRecord {
     SessionInfo info;
     std::vector<WorkerRecord> workers;
-    std::optional<ArrivalRequest> arrival;  ///< Set while the session had not arrived yet.
+    std::optional<ArrivalNote> arrival;  ///< Set while the session had not arrived yet.
     std::optional<Suspension> suspended;
 };
 
@@ -35,10 +35,17 @@ Result<SessionRecord> read_record(const std::string& path) {
     if (json.contains("arrival")) {
         const nlohmann::json& note = json["arrival"];
         record.arrival.emplace();
-        record.arrival->info = record.info;
-        record.arrival->source_address = note.value("source", "");
-        record.arrival->handover_path = note.value("handover", "");
-        record.arrival->arrives_when_converged = note.value("arrives_when_converged", false);
+        ArrivalRequest& request = record.arrival->request;
+        request.info = record.info;
+        request.source_address = note.value("source", "");
+        request.handover_path = note.value("handover", "");
+        request.arrives_when_converged = note.value("arrives_when_converged", false);
+        const auto migration =
+            note.value("migration", std::vector<std::uint64_t>{0, 0});
+        if (migration.size() == 2) {
+            record.arrival->migration = {migration[0], migration[1]};
+        }
+        record.arrival->epoch.value = note.value("epoch", std::uint64_t{0});
     }
     if (json.contains("suspended")) {
         const nlohmann::json& into = json["suspended"];
@@ -75,7 +82,7 @@ Result<void> Registry::adopt_all() {
             continue;
         }
         if (record->arrival) {
-            adopt_arrival(std::move(*record->arrival), record->workers);
+            adopt_arrival(*record->arrival, record->workers);
         } else {
             adopt_session(record->info, record->workers, record->suspended);
         }
@@ -100,7 +107,7 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
     }
     const engine::DurableRecord record = **loaded;
     const auto session = open_session(info, record.epoch, false);
-    const std::size_t adopted = session->adopt_workers(workers, handlers_for(info.id));
+    const std::size_t adopted = session->adopt_workers(workers, handlers_for(info.id), true);
     spdlog::info("session {}: {} of {} workers are still running", info.id, adopted,
                  workers.size());
     if (info.kind == SessionKind::kLocal && adopted == 0) {
@@ -126,30 +133,39 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
 }
 
 /// Workers that hold the complete state may be all that is left of the session: the machine asks
-/// the source. Anything less is of no use, and the source still has it.
-void Registry::adopt_arrival(ArrivalRequest request, const std::vector<WorkerRecord>& workers) {
+/// the source. Anything less goes back to it, in case that it was granted in the last moments; but
+/// not what this host's disk says it owns, which may have been served.
+void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRecord>& workers) {
+    const ArrivalRequest& request = note.request;
     const std::string id = request.info.id;
     ArrivalHooks hooks = arrival_hooks(request);
     auto arrival = std::make_shared<Arrival>(request, config_, settings(), store_,
                                              std::move(hooks));
     const auto session = arrival->session();
-    const std::size_t adopted = session->adopt_workers(workers, handlers_for(id));
-    std::optional<engine::FreezeToken> complete;
-    if (adopted == workers.size() && adopted != 0 && tls_) {
-        if (auto token = arrival->complete_token()) {
-            complete = *token;
-        }
+    const auto loaded = store_.load(id);
+    std::optional<engine::DurableRecord> owned;
+    if (loaded && *loaded && !(*loaded)->granted && (*loaded)->epoch == note.epoch) {
+        owned = **loaded;
     }
-    if (!complete) {
-        spdlog::warn("session {}: its arrival was cut short by the restart", id);
+    session->set_arrival_note(to_json(note).dump());
+    const std::size_t adopted =
+        session->adopt_workers(workers, handlers_for(id), owned.has_value());
+    const bool is_known = note.migration != engine::MigrationId{};
+    if (!tls_ || !loaded || !is_known) {
+        spdlog::warn("session {}: its arrival was cut short by the restart{}", id,
+                     loaded ? "" : ": " + loaded.error().to_string());
         session->end(std::nullopt);
         arrival->stop();
         return;
     }
-    const auto loaded = store_.load(id);
-    engine::DurableRecord record;
-    if (loaded && *loaded) {
-        record = **loaded;
+    std::optional<engine::FreezeToken> complete;
+    if (adopted == workers.size() && adopted != 0) {
+        if (auto token = arrival->complete_token()) {
+            complete = *token;
+        }
+    }
+    if (!complete && !owned) {
+        spdlog::warn("session {}: its arrival was cut short by the restart", id);
     }
     {
         const std::lock_guard lock(mutex_);
@@ -161,7 +177,7 @@ void Registry::adopt_arrival(ArrivalRequest request, const std::vector<WorkerRec
         [&](transport::TargetLinkHandlers handlers) {
             return client.pull(id, std::move(handlers));
         },
-        record, complete->migration, *complete);
+        owned, complete ? complete->migration : note.migration, complete);
     if (request.arrives_when_converged) {  // no hypervisor will say so again
         engine::TargetEvent here;
         here.kind = engine::TargetEventKind::kGuestResumedMigrated;

@@ -16,6 +16,7 @@ std::string state_word(engine::SourceState state) {
         case engine::SourceState::kFinalRound:
         case engine::SourceState::kFrozen:
         case engine::SourceState::kGranting:
+        case engine::SourceState::kTakingBack:
         case engine::SourceState::kThawing:
         case engine::SourceState::kRecovering:
         case engine::SourceState::kHolding: return "frozen";
@@ -342,9 +343,13 @@ Result<void> Registry::fenced(const std::string& name) {
     for (const auto& [id, arrival] : arrivals_) {
         if (name == id || name == arrival->request().info.vm_name) {
             const engine::TargetState state = arrival->status().state;
-            if (state != engine::TargetState::kRequesting) {
+            const bool waits = state == engine::TargetState::kRequesting ||
+                               state == engine::TargetState::kWithdrawing ||
+                               state == engine::TargetState::kReturning ||
+                               arrival->has_waited_in_vain();
+            if (!waits) {
                 return Error{Code::kFailedPrecondition, "migration.not_waiting",
-                             "session '" + name + "' does not wait for its source host's grant (" +
+                             "session '" + name + "' does not wait for its source host (" +
                                  engine::to_string(state) +
                                  "): only complete state can be taken over without it"};
             }

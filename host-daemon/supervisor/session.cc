@@ -223,7 +223,8 @@ void Session::on_worker_lost(engine::PartId part, const std::string& how) {
     }
 }
 
-Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoch) {
+Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoch,
+                               const std::function<void()>& before) {
     GANTRY_TRY(open_region());
     const PartChannel at = channel_of(worker->part());
     control::GuestAttachment guest;
@@ -247,6 +248,7 @@ Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
             descriptors.push_back(socket_.get());
         }
     }
+    before();
     GANTRY_TRY(worker->activate(epoch, guest, descriptors));
     {
         const std::lock_guard lock(mutex_);
@@ -375,15 +377,17 @@ void Session::remove_record() {
 }
 
 std::size_t Session::adopt_workers(const std::vector<WorkerRecord>& records,
-                                   const WorkerHandlers& handlers) {
+                                   const WorkerHandlers& handlers, bool served) {
     std::size_t adopted = 0;
-    (void)open_region();
+    if (served) {  // else the guest's memory may not be complete yet
+        (void)open_region();
+    }
     for (const WorkerRecord& record : records) {
         auto worker = Worker::adopt(record, handlers);
         if (worker) {
             workers_.add(*worker);
             ++adopted;
-        } else {
+        } else if (served) {
             on_worker_lost(record.part, worker.error().text);
         }
     }

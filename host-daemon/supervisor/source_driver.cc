@@ -233,6 +233,13 @@ void SourceDriver::carry_out(engine::Action action) {
                 }
             });
             break;
+        case ActionKind::kUnfence:
+            on_slow([this, epoch = action.epoch] {
+                if (auto done = source_.unfence(epoch); !done) {
+                    spdlog::error("session {}: {}", session_id_, done.error().to_string());
+                }
+            });
+            break;
         case ActionKind::kThaw:
             ++cut_serial_;
             on_slow([this] {

@@ -153,6 +153,7 @@ void TargetDriver::carry_out(engine::Action action) {
         case ActionKind::kActivate:
             slow_.post([this, epoch = action.epoch] { activate(epoch); });
             break;
+        case ActionKind::kRetract: slow_.post([this] { retract(); }); break;
         case ActionKind::kDiscard:
             slow_.post([this] { (void)sink_.discard(); });
             break;
@@ -361,6 +362,21 @@ void TargetDriver::activate(Epoch epoch) {
     }
     hooks_.activated(epoch);
     feed(event_of(TargetEventKind::kActivated));
+}
+
+void TargetDriver::retract() {
+    engine::TargetEvent event = event_of(TargetEventKind::kRetracted);
+    event.active = sink_.retract();
+    main_.post([this, event = std::move(event)] {
+        if (!event.active) {  // a restart must not take the epoch for one that was served
+            const auto known = store_.load(session_id_);
+            if (known.ok() && *known && !(*known)->granted &&
+                (*known)->epoch == machine_.epoch()) {
+                (void)store_.remove(session_id_);
+            }
+        }
+        step(event);
+    });
 }
 
 }  // namespace gantry::supervisor

@@ -70,6 +70,7 @@ private:
     void apply_complete(engine::FreezeToken token, std::vector<engine::FinalPart> parts);
     Result<void> apply_parts(const std::vector<engine::FinalPart>& parts);
     void activate(Epoch epoch);
+    void retract();
     Result<bool> begin_batch(std::uint64_t round, std::uint64_t batch);
     void count_bytes(const control::BulkDown& batch);
     void end_batch(std::uint64_t round, std::uint64_t batch, bool applied);

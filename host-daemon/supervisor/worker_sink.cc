@@ -1,6 +1,7 @@
 // WorkersSink: see worker_state.h.
 #include <lz4.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "host-daemon/supervisor/block_runs.h"
@@ -271,11 +272,33 @@ Result<std::optional<engine::FreezeToken>> WorkersSink::complete_token() {
 }
 
 Result<void> WorkersSink::activate(Epoch epoch) {
-    for (const auto& worker : workers_.all()) {
-        GANTRY_TRY(hooks_.activate(worker, epoch));
+    const auto workers = workers_.all();
+    const bool is_whole = !has_lost_ && std::all_of(workers.begin(), workers.end(),
+                                                    [](const auto& w) { return w->alive(); });
+    if (!may_have_served_ && !is_whole) {
+        return Error{Code::kUnavailable, "worker.gone",
+                     "a worker died before its guest could be served"};
     }
+    for (const auto& worker : workers) {
+        const Result<void> activated = hooks_.activate(worker, epoch);
+        if (!activated && !may_have_served_) {
+            return activated;
+        }
+        if (!activated) {  // too late to go back: this one process gets errors
+            hooks_.lost(worker, activated.error());
+        }
+    }
+    may_have_served_ = true;
     workers_.drop_staging();
     return {};
+}
+
+bool WorkersSink::retract() {
+    if (may_have_served_) {
+        return true;
+    }
+    (void)discard();
+    return false;
 }
 
 Result<void> WorkersSink::discard() {
@@ -283,6 +306,7 @@ Result<void> WorkersSink::discard() {
         worker->end();
         workers_.remove(worker->part());
     }
+    has_lost_ = false;
     hooks_.discard();
     return {};
 }

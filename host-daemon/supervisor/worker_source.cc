@@ -319,6 +319,16 @@ Result<void> WorkersSource::fence() {
     return outcome;
 }
 
+Result<void> WorkersSource::unfence(Epoch epoch) {
+    return for_all(
+        [&] {
+            control::ToWorker request;
+            request.mutable_unfence()->set_epoch(epoch.value);
+            return request;
+        },
+        kQuickCall);
+}
+
 void WorkersSource::end_precopy() {
     for (const auto& worker : workers_.all()) {
         control::ToWorker end;

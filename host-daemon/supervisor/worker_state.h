@@ -44,6 +44,7 @@ public:
     Result<engine::FinalPart> final_part(engine::PartId part) override;
     Result<void> thaw() override;
     Result<void> fence() override;
+    Result<void> unfence(Epoch epoch) override;
     void end_precopy() override;
     Result<void> release() override;
 
@@ -72,6 +73,8 @@ public:
         std::function<Result<void>(const engine::SessionNeeds&)> reserve;
         Launch launch;
         Activate activate;
+        /// This worker could not take its guest over, others could: the guest is told, and it ends.
+        std::function<void(const std::shared_ptr<Worker>&, const Error&)> lost;
         std::function<void()> discard;
     };
 
@@ -88,6 +91,15 @@ public:
     Result<std::optional<engine::FreezeToken>> complete_token() override;
     Result<void> activate(Epoch epoch) override;
     Result<void> discard() override;
+    bool retract() override;
+
+    /// A worker of the arrival died, and was taken out of the set.
+    void note_lost() { has_lost_ = true; }
+    /// From here on nothing can be taken back: the guest may have been served.
+    void note_served() { may_have_served_ = true; }
+    /// The first worker that was asked to serve has refused.
+    void note_unserved() { may_have_served_ = false; }
+    [[nodiscard]] bool may_have_served() const { return may_have_served_; }
 
     /// What the part's worker, started for this, could not honour; nothing is built yet.
     Result<void> check(engine::PartId part, std::string_view graph);
@@ -113,6 +125,8 @@ private:
     std::mutex mutex_;  // launching and images_
     std::map<engine::PartId, std::string> images_;
     engine::Seed seed_;
+    std::atomic<bool> has_lost_{false};
+    std::atomic<bool> may_have_served_{false};
 };
 
 }  // namespace gantry::supervisor

@@ -203,6 +203,13 @@ void GuestProcess::disown() {
     wake_word(words.head);
 }
 
+void GuestProcess::own_again() {
+    if (memory_ != nullptr) {
+        memory_->host_words().worker_state.store(region::WorkerState::kRunning,
+                                                 std::memory_order_release);
+    }
+}
+
 void GuestProcess::execute(const Command& command) {
     if (first_command_ && command.header.position >= first_new_position_) {
         first_command_ = false;

@@ -102,6 +102,8 @@ public:
     void announce(bool migrating);
     /// The session was granted away: the guest here gets a hard error for whatever it does.
     void disown();
+    /// Undoes disown, for a session that came back unserved.
+    void own_again();
 
     /// Stops at a command boundary and drains the device. On error it runs on as before.
     Result<std::chrono::microseconds> freeze(std::chrono::microseconds deadline);

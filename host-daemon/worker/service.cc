@@ -222,6 +222,8 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             return {};
         case Kind::kFence:
             return fence();
+        case Kind::kUnfence:
+            return unfence(request.unfence().epoch());
         case Kind::kEndPrecopy:
             part_->end_precopy();
             return {};

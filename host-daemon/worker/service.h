@@ -69,6 +69,7 @@ private:
     Result<void> freeze(const control::Freeze& freeze, control::FromWorker* reply);
     Result<void> final_part(control::FromWorker* reply, Descriptors* out);
     Result<void> fence();
+    Result<void> unfence(std::uint64_t epoch);
     Result<void> release(const control::Release& release, control::FromWorker* reply,
                          Descriptors* out);
     Result<void> check_graph(std::uint64_t bytes, Descriptors& in, control::FromWorker* reply);

@@ -216,11 +216,10 @@ Result<void> Service::get_images(const control::GetImages& get, control::FromWor
 Result<void> Service::freeze(const control::Freeze& freeze, control::FromWorker* reply) {
     control::FreezeReply* body = reply->mutable_freeze();
     if (process_->frozen()) {
-        const bool same = frozen_ && frozen_->SerializeAsString() ==
-                                         freeze.token().SerializeAsString();
-        if (!same) {
-            return wrong_state("this worker is frozen under another token");
+        if (fenced_) {
+            return wrong_state("the session was granted away; its token stands");
         }
+        frozen_ = freeze.token();  // whatever the old one promised is void
     } else {
         GANTRY_ASSIGN(const auto drain,
                       process_->freeze(std::chrono::microseconds(freeze.deadline_us())));
@@ -254,6 +253,18 @@ Result<void> Service::fence() {
     }
     fenced_ = true;
     process_->disown();
+    return {};
+}
+
+Result<void> Service::unfence(std::uint64_t epoch) {
+    if (!process_->frozen()) {
+        return wrong_state("only a frozen worker can be given its session back");
+    }
+    if (fenced_) {
+        process_->own_again();
+    }
+    fenced_ = false;
+    epoch_ = epoch;
     return {};
 }
 

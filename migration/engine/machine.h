@@ -102,12 +102,14 @@ enum class ActionKind : std::uint32_t {
     kFreeze = 14,        ///< token, deadline; answer: kFrozen or kFreezeFailed
     kSendComplete = 15,  ///< token, round: final parts as MsgComplete; answer:
                          ///< kCompleteSent/kRoundFailed
-    kPersistGrant = 16,  ///< record; answer: kGrantDurable, or kGrantWriteFailed (see there)
+    kPersistGrant = 16,  ///< record: a grant, or the epoch after one that came back unused;
+                         ///< answer: kGrantDurable, or kGrantWriteFailed (see there)
     kFence = 17,         ///< StateSource::fence
     kThaw = 18,          ///< StateSource::thaw; answer: kThawed
     kEndPrecopy = 19,
     kRelease = 20,       ///< answer: kReleased
     kAbortJob = 21,      ///< virDomainAbortJob, if the settings allow it
+    kUnfence = 22,       ///< epoch: StateSource::unfence
     // target
     kReserve = 30,       ///< needs; answer: kReserved or kReserveFailed
     kAdmit = 31,         ///< let the hook end with success
@@ -119,6 +121,7 @@ enum class ActionKind : std::uint32_t {
     kDiscard = 36,          ///< StateSink::discard
     kUnmarkComplete = 38,   ///< StateSink::mark_complete of the empty token: the source thawed
     kAwaitRound = 37,       ///< round, batch_count: answer kRoundApplied once all were applied
+    kRetract = 39,          ///< StateSink::retract, after any kActivate; answer: kRetracted
 };
 
 enum class Outcome : std::uint32_t {

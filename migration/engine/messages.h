@@ -19,7 +19,7 @@
 namespace gantry::engine {
 
 /// Raised when a message changes its meaning; new fields alone do not raise it. See README.md.
-inline constexpr std::uint32_t kEngineProtocolVersion = 1;
+inline constexpr std::uint32_t kEngineProtocolVersion = 2;
 
 /// MsgAbort reason: the sender knows no such migration. Drivers answer messages for a migration
 /// that no machine of theirs knows with it, but never answer MsgAbort, MsgRefused, MsgGrantRefused,
@@ -66,6 +66,11 @@ struct MsgGrantRequest {
 };
 struct MsgActivated {
     Epoch epoch;
+};
+struct MsgGrantReturned {  ///< Nothing was ever served under the grant of this migration, if there
+                           ///< was one, and nothing ever will: what it was for is forgotten here.
+                           ///< Repeated until the source says MsgGrantRefused, final.
+    Epoch epoch;  ///< That was granted; 0: not known (any more).
 };
 
 // ---- source -> target ----
@@ -121,9 +126,9 @@ struct MsgAlive {};  ///< Heartbeat: renews the target's reservation and the sou
 
 using MessageBody =
     std::variant<MsgPrepare, MsgReady, MsgRoundAck, MsgRoundLost, MsgFreezeRequest, MsgVerified,
-                 MsgVerifyFailed, MsgGrantRequest, MsgActivated, MsgOffer, MsgRefused, MsgRoundEnd,
-                 MsgConverged, MsgComplete, MsgThawed, MsgGrant, MsgGrantRefused, MsgReleased,
-                 MsgAbort, MsgAlive>;
+                 MsgVerifyFailed, MsgGrantRequest, MsgActivated, MsgGrantReturned, MsgOffer,
+                 MsgRefused, MsgRoundEnd, MsgConverged, MsgComplete, MsgThawed, MsgGrant,
+                 MsgGrantRefused, MsgReleased, MsgAbort, MsgAlive>;
 
 struct Message {
     MigrationId migration;

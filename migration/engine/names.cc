@@ -23,6 +23,7 @@ const char* to_string(SourceState state) {
         GANTRY_NAME(SourceState, Holding);
         GANTRY_NAME(SourceState, Released);
         GANTRY_NAME(SourceState, Lost);
+        GANTRY_NAME(SourceState, TakingBack);
     }
     return "?";
 }
@@ -73,6 +74,7 @@ const char* to_string(TargetState state) {
         GANTRY_NAME(TargetState, Done);
         GANTRY_NAME(TargetState, Discarded);
         GANTRY_NAME(TargetState, Recovering);
+        GANTRY_NAME(TargetState, Returning);
     }
     return "?";
 }
@@ -102,6 +104,7 @@ const char* to_string(TargetEventKind kind) {
         GANTRY_NAME(TargetEventKind, OperatorAbort);
         GANTRY_NAME(TargetEventKind, OperatorFenced);
         GANTRY_NAME(TargetEventKind, Restarted);
+        GANTRY_NAME(TargetEventKind, Retracted);
     }
     return "?";
 }
@@ -125,6 +128,7 @@ const char* to_string(ActionKind kind) {
         GANTRY_NAME(ActionKind, EndPrecopy);
         GANTRY_NAME(ActionKind, Release);
         GANTRY_NAME(ActionKind, AbortJob);
+        GANTRY_NAME(ActionKind, Unfence);
         GANTRY_NAME(ActionKind, Reserve);
         GANTRY_NAME(ActionKind, Admit);
         GANTRY_NAME(ActionKind, RefuseAdmission);
@@ -134,6 +138,7 @@ const char* to_string(ActionKind kind) {
         GANTRY_NAME(ActionKind, Discard);
         GANTRY_NAME(ActionKind, UnmarkComplete);
         GANTRY_NAME(ActionKind, AwaitRound);
+        GANTRY_NAME(ActionKind, Retract);
     }
     return "?";
 }
@@ -166,9 +171,9 @@ const char* to_string(Outcome outcome) {
 const char* message_name(const Message& message) {
     static constexpr const char* kNames[] = {
         "Prepare",    "Ready",     "RoundAck", "RoundLost", "FreezeRequest", "Verified",
-        "VerifyFailed", "GrantRequest", "Activated", "Offer", "Refused",     "RoundEnd",
-        "Converged",  "Complete",  "Thawed",   "Grant",     "GrantRefused",  "Released",
-        "Abort",      "Alive"};
+        "VerifyFailed", "GrantRequest", "Activated", "GrantReturned", "Offer",      "Refused",
+        "RoundEnd",   "Converged", "Complete", "Thawed",    "Grant",         "GrantRefused",
+        "Released",   "Abort",     "Alive"};
     static_assert(std::size(kNames) == std::variant_size_v<MessageBody>);
     return kNames[message.body.index()];
 }

@@ -1,5 +1,6 @@
-// The inside of SourceMachine, shared by its three source files: events (source_machine.cc), the
-// peer's messages (source_peer.cc) and the steps of a migration (source_steps.cc).
+// The inside of SourceMachine, shared by its source files: events (source_machine.cc), the peer's
+// messages (source_peer.cc), the steps of a migration (source_steps.cc) and the grant
+// (source_grant.cc).
 #pragma once
 
 #include <deque>
@@ -84,13 +85,9 @@ private:
     void on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
     void on_unknown(const Message& message);
     void on_peer_message(const Message& message);
-    void on_grant_request(const MigrationId& id, const MsgGrantRequest& request);
-    std::optional<MsgGrantRefused> refusal(const MigrationId& id, const MsgGrantRequest& request);
     void on_withdrawal(const MigrationId& id);
-    void on_activated(const MigrationId& id, const MsgActivated& activated);
     void on_verified(FreezeToken token);
     void on_verify_failed(const MsgVerifyFailed& failed);
-    void persist_grant(const MigrationId& id, FreezeToken token);
 
     // source_steps.cc: what a migration does
     void begin_migration(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
@@ -110,9 +107,17 @@ private:
     void on_thawed();
     void fail(Error why);
     void end_migration(Outcome outcome, Error why, Announce announce);
+
+    // source_grant.cc: whether it is given away, and whether it comes back
+    void on_grant_request(const MigrationId& id, const MsgGrantRequest& request);
+    std::optional<MsgGrantRefused> refusal(const MigrationId& id, const MsgGrantRequest& request);
+    void persist_grant(const MigrationId& id, FreezeToken token);
     void on_grant_durable();
     void on_grant_write_failed(const Error& error);
+    void on_activated(const MigrationId& id, const MsgActivated& activated);
     void on_released();
+    void on_grant_returned(const MigrationId& id, const MsgGrantReturned& returned);
+    void on_taken_back();
 
     // helpers
     void enter(SourceState state, std::optional<Duration> deadline);
@@ -147,6 +152,7 @@ private:
     FreezeToken newest_token_;            ///< The last one used: its count is never used again.
     bool resumed_meanwhile_ = false;      ///< RESUMED came while freezing or granting.
     bool lost_ = false;
+    bool granted_in_vain_ = false;        ///< The target has lost what it was granted.
     bool lost_token_unknown_ = false;     ///< Restarted without workers: which token, nobody knows.
     std::optional<std::pair<MigrationId, MsgGrantRequest>> lost_request_;
     bool guest_suspended_ = false;

@@ -137,6 +137,9 @@ void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
     }
     // The epoch is still ours, whatever the peer thinks. If the workers are frozen, libvirt knows
     // whether their guest still lives here.
+    if (frozen_) {  // a grant may have come back just before
+        emit(ActionKind::kUnfence).epoch = record_.epoch;
+    }
     emit(ActionKind::kQueryDomain);
     if (frozen_) {
         frozen_at_ = now_;
@@ -173,7 +176,7 @@ void SourceMachine::Impl::on_domain(const DomainReport& report) {
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
         return;
     }
-    if (m_ && state_ != SourceState::kGranting && state_ != SourceState::kGranted) {
+    if (m_ && state_ != SourceState::kGranting && !record_.granted) {
         on_domain_while_moving(report);
     }
 }
@@ -220,6 +223,10 @@ void SourceMachine::Impl::on_guest_resumed() {
     guest_gone_ = false;
     if (m_) {
         m_->freeze_asked = false;
+    }
+    if (state_ == SourceState::kTakingBack) {
+        resumed_meanwhile_ = true;
+        return;
     }
     if (record_.granted) {
         emit(ActionKind::kFence);
@@ -399,6 +406,7 @@ void SourceMachine::Impl::on_state_deadline() {
             break;
         case SourceState::kServing:
         case SourceState::kGranting:
+        case SourceState::kTakingBack:
         case SourceState::kReleased:
         case SourceState::kLost: break;
     }

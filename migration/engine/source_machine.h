@@ -5,6 +5,8 @@
 //     only if no RESUMED of the guest on this host came since that freeze.
 //   - MsgGrant leaves only after kGrantDurable. From kPersistGrant on there is no thaw unless
 //     kGrantWriteFailed proves that nothing was written.
+//   - A grant is taken back only on its holder's word that nothing was served under it and nothing
+//     will be, only into the state that it was given for, and under an epoch of its own.
 //   - It never thaws because the peer is silent; it asks libvirt, and waits.
 //   - Any RESUMED before the grant is a rollback: thaw, void the token, then precopy again if
 //     libvirt's job still runs, else abort.
@@ -33,6 +35,7 @@ enum class SourceState : std::uint32_t {
     kHolding = 12,     ///< Frozen, guest gone from here, peer silent: state kept for it.
     kReleased = 13,    ///< Final: nothing of the session is left here.
     kLost = 14,        ///< Final but for a grant: the workers died.
+    kTakingBack = 15,  ///< The grant came back unused: the epoch after it is being written.
 };
 
 enum class SourceEventKind : std::uint32_t {
@@ -100,6 +103,7 @@ inline constexpr std::string_view kRolledBack = "grant.rolled_back";
 inline constexpr std::string_view kOtherMigration = "grant.other_migration";
 inline constexpr std::string_view kEpoch = "grant.epoch";
 inline constexpr std::string_view kGuestNotGone = "grant.guest_not_gone";
+inline constexpr std::string_view kReturned = "grant.returned";
 }  // namespace grant_refusal
 
 class SourceMachine {

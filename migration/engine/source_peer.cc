@@ -1,4 +1,4 @@
-// What the source does with the target's messages; above all, whether it grants.
+// What the source does with the target's messages.
 #include <algorithm>
 
 #include "migration/engine/source_impl.h"
@@ -25,6 +25,8 @@ void SourceMachine::Impl::on_message(const Message& message, Seed seed) {
         on_grant_request(message.migration, *request);
     } else if (const auto* activated = std::get_if<MsgActivated>(&message.body)) {
         on_activated(message.migration, *activated);
+    } else if (const auto* returned = std::get_if<MsgGrantReturned>(&message.body)) {
+        on_grant_returned(message.migration, *returned);
     } else if (std::holds_alternative<MsgAbort>(message.body)) {
         on_withdrawal(message.migration);
     } else if (state_ == SourceState::kGranting) {
@@ -63,6 +65,9 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
             send_offer();
         }
         return;
+    }
+    if (state_ == SourceState::kTakingBack) {
+        return;  // in a moment; the target repeats it
     }
     const auto ended = std::find_if(ended_.begin(), ended_.end(),
                                     [&](const Ended& e) { return e.id == id; });
@@ -155,93 +160,10 @@ void SourceMachine::Impl::on_verify_failed(const MsgVerifyFailed& failed) {
     emit(ActionKind::kBeginPrecopy).seed = m_->seed;  // everything counts as unsent again
 }
 
-std::optional<MsgGrantRefused> SourceMachine::Impl::refusal(const MigrationId& id,
-                                                            const MsgGrantRequest& request) {
-    const auto refuse = [](std::string_view reason, const char* text, bool is_final) {
-        return MsgGrantRefused{std::string(reason), text, is_final};
-    };
-    if (request.epoch.value != 0 && request.epoch.value != record_.epoch.value + 1) {
-        return refuse(grant_refusal::kEpoch, "Another epoch is due.", true);
-    }
-    if (std::any_of(ended_.begin(), ended_.end(), [&](const Ended& e) { return e.id == id; }) ||
-        (is_current(id) && m_->doomed && !pending_)) {
-        return refuse(grant_refusal::kRolledBack, "This migration has ended.",
-                      frozen_ != request.token);
-    }
-    if (!frozen_ || *frozen_ != request.token) {
-        // Only a migration that is still going on may become grantable.
-        const bool may_come = is_current(id) || pending_ || state_ == SourceState::kRecovering;
-        return refuse(grant_refusal::kNotFrozen,
-                      "The session is not frozen in the state that the target has.", !may_come);
-    }
-    if (m_ && !is_current(id)) {
-        return refuse(grant_refusal::kOtherMigration, "Another migration is under way.", false);
-    }
-    if (state_ != SourceState::kFrozen && state_ != SourceState::kFinalRound &&
-        state_ != SourceState::kHolding) {
-        return refuse(grant_refusal::kNotFrozen, "Not yet.", false);
-    }
-    if (request.evidence == ArrivalEvidence::kPausedArrival && !guest_gone_) {
-        emit(ActionKind::kQueryDomain);
-        return refuse(grant_refusal::kGuestNotGone,
-                      "The guest arrived paused, and may still come back here.", false);
-    }
-    return std::nullopt;
-}
-
-void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrantRequest& request) {
-    if (state_ == SourceState::kGranting) {
-        return;  // answered when the write has ended
-    }
-    if (record_.granted) {
-        if (record_.granted_migration == id && record_.granted_token == request.token) {
-            send_to(id, MsgGrant{request.token, Epoch{record_.epoch.value + 1}});
-        } else {
-            send_to(id, MsgGrantRefused{std::string(grant_refusal::kOtherMigration),
-                                        "The session was given to another migration.", true});
-        }
-        return;
-    }
-    if (lost_) {
-        // Our copy is gone, the target's is complete: the grant is the only way to keep the
-        // session. It must be the state that we froze last, or, when a restart forgot which that
-        // was, the guest must not run here.
-        const bool known = request.token.count != 0 && request.token == newest_token_;
-        if (known) {
-            persist_grant(id, request.token);
-        } else if (lost_token_unknown_) {
-            lost_request_ = {id, request};
-            emit(ActionKind::kQueryDomain);
-        } else {
-            send_to(id, MsgGrantRefused{std::string(grant_refusal::kRolledBack),
-                                        "The session went on at the source and died there.", true});
-        }
-        return;
-    }
-    if (auto refused = refusal(id, request)) {
-        send_to(id, std::move(*refused));
-        return;
-    }
-    persist_grant(id, request.token);
-}
-
-void SourceMachine::Impl::persist_grant(const MigrationId& id, FreezeToken token) {
-    resumed_meanwhile_ = false;
-    timers_.clear_all();
-    enter(SourceState::kGranting, std::nullopt);
-    DurableRecord record = record_;
-    record.granted = true;
-    record.granted_migration = id;
-    record.granted_token = token;
-    granting_ = record;
-    emit(ActionKind::kPersistGrant).record = record;
-    report(Phase::kCommit, 0.5);
-}
-
 void SourceMachine::Impl::on_withdrawal(const MigrationId& id) {
     const MsgGrantRefused never{std::string(grant_refusal::kRolledBack),
                                 "This migration has ended and will not be granted.", true};
-    if (state_ == SourceState::kGranting) {
+    if (state_ == SourceState::kGranting || state_ == SourceState::kTakingBack) {
         return;
     }
     if (record_.granted) {
@@ -282,18 +204,6 @@ void SourceMachine::Impl::on_withdrawal(const MigrationId& id) {
         m_->doom = {Code::kAborted, "migration.aborted_by_target", "The target gave up."};
     }
     send_to(id, never);
-}
-
-void SourceMachine::Impl::on_activated(const MigrationId& id, const MsgActivated& activated) {
-    if (!record_.granted || record_.granted_migration != id ||
-        activated.epoch.value != record_.epoch.value + 1) {
-        return;
-    }
-    if (state_ == SourceState::kReleased) {
-        send_to(id, MsgReleased{activated.epoch});
-    } else if (state_ == SourceState::kGranted) {
-        emit(ActionKind::kRelease);
-    }
 }
 
 }  // namespace gantry::engine

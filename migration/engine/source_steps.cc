@@ -230,6 +230,7 @@ void SourceMachine::Impl::on_frozen(FreezeToken token) {
                              "This migration has ended.", true});
         enter(SourceState::kHolding, settings_.operator_deadline);
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+        emit(ActionKind::kQueryDomain);
         return;
     }
     const bool begun = state_ == SourceState::kFreezing ||
@@ -347,60 +348,6 @@ void SourceMachine::Impl::end_migration(Outcome outcome, Error why, Announce ann
     } else {
         enter(SourceState::kServing, std::nullopt);
     }
-}
-
-void SourceMachine::Impl::on_grant_durable() {
-    if (state_ != SourceState::kGranting || !granting_) {
-        return;
-    }
-    record_ = *granting_;
-    granting_.reset();
-    if (frozen_at_) {
-        progress_.downtime = now_ - *frozen_at_;
-    }
-    send_to(record_.granted_migration,
-            MsgGrant{record_.granted_token, Epoch{record_.epoch.value + 1}});
-    emit(ActionKind::kFence);
-    report(Phase::kCommit, 1.0);
-    enter(SourceState::kGranted, settings_.peer_silence);
-    if (resumed_meanwhile_) {
-        on_guest_resumed();
-    }
-}
-
-void SourceMachine::Impl::on_grant_write_failed(const Error& error) {
-    if (state_ != SourceState::kGranting) {
-        return;
-    }
-    granting_.reset();
-    alert(AlertKind::kAwaitingOperator, "grant.not_written",
-          "The grant could not be written to disk, so the session stays here: " + error.text);
-    if (lost_) {
-        enter(SourceState::kLost, std::nullopt);
-        return;
-    }
-    timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
-    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
-    if (resumed_meanwhile_) {
-        resumed_meanwhile_ = false;
-        roll_back();
-        return;
-    }
-    const bool goes_on = m_ && !m_->doomed;
-    enter(goes_on ? SourceState::kFrozen : SourceState::kHolding, settings_.switchover_deadline);
-}
-
-void SourceMachine::Impl::on_released() {
-    if (state_ == SourceState::kGranted) {
-        send_to(record_.granted_migration, MsgReleased{Epoch{record_.epoch.value + 1}});
-        report(Phase::kDone, 1.0);
-        emit(ActionKind::kFinished).outcome = Outcome::kMoved;
-    } else if (state_ != SourceState::kHolding) {
-        return;
-    }
-    m_.reset();
-    timers_.clear_all();
-    enter(SourceState::kReleased, std::nullopt);
 }
 
 void SourceMachine::Impl::enter(SourceState state, std::optional<Duration> deadline) {

@@ -148,6 +148,10 @@ public:
     /// answer that could be mistaken for success). State is kept. Idempotent.
     virtual Result<void> fence() = 0;
 
+    /// The grant came back unused: the session is this host's again, at `epoch`, and still frozen.
+    /// Idempotent; succeeds also where nothing was fenced.
+    virtual Result<void> unfence(Epoch epoch) = 0;
+
     /// Ends dirty tracking after a migration that did not happen. Idempotent, never fails visibly.
     virtual void end_precopy() = 0;
 
@@ -205,13 +209,17 @@ public:
 
     /// Starts serving the guest as this epoch: publishes every host-owned word and the answer log,
     /// executes parked commands, then the ring. Only after the grant, and only when guest memory
-    /// may be touched. Idempotent. Refuses with "session.stale" when the guest's own words in the
-    /// region show that it has answers newer than this state (possible only if an operator vouched
-    /// for a dead source).
+    /// may be touched. Idempotent. An error means that nothing was served; once one part is served,
+    /// another that fails is lost, and its process gets CUDA errors. Refuses with "session.stale"
+    /// when the guest's own words in the region show that it has answers newer than this state
+    /// (possible only if an operator vouched for a dead source).
     virtual Result<void> activate(Epoch epoch) = 0;
 
     /// Forgets everything, reservation included. Never after activate. Idempotent.
     virtual Result<void> discard() = 0;
+
+    /// discard, unless something may have been served already: true then, and nothing was done.
+    virtual bool retract() = 0;
 };
 
 }  // namespace gantry::engine

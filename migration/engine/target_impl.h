@@ -30,6 +30,8 @@ private:
     void on_admission(const TargetEvent& event);
     void on_restarted(const TargetEvent& event);
     void on_domain(const DomainReport& report);
+    void on_source_fenced(Epoch known);
+    void on_activate_failed(const Error& error);
     void on_recovering_domain(const DomainReport& report);
     void on_arrival(ArrivalEvidence evidence);
     void on_guest_stopped();
@@ -57,6 +59,10 @@ private:
     void activate_if_ready();
     void confirm_if_ready();
     void withdraw();
+    void return_grant(Epoch epoch, Error why);
+    void on_retracted(bool may_have_served);
+    void returned(Outcome outcome);
+    void end_if_returned();
     void over(std::string reason, std::string text);
     void give_up(Error why);
     void discard(Outcome outcome, Error why);
@@ -105,6 +111,7 @@ private:
 
     bool guest_starting_ = false;
     int absent_reports_ = 0;
+    bool domain_known_ = false;  ///< libvirt, or an event of it, has said whether it is here.
     std::optional<ArrivalEvidence> arrival_;
     bool guest_memory_complete_ = false;
 
@@ -112,6 +119,11 @@ private:
     bool activate_issued_ = false;
     bool activated_ = false;
     std::uint32_t activate_failures_ = 0;
+    /// Granted in this life, by the source: it can be given back while nothing was served.
+    bool returnable_ = false;
+    bool retracted_ = false;
+    Error return_why_;
+    std::optional<Outcome> returned_;  ///< The source's answer, as far as it decides the outcome.
 
     TimePoint begun_at_{};
     ProgressMeter meter_;

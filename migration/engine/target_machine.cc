@@ -18,7 +18,7 @@ Actions TargetMachine::Impl::step(const TargetEvent& event, TimePoint now) {
 
 bool TargetMachine::Impl::granted() const {
     return state_ == TargetState::kActivating || state_ == TargetState::kServing ||
-           state_ == TargetState::kDone;
+           state_ == TargetState::kReturning || state_ == TargetState::kDone;
 }
 
 void TargetMachine::Impl::on_event(const TargetEvent& event) {
@@ -52,23 +52,14 @@ void TargetMachine::Impl::on_event(const TargetEvent& event) {
         case Kind::kApplyFailed: on_apply_failed(event.token, event.error); break;
         case Kind::kOwnedDurable:
             owned_durable_ = true;
+            activate_if_ready();
             confirm_if_ready();
             break;
         case Kind::kActivated:
             activated_ = true;
             confirm_if_ready();
             break;
-        case Kind::kActivateFailed: {
-            constexpr std::uint32_t kAttempts = 3;
-            activate_issued_ = false;
-            alert(AlertKind::kAwaitingOperator, "activate.failed",
-                  "The session is owned here, but its workers did not take up service: " +
-                      event.error.text);
-            if (++activate_failures_ < kAttempts) {
-                activate_if_ready();
-            }
-            break;
-        }
+        case Kind::kActivateFailed: on_activate_failed(event.error); break;
         case Kind::kWorkerLost: on_worker_lost(); break;
         case Kind::kDomain: on_domain(event.domain); break;
         case Kind::kGuestStarting:
@@ -92,17 +83,14 @@ void TargetMachine::Impl::on_event(const TargetEvent& event) {
                          "The operator aborted the migration."});
             }
             break;
-        case Kind::kOperatorFenced:
-            if (state_ == TargetState::kRequesting && verified_) {
-                const std::uint64_t known = event.record.epoch.value + 1;
-                own(Epoch{std::max(epoch_.value, known)});
-            }
-            break;
+        case Kind::kOperatorFenced: on_source_fenced(event.record.epoch); break;
         case Kind::kRestarted: on_restarted(event); break;
+        case Kind::kRetracted: on_retracted(event.active); break;
     }
 }
 
 void TargetMachine::Impl::on_admission(const TargetEvent& event) {
+    domain_known_ = true;  // its events come from here on
     id_ = event.migration;
     capabilities_ = event.capabilities.value_or(TargetCapabilities{});
     hook_ = Hook::kWaiting;
@@ -133,15 +121,22 @@ void TargetMachine::Impl::on_restarted(const TargetEvent& event) {
         emit(ActionKind::kQueryDomain);
         return;
     }
-    enter(TargetState::kRecovering, settings_.job_poll);
-    timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
     emit(ActionKind::kQueryDomain);
+    if (verified_) {
+        enter(TargetState::kRecovering, settings_.job_poll);
+        timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
+    } else {
+        // Nothing usable is held, nor was anything served: the record says so. Whether a grant was
+        // on its way nobody remembers.
+        return_grant(Epoch{}, {Code::kAborted, "migration.restarted", "gantryd was restarted."});
+    }
 }
 
 void TargetMachine::Impl::on_domain(const DomainReport& report) {
     if (report.domain == DomainState::kUnknown) {
         return;
     }
+    domain_known_ = true;
     if (state_ == TargetState::kRecovering) {
         on_recovering_domain(report);
         return;
@@ -151,6 +146,7 @@ void TargetMachine::Impl::on_domain(const DomainReport& report) {
         if ((guest_starting_ || arrival_) && ++absent_reports_ >= 2) {
             on_guest_stopped();
         }
+        end_if_returned();
         return;
     }
     absent_reports_ = 0;
@@ -170,16 +166,11 @@ void TargetMachine::Impl::on_domain(const DomainReport& report) {
         }
         activate_if_ready();
     }
+    end_if_returned();
 }
 
 void TargetMachine::Impl::on_recovering_domain(const DomainReport& report) {
     const bool here = report.domain != DomainState::kAbsent;
-    if (!verified_) {
-        // Nothing usable is held. If the guest is here, its state has to be fetched anew.
-        discard(here ? Outcome::kRetry : Outcome::kRolledBack,
-                {Code::kAborted, "migration.restarted", "gantryd was restarted."});
-        return;
-    }
     enter(TargetState::kComplete, std::nullopt);
     timers_.set(Timer::kPoll, now_ + settings_.job_poll);
     if (here) {
@@ -191,6 +182,7 @@ void TargetMachine::Impl::on_recovering_domain(const DomainReport& report) {
 }
 
 void TargetMachine::Impl::on_arrival(ArrivalEvidence evidence) {
+    domain_known_ = true;
     const bool weaker = evidence == ArrivalEvidence::kPausedArrival && arrival_;
     if (!weaker) {
         arrival_ = evidence;
@@ -208,6 +200,10 @@ void TargetMachine::Impl::on_arrival(ArrivalEvidence evidence) {
 }
 
 void TargetMachine::Impl::on_guest_stopped() {
+    if (state_ == TargetState::kReturning) {
+        arrival_.reset();
+        guest_starting_ = false;
+    }
     if (granted() || state_ == TargetState::kRecovering) {
         return;  // the VM's end is the supervisor's business once the session is owned here
     }
@@ -218,6 +214,14 @@ void TargetMachine::Impl::on_guest_stopped() {
 }
 
 void TargetMachine::Impl::on_worker_lost() {
+    if (state_ == TargetState::kActivating && returnable_ && !activated_) {
+        lost_ = true;
+        return_grant(epoch_, {Code::kInternal, "worker.died", "A worker died at the target."});
+        return;
+    }
+    if (state_ == TargetState::kReturning) {
+        return;
+    }
     if (granted()) {
         alert(AlertKind::kStateLost, "session.lost",
               "A worker died after the session was taken over: its process gets CUDA errors.");
@@ -228,10 +232,45 @@ void TargetMachine::Impl::on_worker_lost() {
     complete_.reset();
     if (asked_grant_) {
         withdraw();
-    } else if (hook_ == Hook::kWaiting) {
+    } else if (hook_ == Hook::kWaiting && !guest_starting_ && !arrival_) {
         give_up({Code::kInternal, "worker.died", "A worker died at the target."});
     } else {
         discard(Outcome::kRetry, {Code::kInternal, "worker.died", "A worker died at the target."});
+    }
+}
+
+/// What is complete here is all that is left of the session; anything less is of no use to anybody.
+void TargetMachine::Impl::on_source_fenced(Epoch known) {
+    const bool is_wanted = state_ == TargetState::kRequesting ||
+                           (state_ == TargetState::kWithdrawing && arrival_);
+    if (is_wanted && verified_) {
+        own(Epoch{std::max(epoch_.value, known.value + 1)});
+    } else if (state_ == TargetState::kReturning ? retracted_ : !granted() && !verified_) {
+        alert(AlertKind::kStateLost, "session.lost",
+              "The source host is down, and the session's state is not complete here: it is lost.");
+        discard(Outcome::kLost, {Code::kDataLoss, "session.lost", "The source host is down."});
+    }
+}
+
+/// Nothing was served: see StateSink::activate.
+void TargetMachine::Impl::on_activate_failed(const Error& error) {
+    constexpr std::uint32_t kAttempts = 8;  // the second at once, the others with every poll
+    activate_issued_ = false;
+    if (state_ != TargetState::kActivating) {
+        return;
+    }
+    alert(AlertKind::kAwaitingOperator, "activate.failed",
+          "The session is owned here, but its workers did not take up service: " + error.text);
+    if (++activate_failures_ == 1) {
+        activate_if_ready();
+    } else if (activate_failures_ < kAttempts) {
+        return;
+    } else if (returnable_) {
+        return_grant(epoch_, {Code::kFailedPrecondition, "activate.failed", error.text});
+    } else {  // nobody is left who could do better: the guest gets errors, not silence
+        alert(AlertKind::kStateLost, "session.lost",
+              "The session could not be taken into service, and no other host has it.");
+        discard(Outcome::kLost, {Code::kFailedPrecondition, "activate.failed", error.text});
     }
 }
 
@@ -312,6 +351,11 @@ void TargetMachine::Impl::on_retry() {
             send(MsgAbort{"migration.withdrawn", "The target lets this migration go."});
             break;
         case TargetState::kServing: send(MsgActivated{epoch_}); break;
+        case TargetState::kReturning:
+            if (retracted_) {
+                send(MsgGrantReturned{epoch_});
+            }
+            break;
         default: return;
     }
     timers_.set(Timer::kRetry, now_ + backoff_.take(settings_.retry_max));
@@ -342,6 +386,12 @@ void TargetMachine::Impl::on_state_deadline() {
             alert(AlertKind::kAwaitingPeer, "migration.awaiting_source",
                   "The complete session is here, and the source does not answer. If its host is "
                   "down and fenced off, an operator may confirm that.");
+            timers_.set(Timer::kState, now_ + settings_.operator_deadline);
+            break;
+        case TargetState::kReturning:
+            alert(AlertKind::kAwaitingPeer, "migration.awaiting_source",
+                  "The session's state here is void, and the source, which has all of it, does not "
+                  "answer.");
             timers_.set(Timer::kState, now_ + settings_.operator_deadline);
             break;
         case TargetState::kActivating:

@@ -6,6 +6,9 @@
 //   - It asks for the grant only when its guest demonstrably runs (or arrived paused).
 //   - Before the guest has arrived it drops everything on failure or when its reservation runs out;
 //     after that it never drops complete state on its own: it keeps asking.
+//   - It returns a grant only after the driver has proven that nothing was served under it, and has
+//     forgotten what could have been: kActivate never leaves after that, and never before the
+//     record is durable, so that a restarted gantryd knows it too.
 #pragma once
 
 #include <memory>
@@ -29,6 +32,8 @@ enum class TargetState : std::uint32_t {
     kWithdrawing = 12, ///< Asked for the grant, and wants out: keeps its state until the source
                        ///< said
                        ///< that it will never grant (or has granted after all).
+    kReturning = 13,  ///< Was (or may have been) granted, and will not serve: says so until the
+                      ///< source has taken the session back.
 };
 
 enum class TargetEventKind : std::uint32_t {
@@ -55,6 +60,7 @@ enum class TargetEventKind : std::uint32_t {
     kOperatorAbort = 21,
     kOperatorFenced = 22,  ///< A person vouches that the source host is down and stays down
     kRestarted = 23,     ///< record, complete, migration: first event after a restart of gantryd
+    kRetracted = 24,     ///< active: something may have been served, and nothing was retracted
 };
 
 struct TargetEvent {
@@ -67,7 +73,8 @@ struct TargetEvent {
     DomainReport domain;
     DurableRecord record;
     std::optional<FreezeToken> complete;  ///< kRestarted: what StateSink::complete_token says.
-    bool active = false;                  ///< kRestarted: the workers serve record.epoch already.
+    /// kRestarted: the workers serve record.epoch already. kRetracted: see there.
+    bool active = false;
     Error error;
 };
 

@@ -37,7 +37,9 @@ void TargetMachine::Impl::on_message(const Message& message) {
     } else if (const auto* grant_refused = std::get_if<MsgGrantRefused>(&body)) {
         on_grant_refused(*grant_refused);
     } else if (const auto* released = std::get_if<MsgReleased>(&body)) {
-        if (state_ == TargetState::kServing && released->epoch == epoch_) {
+        if (state_ == TargetState::kReturning) {
+            returned(Outcome::kLost);
+        } else if (state_ == TargetState::kServing && released->epoch == epoch_) {
             timers_.clear_all();
             emit(ActionKind::kFinished).outcome = Outcome::kMoved;
             enter(TargetState::kDone, std::nullopt);
@@ -202,13 +204,12 @@ void TargetMachine::Impl::on_grant(const MsgGrant& grant) {
     if (granted() || held_ != grant.token) {
         return;
     }
-    if (lost_) {
-        alert(AlertKind::kStateLost, "session.lost",
-              "The session was granted to this host after its workers here had died. The source "
-              "keeps its frozen copy until an operator discards it.");
-        discard(Outcome::kLost, {Code::kDataLoss, "session.lost", "The workers died."});
+    if (state_ == TargetState::kWithdrawing) {
+        return_grant(grant.epoch, {Code::kAborted, "migration.withdrawn",
+                                   "The target had let this migration go."});
         return;
     }
+    returnable_ = true;
     own(grant.epoch);
 }
 
@@ -225,7 +226,7 @@ void TargetMachine::Impl::own(Epoch epoch) {
 
 void TargetMachine::Impl::activate_if_ready() {
     const bool may_touch = guest_memory_complete_ || !settings_.activate_needs_guest_memory;
-    if (state_ == TargetState::kActivating && may_touch && !activate_issued_) {
+    if (state_ == TargetState::kActivating && owned_durable_ && may_touch && !activate_issued_) {
         activate_issued_ = true;
         emit(ActionKind::kActivate).epoch = epoch_;
     }
@@ -243,6 +244,10 @@ void TargetMachine::Impl::confirm_if_ready() {
 }
 
 void TargetMachine::Impl::on_grant_refused(const MsgGrantRefused& refused) {
+    if (state_ == TargetState::kReturning && refused.is_final) {
+        returned(Outcome::kRolledBack);
+        return;
+    }
     if (granted()) {
         return;
     }
@@ -254,6 +259,10 @@ void TargetMachine::Impl::on_grant_refused(const MsgGrantRefused& refused) {
 }
 
 void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
+    if (state_ == TargetState::kReturning) {
+        returned(Outcome::kRolledBack);  // the source, which alone could have granted, knows of no grant
+        return;
+    }
     if (granted() || state_ == TargetState::kWithdrawing) {
         return;
     }
@@ -283,6 +292,65 @@ void TargetMachine::Impl::withdraw() {
     enter(TargetState::kWithdrawing, settings_.switchover_deadline);
     send(MsgAbort{"migration.withdrawn", "The target lets this migration go."});
     arm_retry();
+}
+
+/// The session was granted, or may have been, and will not be served here: the source, which has
+/// kept its frozen copy, is told so once the driver has proven that nothing was served.
+void TargetMachine::Impl::return_grant(Epoch epoch, Error why) {
+    epoch_ = epoch;
+    return_why_ = std::move(why);
+    retracted_ = false;
+    verified_.reset();
+    complete_.reset();
+    timers_.clear_all();
+    timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    enter(TargetState::kReturning, settings_.switchover_deadline);
+    emit(ActionKind::kRetract);
+}
+
+void TargetMachine::Impl::on_retracted(bool may_have_served) {
+    if (state_ != TargetState::kReturning || retracted_) {
+        return;
+    }
+    if (may_have_served) {
+        // The session is this host's for good; processes whose workers died get CUDA errors.
+        alert(AlertKind::kStateLost, "session.lost",
+              "A worker died while the session was taken into service: its process gets CUDA "
+              "errors.");
+        enter(TargetState::kActivating, settings_.switchover_deadline);
+        activate_if_ready();
+        confirm_if_ready();
+        return;
+    }
+    retracted_ = true;
+    send(MsgGrantReturned{epoch_});
+    arm_retry();
+}
+
+/// The source has taken the session back, or never granted it (kRolledBack), or nothing of it is
+/// left there (kLost).
+void TargetMachine::Impl::returned(Outcome outcome) {
+    if (retracted_ && !returned_) {
+        returned_ = outcome;
+        timers_.clear(Timer::kRetry);
+        end_if_returned();
+    }
+}
+
+/// Whether another attempt is worth it depends on where the guest is; after a restart only libvirt
+/// knows.
+void TargetMachine::Impl::end_if_returned() {
+    if (state_ != TargetState::kReturning || !returned_) {
+        return;
+    }
+    if (!domain_known_) {
+        emit(ActionKind::kQueryDomain);
+        return;
+    }
+    const bool coming = arrival_ || guest_starting_;
+    const bool again = *returned_ == Outcome::kRolledBack && coming &&
+                       return_why_.reason != "activate.failed";
+    discard(again ? Outcome::kRetry : *returned_, return_why_);
 }
 
 /// Something failed here before the grant.

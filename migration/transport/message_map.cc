@@ -53,6 +53,9 @@ struct Writer {
     void operator()(const engine::MsgActivated& m) const {
         out.mutable_activated()->set_epoch(m.epoch.value);
     }
+    void operator()(const engine::MsgGrantReturned& m) const {
+        out.mutable_grant_returned()->set_epoch(m.epoch.value);
+    }
     void operator()(const engine::MsgOffer& m) const {
         control::EngineOffer& offer = *out.mutable_offer();
         offer.set_protocol_version(m.protocol_version);
@@ -189,6 +192,9 @@ Result<engine::MessageBody> body_from(const EngineMessage& m) {
         }
         case EngineMessage::kActivated:
             return engine::MessageBody{engine::MsgActivated{Epoch{m.activated().epoch()}}};
+        case EngineMessage::kGrantReturned:
+            return engine::MessageBody{
+                engine::MsgGrantReturned{Epoch{m.grant_returned().epoch()}}};
         case EngineMessage::kOffer: return engine::MessageBody{offer_from(m.offer())};
         case EngineMessage::kRefused: return engine::MessageBody{refused_from(m.refused())};
         case EngineMessage::kRoundEnd:

@@ -18,7 +18,6 @@ hang. All that was started is ended, by process id.
 import argparse
 import concurrent.futures
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -32,130 +31,36 @@ import time
 from link import Link
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
-from daemons import free_port, make_certificates
+import guard
+from daemons import PATIENCE, Daemon, Failure, free_port, make_certificates, wait_until
 
 STEPS, MIB, PAUSE_MS = 20, 16, 80
-# Deadlines are written for an idle machine of two cores; they bound a hang and decide nothing else.
-PATIENCE = float(os.environ.get("GANTRY_PATIENCE", "4"))
+TCP_MIB = 4  # Every step copies all of it, over gantry-guest, this proxy and gantry-relay.
 PROGRAM_DEADLINE_S = 60
+SLOW_DISK_S = 4  # A step of a move that writes the disk lasts so long, where it is slow.
 CASES_AT_ONCE = 3  # Most of a case is waiting.
 CLEAR_ERROR = re.compile(r"^error: \S.*", re.M)
-
-
-class Failure(Exception):
-    pass
-
-
-def wait_until(what, condition, seconds=20.0):
-    seconds *= PATIENCE
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise Failure(f"waited {seconds} s in vain for {what}")
-
-
-class Daemon:
-    """One gantryd; `kill` and `start` again keep its folders, as a restart of the service does."""
-
-    def __init__(self, build, certificates, folder, name, arguments):
-        self.folder, self.name, self.port = folder / name, name, free_port()
-        self.folder.mkdir()
-        self.build, self.child, self.starts = build, None, 0
-        (self.folder / "gantryd.toml").write_text(f"""
-[daemon]
-run_directory = "{self.folder}/run"
-state_directory = "{self.folder}/state"
-host_name = "{name}"
-log_level = "debug"
-[operator]
-socket = "{self.folder}/run/operator.sock"
-[guest]
-socket = "{self.folder}/run/guest.sock"
-region_mib = 64
-[vm]
-libvirt_uri = ""
-[worker]
-executable = "{build}/bin/gantry-worker"
-driver = "{build}/lib/libcuda-soft.so.1"
-user = ""
-private_tmp = false
-image_cache = ""
-[peer]
-listen = "127.0.0.1:{self.port}"
-authority = "{certificates}/ca.pem"
-certificate = "{certificates}/host.pem"
-key = "{certificates}/host.key"
-streams = 2
-[migration]
-bandwidth_mib_s = {arguments.bandwidth}
-reservation_s = 5
-""")
-
-    @property
-    def guest_socket(self):
-        return self.folder / "run" / "guest.sock"
-
-    def start(self):
-        self.starts += 1
-        self.log = self.folder / f"log.{self.starts}"
-        with open(self.log, "wb") as log:
-            self.child = subprocess.Popen(
-                [self.build / "bin" / "gantryd", "--config", self.folder / "gantryd.toml"],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        wait_until(f"gantryd {self.name}", self.is_ready, 30)
-
-    def is_ready(self):
-        if self.child.poll() is not None:
-            raise Failure(f"gantryd {self.name} ended:\n{self.log.read_text()}")
-        return "is ready" in self.log.read_text()
-
-    def kill(self, how=signal.SIGKILL):
-        if self.child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.child.send_signal(how)
-            self.child.wait(timeout=20 * PATIENCE)
-            self.child = None
-
-    def gantry(self, *words, timeout=40 * PATIENCE):
-        return subprocess.run(
-            [self.build / "bin" / "gantry", "--socket", self.folder / "run" / "operator.sock",
-             *words], capture_output=True, text=True, timeout=timeout)
-
-    def sessions(self):
-        done = self.gantry("--json", "status")
-        return json.loads(done.stdout)["sessions"] if done.returncode == 0 else []
-
-    def worker_pids(self):
-        return [worker["pid"] for session in self.sessions() for worker in session["workers"]]
-
-    def record_pids(self):
-        """From the run directory, so also when gantryd is dead."""
-        pids = []
-        for path in (self.folder / "run" / "sessions").glob("*.json"):
-            with contextlib.suppress(json.JSONDecodeError, FileNotFoundError):
-                pids += [worker["pid"] for worker in json.loads(path.read_text())["workers"]]
-        return pids
-
-    def logged(self, text):
-        return any(text in path.read_text() for path in self.folder.glob("log.*"))
 
 
 class Stage:
     """Both gantryds, the program, and the move; ends everything at the end of the block."""
 
-    def __init__(self, arguments, over_tcp=False):
-        self.arguments, self.over_tcp = arguments, over_tcp
+    def __init__(self, arguments, over_tcp=False, slow_disk=None):
+        self.arguments, self.over_tcp, self.slow_disk = arguments, over_tcp, slow_disk
+        self.mib = TCP_MIB if over_tcp else MIB
 
     def __enter__(self):
         self.holder = tempfile.TemporaryDirectory(prefix="gfault")
         self.folder = pathlib.Path(self.holder.name)
-        build, certificates = self.arguments.build, self.arguments.certificates
-        self.source = Daemon(build, certificates, self.folder, "a", self.arguments)
-        self.target = Daemon(build, certificates, self.folder, "b", self.arguments)
-        self.program, self.known_pids, self.helpers = None, set(), []
+        make_certificates(self.folder)
+        extra = {"migration": f"bandwidth_mib_s = {self.arguments.bandwidth}\nreservation_s = 5\n"}
+        self.source, self.target = (Daemon(self.arguments.build, self.folder, name, free_port(),
+                                           extra=extra) for name in "ab")
+        slow = {"source": self.source, "target": self.target}.get(self.slow_disk)
+        if slow:
+            slow.environment = dict(os.environ, LD_PRELOAD=str(self.arguments.slow_sync),
+                                    SLOW_SYNC_S=str(SLOW_DISK_S))
+        self.program, self.helpers = None, []
         self.link, self.guest_link = Link(self.source.port), None
         self.source.start()
         self.target.start()
@@ -172,20 +77,8 @@ class Stage:
             if link is not None:
                 link.close()
         for daemon in (self.source, self.target):
-            self.known_pids.update(daemon.record_pids())
-            if daemon.child is not None:
-                self.known_pids.update(daemon.worker_pids())
-            daemon.kill(signal.SIGTERM)
-        for pid in self.known_pids:
-            self.end_worker(pid)
+            daemon.end_all()
         self.holder.cleanup()
-
-    @staticmethod
-    def end_worker(pid):
-        with contextlib.suppress(OSError):
-            name = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"gantry-worker" in name:
-                os.kill(pid, signal.SIGKILL)
 
     def helper(self, name, *words):
         """A program of ours beside the daemons; the path of what it prints."""
@@ -215,7 +108,7 @@ class Stage:
                            GANTRY_TRANSPORT=f"unix:{self.guest_transport()}",
                            LD_LIBRARY_PATH=str(self.arguments.build / "shim"))
         self.program = subprocess.Popen(
-            [self.arguments.program, str(MIB), str(STEPS), str(PAUSE_MS)], stdout=self.output,
+            [self.arguments.program, str(self.mib), str(STEPS), str(PAUSE_MS)], stdout=self.output,
             stderr=subprocess.STDOUT, env=environment)
         wait_until("the program's first steps", lambda: self.text().count("step") >= 3, 40)
         self.session = self.source.sessions()[0]["session_id"]
@@ -228,7 +121,7 @@ class Stage:
         def pull():
             self.pulled = self.target.gantry(
                 "pull", self.session, "--from", f"127.0.0.1:{self.link.port}", "--handover",
-                self.source.folder / "run" / "handover.sock",
+                self.source.handover_socket,
                 timeout=PROGRAM_DEADLINE_S * PATIENCE)
         self.pulled = None
         self.mover = threading.Thread(target=lambda: contextlib.suppress(Exception) and pull(),
@@ -239,7 +132,9 @@ class Stage:
         """Waits for a named step of the move, told by the gantryds' logs."""
         marks = {"offered": (self.source, "-> Offered"), "precopy": (self.source, "-> Precopy"),
                  "freezing": (self.source, "-> Freezing"), "frozen": (self.source, "-> Frozen"),
+                 "granting": (self.source, "-> Granting"),
                  "granted": (self.source, "-> Granted"),
+                 "owning": (self.target, "-> Activating"),
                  "serving": (self.target, "-> Serving")}
         daemon, mark = marks[step]
         wait_until(f"step {step}", lambda: daemon.logged(mark), 30)
@@ -251,9 +146,9 @@ class Stage:
             raise Failure("the program hangs; its output:\n" + self.text()) from None
 
 
-def undisturbed(arguments):
+def undisturbed(arguments, mib):
     environment = dict(os.environ, LD_LIBRARY_PATH=str(arguments.build / "soft"))
-    done = subprocess.run([arguments.program, str(MIB), str(STEPS), "0"], capture_output=True,
+    done = subprocess.run([arguments.program, str(mib), str(STEPS), "0"], capture_output=True,
                           text=True, env=environment, timeout=120 * PATIENCE, check=True)
     return done.stdout
 
@@ -268,8 +163,16 @@ def harm_worker(stage, daemon):
             os.kill(pid, signal.SIGKILL)
 
 
+def harm_recorded_worker(stage, daemon):
+    """Without a question to gantryd, whose disk is slow at the moment."""
+    pids = daemon.record_pids()
+    if not pids:
+        raise Failure("no worker is recorded")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
 def harm_daemon(stage, daemon):
-    stage.known_pids.update(daemon.record_pids())
     daemon.kill()
     time.sleep(0.3)
     daemon.start()
@@ -315,7 +218,7 @@ def harmed(stage, wanted, harm, side, step, may_fail):
             stage.begin_move()
             stage.at_step(step)
         harm(stage, stage.source if side == "source" else stage.target)
-        return check(stage, wanted, may_fail)
+        return check(stage, wanted[stage.mib], may_fail)
     except Failure as failure:
         logs = [path for daemon in (stage.source, stage.target)
                 for path in sorted(daemon.folder.glob("log.*"))]
@@ -332,6 +235,17 @@ def run_case(arguments, wanted, side, victim, step):
         may_fail = lambda: victim == "worker" and (side == "source" or  # noqa: E731
                                                    stage.source.logged("-> Granting"))
         return harmed(stage, wanted, HARMS[victim], side, step, may_fail)
+
+
+def run_returned(arguments, wanted, slow_disk, step):
+    """The target's worker dies after the grant was asked for and before it could serve: while the
+    source writes the grant, or while the target writes that it owns the session. Slow disks make
+    sure that it is then. Nothing may be lost: the source takes the session back."""
+    with Stage(arguments, slow_disk=slow_disk) as stage:
+        outcome = harmed(stage, wanted, harm_recorded_worker, "target", step, lambda: False)
+        if not (stage.target.logged("-> Returning") and stage.source.logged("-> TakingBack")):
+            raise Failure("the grant was not returned, so nothing was tested")
+        return outcome
 
 
 def run_cut_for_good(arguments, wanted, step):
@@ -358,6 +272,9 @@ def all_cases():
             for step in STEPS_OF_MOVE:
                 cases[f"{side} {victim} at {step}"] = (
                     lambda a, w, s=side, v=victim, t=step: run_case(a, w, s, v, t))
+    for side, step in (("source", "granting"), ("target", "owning")):
+        cases[f"target worker while {step}"] = (
+            lambda a, w, d=side, t=step: run_returned(a, w, d, t))
     for step in ("precopy", "frozen"):
         cases[f"link for good at {step}"] = lambda a, w, t=step: run_cut_for_good(a, w, t)
     for victim in ("worker", "gantryd", "guest link"):
@@ -379,6 +296,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--program", type=pathlib.Path, required=True)
+    parser.add_argument("--slow-sync", type=pathlib.Path, required=True,
+                        help="library that makes fsync slow")
     parser.add_argument("--bandwidth", type=int, default=16, help="MiB/s of precopy")
     parser.add_argument("--only", help="cases whose name contains this")
     parser.add_argument("--at-once", type=int, default=CASES_AT_ONCE, help="cases at a time")
@@ -390,21 +309,19 @@ def main():
         print("\n".join(chosen))
         return 0
     arguments.build = arguments.build.resolve()
+    arguments.slow_sync = arguments.slow_sync.resolve()
     failed = 0
-    with tempfile.TemporaryDirectory(prefix="gfault") as certificates:
-        arguments.certificates = certificates
-        make_certificates(certificates)
-        wanted = undisturbed(arguments)
-        with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
-            running = {pool.submit(timed, case, arguments, wanted): name
-                       for name, case in chosen.items()}
-            for done in concurrent.futures.as_completed(running):
-                text, has_failed = done.result()
-                failed += has_failed
-                print(f"{running[done]}: {text}", flush=True)
+    wanted = {mib: undisturbed(arguments, mib) for mib in (MIB, TCP_MIB)}
+    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+        running = {pool.submit(timed, case, arguments, wanted): name
+                   for name, case in chosen.items()}
+        for done in concurrent.futures.as_completed(running):
+            text, has_failed = done.result()
+            failed += has_failed
+            print(f"{running[done]}: {text}", flush=True)
     print(f"{len(chosen) - failed} of {len(chosen)} cases passed")
     return 1 if failed or not chosen else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    guard.run(main)

@@ -14,6 +14,8 @@ void World::plan_faults() {
     duplication = kDuplication[random.between(0, 2)];
     slow = kSlow[random.between(0, 2)];
     crash_per_step = kCrash[random.between(0, 3)];
+    const double kTakerCrash[] = {0.0, 0.0, 0.0, 0.3};
+    taker_crash = kTakerCrash[random.between(0, 3)];
     for (std::int64_t i = random.between(-2, 3); i > 0; --i) {
         const Duration begin = delay(0, 45'000'000);
         const Duration length = random.chance(0.5) ? delay(1'000, 500'000)
@@ -38,7 +40,7 @@ void World::plan_faults() {
     at(heal_at, [this] {
         trace("faults end");
         partitioned = false;
-        loss = duplication = slow = crash_per_step = 0.0;
+        loss = duplication = slow = crash_per_step = taker_crash = 0.0;
     });
 }
 
@@ -76,16 +78,29 @@ void World::restart_daemon(int index) {
     host.daemon_up = true;
     Worker* worker = host.worker.get();
     const bool owned_before = host.disk && !host.disk->granted;
-    if (worker != nullptr && !worker->serves_role) {
+    const bool was_arriving = worker == nullptr && host.note;
+    // A record of another epoch is of an attempt before.
+    const bool owns_arrival = owned_before && host.note && host.disk->epoch == host.note->second;
+    if (was_arriving && owns_arrival) {
+        // Its worker died and gantryd with it, after the grant: what it had served nobody knows.
+        trace("host %d: the session is lost", index);
+        host.note.reset();
+        worker_lost = true;
+        guests[index].told = true;
+    } else if (was_arriving || (worker != nullptr && !worker->serves_role)) {
         ++host.target_attempt;
+        if (was_arriving) {
+            host.progress_of[1].reset();
+        }
         host.receiver = {};
         host.awaited_round.reset();
         host.target = std::make_unique<engine::TargetMachine>("vm", settings);
         engine::TargetEvent event;
         event.kind = engine::TargetEventKind::kRestarted;
-        event.migration = *worker->receiving;
-        event.complete = worker->complete;
-        if (owned_before) {
+        event.migration = was_arriving ? host.note->first : *worker->receiving;
+        event.complete = was_arriving ? std::nullopt : worker->complete;
+        if (owns_arrival) {
+            host.has_served = true;  // for all that is known
             event.record = *host.disk;  // granted, and not in service yet
         }
         target_step(index, event);
@@ -99,6 +114,7 @@ void World::restart_daemon(int index) {
             event.record = {worker->epoch, false, {}, {}};
         }
         event.workers_alive = worker != nullptr;
+        guests[index].told = guests[index].told || worker == nullptr;
         event.frozen = worker != nullptr ? worker->frozen : std::nullopt;
         const bool granted = event.record.granted;
         start_source(index, event.record.epoch);
@@ -142,8 +158,16 @@ void World::crash_worker(int index) {
         return;
     }
     trace("host %d: worker dies", index);
-    // Its process gets CUDA errors: that is the promise, and state may be gone with it.
-    worker_lost = true;
+    // What only receives costs nothing: the source has all of it until something was served here.
+    const Worker* other = hosts[1 - index].worker.get();
+    const bool serves = host.worker->serves_role || host.has_served;
+    const bool is_spare = !serves && other != nullptr && other->serves_role;
+    if (!is_spare) {
+        worker_lost = true;
+    }
+    if (serves) {
+        guests[index].told = true;  // Its process gets CUDA errors: that is the promise.
+    }
     host.worker.reset();
     if (host.source && host.source->state() != engine::SourceState::kReleased) {
         engine::SourceEvent event;

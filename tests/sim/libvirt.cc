@@ -189,6 +189,7 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
     switch (phase) {
         case 1:  // an incoming QEMU is up
             target.domain = Domain::kPausedIncoming;
+            target.told = false;
             hosts[job.to].guest_came = true;
             guest_event_target(job.to, TargetEventKind::kGuestStarting);
             next(2, 100'000, 3'000'000);

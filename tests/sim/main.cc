@@ -15,7 +15,8 @@ int usage() {
                  "usage: gantry-sim [--seeds N] [--start S] [--mutation M] [--keep-going] "
                  "[--trace]\n"
                  "  M: 0 none, 1 grant before durable, 2 grant without frozen, 3 ignore RESUMED,\n"
-                 "     4 activate before grant, 5 apply stale batches\n");
+                 "     4 activate before grant, 5 apply stale batches,\n"
+                 "     6 keep a returned grant, 7 return without proof\n");
     return 2;
 }
 
@@ -55,6 +56,7 @@ int main(int argc, char** argv) {
         sum.rolled_back_count += verdict.rolled_back_count;
         sum.crash_count += verdict.crash_count;
         sum.split_brain_count += verdict.split_brain_count;
+        sum.returned_count += verdict.returned_count;
         if (!verdict.ok) {
             ++failed;
             std::printf("seed %llu: %s\n  replay: gantry-sim --start %llu --seeds 1 --trace\n",
@@ -68,12 +70,13 @@ int main(int argc, char** argv) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     std::printf("%llu seeds, %llu failed, %.1f s: %llu events, %llu moves, %llu rollbacks, "
-                "%llu crashes of gantryd, %llu split brains\n",
+                "%llu crashes of gantryd, %llu split brains, %llu grants returned\n",
                 static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failed),
                 seconds, static_cast<unsigned long long>(sum.event_count),
                 static_cast<unsigned long long>(sum.moved_count),
                 static_cast<unsigned long long>(sum.rolled_back_count),
                 static_cast<unsigned long long>(sum.crash_count),
-                static_cast<unsigned long long>(sum.split_brain_count));
+                static_cast<unsigned long long>(sum.split_brain_count),
+                static_cast<unsigned long long>(sum.returned_count));
     return failed == 0 ? 0 : 1;
 }

@@ -10,7 +10,7 @@ namespace {
 /// A slice, so that ctest can run slices side by side.
 class Seeds : public testing::TestWithParam<std::uint64_t> {};
 
-TEST_P(Seeds, OneOwnerNothingLostEverySeedEnds) {
+TEST_P(Seeds, OneOwnerNothingLostNobodyWaitsEverySeedEnds) {
     constexpr std::uint64_t kSlice = 2'500;
     Verdict sum;
     for (std::uint64_t seed = GetParam() * kSlice + 1; seed <= (GetParam() + 1) * kSlice; ++seed) {
@@ -21,12 +21,14 @@ TEST_P(Seeds, OneOwnerNothingLostEverySeedEnds) {
         sum.rolled_back_count += verdict.rolled_back_count;
         sum.crash_count += verdict.crash_count;
         sum.split_brain_count += verdict.split_brain_count;
+        sum.returned_count += verdict.returned_count;
     }
     // A simulator in which nothing happens proves nothing.
     EXPECT_GT(sum.moved_count, kSlice / 2);
     EXPECT_GT(sum.rolled_back_count, kSlice / 4);
     EXPECT_GT(sum.crash_count, kSlice / 2);
     EXPECT_GT(sum.split_brain_count, 0U);
+    EXPECT_GT(sum.returned_count, kSlice / 50);
 }
 INSTANTIATE_TEST_SUITE_P(TenThousand, Seeds, testing::Range<std::uint64_t>(0, 4));
 
@@ -52,7 +54,9 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations,
                          testing::Values(Mutation::kGrantBeforeDurable,
                                          Mutation::kGrantWithoutFrozen, Mutation::kIgnoreResumed,
                                          Mutation::kActivateBeforeGrant,
-                                         Mutation::kApplyStaleBatches));
+                                         Mutation::kApplyStaleBatches,
+                                         Mutation::kKeepReturnedGrant,
+                                         Mutation::kReturnUnproven));
 
 }  // namespace
 }  // namespace gantry::sim

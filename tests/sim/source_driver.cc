@@ -77,6 +77,10 @@ void World::source_step(int index, const SourceEvent& given) {
             return;
         }
     }
+    if (options.mutation == Mutation::kKeepReturnedGrant && event.message &&
+        std::holds_alternative<engine::MsgGrantReturned>(event.message->body)) {
+        return;
+    }
     const engine::SourceState before = host.source->state();
     const engine::Actions actions = host.source->step(event, now);
     if (options.trace) {
@@ -252,6 +256,13 @@ void World::source_act(int index, const engine::Action& action) {
                 host.worker->fenced = true;
             }
             break;
+        case ActionKind::kUnfence:
+            if (host.worker && host.worker->serves_role) {
+                host.worker->fenced = false;
+                host.worker->epoch = action.epoch;
+                ++verdict.returned_count;
+            }
+            break;
         case ActionKind::kThaw:
             answer(worker_call(index, 100, 20'000), [this, index] {
                 if (Worker* worker = hosts[index].worker.get()) {
@@ -266,6 +277,7 @@ void World::source_act(int index, const engine::Action& action) {
                 Host& then = hosts[index];
                 if (then.worker && then.worker->serves_role && then.worker->fenced) {
                     then.worker.reset();
+                    guests[index].told = true;
                 }
                 return source_event(SourceEventKind::kReleased);
             });

@@ -1,4 +1,6 @@
 // Carries out a target machine's actions, as gantryd does, against the simulated worker.
+#include <algorithm>
+
 #include "tests/sim/world.h"
 
 namespace gantry::sim {
@@ -78,6 +80,11 @@ void World::target_step(int index, const TargetEvent& event) {
         }
     }
     const engine::TargetState state = host.target->state();
+    const bool is_taking = state == engine::TargetState::kRequesting ||
+                           state == engine::TargetState::kActivating;
+    if (is_taking && state != before && random.chance(taker_crash)) {
+        after(delay(0, 60'000), [this, index] { crash_worker(index); });
+    }
     if (state == engine::TargetState::kServing && !host.source && host.worker) {
         start_source(index, host.target->epoch());  // from here on this host is the arbiter
     }
@@ -142,7 +149,9 @@ void World::target_act(int index, const engine::Action& action) {
                     event.error = {Code::kResourceExhausted, "gpu.memory.in_use", "injected"};
                 } else {
                     then.worker = std::make_unique<Worker>();
+                    then.has_served = false;
                     then.worker->receiving = then.target->migration();
+                    then.note = {*then.target->migration(), then.target->epoch()};
                 }
                 target_step(index, event);
             });
@@ -198,7 +207,8 @@ void World::target_act(int index, const engine::Action& action) {
             }
             break;
         case ActionKind::kPersistOwned:
-            later(delay(100, 20'000), [this, index, record = *action.record] {
+            host.sink_free_at = std::max(now, host.sink_free_at) + delay(100, 20'000);
+            later(host.sink_free_at - now, [this, index, record = *action.record] {
                 // A grant of the same epoch may have been written since: the newer fact wins.
                 std::optional<engine::DurableRecord>& disk = hosts[index].disk;
                 if (!disk || disk->epoch.value < record.epoch.value) {
@@ -209,10 +219,18 @@ void World::target_act(int index, const engine::Action& action) {
             break;
         case ActionKind::kActivate: {
             const Epoch epoch = action.epoch;
-            later(delay(500, 50'000), [this, index, epoch] {
+            host.sink_free_at = std::max(now, host.sink_free_at) + delay(500, 50'000);
+            later(host.sink_free_at - now, [this, index, epoch] {
                 Host& then = hosts[index];
                 const Host& other = hosts[1 - index];
+                if (!then.worker && then.has_served) {  // the processes that are left are served
+                    target_step(index, target_event(TargetEventKind::kActivated));
+                    return;
+                }
                 if (!then.worker) {
+                    TargetEvent failed = target_event(TargetEventKind::kActivateFailed);
+                    failed.error = {Code::kUnavailable, "worker.gone", "injected"};
+                    target_step(index, failed);
                     return;
                 }
                 const bool granted = other.disk && other.disk->granted &&
@@ -232,7 +250,16 @@ void World::target_act(int index, const engine::Action& action) {
                 }
                 then.worker->serves_role = true;
                 then.worker->epoch = epoch;
-                target_step(index, target_event(TargetEventKind::kActivated));
+                then.has_served = true;
+                then.note.reset();
+                guests[index].told = false;
+                then.sink_free_at += delay(0, 40'000);
+                after(then.sink_free_at - now, [this, index, life = then.life,
+                                                attempt = then.target_attempt] {
+                    if (hosts[index].life == life && hosts[index].target_attempt == attempt) {
+                        target_step(index, target_event(TargetEventKind::kActivated));
+                    }
+                });
             });
             break;
         }
@@ -243,11 +270,33 @@ void World::target_act(int index, const engine::Action& action) {
                 }
             } else {
                 host.worker.reset();
+                host.note.reset();
             }
+            break;
+        case ActionKind::kRetract:
+            host.sink_free_at = std::max(now, host.sink_free_at) + delay(100, 20'000);
+            later(host.sink_free_at - now, [this, index] {
+                Host& then = hosts[index];
+                TargetEvent event = target_event(TargetEventKind::kRetracted);
+                event.active = then.has_served && options.mutation != Mutation::kReturnUnproven;
+                if (!event.active) {
+                    const bool is_noted = then.disk && !then.disk->granted &&
+                                          then.disk->epoch == then.target->epoch();
+                    if (is_noted) {
+                        then.disk.reset();
+                    }
+                    if (then.worker && !then.worker->serves_role) {
+                        then.worker.reset();
+                    }
+                }
+                target_step(index, event);
+            });
             break;
         case ActionKind::kAlert:
             trace("host %d target alert: %s", index, action.error.reason.c_str());
-            if (action.error.reason == "migration.awaiting_source" && !hosts[1 - index].powered) {
+            if ((action.error.reason == "migration.awaiting_source" ||
+                 action.error.reason == "migration.peer_silent") &&
+                !hosts[1 - index].powered) {
                 // A person looks, sees that the source host is dead and fenced, and says so.
                 fenced_by_operator = true;
                 later(Duration{1'000'000}, [this, index] {
@@ -272,8 +321,14 @@ void World::target_act(int index, const engine::Action& action) {
 
 void World::target_finished(int index, engine::Outcome outcome) {
     trace("host %d target finished: %s", index, to_string(outcome));
-    if (hosts[index].target->guest_is_here() && outcome != engine::Outcome::kRetry) {
-        hosts[index].guest_came = false;  // served, or refused for good
+    const bool has_memory = !(job.active && job.to == index && job.postcopy_open);
+    if (outcome == engine::Outcome::kMoved) {
+        hosts[index].guest_came = false;
+    } else if (outcome != engine::Outcome::kRetry && guests[index].domain == Domain::kRunning &&
+               has_memory &&
+               (hosts[index].target->guest_is_here() || outcome != engine::Outcome::kRolledBack)) {
+        hosts[index].guest_came = false;  // refused for good
+        guests[index].told = true;
     }
     if (outcome == engine::Outcome::kRetry) {
         const std::uint64_t life = hosts[index].life;

@@ -196,6 +196,18 @@ void World::check_end() {
     }
 }
 
+/// Whatever was lost: a guest that runs is served, or has been told that it never will be.
+void World::check_nobody_waits() {
+    for (const Host& host : hosts) {
+        const Guest& guest = guests[host.index];
+        const Worker* worker = host.worker.get();
+        const bool ends = worker != nullptr && (worker->executes() || worker->fenced);
+        if (host.powered && guest.domain == Domain::kRunning && !ends && !guest.told) {
+            violate("the guest on host " + std::to_string(host.index) + " waits for ever");
+        }
+    }
+}
+
 void World::run() {
     hosts[0].index = 0;
     hosts[1].index = 1;
@@ -245,6 +257,9 @@ void World::run() {
     }
     if (!stopped) {
         check_end();
+    }
+    if (!stopped) {
+        check_nobody_waits();
     }
     if (!stopped && !quiet() && !worker_lost && !fenced_by_operator && hosts[0].powered &&
         hosts[1].powered) {

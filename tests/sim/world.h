@@ -44,6 +44,8 @@ enum class Mutation {
     kIgnoreResumed,        ///< RESUMED on the source is not seen.
     kActivateBeforeGrant,  ///< The target serves as soon as its guest runs.
     kApplyStaleBatches,    ///< Late batches of older rounds are applied, and nothing is verified.
+    kKeepReturnedGrant,    ///< The source does not take back what the target could not use.
+    kReturnUnproven,       ///< The target returns grants without looking whether it has served.
 };
 
 struct Options {
@@ -60,6 +62,7 @@ struct Verdict {
     std::uint64_t rolled_back_count = 0;
     std::uint64_t crash_count = 0;
     std::uint64_t split_brain_count = 0;
+    std::uint64_t returned_count = 0;  ///< Grants that came back unused.
     TimePoint ended{};
 };
 
@@ -95,6 +98,7 @@ enum class Domain { kAbsent, kPausedIncoming, kPaused, kRunning };
 struct Guest {
     Domain domain = Domain::kAbsent;
     std::uint64_t issued = 0;
+    bool told = false;  ///< Its session's end: its programs have CUDA errors, and wait no more.
 };
 
 struct Bulk {
@@ -117,6 +121,11 @@ struct Host {
     std::unique_ptr<engine::SourceMachine> source;
     std::unique_ptr<engine::TargetMachine> target;
     TimePoint worker_free_at{};   ///< Control calls to the worker are carried out in order.
+    TimePoint sink_free_at{};     ///< So are activation and its retraction.
+    bool has_served = false;      ///< The arrival's workers, which may have died since.
+    /// The attempt whose state is being received, and the epoch that it will ask for: a file, so it
+    /// survives gantryd and worker.
+    std::optional<std::pair<engine::MigrationId, Epoch>> note;
     std::uint64_t source_op = 0;  ///< Newest round; an older one stops.
     std::uint64_t target_attempt = 0;
     engine::RoundReceiver receiver;
@@ -141,6 +150,7 @@ struct World {
     void violate(const std::string& what);
     void check();
     void check_end();
+    void check_nobody_waits();
     bool quiet() const;
     void look_for_orphans();
     void execute(int host);
@@ -224,6 +234,7 @@ struct World {
     double duplication = 0.0;
     double slow = 0.0;
     double crash_per_step = 0.0;
+    double taker_crash = 0.0;  ///< That a worker dies about when its session is granted to it.
 
     // libvirt's job.
     enum class Script {

@@ -203,6 +203,56 @@ TEST_F(Source, PausedArrivalIsGrantedOnlyWhenTheGuestIsGone) {
     EXPECT_NE(find(receive(paused), ActionKind::kPersistGrant), nullptr);
 }
 
+TEST_F(Source, AReturnedGrantIsTakenBackUnderAnEpochOfItsOwn) {
+    const FreezeToken token = to_frozen();
+    receive(request(token));
+    step(SourceEventKind::kGrantDurable);
+    const Actions returned = receive(MsgGrantReturned{{8}});
+    const Action* persist = find(returned, ActionKind::kPersistGrant);
+    ASSERT_NE(persist, nullptr);
+    EXPECT_EQ(persist->record->epoch.value, 9U);
+    EXPECT_FALSE(persist->record->granted);
+    EXPECT_FALSE(sends<MsgGrantRefused>(returned)) << "answered only once it is durable";
+    EXPECT_FALSE(sends<MsgGrant>(receive(request(token)))) << "a late repeat";
+    EXPECT_FALSE(machine_.serves());
+    const Actions durable = step(SourceEventKind::kGrantDurable);
+    EXPECT_TRUE(sends<MsgGrantRefused>(durable));
+    ASSERT_NE(find(durable, ActionKind::kUnfence), nullptr);
+    EXPECT_EQ(find(durable, ActionKind::kUnfence)->epoch.value, 9U);
+    EXPECT_EQ(find(durable, ActionKind::kThaw), nullptr) << "only libvirt's word thaws";
+    EXPECT_EQ(machine_.epoch().value, 9U);
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(request(token)))) << "a late repeat";
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(MsgGrantReturned{{8}}))) << "repeated: said again";
+    EXPECT_NE(find(step(SourceEventKind::kGuestResumed), ActionKind::kThaw), nullptr);
+    step(SourceEventKind::kThawed);
+    EXPECT_TRUE(machine_.serves());
+}
+
+TEST_F(Source, AGrantIsReturnedOnlyByTheMigrationThatHasIt) {
+    const FreezeToken token = to_frozen();
+    receive(request(token));
+    step(SourceEventKind::kGrantDurable);
+    EXPECT_EQ(find(receive(MsgGrantReturned{{8}}, {3, 3}), ActionKind::kPersistGrant), nullptr);
+    EXPECT_EQ(find(receive(MsgGrantReturned{{7}}), ActionKind::kPersistGrant), nullptr);
+    EXPECT_EQ(machine_.state(), SourceState::kGranted);
+    receive(MsgActivated{{8}});
+    step(SourceEventKind::kReleased);
+    EXPECT_TRUE(sends<MsgReleased>(receive(MsgGrantReturned{{8}}))) << "nothing is left here";
+}
+
+TEST_F(Source, AReturnedGrantWhoseStateIsGoneIsNotTakenBack) {
+    const FreezeToken token = to_frozen();
+    receive(request(token));
+    step(SourceEventKind::kGrantDurable);
+    step(SourceEventKind::kWorkerLost);
+    const Actions returned = receive(MsgGrantReturned{{8}});
+    EXPECT_EQ(find(returned, ActionKind::kPersistGrant), nullptr);
+    EXPECT_NE(find(returned, ActionKind::kRelease), nullptr);
+    const Actions released = step(SourceEventKind::kReleased);
+    EXPECT_TRUE(sends<MsgReleased>(released));
+    EXPECT_EQ(find(released, ActionKind::kFinished)->outcome, Outcome::kLost);
+}
+
 TEST_F(Source, RefusesByPreflightWithTheSameFindingsWhenAskedAgain) {
     const MsgPrepare prepare{kEngineProtocolVersion, "vm", {}};
     receive(prepare);

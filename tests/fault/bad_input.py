@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""What operators and tenants get wrong, end to end: a clear error, and the program goes on.
+
+Real gantryds with mutual TLS and real workers on the soft GPU. The program of the sweep runs on the
+first host; each refusal must name its reason and leave the session served where it was.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
+import guard
+from daemons import PATIENCE, Daemon, Failure, free_port, make_certificates, running, wait_until
+
+QUOTA_MIB = 512
+STEPS, MIB, PAUSE_MS = 40, 8, 50
+PROGRAM_DEADLINE_S = 60 * PATIENCE
+
+
+def expect(condition, text):
+    if not condition:
+        raise Failure(text)
+
+
+def environment(arguments, daemon):
+    shim = arguments.build / ("shim" if daemon else "soft")
+    out = dict(os.environ, LD_LIBRARY_PATH=str(shim))
+    if daemon:
+        out["GANTRY_TRANSPORT"] = f"unix:{daemon.guest_socket}"
+    return out
+
+
+def run(arguments, daemon, program, *words):
+    return subprocess.run([program, *map(str, words)], env=environment(arguments, daemon),
+                          capture_output=True, text=True, timeout=PROGRAM_DEADLINE_S)
+
+
+def quota_exceeded(arguments, work):
+    """CUDA_ERROR_OUT_OF_MEMORY in the program, by the quota and not by the GPU, and it goes on."""
+    for quota, wanted in ((QUOTA_MIB, 1), (2 * QUOTA_MIB, 0)):
+        daemon = Daemon(arguments.build, work, f"quota-{quota}",
+                        extra={"guest": f"memory_mib = {quota}\n"})
+        with running(daemon):
+            done = run(arguments, daemon, arguments.program, QUOTA_MIB + 64, 1, 0)
+            expect(done.returncode == wanted, f"quota of {quota} MiB: {done}")
+            expect(("error: out of memory" in done.stdout) == (wanted == 1), f"{quota}: {done}")
+            done = run(arguments, daemon, arguments.out_of_memory)
+            expect(done.returncode == 0 and "PASS" in done.stdout, f"{quota} MiB: {done}")
+
+
+def move_refused(arguments, work, name, wanted, reason, target_profile="h200-like",
+                 foreign=False):
+    """`gantry pull` fails before anything is paused, says `reason`, and the program goes on."""
+    folder = work / name
+    folder.mkdir()
+    make_certificates(folder)
+    source = Daemon(arguments.build, folder, "a", free_port(),
+                    extra={"guest": f"memory_mib = {3 * 1024}\n"})
+    if foreign:
+        folder = folder / "foreign"
+        folder.mkdir()
+        make_certificates(folder)
+    profile = arguments.profiles / f"{target_profile}.toml"
+    target = Daemon(arguments.build, folder, "b", free_port(),
+                    extra={"worker": f'profile = "{profile}"\n'})
+    with running(source, target):
+        out = folder / "program.out"
+        with open(out, "wb") as log:
+            program = subprocess.Popen([arguments.program, str(MIB), str(STEPS), str(PAUSE_MS)],
+                                       stdout=log, stderr=log,
+                                       env=environment(arguments, source))
+        try:
+            wait_until("the program's first steps", lambda: out.read_text().count("step") >= 2)
+            session = source.sessions()[0]["session_id"]
+            worker = source.worker_pids()
+            done = target.gantry("pull", session, "--from", f"127.0.0.1:{source.port}",
+                                 "--handover", source.handover_socket)
+            expect(done.returncode != 0, f"{name}: the move was not refused")
+            expect(reason in done.stderr, f"{name}: not {reason} but {done.stderr}")
+            expect(not source.logged("-> Freezing"), f"{name}: refused after the pause had begun")
+            expect(not target.sessions(), f"{name}: something is left at the target")
+            expect(source.worker_pids() == worker, f"{name}: the session is not as it was")
+            expect(program.wait(timeout=PROGRAM_DEADLINE_S) == 0, out.read_text())
+            expect(out.read_text() == wanted, f"{name}: wrong digests:\n{out.read_text()}")
+        except Failure as failure:
+            raise Failure(f"{failure}\n{source.log_text()}{target.log_text()}") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                program.kill()
+            program.wait()
+    print(f"{name}: {done.stderr.strip()}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--program", type=pathlib.Path, required=True)
+    parser.add_argument("--out-of-memory", type=pathlib.Path, required=True)
+    parser.add_argument("--profiles", type=pathlib.Path, required=True)
+    arguments = parser.parse_args()
+    arguments.build = arguments.build.resolve()
+    wanted = run(arguments, None, arguments.program, MIB, STEPS, 0).stdout
+    with tempfile.TemporaryDirectory(prefix="gbad") as folder:
+        work = pathlib.Path(folder)
+        try:
+            quota_exceeded(arguments, work)
+            print("quota exceeded: out of memory, and the program goes on")
+            move_refused(arguments, work, "GPU too small", wanted, "gpu.memory",
+                         target_profile="small-86")
+            move_refused(arguments, work, "foreign certificates", wanted, "certificate",
+                         foreign=True)
+        except Failure as failure:
+            print(f"FAILED: {failure}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    guard.run(main)
