@@ -71,7 +71,7 @@ const char* name_of_command(std::uint16_t op) {
     constexpr const char* kControl[] = {
         "invalid",     "pad",           "hello",         "device_facts", "confirm",
         "stage_image", "drop_image",    "write_device",  "read_device",  "wait_callback",
-        "callback_done", "drain_output", "goodbye"};
+        "callback_done", "drain_output", "goodbye",       "look_at_event"};
     if (op >= cuda::kFirstOp) {
         return cuda::op_info(static_cast<cuda::Op>(op)).name;
     }

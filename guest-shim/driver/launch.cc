@@ -88,6 +88,10 @@ CUresult read_attributes(const CUlaunchConfig& config, LaunchAttribute* out) {
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) {
             return CUDA_ERROR_NOT_SUPPORTED;
         }
+        if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+            attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+            session::stop_following_events();  // The kernel records them.
+        }
     }
     return CUDA_SUCCESS;
 }

@@ -65,7 +65,15 @@ CUresult copy_by_driver(std::uint64_t target, std::uint64_t source, std::uint64_
 }  // namespace
 
 CUresult synchronize_stream(std::uint64_t stream) noexcept {
-    return call_status(cuda::Op::cuStreamSynchronize, cuda::wire::cuStreamSynchronize_call{stream});
+    if (session::is_synchronised(stream)) {
+        return CUDA_SUCCESS;
+    }
+    const CUresult result = call_status(cuda::Op::cuStreamSynchronize,
+                                        cuda::wire::cuStreamSynchronize_call{stream});
+    if (result == CUDA_SUCCESS) {
+        session::note_synchronised(stream);
+    }
+    return result;
 }
 
 CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
@@ -91,8 +99,12 @@ CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t b
         return copy_on_host(target, source, bytes, stream);
     }
     if (to.host_side) {
-        return session::read_device(reinterpret_cast<void*>(target), from.address, bytes,
-                                    bits(stream));
+        const CUresult result = session::read_device(reinterpret_cast<void*>(target), from.address,
+                                                     bytes, bits(stream));
+        if (result == CUDA_SUCCESS) {
+            session::note_synchronised(bits(stream));
+        }
+        return result;
     }
     if (from.host_side) {
         const CUresult result = session::write_device(

@@ -83,9 +83,12 @@ struct Stream {
 };
 
 struct Event {
+    static constexpr std::uint64_t kInCapture = ~0ull;
     std::uint64_t handle;
     std::uint64_t context;
     std::uint32_t flags;
+    /// Ring position of the newest record; 0: never recorded; kInCapture: the host knows more.
+    std::atomic<std::uint64_t> recorded;
 };
 
 extern SlotTable<Stream> g_streams;

@@ -1,12 +1,12 @@
 // Streams: named and made here without waiting; their facts answered here.
 #include "guest-shim/driver/objects.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
 
 namespace gantry::shim {
 
 constinit SlotTable<Stream> g_streams;
-constinit SlotTable<Event> g_events;
 
 namespace {
 
@@ -133,36 +133,13 @@ CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreen
     return cuStreamGetCtx(hStream, pCtx);
 }
 
-CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
-    constexpr unsigned kKnown =
-        CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    if (phEvent == nullptr || (Flags & ~kKnown) != 0 ||
-        ((Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    std::uint64_t handle = 0;
-    Event* event = g_events.create(HandleKind::kEvent, &handle);
-    if (event == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *event = Event{handle, session::current_context(), Flags};
-    // Between processes no event can be shared here; as an event of one process it is sound.
-    const cuda::wire::cuEventCreate_call arguments{
-        handle, Flags & ~static_cast<unsigned>(CU_EVENT_INTERPROCESS), 0};
-    const CUresult result = post_args(cuda::Op::cuEventCreate, arguments);
-    if (result != CUDA_SUCCESS) {
-        g_events.destroy(handle);
-        return result;
-    }
-    *phEvent = reinterpret_cast<CUevent>(handle);
-    return CUDA_SUCCESS;
+CUresult cuStreamSynchronize(CUstream hStream) noexcept {
+    return synchronize_stream(bits(hStream));
 }
 
-CUresult cuEventDestroy_v2(CUevent hEvent) noexcept {
-    if (!g_events.destroy(bits(hEvent))) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    return post_args(cuda::Op::cuEventDestroy_v2, cuda::wire::cuEventDestroy_v2_call{bits(hEvent)});
+CUresult cuStreamQuery(CUstream hStream) noexcept {
+    return session::is_synchronised(bits(hStream)) ? CUDA_SUCCESS
+                                                   : marshal::cuStreamQuery(hStream);
 }
 
 }  // namespace gantry::cuda_impl

@@ -49,6 +49,8 @@ void* serve(void*) {
 
 }  // namespace
 
+bool callbacks_started() noexcept { return g_started.load(std::memory_order_acquire); }
+
 CUresult start_callbacks() noexcept {
     if (g_started.load(std::memory_order_acquire)) {
         return CUDA_SUCCESS;

@@ -320,6 +320,7 @@ CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchan
         record.header->bulk_pages = static_cast<std::uint16_t>(exchange->touch_pages);
         fill(record, exchange->args, exchange->args_bytes, exchange->trailing,
              exchange->trailing_bytes);
+        exchange->end = record.position + record.header->bytes;
         record.publish();
         ring_doorbell();
         if (await_answer(lane, record.position + 1, *exchange)) {
@@ -344,7 +345,9 @@ CUresult exchange(Exchange* exchange) noexcept {
     // Held through the wait: threads that share a lane must not have two questions open. Output is
     // drained on the same lane, after the answer has been taken.
     Guard guard(g_connection.lane_mutex[self->lane]);
-    return exchange_on(self->lane, self->current, exchange, true);
+    const CUresult result = exchange_on(self->lane, self->current, exchange, true);
+    self->answered_end = exchange->end;
+    return result;
 }
 
 CUresult reserve(std::uint16_t op, std::uint32_t args_bytes, std::uint32_t trailing_bytes,

@@ -100,6 +100,7 @@ struct Exchange {
     std::uint64_t bulk_bytes = 0;       ///< As the reply told.
     std::uint32_t touch_first = 0;      ///< Bulk pages that the host writes for this command.
     std::uint32_t touch_pages = 0;
+    std::uint64_t end = 0;              ///< Ring position behind the command, once it is in.
 };
 CUresult exchange(Exchange* exchange) noexcept;
 CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchange,

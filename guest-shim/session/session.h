@@ -111,6 +111,26 @@ CUresult call_control(wire::ControlOp op, const void* args, std::uint32_t args_b
 /// Most trailing bytes that one record can carry beside `args_bytes` of arguments.
 std::uint32_t max_trailing(std::uint32_t args_bytes) noexcept;
 
+// ---- what is known without asking ---------------------------------------------------------------
+
+enum class EventState {
+    kDone,
+    kPending,
+    kUnknown,  ///< The host must be asked.
+};
+
+/// State of an event whose newest record has the ring position `recorded` (0: never recorded), from
+/// what the host shows. kDone and kPending are what a query would have told: kPending only if
+/// nothing that this process was told by CUDA says otherwise, and the host is asked to look.
+EventState look_at_event(std::uint64_t event, std::uint64_t recorded) noexcept;
+/// From now on look_at_event() knows nothing: events are recorded in ways that are not followed.
+void stop_following_events() noexcept;
+
+/// The calling thread's last command has waited for all work in `stream`.
+void note_synchronised(std::uint64_t stream) noexcept;
+/// True when nothing was queued anywhere in this process since, and nothing went wrong.
+bool is_synchronised(std::uint64_t stream) noexcept;
+
 // ---- bulk memory --------------------------------------------------------------------------------
 
 /// Streams host bytes to the device in pieces, in ring order. Returns when the last piece is in the
@@ -138,6 +158,11 @@ struct Thread {
     std::uint64_t current;       ///< contexts[depth - 1], or 0.
     std::uint64_t* contexts;
     std::uint32_t capture_mode;  ///< CUstreamCaptureMode of cuThreadExchangeStreamCaptureMode.
+    std::uint32_t errors_seen;   ///< HostWords.late_errors when this thread last asked the host.
+    std::uint64_t answered_end;  ///< Ring position behind this thread's last answered command.
+    std::uint64_t synced_end;    ///< The same of the last one that waited for synced_stream ...
+    std::uint64_t synced_stream;
+    std::uint64_t synced_context;  ///< ... in this context; synced_end 0: none did.
 };
 
 /// The calling thread's state, made at first use; null when memory is out.
@@ -165,5 +190,6 @@ std::uint64_t pinned_region_offset() noexcept;
 
 /// Starts the thread that runs the application's host callbacks. Idempotent.
 CUresult start_callbacks() noexcept;
+bool callbacks_started() noexcept;
 
 }  // namespace gantry::session

@@ -199,6 +199,14 @@ CUresult Call::guest_handle(cuda::HandleKind kind, std::uint64_t native, std::ui
     return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult Call::device(std::int32_t guest, std::int32_t* native) {
+    if (guest > 0) {
+        return CUDA_ERROR_INVALID_DEVICE;  // The guest has one.
+    }
+    *native = guest == 0 ? process_.device.ordinal() : guest;
+    return CUDA_SUCCESS;
+}
+
 CUresult Call::reserve(cuda::HandleKind kind, std::uint64_t handle) {
     return cuda::handle_kind(handle) == kind && !process_.objects.contains(handle)
                ? CUDA_SUCCESS

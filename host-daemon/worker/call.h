@@ -95,6 +95,7 @@ public:
     CUresult resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t* native) override;
     CUresult guest_handle(cuda::HandleKind kind, std::uint64_t native,
                           std::uint64_t* handle) override;
+    CUresult device(std::int32_t guest, std::int32_t* native) override;
     CUresult reserve(cuda::HandleKind kind, std::uint64_t handle) override;
     CUresult bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t native,
                   const Recipe& recipe) override;

@@ -20,6 +20,7 @@ void GuestProcess::destroy_object(const Object& object) {
             end(api.cuStreamDestroy_v2, object.native);
             break;
         case HandleKind::kEvent:
+            event_board.forget(object.handle);
             end(api.cuEventDestroy_v2, object.native);
             break;
         case HandleKind::kModule:

@@ -36,6 +36,7 @@ constexpr std::chrono::milliseconds kCallbackGrace{20};
 /// ... and how long it then looks whether all else comes to rest.
 constexpr std::chrono::milliseconds kCarryPatience{200};
 constexpr std::size_t kPollEvery = 64;  // Look at waiting calls that often while the ring is full.
+constexpr std::size_t kEventsAtOnce = 4;
 
 }  // namespace
 
@@ -62,7 +63,10 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
       wait_spin_us_(wait_spin_us(options.spin_us)),
       executors_(std::make_unique<LaneExecutors>([this] { bind_thread(); })),
       loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
-             [this] { return poll_waiting(); },
+             [this] {
+                 look_at_events(kEventsAtOnce);
+                 return poll_waiting();
+             },
              [this](const region::CommandView& view, std::span<const std::byte> args) {
                  callback_command(view, args);
              },
@@ -116,6 +120,7 @@ void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t g
     pinned_writes.enable(is_moved_by_hypervisor(*memory_), memory_->pinned());
     auto& words = memory_->host_words();
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
+    event_board.attach(&words, generation << region::kGenerationShift);
     loop_.start(memory_.get(), generation << region::kGenerationShift, {});
 }
 
@@ -161,6 +166,12 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
     first_command_ = true;
     first_new_position_ = state.executed_ahead.empty() ? state.next_position
                                                        : *state.executed_ahead.rbegin() + 1;
+    event_board.attach(&words, first_new_position_);
+    for (const std::uint32_t error : state.async_errors) {
+        if (error != 0) {
+            event_board.late_error();
+        }
+    }
     loop_.start(memory_.get(), state.next_position, state.executed_ahead);
     return {};
 }
@@ -172,6 +183,7 @@ std::unique_ptr<ChannelMemory> GuestProcess::detach() {
         unregister_bulk();
     }
     frozen_ = false;
+    event_board.attach(nullptr, 0);
     return std::move(memory_);
 }
 
@@ -184,10 +196,14 @@ void GuestProcess::announce(bool migrating) {
     bind_thread();  // Asks the driver, which a capture of another thread must not forbid.
     auto& word = memory_->host_words().announce;
     const std::uint32_t now = word.load(std::memory_order_relaxed);
+    if (migrating) {
+        event_board.announce(true);  // First: what is shown later would take a confirmed answer.
+    }
     pinned_writes.announce(migrating);
     if (((now & 1) != 0) != migrating) {
         word.store(now + 1, std::memory_order_release);
     }
+    event_board.announce(migrating);
 }
 
 void GuestProcess::disown() {
@@ -234,8 +250,17 @@ void GuestProcess::execute(const Command& command) {
     } else {
         run_call(call);
     }
-    if (!waiting_.empty() && loop_.executed_count() % kPollEvery == 0) {
-        poll_waiting();
+    if (loop_.executed_count() % kPollEvery == 0) {
+        look_at_events(kEventsAtOnce);
+        if (!waiting_.empty()) {
+            poll_waiting();
+        }
+    }
+}
+
+void GuestProcess::look_at_events(std::size_t most) {
+    if (captures.load(std::memory_order_relaxed) == 0) {  // A capture does not like questions.
+        note_result(0, event_board.look(most), true);
     }
 }
 
@@ -288,6 +313,9 @@ void GuestProcess::run_call(Call& call) {
         if (memory.has_parked()) {
             memory.reap(false);
         }
+    }
+    if (tells_of_completion(call)) {
+        look_at_events(EventBoard::kOpenMax);
     }
     call.finish(result);
 }
@@ -447,6 +475,7 @@ void GuestProcess::note_result(std::uint32_t lane, CUresult result, bool is_answ
     if (!is_answered && lane < region::kLaneCount) {
         std::uint32_t none = 0;
         async_errors_[lane].compare_exchange_strong(none, static_cast<std::uint32_t>(result));
+        event_board.late_error();
     }
 }
 

@@ -29,6 +29,7 @@
 #include "host-daemon/worker/command_loop.h"
 #include "host-daemon/worker/device.h"
 #include "host-daemon/worker/device_memory.h"
+#include "host-daemon/worker/event_board.h"
 #include "host-daemon/worker/event_times.h"
 #include "host-daemon/worker/graph_book.h"
 #include "host-daemon/worker/held_work.h"
@@ -139,6 +140,7 @@ public:
     PinnedWrites pinned_writes;
     HeldWork held;
     EventTimes event_times{device};
+    EventBoard event_board{device};
     GraphBook graphs{device};
     LinkBook links;
     PoolBook pools;
@@ -193,6 +195,7 @@ private:
 
     void execute(const Command& command);
     bool poll_waiting();
+    void look_at_events(std::size_t most);
     [[nodiscard]] bool is_drained_to_callbacks();
     void run_call(Call& call);
     void callback_command(const gantry::wire::CommandView& view, std::span<const std::byte> args);

@@ -25,6 +25,8 @@ bool is_capturing(Call& call, CUstream stream);
 /// True when the command may wait for the device or take long: then it does not run on the consumer
 /// thread, unless is_ready() says that it would not wait now.
 bool may_block(const Call& call);
+/// True when its answer lets the guest know that work has ended.
+bool tells_of_completion(const Call& call);
 /// True when asking is_ready() again soon makes sense; false: hand the call over at once.
 bool is_pollable(const Call& call);
 /// Asks the driver without waiting.

@@ -187,6 +187,17 @@ CUresult drain_output(Call& call) {
     return CUDA_SUCCESS;
 }
 
+CUresult look_at_event(Call& call) {
+    const auto look = call.arguments<gantry::wire::LookAtEventCall>();
+    if (!look) {
+        return refuse(call, "size of the arguments");
+    }
+    const auto native =
+        call.process().objects.native_as<CUevent>(look->event, HandleKind::kEvent);
+    return call.process().event_board.look_at(look->event, look->recorded, native,
+                                              call.header().position);
+}
+
 CUresult goodbye(Call& call) {
     if (call.process().on_goodbye) {
         call.process().on_goodbye();
@@ -235,7 +246,7 @@ Handler find_handler(std::uint16_t number) {
     static constexpr Handler kHandlers[] = {
         nullptr,      nullptr,      hello,        device_facts,  confirm,
         stage_image,  drop_image,   write_device, read_device,   wait_callback,
-        callback_done, drain_output, goodbye};
+        callback_done, drain_output, goodbye,     look_at_event};
     return number < std::size(kHandlers) ? kHandlers[number] : nullptr;
 }
 
@@ -245,6 +256,24 @@ bool may_block(const Call& call) {
     }
     return call.number() >= cuda::kFirstOp &&
            ((cuda::op_flags(call.op()) & cuda::kOpMayBlock) != 0 || takes_long(call.op()));
+}
+
+bool tells_of_completion(const Call& call) {
+    if (may_block(call)) {
+        return true;
+    }
+    if (call.number() < cuda::kFirstOp) {
+        return false;
+    }
+    switch (call.op()) {
+        case cuda::Op::cuEventQuery:
+        case cuda::Op::cuEventElapsedTime:
+        case cuda::Op::cuEventElapsedTime_v2:
+        case cuda::Op::cuStreamQuery:
+            return true;
+        default:
+            return false;
+    }
 }
 
 bool is_pollable(const Call& call) {

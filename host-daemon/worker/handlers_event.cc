@@ -29,6 +29,18 @@ CUresult prepare_record(Call& call, std::uint64_t handle, std::uint64_t stream_h
     return call.stream(stream_handle, stream);
 }
 
+/// A record in a capture is none of the event's.
+CUresult note_record(Call& call, std::uint64_t handle, CUevent event, CUstream stream,
+                     CUresult result) {
+    EventBoard& board = call.process().event_board;
+    if (result == CUDA_SUCCESS && call.process().captures.load(std::memory_order_relaxed) == 0) {
+        board.recorded(handle, call.header().position, event, stream);
+    } else {
+        board.forget(handle);
+    }
+    return result;
+}
+
 }  // namespace
 
 CUresult on_cuEventRecord(CallContext& context, const wire::cuEventRecord_call& record,
@@ -37,7 +49,10 @@ CUresult on_cuEventRecord(CallContext& context, const wire::cuEventRecord_call& 
     CUevent event = nullptr;
     CUstream stream = nullptr;
     const CUresult result = prepare_record(call, record.hEvent, record.hStream, &event, &stream);
-    return result == CUDA_SUCCESS ? call.api().cuEventRecord(event, stream) : result;
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return note_record(call, record.hEvent, event, stream, call.api().cuEventRecord(event, stream));
 }
 
 CUresult on_cuEventRecordWithFlags(CallContext& context,
@@ -58,6 +73,12 @@ CUresult on_cuCtxRecordEvent(CallContext& context, const wire::cuCtxRecordEvent_
                              std::span<const std::byte> trailing, Reply& reply) {
     as_call(context).process().event_times.forget(record.hEvent);
     return generated::on_cuCtxRecordEvent(context, record, trailing, reply);
+}
+
+CUresult on_cuEventDestroy_v2(CallContext& context, const wire::cuEventDestroy_v2_call& destroy,
+                              std::span<const std::byte> trailing, Reply& reply) {
+    as_call(context).process().event_board.forget(destroy.hEvent);
+    return generated::on_cuEventDestroy_v2(context, destroy, trailing, reply);
 }
 
 CUresult on_cuEventElapsedTime(CallContext& context, const wire::cuEventElapsedTime_call& call,

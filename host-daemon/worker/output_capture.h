@@ -32,7 +32,8 @@ public:
 
     /// `descriptor` is 1 or 2.
     void push(std::uint32_t descriptor, std::span<const std::byte> bytes);
-    /// Takes over what the driver wrote to descriptors 1 and 2.
+    /// Takes over what the driver wrote to descriptors 1 and 2. Without a system call when there is
+    /// nothing: each synchronising call does it.
     void collect();
     /// Asked with every answer: one load.
     [[nodiscard]] bool pending() const { return pending_bytes_ != 0; }
@@ -49,12 +50,15 @@ private:
         std::uint32_t descriptor = 1;
         std::vector<std::byte> bytes;
     };
+    [[nodiscard]] bool may_have_grown(int i) const;
     void push_locked(std::uint32_t descriptor, std::span<const std::byte> bytes);
 
     mutable std::mutex mutex_;
     std::vector<Piece> pieces_;
     std::atomic<std::size_t> pending_bytes_{0};  ///< Changed under mutex_; no piece is empty.
     int files_[2] = {-1, -1};  ///< For stdout and stderr.
+    const std::byte* first_bytes_[2] = {};  ///< Of the files, mapped for the life of the process.
+    std::uint32_t collections_ = 0;
 };
 
 }  // namespace gantry::worker

@@ -57,6 +57,8 @@ def _generatable(item):
 def _native(param):
     """C++ expression of the driver's argument."""
     kind, name = param.kind, param.name
+    if _is_device(param) or _is_location(param):
+        return f"&{name}" if kind == "in" else name
     if kind in ("value", "mask", "among", "devptr"):
         return f"convert<{param.ctype}>(call.{name})"
     if kind == "struct":
@@ -77,6 +79,20 @@ def _native(param):
     if kind == "string":
         return f"{name}.c_str()"
     raise ValueError(kind)
+
+
+def _is_device(param):
+    """A device number: the guest's 0 is whichever device the worker has."""
+    return param.kind == "value" and param.ctype == "CUdevice"
+
+
+def _is_location(param):
+    """A place of memory, which may name a device by its number."""
+    return (param.kind == "struct" and param.ctype in _LOCATIONS
+            or param.kind == "in" and param.pointee in _LOCATIONS)
+
+
+_LOCATIONS = ("CUmemLocation", "CUmemLocation_v1")
 
 
 def _copied_in(param):
@@ -102,6 +118,16 @@ def _locals(item):
             else:
                 text += (f"    if (const CUresult status =\n            {resolve};\n"
                          f"        status != CUDA_SUCCESS) {{\n        return status;\n    }}\n")
+        elif _is_device(param):
+            text += (f"    CUdevice {name}{{}};\n"
+                     f"    if (const CUresult status = context.device(call.{name}, &{name});\n"
+                     f"        status != CUDA_SUCCESS) {{\n        return status;\n    }}\n")
+        elif _is_location(param):
+            structure = param.pointee if kind == "in" else param.ctype
+            text += (f"    {structure} {name}{{}};\n"
+                     f"    std::memcpy(&{name}, &call.{name}, sizeof {name});\n"
+                     f"    if (const CUresult status = map_location(context, &{name});\n"
+                     f"        status != CUDA_SUCCESS) {{\n        return status;\n    }}\n")
         elif kind == "among":  # The driver must never see other values: checked here too.
             condition = " && ".join(f"call.{name} != {value}" for value in param.args)
             text += f"    if ({condition}) {{\n        return CUDA_ERROR_INVALID_VALUE;\n    }}\n"

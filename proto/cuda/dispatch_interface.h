@@ -47,6 +47,10 @@ public:
     virtual CUresult guest_handle(cuda::HandleKind kind, std::uint64_t native,
                                   std::uint64_t* handle) = 0;
 
+    /// The guest's number of a device -> the driver's. Numbers below 0 (the CPU, no device) are the
+    /// same for both. Unknown: CUDA_ERROR_INVALID_DEVICE.
+    virtual CUresult device(std::int32_t guest, std::int32_t* native) = 0;
+
     /// Called before an object is made: is the handle well-formed, of this kind and not in use?
     virtual CUresult reserve(cuda::HandleKind kind, std::uint64_t handle) = 0;
     /// A new object under the handle the guest chose. On failure the caller has nothing to undo.

@@ -64,6 +64,14 @@ private:
     std::span<const std::byte> rest_;
 };
 
+/// Puts the driver's device number into a place of memory that names one.
+template <typename Location>
+CUresult map_location(CallContext& context, Location* location) {
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE
+               ? context.device(location->id, &location->id)
+               : CUDA_SUCCESS;
+}
+
 /// Translates an array of guest handles whose length was checked.
 template <typename Native>
 CUresult resolve_all(CallContext& context, cuda::HandleKind kind, const std::byte* handles,

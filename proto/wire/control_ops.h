@@ -24,6 +24,7 @@ enum class ControlOp : std::uint16_t {
     kCallbackDone = 10, ///< CallbackDoneCall. Async: lets the stream go on.
     kDrainOutput = 11,  ///< DrainOutputCall -> device printf/assert bytes in the bulk extent.
     kGoodbye = 12,      ///< no arguments -> empty: the process ends in order.
+    kLookAtEvent = 13,  ///< LookAtEventCall. Async: shows in HostWords whether it has completed.
 };
 
 struct HelloCall {
@@ -98,6 +99,11 @@ struct CallbackReply {
 
 struct CallbackDoneCall {
     std::uint64_t callback_id;
+};
+
+struct LookAtEventCall {
+    std::uint64_t event;     ///< Guest handle.
+    std::uint64_t recorded;  ///< Position of its newest cuEventRecord.
 };
 
 struct DrainOutputCall {

@@ -28,6 +28,11 @@
 // page-locked ones) and a round trip of kConfirm: its answer is fresh only if these pages were
 // copied afterwards, or if the target published answers and the pinned bytes left over
 // (pinned_writes.h).
+//
+// EVENTS. Completed event records are shown in HostWords.event_done, so that a query needs no round
+// trip. A word of it says what is true for ever: that a target's copy lacks some costs a look
+// (kLookAtEvent), never a wrong answer. Nothing is shown while a migration is announced, nor used:
+// who sees an event done may read what copies wrote, and that takes a confirmed answer then.
 #pragma once
 
 #include <atomic>
@@ -38,11 +43,12 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 2;           // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 3;           // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
 inline constexpr std::uint32_t kMaxChannels = 64;
+inline constexpr std::uint32_t kEventWords = 256;          // Events share a word by slot number.
 inline constexpr std::uint32_t kGenerationShift = 44;      // 16 TiB of commands a generation.
 
 /// Arena of device memory and, above it, pinned host memory: the same addresses in guest and
@@ -123,6 +129,16 @@ struct alignas(kPageBytes) HostWords {
     std::atomic<WorkerState> worker_state;
     /// Position of the last kConfirm answered plus 1, by lane.
     alignas(64) std::atomic<std::uint64_t> confirm_seq[kLaneCount];
+    /// Counts errors of commands without an answer. Each is told by its lane's next answer: a guest
+    /// that sees a new count asks instead of answering itself.
+    alignas(64) std::atomic<std::uint32_t> late_errors;
+    /// 1 when the words below are kept; 0 in a mirrored region.
+    std::atomic<std::uint32_t> shows_events;
+    /// Position of the last kLookAtEvent executed plus 1.
+    std::atomic<std::uint64_t> looked;
+    /// Position plus 1 of the newest completed cuEventRecord, by slot number of the event's handle
+    /// modulo kEventWords.
+    alignas(64) std::atomic<std::uint64_t> event_done[kEventWords];
 };
 
 /// memcpy for the few bytes of arguments and answers. Where a compiler knows a bound of the size it

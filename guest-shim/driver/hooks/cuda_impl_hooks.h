@@ -5,10 +5,32 @@
 #include "guest-shim/session/session.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_flags.h"
+#include "proto/cuda/gen/opcodes.h"
 
 namespace gantry::cuda_impl {
 
+/// Calls by which events come to be recorded without cuEventRecord.
+constexpr bool makes_events_record(cuda::Op op) noexcept {
+    switch (op) {
+        case cuda::Op::cuCtxRecordEvent:
+        case cuda::Op::cuGraphAddEventRecordNode:
+        case cuda::Op::cuGraphAddNode:
+        case cuda::Op::cuGraphAddNode_v2:
+        case cuda::Op::cuGraphEventRecordNodeSetEvent:
+        case cuda::Op::cuGraphExecEventRecordNodeSetEvent:
+        case cuda::Op::cuGraphExecNodeSetParams:
+        case cuda::Op::cuGraphKernelNodeSetAttribute:
+        case cuda::Op::cuGraphNodeSetParams:
+            return true;
+        default:
+            return false;
+    }
+}
+
 inline CUresult enter(cuda::Op op) noexcept {
+    if (makes_events_record(op)) {
+        session::stop_following_events();
+    }
     const std::uint8_t flags = cuda::op_flags(op);
     const session::State state = session::g_gate.state.load(std::memory_order_acquire);
     if (__builtin_expect(state != session::State::kReady, 0)) {

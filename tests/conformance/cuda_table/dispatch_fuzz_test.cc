@@ -35,6 +35,10 @@ struct OpenContext : worker::CallContext {
         *handle = native;
         return CUDA_SUCCESS;
     }
+    CUresult device(std::int32_t guest, std::int32_t* native) override {
+        *native = guest;
+        return CUDA_SUCCESS;
+    }
     CUresult reserve(HandleKind, std::uint64_t) override { return CUDA_SUCCESS; }
     CUresult bind(HandleKind, std::uint64_t, std::uint64_t, const worker::Recipe& recipe) override {
         keep(recipe);

@@ -35,6 +35,9 @@ struct Bytes : worker::Reply {
     }
 };
 
+/// What the driver calls the guest's device 0.
+constexpr std::int32_t kDriverDevice = 3;
+
 /// Knows the handles that were bound; the driver's value is the handle plus one.
 struct Context : worker::CallContext {
     driver::DriverApi api;
@@ -64,6 +67,10 @@ struct Context : worker::CallContext {
             }
         }
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUresult device(std::int32_t guest, std::int32_t* native) override {
+        *native = guest == 0 ? kDriverDevice : guest;
+        return guest > 0 ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
     }
     CUresult reserve(HandleKind kind, std::uint64_t handle) override {
         return objects.contains({kind, handle}) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -207,6 +214,45 @@ TEST_F(WireRoundTrip, HandWrittenShimCodeNamesTheHandle) {
     EXPECT_EQ(g_trace, "cuStreamCreate(phStream=0x999, Flags=1)");
     EXPECT_EQ(marshal::cuStreamCreate(0x99a, 2), CUDA_ERROR_INVALID_VALUE) << "flag out of mask";
     EXPECT_EQ(marshal::cuStreamCreate(0x999, 1), CUDA_ERROR_INVALID_VALUE) << "handle in use";
+}
+
+TEST_F(WireRoundTrip, DeviceNumbersBecomeTheDrivers) {
+    static std::vector<int> seen;
+    seen.clear();
+    context_.api.cuDeviceGetTexture1DLinearMaxWidth = [](size_t* width, CUarray_format, unsigned,
+                                                         CUdevice device) {
+        seen.push_back(device);
+        *width = 4096;
+        return CUDA_SUCCESS;
+    };
+    context_.api.cuMemAdvise = [](CUdeviceptr, size_t, CUmem_advise, CUdevice device) {
+        seen.push_back(device);
+        return CUDA_SUCCESS;
+    };
+    context_.api.cuMemAdvise_v2 = [](CUdeviceptr, size_t, CUmem_advise, CUmemLocation location) {
+        seen.push_back(location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -100);
+        return CUDA_SUCCESS;
+    };
+    size_t width = 0;
+    EXPECT_EQ(marshal::cuDeviceGetTexture1DLinearMaxWidth(&width, CU_AD_FORMAT_FLOAT, 1, 0),
+              CUDA_SUCCESS);
+    EXPECT_EQ(width, 4096u);
+    EXPECT_EQ(marshal::cuDeviceGetTexture1DLinearMaxWidth(&width, CU_AD_FORMAT_FLOAT, 1, 1),
+              CUDA_ERROR_INVALID_DEVICE);
+    const auto advise = CU_MEM_ADVISE_SET_PREFERRED_LOCATION;
+    EXPECT_EQ(marshal::cuMemAdvise(0x3000'0000'0000, 4096, advise, 0), CUDA_SUCCESS);
+    EXPECT_EQ(marshal::cuMemAdvise(0x3000'0000'0000, 4096, advise, CU_DEVICE_CPU), CUDA_SUCCESS);
+    EXPECT_EQ(marshal::cuMemAdvise_v2(0x3000'0000'0000, 4096, advise,
+                                      CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 0}),
+              CUDA_SUCCESS);
+    EXPECT_EQ(marshal::cuMemAdvise_v2(0x3000'0000'0000, 4096, advise,
+                                      CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0}),
+              CUDA_SUCCESS);
+    EXPECT_EQ(marshal::cuMemAdvise_v2(0x3000'0000'0000, 4096, advise,
+                                      CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 1}),
+              CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(seen, (std::vector<int>{kDriverDevice, kDriverDevice, CU_DEVICE_CPU, kDriverDevice,
+                                      -100}));
 }
 
 TEST_F(WireRoundTrip, ScalarsAndStreamsArrive) {

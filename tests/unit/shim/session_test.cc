@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <thread>
 
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
@@ -91,6 +92,94 @@ TEST(Session, RefusesUnknownSettings) {
     EXPECT_TRUE(in_child([](FakeWorker&) {
         setenv("GANTRY_TRANSPORT", "carrier-pigeon:home", 1);
         CHECK_OR_EXIT(session::start() == CUDA_ERROR_INVALID_VALUE);
+    }));
+}
+
+TEST(Session, KnowsEventsFromWhatTheHostShows) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        using session::EventState;
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        const std::uint64_t event = cuda::make_handle(cuda::HandleKind::kEvent, 1ull << 24 | 300);
+        const std::uint64_t recorded = 4096;
+        auto& shown = worker.host().event_done[300 % wire::kEventWords];
+        const auto state = [&] { return session::look_at_event(event, recorded); };
+        const auto looks = [&] {  // Commands are seen in order: the call is the last.
+            CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+            return worker.take_seen().size() - 1;
+        };
+        CHECK_OR_EXIT(state() == EventState::kUnknown);  // Not shown here.
+        worker.host().shows_events = 1;
+        CHECK_OR_EXIT(session::look_at_event(event, 0) == EventState::kDone);
+        CHECK_OR_EXIT(looks() == 0);
+        CHECK_OR_EXIT(state() == EventState::kPending);
+        CHECK_OR_EXIT(state() == EventState::kPending);
+        CHECK_OR_EXIT(looks() == 1);  // The host was told once.
+        worker.host().looked = ~0ull;
+        CHECK_OR_EXIT(state() == EventState::kPending);
+        CHECK_OR_EXIT(looks() == 1);
+        shown = recorded + 1;
+        CHECK_OR_EXIT(state() == EventState::kDone);
+        shown = recorded + 65;  // Of another event.
+        CHECK_OR_EXIT(state() == EventState::kUnknown);
+        shown = recorded + 1;
+        worker.host().announce = 1;
+        CHECK_OR_EXIT(state() == EventState::kUnknown);
+        worker.host().announce = 2;
+        CHECK_OR_EXIT(state() == EventState::kDone);
+        worker.host().late_errors = 1;
+        CHECK_OR_EXIT(state() == EventState::kUnknown);
+        CHECK_OR_EXIT(state() == EventState::kDone);
+        session::thread()->in_callback = 1;
+        CHECK_OR_EXIT(state() == EventState::kUnknown);
+        session::thread()->in_callback = 0;
+        // A worker that is gone never shows anything: the wait for it must end.
+        shown = 0;
+        worker.host().looked = 0;
+        worker.die(true);
+        int asked = 0;
+        while (state() == EventState::kPending) {
+            CHECK_OR_EXIT(++asked < 1000);
+        }
+        CHECK_OR_EXIT(session::gate() == CUDA_ERROR_UNKNOWN);
+    }));
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        worker.host().shows_events = 1;
+        worker.host().sticky_error = CUDA_ERROR_ILLEGAL_ADDRESS;
+        CHECK_OR_EXIT(session::look_at_event(1, 0) == session::EventState::kUnknown);
+    }));
+}
+
+TEST(Session, KnowsAStreamThatHasJustRunDry) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        CHECK_OR_EXIT(!session::is_synchronised(0));
+        const auto synchronise = [] {
+            CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+            session::note_synchronised(5);
+            return session::is_synchronised(5);
+        };
+        CHECK_OR_EXIT(synchronise());
+        CHECK_OR_EXIT(!session::is_synchronised(6));
+        session::push_context(77);
+        CHECK_OR_EXIT(!session::is_synchronised(5));
+        CHECK_OR_EXIT(synchronise());
+        CHECK_OR_EXIT(session::post(kOpB, nullptr, 0, nullptr, 0) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(!session::is_synchronised(5));
+        CHECK_OR_EXIT(synchronise());
+        std::thread([] { CHECK_OR_EXIT(!session::is_synchronised(5)); }).join();
+        CHECK_OR_EXIT(session::is_synchronised(5));
+        std::thread([] { session::post(kOpB, nullptr, 0, nullptr, 0); }).join();
+        CHECK_OR_EXIT(!session::is_synchronised(5));
+        CHECK_OR_EXIT(synchronise());
+        worker.host().late_errors = 1;
+        CHECK_OR_EXIT(!session::is_synchronised(5));
+        CHECK_OR_EXIT(session::is_synchronised(5));
+        worker.host().sticky_error = CUDA_ERROR_ILLEGAL_ADDRESS;
+        CHECK_OR_EXIT(!session::is_synchronised(5));
     }));
 }
 

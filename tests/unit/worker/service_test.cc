@@ -276,6 +276,55 @@ TEST(Service, ServesMemoryKernelsAndStreams) {
     }));
 }
 
+TEST(Service, ShowsCompletedEventsButNotWhileAMigrationIsAnnounced) {
+    EXPECT_TRUE(in_child([] {
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        Host host;
+        host.process->serve(map_region(region->get()), 1);
+        Guest guest(*host.process->channel(), 1ull << wire::kGenerationShift);
+        const wire::HostWords& words = host.process->channel()->host_words();
+        const auto& shown = words.event_done[cuda::handle_slot(kEvent) % wire::kEventWords];
+        const auto record = [&] {
+            const payload::cuEventRecord_call call{kEvent, kStream};
+            return guest.post(static_cast<std::uint16_t>(Op::cuEventRecord),
+                              std::as_bytes(std::span(&call, 1)), {});
+        };
+        const auto reaches = [](const std::atomic<std::uint64_t>& word, std::uint64_t value) {
+            for (int i = 0; i < 20'000 && word.load() != value; ++i) {
+                std::this_thread::sleep_for(500us);
+            }
+            return word.load() == value;
+        };
+        guest.retain();
+        EXPECT_EQ(words.shows_events.load(), 1u);
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+        guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent, 0, 0});
+        EXPECT_TRUE(reaches(shown, record() + 1)) << "without being asked";
+        const std::uint64_t second = record();
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+        EXPECT_EQ(shown.load(), second + 1) << "before the answer";
+        host.process->announce(true);
+        const std::uint64_t third = record();
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+        const wire::LookAtEventCall look{kEvent, third};
+        const auto look_at = [&] {
+            return guest.post(static_cast<std::uint16_t>(ControlOp::kLookAtEvent),
+                              std::as_bytes(std::span(&look, 1)), {});
+        };
+        EXPECT_TRUE(reaches(words.looked, look_at() + 1));
+        EXPECT_EQ(shown.load(), second + 1);
+        host.process->announce(false);
+        EXPECT_TRUE(reaches(words.looked, look_at() + 1));
+        EXPECT_EQ(shown.load(), third + 1);
+        // A record that fails is told by the next answer, and the count says that there is one.
+        const std::uint32_t errors = words.late_errors.load();
+        guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, kStream + 1});
+        EXPECT_EQ(guest.synchronise(kStream),
+                  static_cast<std::uint32_t>(CUDA_ERROR_INVALID_HANDLE));
+        EXPECT_EQ(words.late_errors.load(), errors + 1);
+    }));
+}
+
 TEST(Service, HoldsTheQuotaAndWaitsForPendingFrees) {
     EXPECT_TRUE(in_child([] {
         const auto region = ChannelMemory::create_region(kRegionBytes);

@@ -1,0 +1,112 @@
+// Events: named and made here without waiting. What the host shows of their completion answers most
+// queries (session.h, look_at_event); frameworks ask for every buffer that they want to use again.
+#include <cstring>
+
+#include "guest-shim/driver/objects.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/shim_marshal.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+
+constinit SlotTable<Event> g_events;
+
+namespace {
+
+/// Posts a record and keeps its position, by which its completion is shown.
+CUresult record_event(Event* event, CUstream stream) {
+    const cuda::wire::cuEventRecord_call arguments{event->handle, bits(stream)};
+    session::Record record;
+    const CUresult result = session::reserve(static_cast<std::uint16_t>(cuda::Op::cuEventRecord),
+                                             sizeof(arguments), 0, &record);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    std::memcpy(record.args, &arguments, sizeof(arguments));
+    // Of two threads that record one event at once, the later command counts.
+    std::uint64_t before = event->recorded.load(std::memory_order_relaxed);
+    while ((before < record.position || before == Event::kInCapture) &&
+           !event->recorded.compare_exchange_weak(before, record.position)) {
+    }
+    return session::finish(record);
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
+    constexpr unsigned kKnown =
+        CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    if (phEvent == nullptr || (Flags & ~kKnown) != 0 ||
+        ((Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::uint64_t handle = 0;
+    Event* event = g_events.create(HandleKind::kEvent, &handle);
+    if (event == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    event->handle = handle;
+    event->context = session::current_context();
+    event->flags = Flags;
+    // Between processes no event can be shared here; as an event of one process it is sound.
+    const cuda::wire::cuEventCreate_call arguments{
+        handle, Flags & ~static_cast<unsigned>(CU_EVENT_INTERPROCESS), 0};
+    const CUresult result = post_args(cuda::Op::cuEventCreate, arguments);
+    if (result != CUDA_SUCCESS) {
+        g_events.destroy(handle);
+        return result;
+    }
+    *phEvent = reinterpret_cast<CUevent>(handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent hEvent) noexcept {
+    if (!g_events.destroy(bits(hEvent))) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return post_args(cuda::Op::cuEventDestroy_v2, cuda::wire::cuEventDestroy_v2_call{bits(hEvent)});
+}
+
+
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream) noexcept {
+    Event* event = g_events.find(bits(hEvent));
+    if (event == nullptr || captures_open()) {
+        if (event != nullptr) {
+            event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
+        }
+        return marshal::cuEventRecord(hEvent, hStream);
+    }
+    return record_event(event, hStream);
+}
+
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) noexcept {
+    if (flags == 0) {
+        return cuEventRecord(hEvent, hStream);
+    }
+    session::stop_following_events();  // A node of a graph, perhaps: it records with each launch.
+    return marshal::cuEventRecordWithFlags(hEvent, hStream, flags);
+}
+
+CUresult cuEventQuery(CUevent hEvent) noexcept {
+    const Event* event = g_events.find(bits(hEvent));
+    const std::uint64_t recorded =
+        event != nullptr ? event->recorded.load(std::memory_order_acquire) : Event::kInCapture;
+    if (recorded == Event::kInCapture || captures_open()) {
+        return marshal::cuEventQuery(hEvent);
+    }
+    switch (session::look_at_event(bits(hEvent), recorded)) {
+        case session::EventState::kDone:
+            return CUDA_SUCCESS;
+        case session::EventState::kPending:
+            return CUDA_ERROR_NOT_READY;
+        default:
+            return marshal::cuEventQuery(hEvent);
+    }
+}
+
+}  // namespace gantry::cuda_impl
