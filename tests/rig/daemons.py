@@ -50,12 +50,15 @@ class Daemon:
 
     `folder` holds the certificates; port None: it takes part in no migration. `driver`: the CUDA
     driver library of its workers. `extra`: lines by section of gantryd.toml, added to ours.
+    `environment`: variables added to those of this process.
     """
 
-    def __init__(self, build, folder, name, port=None, driver=None, extra=None):
+    def __init__(self, build, folder, name, port=None, driver=None, extra=None,
+                 environment=None):
         self.folder, self.name, self.port = folder / name, name, port
         self.folder.mkdir()
         self.build, self.child, self.starts = build, None, 0
+        self.environment = {**os.environ, **(environment or {})}
         sections = {
             "daemon": f'run_directory = "{self.folder}/run"\n'
                       f'state_directory = "{self.folder}/state"\n'
@@ -93,7 +96,7 @@ class Daemon:
         with open(self.log, "wb") as log:
             self.child = subprocess.Popen(
                 [self.build / "bin" / "gantryd", "--config", self.folder / "gantryd.toml"],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment)
 
     def wait_ready(self):
         wait_until(f"gantryd {self.name}", self.is_ready, 30)
