@@ -8,6 +8,7 @@
 #include <cstring>
 #include <future>
 
+#include "host-daemon/supervisor/stored_sender.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
@@ -18,8 +19,12 @@ namespace {
 /// Takes a file section by section into the workers behind `sink`.
 class Restorer final : public snapshot::SnapshotVisitor {
 public:
-    Restorer(const Session& session, Suspension from, WorkersSink& sink, const RestoreHooks& hooks)
-        : session_(session), from_(std::move(from)), sink_(sink), hooks_(hooks) {}
+    Restorer(Session& session, Suspension from, WorkersSink& sink, const RestoreHooks& hooks)
+        : session_(session),
+          from_(std::move(from)),
+          sink_(sink),
+          hooks_(hooks),
+          sender_(session.workers()) {}
 
     Result<void> on_header(const snapshot::SnapshotHeader& header) override {
         if (header.session_id() != session_.info().id) {
@@ -57,6 +62,7 @@ public:
             return Error{Code::kInvalidArgument, "snapshot.malformed",
                          "the file has a part " + std::to_string(id) + ", which cannot be"};
         }
+        GANTRY_TRY(sender_.finish());
         GANTRY_TRY(sink_.check(part, graph));
         sink_.add_images(part, images_.SerializeAsString());
         GANTRY_TRY(sink_.prepare(part, seed_, graph));
@@ -64,7 +70,12 @@ public:
         return {};
     }
 
+    std::span<std::byte> place_for(std::uint64_t part, std::size_t bytes) override {
+        return graphs_.contains(part) ? sender_.place_for({part}, bytes) : std::span<std::byte>();
+    }
+
     Result<void> on_blocks(std::span<const snapshot::StoredBlock> blocks) override {
+        sender_.take_place();
         for (std::size_t at = 0; at < blocks.size();) {
             const std::uint64_t part = blocks[at].ref.part;
             if (!graphs_.contains(part)) {
@@ -77,13 +88,19 @@ public:
                    blocks[end].ref.part == part) {
                 ++end;
             }
-            GANTRY_TRY(sink_.apply_stored({part}, blocks.subspan(at, end - at)));
+            const auto some = blocks.subspan(at, end - at);
+            GANTRY_ASSIGN(const bool queued, sender_.send({part}, some));
+            if (!queued) {
+                GANTRY_TRY(sender_.finish());
+                GANTRY_TRY(sink_.apply_stored({part}, some));
+            }
             at = end;
         }
         return {};
     }
 
     Result<void> on_end(const snapshot::SnapshotSummary& summary) override {
+        GANTRY_TRY(sender_.finish());
         for (const snapshot::PartSummary& part : summary.parts()) {
             const auto graph = graphs_.find(part.part_id());
             if (graph == graphs_.end()) {
@@ -105,16 +122,17 @@ public:
     }
 
 private:
-    const Session& session_;
+    Session& session_;
     const Suspension from_;
     WorkersSink& sink_;
     const RestoreHooks& hooks_;
     snapshot::Seed seed_;
     control::ImageList images_;
     std::map<std::uint64_t, std::string> graphs_;
+    StoredSender sender_;
 };
 
-Result<std::uint64_t> read_into(const Session& session, const Suspension& from, WorkersSink& sink,
+Result<std::uint64_t> read_into(Session& session, const Suspension& from, WorkersSink& sink,
                                 const RestoreHooks& hooks, const std::string& path) {
     const control::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!file.valid()) {

@@ -57,12 +57,14 @@ Result<void> add_blocks(WorkersSource& source, engine::PartId part,
         if (at + kBatchBlocks < all.size()) {
             next = read(at + kBatchBlocks);
         }
+        std::vector<snapshot::SnapshotWriter::NewBlock> blocks;
         for (std::size_t i = 0; i < staged->count(); ++i) {
             const engine::BlockAddress address = staged->address(i);
-            GANTRY_TRY(writer->add_block(
-                {part.value, static_cast<std::uint32_t>(address.space), address.index},
-                staged->bytes(i)));
+            blocks.push_back({{part.value, static_cast<std::uint32_t>(address.space),
+                               address.index},
+                              staged->bytes(i)});
         }
+        GANTRY_TRY(writer->add_blocks(blocks));
     }
     return {};
 }

@@ -162,8 +162,8 @@ Error spawn_error(const std::string& text, int error) {
 }
 
 /// Variables that a driver may need; everything else of gantryd's environment stays out.
-constexpr std::array kPassedVariables = {"PATH", "LANG", "ASAN_OPTIONS", "UBSAN_OPTIONS",
-                                         "TSAN_OPTIONS"};
+constexpr std::array kPassedVariables = {"PATH",          "LANG",         "GANTRY_FINGERPRINTS",
+                                         "ASAN_OPTIONS",  "UBSAN_OPTIONS", "TSAN_OPTIONS"};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "host-daemon/supervisor/block_runs.h"
+#include "host-daemon/supervisor/stored_sender.h"
 #include "host-daemon/supervisor/worker_state.h"
 
 namespace gantry::supervisor {
@@ -178,38 +179,16 @@ Result<void> WorkersSink::apply_stored(engine::PartId part,
     GANTRY_ASSIGN(auto staging, workers_.staging(worker));
     const auto slot = std::make_shared<const StagingSlot>(staging->acquire());
     std::byte* to = slot->bytes().data();
-    control::ToWorker request;
-    control::ApplyBlocks& apply = *request.mutable_apply_blocks();
-    apply.set_arena_id(kStagingArena);
-    apply.set_offset(slot->offset());
     for (const snapshot::StoredBlock& block : blocks) {
-        const auto space = static_cast<engine::MemorySpace>(block.ref.space);
-        const bool is_bytes = block.form == snapshot::StoredForm::kBytes;
-        control::IncomingRun* last =
-            apply.runs_size() > 0 ? apply.mutable_runs(apply.runs_size() - 1) : nullptr;
-        if (is_bytes && last != nullptr && last->form() == control::IncomingRun::FORM_BYTES &&
-            last->run().space() == block.ref.space &&
-            last->run().first() + last->run().count() == block.ref.index) {
-            last->mutable_run()->set_count(last->run().count() + 1);
-        } else {
-            add_run(apply, {space, block.ref.index}, 1,
-                    block.form == snapshot::StoredForm::kZero);
-        }
-        if (is_bytes) {
+        if (block.form == snapshot::StoredForm::kBytes) {
             std::memcpy(to, block.bytes.data(), block.bytes.size());
             to += block.bytes.size();
-        } else if (block.form == snapshot::StoredForm::kCopyOf) {
-            if (block.origin.part != part.value) {
-                return Error{Code::kUnimplemented, "snapshot.copy",
-                             "a block copies one of another part, which is not supported"};
-            }
-            control::IncomingRun& run = *apply.mutable_runs(apply.runs_size() - 1);
-            run.set_form(control::IncomingRun::FORM_COPY);
-            run.mutable_origin()->set_space(block.origin.space);
-            run.mutable_origin()->set_first(block.origin.index);
-            run.mutable_origin()->set_count(1);
         }
     }
+    control::ToWorker request;
+    GANTRY_ASSIGN(*request.mutable_apply_blocks(), apply_request(part, blocks));
+    request.mutable_apply_blocks()->set_arena_id(kStagingArena);
+    request.mutable_apply_blocks()->set_offset(slot->offset());
     GANTRY_TRY(worker->call(std::move(request), kLongCall));
     return {};
 }

@@ -55,13 +55,15 @@ class Daemon:
 
     `folder` holds the certificates; port None: it takes part in no migration. `driver`: the CUDA
     driver library of its workers. `extra`: lines by section of gantryd.toml, added to ours.
+    `environment`: variables added to those of this process.
     """
 
-    def __init__(self, build, folder, name, port=None, driver=None, extra=None):
+    def __init__(self, build, folder, name, port=None, driver=None, extra=None,
+                 environment=None):
         self.folder, self.name, self.port = folder / name, name, port
         self.folder.mkdir()
         self.build, self.child, self.starts = build, None, 0
-        self.environment = None  # of the next start; None: ours
+        self.environment = {**os.environ, **(environment or {})}
         sections = {
             "daemon": f'run_directory = "{self.folder}/run"\n'
                       f'state_directory = "{self.folder}/state"\n'
