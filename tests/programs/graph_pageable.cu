@@ -3,7 +3,7 @@
 // whose graph is gone, and after a move.
 #include "program.h"
 
-enum { kWords = 3000, kColumns = 50, kRows = 20 };
+enum { kWords = 30000, kColumns = 50, kRows = 20 };
 
 __global__ void add(unsigned* data, unsigned count, unsigned value) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
