@@ -256,6 +256,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
     cuda::wire::cuGraphExecUpdate_v2_reply reply{};
     const CUresult result = call_reply(cuda::Op::cuGraphExecUpdate_v2, arguments, &reply);
     if (result == CUDA_SUCCESS) {
+        disown_copies(bits(hGraphExec));  // Every node has the graph's parameters now.
         inherit_copies(bits(hGraphExec), bits(hGraph));
     }
     if (resultInfo != nullptr) {

@@ -156,13 +156,26 @@ int main() {
         CHECK(cudaGraphExecDestroy(exec));
     }
 
+    // And an exec that is updated again and again.
+    for (unsigned i = 0; i < 200; ++i) {
+        cudaGraphNode_t ignored;
+        cudaGraph_t brief = build(i, &ignored);
+        cudaGraphExecUpdateResultInfo info;
+        CHECK(cudaGraphExecUpdate(cloned, brief, &info));
+        CHECK(cudaGraphDestroy(brief));
+        if (i % 50 == 49) {
+            run(cloned, stream, i);
+            expect_output(g_pages->output, i, i);
+        }
+    }
+
     midpoint();
 
     run(plain, stream, 6);
     expect_output(g_pages->output, 6, 5);
     EXPECT(g_seen == (int)((kWords - 1) * 6 + 5));
     run(cloned, stream, 7);
-    expect_output(g_pages->output, 7, 5);
+    expect_output(g_pages->output, 7, 199);
     run(orphan, stream, 8);
     expect_output(g_pages->output, 8, 7);
     expect_output(g_pinned, 8, 7);
@@ -178,7 +191,7 @@ int main() {
     expect_output(g_pages->other, 10, 5);
     EXPECT(g_pages->output[0] == 0xeeeeeeee);
     run(cloned, stream, 11);
-    expect_output(g_pages->output, 11, 5);
+    expect_output(g_pages->output, 11, 199);
     CHECK(cudaGraphMemcpyNodeSetParams1D(out_node, g_pages->other, g_data, sizeof g_pages->other,
                                          cudaMemcpyDeviceToHost));
     cudaGraphExec_t again;
