@@ -2,8 +2,8 @@
 // page-locked extent, and a host function of the graph moves the bytes between the extent and the
 // application's pages whenever the graph runs, so that they are those of the moment of the run.
 //
-// An extent lives as long as a graph or an executable graph that may use it: each of them owns the
-// copies it contains, and passes them on to what is made from it. Owners are known by their handles.
+// An extent lives as long as a graph or an executable graph that may use it: each owns the copies
+// it contains, and passes them on to what is made from it. Owners are known by their handles.
 //
 // Threads: every function may be called from any thread. Failure: CUDA_ERROR_OUT_OF_MEMORY when the
 // pinned pool is full. Cost: nothing until the first such copy; then a walk over all owned copies

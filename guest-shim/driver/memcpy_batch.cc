@@ -34,8 +34,8 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* siz
                                CUmemcpyAttributes_v1* attrs, size_t* attrIdxs, size_t numAttrs,
                                CUstream hStream) noexcept {
     // The legacy default stream is not allowed.
-    if (dsts == nullptr || srcs == nullptr || sizes == nullptr || count == 0 || bits(hStream) <= 1 ||
-        !are_groups(attrs, attrIdxs, numAttrs, count)) {
+    if (dsts == nullptr || srcs == nullptr || sizes == nullptr || count == 0 ||
+        bits(hStream) <= 1 || !are_groups(attrs, attrIdxs, numAttrs, count)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (size_t i = 0; i < count; ++i) {

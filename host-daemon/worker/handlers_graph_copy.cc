@@ -59,7 +59,8 @@ std::optional<Parts> parts_of(Call& call, CUgraphNode node) {
         } else if (type == CU_GRAPH_NODE_TYPE_HOST &&
                    api.cuGraphHostNodeGetParams(nodes[i], &params) == CUDA_SUCCESS) {
             const auto callback = call.process().callbacks.find(params.userData);
-            parts.host = callback && callback->kind == CallbackKind::kGraphCopy ? nodes[i] : nullptr;
+            const bool is_ours = callback && callback->kind == CallbackKind::kGraphCopy;
+            parts.host = is_ours ? nodes[i] : nullptr;
         }
     }
     const bool is_ours = parts.host != nullptr && (parts.copy != nullptr) == (count == 2);

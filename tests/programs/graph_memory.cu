@@ -1,5 +1,6 @@
-// Trap: memory nodes. A graph's allocation has one address for all launches; one that the graph does
-// not free is the program's until it frees it, also when the graph is gone, and moves with its bytes.
+// Trap: memory nodes. A graph's allocation has one address for all launches; one that the graph
+// does not free is the program's until it frees it, also when the graph is gone, and moves with its
+// bytes.
 #include "program.h"
 
 enum { kWords = 5000 };
