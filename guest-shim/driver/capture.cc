@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "guest-shim/driver/objects.h"
+#include "guest-shim/driver/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
 
@@ -94,6 +94,22 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
 
 bool captures_open() noexcept { return !none_captures(); }
 
+bool is_captured(CUstream stream) noexcept {
+    cuda::wire::cuStreamIsCapturing_reply reply{};
+    return !none_captures() && bits(stream) > 1 &&
+           call_reply(cuda::Op::cuStreamIsCapturing,
+                      cuda::wire::cuStreamIsCapturing_call{bits(stream)}, &reply) == CUDA_SUCCESS &&
+           reply.captureStatus != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+std::uint64_t capture_graph(CUstream stream) noexcept {
+    cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
+    return ask_host(bits(stream), &reply) == CUDA_SUCCESS &&
+                   reply.status == CU_STREAM_CAPTURE_STATUS_ACTIVE
+               ? graph_of(reply.id)
+               : 0;
+}
+
 }  // namespace gantry::shim
 
 namespace gantry::cuda_impl {
@@ -121,6 +137,9 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
     const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream),
                                                         close_capture(bits(hStream))};
     const CUresult result = call_status(cuda::Op::cuStreamEndCapture, arguments);
+    if (result != CUDA_SUCCESS) {
+        disown_copies(arguments.graph);
+    }
     // Whatever the result, a stream that was capturing does not any more; one that was not
     // (ILLEGAL_STATE) has counted nothing.
     if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&

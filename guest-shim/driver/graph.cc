@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "guest-shim/driver/objects.h"
+#include "guest-shim/driver/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
 
@@ -121,6 +121,7 @@ CUresult cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) noexcept {
                                                   bits(originalGraph)};
     const CUresult result = call_status(cuda::Op::cuGraphClone, arguments);
     if (result == CUDA_SUCCESS) {
+        inherit_copies(arguments.phGraphClone, bits(originalGraph));
         *phGraphClone = reinterpret_cast<CUgraph>(arguments.phGraphClone);
     }
     return result;
@@ -148,6 +149,7 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) noex
         bits(hNode), session::mint(HandleKind::kGraph)};
     const CUresult result = call_status(cuda::Op::cuGraphChildGraphNodeGetGraph, arguments);
     if (result == CUDA_SUCCESS) {
+        inherit_all_copies(arguments.phGraph);
         *phGraph = reinterpret_cast<CUgraph>(arguments.phGraph);
     }
     return result;
@@ -242,6 +244,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
     instantiateParams->hErrNode_out = reinterpret_cast<CUgraphNode>(reply.error_node);
     instantiateParams->result_out = static_cast<CUgraphInstantiateResult>(reply.result);
     if (result == CUDA_SUCCESS) {
+        inherit_copies(arguments.exec, arguments.graph);
         *phGraphExec = reinterpret_cast<CUgraphExec>(arguments.exec);
     }
     return result;
@@ -252,6 +255,10 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
     const cuda::wire::cuGraphExecUpdate_v2_call arguments{bits(hGraphExec), bits(hGraph)};
     cuda::wire::cuGraphExecUpdate_v2_reply reply{};
     const CUresult result = call_reply(cuda::Op::cuGraphExecUpdate_v2, arguments, &reply);
+    if (result == CUDA_SUCCESS) {
+        disown_copies(bits(hGraphExec));  // Every node has the graph's parameters now.
+        inherit_copies(bits(hGraphExec), bits(hGraph));
+    }
     if (resultInfo != nullptr) {
         resultInfo->result = static_cast<CUgraphExecUpdateResult>(reply.result);
         resultInfo->errorNode = reinterpret_cast<CUgraphNode>(reply.error_node);
@@ -312,6 +319,18 @@ CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
         case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
             return cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies,
                                              nodeParams->eventRecord.event);
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+            CUDA_MEM_ALLOC_NODE_PARAMS params{};
+            static_assert(sizeof(params) == sizeof(nodeParams->alloc));
+            std::memcpy(&params, &nodeParams->alloc, sizeof(params));
+            const CUresult result = cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
+                                                           numDependencies, &params);
+            nodeParams->alloc.dptr = params.dptr;
+            return result;
+        }
+        case CU_GRAPH_NODE_TYPE_MEM_FREE:
+            return cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                         nodeParams->free.dptr);
         default:
             return CUDA_ERROR_NOT_SUPPORTED;
     }

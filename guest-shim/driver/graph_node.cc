@@ -2,38 +2,29 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "guest-shim/driver/graph_copy.h"
+#include "guest-shim/driver/graph_node.h"
 #include "guest-shim/driver/launch.h"
-#include "guest-shim/driver/memcpy.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
 
 namespace gantry::shim {
-namespace {
 
-using cuda::wire_hand::GraphCopyNodeCall;
-using cuda::wire_hand::GraphHostNodeCall;
-using cuda::wire_hand::GraphKernelNodeCall;
+constinit SlotTable<GraphNode> g_nodes;
 
-/// What a node was given here, for the getters. The pointers lead into the record's own memory.
-struct Node {
-    std::uint64_t handle;
-    std::uint64_t graph;
-    CUgraphNodeType type;
-    CUDA_KERNEL_NODE_PARAMS_v2 kernel;
-    std::byte* packed;       ///< Kernel: its packed arguments.
-    void** param_pointers;   ///< Kernel: into packed.
-    CUDA_MEMCPY3D copy;
-    CUDA_HOST_NODE_PARAMS host;
-};
-
-constinit SlotTable<Node> g_nodes;
-
-void release_parts(Node* node) {
+void release_parts(GraphNode* node) noexcept {
     std::free(node->packed);
     std::free(node->param_pointers);
     node->packed = nullptr;
     node->param_pointers = nullptr;
 }
+
+namespace {
+
+using cuda::wire_hand::GraphCopyNodeCall;
+using cuda::wire_hand::GraphHostNodeCall;
+using cuda::wire_hand::GraphKernelNodeCall;
 
 struct KernelParams {
     const Kernel* kernel = nullptr;
@@ -71,12 +62,8 @@ std::byte* make_trailing(const CUgraphNode* dependencies, size_t count, std::uin
     return trailing;
 }
 
-bool are_plausible(const CUgraphNode* dependencies, size_t count) {
-    return count == 0 || (dependencies != nullptr && count <= 1u << 20);
-}
-
 /// Keeps a copy of the kernel's parameters that the application may read back.
-void remember_kernel(Node* node, const KernelParams& params,
+void remember_kernel(GraphNode* node, const KernelParams& params,
                      const CUDA_KERNEL_NODE_PARAMS_v2& given, const std::byte* packed) {
     release_parts(node);
     node->kernel = given;
@@ -98,7 +85,7 @@ void remember_kernel(Node* node, const KernelParams& params,
 /// Sends a kernel node's parameters; `node` is named already. `record` may be null.
 CUresult send_kernel(cuda::Op op, std::uint64_t graph, std::uint64_t node,
                      const CUgraphNode* dependencies, size_t count,
-                     const CUDA_KERNEL_NODE_PARAMS_v2& given, Node* record) {
+                     const CUDA_KERNEL_NODE_PARAMS_v2& given, GraphNode* record) {
     KernelParams params;
     if (const CUresult result = read_kernel(given, &params); result != CUDA_SUCCESS) {
         return result;
@@ -128,25 +115,28 @@ CUresult send_kernel(cuda::Op op, std::uint64_t graph, std::uint64_t node,
     return result;
 }
 
-CUresult send_copy(cuda::Op op, std::uint64_t graph, std::uint64_t node,
+/// `owner`: the graph or exec that may run the copy.
+CUresult send_copy(cuda::Op op, std::uint64_t owner, std::uint64_t graph, std::uint64_t node,
                    const CUgraphNode* dependencies, size_t count, const CUDA_MEMCPY3D& given,
                    CUcontext context) {
-    const ShapedCopy copy = shaped(given);
     GraphCopyNodeCall call{};
-    // A graph runs later and often: pageable memory cannot be staged for it here.
-    if (!wire_end(copy.source, &call.copy.source) || !wire_end(copy.target, &call.copy.target)) {
-        return CUDA_ERROR_NOT_SUPPORTED;
+    StagedCopy* staged = nullptr;
+    CUresult result = stage_copy(shaped(given), &call, &staged);
+    if (result == CUDA_SUCCESS) {
+        call.graph = graph;
+        call.node = node;
+        call.dependency_count = static_cast<std::uint32_t>(count);
+        call.context = context != nullptr ? bits(context) : session::current_context();
+        result = session::call(op, &call, sizeof(call), dependencies,
+                               static_cast<std::uint32_t>(count * sizeof(std::uint64_t)), nullptr,
+                               0, nullptr, 0, nullptr);
     }
-    call.graph = graph;
-    call.node = node;
-    call.dependency_count = static_cast<std::uint32_t>(count);
-    call.context = context != nullptr ? bits(context) : session::current_context();
-    call.copy.width_bytes = copy.width_bytes;
-    call.copy.height = copy.height;
-    call.copy.depth = copy.depth;
-    return session::call(op, &call, sizeof(call), dependencies,
-                         static_cast<std::uint32_t>(count * sizeof(std::uint64_t)), nullptr, 0,
-                         nullptr, 0, nullptr);
+    if (result != CUDA_SUCCESS) {
+        drop_copy(staged);
+        return result;
+    }
+    own_copy(owner, staged);
+    return CUDA_SUCCESS;
 }
 
 CUresult send_host(cuda::Op op, std::uint64_t graph, std::uint64_t node,
@@ -169,47 +159,10 @@ CUresult send_host(cuda::Op op, std::uint64_t graph, std::uint64_t node,
                          nullptr, 0, nullptr);
 }
 
-/// Names a node, lets `send(node)` make it on the host, and gives it to the application.
-template <typename Send>
-CUresult add_node(CUgraphNode* out, CUgraph graph, CUgraphNodeType type,
-                  const CUgraphNode* dependencies, size_t count, Send send) {
-    if (out == nullptr || !are_plausible(dependencies, count)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (cuda::handle_kind(bits(graph)) != HandleKind::kGraph) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    std::uint64_t handle = 0;
-    Node* node = g_nodes.create(HandleKind::kGraphNode, &handle);
-    if (node == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    node->handle = handle;
-    node->graph = bits(graph);
-    node->type = type;
-    const CUresult result = send(node);
-    if (result != CUDA_SUCCESS) {
-        release_parts(node);
-        g_nodes.destroy(handle);
-        return result;
-    }
-    *out = reinterpret_cast<CUgraphNode>(handle);
-    return CUDA_SUCCESS;
-}
-
 CUDA_KERNEL_NODE_PARAMS_v2 widened(const CUDA_KERNEL_NODE_PARAMS_v1& params) {
     CUDA_KERNEL_NODE_PARAMS_v2 out{};
     std::memcpy(&out, &params, sizeof(params));
     return out;
-}
-
-Node* known_node(CUgraphNode node, CUgraphNodeType type) {
-    Node* found = g_nodes.find(bits(node));
-    return found != nullptr && found->type == type ? found : nullptr;
-}
-
-bool is_node(CUgraphNode node) {
-    return cuda::handle_kind(bits(node)) == HandleKind::kGraphNode;
 }
 
 bool is_exec(CUgraphExec exec) {
@@ -227,13 +180,16 @@ CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
     if (cuda::handle_kind(bits(hGraph)) != HandleKind::kGraph) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    g_nodes.for_each([&](std::uint64_t handle, Node* node) {
+    g_nodes.for_each([&](std::uint64_t handle, GraphNode* node) {
         if (node->graph == bits(hGraph)) {
             release_parts(node);
             g_nodes.destroy(handle);
         }
     });
-    return post_args(cuda::Op::cuGraphDestroy, cuda::wire::cuGraphDestroy_call{bits(hGraph)});
+    const CUresult result =
+        post_args(cuda::Op::cuGraphDestroy, cuda::wire::cuGraphDestroy_call{bits(hGraph)});
+    disown_copies(bits(hGraph));
+    return result;
 }
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
@@ -243,7 +199,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
         return CUDA_ERROR_INVALID_VALUE;
     }
     return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies, numDependencies,
-                    [&](Node* node) {
+                    [&](GraphNode* node) {
                         return send_kernel(cuda::Op::cuGraphAddKernelNode_v2, bits(hGraph),
                                            node->handle, dependencies, numDependencies, *nodeParams,
                                            node);
@@ -262,7 +218,7 @@ CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
                                        CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
-    const Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
+    const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
     if (nodeParams == nullptr || !is_node(hNode)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -329,15 +285,16 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
         return CUDA_ERROR_INVALID_VALUE;
     }
     return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, dependencies, numDependencies,
-                    [&](Node* node) {
+                    [&](GraphNode* node) {
                         node->copy = *copyParams;
-                        return send_copy(cuda::Op::cuGraphAddMemcpyNode, bits(hGraph), node->handle,
-                                         dependencies, numDependencies, *copyParams, ctx);
+                        return send_copy(cuda::Op::cuGraphAddMemcpyNode, bits(hGraph), bits(hGraph),
+                                         node->handle, dependencies, numDependencies, *copyParams,
+                                         ctx);
                     });
 }
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams) noexcept {
-    const Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
+    const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
     if (nodeParams == nullptr || !is_node(hNode)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -352,9 +309,10 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D* node
     if (nodeParams == nullptr || !is_node(hNode)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUresult result = send_copy(cuda::Op::cuGraphMemcpyNodeSetParams, 0, bits(hNode), nullptr,
-                                      0, *nodeParams, nullptr);
-    Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
+    GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
+    const CUresult result =
+        send_copy(cuda::Op::cuGraphMemcpyNodeSetParams, node != nullptr ? node->graph : 0, 0,
+                  bits(hNode), nullptr, 0, *nodeParams, nullptr);
     if (result == CUDA_SUCCESS && node != nullptr) {
         node->copy = *nodeParams;
     }
@@ -366,8 +324,31 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
     if (copyParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return send_copy(cuda::Op::cuGraphExecMemcpyNodeSetParams, bits(hGraphExec), bits(hNode),
-                     nullptr, 0, *copyParams, ctx);
+    return send_copy(cuda::Op::cuGraphExecMemcpyNodeSetParams, bits(hGraphExec), bits(hGraphExec),
+                     bits(hNode), nullptr, 0, *copyParams, ctx);
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                  const CUgraphNode* dependencies, size_t numDependencies,
+                                  CUgraph childGraph) noexcept {
+    return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies, numDependencies,
+                    [&](GraphNode* node) {
+                        const CUresult result = marshal::cuGraphAddChildGraphNode(
+                            node->handle, hGraph, dependencies, numDependencies, childGraph);
+                        if (result == CUDA_SUCCESS) {
+                            inherit_copies(bits(hGraph), bits(childGraph));
+                        }
+                        return result;
+                    });
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) noexcept {
+    const GraphNode* node = g_nodes.find(bits(hNode));
+    if (node == nullptr || type == nullptr) {
+        return marshal::cuGraphNodeGetType(hNode, type);
+    }
+    *type = node->type;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
@@ -377,7 +358,7 @@ CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
         return CUDA_ERROR_INVALID_VALUE;
     }
     return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, dependencies, numDependencies,
-                    [&](Node* node) {
+                    [&](GraphNode* node) {
                         node->host = *nodeParams;
                         return send_host(cuda::Op::cuGraphAddHostNode, bits(hGraph), node->handle,
                                          dependencies, numDependencies, *nodeParams);
@@ -385,7 +366,7 @@ CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 }
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
-    const Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
+    const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
     if (nodeParams == nullptr || !is_node(hNode)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -403,7 +384,7 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode hNode,
     }
     const CUresult result = send_host(cuda::Op::cuGraphHostNodeSetParams, 0, bits(hNode), nullptr,
                                       0, *nodeParams);
-    Node* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
+    GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
     if (result == CUDA_SUCCESS && node != nullptr) {
         node->host = *nodeParams;
     }

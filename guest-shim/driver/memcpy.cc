@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "guest-shim/driver/graph_copy.h"
 #include "guest-shim/driver/ranges.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
@@ -95,6 +96,9 @@ CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t b
     }
     const bool to_host = to.host_side || is_in_pool(to.address);
     const bool from_host = from.host_side || is_in_pool(from.address);
+    if ((to.host_side || from.host_side) && !blocking && captures_open() && is_captured(stream)) {
+        return capture_copy(shaped(target, source, bytes), stream);
+    }
     if ((to.host_side && from_host) || (from.host_side && to_host)) {
         return copy_on_host(target, source, bytes, stream);
     }

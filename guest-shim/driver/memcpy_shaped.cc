@@ -2,6 +2,7 @@
 // as they are; pageable ends pass through a page-locked extent that this copy owns, slab by slab.
 #include <cstring>
 
+#include "guest-shim/driver/graph_copy.h"
 #include "guest-shim/driver/memcpy.h"
 #include "guest-shim/driver/ranges.h"
 #include "proto/cuda/gen/impl.h"
@@ -21,7 +22,9 @@ std::uint64_t span_of(const ShapedEnd& end, const ShapedCopy& copy) {
     return last_row * end.pitch + end.x_bytes + copy.width_bytes;
 }
 
-bool is_pageable(const ShapedEnd& end, const ShapedCopy& copy) {
+}  // namespace
+
+bool is_pageable(const ShapedEnd& end, const ShapedCopy& copy) noexcept {
     if (end.type == CU_MEMORYTYPE_ARRAY || end.type == CU_MEMORYTYPE_DEVICE) {
         return false;
     }
@@ -29,7 +32,7 @@ bool is_pageable(const ShapedEnd& end, const ShapedCopy& copy) {
     return place_of(end.address, span_of(end, copy), &place) && place.host_side;
 }
 
-bool is_valid(const ShapedEnd& end, const ShapedCopy& copy) {
+bool is_valid(const ShapedEnd& end, const ShapedCopy& copy) noexcept {
     if (end.type == CU_MEMORYTYPE_ARRAY) {
         return cuda::handle_kind(end.array) == HandleKind::kArray;
     }
@@ -41,12 +44,28 @@ bool is_valid(const ShapedEnd& end, const ShapedCopy& copy) {
            (end.type != CU_MEMORYTYPE_DEVICE || !place.host_side);
 }
 
-/// Address of a row of a linear end in this process.
-std::byte* row_of(const ShapedEnd& end, const ShapedCopy& copy, std::uint64_t y, std::uint64_t z) {
+std::byte* row_of(const ShapedEnd& end, const ShapedCopy& copy, std::uint64_t y,
+                  std::uint64_t z) noexcept {
     const std::uint64_t rows = end.height != 0 ? end.height : copy.height + end.y;
     const std::uint64_t row = (end.z + z) * rows + end.y + y;
     return reinterpret_cast<std::byte*>(end.address + row * end.pitch + end.x_bytes);
 }
+
+ShapedEnd slab_end(void* slab, const ShapedCopy& copy) noexcept {
+    ShapedEnd end{};
+    end.type = CU_MEMORYTYPE_UNIFIED;
+    end.address = bits(slab);
+    end.pitch = copy.width_bytes;
+    return end;
+}
+
+bool touches_pool(const ShapedEnd& end) noexcept {
+    Place place;
+    return end.type != CU_MEMORYTYPE_ARRAY && place_of(end.address, 1, &place) &&
+           is_in_pool(place.address);
+}
+
+namespace {
 
 CUresult send(const ShapedCopy& copy, CUstream stream, bool wait) {
     Copy3DCall call{};
@@ -85,14 +104,6 @@ ShapedCopy part_of(const ShapedCopy& copy, std::uint64_t y, std::uint64_t z, std
     part.height = rows;
     part.depth = 1;
     return part;
-}
-
-ShapedEnd slab_end(void* slab, const ShapedCopy& copy) {
-    ShapedEnd end{};
-    end.type = CU_MEMORYTYPE_UNIFIED;
-    end.address = bits(slab);
-    end.pitch = copy.width_bytes;
-    return end;
 }
 
 CUresult copy_slab(const ShapedCopy& part, void* slab, bool source_is_pageable, CUstream stream) {
@@ -135,12 +146,6 @@ CUresult copy_by_slabs(const ShapedCopy& copy, bool source_is_pageable, CUstream
     return result;
 }
 
-bool touches_pool(const ShapedEnd& end) {
-    Place place;
-    return end.type != CU_MEMORYTYPE_ARRAY && place_of(end.address, 1, &place) &&
-           is_in_pool(place.address);
-}
-
 }  // namespace
 
 bool wire_end(const ShapedEnd& end, CopyEnd* out) noexcept {
@@ -174,6 +179,9 @@ CUresult copy_shaped(const ShapedCopy& copy, CUstream stream, bool blocking) noe
     const bool to_pages = is_pageable(copy.target, copy);
     const bool from_host = from_pages || touches_pool(copy.source);
     const bool to_host = to_pages || touches_pool(copy.target);
+    if ((from_pages || to_pages) && !blocking && captures_open() && is_captured(stream)) {
+        return capture_copy(copy, stream);
+    }
     if ((from_pages && to_host) || (to_pages && from_host)) {
         return copy_rows_on_host(copy, stream);
     }
@@ -277,6 +285,14 @@ ShapedEnd array_end(CUarray array, std::uint64_t offset) {
     end.x_bytes = offset;
     return end;
 }
+
+}  // namespace
+
+ShapedCopy shaped(std::uint64_t target, std::uint64_t source, std::uint64_t bytes) noexcept {
+    return {linear_end(source, bytes), linear_end(target, bytes), bytes, 1, 1};
+}
+
+namespace {
 
 CUresult copy_row(const ShapedEnd& target, const ShapedEnd& source, std::uint64_t bytes,
                   CUstream stream, bool blocking) {

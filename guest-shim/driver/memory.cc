@@ -184,7 +184,10 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) noexcept {
     }
     Range range{};
     if (!remove_range(dptr, &range)) {
-        return CUDA_ERROR_INVALID_VALUE;
+        // A graph may have allocated it anew: the host knows.
+        return is_in_arena(dptr) && !is_in_pool(dptr)
+                   ? call_status(cuda::Op::cuMemFree_v2, cuda::wire::cuMemFree_v2_call{dptr})
+                   : CUDA_ERROR_INVALID_VALUE;
     }
     switch (range.kind) {
         case RangeKind::kDevice:

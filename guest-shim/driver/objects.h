@@ -129,5 +129,9 @@ CUresult synchronize_stream(std::uint64_t stream) noexcept;
 
 /// True while a stream of this process is being captured (capture.cc).
 bool captures_open() noexcept;
+/// True while this stream is. Asks the host when any is.
+bool is_captured(CUstream stream) noexcept;
+/// The handle that the graph of a stream's capture will have; 0 if unknown.
+std::uint64_t capture_graph(CUstream stream) noexcept;
 
 }  // namespace gantry::shim

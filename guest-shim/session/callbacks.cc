@@ -14,7 +14,8 @@ std::atomic<bool> g_started{false};
 void run(const wire::CallbackReply& due) {
     Thread* self = thread();
     self->in_callback = 1;
-    if (due.kind == wire::CallbackKind::kHostFunction) {
+    if (due.kind == wire::CallbackKind::kHostFunction ||
+        due.kind == wire::CallbackKind::kGraphCopy) {
         reinterpret_cast<CUhostFn>(due.function)(reinterpret_cast<void*>(due.user_data));
     } else if (due.kind == wire::CallbackKind::kStreamCallback) {
         reinterpret_cast<CUstreamCallback>(due.function)(

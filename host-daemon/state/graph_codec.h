@@ -18,7 +18,8 @@
 
 namespace gantry::state {
 
-inline constexpr std::uint32_t kGraphVersion = 1;
+/// Version 2 has memory nodes of CUDA graphs; a process without any is written as version 1.
+inline constexpr std::uint32_t kGraphVersion = 2;
 inline constexpr char kCommandObject[] = "gantry.command_object.1";
 inline constexpr char kPendingOutput[] = "gantry.pending_output";
 inline constexpr char kSoftDriverState[] = "gantry-soft-ext1";

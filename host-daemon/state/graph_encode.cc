@@ -209,12 +209,12 @@ void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
                                        : ArenaAllocator::kGranuleBytes;
         allocation->set_reserved_bytes((record.bytes + unit - 1) / unit * unit);
         const std::uint64_t pool = process.pools.pool_of(record.address.value);
-        const bool is_kept =
-            std::find(kept.begin(), kept.end(), record.address) != kept.end();
+        const auto of_graph = kept.find(record.address.value);
         allocation->set_pool(pool);
-        allocation->set_kind(is_kept     ? snapshot::ALLOCATION_KIND_GRAPH
-                             : pool != 0 ? snapshot::ALLOCATION_KIND_POOL
-                                         : snapshot::ALLOCATION_KIND_LINEAR);
+        allocation->set_kind(of_graph != kept.end() ? snapshot::ALLOCATION_KIND_GRAPH
+                             : pool != 0            ? snapshot::ALLOCATION_KIND_POOL
+                                                    : snapshot::ALLOCATION_KIND_LINEAR);
+        allocation->set_graph_live(of_graph != kept.end() && of_graph->second);
     }
     for (const worker::PinnedRange& range : process.memory.pinned_ranges()) {
         snapshot::HostRegistration* registration = graph->add_host_registrations();
@@ -438,7 +438,7 @@ std::string encode_command(const worker::RecordedCommand& command) {
 Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_t part_id,
                                      bool frozen) {
     snapshot::ObjectGraph graph;
-    graph.set_version(kGraphVersion);
+    graph.set_version(process.graphs.knows_memory() ? kGraphVersion : 1);
     graph.set_part_id(part_id);
     add_facts(process, &graph);
     add_objects(process, &graph);

@@ -257,6 +257,7 @@ Result<void> GraphReader::read_node(CUgraphNode node, snapshot::GraphNode* out,
             if (callback) {
                 append(out->mutable_params(), callback->function);
                 append(out->mutable_params(), callback->user_data);
+                out->set_callback_kind(static_cast<std::uint32_t>(callback->kind));
             }
             break;
         }
@@ -352,6 +353,21 @@ Result<void> GraphReader::read(CUgraph graph, snapshot::Graph* out,
     return {};
 }
 
+namespace {
+
+/// To a Graph or a GraphExec.
+template <typename Message>
+void add_memory(const worker::GraphMemory& memory, Message* out) {
+    for (const std::uint64_t address : memory.allocates) {
+        out->add_allocates(address);
+    }
+    for (const std::uint64_t address : memory.frees) {
+        out->add_frees(address);
+    }
+}
+
+}  // namespace
+
 Result<void> GraphReader::read_exec(
     const worker::Object& object,
     const std::map<std::uint64_t, std::vector<CUgraphNode>>& sources, snapshot::GraphExec* out) {
@@ -364,6 +380,7 @@ Result<void> GraphReader::read_exec(
     out->set_context(object.context);
     out->set_source_graph(exec->source);
     out->set_flags(exec->flags);
+    add_memory(exec->memory, out);
     std::vector<CUgraphNode> nodes;
     GANTRY_TRY(read(exec->made_from, out->mutable_graph(), &nodes));
     if (exec->updated_from != nullptr) {
@@ -406,6 +423,7 @@ Result<void> GraphReader::read_all(snapshot::ObjectGraph* out) {
         described->set_handle(graph.handle);
         described->set_order(graph.order);
         described->set_context(graph.context);
+        add_memory(process_.graphs.memory_of(reinterpret_cast<CUgraph>(graph.native)), described);
     }
     for (const worker::Object& exec : process_.objects.list_kind(HandleKind::kGraphExec)) {
         GANTRY_TRY(read_exec(exec, sources, out->add_graph_execs()));

@@ -32,6 +32,13 @@ bool parse(const std::string& bytes, T* out) {
     return true;
 }
 
+/// Of a Graph or a GraphExec.
+template <typename Message>
+worker::GraphMemory memory_of(const Message& described) {
+    return {{described.allocates().begin(), described.allocates().end()},
+            {described.frees().begin(), described.frees().end()}};
+}
+
 void run_host_function(void* callback) { worker::CallbackBroker::run(callback, CUDA_SUCCESS); }
 
 }  // namespace
@@ -196,7 +203,10 @@ Result<CUgraphNode> GraphWriter::make_node(CUgraph graph, const snapshot::GraphN
             wire::CallbackReply reply{};
             reply.function = callback[0];
             reply.user_data = callback[1];
-            reply.kind = wire::CallbackKind::kHostFunction;
+            reply.kind = static_cast<wire::CallbackKind>(node.callback_kind()) ==
+                                 wire::CallbackKind::kGraphCopy
+                             ? wire::CallbackKind::kGraphCopy
+                             : wire::CallbackKind::kHostFunction;
             const CUDA_HOST_NODE_PARAMS_v1 params{run_host_function,
                                                   process_.callbacks.add_repeating(reply)};
             result = api.cuGraphAddHostNode(&made, graph, nullptr, 0, &params);
@@ -285,6 +295,7 @@ Result<void> GraphWriter::make_guest_graph(const snapshot::Graph& described) {
     GANTRY_TRY(name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(graph),
                     0));
     GANTRY_TRY(name_nodes(described, nodes, described.handle()));
+    process_.graphs.note_memory(graph, memory_of(described));
     made_[described.handle()] = std::move(nodes);
     return {};
 }
@@ -298,6 +309,7 @@ Result<void> GraphWriter::make_exec(const snapshot::GraphExec& described) {
     exec.source = described.source_graph();
     exec.flags = described.flags();
     exec.made_again = true;
+    exec.memory = memory_of(described);
     std::vector<CUgraphNode> nodes;
     GANTRY_ASSIGN(exec.made_from, make(described.graph(), &nodes));
     const auto source = made_.find(exec.source);

@@ -219,7 +219,8 @@ Result<void> PartState::build_pools(const snapshot::ObjectGraph& graph) {
                                      allocation.size_bytes());
         }
         if (allocation.kind() == snapshot::ALLOCATION_KIND_GRAPH) {
-            process_.memory.keep_for_graphs(DeviceVa{allocation.address()});
+            process_.memory.keep_for_graphs(DeviceVa{allocation.address()},
+                                            allocation.graph_live());
         }
     }
     for (const snapshot::MemoryPool& described : graph.pools()) {

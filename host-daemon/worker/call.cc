@@ -227,14 +227,16 @@ void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
     process_.links.remove(handle);
     process_.modules.remove(handle);
     process_.memory.remove_outside(handle);
+    if (kind == HandleKind::kGraph) {
+        process_.graphs.forget_graph(process_.objects.native_as<CUgraph>(handle, kind));
+    }
     process_.objects.erase(handle);
     const bool is_graph = kind == HandleKind::kGraph || kind == HandleKind::kGraphExec;
     if (is_graph && process_.objects.count_kind(HandleKind::kGraph) == 0 &&
         process_.objects.count_kind(HandleKind::kGraphExec) == 0) {
-        for (const DeviceVa address : process_.memory.kept_for_graphs()) {
+        for (const DeviceVa address : process_.memory.free_graph_memory()) {
             process_.pools.freed(address.value);
         }
-        process_.memory.free_graph_memory();
         process_.schedule_reap();
     }
 }

@@ -36,6 +36,7 @@ void GuestProcess::destroy_object(const Object& object) {
             end(api.cuMipmappedArrayDestroy, object.native);
             break;
         case HandleKind::kGraph:
+            graphs.forget_graph(reinterpret_cast<CUgraph>(object.native));
             end(api.cuGraphDestroy, object.native);
             break;
         case HandleKind::kGraphExec:

@@ -1,6 +1,8 @@
 #include "host-daemon/worker/device_memory.h"
 
+#include <algorithm>
 #include <set>
+#include <utility>
 
 namespace gantry::worker {
 
@@ -22,9 +24,16 @@ bool DeviceMemory::free_later(DeviceVa address, std::optional<CUstream> stream) 
         event = nullptr;  // Then the whole device has to be idle: later, but never too early.
     }
     std::lock_guard lock(mutex_);
+    if (const auto kept = graph_memory_.find(address.value); kept != graph_memory_.end()) {
+        if (event != nullptr) {
+            api.cuEventDestroy_v2(event);
+        }
+        const bool was_live = std::exchange(kept->second, false);
+        note_graph_use();
+        return was_live;
+    }
     const auto allocation = arena_.find(address);
-    bool known = allocation && allocation->address == address &&
-                 !graph_memory_.contains(address.value);
+    bool known = allocation && allocation->address == address;
     for (const Parked& parked : parked_) {
         known = known && parked.address != address;
     }
@@ -36,28 +45,88 @@ bool DeviceMemory::free_later(DeviceVa address, std::optional<CUstream> stream) 
     return known;
 }
 
-bool DeviceMemory::keep_for_graphs(DeviceVa address) {
+bool DeviceMemory::keep_for_graphs(DeviceVa address, bool is_live) {
     std::lock_guard lock(mutex_);
     const auto allocation = arena_.find(address);
-    return allocation && allocation->address == address &&
-           graph_memory_.insert(address.value).second;
+    if (!allocation || allocation->address != address) {
+        return false;
+    }
+    graph_memory_.emplace(address.value, is_live);
+    note_graph_use();
+    return true;
 }
 
-void DeviceMemory::free_graph_memory() {
+std::vector<DeviceVa> DeviceMemory::free_graph_memory() {
     std::lock_guard lock(mutex_);
-    for (const std::uint64_t address : graph_memory_) {
-        parked_.push_back({DeviceVa{address}, nullptr});
+    std::vector<DeviceVa> freed;
+    for (const auto& [address, is_live] : graph_memory_) {
+        if (!is_live) {
+            freed.push_back(DeviceVa{address});
+            parked_.push_back({DeviceVa{address}, nullptr});
+        }
     }
     graph_memory_.clear();
+    note_graph_use();
+    return freed;
 }
 
-std::vector<DeviceVa> DeviceMemory::kept_for_graphs() const {
+std::map<std::uint64_t, bool> DeviceMemory::kept_for_graphs() const {
     std::lock_guard lock(mutex_);
-    std::vector<DeviceVa> addresses;
-    for (const std::uint64_t address : graph_memory_) {
-        addresses.push_back(DeviceVa{address});
+    return graph_memory_;
+}
+
+void DeviceMemory::set_live(std::uint64_t address, bool is_live) {
+    if (const auto kept = graph_memory_.find(address); kept != graph_memory_.end()) {
+        kept->second = is_live;
     }
-    return addresses;
+}
+
+void DeviceMemory::note_graph_use() {
+    graph_use_.used = 0;
+    graph_use_.reserved = 0;
+    for (const auto& [address, is_live] : graph_memory_) {
+        const auto allocation = arena_.find(DeviceVa{address});
+        const std::uint64_t bytes = allocation ? allocation->bytes : 0;
+        graph_use_.reserved += bytes;
+        graph_use_.used += is_live ? bytes : 0;
+    }
+    graph_use_.used_high = std::max(graph_use_.used_high, graph_use_.used);
+    graph_use_.reserved_high = std::max(graph_use_.reserved_high, graph_use_.reserved);
+}
+
+void DeviceMemory::ran_in_graph(const std::set<std::uint64_t>& allocates,
+                                const std::set<std::uint64_t>& frees) {
+    std::lock_guard lock(mutex_);
+    for (const std::uint64_t address : allocates) {
+        set_live(address, true);
+    }
+    note_graph_use();
+    for (const std::uint64_t address : frees) {
+        set_live(address, false);
+    }
+    note_graph_use();
+}
+
+bool DeviceMemory::may_allocate(const std::set<std::uint64_t>& addresses) const {
+    std::lock_guard lock(mutex_);
+    return std::none_of(addresses.begin(), addresses.end(), [&](std::uint64_t address) {
+        const auto kept = graph_memory_.find(address);
+        return kept != graph_memory_.end() && kept->second;
+    });
+}
+
+DeviceMemory::GraphUse DeviceMemory::graph_use() const {
+    std::lock_guard lock(mutex_);
+    return graph_use_;
+}
+
+void DeviceMemory::reset_graph_use_high(bool used) {
+    std::lock_guard lock(mutex_);
+    if (used) {
+        graph_use_.used_high = graph_use_.used;
+    } else {
+        graph_use_.reserved_high = graph_use_.reserved;
+    }
 }
 
 void DeviceMemory::reap(bool all) {
@@ -283,6 +352,7 @@ Result<void> DeviceMemory::reshape(std::span<const ExtentRecord> extents,
     std::lock_guard hold(unmap_mutex_);
     std::lock_guard lock(mutex_);
     graph_memory_.clear();
+    note_graph_use();
     share_.set_restoring(true);
     auto reshaped = arena_.reshape(extents, allocations, reservations);
     share_.set_restoring(false);
@@ -294,6 +364,7 @@ void DeviceMemory::free_everything() {
     std::lock_guard hold(unmap_mutex_);
     std::lock_guard lock(mutex_);
     graph_memory_.clear();
+    note_graph_use();
     for (const AllocationRecord& allocation : arena_.allocations()) {
         arena_.free(allocation.address);
     }

@@ -43,11 +43,27 @@ public:
     Result<DeviceVa> allocate(std::uint64_t bytes);
     /// Parks the allocation; false when none starts there. `stream`: free in its order.
     bool free_later(DeviceVa address, std::optional<CUstream> stream);
-    /// A graph being captured has freed it: it is given back once no graph is left.
-    bool keep_for_graphs(DeviceVa address);
-    /// No graph is left: parks what was kept for them.
-    void free_graph_memory();
-    [[nodiscard]] std::vector<DeviceVa> kept_for_graphs() const;
+    /// A graph allocates or frees it: it stays for as long as there are graphs. `is_live`: it is
+    /// allocated now, as the program sees it; ignored where it is kept already.
+    bool keep_for_graphs(DeviceVa address, bool is_live);
+    /// No graph is left: parks what was kept for them and is not live, and tells what that is. What
+    /// is live becomes an ordinary allocation, which the program frees.
+    std::vector<DeviceVa> free_graph_memory();
+    [[nodiscard]] std::map<std::uint64_t, bool> kept_for_graphs() const;
+    /// A graph has been launched that allocates and frees these.
+    void ran_in_graph(const std::set<std::uint64_t>& allocates,
+                      const std::set<std::uint64_t>& frees);
+    /// False when one of these is live: then the graph cannot allocate it again.
+    [[nodiscard]] bool may_allocate(const std::set<std::uint64_t>& addresses) const;
+    /// Bytes that graphs have allocated and keep, and the most of either.
+    struct GraphUse {
+        std::uint64_t used = 0;
+        std::uint64_t used_high = 0;
+        std::uint64_t reserved = 0;
+        std::uint64_t reserved_high = 0;
+    };
+    [[nodiscard]] GraphUse graph_use() const;
+    void reset_graph_use_high(bool used);
     /// Gives back what was parked before the device was last found idle. `all`: the caller has just
     /// synchronised the whole device.
     void reap(bool all);
@@ -105,6 +121,8 @@ public:
 
 private:
     [[nodiscard]] bool in_windows(std::uint64_t address, std::uint64_t bytes) const;
+    void set_live(std::uint64_t address, bool is_live);
+    void note_graph_use();
 
     struct Parked {
         DeviceVa address;
@@ -123,7 +141,8 @@ private:
     std::vector<Parked> parked_;
     std::map<std::uint64_t, PinnedRange> pinned_;
     std::map<std::uint64_t, Outside> outside_;
-    std::set<std::uint64_t> graph_memory_;
+    std::map<std::uint64_t, bool> graph_memory_;  ///< Address -> is it live.
+    GraphUse graph_use_;
     std::map<std::uint64_t, std::uint64_t> windows_;  ///< Start -> bytes.
     std::uint64_t pinned_pool_bytes_ = 0;
 };

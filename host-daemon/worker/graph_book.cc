@@ -34,12 +34,16 @@ void GraphBook::add(std::uint64_t handle, std::uint64_t source, CUgraph graph,
     exec.source = source;
     exec.flags = flags;
     exec.made_from = clone(graph);
+    exec.memory = memory_of(graph);
     add(handle, std::move(exec));
 }
 
 void GraphBook::add(std::uint64_t handle, Exec made) {
     remove(handle);
     std::lock_guard lock(mutex_);
+    if (!made.memory.allocates.empty() || !made.memory.frees.empty()) {
+        knows_memory_.store(true, std::memory_order_release);
+    }
     execs_[handle] = std::move(made);
 }
 
@@ -53,6 +57,8 @@ void GraphBook::updated(std::uint64_t handle, CUgraph graph) {
     exec->second.updated_from = clone(graph);
     exec->second.update_lost = exec->second.updated_from == nullptr;
     exec->second.records.reset();
+    const auto memory = memory_.find(graph);
+    exec->second.memory = memory == memory_.end() ? GraphMemory{} : memory->second;
     // Every node has the new graph's parameters now; which nodes are enabled stays.
     std::erase_if(exec->second.changes, [](const auto& entry) {
         return entry.first.first != static_cast<std::uint16_t>(cuda::Op::cuGraphNodeSetEnabled);
@@ -137,6 +143,34 @@ std::vector<CUevent> GraphBook::recorded_events(std::uint64_t handle) {
         find_records(exec->second.updated_from, &*exec->second.records);
     }
     return *exec->second.records;
+}
+
+GraphMemory GraphBook::memory_of(CUgraph graph) const {
+    std::lock_guard lock(mutex_);
+    const auto memory = memory_.find(graph);
+    return memory == memory_.end() ? GraphMemory{} : memory->second;
+}
+
+GraphMemory GraphBook::memory_of_exec(std::uint64_t handle) const {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    return exec == execs_.end() ? GraphMemory{} : exec->second.memory;
+}
+
+void GraphBook::note_memory(CUgraph graph, const GraphMemory& memory) {
+    if (memory.allocates.empty() && memory.frees.empty()) {
+        return;
+    }
+    std::lock_guard lock(mutex_);
+    GraphMemory& known = memory_[graph];
+    known.allocates.insert(memory.allocates.begin(), memory.allocates.end());
+    known.frees.insert(memory.frees.begin(), memory.frees.end());
+    knows_memory_.store(true, std::memory_order_release);
+}
+
+void GraphBook::forget_graph(CUgraph graph) {
+    std::lock_guard lock(mutex_);
+    memory_.erase(graph);
 }
 
 std::optional<GraphBook::Exec> GraphBook::find(std::uint64_t handle) const {

@@ -8,14 +8,19 @@
 // An exec that was made again comes from its clone, not from the guest's graph; `twins` leads from
 // the nodes of the guest's graph to those the exec knows.
 //
+// Memory nodes are empty nodes to the driver, since device memory comes from the arena: the book
+// knows which addresses a graph allocates and frees, and DeviceMemory keeps them.
+//
 // Threads: all calls lock. Failure: an exec that the driver cannot clone (memory or conditional
 // nodes) works, and is_whole() says that it cannot move. Cost: a clone per instantiation.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -23,6 +28,12 @@
 #include "host-daemon/worker/objects.h"
 
 namespace gantry::worker {
+
+/// Addresses that the memory nodes of a graph are about.
+struct GraphMemory {
+    std::set<std::uint64_t> allocates;
+    std::set<std::uint64_t> frees;
+};
 
 class GraphBook {
 public:
@@ -35,6 +46,7 @@ public:
         bool update_lost = false;        ///< The graph of the last update could not be cloned.
         bool made_again = false;         ///< From `made_from` itself: `twins` counts.
         Nodes twins;
+        GraphMemory memory;
         /// By op and node of `made_from`.
         std::map<std::pair<std::uint16_t, CUgraphNode>, RecordedCommand> changes;
         std::optional<std::vector<CUevent>> records;  ///< Events it records, once asked for.
@@ -61,6 +73,16 @@ public:
     /// Events that a launch of the exec records (child graphs included).
     std::vector<CUevent> recorded_events(std::uint64_t exec);
 
+    /// Empty when the graph or exec has no memory nodes.
+    [[nodiscard]] GraphMemory memory_of(CUgraph graph) const;
+    [[nodiscard]] GraphMemory memory_of_exec(std::uint64_t exec) const;
+    /// False as long as there has been no memory node: a launch costs nothing then.
+    [[nodiscard]] bool knows_memory() const {
+        return knows_memory_.load(std::memory_order_acquire);
+    }
+    void note_memory(CUgraph graph, const GraphMemory& memory);
+    void forget_graph(CUgraph graph);
+
     /// During a restore: the node that a change is for, whatever handle its command names.
     CUgraphNode restored_node = nullptr;
 
@@ -73,6 +95,8 @@ private:
     Device& device_;
     mutable std::mutex mutex_;
     std::map<std::uint64_t, Exec> execs_;
+    std::map<CUgraph, GraphMemory> memory_;
+    std::atomic<bool> knows_memory_{false};
 };
 
 }  // namespace gantry::worker

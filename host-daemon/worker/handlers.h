@@ -19,6 +19,11 @@ Handler find_handler(std::uint16_t number);
 /// and tries again, off the consumer thread (then the call is deferred and the address 0).
 CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address);
 
+/// Stream-ordered allocation and free on a stream that captures: memory nodes of its graph.
+CUresult allocate_in_capture(Call& call, std::uint64_t bytes, std::uint64_t stream,
+                             std::uint64_t* address);
+CUresult free_in_capture(Call& call, std::uint64_t address, std::uint64_t stream);
+
 /// True while the stream is being captured.
 bool is_capturing(Call& call, CUstream stream);
 

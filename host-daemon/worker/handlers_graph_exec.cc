@@ -119,7 +119,20 @@ CUresult on_cuGraphLaunch(CallContext& context, const wire::cuGraphLaunch_call& 
                 reinterpret_cast<std::uint64_t>(event), HandleKind::kEvent));
         }
     }
-    return generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    if (!process.graphs.knows_memory()) {
+        return generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    }
+    const auto exec = process.graphs.find(launch.hGraph);
+    const bool frees_first =
+        exec && (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+    if (exec && !frees_first && !process.memory.may_allocate(exec->memory.allocates)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    if (result == CUDA_SUCCESS && exec) {
+        process.memory.ran_in_graph(exec->memory.allocates, exec->memory.frees);
+    }
+    return result;
 }
 
 CUresult on_cuGraphClone(CallContext& context, const wire::cuGraphClone_call& clone,
@@ -134,6 +147,9 @@ CUresult on_cuGraphClone(CallContext& context, const wire::cuGraphClone_call& cl
         prepare(call, clone.originalGraph, HandleKind::kGraph, clone.phGraphClone, &graph);
     if (result == CUDA_SUCCESS) {
         result = call.api().cuGraphClone(&made, graph);
+    }
+    if (result == CUDA_SUCCESS) {
+        call.process().graphs.note_memory(made, call.process().graphs.memory_of(graph));
     }
     return result == CUDA_SUCCESS
                ? call.add_object(clone.phGraphClone, reinterpret_cast<std::uint64_t>(made))

@@ -15,6 +15,9 @@ CUresult allocate_from(Call& call, std::uint64_t pool, std::uint64_t bytes, std:
     if (const CUresult result = call.stream(stream, &native); result != CUDA_SUCCESS) {
         return result;
     }
+    if (is_capturing(call, native)) {
+        return allocate_in_capture(call, bytes, stream, address);
+    }
     if (!pools.has_room(pool, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -88,9 +91,7 @@ CUresult on_cuMemFreeAsync(CallContext& context, const wire::cuMemFreeAsync_call
     }
     GuestProcess& process = call.process();
     if (is_capturing(call, stream)) {
-        // The graph uses it at each launch: it stays for as long as there are graphs.
-        return process.memory.keep_for_graphs(DeviceVa{wanted.dptr}) ? CUDA_SUCCESS
-                                                                      : CUDA_ERROR_INVALID_VALUE;
+        return free_in_capture(call, wanted.dptr, wanted.hStream);
     }
     process.memory.reap(false);
     if (!process.memory.free_later(DeviceVa{wanted.dptr}, stream)) {

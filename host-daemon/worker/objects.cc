@@ -19,10 +19,35 @@ bool ObjectTable::insert(Object object) {
         next_order_ = std::max(next_order_, object.order + 1);
     }
     const std::uint64_t handle = object.handle;
-    const HandleKind kind = object.kind();
-    const bool is_new = objects_.emplace(handle, std::move(object)).second;
-    counts_[kind] += is_new ? 1 : 0;
+    const auto [at, is_new] = objects_.emplace(handle, std::move(object));
+    if (is_new) {
+        ++counts_[at->second.kind()];
+        by_native_.emplace(at->second.native, handle);
+        if (at->second.parent != 0) {
+            by_parent_.emplace(at->second.parent, handle);
+        }
+    }
     return is_new;
+}
+
+void ObjectTable::forget(Index& index, std::uint64_t key, std::uint64_t handle) {
+    const auto [first, last] = index.equal_range(key);
+    for (auto at = first; at != last; ++at) {
+        if (at->second == handle) {
+            index.erase(at);
+            return;
+        }
+    }
+}
+
+void ObjectTable::move_to_parent(Object& object, std::uint64_t parent) {
+    if (object.parent != 0) {
+        forget(by_parent_, object.parent, object.handle);
+    }
+    object.parent = parent;
+    if (parent != 0) {
+        by_parent_.emplace(parent, object.handle);
+    }
 }
 
 std::size_t ObjectTable::count_kind(HandleKind kind) const {
@@ -53,12 +78,15 @@ std::uint64_t ObjectTable::native(std::uint64_t handle, HandleKind kind) const {
 
 std::uint64_t ObjectTable::handle_of(std::uint64_t native, HandleKind kind) const {
     std::shared_lock lock(mutex_);
-    for (const auto& [handle, object] : objects_) {
-        if (object.native == native && object.kind() == kind) {
-            return handle;
+    const Object* found = nullptr;
+    const auto [first, last] = by_native_.equal_range(native);
+    for (auto at = first; at != last; ++at) {
+        const Object& object = objects_.at(at->second);
+        if (object.kind() == kind && (found == nullptr || object.order < found->order)) {
+            found = &object;
         }
     }
-    return 0;
+    return found != nullptr ? found->handle : 0;
 }
 
 bool ObjectTable::contains(std::uint64_t handle) const {
@@ -82,7 +110,9 @@ void ObjectTable::configure(std::uint64_t handle, std::uint64_t key, RecordedCom
 void ObjectTable::set_native(std::uint64_t handle, std::uint64_t native) {
     std::unique_lock lock(mutex_);
     if (const auto object = objects_.find(handle); object != objects_.end()) {
+        forget(by_native_, object->second.native, handle);
         object->second.native = native;
+        by_native_.emplace(native, handle);
     }
 }
 
@@ -91,7 +121,7 @@ void ObjectTable::restore_record(std::uint64_t handle, std::uint64_t order, std:
     std::unique_lock lock(mutex_);
     if (const auto object = objects_.find(handle); object != objects_.end()) {
         object->second.order = order;
-        object->second.parent = parent;
+        move_to_parent(object->second, parent);
         object->second.configuration = std::move(configuration);
         next_order_ = std::max(next_order_, order + 1);
     }
@@ -100,7 +130,7 @@ void ObjectTable::restore_record(std::uint64_t handle, std::uint64_t order, std:
 void ObjectTable::set_parent(std::uint64_t handle, std::uint64_t parent) {
     std::unique_lock lock(mutex_);
     if (const auto object = objects_.find(handle); object != objects_.end()) {
-        object->second.parent = parent;
+        move_to_parent(object->second, parent);
     }
 }
 
@@ -112,26 +142,26 @@ std::uint64_t ObjectTable::parent_of(std::uint64_t handle) const {
 
 bool ObjectTable::erase(std::uint64_t handle) {
     std::unique_lock lock(mutex_);
-    const auto object = objects_.find(handle);
-    if (object == objects_.end()) {
+    if (!objects_.contains(handle)) {
         return false;
     }
-    const bool may_have_children = object->second.kind() != HandleKind::kStream &&
-                                   object->second.kind() != HandleKind::kEvent;
-    --counts_[object->second.kind()];
-    objects_.erase(object);
     std::vector<std::uint64_t> gone{handle};
-    while (may_have_children && !gone.empty()) {
-        const std::uint64_t parent = gone.back();
+    while (!gone.empty()) {
+        const auto object = objects_.find(gone.back());
         gone.pop_back();
-        std::erase_if(objects_, [&](const auto& entry) {
-            if (entry.second.parent != parent) {
-                return false;
-            }
-            gone.push_back(entry.first);
-            --counts_[entry.second.kind()];
-            return true;
-        });
+        if (object == objects_.end()) {
+            continue;
+        }
+        const auto [first, last] = by_parent_.equal_range(object->first);
+        for (auto child = first; child != last; ++child) {
+            gone.push_back(child->second);
+        }
+        forget(by_native_, object->second.native, object->first);
+        if (object->second.parent != 0) {
+            forget(by_parent_, object->second.parent, object->first);
+        }
+        --counts_[object->second.kind()];
+        objects_.erase(object);
     }
     return true;
 }
@@ -139,6 +169,8 @@ bool ObjectTable::erase(std::uint64_t handle) {
 void ObjectTable::clear() {
     std::unique_lock lock(mutex_);
     objects_.clear();
+    by_native_.clear();
+    by_parent_.clear();
     counts_.clear();
 }
 

@@ -7,7 +7,8 @@
 //
 // Invariant: a handle's kind in the table equals the kind in its bits, so that no command can pass
 // an object off as another kind. Threads: all calls lock; entries are copied out, never referenced.
-// Failure: lookups of unknown handles give 0. Cost: one hash look-up under a shared lock.
+// Failure: lookups of unknown handles give 0. Cost: one hash look-up under a shared lock, also by
+// the driver's handle; erasing costs as much as the object has children.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +61,7 @@ public:
     [[nodiscard]] T native_as(std::uint64_t handle, HandleKind kind) const {
         return reinterpret_cast<T>(native(handle, kind));
     }
-    /// The guest's handle of a native one; 0 when unknown.
+    /// The guest's handle of a native one, the first made where it has several; 0 when unknown.
     [[nodiscard]] std::uint64_t handle_of(std::uint64_t native, HandleKind kind) const;
     [[nodiscard]] bool contains(std::uint64_t handle) const;
     [[nodiscard]] std::optional<Object> get(std::uint64_t handle) const;
@@ -85,9 +86,15 @@ public:
     [[nodiscard]] std::vector<std::uint64_t> natives_of(HandleKind kind) const;
 
 private:
+    using Index = std::unordered_multimap<std::uint64_t, std::uint64_t>;  ///< To handles.
+    static void forget(Index& index, std::uint64_t key, std::uint64_t handle);
+    void move_to_parent(Object& object, std::uint64_t parent);
+
     std::uint64_t count_max_;
     mutable std::shared_mutex mutex_;
     std::unordered_map<std::uint64_t, Object> objects_;
+    Index by_native_;
+    Index by_parent_;
     std::uint64_t next_order_ = 1;
     std::map<HandleKind, std::size_t> counts_;
 };

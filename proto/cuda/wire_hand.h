@@ -268,14 +268,24 @@ struct GraphKernelNodeCall {
     LaunchCall launch;    ///< stream is 0.
 };
 
+/// Which ends of a graph's copy lie in the guest's pageable memory.
+enum class PageableEnds : std::uint32_t { kNone = 0, kSource = 1, kTarget = 2, kBoth = 3 };
+
 /// cuGraphAddMemcpyNode and its setters: call -> status. Trailing: u64 dependencies[].
+///
+/// A pageable end is a page-locked extent of the guest's in `copy`; whenever the graph runs, the
+/// guest's host function `function(user_data)` moves the bytes between the extent and the pages:
+/// before the copy (kSource), after it (kTarget), or instead of it (kBoth).
+/// With `copy.stream`, which captures: graph and node are 0, and the node joins that capture.
 struct GraphCopyNodeCall {
     std::uint64_t graph;
     std::uint64_t node;
     std::uint32_t dependency_count;
-    std::uint32_t reserved;
+    PageableEnds pageable;
     std::uint64_t context;
-    Copy3DCall copy;      ///< stream is 0.
+    Copy3DCall copy;          ///< stream is 0 but for a capture.
+    std::uint64_t function;   ///< As user_data: 0 with kNone.
+    std::uint64_t user_data;
 };
 
 /// cuGraphAddHostNode and its setters: call -> status. Trailing: u64 dependencies[].

@@ -86,7 +86,13 @@ struct ReadDeviceCall {
     std::uint64_t bulk_offset;
 };
 
-enum class CallbackKind : std::uint32_t { kInvalid = 0, kHostFunction = 1, kStreamCallback = 2 };
+/// kGraphCopy is a host function of the shim's own: a graph's copy from or to pageable memory.
+enum class CallbackKind : std::uint32_t {
+    kInvalid = 0,
+    kHostFunction = 1,
+    kStreamCallback = 2,
+    kGraphCopy = 3,
+};
 
 struct CallbackReply {
     std::uint64_t callback_id;  ///< To be named in kCallbackDone.

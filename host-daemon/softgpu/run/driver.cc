@@ -145,13 +145,14 @@ void report(const std::string& text) {
         const char* level = std::getenv("GANTRY_SOFT_LOG");
         return level != nullptr && std::strcmp(level, "off") == 0;
     }();
-    const std::lock_guard lock(g_report_mutex);
-    if (g_report_sink != nullptr) {
-        g_report_sink(g_report_user, text.data(), text.size());
+    if (text.empty()) {
         return;
     }
-    if (!silent && !text.empty()) {
-        const std::string line = "gantry soft GPU: " + text + "\n";
+    const std::string line = "gantry soft GPU: " + text + "\n";
+    const std::lock_guard lock(g_report_mutex);
+    if (g_report_sink != nullptr) {
+        g_report_sink(g_report_user, line.data(), line.size());
+    } else if (!silent) {
         [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
     }
 }
