@@ -62,6 +62,7 @@ private:
     Result<void> prepare();
     Result<void> hand_over();
     Result<void> attach_arenas();
+    Result<void> detach_arena(Endpoint& worker);
     Result<void> move_pieces();
     /// Images that were not sent yet, as a blob; an invalid descriptor when there are none.
     Result<control::UniqueFd> new_images(std::uint64_t* bytes);
@@ -128,6 +129,7 @@ Result<void> Job::attach_arenas() {
     if (!staging_.valid() || ftruncate(staging_.get(), static_cast<off_t>(bytes)) != 0) {
         return Error{Code::kResourceExhausted, "worker.arena", std::strerror(errno)};
     }
+    (void)detach_arena(old_);  // Of a replacement that a restart of gantryd cut short.
     for (Endpoint* worker : {&old_, &fresh_}) {
         control::ToWorker request;
         request.mutable_attach_arena()->set_arena_id(kArena);
@@ -327,6 +329,9 @@ Result<void> Job::attach_guest() {
 }
 
 Result<void> Job::change_over() {
+    control::ToWorker alive;  // The old worker is about to let go: is anybody there?
+    alive.mutable_status();
+    GANTRY_TRY(ask(fresh_, std::move(alive)));
     owner_ = Owner::kNobody;
     control::ToWorker release;
     release.mutable_release()->set_return_guest(true);
@@ -342,6 +347,14 @@ Result<void> Job::change_over() {
     owner_ = Owner::kFresh;
     report_.pause_us = us_since(paused_at_);
     options_.at_step(Step::kActivated);
+    (void)detach_arena(fresh_);  // If it has died meanwhile that is its supervisor's to find.
+    return {};
+}
+
+Result<void> Job::detach_arena(Endpoint& worker) {
+    control::ToWorker detach;
+    detach.mutable_detach_arena()->set_arena_id(kArena);
+    GANTRY_TRY(ask(worker, std::move(detach)));
     return {};
 }
 
@@ -377,9 +390,7 @@ Outcome Job::run() {
         control::ToWorker end;
         end.mutable_end_precopy();
         (void)ask(old_, std::move(end));
-        control::ToWorker detach;
-        detach.mutable_detach_arena()->set_arena_id(kArena);
-        if (!ask(old_, std::move(detach)).ok()) {
+        if (!detach_arena(old_).ok()) {
             owner_ = Owner::kNobody;
         }
     }
