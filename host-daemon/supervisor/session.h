@@ -79,6 +79,12 @@ public:
 
     /// Attaches a restored worker to the guest that waits in the region, as `epoch`.
     Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch);
+    /// Until end_replacement() a loss of the part's worker is not this session's to act on, and the
+    /// fresh worker is in the record beside it.
+    void begin_replacement(std::shared_ptr<Worker> fresh);
+    /// `is_fresh`: the fresh worker is the part's now.
+    void end_replacement(bool is_fresh);
+    [[nodiscard]] bool is_replacing(engine::PartId part) const;
     /// Local guests that arrive from another gantryd of this host.
     void set_link(GuestLink link);
     /// The region's channels as the guest laid them out; opens the region's file when needed.
@@ -122,6 +128,7 @@ private:
     std::uint32_t channel_count_ = 0;
     std::string arrival_note_;
     std::optional<Suspension> suspended_;
+    std::shared_ptr<Worker> replacement_;  ///< Takes a part over just now.
 };
 
 /// CUDA's numbers for what a refused guest is told.
