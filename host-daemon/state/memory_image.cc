@@ -51,8 +51,10 @@ std::vector<BlockRange> MemoryImage::ranges() const {
         std::uint64_t& known = device[first];
         known = std::max(known, end);
     };
-    for (const worker::ExtentRecord& extent : process_.memory.extents()) {
-        add(extent.address.value, extent.bytes);
+    if (!arena_is_shared_) {
+        for (const worker::ExtentRecord& extent : process_.memory.extents()) {
+            add(extent.address.value, extent.bytes);
+        }
     }
     for (const worker::OutsideRange& range : process_.memory.outside_ranges()) {
         add(range.address, range.bytes);
@@ -246,6 +248,15 @@ Result<bool> MemoryImage::read(const BlockRange& range, std::span<std::byte> out
     return read_device(range.first * kBlockBytes, out);
 }
 
+Result<void> MemoryImage::check_writable(std::uint64_t address) const {
+    if (!arena_is_shared_ || address < wire::kArenaBase ||
+        address - wire::kArenaBase >= wire::kArenaBytes) {
+        return {};
+    }
+    return Error{Code::kInvalidArgument, "handover.block",
+                 fmt::format("a block at {:#x} came for memory that was handed over", address)};
+}
+
 Result<bool> MemoryImage::write_device(std::uint64_t address, std::span<const std::byte> bytes) {
     const auto pieces = pieces_of(address, kBlockBytes);
     for (const Piece& piece : pieces) {
@@ -273,6 +284,7 @@ Result<bool> MemoryImage::write(BlockAddress block, std::span<const std::byte> b
     if (block.space != MemorySpace::kDevice || block.index > (1ull << 47) / kBlockBytes) {
         return false;
     }
+    GANTRY_TRY(check_writable(block.index * kBlockBytes));
     return write_device(block.index * kBlockBytes, bytes);
 }
 
@@ -283,6 +295,7 @@ Result<bool> MemoryImage::write_run(BlockAddress first, std::uint64_t count,
         return false;
     }
     const std::uint64_t address = first.index * kBlockBytes;
+    GANTRY_TRY(check_writable(address));
     const auto pieces = pieces_of(address, count * kBlockBytes);
     if (pieces.size() != 1 || pieces.front().address != address ||
         pieces.front().bytes != count * kBlockBytes) {

@@ -43,6 +43,11 @@ public:
     MemoryImage(const MemoryImage&) = delete;
     MemoryImage& operator=(const MemoryImage&) = delete;
 
+    /// The arena's memory changes hands by itself: its blocks are none of this image's from here
+    /// on, and writing one is refused.
+    void set_arena_is_shared(bool is_shared) { arena_is_shared_ = is_shared; }
+    [[nodiscard]] bool arena_is_shared() const { return arena_is_shared_; }
+
     /// All blocks there are now, ascending.
     [[nodiscard]] std::vector<BlockRange> ranges() const;
     [[nodiscard]] std::uint64_t block_count() const;
@@ -88,6 +93,7 @@ public:
 
 private:
     Result<bool> read_device(std::uint64_t address, std::span<std::byte> out);
+    Result<void> check_writable(std::uint64_t address) const;
     Result<bool> write_device(std::uint64_t address, std::span<const std::byte> bytes);
     Result<bool> read_array(const BlockRange& range, std::span<std::byte> out);
     Result<bool> write_array(BlockAddress block, std::span<const std::byte> bytes);
@@ -109,6 +115,7 @@ private:
     bool page_locked_ = false;
     Crew crew_;
     bool writing_ = false;  ///< Copies to the device may be under way on the stream.
+    bool arena_is_shared_ = false;
 };
 
 }  // namespace gantry::state

@@ -47,13 +47,15 @@ PartFacts PartState::describe() {
     return facts;
 }
 
-void PartState::begin_precopy(snapshot::Seed seed) {
+void PartState::begin_precopy(snapshot::Seed seed, bool arena_is_shared) {
+    memory_.set_arena_is_shared(arena_is_shared);
     seed_ = seed;
     key_ = std::make_unique<snapshot::FingerprintKey>(seed);
     sent_.clear();
 }
 
 void PartState::end_precopy() {
+    memory_.set_arena_is_shared(false);
     key_.reset();
     sent_.clear();
 }

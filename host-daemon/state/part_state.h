@@ -56,9 +56,11 @@ public:
 
     // ---- source
     [[nodiscard]] PartFacts describe();
-    void begin_precopy(snapshot::Seed seed);
+    /// `arena_is_shared`: the arena's memory is handed over, only other blocks take part.
+    void begin_precopy(snapshot::Seed seed, bool arena_is_shared = false);
     void end_precopy();
     [[nodiscard]] bool precopying() const { return key_ != nullptr; }
+    [[nodiscard]] bool arena_is_shared() const { return memory_.arena_is_shared(); }
     Result<engine::ScanResult> scan();
     /// Copies blocks to `out`, packed, in order; vanished ones are left out.
     Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
@@ -71,7 +73,9 @@ public:
     [[nodiscard]] std::vector<Problem> check(const DecodedGraph& graph);
     /// Builds what can be built now. Names of images that are missing come back, and then nothing
     /// was built.
-    Result<std::vector<worker::Sha256>> prepare(snapshot::Seed seed, std::string_view graph);
+    /// `arena_is_shared`: the arena takes what Device::offer() brought.
+    Result<std::vector<worker::Sha256>> prepare(snapshot::Seed seed, std::string_view graph,
+                                                bool arena_is_shared = false);
     /// Empty bytes: a block of zeros.
     Result<void> apply_block(BlockAddress block, std::span<const std::byte> bytes);
     /// Neighbours, packed: those that lie in memory as a whole are copied in one go, which may
@@ -83,6 +87,9 @@ public:
     /// The bytes of a block that was applied before.
     Result<void> apply_copy(BlockAddress block, BlockAddress origin);
     Result<std::vector<worker::Sha256>> apply_final(std::string_view graph);
+    /// The same where the arena is shared: `handover.memory` unless it then holds exactly `expected`.
+    Result<std::vector<worker::Sha256>> apply_final(std::string_view graph,
+                                                    const worker::MemorySum& expected);
     [[nodiscard]] const std::optional<worker::ChannelState>& channel_state() const {
         return channel_;
     }

@@ -104,7 +104,10 @@ std::vector<worker::Sha256> PartState::missing_images(const DecodedGraph& graph)
 }
 
 Result<std::vector<worker::Sha256>> PartState::prepare(snapshot::Seed seed,
-                                                       std::string_view bytes) {
+                                                       std::string_view bytes,
+                                                       bool arena_is_shared) {
+    memory_.set_arena_is_shared(arena_is_shared);
+    process_.memory.share().set_counting(!arena_is_shared);
     if (!seed_ || *seed_ != seed) {
         seed_ = seed;
         key_.reset();
@@ -138,6 +141,25 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     }
     pinned_ = graph.pinned;
     channel_ = std::move(graph.channel);
+    return missing;
+}
+
+Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view bytes,
+                                                           const worker::MemorySum& expected) {
+    worker::Device& device = process_.device;
+    device.require_offers();
+    GANTRY_ASSIGN(auto missing, apply_final(bytes));
+    if (!missing.empty()) {
+        return missing;
+    }
+    device.end_offers();
+    if (const worker::MemorySum held = device.origin_sum(); held != expected) {
+        return Error{Code::kDataLoss, "handover.memory",
+                     fmt::format("{} pieces of {} bytes were taken over, the old worker has {} of "
+                                 "{}, or others",
+                                 held.count, held.bytes, expected.count, expected.bytes)};
+    }
+    channel_->pinned.clear();  // Both workers have the region: the guest's own writes stand.
     return missing;
 }
 

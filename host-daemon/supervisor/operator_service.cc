@@ -89,6 +89,11 @@ public:
                          control::RestoreReply* reply) override {
         return finish(registry_.restore(*request), reply);
     }
+    grpc::Status ReplaceWorkers(grpc::ServerContext*,
+                                const control::ReplaceWorkersRequest* request,
+                                control::ReplaceWorkersReply* reply) override {
+        return finish(registry_.replace_workers(*request), reply);
+    }
 
     grpc::Status Watch(grpc::ServerContext* context, const control::WatchRequest* request,
                        grpc::ServerWriter<control::WatchReply>* writer) override {

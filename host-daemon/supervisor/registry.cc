@@ -208,13 +208,11 @@ WorkerHandlers Registry::handlers_for(const std::string& id) {
 void Registry::on_worker_lost(const std::string& id, engine::PartId part,
                               const std::string& how) {
     std::shared_ptr<Session> session;
-    std::shared_ptr<SourceDriver> driver;
     std::shared_ptr<Arrival> arrival;
     {
         const std::lock_guard lock(mutex_);
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
             session = found->second.session;
-            driver = found->second.driver;
         }
         if (const auto found = arrivals_.find(id); found != arrivals_.end()) {
             arrival = found->second;
@@ -223,25 +221,35 @@ void Registry::on_worker_lost(const std::string& id, engine::PartId part,
     if (session && session->suspended()) {
         return;  // one that was being restored: its caller hears of it, the guest waits on
     }
+    if (session && session->is_replacing(part)) {
+        return;  // the replacement finds out by itself, and says so when nobody is left
+    }
     if (session && session->workers().find(part) &&
         !session->workers().find(part)->alive()) {
-        session->on_worker_lost(part, how);
-        session->workers().remove(part);
-        (void)session->write_record();
-        // During a migration the whole session is at stake; else one program has died, and the
-        // others of the VM go on.
+        drop_worker(session, part, how);
+    } else if (arrival && arrival->session()->workers().find(part) &&
+               !arrival->session()->workers().find(part)->alive()) {
+        arrival->on_worker_lost(part, how);
+    }
+}
+
+void Registry::drop_worker(const std::shared_ptr<Session>& session, engine::PartId part,
+                           const std::string& how) {
+    session->on_worker_lost(part, how);
+    session->workers().remove(part);
+    (void)session->write_record();
+    // During a migration the whole session is at stake; else one program has died, and the others
+    // of the VM go on.
+    if (const auto driver = session->driver()) {
         const SourceStatus status = driver->status();
         if (status.migration || !status.serves) {
             engine::SourceEvent event;
             event.kind = engine::SourceEventKind::kWorkerLost;
             driver->feed(std::move(event));
         }
-        if (session->info().kind == SessionKind::kLocal) {
-            close_session(id, wire::WorkerState::kDead);
-        }
-    } else if (arrival && arrival->session()->workers().find(part) &&
-               !arrival->session()->workers().find(part)->alive()) {
-        arrival->on_worker_lost(part, how);
+    }
+    if (session->info().kind == SessionKind::kLocal) {
+        close_session(session->info().id, wire::WorkerState::kDead);
     }
 }
 

@@ -45,6 +45,9 @@ public:
     Result<control::SnapshotReply> snapshot(const control::SnapshotRequest& request);
     /// Goes on with a suspended session from its file.
     Result<control::RestoreReply> restore(const control::RestoreRequest& request);
+    /// Fresh workers for a session's programs, under them.
+    Result<control::ReplaceWorkersReply> replace_workers(
+        const control::ReplaceWorkersRequest& request);
     /// The `release end` hook: the VM is not on this host (any more).
     void released(const control::ReleasedRequest& request);
     Result<control::PreflightReply> preflight(const control::PreflightRequest& request);
@@ -95,6 +98,9 @@ private:
     Result<Epoch> epoch_for_new_life(const std::string& id);
     WorkerHandlers handlers_for(const std::string& id);
     void on_worker_lost(const std::string& id, engine::PartId part, const std::string& how);
+    /// Tells the guest and forgets the worker; on housekeeping_ only.
+    void drop_worker(const std::shared_ptr<Session>& session, engine::PartId part,
+                     const std::string& how);
     void on_worker_event(const std::string& id, engine::PartId part, const control::Event& event);
     Result<void> reserve_memory(const std::string& id, std::uint64_t bytes);
     void probe_device();

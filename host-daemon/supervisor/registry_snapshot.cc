@@ -1,7 +1,8 @@
-// Registry: sessions into files and back.
+// Registry: sessions into files and back, and into fresh workers.
 #include <spdlog/spdlog.h>
 
 #include "host-daemon/supervisor/registry.h"
+#include "host-daemon/supervisor/replacement_job.h"
 #include "host-daemon/supervisor/restore_job.h"
 #include "host-daemon/supervisor/snapshot_job.h"
 
@@ -42,6 +43,24 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
         promised_bytes_.erase(info.id);
     }
     return restored;
+}
+
+Result<control::ReplaceWorkersReply> Registry::replace_workers(
+    const control::ReplaceWorkersRequest& request) {
+    GANTRY_ASSIGN(const auto session, find(request.session()));
+    const SessionInfo info = session->info();
+    ReplacementHooks hooks;
+    hooks.launch = [this, info](engine::PartId part) {
+        return Worker::launch(config_, info.id, part, info.quota_bytes, handlers_for(info.id));
+    };
+    hooks.lost = [this, session](engine::PartId part, const std::string& how) {
+        housekeeping_.post([this, session, part, how] {
+            if (session->workers().find(part)) {
+                drop_worker(session, part, how);
+            }
+        });
+    };
+    return supervisor::replace_workers(session, std::move(hooks));
 }
 
 /// A suspended session has no worker that would tell when its program ends.

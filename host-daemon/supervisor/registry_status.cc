@@ -77,6 +77,8 @@ void fill_worker(const std::shared_ptr<Worker>& worker, control::WorkerInfo* out
     out->set_part_id(worker->part().value);
     out->set_pid(static_cast<std::uint32_t>(worker->pid()));
     out->set_guest_pid(worker->guest().guest_pid());
+    out->set_replacements(worker->replacements());
+    out->set_replacement_pause_us(worker->replacement_pause_us());
     const auto status = worker->status();
     if (!status) {
         out->set_state("gone");

@@ -347,6 +347,9 @@ Result<void> Session::write_record() {
     }
     {
         const std::lock_guard lock(mutex_);
+        if (replacement_) {
+            json["workers"].push_back(to_json(replacement_->record()));
+        }
         if (!arrival_note_.empty()) {
             json["arrival"] = nlohmann::json::parse(arrival_note_, nullptr, false);
         }
@@ -376,23 +379,67 @@ void Session::remove_record() {
     ::unlink(record_path().c_str());
 }
 
+void Session::begin_replacement(std::shared_ptr<Worker> fresh) {
+    const std::lock_guard lock(mutex_);
+    replacement_ = std::move(fresh);
+}
+
+void Session::end_replacement(bool is_fresh) {
+    const std::lock_guard opening(opening_);
+    {
+        const std::lock_guard lock(mutex_);
+        if (is_fresh) {
+            workers_.add(replacement_);
+        }
+        replacement_.reset();
+    }
+    if (auto written = write_record(); !written) {
+        spdlog::warn("session {}: {}", info_.id, written.error().to_string());
+    }
+}
+
+bool Session::is_replacing(engine::PartId part) const {
+    const std::lock_guard lock(mutex_);
+    return replacement_ && replacement_->part() == part;
+}
+
 std::size_t Session::adopt_workers(const std::vector<WorkerRecord>& records,
                                    const WorkerHandlers& handlers, bool served) {
-    std::size_t adopted = 0;
+    std::size_t settled = 0;
+    std::map<engine::PartId, std::string> gone;
     if (served) {  // else the guest's memory may not be complete yet
         (void)open_region();
     }
     for (const WorkerRecord& record : records) {
         auto worker = Worker::adopt(record, handlers);
-        if (worker) {
+        if (!worker) {
+            gone.emplace(record.part, worker.error().text);
+            continue;
+        }
+        // Two of one part: it was being replaced. The one that has the guest stays.
+        const control::WorkerState state = (*worker)->adopted_status().state();
+        const auto other = workers_.find(record.part);
+        const bool has_guest = state == control::WORKER_STATE_SERVING ||
+                               state == control::WORKER_STATE_FROZEN;
+        if (other && !has_guest) {
+            (*worker)->end();
+        } else {
+            if (other) {
+                other->end();
+            }
             workers_.add(*worker);
-            ++adopted;
+        }
+        ++settled;
+    }
+    for (const auto& [part, how] : gone) {
+        if (workers_.find(part)) {
+            ++settled;
         } else if (served) {
-            on_worker_lost(record.part, worker.error().text);
+            on_worker_lost(part, how);
         }
     }
     (void)write_record();
-    return adopted;
+    return settled;
 }
 
 }  // namespace gantry::supervisor

@@ -77,10 +77,16 @@ public:
     /// False once the program that waits in a suspended session of this host itself has ended.
     [[nodiscard]] bool guest_waits() const;
 
-    /// Attaches a restored worker to the guest that waits in the region, as `epoch`. `before`: called
-    /// when nothing is left to do but to ask the worker.
+    /// Attaches a restored worker to the guest that waits in the region, as `epoch`. `before`:
+    /// called when nothing is left to do but to ask the worker.
     Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch,
                           const std::function<void()>& before = [] {});
+    /// Until end_replacement() a loss of the part's worker is not this session's to act on, and the
+    /// fresh worker is in the record beside it.
+    void begin_replacement(std::shared_ptr<Worker> fresh);
+    /// `is_fresh`: the fresh worker is the part's now.
+    void end_replacement(bool is_fresh);
+    [[nodiscard]] bool is_replacing(engine::PartId part) const;
     /// Local guests that arrive from another gantryd of this host.
     void set_link(GuestLink link);
     /// The region's channels as the guest laid them out; opens the region's file when needed.
@@ -124,6 +130,7 @@ private:
     std::uint32_t channel_count_ = 0;
     std::string arrival_note_;
     std::optional<Suspension> suspended_;
+    std::shared_ptr<Worker> replacement_;  ///< Takes a part over just now.
 };
 
 /// CUDA's numbers for what a refused guest is told.

@@ -224,6 +224,18 @@ Result<control::StatusReply> Worker::status() {
     return std::move(*reply.message.mutable_status_reply());
 }
 
+void Worker::kill() {
+    leaving_ = true;
+    process_.kill();
+    process_.wait(std::chrono::milliseconds{5000});
+}
+
+void Worker::took_over(const Worker& from, std::uint64_t pause_us) {
+    guest_ = from.guest_;
+    replacements_ = from.replacements_ + 1;
+    replacement_pause_us_ = pause_us;
+}
+
 void Worker::end() {
     leaving_ = true;
     if (alive()) {

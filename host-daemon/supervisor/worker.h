@@ -70,6 +70,12 @@ public:
     Result<control::StatusReply> status();
     /// Orderly end: Shutdown, then SIGKILL when it does not go. Idempotent; no loss is reported.
     void end();
+    /// SIGKILL, and waits for its end; no loss is reported.
+    void kill();
+    /// It serves the guest of another worker now, which it replaced; `pause_us` took that.
+    void took_over(const Worker& from, std::uint64_t pause_us);
+    [[nodiscard]] std::uint32_t replacements() const { return replacements_; }
+    [[nodiscard]] std::uint64_t replacement_pause_us() const { return replacement_pause_us_; }
     /// Forgets the worker without ending it: gantryd is being restarted.
     void leave() { leaving_ = true; }
 
@@ -87,6 +93,8 @@ private:
     std::uint64_t table_hash_ = 0;
     control::GuestAttachment guest_;
     control::StatusReply adopted_status_;
+    std::atomic<std::uint32_t> replacements_{0};
+    std::atomic<std::uint64_t> replacement_pause_us_{0};
     std::unique_ptr<WorkerChannel> channel_;
 };
 

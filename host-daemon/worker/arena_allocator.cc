@@ -267,7 +267,8 @@ Result<void> ArenaAllocator::reshape(std::span<const ExtentRecord> extents,
         const auto next = std::next(extent);
         const auto match = wanted.find(extent->first);
         if (match == wanted.end() || match->second.bytes != extent->second.bytes ||
-            match->second.is_slab != extent->second.is_slab) {
+            match->second.is_slab != extent->second.is_slab ||
+            !mapper_.is_current(DeviceVa{extent->first})) {
             unmap_extent(extent);
         } else {
             extent->second.live_count = 0;

@@ -35,6 +35,8 @@ public:
     virtual Result<void> map(DeviceVa address, std::uint64_t bytes) = 0;
     /// Only ranges given to map(), whole.
     virtual void unmap(DeviceVa address, std::uint64_t bytes) = 0;
+    /// False when other memory than what map() put there has come for this address (a take-over).
+    [[nodiscard]] virtual bool is_current(DeviceVa) const { return true; }
 };
 
 struct ExtentRecord {

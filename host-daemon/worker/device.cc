@@ -70,6 +70,10 @@ Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int
     if (extension != nullptr && extension->size_bytes >= sizeof(GantrySoftExtension)) {
         device->extension_ = extension;
     }
+    device->exportable_ =
+        device->attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 1 &&
+        api.cuMemExportToShareableHandle != nullptr &&
+        api.cuMemImportFromShareableHandle != nullptr;
     GANTRY_TRY(device->reserve_arena());
     return device;
 }
@@ -85,6 +89,7 @@ Device::~Device() {
         api().cuMemRelease(first->second.handle);
         physical_.erase(first);
     }
+    end_offers();
     if (arena_reserved_) {
         api().cuMemAddressFree(wire::kArenaBase, wire::kArenaBytes);
     }
@@ -117,7 +122,7 @@ Result<void> Device::reserve_arena() {
     return {};
 }
 
-Result<CUmemGenericAllocationHandle> Device::create_physical(std::uint64_t bytes) {
+Result<Device::Physical> Device::create_physical(std::uint64_t bytes) {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -137,15 +142,22 @@ Result<CUmemGenericAllocationHandle> Device::create_physical(std::uint64_t bytes
         return driver::to_error(api(), result, "device.memory",
                                 fmt::format("allocating {} bytes of device memory", bytes));
     }
-    return handle;
+    Physical made;
+    made.handle = handle;
+    made.bytes = bytes;
+    made.exportable = exportable_;
+    return made;
 }
 
 Result<void> Device::map(DeviceVa address, std::uint64_t bytes) {
     std::lock_guard lock(mutex_);
-    GANTRY_ASSIGN(const CUmemGenericAllocationHandle handle, create_physical(bytes));
-    CUresult result = api().cuMemMap(address.value, bytes, 0, handle, 0);
+    GANTRY_ASSIGN(Physical piece, take_offer(address, bytes));
+    if (piece.handle == 0) {
+        GANTRY_ASSIGN(piece, create_physical(bytes));
+    }
+    CUresult result = api().cuMemMap(address.value, bytes, 0, piece.handle, 0);
     if (result != CUDA_SUCCESS) {
-        api().cuMemRelease(handle);
+        api().cuMemRelease(piece.handle);
         return driver::to_error(api(), result, "device.memory",
                                 fmt::format("mapping {} bytes at {:#x}", bytes, address.value));
     }
@@ -156,11 +168,12 @@ Result<void> Device::map(DeviceVa address, std::uint64_t bytes) {
     result = api().cuMemSetAccess(address.value, bytes, &access, 1);
     if (result != CUDA_SUCCESS) {
         api().cuMemUnmap(address.value, bytes);
-        api().cuMemRelease(handle);
+        api().cuMemRelease(piece.handle);
         return driver::to_error(api(), result, "device.memory",
                                 fmt::format("opening {} bytes at {:#x}", bytes, address.value));
     }
-    physical_.emplace(address.value, Physical{handle, bytes});
+    piece.serial = next_serial_++;
+    physical_.emplace(address.value, std::move(piece));
     return {};
 }
 

@@ -7,15 +7,18 @@
 // Cost: map() is one allocation of the driver, about 0.1 ms on an H200 whatever the size.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "host-daemon/driver/driver_library.h"
 #include "host-daemon/worker/arena_allocator.h"
+#include "proto/control/unique_fd.h"
 #include "proto/cuda/soft_extension.h"
 #include "proto/wire/control_ops.h"
 
@@ -28,6 +31,23 @@ struct DeviceBaseline {
     std::map<std::uint32_t, std::int64_t> attributes;
     std::string device_name;
     std::uint64_t memory_bytes = 0;  ///< Quota and the size the guest sees; 0: the device's.
+};
+
+/// A range that map() was asked for and the physical memory in it. Serials count the ranges that
+/// one worker has mapped in its life.
+struct MemoryPiece {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t serial = 0;
+};
+
+/// Over pieces in any order: equal when they are the same.
+struct MemorySum {
+    std::uint64_t count = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t mixed = 0;
+    void add(const MemoryPiece& piece);
+    friend bool operator==(const MemorySum&, const MemorySum&) = default;
 };
 
 class Device final : public GranuleMapper {
@@ -63,10 +83,40 @@ public:
     /// The memory that map() put at this address, for mapping it elsewhere as well.
     [[nodiscard]] std::optional<CUmemGenericAllocationHandle> physical_at(DeviceVa address);
 
+    // ---- memory that changes hands: take_over.cc, proto/decisions/0002-worker-replacement.md
+    struct Exported {
+        MemoryPiece piece;
+        control::UniqueFd descriptor;
+    };
+    /// Pieces made after `after_serial`, ascending by serial, at most `count_max`; `more`: there
+    /// are others. `handover.not_exportable` when the driver made one that cannot be shared.
+    Result<std::vector<Exported>> export_pieces(std::uint64_t after_serial, std::size_t count_max,
+                                                bool* more);
+    [[nodiscard]] MemorySum piece_sum() const;
+    /// Keeps another worker's piece, by that worker's serial, until map() comes to its address.
+    Result<void> offer(const MemoryPiece& piece, control::UniqueFd descriptor);
+    [[nodiscard]] bool is_current(DeviceVa address) const override;
+    /// From here on map() takes what was offered and makes no memory of its own.
+    void require_offers() { offers_required_ = true; }
+    /// As the other worker's piece_sum(), of all that is mapped now.
+    [[nodiscard]] MemorySum origin_sum() const;
+    /// Lets go what was offered and not mapped; map() makes memory again.
+    void end_offers();
+
 private:
     Device(driver::DriverLibrary& library, CUdevice device) : library_(library), device_(device) {}
     Result<void> reserve_arena();
-    Result<CUmemGenericAllocationHandle> create_physical(std::uint64_t bytes);
+    struct Physical {
+        CUmemGenericAllocationHandle handle = 0;
+        std::uint64_t bytes = 0;
+        std::uint64_t serial = 0;
+        std::uint64_t origin = 0;  ///< Imported: the serial at the other worker.
+        bool exportable = false;
+        control::UniqueFd descriptor;  ///< Imported, where the driver exports no imported memory.
+    };
+    Result<Physical> create_physical(std::uint64_t bytes);
+    Result<Physical> take_offer(DeviceVa address, std::uint64_t bytes);
+    Result<control::UniqueFd> export_piece(std::uint64_t address, const Physical& piece);
 
     driver::DriverLibrary& library_;
     CUdevice device_;
@@ -74,12 +124,11 @@ private:
     const GantrySoftExtension* extension_ = nullptr;
     bool arena_reserved_ = false;
     bool exportable_ = true;  ///< Physical memory gets a file descriptor type; off if refused once.
-    std::mutex mutex_;
-    struct Physical {
-        CUmemGenericAllocationHandle handle = 0;
-        std::uint64_t bytes = 0;
-    };
+    mutable std::mutex mutex_;
+    std::uint64_t next_serial_ = 1;
     std::map<std::uint64_t, Physical> physical_;  ///< By mapped address.
+    std::map<std::uint64_t, Physical> offers_;    ///< Imported, not mapped yet.
+    std::atomic<bool> offers_required_{false};
 };
 
 }  // namespace gantry::worker

@@ -56,6 +56,11 @@ int run(int argc, char** argv) {
                    "worker processes, then exit");
     app.add_option("--to-device", standalone.to_device,
                    "With --replace: the device of the fresh workers, if not the same");
+    app.add_flag("--copy", standalone.copy,
+                 "With --replace: copy device memory instead of handing it over");
+    app.add_option("--kill-at", standalone.kill_at,
+                   "For tests, with --listen: STEP:old or STEP:fresh, the worker to kill when a "
+                   "replacement comes to this step");
     CLI11_PARSE(app, argc, argv);
     // One heap, grown by brk: mappings made at other moments than in the worker that this one
     // replaces would change the addresses that NVIDIA's driver picks (channel_memory.cc).
@@ -65,7 +70,7 @@ int run(int argc, char** argv) {
     standalone.spin_us = service.spin_us;
     signal(SIGPIPE, SIG_IGN);
     if (!standalone.replace.empty()) {
-        return ask_replace(standalone.replace, standalone.to_device);
+        return ask_replace(standalone.replace, standalone.to_device, standalone.copy);
     }
     if (control_fd >= 0) {
         return run_controlled(control_fd, service);

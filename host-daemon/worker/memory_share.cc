@@ -34,21 +34,36 @@ std::uint64_t MemoryShare::used_bytes(std::uint64_t own_bytes) const {
     return page_ != nullptr ? page_->used_bytes() : own_bytes;
 }
 
+void MemoryShare::set_counting(bool counting) {
+    const std::lock_guard lock(mutex_);
+    if (page_ != nullptr && counting != counting_) {
+        auto& own = page_->slots[slot_].bytes;
+        counting ? own.fetch_add(own_bytes_) : own.fetch_sub(own_bytes_);
+    }
+    counting_ = counting;
+}
+
 Result<void> MemoryShare::map(DeviceVa address, std::uint64_t bytes) {
     if (page_ == nullptr) {
         return device_.map(address, bytes);
     }
+    const std::lock_guard lock(mutex_);
     auto& own = page_->slots[slot_].bytes;
-    own.fetch_add(bytes);
-    const std::uint64_t used = page_->used_bytes();
-    if (used > quota_bytes_ && !restoring_.load()) {
-        own.fetch_sub(bytes);
-        return Error{Code::kResourceExhausted, "memory.quota",
-                     fmt::format("{} bytes more would exceed the VM's quota: {} of {} are in use",
-                                 bytes, used - bytes, quota_bytes_)};
+    if (counting_) {
+        own.fetch_add(bytes);
+        const std::uint64_t used = page_->used_bytes();
+        if (used > quota_bytes_ && !restoring_.load()) {
+            own.fetch_sub(bytes);
+            return Error{Code::kResourceExhausted, "memory.quota",
+                         fmt::format("{} bytes more would exceed the VM's quota: {} of {} are in "
+                                     "use",
+                                     bytes, used - bytes, quota_bytes_)};
+        }
     }
     auto mapped = device_.map(address, bytes);
-    if (!mapped.ok()) {
+    if (mapped.ok()) {
+        own_bytes_ += bytes;
+    } else if (counting_) {
         own.fetch_sub(bytes);
     }
     return mapped;
@@ -56,8 +71,12 @@ Result<void> MemoryShare::map(DeviceVa address, std::uint64_t bytes) {
 
 void MemoryShare::unmap(DeviceVa address, std::uint64_t bytes) {
     device_.unmap(address, bytes);
+    const std::lock_guard lock(mutex_);
     if (page_ != nullptr) {
-        page_->slots[slot_].bytes.fetch_sub(bytes);
+        own_bytes_ -= bytes;
+        if (counting_) {
+            page_->slots[slot_].bytes.fetch_sub(bytes);
+        }
     }
 }
 

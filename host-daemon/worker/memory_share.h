@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "host-daemon/worker/arena_allocator.h"
 #include "proto/control/memory_page.h"
@@ -28,9 +29,14 @@ public:
     /// What the whole VM uses; `own_bytes` where nothing is shared.
     [[nodiscard]] std::uint64_t used_bytes(std::uint64_t own_bytes) const;
     void set_restoring(bool restoring) { restoring_ = restoring; }
+    /// Memory that two workers hold during a take-over is counted by the one that serves.
+    void set_counting(bool counting);
 
     Result<void> map(DeviceVa address, std::uint64_t bytes) override;
     void unmap(DeviceVa address, std::uint64_t bytes) override;
+    [[nodiscard]] bool is_current(DeviceVa address) const override {
+        return device_.is_current(address);
+    }
 
 private:
     GranuleMapper& device_;
@@ -38,6 +44,9 @@ private:
     std::uint32_t slot_ = 0;
     std::uint64_t quota_bytes_ = 0;
     std::atomic<bool> restoring_{false};
+    std::mutex mutex_;  ///< Holds own_bytes_, the slot and counting_ together.
+    std::uint64_t own_bytes_ = 0;
+    bool counting_ = true;
 };
 
 }  // namespace gantry::worker

@@ -1,7 +1,9 @@
-// Moves a guest from one worker process to another on this host, over the control protocol alone:
+// Moves a guest from one worker process to another on this host, over the control protocol alone.
+// The guest notices a pause and nothing else. On failure the old worker goes on.
+//
+// Two ways: the device memory is handed over (host-daemon/replacement; one device), or copied:
 // precopy while kernels run, freeze, last blocks and final graph, digest check, take-over of the
-// same shared memory. The guest notices a pause and nothing else. On failure the old worker goes
-// on.
+// same shared memory.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,9 @@ struct ReplaceReport {
     [[nodiscard]] std::string to_json() const;
 };
 
-Result<ReplaceReport> replace_worker(WorkerLink& old_worker, WorkerLink& fresh,
-                                     const std::string& directory);
+Result<ReplaceReport> copy_to_worker(WorkerLink& old_worker, WorkerLink& fresh);
+
+replacement::Outcome hand_to_worker(WorkerLink& old_worker, WorkerLink& fresh,
+                                    const replacement::Options& options);
 
 }  // namespace gantry::worker

@@ -82,8 +82,10 @@ int Service::run() {
         if (waiting[2].revents != 0) {
             check_guest();
         }
-        if (guest_gone_ && !connection_.valid()) {
-            done_ = true;  // Nobody else would end this worker.
+        // Nobody else would end this worker.
+        const bool is_left_alone = guest_gone_ || (restoring_ && part_->arena_is_shared());
+        if (is_left_alone && !connection_.valid()) {
+            done_ = true;
         }
     }
     return 0;
@@ -189,7 +191,8 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             return detach_arena(request.detach_arena().arena_id());
         case Kind::kBeginPrecopy:
             part_->begin_precopy(
-                {request.begin_precopy().seed().low(), request.begin_precopy().seed().high()});
+                {request.begin_precopy().seed().low(), request.begin_precopy().seed().high()},
+                request.begin_precopy().arena_is_shared());
             return {};
         case Kind::kScan:
             return scan(reply, out);
@@ -229,6 +232,10 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             return {};
         case Kind::kRelease:
             return release(request.release(), reply, out);
+        case Kind::kExportMemory:
+            return export_memory(request.export_memory(), reply, out);
+        case Kind::kImportMemory:
+            return import_memory(request.import_memory(), in);
         case Kind::kCheckGraph:
             return check_graph(request.check_graph().graph_bytes(), in, reply);
         case Kind::kPrepare:
@@ -416,11 +423,17 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
     if (!part_->channel_state()) {
         return wrong_state("there is no restored state to activate");
     }
-    GANTRY_ASSIGN(auto memory, map_channel(activate.guest(), in));
-    process_->memory.set_pinned_pool(memory->layout().pinned_bytes);
-    GANTRY_TRY(part_->register_pinned());
+    if (attached_ == nullptr) {
+        GANTRY_ASSIGN(attached_, map_channel(activate.guest(), in));
+        process_->memory.set_pinned_pool(attached_->layout().pinned_bytes);
+        GANTRY_TRY(part_->register_pinned());
+    }
+    if (activate.stay_back()) {
+        return {};
+    }
     epoch_ = activate.epoch();
-    GANTRY_TRY(process_->take_over(std::move(memory), *part_->channel_state(), epoch_));
+    process_->memory.share().set_counting(true);
+    GANTRY_TRY(process_->take_over(std::move(attached_), *part_->channel_state(), epoch_));
     part_->end_precopy();
     restoring_ = false;
     return {};

@@ -75,6 +75,10 @@ private:
     Result<void> unfence(std::uint64_t epoch);
     Result<void> release(const control::Release& release, control::FromWorker* reply,
                          Descriptors* out);
+    Result<void> lend_guest(control::FromWorker* reply, Descriptors* out);
+    Result<void> export_memory(const control::ExportMemory& request, control::FromWorker* reply,
+                               Descriptors* out);
+    Result<void> import_memory(const control::ImportMemory& request, Descriptors& in);
     Result<void> check_graph(std::uint64_t bytes, Descriptors& in, control::FromWorker* reply);
     Result<void> prepare(const control::Prepare& prepare, Descriptors& in,
                          control::FromWorker* reply);
@@ -105,6 +109,7 @@ private:
     std::optional<control::FreezeToken> complete_;
     std::map<std::uint32_t, Arena> arenas_;
     std::vector<Arena> retired_arenas_;  ///< Detached, and not given back yet.
+    std::unique_ptr<ChannelMemory> attached_;  ///< Of an Activate that stayed back.
     std::uint64_t epoch_ = 0;
     bool fenced_ = false;
     bool restoring_ = false;

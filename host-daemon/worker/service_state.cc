@@ -270,7 +270,13 @@ Result<void> Service::release(const control::Release& release, control::FromWork
         if (!process_->frozen()) {
             return wrong_state("only a frozen worker gives its guest away");
         }
+        if (release.lend()) {
+            return lend_guest(reply, out);
+        }
         auto memory = process_->detach();
+        if (part_->arena_is_shared()) {
+            process_->memory.share().set_counting(false);  // Whoever has it now counts it.
+        }
         control::ReleaseReply* body = reply->mutable_release();
         *body->mutable_guest() = guest_;
         const int file = fcntl(memory->file(), F_DUPFD_CLOEXEC, 3);
@@ -337,7 +343,8 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, prepare.graph_bytes()));
     restoring_ = true;
     GANTRY_ASSIGN(const auto missing,
-                  part_->prepare({prepare.seed().low(), prepare.seed().high()}, view_of(blob)));
+                  part_->prepare({prepare.seed().low(), prepare.seed().high()}, view_of(blob),
+                                 prepare.arena_is_shared()));
     control::PrepareReply* body = reply->mutable_prepare();
     for (const Sha256& sha : missing) {
         body->add_missing_image_sha256(sha.data(), sha.size());
@@ -390,7 +397,11 @@ Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors&
     GANTRY_TRY(take_images(in, 1, apply.images_bytes()));
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, apply.graph_bytes()));
     restoring_ = true;
-    GANTRY_ASSIGN(const auto missing, part_->apply_final(view_of(blob)));
+    const MemorySum expected{apply.memory().count(), apply.memory().bytes(),
+                             apply.memory().mixed()};
+    GANTRY_ASSIGN(const auto missing, part_->arena_is_shared()
+                                          ? part_->apply_final(view_of(blob), expected)
+                                          : part_->apply_final(view_of(blob)));
     if (!missing.empty()) {
         return Error{Code::kNotFound, "module.image_missing",
                      fmt::format("image {} did not arrive", to_hex(missing.front()))};

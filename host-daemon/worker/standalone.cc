@@ -28,6 +28,12 @@ using gantry::wire::AttachRequest;
 
 constexpr char kControlSuffix[] = ".control";
 
+/// What a replace asks for.
+struct Wish {
+    std::uint32_t to_device = kSameDevice;
+    std::uint32_t copy = 0;
+};
+
 struct Guest {
     std::uint64_t part_id = 0;
     control::UniqueFd socket;  ///< A second handle on the guest's socket, to see its end.
@@ -52,6 +58,9 @@ private:
     Result<void> admit(control::PacketSocket& guest, const AttachRequest& request);
     void refuse(control::PacketSocket& guest, const Error& error);
     void replace_all(control::PacketSocket& asker);
+    Result<std::string> replace(Guest& guest, const Wish& wish);
+    Result<std::string> hand_over(Guest& guest);
+    [[nodiscard]] bool is_to_be_killed(replacement::Step step, const char* whom) const;
     Result<WorkerLink> launch(std::uint64_t part_id, std::uint32_t to_device = kSameDevice);
     static bool is_gone(const Guest& guest);
 
@@ -148,25 +157,65 @@ Result<void> Standalone::attach(control::PacketSocket& guest) {
     return admit(guest, request);
 }
 
+bool Standalone::is_to_be_killed(replacement::Step step, const char* whom) const {
+    return options_.kill_at == std::string(replacement::to_string(step)) + ":" + whom;
+}
+
+/// The JSON of the report. A guest that nobody serves any more loses its socket, and so learns it.
+Result<std::string> Standalone::hand_over(Guest& guest) {
+    GANTRY_ASSIGN(WorkerLink fresh, launch(guest.part_id));
+    replacement::Options options;
+    options.epoch = 2;
+    options.at_step = [&](replacement::Step step) {
+        for (const auto& [whom, pid] : {std::pair("old", guest.worker.pid()),
+                                        std::pair("fresh", fresh.pid())}) {
+            if (is_to_be_killed(step, whom)) {
+                kill(pid, SIGKILL);
+            }
+        }
+    };
+    replacement::Outcome outcome = hand_to_worker(guest.worker, fresh, options);
+    if (outcome.owner == replacement::Owner::kFresh) {
+        guest.worker = std::move(fresh);
+    } else if (outcome.owner == replacement::Owner::kNobody) {
+        guest.worker.kill_now();
+        guest.socket.reset();
+    }
+    if (!outcome.report.ok()) {
+        return outcome.report.error();
+    }
+    return outcome.report->to_json();
+}
+
+Result<std::string> Standalone::replace(Guest& guest, const Wish& wish) {
+    if (wish.to_device == kSameDevice && wish.copy == 0) {
+        auto handed = hand_over(guest);
+        if (handed.ok() || handed.error().reason != "handover.not_exportable") {
+            return handed;
+        }
+        log_line("part %llu: %s; it is copied",
+                 static_cast<unsigned long long>(guest.part_id),
+                 handed.error().to_string().c_str());
+    }
+    GANTRY_ASSIGN(WorkerLink fresh, launch(guest.part_id, wish.to_device));
+    GANTRY_ASSIGN(const ReplaceReport report, copy_to_worker(guest.worker, fresh));
+    guest.worker = std::move(fresh);
+    return report.to_json();
+}
+
 void Standalone::replace_all(control::PacketSocket& asker) {
-    std::uint32_t to_device = kSameDevice;
-    if (const auto wish = asker.receive(std::chrono::milliseconds(2000));
-        wish.ok() && wish->bytes.size() == sizeof(to_device)) {
-        std::memcpy(&to_device, wish->bytes.data(), sizeof(to_device));
+    Wish wish;
+    if (const auto asked = asker.receive(std::chrono::milliseconds(2000));
+        asked.ok() && asked->bytes.size() == sizeof(wish)) {
+        std::memcpy(&wish, asked->bytes.data(), sizeof(wish));
     }
     std::string answer;
     bool failed = guests_.empty();
     for (Guest& guest : guests_) {
-        auto fresh = launch(guest.part_id, to_device);
-        auto moved = fresh.ok() ? replace_worker(guest.worker, *fresh, directory_)
-                                : Result<ReplaceReport>(fresh.error());
-        if (!moved.ok()) {
-            failed = true;
-            answer += fmt::format("part {}: {}\n", guest.part_id, moved.error().to_string());
-            continue;
-        }
-        guest.worker = std::move(fresh).value();
-        answer += fmt::format("part {}: {}\n", guest.part_id, moved->to_json());
+        const auto replaced = replace(guest, wish);
+        failed = failed || !replaced.ok();
+        answer += fmt::format("part {}: {}\n", guest.part_id,
+                              replaced.ok() ? *replaced : replaced.error().to_string());
     }
     answer = (failed ? (guests_.empty() ? "no guest\n" : "failed\n") : "moved\n") + answer;
     (void)asker.send(std::as_bytes(std::span(answer)), {});
@@ -198,10 +247,13 @@ int Standalone::run() {
                                        {signals.get(), POLLIN, 0}};
         for (const Guest& guest : guests_) {
             waiting.push_back({guest.socket.get(), POLLIN, 0});
+            waiting.push_back({guest.worker.fd(), 0, 0});
         }
         poll(waiting.data(), waiting.size(), 500);
         ended = waiting[2].revents != 0;
-        guests_.remove_if([](const Guest& guest) { return is_gone(guest); });
+        guests_.remove_if([](const Guest& guest) {
+            return is_gone(guest) || guest.worker.has_broken_off();
+        });
         if (waiting[0].revents != 0) {
             if (auto guest = guests->accept(std::chrono::milliseconds(0)); guest.ok()) {
                 if (const auto attached = attach(*guest); !attached.ok()) {
@@ -226,10 +278,11 @@ int Standalone::run() {
 
 int run_standalone(const StandaloneOptions& options) { return Standalone(options).run(); }
 
-int ask_replace(const std::string& socket_path, std::uint32_t to_device) {
+int ask_replace(const std::string& socket_path, std::uint32_t to_device, bool copy) {
+    const Wish wish{to_device, copy ? 1u : 0u};
     auto socket = control::PacketSocket::connect(socket_path + kControlSuffix);
     if (socket.ok()) {
-        (void)socket->send(std::as_bytes(std::span(&to_device, 1)), {});
+        (void)socket->send(std::as_bytes(std::span(&wish, 1)), {});
     }
     auto answer = socket.ok() ? socket->receive(std::chrono::minutes(5))
                               : Result<control::Packet>(socket.error());

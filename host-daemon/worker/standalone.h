@@ -1,8 +1,8 @@
 // A gantry-worker without gantryd: accepts local guest processes and starts a worker for each, over
 // the same control protocol. For tests and for trying things out: it has no sessions, no network,
 // no policy beyond a memory quota, and its workers keep its user (gantryd's get an unprivileged
-// one). It can move its guests into fresh workers (replace), which is a whole migration on one
-// host: precopy, freeze, final state, take-over of the same shared memory.
+// one). It can move its guests into fresh workers (replace): on the same device their memory is
+// handed over, to another one it is copied.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,16 @@ struct StandaloneOptions {
     bool seccomp = true;
     std::string replace;
     std::uint32_t to_device = kSameDevice;  ///< Of a replace.
+    bool copy = false;                      ///< Of a replace: also on the same device.
+    /// For tests: "STEP:old" or "STEP:fresh", the worker that is killed when a replacement comes to
+    /// the step (replacement::to_string).
+    std::string kill_at;
 };
 
 int run_standalone(const StandaloneOptions& options);
 
 /// Sends the wish to the process that listens on `socket_path`; prints its answer. 0: all moved.
 /// `to_device` is a number of the driver's, or kSameDevice.
-int ask_replace(const std::string& socket_path, std::uint32_t to_device);
+int ask_replace(const std::string& socket_path, std::uint32_t to_device, bool copy);
 
 }  // namespace gantry::worker

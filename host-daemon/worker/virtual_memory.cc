@@ -178,7 +178,8 @@ void VirtualMemory::begin_restore(const std::vector<Mapping>& wanted,
     const std::vector<ExtentRecord> now = memory_.extents();
     std::lock_guard lock(mutex_);
     auto stays = [&](std::uint64_t home) {
-        return std::any_of(now.begin(), now.end(), [&](const ExtentRecord& extent) {
+        return device_.is_current(DeviceVa{home}) &&
+               std::any_of(now.begin(), now.end(), [&](const ExtentRecord& extent) {
             return extent.address.value == home &&
                    std::find(extents.begin(), extents.end(), extent) != extents.end();
         });

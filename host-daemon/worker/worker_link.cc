@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/personality.h>
 #include <sys/wait.h>
@@ -117,9 +118,20 @@ void WorkerLink::end() {
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
+    kill_now();
+}
+
+void WorkerLink::kill_now() {
+    if (pid_ > 0) {
+        kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+        pid_ = -1;
+    }
+}
+
+bool WorkerLink::has_broken_off() const {
+    pollfd connection{socket_.fd(), 0, 0};
+    return poll(&connection, 1, 0) > 0 && (connection.revents & POLLHUP) != 0;
 }
 
 }  // namespace gantry::worker

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "host-daemon/replacement/replacement.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
 
@@ -27,10 +28,7 @@ public:
     WorkerLink& operator=(WorkerLink&& other) noexcept;
     ~WorkerLink();
 
-    struct Answer {
-        control::FromWorker message;
-        std::vector<control::UniqueFd> descriptors;
-    };
+    using Answer = replacement::Answer;
     Result<Answer> call(control::ToWorker request, std::span<const int> descriptors = {},
                         std::chrono::milliseconds deadline = std::chrono::seconds(120));
 
@@ -39,6 +37,10 @@ public:
     [[nodiscard]] int fd() const { return socket_.fd(); }
     /// Shutdown, then SIGKILL when it does not go.
     void end();
+    /// SIGKILL, and waits for its end.
+    void kill_now();
+    /// Its end of the connection is closed: it has ended, or is of no use any more.
+    [[nodiscard]] bool has_broken_off() const;
 
 private:
     pid_t pid_ = -1;

@@ -181,6 +181,18 @@ int run_restore(const Context& context, const std::string& session, const std::s
                 session + " goes on from " + path + ": " + bytes_text(reply.bytes()) + "\n");
 }
 
+int run_replace_worker(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    control::ReplaceWorkersRequest request;
+    request.set_session(session);
+    control::ReplaceWorkersReply reply;
+    if (const auto status = client.stub().ReplaceWorkers(&rpc, request, &reply); !status.ok()) {
+        return fail(context, client.explain(status));
+    }
+    return show(context, reply, replacement_text(reply));
+}
+
 int run_pull(const Context& context, const std::string& session, const std::string& source,
              const std::string& handover) {
     Client client(context.socket);

@@ -21,6 +21,7 @@ int run_inspect(const Context& context, const std::string& session);
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
                  bool suspend);
 int run_restore(const Context& context, const std::string& session, const std::string& path);
+int run_replace_worker(const Context& context, const std::string& session);
 int run_pull(const Context& context, const std::string& session, const std::string& source,
              const std::string& handover);
 int run_fenced(const Context& context, const std::string& session);

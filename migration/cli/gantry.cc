@@ -83,6 +83,11 @@ void add_commands(Command& commands, Arguments& a) {
     session(restore, true);
     restore->add_option("file", a.path, "file that `gantry snapshot --suspend` wrote")
         ->required();
+    session(commands.add("replace-worker",
+                         "Replace the workers of a session by fresh ones under its programs; "
+                         "device memory stays where it is",
+                         [&] { return run_replace_worker(a.context, a.session); }),
+            true);
     auto* pull = commands.add(
         "pull", "Take over a local program's session from another gantryd of this machine",
         [&] { return run_pull(a.context, a.session, a.source, a.handover); });

@@ -117,6 +117,18 @@ std::string status_text(const control::ListSessionsReply& reply) {
     return out;
 }
 
+std::string replacement_text(const control::ReplaceWorkersReply& reply) {
+    std::string out;
+    for (const control::WorkerReplacement& worker : reply.workers()) {
+        out += format("process %u gave way to %u: %s handed over, %s copied, pause %.1f ms\n",
+                      worker.old_pid(), worker.pid(),
+                      bytes_text(worker.bytes_handed_over()).c_str(),
+                      bytes_text(worker.bytes_copied()).c_str(),
+                      static_cast<double>(worker.pause_us()) / 1000);
+    }
+    return out.empty() ? "no program of the session runs\n" : out;
+}
+
 std::string preflight_text(const control::PreflightReply& reply) {
     std::string out = format("Source device:  %s\nTarget device:  %s%s%s\nResident:       %s\n",
                              reply.source_device().c_str(), reply.target_device().c_str(),

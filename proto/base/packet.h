@@ -14,7 +14,7 @@
 
 namespace gantry {
 
-inline constexpr std::size_t kPacketDescriptorsMax = 16;
+inline constexpr std::size_t kPacketDescriptorsMax = 64;
 
 struct ReceivedPacket {
     ssize_t bytes = -1;                ///< 0: the other end is closed; -1: errno says why.

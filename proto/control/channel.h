@@ -29,8 +29,8 @@ namespace gantry::control {
 inline constexpr std::uint32_t kWorkerProtocolVersion = 2;
 /// Fits a unix socket's default send buffer (208 KiB) with room for the kernel's own accounting.
 inline constexpr std::size_t kMaxPacketBytes = 128 * 1024;
-/// No message carries more than guest descriptors (region, socket) plus one blob pair.
-inline constexpr std::size_t kMaxPacketDescriptors = 8;
+/// The pieces of memory of one ExportMemory; other messages carry a few.
+inline constexpr std::size_t kMaxPacketDescriptors = 64;
 /// Bound on a graph or image blob that a side accepts unless it says otherwise.
 inline constexpr std::uint64_t kMaxBlobBytes = 4ULL << 30;
 
