@@ -77,8 +77,8 @@ public:
     /// False once the program that waits in a suspended session of this host itself has ended.
     [[nodiscard]] bool guest_waits() const;
 
-    /// Attaches a restored worker to the guest that waits in the region, as `epoch`. `before`: called
-    /// when nothing is left to do but to ask the worker.
+    /// Attaches a restored worker to the guest that waits in the region, as `epoch`. `before`:
+    /// called when nothing is left to do but to ask the worker.
     Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch,
                           const std::function<void()>& before = [] {});
     /// Local guests that arrive from another gantryd of this host.
@@ -101,7 +101,8 @@ public:
     void remove_record();
     /// What a record says of a session that was suspended when gantryd ended.
     void set_suspended(const Suspension& into);
-    /// Finds the workers of a record again; `served`: those that have ended are told to their guests.
+    /// Finds the workers of a record again; `served`: those that have ended are told to their
+    /// guests.
     std::size_t adopt_workers(const std::vector<WorkerRecord>& records,
                               const WorkerHandlers& handlers, bool served);
 
