@@ -190,7 +190,8 @@ TargetHooks Arrival::target_hooks() {
             if (report.domain == engine::DomainState::kRunning &&
                 report.job == engine::JobState::kNone) {
                 const std::lock_guard lock(mutex_);
-                guest_state_ = guest_state_.value_or(engine::TargetEventKind::kGuestResumedMigrated);
+                using Kind = engine::TargetEventKind;
+                guest_state_ = guest_state_.value_or(Kind::kGuestResumedMigrated);
             }
             engine::TargetEvent event;
             event.kind = engine::TargetEventKind::kDomain;

@@ -56,9 +56,9 @@ public:
 
     /// Dials and begins the first attempt.
     Result<void> begin(const Connect& connect);
-    /// After a restart of gantryd: the workers that are left were adopted. `owned`: the disk's record
-    /// of the epoch that this attempt was granted, if it was. Without `complete` and `owned` the
-    /// session goes back to the source.
+    /// After a restart of gantryd: the workers that are left were adopted. `owned`: the disk's
+    /// record of the epoch that this attempt was granted, if it was. Without `complete` and `owned`
+    /// the session goes back to the source.
     void resume(const Connect& connect, const std::optional<engine::DurableRecord>& owned,
                 engine::MigrationId migration, const std::optional<engine::FreezeToken>& complete);
     /// Begins another attempt (the guest is here already).

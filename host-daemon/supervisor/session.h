@@ -107,7 +107,8 @@ public:
     void remove_record();
     /// What a record says of a session that was suspended when gantryd ended.
     void set_suspended(const Suspension& into);
-    /// Finds the workers of a record again; `served`: those that have ended are told to their guests.
+    /// Finds the workers of a record again; `served`: those that have ended are told to their
+    /// guests.
     std::size_t adopt_workers(const std::vector<WorkerRecord>& records,
                               const WorkerHandlers& handlers, bool served);
 

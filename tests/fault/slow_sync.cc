@@ -1,5 +1,5 @@
-// Preloaded into a gantryd, it makes fsync as slow as SLOW_SYNC_S says, so that a test can do its harm
-// while a grant is being written.
+// Preloaded into a gantryd, it makes fsync as slow as SLOW_SYNC_S says, so that a test can do its
+// harm while a grant is being written.
 #include <unistd.h>
 
 #include <sys/syscall.h>

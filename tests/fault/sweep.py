@@ -21,6 +21,7 @@ import contextlib
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,7 +53,8 @@ class Stage:
     def __enter__(self):
         self.holder = tempfile.TemporaryDirectory(prefix="gfault")
         self.folder = pathlib.Path(self.holder.name)
-        make_certificates(self.folder)
+        for name in ("ca.pem", "host.pem", "host.key"):
+            shutil.copy(self.arguments.certificates / name, self.folder)
         extra = {"migration": f"bandwidth_mib_s = {self.arguments.bandwidth}\nreservation_s = 5\n"}
         self.source, self.target = (Daemon(self.arguments.build, self.folder, name, free_port(),
                                            extra=extra) for name in "ab")
@@ -110,8 +112,13 @@ class Stage:
         self.program = subprocess.Popen(
             [self.arguments.program, str(self.mib), str(STEPS), str(PAUSE_MS)], stdout=self.output,
             stderr=subprocess.STDOUT, env=environment)
-        wait_until("the program's first steps", lambda: self.text().count("step") >= 3, 40)
+        wait_until("the program's first steps", self.has_begun, 40)
         self.session = self.source.sessions()[0]["session_id"]
+
+    def has_begun(self):
+        if self.program.poll() is not None:
+            raise Failure(f"the program ended early:\n{self.text()}")
+        return self.text().count("step") >= 3
 
     def text(self):
         self.output.flush()
@@ -312,13 +319,16 @@ def main():
     arguments.slow_sync = arguments.slow_sync.resolve()
     failed = 0
     wanted = {mib: undisturbed(arguments, mib) for mib in (MIB, TCP_MIB)}
-    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
-        running = {pool.submit(timed, case, arguments, wanted): name
-                   for name, case in chosen.items()}
-        for done in concurrent.futures.as_completed(running):
-            text, has_failed = done.result()
-            failed += has_failed
-            print(f"{running[done]}: {text}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="gfault") as certificates:
+        arguments.certificates = pathlib.Path(certificates)
+        make_certificates(certificates)
+        with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+            running = {pool.submit(timed, case, arguments, wanted): name
+                       for name, case in chosen.items()}
+            for done in concurrent.futures.as_completed(running):
+                text, has_failed = done.result()
+                failed += has_failed
+                print(f"{running[done]}: {text}", flush=True)
     print(f"{len(chosen) - failed} of {len(chosen)} cases passed")
     return 1 if failed or not chosen else 0
 

@@ -10,7 +10,8 @@ import subprocess
 import time
 
 # Deadlines are written for an idle machine of two cores; they bound a hang and decide nothing else.
-PATIENCE = float(os.environ.get("GANTRY_PATIENCE", "4"))
+# Programs must not inherit it: they refuse settings of Gantry's that they do not know.
+PATIENCE = float(os.environ.pop("GANTRY_PATIENCE", "4"))
 
 
 class Failure(Exception):
