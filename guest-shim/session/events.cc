@@ -18,10 +18,13 @@ std::atomic<bool> g_asking{false};         // Guards the two below.
 std::atomic<std::uint64_t> g_asked{0};     // Position plus 1 of the last kLookAtEvent.
 std::atomic<std::uint32_t> g_unanswered{0};
 
-/// Nothing has gone wrong that the host would tell with an answer, and no migration is announced.
+/// Nothing has gone wrong that the host would tell with an answer, no migration is announced, and
+/// the session is not another host's: a guest that was left behind gets errors, no answers.
 bool is_quiet(Thread* self, const wire::HostWords& words) noexcept {
     const std::uint32_t errors = words.late_errors.load(std::memory_order_acquire);
-    if (words.sticky_error.load(std::memory_order_acquire) != 0 || errors != self->errors_seen ||
+    const wire::WorkerState state = words.worker_state.load(std::memory_order_acquire);
+    if (state == wire::WorkerState::kDead || state == wire::WorkerState::kDisowned ||
+        words.sticky_error.load(std::memory_order_acquire) != 0 || errors != self->errors_seen ||
         (words.announce.load(std::memory_order_acquire) & 1) != 0) {
         self->errors_seen = errors;
         return false;

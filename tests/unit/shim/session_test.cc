@@ -134,9 +134,12 @@ TEST(Session, KnowsEventsFromWhatTheHostShows) {
         CHECK_OR_EXIT(state() == EventState::kUnknown);
         session::thread()->in_callback = 0;
         // A worker that is gone never shows anything: the wait for it must end.
+        worker.host().worker_state = wire::WorkerState::kDisowned;
+        CHECK_OR_EXIT(state() == EventState::kUnknown);
+        worker.host().worker_state = wire::WorkerState::kRunning;
         shown = 0;
         worker.host().looked = 0;
-        worker.die(true);
+        worker.die(false);
         int asked = 0;
         while (state() == EventState::kPending) {
             CHECK_OR_EXIT(++asked < 1000);
