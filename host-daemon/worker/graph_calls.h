@@ -48,6 +48,19 @@ inline void note_configured(Call& call, HandleKind kind, std::uint64_t handle,
     call.configured(kind, handle, Recipe{call.op(), call.args(), trailing});
 }
 
+/// A host node that runs `function(user_data)` in the guest. The callback lives as long as the
+/// process: instances of the graph may outlive the node.
+inline CUDA_HOST_NODE_PARAMS_v1 host_node(Call& call, std::uint64_t function,
+                                          std::uint64_t user_data,
+                                          gantry::wire::CallbackKind kind) {
+    gantry::wire::CallbackReply reply{};
+    reply.function = function;
+    reply.user_data = user_data;
+    reply.kind = kind;
+    return {[](void* callback) { CallbackBroker::run(callback, CUDA_SUCCESS); },
+            call.process().callbacks.add_repeating(reply)};
+}
+
 /// Runs `add` with the graph and the dependencies, and notes the new node.
 template <typename NodeCall, typename Add>
 CUresult add_node(Call& call, const NodeCall& node, std::span<const std::byte> trailing, Add add) {

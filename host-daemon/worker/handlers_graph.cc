@@ -47,15 +47,9 @@ CUresult to_native_kernel(Call& call, const GraphKernelNodeCall& node,
     return CUDA_SUCCESS;
 }
 
-void run_host_function(void* callback) { CallbackBroker::run(callback, CUDA_SUCCESS); }
-
 CUDA_HOST_NODE_PARAMS_v1 host_params(Call& call, const GraphHostNodeCall& node) {
-    gantry::wire::CallbackReply reply{};
-    reply.function = node.function;
-    reply.user_data = node.user_data;
-    reply.kind = gantry::wire::CallbackKind::kHostFunction;
-    // Lives as long as the process: instances of the graph may outlive the node.
-    return {run_host_function, call.process().callbacks.add_repeating(reply)};
+    return host_node(call, node.function, node.user_data,
+                     gantry::wire::CallbackKind::kHostFunction);
 }
 
 }  // namespace

@@ -11,8 +11,6 @@ using cuda::wire_hand::GraphCopyNodeCall;
 using cuda::wire_hand::PageableEnds;
 using gantry::wire::CallbackKind;
 
-void run_host_function(void* callback) { CallbackBroker::run(callback, CUDA_SUCCESS); }
-
 /// The parts of a copy by way of an extent; copy is null where only the guest moves bytes.
 struct Parts {
     CUgraphNode copy = nullptr;
@@ -20,13 +18,8 @@ struct Parts {
     bool copy_is_first = false;
 };
 
-CUDA_HOST_NODE_PARAMS_v1 host_params(Call& call, const GraphCopyNodeCall& node) {
-    gantry::wire::CallbackReply reply{};
-    reply.function = node.function;
-    reply.user_data = node.user_data;
-    reply.kind = CallbackKind::kGraphCopy;
-    // As for host nodes, it lives as long as the process.
-    return {run_host_function, call.process().callbacks.add_repeating(reply)};
+CUDA_HOST_NODE_PARAMS_v1 mover_params(Call& call, const GraphCopyNodeCall& node) {
+    return host_node(call, node.function, node.user_data, CallbackKind::kGraphCopy);
 }
 
 /// What `node` is made of if it is such a copy.
@@ -86,7 +79,7 @@ CUresult make_child(Call& call, const GraphCopyNodeCall& node, CUgraph* child) {
     CUgraphNode first = nullptr;
     CUgraphNode second = nullptr;
     const auto add_host = [&](CUgraphNode* made, const CUgraphNode* needs, std::size_t count) {
-        const CUDA_HOST_NODE_PARAMS_v1 params = host_params(call, node);
+        const CUDA_HOST_NODE_PARAMS_v1 params = mover_params(call, node);
         return api.cuGraphAddHostNode(made, *child, needs, count, &params);
     };
     const auto add_copy = [&](CUgraphNode* made, const CUgraphNode* needs, std::size_t count) {
@@ -188,7 +181,7 @@ CUresult on_cuGraphMemcpyNodeSetParams(CallContext& context,
         }
     }
     if (result == CUDA_SUCCESS && parts) {
-        const CUDA_HOST_NODE_PARAMS_v1 params = host_params(call, node);
+        const CUDA_HOST_NODE_PARAMS_v1 params = mover_params(call, node);
         result = call.api().cuGraphHostNodeSetParams(parts->host, &params);
     }
     if (result == CUDA_SUCCESS) {
