@@ -175,7 +175,7 @@ private:
     Config config_;
 };
 
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
     std::ostringstream out;
     out << toml::value<std::string>(text);
     return out.str();
@@ -183,7 +183,7 @@ std::string quoted(const std::string& text) {
 
 struct Printer {
     Config& config;
-    std::string operator()(StringPlace place) const { return quoted(*place(config)); }
+    std::string operator()(StringPlace place) const { return in_quotes(*place(config)); }
     std::string operator()(BoolPlace place) const { return *place(config) ? "true" : "false"; }
     std::string operator()(const IntPlace& place) const {
         return std::to_string(*place.place(config));
@@ -196,7 +196,7 @@ struct Printer {
         return out + "]";
     }
     std::string operator()(const ChoicePlace& choice) const {
-        return quoted(*choice.place(config));
+        return in_quotes(*choice.place(config));
     }
 };
 

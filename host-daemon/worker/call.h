@@ -126,4 +126,7 @@ private:
     CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.
 };
 
+/// What the generated dispatch hands to a handler is always a Call.
+inline Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
+
 }  // namespace gantry::worker

@@ -7,8 +7,6 @@
 namespace gantry::worker {
 namespace {
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 /// Ends every object of a context, in the reverse order of their making.
 void end_objects(Call& call, std::uint64_t context) {
     GuestProcess& process = call.process();

@@ -9,8 +9,6 @@
 namespace gantry::worker {
 namespace {
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 /// A copy by unified addressing takes any unknown address for host memory of this process: so only
 /// addresses of the guest's, or such as the driver knows, may pass.
 bool may_name(Call& call, std::uint64_t address, std::uint64_t bytes) {

@@ -7,8 +7,6 @@
 namespace gantry::worker {
 namespace {
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 CUresult elapsed_time(Call& call, std::uint64_t start, std::uint64_t end, float* milliseconds) {
     const ObjectTable& objects = call.process().objects;
     const EventTimes::Named from{start, objects.native_as<CUevent>(start, HandleKind::kEvent)};

@@ -13,8 +13,6 @@ using cuda::wire_hand::GraphKernelNodeCall;
 using cuda::wire_hand::GraphListCall;
 using cuda::wire_hand::GraphListReply;
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 CUresult read_dependencies(Call& call, std::uint32_t count, std::span<const std::byte>& trailing,
                            std::vector<CUgraphNode>* out) {
     const auto handles = Call::read_array<std::uint64_t>(trailing, count);

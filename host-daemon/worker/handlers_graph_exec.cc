@@ -6,8 +6,6 @@
 namespace gantry::worker {
 namespace {
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 /// The guest's handle of a node that the driver names; 0 when the guest knows none.
 std::uint64_t handle_of_node(Call& call, CUgraphNode node) {
     return node == nullptr ? 0

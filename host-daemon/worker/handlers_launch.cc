@@ -10,8 +10,6 @@ using cuda::wire_hand::LaunchAttribute;
 using cuda::wire_hand::LaunchCall;
 using cuda::wire_hand::LaunchExCall;
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 /// The `extra` form of packed arguments. Valid while `params` lives.
 struct PackedArguments {
     explicit PackedArguments(std::span<const std::byte> params_in)

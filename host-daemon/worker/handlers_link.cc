@@ -14,8 +14,6 @@ using cuda::wire_hand::LinkReply;
 constexpr std::uint32_t kMostOptions = 64;
 constexpr std::uint32_t kNameBytesMax = 4096;
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 void answer_logs(const Link& link, Reply& reply) {
     const std::string info = link.jit().info_log();
     const std::string error = link.jit().error_log();

@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::uint64_t kPitchAlignBytes = 512;
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 }  // namespace
 
 CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address) {

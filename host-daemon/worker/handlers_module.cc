@@ -18,8 +18,6 @@ using cuda::wire_hand::NamesReply;
 
 constexpr std::size_t kMostParams = 4096;
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 std::string name_of(std::span<const std::byte> bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

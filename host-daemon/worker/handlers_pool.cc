@@ -6,8 +6,6 @@
 namespace gantry::worker {
 namespace {
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 CUresult allocate_from(Call& call, std::uint64_t pool, std::uint64_t bytes, std::uint64_t stream,
                        std::uint64_t* address) {
     PoolBook& pools = call.process().pools;

@@ -7,8 +7,6 @@
 namespace gantry::worker {
 namespace {
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 /// The handle under which the object table knows a texture or surface.
 std::uint64_t table_handle(HandleKind kind, std::uint64_t native) {
     return cuda::make_handle(kind, native);

@@ -8,8 +8,6 @@ namespace {
 
 constexpr std::uint64_t kGranule = ArenaAllocator::kGranuleBytes;
 
-Call& as_call(CallContext& context) { return static_cast<Call&>(context); }
-
 bool is_granular(std::uint64_t value) { return value % kGranule == 0; }
 
 /// The guest's device 0, as the driver counts it; other places cannot be served.

@@ -13,7 +13,7 @@ using cuda::wire_hand::LoadReply;
 
 constexpr std::uint32_t kWrapperMagic = 0x466243b1;
 constexpr std::uint32_t kPrelinkedVersion = 2;
-constexpr std::uint32_t kMostOptions = 64;
+constexpr std::uint32_t kMostJitOptions = 64;
 
 /// What the driver finds behind the pointer it is given.
 struct Wrapper {
@@ -75,7 +75,7 @@ void describe_to_driver(const LoadedImage& loaded, DriverImage* out) {
 
 bool read_load(const LoadCall& load, std::span<const std::byte> trailing, LoadedImage* out) {
     if (load.part_count == 0 || load.part_count > cuda::wire_hand::kMaxImageParts ||
-        load.jit_option_count > kMostOptions || load.library_option_count > kMostOptions) {
+        load.jit_option_count > kMostJitOptions || load.library_option_count > kMostJitOptions) {
         return false;
     }
     auto parts = Call::read_array<ImagePart>(trailing, load.part_count);

@@ -20,10 +20,6 @@ namespace {
 
 constexpr int kPollMs = 200;
 
-Error wrong_state(const char* what) {
-    return Error{Code::kFailedPrecondition, "worker.state", what};
-}
-
 /// GANTRY_FINGERPRINTS: auto (or not set), cpu, gpu; see print_by.h.
 Result<state::PrintBy> fingerprints_by() {
     const char* value = std::getenv("GANTRY_FINGERPRINTS");
@@ -42,6 +38,10 @@ Result<state::PrintBy> fingerprints_by() {
 }
 
 }  // namespace
+
+Error wrong_state(const char* what) {
+    return Error{Code::kFailedPrecondition, "worker.state", what};
+}
 
 Service::Service(control::PacketListener listener, ServiceOptions options)
     : listener_(std::move(listener)), options_(options) {}

@@ -29,6 +29,9 @@ struct ServiceOptions {
     bool capture_output = true;  ///< Off in tests that read the worker's own output.
 };
 
+/// The refusal of a request that does not fit what the worker is doing, reason `worker.state`.
+Error wrong_state(const char* what);
+
 class Service {
 public:
     Service(control::PacketListener listener, ServiceOptions options);

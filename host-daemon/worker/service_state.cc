@@ -20,10 +20,6 @@ constexpr std::size_t kInlineModulesMax = 100;
 /// Away from where a driver takes device addresses: see channel_memory.cc.
 void* const kArenaHint = reinterpret_cast<void*>(0x6400'0000'0000);
 
-Error wrong_state(const char* what) {
-    return Error{Code::kFailedPrecondition, "worker.state", what};
-}
-
 Result<control::MappedBlob> take_blob(std::vector<control::UniqueFd>& in, std::size_t index,
                                       std::uint64_t bytes) {
     if (index >= in.size()) {

@@ -19,9 +19,14 @@ def _signature(prefix, symbol, end):
 def worker_dispatch_h(layouts):
     text = header("One handler per forwarded call, and the dispatch that checks and calls them.",
                   ["<cstddef>", "<cstdint>", "<span>", "proto/cuda/dispatch_interface.h",
-                   "proto/cuda/gen/opcodes.h", "proto/cuda/gen/wire_structs.h"],
+                   "proto/cuda/gen/opcodes.h", "proto/cuda/gen/wire_structs.h",
+                   "proto/wire/region.h"],
                   "gantry::worker")
-    text += """namespace wire = cuda::wire;
+    text += """/// The calls' structs, beside the ring's own (gantry::wire).
+namespace wire {
+using namespace gantry::wire;
+using namespace cuda::wire;
+}  // namespace wire
 
 /// Executes one command. `args` may lie in shared memory: it is copied once before use. `trailing`
 /// must be the caller's own copy, 8-aligned. The result is the answer's status; outputs go to
