@@ -8,7 +8,8 @@
 //
 // Invariant: the old worker serves, or can be thawed, until its Release has been sent; from then on
 // only the fresh one may serve. Who does at the end is told by Outcome::owner, also on failure.
-// Threads: the caller's; calls block. Failure: reasons `handover.*`, and whatever a worker answered.
+// Threads: the caller's; calls block. Failure: reasons `handover.*`, and whatever a worker
+// answered.
 #pragma once
 
 #include <cstdint>

@@ -87,7 +87,8 @@ public:
     /// The bytes of a block that was applied before.
     Result<void> apply_copy(BlockAddress block, BlockAddress origin);
     Result<std::vector<worker::Sha256>> apply_final(std::string_view graph);
-    /// The same where the arena is shared: `handover.memory` unless it then holds exactly `expected`.
+    /// The same where the arena is shared: `handover.memory` unless it then holds exactly
+    /// `expected`.
     Result<std::vector<worker::Sha256>> apply_final(std::string_view graph,
                                                     const worker::MemorySum& expected);
     [[nodiscard]] const std::optional<worker::ChannelState>& channel_state() const {
