@@ -239,18 +239,24 @@ TEST_F(WireRoundTrip, DeviceNumbersBecomeTheDrivers) {
     EXPECT_EQ(width, 4096u);
     EXPECT_EQ(marshal::cuDeviceGetTexture1DLinearMaxWidth(&width, CU_AD_FORMAT_FLOAT, 1, 1),
               CUDA_ERROR_INVALID_DEVICE);
-    const auto advise = CU_MEM_ADVISE_SET_PREFERRED_LOCATION;
-    EXPECT_EQ(marshal::cuMemAdvise(0x3000'0000'0000, 4096, advise, 0), CUDA_SUCCESS);
-    EXPECT_EQ(marshal::cuMemAdvise(0x3000'0000'0000, 4096, advise, CU_DEVICE_CPU), CUDA_SUCCESS);
-    EXPECT_EQ(marshal::cuMemAdvise_v2(0x3000'0000'0000, 4096, advise,
-                                      CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 0}),
-              CUDA_SUCCESS);
-    EXPECT_EQ(marshal::cuMemAdvise_v2(0x3000'0000'0000, 4096, advise,
-                                      CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0}),
-              CUDA_SUCCESS);
-    EXPECT_EQ(marshal::cuMemAdvise_v2(0x3000'0000'0000, 4096, advise,
-                                      CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 1}),
-              CUDA_ERROR_INVALID_DEVICE);
+    // A worker refuses these two as a whole; what the generator makes of them can be asked for.
+    const auto advise = [&](std::int32_t device) {
+        cuda::wire::cuMemAdvise_call call{};
+        call.device = device;
+        Bytes reply;
+        return worker::generated::on_cuMemAdvise(context_, call, {}, reply);
+    };
+    EXPECT_EQ(advise(0), CUDA_SUCCESS);
+    EXPECT_EQ(advise(CU_DEVICE_CPU), CUDA_SUCCESS);
+    const auto advise_at = [&](CUmemLocation location) {
+        cuda::wire::cuMemAdvise_v2_call call{};
+        std::memcpy(&call.location, &location, sizeof location);
+        Bytes reply;
+        return worker::generated::on_cuMemAdvise_v2(context_, call, {}, reply);
+    };
+    EXPECT_EQ(advise_at({CU_MEM_LOCATION_TYPE_DEVICE, 0}), CUDA_SUCCESS);
+    EXPECT_EQ(advise_at({CU_MEM_LOCATION_TYPE_HOST, 0}), CUDA_SUCCESS);
+    EXPECT_EQ(advise_at({CU_MEM_LOCATION_TYPE_DEVICE, 1}), CUDA_ERROR_INVALID_DEVICE);
     EXPECT_EQ(seen, (std::vector<int>{kDriverDevice, kDriverDevice, CU_DEVICE_CPU, kDriverDevice,
                                       -100}));
 }
@@ -368,7 +374,7 @@ TEST_F(WireRoundTrip, OutputArraysComeBack) {
     context_.api.cuDeviceGetHostAtomicCapabilities =
         [](unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
            CUdevice device) {
-            EXPECT_EQ(device, 0);
+            EXPECT_EQ(device, kDriverDevice);
             for (unsigned int i = 0; i < count; ++i) {
                 capabilities[i] = static_cast<unsigned int>(operations[i]) + 100;
             }
@@ -423,7 +429,7 @@ TEST_F(HostileCommands, NumbersThatNeverCrossAreRefused) {
             ASSERT_EQ(send(op, 0, 0), CUDA_ERROR_INVALID_VALUE) << number;
         }
     }
-    EXPECT_GT(context_.malformed_count, 0xff00);
+    EXPECT_GT(context_.malformed_count, 0xfe00);
 }
 
 TEST_F(HostileCommands, LengthsBeyondWhatIsThereAreRefused) {
