@@ -14,6 +14,7 @@
 #include <csignal>
 #include <functional>
 #include <set>
+#include <utility>
 
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
@@ -146,6 +147,13 @@ CUresult call_for(std::uint64_t* value) {
     return session::call(kOp, nullptr, 0, nullptr, 0, value, sizeof(*value), nullptr, 0, nullptr);
 }
 
+/// Until the guest sleeps in its wait for the answer, having written so in its words.
+void wait_until_asleep(FakeWorker& worker, const Seen& command) {
+    while (worker.guest().lane_waiting[command.lane].load() == 0) {
+        usleep(100);
+    }
+}
+
 // What the host wrote into page-locked memory before an answer that was consumed has been carried.
 TEST(Hypervisor, CarriesWhatWasTouchedAndConfirmed) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
@@ -182,9 +190,7 @@ TEST(Hypervisor, AnAnswerThatWasNotCarriedComesFromTheLog) {
             // A guest that is paused writes nothing. This one cannot be, so it is left to fall
             // asleep in its wait, and the answer's number, for which it waits, is left out: what
             // it would do upon it in the pause would be lost with the page, and it would hang.
-            while (self.guest().lane_waiting[command.lane].load() == 0) {
-                usleep(100);
-            }
+            wait_until_asleep(self, command);
             hypervisor.pass();
             const std::uint64_t payload = 9;
             std::memcpy(self.reply(command.lane).payload, &payload, sizeof(payload));
@@ -221,7 +227,11 @@ TEST(Hypervisor, GuestWritesNoPageOfTheHost) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
         Hypervisor hypervisor(worker);
         hypervisor.clear_log();
-        worker.on_call = [](FakeWorker& self, const Seen& command) {
+        bool first = true;
+        worker.on_call = [&first](FakeWorker& self, const Seen& command) {
+            if (std::exchange(first, false)) {
+                wait_until_asleep(self, command);  // so that it has written its words, too
+            }
             const std::uint64_t payload = command.position;
             self.answer(command, 0, &payload, sizeof(payload));
         };
