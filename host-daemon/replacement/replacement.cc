@@ -347,7 +347,6 @@ Result<void> Job::change_over() {
     owner_ = Owner::kFresh;
     report_.pause_us = us_since(paused_at_);
     options_.at_step(Step::kActivated);
-    (void)detach_arena(fresh_);  // If it has died meanwhile that is its supervisor's to find.
     return {};
 }
 
@@ -367,6 +366,9 @@ Result<void> Job::hand_over() {
     options_.at_step(Step::kFrozen);
     GANTRY_TRY(send_final());
     options_.at_step(Step::kFinal);
+    // Now, as a driver may wait for the device before it gives page-locked memory back, and once
+    // the fresh worker serves, a host callback of the guest's may keep the device at work.
+    GANTRY_TRY(detach_arena(fresh_));
     GANTRY_TRY(attach_guest());
     options_.at_step(Step::kAttached);
     return change_over();

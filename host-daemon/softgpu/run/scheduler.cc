@@ -103,7 +103,10 @@ void Scheduler::make_ready(const std::shared_ptr<Stream>& stream) {
     ready_.insert(behind, stream);
     if (idle_threads_ > 0) {
         ready_condition_.notify_one();
-    } else if (threads_ < kThreadsMax) {
+    }
+    // A thread that was told of another stream counts as idle until it wakes; and a stream that
+    // were left to it could wait for ever, behind a host callback.
+    if (idle_threads_ < ready_.size() && threads_ < kThreadsMax) {
         ++threads_;
         std::thread([this] { executor(); }).detach();
     }
