@@ -1,46 +1,22 @@
 #include "host-daemon/replacement/replacement.h"
 
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <optional>
 
+#include "host-daemon/replacement/exchange.h"
 #include "proto/control/channel.h"
 
 namespace gantry::replacement {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::uint32_t kArena = 7;
 constexpr std::uint32_t kBatchBlocks = 256;
 constexpr std::uint64_t kBlockBytes = 64 * 1024;
-
-std::uint64_t us_since(Clock::time_point begin) {
-    return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
-}
-
-Result<std::string> blob_of(Answer& answer, std::uint64_t bytes) {
-    if (bytes == 0) {
-        return std::string();
-    }
-    if (answer.descriptors.empty()) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a blob is missing"};
-    }
-    GANTRY_ASSIGN(const control::MappedBlob blob,
-                  control::MappedBlob::map(std::move(answer.descriptors.front()), bytes));
-    return std::string(reinterpret_cast<const char*>(blob.bytes().data()), blob.bytes().size());
-}
-
-Result<control::UniqueFd> to_blob(const std::string& bytes) {
-    return control::make_blob(std::as_bytes(std::span(bytes)));
-}
 
 std::uint64_t count_of(const google::protobuf::RepeatedPtrField<control::BlockRun>& runs) {
     std::uint64_t count = 0;
@@ -176,7 +152,7 @@ Result<control::UniqueFd> Job::new_images(std::uint64_t* bytes) {
                                                                  images_sent_.end());
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(request)));
     *bytes = answer.message.images().bytes();
-    GANTRY_ASSIGN(const std::string serialised, blob_of(answer, *bytes));
+    GANTRY_ASSIGN(const std::string serialised, blob_of(answer.descriptors, *bytes));
     control::ImageList list;
     if (!list.ParseFromString(serialised)) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of images"};
@@ -184,7 +160,8 @@ Result<control::UniqueFd> Job::new_images(std::uint64_t* bytes) {
     for (const control::ImageBytes& image : list.images()) {
         images_sent_.push_back(image.sha256());
     }
-    return *bytes == 0 ? Result<control::UniqueFd>(control::UniqueFd()) : to_blob(serialised);
+    return *bytes == 0 ? Result<control::UniqueFd>(control::UniqueFd())
+                       : control::make_blob(serialised);
 }
 
 Result<void> Job::copy_run(control::BlockRun run) {
@@ -209,7 +186,7 @@ Result<void> Job::copy_round(std::uint64_t* bytes) {
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(scan)));
     google::protobuf::RepeatedPtrField<control::BlockRun> runs = answer.message.scan().runs();
     if (const std::uint64_t size = answer.message.scan().runs_bytes(); size != 0) {
-        GANTRY_ASSIGN(const std::string blob, blob_of(answer, size));
+        GANTRY_ASSIGN(const std::string blob, blob_of(answer.descriptors, size));
         control::BlockRunList list;
         if (!list.ParseFromString(blob)) {
             return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
@@ -231,12 +208,7 @@ Result<void> Job::copy_round(std::uint64_t* bytes) {
 
 /// All that the old worker need not stop for.
 Result<void> Job::prepare() {
-    std::uint64_t random[2];
-    if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
-        return Error{Code::kInternal, "worker.random", std::strerror(errno)};
-    }
-    seed_.set_low(random[0]);
-    seed_.set_high(random[1]);
+    GANTRY_ASSIGN(seed_, random_seed());
     GANTRY_TRY(attach_arenas());
     control::ToWorker begin;
     *begin.mutable_begin_precopy()->mutable_seed() = seed_;
@@ -245,11 +217,12 @@ Result<void> Job::prepare() {
     control::ToWorker get;
     get.mutable_get_graph();
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(get)));
-    GANTRY_ASSIGN(const std::string graph, blob_of(answer, answer.message.graph().bytes()));
+    GANTRY_ASSIGN(const std::string graph,
+                  blob_of(answer.descriptors, answer.message.graph().bytes()));
     std::uint64_t images_bytes = 0;
     GANTRY_ASSIGN(const control::UniqueFd images, new_images(&images_bytes));
     GANTRY_TRY(move_pieces());
-    GANTRY_ASSIGN(const control::UniqueFd graph_blob, to_blob(graph));
+    GANTRY_ASSIGN(const control::UniqueFd graph_blob, control::make_blob(graph));
     control::ToWorker prepare;
     *prepare.mutable_prepare()->mutable_seed() = seed_;
     prepare.mutable_prepare()->set_graph_bytes(graph.size());
@@ -285,11 +258,11 @@ Result<void> Job::send_final() {
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(final_part)));
     const control::Digest expected = answer.message.final_part().digest();
     GANTRY_ASSIGN(const std::string graph,
-                  blob_of(answer, answer.message.final_part().graph_bytes()));
+                  blob_of(answer.descriptors, answer.message.final_part().graph_bytes()));
     GANTRY_TRY(move_pieces());
     std::uint64_t images_bytes = 0;
     GANTRY_ASSIGN(const control::UniqueFd images, new_images(&images_bytes));
-    GANTRY_ASSIGN(const control::UniqueFd graph_blob, to_blob(graph));
+    GANTRY_ASSIGN(const control::UniqueFd graph_blob, control::make_blob(graph));
     control::ToWorker apply;
     apply.mutable_apply_final()->set_graph_bytes(graph.size());
     apply.mutable_apply_final()->set_images_bytes(images_bytes);

@@ -48,8 +48,4 @@ inline Result<std::vector<engine::BlockAddress>> expand_runs(const RunList& runs
     return blocks;
 }
 
-inline Result<control::UniqueFd> to_blob(std::string_view bytes) {
-    return control::make_blob(std::as_bytes(std::span(bytes)));
-}
-
 }  // namespace gantry::state

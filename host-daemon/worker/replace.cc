@@ -2,41 +2,26 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "host-daemon/replacement/exchange.h"
 #include "host-daemon/state/block_runs.h"
 
 namespace gantry::worker {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using replacement::blob_of;
+using replacement::Clock;
+using replacement::us_since;
 
 constexpr std::uint32_t kArena = 1;
 constexpr std::uint64_t kBatchBlocks = engine::StateSource::kReadBlocksMax;
 constexpr std::uint32_t kRoundsMax = 8;
 constexpr std::uint64_t kFewBlocks = 256;  // 16 MiB: not worth another round.
 constexpr std::uint64_t kFreezeDeadlineUs = 10'000'000;
-
-std::uint64_t us_since(Clock::time_point begin) {
-    return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
-}
-
-Result<std::string> blob_of(WorkerLink::Answer& answer, std::size_t index, std::uint64_t bytes) {
-    if (bytes == 0) {
-        return std::string();
-    }
-    if (index >= answer.descriptors.size()) {
-        return Error{Code::kInternal, "worker.protocol", "a blob is missing"};
-    }
-    GANTRY_ASSIGN(const control::MappedBlob blob,
-                  control::MappedBlob::map(std::move(answer.descriptors[index]), bytes));
-    return std::string(reinterpret_cast<const char*>(blob.bytes().data()), blob.bytes().size());
-}
 
 class Move {
 public:
@@ -45,7 +30,6 @@ public:
 
 private:
     Result<void> attach_arenas();
-    Result<void> send_images();
     Result<void> prepare();
     /// One round: what differs from what was last sent. Returns how many blocks there were.
     Result<std::uint64_t> round(std::uint64_t* bytes);
@@ -81,13 +65,14 @@ Result<void> Move::prepare() {
     control::ToWorker get;
     get.mutable_get_graph();
     GANTRY_ASSIGN(WorkerLink::Answer answer, source_.call(std::move(get)));
-    GANTRY_ASSIGN(const std::string graph, blob_of(answer, 0, answer.message.graph().bytes()));
+    GANTRY_ASSIGN(const std::string graph,
+                  blob_of(answer.descriptors, answer.message.graph().bytes()));
     control::ToWorker get_images;
     get_images.mutable_get_images();
     GANTRY_ASSIGN(WorkerLink::Answer listed, source_.call(std::move(get_images)));
-    GANTRY_ASSIGN(images_, blob_of(listed, 0, listed.message.images().bytes()));
-    GANTRY_ASSIGN(const control::UniqueFd graph_blob, state::to_blob(graph));
-    GANTRY_ASSIGN(const control::UniqueFd images_blob, state::to_blob(images_));
+    GANTRY_ASSIGN(images_, blob_of(listed.descriptors, listed.message.images().bytes()));
+    GANTRY_ASSIGN(const control::UniqueFd graph_blob, control::make_blob(graph));
+    GANTRY_ASSIGN(const control::UniqueFd images_blob, control::make_blob(images_));
     control::ToWorker request;
     *request.mutable_prepare()->mutable_seed() = seed_;
     request.mutable_prepare()->set_graph_bytes(graph.size());
@@ -122,7 +107,7 @@ Result<std::uint64_t> Move::round(std::uint64_t* bytes) {
     GANTRY_ASSIGN(WorkerLink::Answer answer, source_.call(std::move(scan)));
     control::ScanReply* scanned = answer.message.mutable_scan();
     if (scanned->runs_bytes() != 0) {
-        GANTRY_ASSIGN(const std::string blob, blob_of(answer, 0, scanned->runs_bytes()));
+        GANTRY_ASSIGN(const std::string blob, blob_of(answer.descriptors, scanned->runs_bytes()));
         control::BlockRunList list;
         list.ParseFromString(blob);
         *scanned->mutable_runs() = std::move(*list.mutable_runs());
@@ -161,13 +146,13 @@ Result<void> Move::switch_over() {
     GANTRY_ASSIGN(WorkerLink::Answer answer, source_.call(std::move(final_part)));
     const control::Digest expected = answer.message.final_part().digest();
     GANTRY_ASSIGN(const std::string graph,
-                  blob_of(answer, 0, answer.message.final_part().graph_bytes()));
+                  blob_of(answer.descriptors, answer.message.final_part().graph_bytes()));
     control::ToWorker get_images;
     get_images.mutable_get_images();
     GANTRY_ASSIGN(WorkerLink::Answer listed, source_.call(std::move(get_images)));
-    GANTRY_ASSIGN(images_, blob_of(listed, 0, listed.message.images().bytes()));
-    GANTRY_ASSIGN(const control::UniqueFd graph_blob, state::to_blob(graph));
-    GANTRY_ASSIGN(const control::UniqueFd images_blob, state::to_blob(images_));
+    GANTRY_ASSIGN(images_, blob_of(listed.descriptors, listed.message.images().bytes()));
+    GANTRY_ASSIGN(const control::UniqueFd graph_blob, control::make_blob(graph));
+    GANTRY_ASSIGN(const control::UniqueFd images_blob, control::make_blob(images_));
     control::ToWorker apply;
     apply.mutable_apply_final()->set_graph_bytes(graph.size());
     apply.mutable_apply_final()->set_images_bytes(images_.size());
@@ -191,12 +176,7 @@ Result<void> Move::switch_over() {
 
 Result<ReplaceReport> Move::run() {
     const auto begin = Clock::now();
-    std::uint64_t random[2];
-    if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
-        return Error{Code::kInternal, "worker.random", std::strerror(errno)};
-    }
-    seed_.set_low(random[0]);
-    seed_.set_high(random[1]);
+    GANTRY_ASSIGN(seed_, replacement::random_seed());
     GANTRY_TRY(attach_arenas());
     control::ToWorker precopy;
     *precopy.mutable_begin_precopy()->mutable_seed() = seed_;

@@ -205,7 +205,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         }
         case Kind::kGetGraph: {
             GANTRY_ASSIGN(const std::string graph, part_->graph());
-            GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(graph));
+            GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(graph));
             reply->mutable_graph()->set_bytes(graph.size());
             out->push_back(std::move(blob));
             return {};

@@ -75,7 +75,7 @@ Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
         return {};
     }
     const std::string bytes = modules.SerializeAsString();
-    GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(bytes));
+    GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
     body->set_modules_bytes(bytes.size());
     out->push_back(std::move(blob));
     return {};
@@ -158,7 +158,7 @@ Result<void> Service::scan(control::FromWorker* reply, Descriptors* out) {
         return {};
     }
     const std::string bytes = list.SerializeAsString();
-    GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(bytes));
+    GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
     body->set_runs_bytes(bytes.size());
     out->push_back(std::move(blob));
     return {};
@@ -203,7 +203,7 @@ Result<void> Service::get_images(const control::GetImages& get, control::FromWor
     const std::string serialised = list.SerializeAsString();
     reply->mutable_images()->set_bytes(serialised.size());
     if (!serialised.empty()) {
-        GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(serialised));
+        GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(serialised));
         out->push_back(std::move(blob));
     }
     return {};
@@ -230,7 +230,7 @@ Result<void> Service::freeze(const control::Freeze& freeze, control::FromWorker*
 Result<void> Service::final_part(control::FromWorker* reply, Descriptors* out) {
     GANTRY_ASSIGN(const std::string graph, part_->final_graph());
     const engine::BlockSetDigest digest = part_->sent_digest();
-    GANTRY_ASSIGN(control::UniqueFd blob, state::to_blob(graph));
+    GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(graph));
     control::FinalPartReply* body = reply->mutable_final_part();
     body->set_graph_bytes(graph.size());
     body->mutable_digest()->set_block_count(digest.block_count);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/base/result.h"
@@ -93,6 +94,9 @@ private:
 
 /// A sealed memfd holding `bytes` (no one can change or shrink it any more).
 Result<UniqueFd> make_blob(std::span<const std::byte> bytes);
+inline Result<UniqueFd> make_blob(std::string_view bytes) {
+    return make_blob(std::as_bytes(std::span(bytes)));
+}
 
 /// A received blob mapped read-only; refused unless it is sealed and exactly `bytes_expected` long.
 class MappedBlob {

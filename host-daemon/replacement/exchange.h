@@ -1,0 +1,30 @@
+// What a replacement needs with or without a copy: blobs of answers, a seed, the clock.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/control/unique_fd.h"
+#include "proto/control/worker.pb.h"
+
+namespace gantry::replacement {
+
+using Clock = std::chrono::steady_clock;
+
+/// Microseconds from `begin` until now.
+inline std::uint64_t us_since(Clock::time_point begin) {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
+}
+
+/// The blob that came with an answer as its first descriptor; empty when `bytes` is 0. Failure:
+/// `worker.protocol` when it is missing, or is no blob of so many bytes.
+Result<std::string> blob_of(std::vector<control::UniqueFd>& descriptors, std::uint64_t bytes);
+
+/// 128 fresh random bits. Failure: `worker.random`.
+Result<control::Seed> random_seed();
+
+}  // namespace gantry::replacement
