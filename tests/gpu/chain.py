@@ -1,5 +1,6 @@
 """A gantry-worker on the GPU's own driver, and guest processes beside native ones."""
 
+import importlib.util
 import os
 import pathlib
 import signal
@@ -11,13 +12,36 @@ import time
 SKIPPED = 77  # Exit status by which a test says that it was not run.
 
 
-def missing():
-    """Why nothing can be run on a GPU here; None when all is there."""
+def missing_gpu():
+    """Why no CUDA program can be run here; None when there is a GPU."""
     if not pathlib.Path("/dev/nvidiactl").exists():
         return "no NVIDIA GPU here (/dev/nvidiactl is missing)"
+    return None
+
+
+def missing():
+    """Why PyTorch cannot be run on a GPU here; None when all is there."""
+    if why := missing_gpu():
+        return why
     found = subprocess.run([sys.executable, "-c", "import torch"], check=False,
                            capture_output=True)
     return None if found.returncode == 0 else f"no PyTorch in {sys.executable}"
+
+
+def library_folders():
+    """Where CUDA's libraries lie here: the toolkit's and those of NVIDIA's Python packages."""
+    found = [pathlib.Path("/usr/local/cuda/lib64")]
+    package = importlib.util.find_spec("nvidia")
+    for place in (package.submodule_search_locations or []) if package else []:
+        found += sorted(pathlib.Path(place).glob("*/lib"))
+    return [str(folder) for folder in found if folder.is_dir()]
+
+
+def search_path(*first):
+    """An LD_LIBRARY_PATH: these folders, what is set already, then where CUDA's libraries lie."""
+    folders = [*map(str, first), *os.environ.get("LD_LIBRARY_PATH", "").split(":"),
+               *library_folders()]
+    return ":".join(folder for folder in folders if folder)
 
 
 def worker_environment():
@@ -46,12 +70,18 @@ class Worker:
         self.__exit__()
         raise RuntimeError("gantry-worker did not come up: see worker.log")
 
-    def is_listening(self):
-        """The kernel's table of unix sockets marks those that accept connections by 0x10000."""
+    def sockets(self):
+        """The flags of each unix socket of the worker's name, from the kernel's table: 0x10000 for
+        the one that accepts connections, 0 for the worker's end of each guest's."""
         with open("/proc/net/unix", encoding="ascii", errors="replace") as table:
             rows = [line.split() for line in table][1:]
-        return any(len(row) > 7 and row[7] == str(self.path) and int(row[3], 16) & 0x10000
-                   for row in rows)
+        return [int(row[3], 16) for row in rows if len(row) > 7 and row[7] == str(self.path)]
+
+    def is_listening(self):
+        return any(flags & 0x10000 for flags in self.sockets())
+
+    def has_guest(self):
+        return any(not flags & 0x10000 for flags in self.sockets())
 
     def __exit__(self, *_):
         try:
@@ -64,13 +94,18 @@ class Worker:
             self.child.wait()
         self.log.close()
 
-    def replace(self, to_device=None):
+    def replace(self, to_device=None, copy=False, seconds=120):
         """Moves every guest into a fresh worker process, on another device of the driver's if one
-        is given; returns (worked, text)."""
-        target = [] if to_device is None else ["--to-device", str(to_device)]
-        moved = subprocess.run([self.build / "bin/gantry-worker", "--replace", self.path, *target],
-                               capture_output=True, text=True, check=False, timeout=120,
-                               env=worker_environment())
+        is given; with `copy` device memory is copied on the same device too. Returns (worked,
+        text)."""
+        how = [] if to_device is None else ["--to-device", str(to_device)]
+        how += ["--copy"] if copy else []
+        try:
+            moved = subprocess.run([self.build / "bin/gantry-worker", "--replace", self.path, *how],
+                                   capture_output=True, text=True, check=False, timeout=seconds,
+                                   env=worker_environment())
+        except subprocess.TimeoutExpired:
+            return False, f"no answer within {seconds} s"
         return moved.returncode == 0, moved.stdout + moved.stderr
 
     def guest_environment(self, report=None):

@@ -42,7 +42,10 @@ echo subjectAltName=IP:127.0.0.1 >ext
 openssl x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext \
     -out host.pem
 """
-    subprocess.run(["sh", "-c", script], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    # The machine's own openssl, with its own libraries.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    subprocess.run(["sh", "-c", script], cwd=folder, check=True, stderr=subprocess.DEVNULL,
+                   env=environment)
 
 
 def free_port():

@@ -1,0 +1,59 @@
+"""What a sample says about itself, and whether two runs of it said the same.
+
+A sample's own verdict is its exit status and its words. Beyond that, every line that two native
+runs both print is expected of each other run, bit for bit, but for what is measured: times, rates
+and addresses are masked.
+"""
+
+import collections
+import re
+
+WAIVED = 2  # EXIT_WAIVED of NVIDIA's samples: this machine lacks what the sample shows.
+
+FAILED = re.compile(r"\bFAIL|\b[Tt]est(s)? failed\b|verification failed|CUDA error at|"
+                    r"error while loading|Segmentation fault|terminate called", re.MULTILINE)
+UNITS = (r"(?:[num]?s|[um]?sec|seconds?|microseconds|milliseconds|[KMG]i?B(?:ytes)?/s|"
+         r"[KMGT]?Flops?(?:/s)?|[KMGT]FLOPS?(?:/s)?|fps|[MG]?Hz|%|[KMG]?[a-z]+/s(?:ec)?)")
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+MEASURED = re.compile(rf"{NUMBER}\s*\(?{UNITS}(?![A-Za-z])")
+QUANTITY = re.compile(r"time|bandwidth|throughput|elapsed|clock|speed|perf|rate\b|latency|cycles|"
+                      r"overhead|free|pid", re.IGNORECASE)
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{9,16}\b")
+
+
+def masked(line):
+    line = " ".join(ADDRESS.sub("@", line).split())
+    if QUANTITY.search(line):
+        return re.sub(NUMBER, "#", line)
+    return MEASURED.sub("#", line)
+
+
+def lines_of(text, ignore=()):
+    """The masked lines with how often each comes; the order of a kernel's lines is free."""
+    lines = (masked(line) for line in text.splitlines())
+    return collections.Counter(line for line in lines
+                               if line and not any(re.search(one, line) for one in ignore))
+
+
+def stable_lines(texts, ignore=()):
+    """What all of several native runs print."""
+    counted = [lines_of(text, ignore) for text in texts]
+    stable = counted[0]
+    for other in counted[1:]:
+        stable = stable & other
+    return stable
+
+
+def own_verdict(status, text):
+    """`ok`, `waived`, or why the sample itself did not pass."""
+    if status == WAIVED:
+        return "waived"
+    if status != 0:
+        return f"exit {status}" if isinstance(status, int) else str(status)
+    found = FAILED.search(text)
+    return f"says {found.group(0)!r}" if found else "ok"
+
+
+def missing_lines(stable, text, ignore=()):
+    """Lines that every native run prints and this one does not."""
+    return list((stable - lines_of(text, ignore)).elements())
