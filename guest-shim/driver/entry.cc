@@ -156,6 +156,9 @@ CUresult cuProfilerInitialize(const char*, const char*, CUoutput_mode) noexcept 
 
 CUresult cuProfilerStart() noexcept { return CUDA_SUCCESS; }
 
-CUresult cuProfilerStop() noexcept { return CUDA_SUCCESS; }
+CUresult cuProfilerStop() noexcept {
+    session::write_report();
+    return CUDA_SUCCESS;
+}
 
 }  // namespace gantry::cuda_impl

@@ -3,8 +3,9 @@
 // One line each, with how often: `refused NAME N` (CUDA_ERROR_NOT_SUPPORTED), `failed NAME RESULT
 // N` (any other error; what an application probes for belongs here too), `round-trip NAME N`
 // (commands that waited for the host). Written anew whenever something is refused or fails for the
-// first time, and at the end of the process. Off, a successful call costs nothing and a wait one
-// load.
+// first time, when the program stops the profiler (cuProfilerStop, by which programs mark what is
+// to be measured: two reports' difference is what a stretch of calls met), and at the end of the
+// process. Off, a successful call costs nothing and a wait one load.
 #pragma once
 
 #include <cstddef>
