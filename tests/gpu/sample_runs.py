@@ -74,8 +74,11 @@ class Runs:
 
     def program(self, name, environment, work):
         """Starts it in a fresh copy of its folder, so that no run sees another's files."""
-        folder = work / "folder"
-        shutil.copytree(self.options.samples / self.sample.folder, folder)
+        source, folder = self.options.samples / self.sample.folder, work / "folder"
+        # The program itself is not copied: while another thread forks, the child holds the file
+        # open for writing, and it could not be executed.
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns(self.sample.program))
+        (folder / self.sample.program).symlink_to(source / self.sample.program)
         command = [f"./{self.sample.program}", *self.sample.arguments]
         return Program(command, folder, environment, self.out / name, self.options.seconds)
 
