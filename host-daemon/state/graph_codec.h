@@ -18,8 +18,10 @@
 
 namespace gantry::state {
 
-/// Version 2 has memory nodes of CUDA graphs; a process without any is written as version 1.
-inline constexpr std::uint32_t kGraphVersion = 2;
+/// Version 2 has memory nodes of CUDA graphs, version 3 images on their way; a process without is
+/// written as the version that suffices.
+inline constexpr std::uint32_t kGraphVersion = 3;
+inline constexpr std::uint32_t kGraphVersionMemoryNodes = 2;
 inline constexpr char kCommandObject[] = "gantry.command_object.1";
 inline constexpr char kPendingOutput[] = "gantry.pending_output";
 inline constexpr char kSoftDriverState[] = "gantry-soft-ext1";
@@ -36,6 +38,8 @@ struct DecodedGraph {
     std::vector<worker::PinnedRange> pinned;
     std::vector<worker::LoadedImage> images;  ///< Without bytes: image is null.
     std::vector<worker::Sha256> image_hashes; ///< By position of `images`.
+    std::vector<worker::StagedImage> staged;  ///< Without bytes: part is null.
+    std::vector<worker::Sha256> staged_hashes;  ///< By position of `staged`.
     worker::ChannelState channel;
     worker::EventTimes::State event_times;
 };

@@ -163,14 +163,32 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
     return {};
 }
 
+Result<worker::Sha256> decode_sha256(const std::string& bytes) {
+    worker::Sha256 sha{};
+    if (bytes.size() != sha.size()) {
+        return bad_graph("an image name that is no SHA-256");
+    }
+    std::memcpy(sha.data(), bytes.data(), sha.size());
+    return sha;
+}
+
+Result<void> decode_staged_images(DecodedGraph* out) {
+    std::set<std::uint64_t> listed;
+    for (const snapshot::StagedImage& image : out->message.execution().staged_images()) {
+        if (!listed.insert(image.image_id()).second) {
+            return bad_graph(fmt::format("image {} is on its way twice", image.image_id()));
+        }
+        GANTRY_ASSIGN(const worker::Sha256 sha, decode_sha256(image.part_sha256()));
+        out->staged.push_back({image.image_id(), image.total_bytes(), nullptr});
+        out->staged_hashes.push_back(sha);
+    }
+    return {};
+}
+
 Result<void> decode_modules(DecodedGraph* out) {
     for (const snapshot::Module& module : out->message.modules()) {
         worker::LoadedImage image;
-        worker::Sha256 sha{};
-        if (module.image_sha256().size() != sha.size()) {
-            return bad_graph("an image name that is no SHA-256");
-        }
-        std::memcpy(sha.data(), module.image_sha256().data(), sha.size());
+        GANTRY_ASSIGN(const worker::Sha256 sha, decode_sha256(module.image_sha256()));
         image.handle = module.handle();
         image.library = module.library();
         image.context = module.context();
@@ -315,6 +333,7 @@ Result<DecodedGraph> decode(std::string_view bytes) {
     std::sort(out.objects.begin(), out.objects.end(),
               [](const auto& a, const auto& b) { return a.order < b.order; });
     GANTRY_TRY(decode_modules(&out));
+    GANTRY_TRY(decode_staged_images(&out));
     GANTRY_TRY(decode_memory(&out));
     GANTRY_TRY(decode_virtual_memory(&out));
     GANTRY_TRY(decode_execution(out.message, &out.channel));

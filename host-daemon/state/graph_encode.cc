@@ -427,6 +427,16 @@ void add_execution(worker::GuestProcess& process, snapshot::ObjectGraph* graph) 
     }
 }
 
+void add_staged_images(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    for (const worker::StagedImage& image : process.images.staged()) {
+        snapshot::StagedImage* out = graph->mutable_execution()->add_staged_images();
+        out->set_image_id(image.image_id);
+        out->set_total_bytes(image.total_bytes);
+        out->set_part_sha256(image.part->sha256.data(), image.part->sha256.size());
+        graph->set_version(kGraphVersion);
+    }
+}
+
 }  // namespace
 
 std::string encode_command(const worker::RecordedCommand& command) {
@@ -438,7 +448,7 @@ std::string encode_command(const worker::RecordedCommand& command) {
 Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_t part_id,
                                      bool frozen) {
     snapshot::ObjectGraph graph;
-    graph.set_version(process.graphs.knows_memory() ? kGraphVersion : 1);
+    graph.set_version(process.graphs.knows_memory() ? kGraphVersionMemoryNodes : 1);
     graph.set_part_id(part_id);
     add_facts(process, &graph);
     add_objects(process, &graph);
@@ -452,6 +462,7 @@ Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_
     if (frozen) {
         add_event_times(process, &graph);
         add_execution(process, &graph);
+        add_staged_images(process, &graph);
     }
     return graph;
 }

@@ -190,6 +190,13 @@ std::vector<worker::ImagePtr> PartState::images() {
             images.push_back(loaded.image);
         }
     }
+    if (process_.frozen()) {  // Before, more pieces may come.
+        for (worker::StagedImage& staged : process_.images.staged()) {
+            if (listed.insert(staged.part->sha256).second) {
+                images.push_back(std::move(staged.part));
+            }
+        }
+    }
     return images;
 }
 

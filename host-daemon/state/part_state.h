@@ -107,7 +107,8 @@ public:
     void remove_staging(std::span<std::byte> area) { memory_.remove_staging(area); }
     /// Over all blocks, computed from memory now. Needs a seed (begin_precopy or prepare).
     Result<engine::BlockSetDigest> digest();
-    /// Bytes of images by name: what get_images and an images blob carry.
+    /// Bytes of images by name: what get_images and an images blob carry. While frozen, also of
+    /// those that are on their way from the guest.
     void keep_image(std::vector<std::byte> bytes);
     [[nodiscard]] std::vector<worker::ImagePtr> images();
 

@@ -95,9 +95,11 @@ std::vector<Problem> PartState::check(const DecodedGraph& graph) {
 
 std::vector<worker::Sha256> PartState::missing_images(const DecodedGraph& graph) {
     std::vector<worker::Sha256> missing;
-    for (const worker::Sha256& sha : graph.image_hashes) {
-        if (process_.images.find(sha) == nullptr) {
-            missing.push_back(sha);
+    for (const auto* hashes : {&graph.image_hashes, &graph.staged_hashes}) {
+        for (const worker::Sha256& sha : *hashes) {
+            if (process_.images.find(sha) == nullptr) {
+                missing.push_back(sha);
+            }
         }
     }
     return missing;
@@ -131,6 +133,10 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
         return missing;
     }
     GANTRY_TRY(build(graph, true));
+    for (std::size_t i = 0; i < graph.staged.size(); ++i) {
+        graph.staged[i].part = process_.images.find(graph.staged_hashes[i]);
+    }
+    GANTRY_TRY(process_.images.set_staged(graph.staged));
     take_facts(graph.message.device(), &process_.facts);
     process_.guest_pid = graph.message.process().guest_pid();
     process_.sticky_error = static_cast<std::uint32_t>(graph.message.execution().sticky_error());

@@ -109,4 +109,29 @@ std::uint64_t ImageStore::staged_bytes() const {
     return staged_bytes_;
 }
 
+std::vector<StagedImage> ImageStore::staged() {
+    std::map<std::uint64_t, Staged> copied;
+    {
+        std::lock_guard lock(mutex_);
+        copied = staged_;
+    }
+    std::vector<StagedImage> images;
+    for (auto& [image_id, image] : copied) {
+        images.push_back({image_id, image.total_bytes, adopt(std::move(image.bytes))});
+    }
+    return images;
+}
+
+Result<void> ImageStore::set_staged(std::span<const StagedImage> images) {
+    {
+        std::lock_guard lock(mutex_);
+        staged_.clear();
+        staged_bytes_ = 0;
+    }
+    for (const StagedImage& image : images) {
+        GANTRY_TRY(stage(image.image_id, image.total_bytes, 0, image.part->bytes));
+    }
+    return {};
+}
+
 }  // namespace gantry::worker

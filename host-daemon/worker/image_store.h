@@ -33,6 +33,13 @@ struct Image {
 };
 using ImagePtr = std::shared_ptr<const Image>;
 
+/// An image on its way: what has come so far.
+struct StagedImage {
+    std::uint64_t image_id = 0;
+    std::uint64_t total_bytes = 0;
+    ImagePtr part;
+};
+
 class ImageStore {
 public:
     explicit ImageStore(std::uint64_t quota_bytes) : quota_bytes_(quota_bytes) {}
@@ -50,6 +57,11 @@ public:
     /// Null when no live object refers to such an image.
     [[nodiscard]] ImagePtr find(const Sha256& sha256);
     [[nodiscard]] std::uint64_t staged_bytes() const;
+
+    /// All that are on their way; a guest may be frozen between two pieces. Copies their bytes.
+    [[nodiscard]] std::vector<StagedImage> staged();
+    /// These and no others are on their way.
+    Result<void> set_staged(std::span<const StagedImage> images);
 
 private:
     struct Staged {

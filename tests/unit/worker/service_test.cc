@@ -142,19 +142,26 @@ public:
             .as<payload::cuMemAlloc_v2_reply>()
             .dptr;
     }
-    void load_module() {
-        const auto text = std::as_bytes(std::span(kPtx));
-        const wire::StageImageCall stage{1, text.size(), 0};
+    /// Sends kPtx from `begin` to `end` as image `image_id`.
+    void stage_piece(std::uint64_t image_id, std::size_t begin, std::size_t end) {
+        const wire::StageImageCall stage{image_id, sizeof(kPtx), begin};
         post(static_cast<std::uint16_t>(ControlOp::kStageImage),
-             std::as_bytes(std::span(&stage, 1)), text);
+             std::as_bytes(std::span(&stage, 1)),
+             std::as_bytes(std::span(kPtx)).subspan(begin, end - begin));
+    }
+    /// Loads kPtx, staged as image `image_id`.
+    std::uint32_t load(std::uint64_t handle, std::uint64_t image_id) {
         hand::LoadCall load{};
-        load.handle = kModule;
-        load.image_id = 1;
-        load.image_bytes = text.size();
+        load.handle = handle;
+        load.image_id = image_id;
+        load.image_bytes = sizeof(kPtx);
         load.part_count = 1;
-        const hand::ImagePart part{0, text.size(), hand::ImageKind::kPtx, 0};
-        EXPECT_EQ(call(Op::cuModuleLoadDataEx, load, std::as_bytes(std::span(&part, 1))).status,
-                  0u);
+        const hand::ImagePart part{0, sizeof(kPtx), hand::ImageKind::kPtx, 0};
+        return call(Op::cuModuleLoadDataEx, load, std::as_bytes(std::span(&part, 1))).status;
+    }
+    void load_module() {
+        stage_piece(1, 0, sizeof(kPtx));
+        EXPECT_EQ(load(kModule, 1), 0u);
         const std::string name = "add_to";
         const auto reply = call(Op::cuModuleGetFunction, hand::NameCall{kModule, kKernel},
                                 std::as_bytes(std::span(name)));
@@ -513,6 +520,7 @@ struct Shared {
 };
 
 constexpr snapshot::Seed kSeed{11, 22};
+constexpr std::size_t kSentPtxBytes = 100;  // Of an image that is on its way when all stops.
 
 void run_source(int region, Shared* shared) {
     Host host;
@@ -536,6 +544,7 @@ void run_source(int region, Shared* shared) {
     guest.write(shared->data, std::vector<std::byte>(256));
     guest.add(shared->data, 5, 0);
     guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, 0});
+    guest.stage_piece(2, 0, kSentPtxBytes);
     EXPECT_EQ(guest.synchronise(0), 0u);
     ASSERT_TRUE(host.process->freeze(5s).ok());
     // Posted while frozen: the next worker has to execute these, once.
@@ -555,6 +564,7 @@ void run_source(int region, Shared* shared) {
         shared->addresses[shared->block_count++] = block;
     }
     EXPECT_TRUE(part.scan()->changed.empty());
+    EXPECT_EQ(part.images().size(), 2u);
     const std::string graph = part.final_graph().value();
     ASSERT_LE(graph.size(), sizeof(shared->graph));
     std::memcpy(shared->graph, graph.data(), graph.size());
@@ -568,9 +578,10 @@ void run_target(int region, Shared* shared) {
     const std::string_view graph(shared->graph, shared->graph_bytes);
     auto missing = part.prepare(kSeed, graph);
     ASSERT_TRUE(missing.ok());
-    EXPECT_EQ(missing->size(), 1u);
+    EXPECT_EQ(missing->size(), 2u);
     const auto* ptx = reinterpret_cast<const std::byte*>(kPtx);
     part.keep_image(std::vector<std::byte>(ptx, ptx + sizeof(kPtx)));
+    part.keep_image(std::vector<std::byte>(ptx, ptx + kSentPtxBytes));
     // Blocks may come before their memory is known.
     for (std::uint64_t i = 0; i < shared->block_count; ++i) {
         ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
@@ -595,6 +606,8 @@ void run_target(int region, Shared* shared) {
     EXPECT_EQ(guest.synchronise(kStream), 0u);
     EXPECT_EQ(guest.read(shared->data, 64), std::vector<std::uint32_t>(64, 13));
     EXPECT_EQ(guest.call(Op::cuEventQuery, payload::cuEventQuery_call{kEvent}).status, 0u);
+    guest.stage_piece(2, kSentPtxBytes, sizeof(kPtx));
+    EXPECT_EQ(guest.load(kModule + 1, 2), 0u);
 }
 
 TEST(Service, AnotherWorkerTakesTheGuestOverWhereItStood) {
