@@ -1,21 +1,25 @@
-// Replacement: a guest process goes from one worker to another of the same device of this host,
-// and the device memory changes hands without a copy (proto/decisions/0002-worker-replacement.md).
+// Replacement: a guest process goes from one worker to another of this host
+// (proto/decisions/0002-worker-replacement.md).
 //
-// The fresh worker makes its context, takes the physical memory over, loads modules and builds the
-// objects while the old one serves. Then the old one is frozen; what has changed since follows: new
-// pieces of memory, module variables and arrays (which the driver owns; these are copied), the
-// final object graph. Last the guest's region changes hands.
+// Its device memory changes hands without a copy where both have the same device; else the fresh
+// worker copies it, from device to device where its driver can reach the old one's memory (peer),
+// or by way of the host's memory (staged).
+//
+// The fresh worker makes its context, takes the memory over or copies it, loads modules and builds
+// the objects while the old one serves. Then the old one is frozen; what has changed since follows,
+// and the final object graph. Last the guest's region changes hands.
 //
 // Invariant: the old worker serves, or can be thawed, until its Release has been sent; from then on
 // only the fresh one may serve. Who does at the end is told by Outcome::owner, also on failure.
-// Threads: the caller's; calls block. Failure: reasons `handover.*`, and whatever a worker
-// answered.
+// Threads: the caller's; calls block. A copy calls both endpoints at the same time, each from one
+// thread. Failure: reasons `handover.*`, `snapshot.digest`, and whatever a worker answered.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/base/result.h"
@@ -38,13 +42,35 @@ public:
     virtual void kill() = 0;
 };
 
+enum class Way : std::uint8_t {
+    kHandOver,
+    kPeer,    ///< Asked for: staged where the devices or the driver do not allow it.
+    kStaged,
+};
+const char* to_string(Way way);
+
+/// Of a copy: what differs from what was sent before, looked for and copied.
+struct Round {
+    std::uint64_t bytes = 0;
+    std::uint64_t scan_us = 0;         ///< At the old worker.
+    std::uint64_t copy_us = 0;         ///< Peer: device to device. Staged: all of it.
+    std::uint64_t fingerprint_us = 0;  ///< Peer: of the copies.
+    std::uint64_t total_us = 0;
+};
+
 struct Report {
-    std::uint64_t pieces = 0;             ///< Of physical memory that changed hands.
-    std::uint64_t bytes_handed_over = 0;  ///< Theirs.
-    std::uint64_t bytes_copied = 0;       ///< In all rounds: module variables and arrays.
+    Way way = Way::kHandOver;
+    std::string staged_because;           ///< A peer copy was asked for, and cannot be.
+    std::uint64_t pieces = 0;             ///< Of physical memory: handed over, or reached.
+    std::uint64_t bytes_handed_over = 0;  ///< Theirs; a copy: 0.
+    std::uint64_t bytes_copied = 0;       ///< In all rounds.
     std::uint64_t bytes_copied_frozen = 0;
+    std::vector<Round> rounds;   ///< Of a copy; the last is that of the pause.
     std::uint64_t drain_us = 0;  ///< Of the pause: until the device was idle.
     std::uint64_t pause_us = 0;  ///< From the freeze to the take-over.
+    /// Where the pause went, in order. scan and build of a copy run side by side and are not in the
+    /// sum; what both took is scan_and_build.
+    std::vector<std::pair<const char*, std::uint64_t>> pause_steps;
     std::uint64_t total_us = 0;
     [[nodiscard]] std::string to_json() const;
 };
@@ -56,6 +82,7 @@ enum class Step { kChecked, kPrepared, kFrozen, kFinal, kAttached, kReleased, kA
 const char* to_string(Step step);
 
 struct Options {
+    Way way = Way::kHandOver;
     std::uint64_t epoch = 0;  ///< What the guest is served as from now on.
     std::uint64_t freeze_deadline_us = 10'000'000;
     std::function<void(Step)> at_step = [](Step) {};

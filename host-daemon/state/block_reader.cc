@@ -101,6 +101,56 @@ Result<void> BlockReader::look_at_copies(const snapshot::FingerprintKey& key,
     return {};
 }
 
+void BlockReader::look_in_place(const snapshot::FingerprintKey& key,
+                                std::span<const std::uint64_t> addresses,
+                                std::span<Fingerprint> out) {
+    const std::size_t pieces = (addresses.size() + kPieceBlocks - 1) / kPieceBlocks;
+    memory_.crew().run(pieces, [&](std::size_t piece) {
+        const std::size_t end = std::min(addresses.size(), (piece + 1) * kPieceBlocks);
+        for (std::size_t i = piece * kPieceBlocks; i < end; ++i) {
+            out[i] = snapshot::fingerprint(
+                key, block_at(reinterpret_cast<const std::byte*>(addresses[i])));
+        }
+    });
+}
+
+Result<std::vector<Fingerprint>> BlockReader::prints_of(const snapshot::FingerprintKey& key,
+                                                        std::span<const BlockRange> whole) {
+    GANTRY_TRY(usable_);
+    process_.device.bind_thread();
+    GANTRY_TRY(memory_.settle());
+    std::vector<std::uint64_t> addresses;
+    for (const BlockRange& range : whole) {
+        for (std::uint64_t i = 0; i < range.count; ++i) {
+            addresses.push_back((range.first + i) * kBlockBytes);
+        }
+    }
+    std::vector<Fingerprint> prints(addresses.size());
+    if (gpu_ != nullptr) {
+        GANTRY_ASSIGN(const bool done, gpu_->look(key, addresses, prints));
+        if (done) {
+            return prints;
+        }
+    }
+    if (process_.device.is_host_addressable()) {
+        look_in_place(key, addresses, prints);
+        return prints;
+    }
+    Prints copied;
+    std::size_t at = 0;
+    for (const BlockRange& range : whole) {
+        copied.assign(range.count, std::nullopt);
+        GANTRY_TRY(look_at_copies(key, range, &copied));
+        for (const auto& print : copied) {
+            if (!print) {
+                return Error{Code::kInternal, "state.read", "a block vanished from the arena"};
+            }
+            prints[at++] = *print;
+        }
+    }
+    return prints;
+}
+
 Result<void> BlockReader::look(const snapshot::FingerprintKey& key, const BlockRange& range,
                                Prints* out) {
     out->assign(range.count, std::nullopt);

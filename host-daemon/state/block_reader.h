@@ -41,6 +41,10 @@ public:
                                           std::span<const BlockAddress> blocks,
                                           std::span<std::byte> out);
 
+    /// Of blocks that lie in the arena as a whole, in order.
+    Result<std::vector<Fingerprint>> prints_of(const snapshot::FingerprintKey& key,
+                                               std::span<const BlockRange> whole);
+
 private:
     using Prints = std::vector<std::optional<Fingerprint>>;
     /// Those of a range of at most kLookBlocks; what is not there has none.
@@ -57,6 +61,9 @@ private:
     Result<std::optional<std::vector<CopiedBlock>>> copy_by_gpu(
         const snapshot::FingerprintKey& key, std::span<const BlockAddress> blocks,
         std::span<std::byte> out);
+    /// By the CPU where it can read device memory.
+    void look_in_place(const snapshot::FingerprintKey& key,
+                       std::span<const std::uint64_t> addresses, std::span<Fingerprint> out);
     Result<std::vector<CopiedBlock>> copy_in_place(const snapshot::FingerprintKey& key,
                                                    std::span<const BlockAddress> blocks,
                                                    std::span<std::byte> out);

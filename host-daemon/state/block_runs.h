@@ -1,4 +1,4 @@
-// Between lists of block addresses and the runs of worker.proto; and text as a blob.
+// Between lists of block addresses, digests and their forms in worker.proto.
 #pragma once
 
 #include <string_view>
@@ -30,9 +30,10 @@ inline void append_runs(std::span<const engine::BlockAddress> blocks, RunList* r
     }
 }
 
+constexpr std::uint64_t kBlocksMax = 1ull << 24;
+
 /// Refuses unknown spaces and more blocks than a TiB has.
 inline Result<std::vector<engine::BlockAddress>> expand_runs(const RunList& runs) {
-    constexpr std::uint64_t kBlocksMax = 1ull << 24;
     std::vector<engine::BlockAddress> blocks;
     for (const control::BlockRun& run : runs) {
         if (run.space() == 0 ||
@@ -46,6 +47,12 @@ inline Result<std::vector<engine::BlockAddress>> expand_runs(const RunList& runs
         }
     }
     return blocks;
+}
+
+inline void set_digest(const engine::BlockSetDigest& digest, control::Digest* out) {
+    out->set_block_count(digest.block_count);
+    out->set_sum_low(digest.sum.low);
+    out->set_sum_high(digest.sum.high);
 }
 
 }  // namespace gantry::state

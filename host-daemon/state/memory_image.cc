@@ -309,6 +309,17 @@ Result<bool> MemoryImage::write_run(BlockAddress first, std::uint64_t count,
     return true;
 }
 
+Result<void> MemoryImage::pull(std::uint64_t first, std::uint64_t count, CUdeviceptr from) {
+    const CUresult result = process_.device.api().cuMemcpyDtoDAsync_v2(
+        first * kBlockBytes, from, count * kBlockBytes, stream_);
+    writing_ = true;
+    if (result != CUDA_SUCCESS) {
+        return driver::to_error(process_.device.api(), result, "state.pull",
+                                fmt::format("copying {} blocks from another worker", count));
+    }
+    return {};
+}
+
 Result<void> MemoryImage::settle() {
     if (!writing_) {
         return {};

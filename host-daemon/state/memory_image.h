@@ -73,6 +73,10 @@ public:
     Result<bool> write_run(BlockAddress first, std::uint64_t count,
                            std::span<const std::byte> bytes);
 
+    /// Copies whole blocks of device memory from another device address (a window); done after
+    /// settle().
+    Result<void> pull(std::uint64_t first, std::uint64_t count, CUdeviceptr from);
+
     /// The driver copies to and from there without a detour.
     [[nodiscard]] bool is_direct(const std::byte* at, std::uint64_t bytes) const;
     [[nodiscard]] Crew& crew() { return crew_; }

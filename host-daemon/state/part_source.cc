@@ -76,17 +76,34 @@ Result<engine::ScanResult> PartState::scan() {
         result.scanned_block_count = result.changed.size();
         return result;
     }
+    GANTRY_TRY(look(&result, nullptr));
+    return result;
+}
+
+Result<engine::ScanResult> PartState::scan_all(engine::BlockSetDigest* digest) {
+    if (key_ == nullptr) {
+        return Error{Code::kFailedPrecondition, "worker.state", "scan before begin_precopy"};
+    }
+    engine::ScanResult result;
+    GANTRY_TRY(look(&result, digest));
+    return result;
+}
+
+Result<void> PartState::look(engine::ScanResult* result, engine::BlockSetDigest* digest) {
     sent_.begin_look();
     GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& now) {
-        ++result.scanned_block_count;
+        ++result->scanned_block_count;
         const Fingerprint* sent = sent_.find(block);
         if (sent == nullptr || *sent != now) {
-            result.changed.push_back(block);
+            result->changed.push_back(block);
+        }
+        if (digest != nullptr) {
+            digest->add(static_cast<std::uint32_t>(block.space), block.index, now);
         }
     }));
-    result.vanished_block_count = sent_.drop_unseen();
-    std::sort(result.changed.begin(), result.changed.end());
-    return result;
+    result->vanished_block_count = sent_.drop_unseen();
+    std::sort(result->changed.begin(), result->changed.end());
+    return {};
 }
 
 Result<std::vector<CopiedBlock>> PartState::read_blocks(std::span<const BlockAddress> blocks,
@@ -113,6 +130,20 @@ void PartState::mark_unsent(std::span<const BlockAddress> blocks) {
     for (const BlockAddress& block : blocks) {
         sent_.erase(block);
     }
+}
+
+Result<void> PartState::note_sent(std::span<const BlockRange> ranges,
+                                  std::span<const Fingerprint> prints) {
+    if (key_ == nullptr) {
+        return Error{Code::kFailedPrecondition, "worker.state", "note_sent before begin_precopy"};
+    }
+    std::size_t at = 0;
+    for (const BlockRange& range : ranges) {
+        for (std::uint64_t i = 0; i < range.count; ++i) {
+            sent_.set({range.space, range.first + i}, prints[at++]);
+        }
+    }
+    return {};
 }
 
 Result<void> PartState::check_movable() {

@@ -23,6 +23,7 @@
 #include "host-daemon/state/graph_codec.h"
 #include "host-daemon/state/memory_image.h"
 #include "host-daemon/state/print_table.h"
+#include "host-daemon/worker/peer_window.h"
 #include "migration/engine/state.h"
 #include "proto/snapshot/fingerprint.h"
 
@@ -40,6 +41,18 @@ struct ModuleFacts {
     std::vector<engine::CodeEntry> code;
     bool has_address_bound_globals = false;
 };
+
+/// What pull() did with the blocks that it was asked for.
+struct Pulled {
+    std::vector<BlockRange> copied;   ///< Ascending; short gaps between wanted blocks go along.
+    std::vector<Fingerprint> prints;  ///< Of the copies, in order; kNone: empty.
+    std::vector<BlockRange> outside;  ///< Of no arena memory: not copied.
+    std::vector<BlockRange> absent;   ///< There is no memory for them here or there.
+    std::uint64_t copy_us = 0;
+    std::uint64_t print_us = 0;
+};
+
+enum class Fingerprints : std::uint8_t { kNone, kOfCopies };
 
 struct PartFacts {
     std::uint64_t resident_bytes = 0;
@@ -62,10 +75,16 @@ public:
     [[nodiscard]] bool precopying() const { return key_ != nullptr; }
     [[nodiscard]] bool arena_is_shared() const { return memory_.arena_is_shared(); }
     Result<engine::ScanResult> scan();
+    /// The same, with a look at the bytes even when nothing was sent yet; and the digest of all
+    /// that was seen, which while frozen is what the memory holds.
+    Result<engine::ScanResult> scan_all(engine::BlockSetDigest* digest);
     /// Copies blocks to `out`, packed, in order; vanished ones are left out.
     Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
                                                  std::span<std::byte> out);
     void mark_unsent(std::span<const BlockAddress> blocks);
+    /// Another worker has copied these, with these fingerprints of its copies.
+    Result<void> note_sent(std::span<const BlockRange> ranges,
+                           std::span<const Fingerprint> prints);
     [[nodiscard]] Result<std::string> graph();
     [[nodiscard]] Result<std::string> final_graph();  ///< Only while frozen.
 
@@ -84,6 +103,10 @@ public:
                            std::span<const std::byte> bytes);
     /// Waits until all blocks that were applied lie in memory.
     Result<void> settle() { return memory_.settle(); }
+    /// Copies blocks of the arena device to device from a window on another worker's, and takes
+    /// the fingerprints of the copies. All is done when it returns.
+    Result<Pulled> pull(const worker::PeerWindow& window, std::span<const BlockRange> blocks,
+                        Fingerprints fingerprints);
     /// The bytes of a block that was applied before.
     Result<void> apply_copy(BlockAddress block, BlockAddress origin);
     Result<std::vector<worker::Sha256>> apply_final(std::string_view graph);
@@ -91,6 +114,9 @@ public:
     /// `expected`.
     Result<std::vector<worker::Sha256>> apply_final(std::string_view graph,
                                                     const worker::MemorySum& expected);
+    /// After apply_final(), where both workers have the same region: the guest may have written to
+    /// it since.
+    void forget_pinned_writes() { channel_->pinned.clear(); }
     [[nodiscard]] const std::optional<worker::ChannelState>& channel_state() const {
         return channel_;
     }
@@ -115,6 +141,9 @@ public:
 private:
     /// No graph is given out that would restore wrongly.
     Result<void> check_movable();
+    Result<void> look(engine::ScanResult* result, engine::BlockSetDigest* digest);
+    /// Ranges of blocks that both the arena and the window have memory for, ascending.
+    [[nodiscard]] std::vector<BlockRange> shared_ranges(const worker::PeerWindow& window) const;
     Result<void> build(DecodedGraph& graph, bool is_final);
     Result<void> build_memory(const DecodedGraph& graph);
     Result<void> build_pools(const snapshot::ObjectGraph& graph);

@@ -93,6 +93,10 @@ public:
     Result<std::vector<Exported>> export_pieces(std::uint64_t after_serial, std::size_t count_max,
                                                 bool* more);
     [[nodiscard]] MemorySum piece_sum() const;
+    /// Of the pieces made so far; 0: there were none.
+    [[nodiscard]] std::uint64_t last_serial() const;
+    /// The driver's handle of another worker's piece. Reasons `handover.not_exportable`, `.import`.
+    Result<CUmemGenericAllocationHandle> import_handle(int descriptor, const MemoryPiece& piece);
     /// Keeps another worker's piece, by that worker's serial, until map() comes to its address.
     Result<void> offer(const MemoryPiece& piece, control::UniqueFd descriptor);
     [[nodiscard]] bool is_current(DeviceVa address) const override;

@@ -58,6 +58,9 @@ int run(int argc, char** argv) {
                    "With --replace: the device of the fresh workers, if not the same");
     app.add_flag("--copy", standalone.copy,
                  "With --replace: copy device memory instead of handing it over");
+    app.add_flag("--staged", standalone.staged,
+                 "With --replace: copy device memory by way of the host's, also where one device "
+                 "could read the other's");
     app.add_option("--kill-at", standalone.kill_at,
                    "For tests, with --listen: STEP:old or STEP:fresh, the worker to kill when a "
                    "replacement comes to this step");
@@ -70,7 +73,10 @@ int run(int argc, char** argv) {
     standalone.spin_us = service.spin_us;
     signal(SIGPIPE, SIG_IGN);
     if (!standalone.replace.empty()) {
-        return ask_replace(standalone.replace, standalone.to_device, standalone.copy);
+        const Copy copy = standalone.staged ? Copy::kStaged
+                          : standalone.copy ? Copy::kPeer
+                                            : Copy::kNo;
+        return ask_replace(standalone.replace, standalone.to_device, copy);
     }
     if (control_fd >= 0) {
         return run_controlled(control_fd, service);

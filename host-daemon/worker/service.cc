@@ -54,6 +54,7 @@ Service::~Service() {
     }
     part_.reset();
     process_.reset();
+    window_.reset();
     device_.reset();
     while (!arenas_.empty()) {
         (void)detach_arena(arenas_.begin()->first);
@@ -78,12 +79,17 @@ int Service::run() {
         }
         if (waiting[1].revents != 0 && !answer_one()) {
             connection_.close();
+            if (process_ != nullptr && process_->serving()) {
+                window_.reset();
+            }
         }
         if (waiting[2].revents != 0) {
             check_guest();
         }
         // Nobody else would end this worker.
-        const bool is_left_alone = guest_gone_ || (restoring_ && part_->arena_is_shared());
+        const bool holds_others_memory =
+            restoring_ && (part_->arena_is_shared() || window_ != nullptr);
+        const bool is_left_alone = guest_gone_ || holds_others_memory;
         if (is_left_alone && !connection_.valid()) {
             done_ = true;
         }
@@ -195,7 +201,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
                 request.begin_precopy().arena_is_shared());
             return {};
         case Kind::kScan:
-            return scan(reply, out);
+            return scan(request.scan(), reply, out);
         case Kind::kReadBlocks:
             return read_blocks(request.read_blocks(), reply);
         case Kind::kMarkUnsent: {
@@ -236,6 +242,13 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             return export_memory(request.export_memory(), reply, out);
         case Kind::kImportMemory:
             return import_memory(request.import_memory(), in);
+        case Kind::kPullBlocks:
+            return pull_blocks(request.pull_blocks(), in, reply, out);
+        case Kind::kNoteSent:
+            return note_sent(request.note_sent(), in);
+        case Kind::kCloseWindow:
+            window_.reset();
+            return {};
         case Kind::kCheckGraph:
             return check_graph(request.check_graph().graph_bytes(), in, reply);
         case Kind::kPrepare:
@@ -246,9 +259,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             return apply_final(request.apply_final(), in);
         case Kind::kGetDigest: {
             GANTRY_ASSIGN(const engine::BlockSetDigest digest, part_->digest());
-            reply->mutable_digest()->set_block_count(digest.block_count);
-            reply->mutable_digest()->set_sum_low(digest.sum.low);
-            reply->mutable_digest()->set_sum_high(digest.sum.high);
+            state::set_digest(digest, reply->mutable_digest());
             return {};
         }
         case Kind::kMarkComplete:

@@ -19,6 +19,7 @@
 
 #include "host-daemon/state/part_state.h"
 #include "host-daemon/worker/guest_process.h"
+#include "host-daemon/worker/peer_window.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
 
@@ -65,7 +66,7 @@ private:
     void status(control::FromWorker* reply);
     Result<void> attach_arena(const control::AttachArena& attach, Descriptors& in);
     Result<void> detach_arena(std::uint32_t id);
-    Result<void> scan(control::FromWorker* reply, Descriptors* out);
+    Result<void> scan(const control::Scan& scan, control::FromWorker* reply, Descriptors* out);
     Result<void> read_blocks(const control::ReadBlocks& read, control::FromWorker* reply);
     Result<void> get_images(const control::GetImages& get, control::FromWorker* reply,
                             Descriptors* out);
@@ -79,6 +80,9 @@ private:
     Result<void> export_memory(const control::ExportMemory& request, control::FromWorker* reply,
                                Descriptors* out);
     Result<void> import_memory(const control::ImportMemory& request, Descriptors& in);
+    Result<void> pull_blocks(const control::PullBlocks& request, Descriptors& in,
+                             control::FromWorker* reply, Descriptors* out);
+    Result<void> note_sent(const control::NoteSent& request, Descriptors& in);
     Result<void> check_graph(std::uint64_t bytes, Descriptors& in, control::FromWorker* reply);
     Result<void> prepare(const control::Prepare& prepare, Descriptors& in,
                          control::FromWorker* reply);
@@ -99,6 +103,7 @@ private:
     control::PacketSocket connection_;
     std::unique_ptr<driver::DriverLibrary> library_;
     std::unique_ptr<Device> device_;
+    std::unique_ptr<PeerWindow> window_;  ///< Null: none is open.
     OutputCapture output_;
     std::unique_ptr<GuestProcess> process_;
     std::unique_ptr<state::PartState> part_;

@@ -139,10 +139,16 @@ Result<std::span<std::byte>> Service::arena_part(std::uint32_t id, std::uint64_t
     return std::span(arena->second.base + offset, bytes);
 }
 
-Result<void> Service::scan(control::FromWorker* reply, Descriptors* out) {
+Result<void> Service::scan(const control::Scan& scan, control::FromWorker* reply,
+                           Descriptors* out) {
     const auto begin = std::chrono::steady_clock::now();
-    GANTRY_ASSIGN(const engine::ScanResult result, part_->scan());
+    engine::BlockSetDigest digest;
+    GANTRY_ASSIGN(const engine::ScanResult result,
+                  scan.look() ? part_->scan_all(&digest) : part_->scan());
     control::ScanReply* body = reply->mutable_scan();
+    if (scan.look()) {
+        state::set_digest(digest, body->mutable_digest());
+    }
     control::BlockRunList list;
     state::append_runs(result.changed, list.mutable_runs());
     body->set_changed_block_count(result.changed.size());
@@ -233,9 +239,7 @@ Result<void> Service::final_part(control::FromWorker* reply, Descriptors* out) {
     GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(graph));
     control::FinalPartReply* body = reply->mutable_final_part();
     body->set_graph_bytes(graph.size());
-    body->mutable_digest()->set_block_count(digest.block_count);
-    body->mutable_digest()->set_sum_low(digest.sum.low);
-    body->mutable_digest()->set_sum_high(digest.sum.high);
+    state::set_digest(digest, body->mutable_digest());
     out->push_back(std::move(blob));
     return {};
 }
@@ -402,6 +406,9 @@ Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors&
     GANTRY_ASSIGN(const auto missing, part_->arena_is_shared()
                                           ? part_->apply_final(view_of(blob), expected)
                                           : part_->apply_final(view_of(blob)));
+    if (missing.empty() && apply.region_stays()) {
+        part_->forget_pinned_writes();
+    }
     if (!missing.empty()) {
         return Error{Code::kNotFound, "module.image_missing",
                      fmt::format("image {} did not arrive", to_hex(missing.front()))};

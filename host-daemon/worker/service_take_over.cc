@@ -1,13 +1,42 @@
-// Service: requests by which a guest and its memory go to another worker of this device.
+// Service: requests by which a guest and its memory go to another worker of this host.
 #include <fcntl.h>
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "host-daemon/state/block_ranges.h"
 #include "host-daemon/worker/service.h"
 
 namespace gantry::worker {
+namespace {
+
+template <typename Message>
+Result<Message> parse_blob(std::vector<control::UniqueFd>& in, std::uint64_t bytes) {
+    if (in.empty()) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a blob is missing"};
+    }
+    GANTRY_ASSIGN(const control::MappedBlob blob,
+                  control::MappedBlob::map(std::move(in.front()), bytes));
+    Message message;
+    if (blob.bytes().size() > (1ull << 31) - 1 ||
+        !message.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
+    }
+    return message;
+}
+
+Result<control::BlockRunList> take_runs(const control::PullBlocks& request,
+                                        std::vector<control::UniqueFd>& in) {
+    if (request.runs_bytes() != 0) {
+        return parse_blob<control::BlockRunList>(in, request.runs_bytes());
+    }
+    control::BlockRunList list;
+    *list.mutable_runs() = request.runs();
+    return list;
+}
+
+}  // namespace
 
 Result<void> Service::lend_guest(control::FromWorker* reply, Descriptors* out) {
     *reply->mutable_release()->mutable_guest() = guest_;
@@ -38,6 +67,7 @@ Result<void> Service::export_memory(const control::ExportMemory& request,
         out->push_back(std::move(exported.descriptor));
     }
     body->set_more(more);
+    body->set_last_serial(device_->last_serial());
     const MemorySum sum = device_->piece_sum();
     body->mutable_sum()->set_count(sum.count);
     body->mutable_sum()->set_bytes(sum.bytes);
@@ -56,12 +86,60 @@ Result<void> Service::import_memory(const control::ImportMemory& request, Descri
                                  request.pieces_size())};
     }
     device_->bind_thread();
+    if (request.as_window() && window_ == nullptr) {
+        window_ = std::make_unique<PeerWindow>(*device_);
+    }
     for (std::size_t i = 0; i < in.size(); ++i) {
         const control::MemoryPiece& piece = request.pieces(static_cast<int>(i));
-        GANTRY_TRY(device_->offer({piece.address(), piece.bytes(), piece.serial()},
-                                  std::move(in[i])));
+        const MemoryPiece taken{piece.address(), piece.bytes(), piece.serial()};
+        GANTRY_TRY(request.as_window() ? window_->add(taken, std::move(in[i]))
+                                       : device_->offer(taken, std::move(in[i])));
     }
     return {};
+}
+
+Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptors& in,
+                                  control::FromWorker* reply, Descriptors* out) {
+    if (process_->serving()) {
+        return wrong_state("a worker with a guest cannot take another state");
+    }
+    if (window_ == nullptr) {  // The other worker has no memory in its arena.
+        window_ = std::make_unique<PeerWindow>(*device_);
+    }
+    GANTRY_ASSIGN(const control::BlockRunList list, take_runs(request, in));
+    GANTRY_ASSIGN(const auto wanted, state::to_ranges(list.runs()));
+    const auto fingerprints = request.without_fingerprints() ? state::Fingerprints::kNone
+                                                             : state::Fingerprints::kOfCopies;
+    GANTRY_ASSIGN(const state::Pulled pulled, part_->pull(*window_, wanted, fingerprints));
+    control::PulledBlocks blocks;
+    state::add_ranges(pulled.copied, blocks.mutable_runs());
+    state::add_ranges(pulled.outside, blocks.mutable_outside());
+    state::add_ranges(pulled.absent, blocks.mutable_absent());
+    blocks.set_fingerprints(pulled.prints.data(),
+                            pulled.prints.size() * sizeof(snapshot::Fingerprint));
+    const std::string bytes = blocks.SerializeAsString();
+    GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
+    control::PullBlocksReply* body = reply->mutable_pull_blocks();
+    body->set_pulled_bytes(bytes.size());
+    body->set_block_count(state::count_of(pulled.copied));
+    body->set_copy_us(pulled.copy_us);
+    body->set_fingerprint_us(pulled.print_us);
+    out->push_back(std::move(blob));
+    return {};
+}
+
+Result<void> Service::note_sent(const control::NoteSent& request, Descriptors& in) {
+    GANTRY_ASSIGN(const auto blocks,
+                  parse_blob<control::PulledBlocks>(in, request.pulled_bytes()));
+    GANTRY_ASSIGN(const auto ranges, state::to_ranges(blocks.runs()));
+    std::vector<snapshot::Fingerprint> prints(state::count_of(ranges));
+    if (blocks.fingerprints().size() != prints.size() * sizeof(snapshot::Fingerprint)) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     fmt::format("{} bytes of fingerprints for {} blocks",
+                                 blocks.fingerprints().size(), prints.size())};
+    }
+    std::memcpy(prints.data(), blocks.fingerprints().data(), blocks.fingerprints().size());
+    return part_->note_sent(ranges, prints);
 }
 
 }  // namespace gantry::worker

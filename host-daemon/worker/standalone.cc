@@ -31,7 +31,7 @@ constexpr char kControlSuffix[] = ".control";
 /// What a replace asks for.
 struct Wish {
     std::uint32_t to_device = kSameDevice;
-    std::uint32_t copy = 0;
+    Copy copy = Copy::kNo;
 };
 
 struct Guest {
@@ -59,7 +59,7 @@ private:
     void refuse(control::PacketSocket& guest, const Error& error);
     void replace_all(control::PacketSocket& asker);
     Result<std::string> replace(Guest& guest, const Wish& wish);
-    Result<std::string> hand_over(Guest& guest);
+    Result<std::string> replace(Guest& guest, const Wish& wish, replacement::Way way);
     [[nodiscard]] bool is_to_be_killed(replacement::Step step, const char* whom) const;
     Result<WorkerLink> launch(std::uint64_t part_id, std::uint32_t to_device = kSameDevice);
     static bool is_gone(const Guest& guest);
@@ -162,9 +162,10 @@ bool Standalone::is_to_be_killed(replacement::Step step, const char* whom) const
 }
 
 /// The JSON of the report. A guest that nobody serves any more loses its socket, and so learns it.
-Result<std::string> Standalone::hand_over(Guest& guest) {
-    GANTRY_ASSIGN(WorkerLink fresh, launch(guest.part_id));
+Result<std::string> Standalone::replace(Guest& guest, const Wish& wish, replacement::Way way) {
+    GANTRY_ASSIGN(WorkerLink fresh, launch(guest.part_id, wish.to_device));
     replacement::Options options;
+    options.way = way;
     options.epoch = 2;
     options.at_step = [&](replacement::Step step) {
         for (const auto& [whom, pid] : {std::pair("old", guest.worker.pid()),
@@ -174,7 +175,7 @@ Result<std::string> Standalone::hand_over(Guest& guest) {
             }
         }
     };
-    replacement::Outcome outcome = hand_to_worker(guest.worker, fresh, options);
+    replacement::Outcome outcome = replace_worker(guest.worker, fresh, options);
     if (outcome.owner == replacement::Owner::kFresh) {
         guest.worker = std::move(fresh);
     } else if (outcome.owner == replacement::Owner::kNobody) {
@@ -187,20 +188,29 @@ Result<std::string> Standalone::hand_over(Guest& guest) {
     return outcome.report->to_json();
 }
 
+/// In the best way that there is: each way that is refused leaves the old worker serving.
 Result<std::string> Standalone::replace(Guest& guest, const Wish& wish) {
-    if (wish.to_device == kSameDevice && wish.copy == 0) {
-        auto handed = hand_over(guest);
+    using replacement::Way;
+    const auto said = [&](const Error& error, const char* next) {
+        log_line("part %llu: %s; %s", static_cast<unsigned long long>(guest.part_id),
+                 error.to_string().c_str(), next);
+    };
+    if (wish.to_device == kSameDevice && wish.copy == Copy::kNo) {
+        auto handed = replace(guest, wish, Way::kHandOver);
         if (handed.ok() || handed.error().reason != "handover.not_exportable") {
             return handed;
         }
-        log_line("part %llu: %s; it is copied",
-                 static_cast<unsigned long long>(guest.part_id),
-                 handed.error().to_string().c_str());
+        said(handed.error(), "it is copied");
     }
-    GANTRY_ASSIGN(WorkerLink fresh, launch(guest.part_id, wish.to_device));
-    GANTRY_ASSIGN(const ReplaceReport report, copy_to_worker(guest.worker, fresh));
-    guest.worker = std::move(fresh);
-    return report.to_json();
+    if (wish.copy != Copy::kStaged) {
+        auto pulled = replace(guest, wish, Way::kPeer);
+        if (pulled.ok() || (pulled.error().reason != "state.pull" &&
+                            !pulled.error().reason.starts_with("handover."))) {
+            return pulled;
+        }
+        said(pulled.error(), "it is copied by way of the host's memory");
+    }
+    return replace(guest, wish, Way::kStaged);
 }
 
 void Standalone::replace_all(control::PacketSocket& asker) {
@@ -278,8 +288,8 @@ int Standalone::run() {
 
 int run_standalone(const StandaloneOptions& options) { return Standalone(options).run(); }
 
-int ask_replace(const std::string& socket_path, std::uint32_t to_device, bool copy) {
-    const Wish wish{to_device, copy ? 1u : 0u};
+int ask_replace(const std::string& socket_path, std::uint32_t to_device, Copy copy) {
+    const Wish wish{to_device, copy};
     auto socket = control::PacketSocket::connect(socket_path + kControlSuffix);
     if (socket.ok()) {
         (void)socket->send(std::as_bytes(std::span(&wish, 1)), {});

@@ -70,6 +70,11 @@ Result<std::vector<Device::Exported>> Device::export_pieces(std::uint64_t after_
     return exported;
 }
 
+std::uint64_t Device::last_serial() const {
+    std::lock_guard lock(mutex_);
+    return next_serial_ - 1;
+}
+
 MemorySum Device::piece_sum() const {
     std::lock_guard lock(mutex_);
     MemorySum sum;
@@ -88,21 +93,28 @@ MemorySum Device::origin_sum() const {
     return sum;
 }
 
-Result<void> Device::offer(const MemoryPiece& piece, control::UniqueFd descriptor) {
+Result<CUmemGenericAllocationHandle> Device::import_handle(int descriptor,
+                                                           const MemoryPiece& piece) {
     if (!exportable_) {
         return Error{Code::kFailedPrecondition, "handover.not_exportable",
                      "the driver of this worker takes no memory over"};
     }
-    Physical taken;
+    CUmemGenericAllocationHandle handle = 0;
     const CUresult result = api().cuMemImportFromShareableHandle(
-        &taken.handle,
-        reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor.get())),  // As CUDA wants it.
+        &handle,
+        reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),  // As CUDA wants it.
         kFile);
     if (result != CUDA_SUCCESS) {
         return driver::to_error(api(), result, "handover.import",
                                 fmt::format("importing {} bytes for {:#x}", piece.bytes,
                                             piece.address));
     }
+    return handle;
+}
+
+Result<void> Device::offer(const MemoryPiece& piece, control::UniqueFd descriptor) {
+    Physical taken;
+    GANTRY_ASSIGN(taken.handle, import_handle(descriptor.get(), piece));
     taken.bytes = piece.bytes;
     taken.origin = piece.serial;
     taken.exportable = true;

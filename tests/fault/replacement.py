@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Replaces the worker of a running program, and kills either worker at each step of it.
 
+--way hand_over: the device memory changes hands. peer, staged: it is copied, as to another device
+of the host, from device to device or by way of the host's memory.
+
 The program (steps.cu) prints a digest of its device memory a step. After a replacement, and after
 one that failed while the old worker could still serve, it must end with the digests of an
 undisturbed run; where nobody is left that has its state, with a clear CUDA error; and never hang.
@@ -22,6 +25,7 @@ from daemons import Failure, wait_until
 STEPS, MIB, PAUSE_MS = 12, 32, 40
 REPLACEMENTS = 5
 DEADLINE_S = 60
+FLAGS = {"hand_over": [], "peer": ["--copy"], "staged": ["--staged"]}
 CLEAR_ERROR = re.compile(r"^error: \S.*", re.M)
 
 # Whether the program must go on, by the step at which which worker is killed.
@@ -36,8 +40,8 @@ GOES_ON = {("checked", "fresh"): True, ("prepared", "fresh"): True, ("frozen", "
 class Rig:
     """A worker that serves by itself, and the program through the shim."""
 
-    def __init__(self, build, program, folder, kill_at=None):
-        self.build, self.program, self.folder = build, program, folder
+    def __init__(self, build, program, folder, way, kill_at=None):
+        self.build, self.program, self.folder, self.way = build, program, folder, way
         self.socket = folder / "worker.sock"
         self.log = open(folder / "log", "wb")
         command = [build / "bin/gantry-worker", "--listen", self.socket,
@@ -60,7 +64,8 @@ class Rig:
                    self.child.poll() is not None, DEADLINE_S)
 
     def replace(self):
-        return subprocess.run([self.build / "bin/gantry-worker", "--replace", self.socket],
+        return subprocess.run([self.build / "bin/gantry-worker", "--replace", self.socket,
+                               *FLAGS[self.way]],
                               capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
     def end(self):
@@ -84,17 +89,18 @@ def digests(output):
     return re.findall(r"^step \d+ .*", output, re.M)
 
 
-def run_case(build, program, expected, kill_at):
+def run_case(build, program, expected, way, kill_at):
     """kill_at None: REPLACEMENTS replacements, none disturbed."""
     with tempfile.TemporaryDirectory(prefix="gantry-") as folder:
-        rig = Rig(build, program, pathlib.Path(folder), ":".join(kill_at) if kill_at else None)
+        rig = Rig(build, program, pathlib.Path(folder), way,
+                  ":".join(kill_at) if kill_at else None)
         try:
             pauses = []
             for count in range(1 if kill_at else REPLACEMENTS):
                 rig.await_step(2 + 2 * count)
                 done = rig.replace()
                 if not kill_at:
-                    pauses.append(check_report(done))
+                    pauses.append(check_report(done, way))
             began = time.monotonic()
             output, status = rig.end()
         except Failure as failure:
@@ -109,13 +115,19 @@ def run_case(build, program, expected, kill_at):
         else:
             print(f"{len(pauses)} replacements: pauses of "
                   f"{', '.join(f'{pause / 1000:.1f}' for pause in pauses)} ms, "
-                  "no device memory copied, digests equal")
+                  f"{way}, digests equal")
 
 
-def check_report(done):
+def check_report(done, way):
     if done.returncode != 0:
         raise Failure(f"the replacement failed: {done.stdout}{done.stderr}")
     report = json.loads(done.stdout.split(": ", 1)[1])
+    if report["way"] != way:
+        raise Failure(f"not {way}: {report}")
+    if way != "hand_over":
+        if report["bytes_copied"] < MIB << 20:
+            raise Failure(f"only {report['bytes_copied']} bytes were copied: {report}")
+        return report["pause_us"]
     if report["bytes_handed_over"] < MIB << 20:
         raise Failure(f"only {report['bytes_handed_over']} bytes changed hands: {report}")
     if report["bytes_copied"] > 1 << 20:  # Module variables, and nothing of the arena.
@@ -139,6 +151,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--program", type=pathlib.Path, required=True)
+    parser.add_argument("--way", choices=sorted(FLAGS), default="hand_over")
     parser.add_argument("--only", help="STEP:WHOM, or 'none' for the undisturbed case")
     arguments = parser.parse_args()
     build, program = arguments.build.resolve(), arguments.program.resolve()
@@ -155,7 +168,7 @@ def main():
         cases = [None if arguments.only == "none" else tuple(arguments.only.split(":"))]
     for case in cases:
         try:
-            run_case(build, program, expected, case)
+            run_case(build, program, expected, arguments.way, case)
         except (Failure, subprocess.TimeoutExpired) as failure:
             failed += 1
             print(f"FAIL {case}: {failure}", file=sys.stderr)

@@ -1,0 +1,304 @@
+// The device memory is copied, live: rounds of what has changed, then the last one in the pause.
+//
+// Peer: the fresh worker maps the old one's memory in a window and copies from device to device;
+// rounds name blocks and carry no bytes of the arena. The fingerprints of its copies go back to the
+// old worker, which counts them as sent. Module variables and arrays, which no driver exports, and
+// all of it when staged, go through memory of the host.
+//
+// WHAT COUNTS AS COPIED. A piece of the old worker's memory may go, and another come at its place,
+// at any time; a serial tells them apart. A graph that was taken after serial S was the last gives
+// the fresh worker memory for every piece up to S that still lives, and it keeps that memory as
+// long as the piece lives. Blocks of later pieces count as never sent once the next graph has come:
+// whatever was copied before may have gone to memory that is no more.
+//
+// THE CHECK AT THE END. The frozen old worker looks at all its blocks by itself; the fresh one at
+// all of its own. Both digests must be equal: neither says what the other's should be.
+#include <future>
+
+#include "host-daemon/replacement/job.h"
+#include "proto/control/channel.h"
+
+namespace gantry::replacement {
+namespace {
+
+constexpr std::size_t kRoundsMax = 8;
+constexpr std::uint64_t kFewBlocks = 256;      // 16 MiB: not worth another round.
+constexpr int kInlineRunsMax = 2000;           // Keeps a request well below a packet's size.
+constexpr std::uint32_t kDeviceSpace = 1;      // engine::MemorySpace::kDevice.
+constexpr std::uint64_t kNoPieces = ~0ull;     // After this serial there is none.
+
+class Copy final : public Job {
+public:
+    using Job::Job;
+
+private:
+    enum class Phase : std::uint8_t { kLive, kFrozen };
+
+    Result<void> check_devices(const control::DeviceDescription& from,
+                               const control::DeviceDescription& to) override;
+    Result<void> prepare() override;
+    Result<void> send_final() override;
+    void tidy_up() override;
+
+    void open_window();
+    /// Pieces that are new since the last call, into the window.
+    Result<void> take_pieces();
+    /// Memory at the fresh worker for what is new, and what was in it counts as never sent.
+    Result<void> follow_pieces();
+    Result<void> forget_unprepared();
+    Result<void> round();
+    Result<void> copy(const Runs& runs, Phase phase, Round* round);
+    Result<void> pull(const Runs& runs, Phase phase, Round* round);
+    Result<std::uint64_t> last_serial();
+
+    std::uint64_t last_serial_ = 0;      ///< Of the window.
+    std::uint64_t prepared_serial_ = 0;  ///< The fresh worker's graph knows pieces up to it.
+    std::vector<control::MemoryPiece> unprepared_;
+};
+
+Result<void> Copy::check_devices(const control::DeviceDescription&,
+                                 const control::DeviceDescription&) {
+    return {};
+}
+
+Result<std::uint64_t> Copy::last_serial() {
+    control::ToWorker request;
+    request.mutable_export_memory()->set_after_serial(kNoPieces);
+    GANTRY_ASSIGN(const Answer answer, ask(old_, std::move(request)));
+    return answer.message.export_memory().last_serial();
+}
+
+Result<void> Copy::take_pieces() {
+    for (bool more = true; more;) {
+        control::ToWorker request;
+        request.mutable_export_memory()->set_after_serial(last_serial_);
+        GANTRY_ASSIGN(const Answer answer, ask(old_, std::move(request)));
+        const control::ExportMemoryReply& exported = answer.message.export_memory();
+        const auto count = static_cast<std::size_t>(exported.pieces_size());
+        if (count != answer.descriptors.size()) {
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         std::to_string(answer.descriptors.size()) + " descriptors for " +
+                             std::to_string(count) + " pieces of memory"};
+        }
+        more = exported.more() && count != 0;
+        report_.pieces = exported.sum().count();
+        if (count == 0) {
+            break;
+        }
+        control::ToWorker import;
+        *import.mutable_import_memory()->mutable_pieces() = exported.pieces();
+        import.mutable_import_memory()->set_as_window(true);
+        std::vector<int> descriptors;
+        for (const control::UniqueFd& descriptor : answer.descriptors) {
+            descriptors.push_back(descriptor.get());
+        }
+        GANTRY_TRY(ask(fresh_, std::move(import), descriptors));
+        for (const control::MemoryPiece& piece : exported.pieces()) {
+            if (piece.serial() > prepared_serial_) {
+                unprepared_.push_back(piece);
+            }
+        }
+        last_serial_ = exported.pieces().rbegin()->serial();
+    }
+    return {};
+}
+
+Result<void> Copy::forget_unprepared() {
+    if (unprepared_.empty()) {
+        return {};
+    }
+    control::ToWorker request;
+    for (const control::MemoryPiece& piece : unprepared_) {
+        control::BlockRun* run = request.mutable_mark_unsent()->add_runs();
+        run->set_space(kDeviceSpace);
+        run->set_first(piece.address() / kBlockBytes);
+        run->set_count(static_cast<std::uint32_t>(piece.bytes() / kBlockBytes));
+        if (request.mark_unsent().runs_size() >= kInlineRunsMax) {
+            GANTRY_TRY(ask(old_, std::exchange(request, {})));
+        }
+    }
+    unprepared_.clear();
+    // No runs would mean all of them.
+    if (request.mark_unsent().runs_size() != 0) {
+        GANTRY_TRY(ask(old_, std::move(request)));
+    }
+    return {};
+}
+
+Result<void> Copy::follow_pieces() {
+    if (report_.way != Way::kPeer) {
+        return {};
+    }
+    GANTRY_TRY(take_pieces());
+    if (unprepared_.empty()) {
+        return {};
+    }
+    const std::uint64_t known = last_serial_;
+    GANTRY_ASSIGN(const Parcel parcel, take_graph());
+    GANTRY_TRY(send_prepare(parcel, false));
+    prepared_serial_ = known;
+    return forget_unprepared();
+}
+
+/// What stands in the way is reported; the memory is staged then.
+void Copy::open_window() {
+    if (options_.way != Way::kPeer) {
+        return;
+    }
+    report_.way = Way::kPeer;
+    if (const auto taken = take_pieces(); !taken.ok()) {
+        report_.way = Way::kStaged;
+        report_.staged_because = taken.error().to_string();
+        unprepared_.clear();
+        control::ToWorker close;
+        close.mutable_close_window();
+        (void)ask(fresh_, std::move(close));
+    }
+}
+
+Result<void> Copy::prepare() {
+    report_.way = Way::kStaged;
+    GANTRY_TRY(begin_precopy(false));
+    if (options_.way == Way::kPeer) {
+        GANTRY_ASSIGN(prepared_serial_, last_serial());
+    }
+    GANTRY_ASSIGN(const Parcel early, take_graph());
+    GANTRY_TRY(send_prepare(early, false));
+    // Not before: a driver's own allocations, which have to lie where the old worker's do, come
+    // first.
+    open_window();
+    std::uint64_t before = ~0ull;
+    while (report_.rounds.size() < kRoundsMax) {
+        GANTRY_TRY(follow_pieces());
+        GANTRY_TRY(round());
+        const std::uint64_t blocks = report_.rounds.back().bytes / kBlockBytes;
+        // A guest that writes as fast as is copied: another round would change nothing.
+        if (blocks <= kFewBlocks || blocks > before / 2) {
+            break;
+        }
+        before = blocks;
+    }
+    return follow_pieces();
+}
+
+Result<void> Copy::round() {
+    const auto begin = Clock::now();
+    Round& round = report_.rounds.emplace_back();
+    GANTRY_ASSIGN(const Scanned scanned, scan(ScanHow::kChanged));
+    round.scan_us = scanned.elapsed_us;
+    GANTRY_TRY(copy(scanned.runs, Phase::kLive, &round));
+    round.total_us = us_since(begin);
+    return {};
+}
+
+Result<void> Copy::copy(const Runs& runs, Phase phase, Round* round) {
+    if (count_of(runs) == 0) {
+        return {};
+    }
+    if (report_.way == Way::kPeer) {
+        GANTRY_TRY(pull(runs, phase, round));
+    } else {
+        const auto begin = Clock::now();
+        GANTRY_TRY(copy_staged(runs));
+        round->bytes = count_of(runs) * kBlockBytes;
+        round->copy_us = us_since(begin);
+    }
+    report_.bytes_copied += round->bytes;
+    return {};
+}
+
+Result<void> Copy::pull(const Runs& runs, Phase phase, Round* round) {
+    control::ToWorker request;
+    control::UniqueFd runs_blob;
+    std::vector<int> descriptors;
+    request.mutable_pull_blocks()->set_without_fingerprints(phase == Phase::kFrozen);
+    if (runs.size() <= kInlineRunsMax) {
+        *request.mutable_pull_blocks()->mutable_runs() = runs;
+    } else {
+        control::BlockRunList list;
+        *list.mutable_runs() = runs;
+        const std::string bytes = list.SerializeAsString();
+        GANTRY_ASSIGN(runs_blob, control::make_blob(bytes));
+        request.mutable_pull_blocks()->set_runs_bytes(bytes.size());
+        descriptors.push_back(runs_blob.get());
+    }
+    GANTRY_ASSIGN(Answer answer, ask(fresh_, std::move(request), descriptors));
+    const control::PullBlocksReply& reply = answer.message.pull_blocks();
+    round->copy_us = reply.copy_us();
+    round->fingerprint_us = reply.fingerprint_us();
+    GANTRY_ASSIGN(const std::string bytes, blob_of(answer.descriptors, reply.pulled_bytes()));
+    control::PulledBlocks pulled;
+    if (!pulled.ParseFromString(bytes)) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
+    }
+    if (phase == Phase::kLive && pulled.runs_size() != 0) {
+        GANTRY_ASSIGN(const control::UniqueFd blob, control::make_blob(bytes));
+        control::ToWorker note;
+        note.mutable_note_sent()->set_pulled_bytes(bytes.size());
+        GANTRY_TRY(ask(old_, std::move(note), {blob.get()}));
+    }
+    GANTRY_TRY(copy_staged(pulled.outside()));
+    round->bytes = (reply.block_count() + count_of(pulled.outside())) * kBlockBytes;
+    if (phase == Phase::kFrozen && pulled.absent_size() != 0) {
+        return Error{Code::kDataLoss, "handover.memory",
+                     std::to_string(count_of(pulled.absent())) +
+                         " blocks have no memory at the fresh worker or in its window"};
+    }
+    return {};  // The others' memory comes with a later graph.
+}
+
+Result<void> Copy::send_final() {
+    // The graph before the memory: taking it may give spare memory back.
+    GANTRY_ASSIGN(const Parcel part, take_final());
+    lap("graph");
+    if (report_.way == Way::kPeer) {
+        GANTRY_TRY(take_pieces());
+        GANTRY_TRY(forget_unprepared());
+    }
+    lap("memory");
+    const auto begin = Clock::now();
+    std::uint64_t build_us = 0;
+    auto built = std::async(std::launch::async, [&] {
+        auto applied = apply_final(part, nullptr);
+        build_us = us_since(begin);
+        return applied;
+    });
+    const auto scanned = scan(ScanHow::kLook);
+    const std::uint64_t scan_us = us_since(begin);
+    GANTRY_TRY(built.get());
+    if (!scanned.ok()) {
+        return scanned.error();
+    }
+    lap("scan_and_build");
+    report_.pause_steps.emplace_back("scan", scan_us);
+    report_.pause_steps.emplace_back("build", build_us);
+    Round& round = report_.rounds.emplace_back();
+    round.scan_us = scanned->elapsed_us;
+    GANTRY_TRY(copy(scanned->runs, Phase::kFrozen, &round));
+    round.total_us = us_since(begin);
+    report_.bytes_copied_frozen = round.bytes;
+    lap("copy");
+    GANTRY_ASSIGN(const control::Digest digest, digest_of(fresh_));
+    lap("digest");
+    if (digest.SerializeAsString() != scanned->digest.SerializeAsString()) {
+        return Error{Code::kDataLoss, "snapshot.digest",
+                     "the memory of old and fresh worker differs (" +
+                         std::to_string(scanned->digest.block_count()) + " and " +
+                         std::to_string(digest.block_count()) + " blocks); the old one goes on"};
+    }
+    return {};
+}
+
+void Copy::tidy_up() {
+    control::ToWorker close;
+    close.mutable_close_window();
+    (void)ask(fresh_, std::move(close));
+}
+
+}  // namespace
+
+std::unique_ptr<Job> make_copy(Endpoint& old_worker, Endpoint& fresh, const Options& options) {
+    return std::make_unique<Copy>(old_worker, fresh, options);
+}
+
+}  // namespace gantry::replacement

@@ -1,0 +1,115 @@
+// The device memory changes hands: one device, nothing of the arena is copied.
+#include "host-daemon/replacement/job.h"
+
+namespace gantry::replacement {
+namespace {
+
+class HandOver final : public Job {
+public:
+    using Job::Job;
+
+private:
+    Result<void> check_devices(const control::DeviceDescription& from,
+                               const control::DeviceDescription& to) override;
+    Result<void> prepare() override;
+    Result<void> send_final() override;
+    Result<void> move_pieces();
+    Result<void> copy_round(std::uint64_t* bytes);
+
+    std::uint64_t last_serial_ = 0;
+    control::MemorySum sum_;
+};
+
+Result<void> HandOver::check_devices(const control::DeviceDescription& from,
+                                     const control::DeviceDescription& to) {
+    if (from.uuid() != to.uuid()) {
+        return Error{Code::kFailedPrecondition, "handover.other_device",
+                     "the old worker has device " + from.uuid() + ", the fresh one " +
+                         to.uuid() + ": memory is handed over on one device only"};
+    }
+    if (from.driver_version() != to.driver_version() ||
+        from.is_soft() != to.is_soft()) {
+        return Error{Code::kFailedPrecondition, "handover.other_driver",
+                     "the old worker's CUDA driver is " +
+                         std::to_string(from.driver_version()) + ", the fresh one's " +
+                         std::to_string(to.driver_version()) +
+                         ": move the session instead"};
+    }
+    return {};
+}
+
+Result<void> HandOver::move_pieces() {
+    for (bool more = true; more;) {
+        control::ToWorker request;
+        request.mutable_export_memory()->set_after_serial(last_serial_);
+        GANTRY_ASSIGN(const Answer answer, ask(old_, std::move(request)));
+        const control::ExportMemoryReply& exported = answer.message.export_memory();
+        const auto count = static_cast<std::size_t>(exported.pieces_size());
+        if (count != answer.descriptors.size()) {
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         std::to_string(answer.descriptors.size()) + " descriptors for " +
+                             std::to_string(count) + " pieces of memory"};
+        }
+        more = exported.more() && count != 0;
+        sum_ = exported.sum();
+        if (count == 0) {
+            break;
+        }
+        control::ToWorker import;
+        *import.mutable_import_memory()->mutable_pieces() = exported.pieces();
+        std::vector<int> descriptors;
+        for (const control::UniqueFd& descriptor : answer.descriptors) {
+            descriptors.push_back(descriptor.get());
+        }
+        GANTRY_TRY(ask(fresh_, std::move(import), descriptors));
+        last_serial_ = exported.pieces().rbegin()->serial();
+    }
+    report_.pieces = sum_.count();
+    report_.bytes_handed_over = sum_.bytes();
+    return {};
+}
+
+Result<void> HandOver::copy_round(std::uint64_t* bytes) {
+    GANTRY_ASSIGN(const Scanned scanned, scan(ScanHow::kChanged));
+    GANTRY_TRY(copy_staged(scanned.runs));
+    *bytes += count_of(scanned.runs) * kBlockBytes;
+    return {};
+}
+
+Result<void> HandOver::prepare() {
+    GANTRY_TRY(begin_precopy(true));
+    GANTRY_ASSIGN(const Parcel early, take_graph());
+    GANTRY_TRY(move_pieces());
+    GANTRY_TRY(send_prepare(early, true));
+    return copy_round(&report_.bytes_copied);
+}
+
+Result<void> HandOver::send_final() {
+    // The graph before the memory: taking it may give spare memory back.
+    GANTRY_TRY(copy_round(&report_.bytes_copied_frozen));
+    report_.bytes_copied += report_.bytes_copied_frozen;
+    lap("copy");
+    GANTRY_ASSIGN(const Parcel part, take_final());
+    lap("graph");
+    GANTRY_TRY(move_pieces());
+    lap("memory");
+    GANTRY_TRY(apply_final(part, &sum_));
+    lap("build");
+    GANTRY_ASSIGN(const control::Digest digest, digest_of(fresh_));
+    lap("digest");
+    if (digest.SerializeAsString() != part.digest.SerializeAsString()) {
+        return Error{Code::kDataLoss, "snapshot.digest",
+                     "what was copied of module variables and arrays differs between old and "
+                     "fresh worker; the old one goes on"};
+    }
+    return {};
+}
+
+}  // namespace
+
+std::unique_ptr<Job> make_hand_over(Endpoint& old_worker, Endpoint& fresh,
+                                    const Options& options) {
+    return std::make_unique<HandOver>(old_worker, fresh, options);
+}
+
+}  // namespace gantry::replacement

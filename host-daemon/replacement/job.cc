@@ -1,0 +1,319 @@
+#include "host-daemon/replacement/job.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "proto/control/channel.h"
+
+namespace gantry::replacement {
+namespace {
+
+constexpr std::uint32_t kArena = 7;
+constexpr std::uint32_t kBatchBlocks = 256;
+
+}  // namespace
+
+std::uint64_t count_of(const Runs& runs) {
+    std::uint64_t count = 0;
+    for (const control::BlockRun& run : runs) {
+        count += run.count();
+    }
+    return count;
+}
+
+void Job::lap(const char* step) {
+    const auto now = Clock::now();
+    report_.pause_steps.emplace_back(
+        step, static_cast<std::uint64_t>(
+                  std::chrono::duration_cast<std::chrono::microseconds>(now - lap_at_).count()));
+    lap_at_ = now;
+}
+
+/// Before anything is asked of the old worker that costs its guest time.
+Result<void> Job::check() {
+    control::ToWorker status;
+    status.mutable_status();
+    GANTRY_ASSIGN(const Answer old_answer, ask(old_, status));
+    GANTRY_ASSIGN(const Answer fresh_answer, ask(fresh_, status));
+    const control::StatusReply& from = old_answer.message.status_reply();
+    const control::StatusReply& to = fresh_answer.message.status_reply();
+    if (from.state() != control::WORKER_STATE_SERVING) {
+        return Error{Code::kFailedPrecondition, "handover.state",
+                     "the old worker does not serve its guest now"};
+    }
+    GANTRY_TRY(check_devices(from.device(), to.device()));
+    if (from.limits().device_memory_bytes() != to.limits().device_memory_bytes()) {
+        return Error{Code::kFailedPrecondition, "handover.limits",
+                     "old and fresh worker have different memory quotas"};
+    }
+    return {};
+}
+
+Result<void> Job::attach_arenas() {
+    staging_ = control::UniqueFd(memfd_create("gantry-replacement", MFD_CLOEXEC));
+    const std::uint64_t bytes = kBatchBlocks * kBlockBytes;
+    if (!staging_.valid() || ftruncate(staging_.get(), static_cast<off_t>(bytes)) != 0) {
+        return Error{Code::kResourceExhausted, "worker.arena", std::strerror(errno)};
+    }
+    (void)detach_arena(old_);  // Of a replacement that a restart of gantryd cut short.
+    for (Endpoint* worker : {&old_, &fresh_}) {
+        control::ToWorker request;
+        request.mutable_attach_arena()->set_arena_id(kArena);
+        request.mutable_attach_arena()->set_bytes(bytes);
+        GANTRY_TRY(ask(*worker, std::move(request), {staging_.get()}));
+    }
+    return {};
+}
+
+Result<control::UniqueFd> Job::new_images(std::uint64_t* bytes) {
+    control::ToWorker request;
+    request.mutable_get_images()->mutable_known_sha256()->Assign(images_sent_.begin(),
+                                                                 images_sent_.end());
+    GANTRY_ASSIGN(Answer answer, ask(old_, std::move(request)));
+    *bytes = answer.message.images().bytes();
+    GANTRY_ASSIGN(const std::string serialised, blob_of(answer.descriptors, *bytes));
+    control::ImageList list;
+    if (!list.ParseFromString(serialised)) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of images"};
+    }
+    for (const control::ImageBytes& image : list.images()) {
+        images_sent_.push_back(image.sha256());
+    }
+    return *bytes == 0 ? Result<control::UniqueFd>(control::UniqueFd())
+                       : control::make_blob(serialised);
+}
+
+Result<void> Job::begin_precopy(bool arena_is_shared) {
+    GANTRY_ASSIGN(seed_, random_seed());
+    GANTRY_TRY(attach_arenas());
+    control::ToWorker begin;
+    *begin.mutable_begin_precopy()->mutable_seed() = seed_;
+    begin.mutable_begin_precopy()->set_arena_is_shared(arena_is_shared);
+    GANTRY_TRY(ask(old_, std::move(begin)));
+    return {};
+}
+
+Result<Job::Parcel> Job::take_graph() {
+    Parcel parcel;
+    control::ToWorker get;
+    get.mutable_get_graph();
+    GANTRY_ASSIGN(Answer answer, ask(old_, std::move(get)));
+    GANTRY_ASSIGN(parcel.graph, blob_of(answer.descriptors, answer.message.graph().bytes()));
+    GANTRY_ASSIGN(parcel.images, new_images(&parcel.images_bytes));
+    return parcel;
+}
+
+Result<Job::Parcel> Job::take_final() {
+    Parcel parcel;
+    control::ToWorker request;
+    request.mutable_final_part();
+    GANTRY_ASSIGN(Answer answer, ask(old_, std::move(request)));
+    parcel.digest = answer.message.final_part().digest();
+    GANTRY_ASSIGN(parcel.graph,
+                  blob_of(answer.descriptors, answer.message.final_part().graph_bytes()));
+    GANTRY_ASSIGN(parcel.images, new_images(&parcel.images_bytes));
+    return parcel;
+}
+
+Result<void> Job::send_graph(const Parcel& parcel, control::ToWorker request) {
+    GANTRY_ASSIGN(const control::UniqueFd graph_blob, control::make_blob(parcel.graph));
+    std::vector<int> descriptors = {graph_blob.get()};
+    if (parcel.images.valid()) {
+        descriptors.push_back(parcel.images.get());
+    }
+    GANTRY_TRY(ask(fresh_, std::move(request), descriptors));
+    return {};
+}
+
+Result<void> Job::send_prepare(const Parcel& parcel, bool arena_is_shared) {
+    control::ToWorker request;
+    control::Prepare* prepare = request.mutable_prepare();
+    *prepare->mutable_seed() = seed_;
+    prepare->set_graph_bytes(parcel.graph.size());
+    prepare->set_images_bytes(parcel.images_bytes);
+    prepare->set_arena_is_shared(arena_is_shared);
+    return send_graph(parcel, std::move(request));
+}
+
+Result<void> Job::apply_final(const Parcel& parcel, const control::MemorySum* memory) {
+    control::ToWorker request;
+    control::ApplyFinal* apply = request.mutable_apply_final();
+    apply->set_graph_bytes(parcel.graph.size());
+    apply->set_images_bytes(parcel.images_bytes);
+    *apply->mutable_digest() = parcel.digest;
+    apply->set_region_stays(true);
+    if (memory != nullptr) {
+        *apply->mutable_memory() = *memory;
+    }
+    return send_graph(parcel, std::move(request));
+}
+
+Result<Job::Scanned> Job::scan(ScanHow how) {
+    control::ToWorker request;
+    request.mutable_scan()->set_look(how == ScanHow::kLook);
+    GANTRY_ASSIGN(Answer answer, ask(old_, std::move(request)));
+    const control::ScanReply& reply = answer.message.scan();
+    Scanned scanned{reply.runs(), reply.digest(), reply.elapsed_us()};
+    if (const std::uint64_t size = reply.runs_bytes(); size != 0) {
+        GANTRY_ASSIGN(const std::string blob, blob_of(answer.descriptors, size));
+        control::BlockRunList list;
+        if (!list.ParseFromString(blob)) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
+        }
+        scanned.runs = std::move(*list.mutable_runs());
+    }
+    return scanned;
+}
+
+Result<void> Job::copy_run(const control::BlockRun& run) {
+    control::ToWorker read;
+    read.mutable_read_blocks()->set_arena_id(kArena);
+    *read.mutable_read_blocks()->add_runs() = run;
+    GANTRY_ASSIGN(const Answer copied, ask(old_, std::move(read)));
+    control::ToWorker apply;
+    apply.mutable_apply_blocks()->set_arena_id(kArena);
+    for (const control::BlockRun& there : copied.message.read_blocks().runs()) {
+        control::IncomingRun* incoming = apply.mutable_apply_blocks()->add_runs();
+        *incoming->mutable_run() = there;
+        incoming->set_form(control::IncomingRun::FORM_BYTES);
+    }
+    GANTRY_TRY(ask(fresh_, std::move(apply)));
+    return {};
+}
+
+Result<void> Job::copy_staged(const Runs& runs) {
+    for (control::BlockRun run : runs) {
+        while (run.count() != 0) {
+            control::BlockRun part = run;
+            part.set_count(std::min(run.count(), kBatchBlocks));
+            GANTRY_TRY(copy_run(part));
+            run.set_first(run.first() + part.count());
+            run.set_count(run.count() - part.count());
+        }
+    }
+    return {};
+}
+
+Result<void> Job::freeze() {
+    paused_at_ = lap_at_ = Clock::now();
+    control::ToWorker request;
+    request.mutable_freeze()->mutable_token()->set_migration_low(seed_.low());
+    request.mutable_freeze()->mutable_token()->set_migration_high(seed_.high());
+    request.mutable_freeze()->mutable_token()->set_count(1);
+    request.mutable_freeze()->set_deadline_us(options_.freeze_deadline_us);
+    GANTRY_ASSIGN(const Answer frozen, ask(old_, std::move(request)));
+    is_frozen_ = true;
+    report_.drain_us = frozen.message.freeze().drain_us();
+    lap("freeze");
+    return {};
+}
+
+Result<control::Digest> Job::digest_of(Endpoint& worker) {
+    control::ToWorker request;
+    request.mutable_get_digest();
+    GANTRY_ASSIGN(const Answer answer, ask(worker, std::move(request)));
+    return answer.message.digest();
+}
+
+Result<void> Job::attach_guest() {
+    control::ToWorker lend;
+    lend.mutable_release()->set_return_guest(true);
+    lend.mutable_release()->set_lend(true);
+    GANTRY_ASSIGN(const Answer lent, ask(old_, std::move(lend)));
+    control::ToWorker attach;
+    attach.mutable_activate()->set_epoch(options_.epoch);
+    attach.mutable_activate()->set_stay_back(true);
+    *attach.mutable_activate()->mutable_guest() = lent.message.release().guest();
+    std::vector<int> descriptors;
+    for (const control::UniqueFd& descriptor : lent.descriptors) {
+        descriptors.push_back(descriptor.get());
+    }
+    GANTRY_TRY(ask(fresh_, std::move(attach), descriptors));
+    return {};
+}
+
+Result<void> Job::change_over() {
+    control::ToWorker alive;  // The old worker is about to let go: is anybody there?
+    alive.mutable_status();
+    GANTRY_TRY(ask(fresh_, std::move(alive)));
+    owner_ = Owner::kNobody;
+    control::ToWorker release;
+    release.mutable_release()->set_return_guest(true);
+    if (auto released = ask(old_, std::move(release)); !released.ok()) {
+        // It may have let go or not, and must not serve beside the fresh one, which has all it
+        // needs.
+        old_.kill();
+    }
+    lap("release");
+    options_.at_step(Step::kReleased);
+    control::ToWorker activate;
+    activate.mutable_activate()->set_epoch(options_.epoch);
+    GANTRY_TRY(ask(fresh_, std::move(activate)));
+    owner_ = Owner::kFresh;
+    lap("activate");
+    report_.pause_us = us_since(paused_at_);
+    options_.at_step(Step::kActivated);
+    return {};
+}
+
+Result<void> Job::detach_arena(Endpoint& worker) {
+    control::ToWorker detach;
+    detach.mutable_detach_arena()->set_arena_id(kArena);
+    GANTRY_TRY(ask(worker, std::move(detach)));
+    return {};
+}
+
+Result<void> Job::replace() {
+    GANTRY_TRY(check());
+    options_.at_step(Step::kChecked);
+    GANTRY_TRY(prepare());
+    options_.at_step(Step::kPrepared);
+    GANTRY_TRY(freeze());
+    options_.at_step(Step::kFrozen);
+    GANTRY_TRY(send_final());
+    options_.at_step(Step::kFinal);
+    // Now, as a driver may wait for the device before it gives page-locked memory back, and once
+    // the fresh worker serves, a host callback of the guest's may keep the device at work.
+    GANTRY_TRY(detach_arena(fresh_));
+    lap("detach");
+    GANTRY_TRY(attach_guest());
+    lap("attach");
+    options_.at_step(Step::kAttached);
+    return change_over();
+}
+
+void Job::go_back() {
+    if (is_frozen_) {
+        control::ToWorker thaw;
+        thaw.mutable_thaw();
+        if (!ask(old_, std::move(thaw)).ok()) {
+            owner_ = Owner::kNobody;
+        }
+    }
+    control::ToWorker end;
+    end.mutable_end_precopy();
+    (void)ask(old_, std::move(end));
+    if (!detach_arena(old_).ok()) {
+        owner_ = Owner::kNobody;
+    }
+}
+
+Outcome Job::run() {
+    const auto begin = Clock::now();
+    const Result<void> done = replace();
+    report_.total_us = us_since(begin);
+    if (done.ok()) {
+        tidy_up();
+        return {report_, owner_};
+    }
+    if (owner_ == Owner::kOld) {
+        go_back();
+    }
+    return {done.error(), owner_};
+}
+
+}  // namespace gantry::replacement

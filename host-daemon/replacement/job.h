@@ -1,0 +1,104 @@
+// Job: the steps that every replacement has, whatever becomes of the device memory. What differs
+// (check, prepare, send_final, tidy_up) is hand_over.cc's and copy.cc's.
+//
+// Threads: one; send_final may ask both workers at the same time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host-daemon/replacement/exchange.h"
+#include "host-daemon/replacement/replacement.h"
+
+namespace gantry::replacement {
+
+using Runs = google::protobuf::RepeatedPtrField<control::BlockRun>;
+
+inline constexpr std::uint64_t kBlockBytes = 64 * 1024;
+
+std::uint64_t count_of(const Runs& runs);
+
+class Job {
+public:
+    Job(Endpoint& old_worker, Endpoint& fresh, const Options& options)
+        : old_(old_worker), fresh_(fresh), options_(options) {}
+    virtual ~Job() = default;
+    Job(const Job&) = delete;
+    Job& operator=(const Job&) = delete;
+
+    Outcome run();
+
+protected:
+    virtual Result<void> check_devices(const control::DeviceDescription& from,
+                                       const control::DeviceDescription& to) = 0;
+    /// All that the old worker need not stop for.
+    virtual Result<void> prepare() = 0;
+    /// While it is frozen; at the end the fresh worker holds the same memory and objects.
+    virtual Result<void> send_final() = 0;
+    /// What the fresh worker still has of the old one's, once it serves.
+    virtual void tidy_up() {}
+
+    Result<Answer> ask(Endpoint& worker, control::ToWorker request,
+                       const std::vector<int>& descriptors = {}) {
+        return worker.call(std::move(request), descriptors);
+    }
+    /// Of the pause: the time since the last lap is that of this step.
+    void lap(const char* step);
+
+    Result<void> begin_precopy(bool arena_is_shared);
+    /// A graph and the images that it names and the fresh worker has not.
+    struct Parcel {
+        std::string graph;
+        control::UniqueFd images;  ///< Invalid: none.
+        std::uint64_t images_bytes = 0;
+        control::Digest digest;  ///< The final one: of what was sent last.
+    };
+    Result<Parcel> take_graph();
+    Result<Parcel> take_final();
+    Result<void> send_prepare(const Parcel& parcel, bool arena_is_shared);
+    Result<void> apply_final(const Parcel& parcel, const control::MemorySum* memory);
+    struct Scanned {
+        Runs runs;
+        control::Digest digest;  ///< kLook: of all blocks.
+        std::uint64_t elapsed_us = 0;
+    };
+    enum class ScanHow : std::uint8_t { kChanged, kLook };
+    Result<Scanned> scan(ScanHow how);
+    /// Blocks through memory of the host that both map.
+    Result<void> copy_staged(const Runs& runs);
+    Result<control::Digest> digest_of(Endpoint& worker);
+
+    Endpoint& old_;
+    Endpoint& fresh_;
+    const Options& options_;
+    Report report_;
+
+private:
+    Result<void> replace();
+    Result<void> check();
+    Result<void> attach_arenas();
+    Result<void> detach_arena(Endpoint& worker);
+    /// Images that were not sent yet, as a blob; an invalid descriptor when there are none.
+    Result<control::UniqueFd> new_images(std::uint64_t* bytes);
+    Result<void> send_graph(const Parcel& parcel, control::ToWorker request);
+    Result<void> copy_run(const control::BlockRun& run);
+    Result<void> freeze();
+    Result<void> attach_guest();
+    Result<void> change_over();
+    void go_back();
+
+    Owner owner_ = Owner::kOld;
+    bool is_frozen_ = false;
+    control::UniqueFd staging_;
+    control::Seed seed_;
+    std::vector<std::string> images_sent_;
+    Clock::time_point paused_at_;
+    Clock::time_point lap_at_;
+};
+
+std::unique_ptr<Job> make_hand_over(Endpoint& old_worker, Endpoint& fresh, const Options& options);
+std::unique_ptr<Job> make_copy(Endpoint& old_worker, Endpoint& fresh, const Options& options);
+
+}  // namespace gantry::replacement

@@ -1,0 +1,135 @@
+// PartState, the target's half where another worker's device memory can be read in place: copies
+// from device to device.
+#include <algorithm>
+#include <chrono>
+
+#include "host-daemon/state/part_state.h"
+
+namespace gantry::state {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A copy costs about 2 us to start, in which NVLink moves ten blocks: so short a gap of blocks
+/// that nobody asked for is copied as well.
+constexpr std::uint64_t kGapBlocksMax = 8;
+
+constexpr std::uint64_t kArenaFirst = wire::kArenaBase / kBlockBytes;
+constexpr std::uint64_t kArenaEnd = kArenaFirst + wire::kArenaBytes / kBlockBytes;
+
+std::uint64_t us_since(Clock::time_point begin) {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
+}
+
+std::uint64_t end_of(const BlockRange& range) {
+    return range.first + range.count;
+}
+
+/// Appends [first, end) of device memory; nothing where it is empty.
+void add(std::uint64_t first, std::uint64_t end, std::vector<BlockRange>* out) {
+    if (first < end) {
+        out->push_back({MemorySpace::kDevice, first, end - first});
+    }
+}
+
+/// Parts one range into what `shared` has and what it has not.
+void part(const BlockRange& range, std::span<const BlockRange> shared,
+          std::vector<BlockRange>* has, std::vector<BlockRange>* has_not) {
+    std::uint64_t at = range.first;
+    auto next = std::upper_bound(
+        shared.begin(), shared.end(), at,
+        [](std::uint64_t block, const BlockRange& each) { return block < end_of(each); });
+    for (; next != shared.end() && next->first < end_of(range); ++next) {
+        const std::uint64_t first = std::max(at, next->first);
+        const std::uint64_t end = std::min(end_of(range), end_of(*next));
+        add(at, first, has_not);
+        add(first, end, has);
+        at = end;
+    }
+    add(at, end_of(range), has_not);
+}
+
+/// Joins ascending ranges over short gaps for which there is memory.
+std::vector<BlockRange> joined(std::span<const BlockRange> ranges,
+                               std::span<const BlockRange> shared) {
+    std::vector<BlockRange> out;
+    auto home = shared.begin();
+    for (const BlockRange& range : ranges) {
+        while (home != shared.end() && end_of(*home) <= range.first) {
+            ++home;
+        }
+        const bool joins = !out.empty() && range.first <= end_of(out.back()) + kGapBlocksMax &&
+                           home != shared.end() && home->first <= out.back().first;
+        if (joins) {
+            out.back().count = std::max(end_of(range), end_of(out.back())) - out.back().first;
+        } else {
+            out.push_back(range);
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+std::vector<BlockRange> PartState::shared_ranges(const worker::PeerWindow& window) const {
+    std::vector<BlockRange> own;
+    for (const worker::ExtentRecord& extent : process_.memory.extents()) {
+        const std::uint64_t first = extent.address.value / kBlockBytes;
+        if (!own.empty() && end_of(own.back()) == first) {
+            own.back().count += extent.bytes / kBlockBytes;
+        } else {
+            own.push_back({MemorySpace::kDevice, first, extent.bytes / kBlockBytes});
+        }
+    }
+    std::vector<BlockRange> shared;
+    std::vector<BlockRange> elsewhere;
+    for (const worker::PeerWindow::Span& span : window.spans()) {
+        part({MemorySpace::kDevice, span.address / kBlockBytes, span.bytes / kBlockBytes}, own,
+             &shared, &elsewhere);
+    }
+    return shared;
+}
+
+Result<Pulled> PartState::pull(const worker::PeerWindow& window,
+                               std::span<const BlockRange> blocks, Fingerprints fingerprints) {
+    if (!seed_) {
+        return Error{Code::kFailedPrecondition, "worker.state", "pull before prepare"};
+    }
+    if (key_ == nullptr) {
+        key_ = std::make_unique<snapshot::FingerprintKey>(*seed_);
+    }
+    process_.device.bind_thread();
+    Pulled pulled;
+    const std::vector<BlockRange> shared = shared_ranges(window);
+    std::vector<BlockRange> wanted;
+    for (const BlockRange& range : blocks) {
+        const bool is_inside = range.space == MemorySpace::kDevice &&
+                               range.first >= kArenaFirst && end_of(range) <= kArenaEnd;
+        if (is_inside) {
+            part(range, shared, &wanted, &pulled.absent);
+        } else {
+            pulled.outside.push_back(range);
+        }
+    }
+    std::sort(wanted.begin(), wanted.end(), [](const BlockRange& a, const BlockRange& b) {
+        return a.first < b.first;
+    });
+    pulled.copied = joined(wanted, shared);
+    const auto begin = Clock::now();
+    for (const BlockRange& range : pulled.copied) {
+        GANTRY_TRY(memory_.pull(range.first, range.count, window.here(range.first * kBlockBytes)));
+        kept_blocks_.erase(kept_blocks_.lower_bound({range.space, range.first}),
+                           kept_blocks_.lower_bound({range.space, end_of(range)}));
+    }
+    GANTRY_TRY(memory_.settle());
+    pulled.copy_us = us_since(begin);
+    if (fingerprints == Fingerprints::kOfCopies) {
+        const auto copied = Clock::now();
+        GANTRY_ASSIGN(pulled.prints, reader_.prints_of(*key_, pulled.copied));
+        pulled.print_us = us_since(copied);
+    }
+    return pulled;
+}
+
+}  // namespace gantry::state
