@@ -1,5 +1,5 @@
 // A bad neighbour on the same card, for tests/gpu/isolation. Argument 1 is what it does:
-// A bad neighbour on the same card, for tests/gpu/isolation. Argument 1 says what it does:
+//   illegal   writes where it owns nothing, must be told so, and finds that the error stays
 //   busy      queues work without end, and waits to be killed; prints `busy` when it is under way
 //   flood     launches as fast as it can for argument 2 seconds, never waiting; prints how many
 #include <time.h>

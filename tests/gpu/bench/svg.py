@@ -3,7 +3,7 @@
 import html
 
 NATIVE, GANTRY, MISSED, GRID, TEXT = "#9aa5b1", "#2f6f9f", "#c0392b", "#d9dee3", "#1c2733"
-ROW, LEFT, WIDTH, RIGHT = 34, 330, 460, 190
+ROW, LEFT, WIDTH, RIGHT = 34, 350, 460, 230
 
 
 class Drawing:
@@ -49,7 +49,7 @@ def bars(title, rows):
     drawing.box(LEFT, 34, 10, 10, GANTRY)
     drawing.text(LEFT + 14, 43, "Gantry")
     drawing.box(LEFT + 80, 34, 10, 10, NATIVE)
-    drawing.text(LEFT + 94, 43, "native")
+    drawing.text(LEFT + 94, 43, " / ".join(dict.fromkeys(row["beside"] for row in rows)))
     for number, row in enumerate(rows):
         top = 54 + ROW * number
         longest = max(row["value"], row["native"]) or 1
@@ -57,8 +57,8 @@ def bars(title, rows):
         drawing.box(LEFT, top + 2, WIDTH * row["value"] / longest, 11, GANTRY)
         drawing.box(LEFT, top + 14, WIDTH * row["native"] / longest, 11, NATIVE)
         drawing.text(LEFT + WIDTH + 6, top + 12, f"{figure(row['value'])} {row['unit']}")
-        drawing.text(LEFT + WIDTH + 6, top + 25, f"{figure(row['native'])} {row['unit']}",
-                     colour="#66717c")
+        drawing.text(LEFT + WIDTH + 6, top + 25,
+                     f"{figure(row['native'])} {row['unit']} {row['beside']}", colour="#66717c")
         drawing.text(LEFT + WIDTH + RIGHT - 8, top + 18, f"x {row['ratio']:.3f}", anchor="end",
                      colour=TEXT if row["kept"] else MISSED)
     return drawing.done()

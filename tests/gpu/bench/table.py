@@ -5,7 +5,10 @@ import json
 import statistics
 import subprocess
 
-FAILURES = (OSError, RuntimeError, ValueError, KeyError, IndexError, subprocess.SubprocessError)
+from daemons import Failure
+
+FAILURES = (OSError, RuntimeError, ValueError, KeyError, IndexError, subprocess.SubprocessError,
+            Failure)
 
 
 def geometric_mean(values):
@@ -21,15 +24,20 @@ def values(runs, name):
 
 
 class Table:
-    """Rows in the order of adding, each under the section that is open."""
+    """Rows in the order of adding, each under the section that is open; printed as they come."""
 
     def __init__(self):
         self.rows = []
         self.section = ""
         self.notes = {}
 
+    def open(self, section):
+        self.section = section
+        print(f"\n== {section}", flush=True)
+
     def row(self, name, **fields):
         self.rows.append({"section": self.section, "name": name, **fields})
+        print(line_of(self.rows[-1]), flush=True)
 
     @staticmethod
     def judged(value, limit, higher_is_better):
@@ -44,16 +52,17 @@ class Table:
         self.row(name, value=value, least=min(samples), most=max(samples), samples=len(samples),
                  unit=unit, **self.judged(value, promise, at_least))
 
-    def pair(self, name, through, native, unit, limit=None, higher_is_better=False):
-        """Samples taken in turn with the native ones; `limit` bounds the median of through / native
-        of each turn. Bare numbers are one sample each."""
+    def pair(self, name, through, native, unit, limit=None, higher_is_better=False,
+             beside="native"):
+        """Samples taken in turn with the native ones, or with what `beside` names; `limit` bounds
+        the median of through / native of each turn. Bare numbers are one sample each."""
         through, native = ([one] if isinstance(one, (int, float)) else list(one)
                            for one in (through, native))
         turns = [a / b for a, b in zip(through, native)]
         ratio = statistics.median(turns)
         self.row(name, value=statistics.median(through), native=statistics.median(native),
-                 ratio=ratio, ratio_least=min(turns), ratio_most=max(turns), samples=len(turns),
-                 unit=unit, **self.judged(ratio, limit, higher_is_better))
+                 beside=beside, ratio=ratio, ratio_least=min(turns), ratio_most=max(turns),
+                 samples=len(turns), unit=unit, **self.judged(ratio, limit, higher_is_better))
         return ratio
 
     def mean(self, name, of, limit):
@@ -89,20 +98,9 @@ class Table:
     def has_failed(self):
         return any("failed" in row for row in self.rows)
 
-    def show(self, section):
-        rows = self.of_section(section)
-        print(f"\n== {section}")
-        if any("native" in row for row in rows):
-            print(f"{'':52} {'Gantry':>10} {'native':>10} {'ratio':>7} {'least':>7} {'most':>7}")
-        elif any("least" in row for row in rows):
-            print(f"{'':52} {'median':>10} {'least':>10} {'most':>10}")
-        for row in rows:
-            print(line_of(row), flush=True)
-        for line in self.notes.get(section, []):
-            print(f"  {line}", flush=True)
-
     def note(self, line):
         self.notes.setdefault(self.section, []).append(line)
+        print(f"  {line}", flush=True)
 
     def to_json(self, about):
         return json.dumps({**about, "rows": self.rows, "notes": self.notes}, indent=1) + "\n"
@@ -118,10 +116,15 @@ def line_of(row):
         return f"{name} {row['text']}  {'kept' if row['kept'] else 'MISSED'}"
     verdict = "" if row["promise"] == "" else "kept" if row["kept"] else "MISSED"
     if "native" in row:
-        figures = (f"{row['value']:10.3f} {row['native']:10.3f} {row['ratio']:7.3f} "
-                   f"{row['ratio_least']:7.3f} {row['ratio_most']:7.3f}")
+        figures = (f"{row['value']:10.3f} {row['unit']:7} {row['beside']} {row['native']:.3f}, "
+                   f"ratio {row['ratio']:.3f} ({spread(row, 'ratio_')})")
     elif "ratio" in row:
-        figures = f"{'':21} {row['ratio']:7.4f} {'':15}"
+        figures = f"{row['ratio']:10.4f} {row['unit']:7}"
     else:
-        figures = f"{row['value']:10.3f} {row['least']:10.3f} {row['most']:10.3f}"
-    return f"{name} {figures} {row['unit']:8} {row['promise']:9} {verdict}".rstrip()
+        figures = f"{row['value']:10.3f} {row['unit']:7} ({spread(row, '')})"
+    return f"{name} {figures:66} {row['promise']:9} {verdict}".rstrip()
+
+
+def spread(row, prefix):
+    least, most = row[f"{prefix}least"], row[f"{prefix}most"]
+    return f"{least:.3f} to {most:.3f}" if row["samples"] > 1 else "once"

@@ -1,0 +1,174 @@
+"""Checkpoint and restore of a process's device memory: Gantry's through a gantryd, into a file on
+tmpfs; NVIDIA's cuCheckpointProcess* on a native process with the same bytes; and the link to the
+device, measured in the same run."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from daemons import Daemon, running
+from programs import figures
+
+HERE = pathlib.Path(__file__).resolve().parent
+GIB = 1 << 30
+OF_LINK, FROM_GIB = 0.9, 16  # The promise, and the size from which on it holds.
+PIECE = 1 << 26
+SLOW = 0.25e9  # Bytes per second that bound a wait.
+
+
+def rounds_for(gib, wanted):
+    return 1 if gib > 32 else min(wanted, 2 if gib > 4 else 3)
+
+
+def available():
+    """Bytes that the system says it could give out now."""
+    for line in pathlib.Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+@contextlib.contextmanager
+def store(most):
+    """A folder on tmpfs with room for `most` bytes: below /dev/shm, or mounted for the purpose."""
+    free = shutil.disk_usage("/dev/shm").free
+    with contextlib.ExitStack() as stack:
+        if free > most:
+            yield pathlib.Path(stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="gantry-bench-", dir="/dev/shm")))
+            return
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gantry-bench-"))
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={most}", "tmpfs", folder],
+                       check=True, capture_output=True, text=True)
+        stack.callback(subprocess.run, ["umount", "-l", folder], check=False)
+        yield pathlib.Path(folder)
+
+
+def has_room(folder, size):
+    """Whether the machine can hold a file of `size`, found by writing one: a virtual machine may be
+    given its memory only when it uses it, which is then done, and slow for once."""
+    path, piece = folder / "room", bytes(PIECE)
+    try:
+        with open(path, "wb", buffering=0) as file:
+            for _ in range(0, size, PIECE):
+                if available() < 3 * GIB:
+                    return False
+                file.write(piece)
+        return True
+    except OSError:
+        return False
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def resident(bench, mib, environment):
+    """The program with `mib` of device memory, checked at the end of the block."""
+    program = subprocess.Popen([bench.build / "programs/resident", str(mib)], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               env={**os.environ, **environment})
+    try:
+        if program.stdout.readline() != "ready\n":
+            raise RuntimeError("the resident program did not start")
+        yield program
+        out = program.communicate("\n", timeout=300)[0]
+        if out != "intact\n":
+            raise RuntimeError(f"the resident program's memory is not what it was: {out.strip()}")
+    finally:
+        program.kill()
+        program.wait()
+
+
+def command(daemon, mib, *words):
+    begin = time.monotonic()
+    done = daemon.gantry("--json", *words, timeout=60 + (mib << 20) / SLOW)
+    if done.returncode != 0:
+        raise RuntimeError(f"gantry {words[0]}: {done.stderr.strip()} {daemon.log_text(800)}")
+    reply = json.loads(done.stdout)
+    return {"bytes": int(reply["bytes"]), "seconds": int(reply["elapsed_us"]) / 1e6,
+            "wall": time.monotonic() - begin}
+
+
+def gantry_rates(bench, folder, mib, rounds):
+    """GB/s of `gantry snapshot --suspend` and `gantry restore`, and of the commands as a whole."""
+    rates = {"checkpoint": [], "restore": [], "checkpoint_wall": [], "restore_wall": []}
+    work = folder / f"gantryd-{mib}"
+    work.mkdir()
+    daemon = Daemon(bench.build, work, "a", driver=bench.runner.driver())
+    with running(daemon):
+        environment = {"LD_LIBRARY_PATH": bench.runner.library_path("shim"),
+                       "GANTRY_TRANSPORT": f"unix:{daemon.guest_socket}"}
+        with resident(bench, mib, environment):
+            session = daemon.sessions()[0]["session_id"]
+            file = work / "session.gsnap"
+            for _ in range(rounds):
+                for name, words in (("checkpoint", ("snapshot", session, file, "--suspend")),
+                                    ("restore", ("restore", session, file))):
+                    took = command(daemon, mib, *words)
+                    if took["bytes"] < mib << 20:
+                        raise RuntimeError(f"{name}: {took['bytes']} bytes of {mib} MiB")
+                    rates[name].append(took["bytes"] / took["seconds"] / 1e9)
+                    rates[f"{name}_wall"].append(took["bytes"] / took["wall"] / 1e9)
+                for path in work.glob("session.gsnap*"):
+                    path.unlink()
+    return rates
+
+
+def nvidia_rates(bench, mib, rounds):
+    """GB/s of NVIDIA's own checkpoint (lock and checkpoint) and restore (restore and unlock)."""
+    rates = {"checkpoint": [], "restore": []}
+    with resident(bench, mib, {}) as program:
+        for _ in range(rounds):
+            took = figures([sys.executable, HERE / "driver.py", "checkpoint", program.pid])
+            for name, calls in (("checkpoint", ("lock", "checkpoint")),
+                                ("restore", ("restore", "unlock"))):
+                rates[name].append((mib << 20) / sum(took[call] for call in calls) / 1e9)
+    return rates
+
+
+def size_rows(bench, folder, gib, link):
+    mib, table = round(gib * 1024), bench.table
+    rounds = rounds_for(gib, bench.rounds)
+    gantry = gantry_rates(bench, folder, mib, rounds)
+    promised = OF_LINK if gib >= FROM_GIB and bench.is_gpu else None
+    for name, way in (("checkpoint", "pcie_out"), ("restore", "pcie_in")):
+        table.pair(f"{name} {gib:g} GiB / the link to the device", gantry[name],
+                   [link[way]] * rounds, "GB/s", promised, True, beside="link")
+        table.add(f"{name} {gib:g} GiB, the whole command", gantry[f"{name}_wall"], "GB/s")
+    if not bench.is_gpu:
+        table.skipped(f"{gib:g} GiB beside cuCheckpointProcess*", "the soft GPU has no such call")
+        return
+    with table.attempt(f"{gib:g} GiB by cuCheckpointProcess*"):
+        nvidia = nvidia_rates(bench, mib, rounds)
+        for name in ("checkpoint", "restore"):
+            table.pair(f"{name} {gib:g} GiB / cuCheckpointProcess*",
+                       [statistics.median(gantry[name])], [statistics.median(nvidia[name])],
+                       "GB/s", higher_is_better=True, beside="NVIDIA")
+
+
+def run(bench):
+    """Checkpoint and restore, beside the link to the device and NVIDIA's cuCheckpointProcess*."""
+    table = bench.table
+    if not (bench.build / "programs/resident").exists():
+        table.skipped("checkpoint and restore", "programs/resident was not built (no nvcc)")
+        return
+    library = "libcuda.so.1" if bench.is_gpu else bench.build / "soft/libcuda.so.1"
+    link = figures([sys.executable, HERE / "driver.py", "pcie", library])
+    for name, text in (("pcie_out", "from the device"), ("pcie_in", "to the device")):
+        table.add(f"the link, page-locked copies of 1 GiB, {text}", [link[name]], "GB/s")
+    sizes = [float(size) for size in bench.arguments.gib.split(",")]
+    with store(int(max(sizes) * 1.02 * GIB) + 2 * GIB) as folder:
+        for gib in sizes:
+            if not has_room(folder, int((gib * 1.02 + 0.25) * GIB)):
+                table.skipped(f"checkpoint and restore, {gib:g} GiB",
+                              f"only {available() / GIB:.0f} GiB of host memory are there")
+                continue
+            with table.attempt(f"checkpoint and restore, {gib:g} GiB"):
+                size_rows(bench, folder, gib, link)

@@ -1,0 +1,189 @@
+"""Live moves of a running job into a fresh worker: what is copied, how long the GPU stands still,
+and how much slower the job's steps are meanwhile. To the second GPU of the host where there is one,
+else to a fresh worker on the same GPU, with a copy."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import svg
+from chain import Worker, missing
+from steps import Steps
+
+HERE = pathlib.Path(__file__).resolve().parent
+BEFORE_S, AFTER_S = 4.0, 3.0
+START_SECONDS, MOVE_SECONDS = 180, 300
+PAUSE_MS, PEER_PAUSE_MS, SLOWER = 300, 150, 1.10
+
+
+class Job:
+    """A program that prints its steps; told to end by a line."""
+
+    def __init__(self, command, environment):
+        self.child = subprocess.Popen([str(word) for word in command], text=True,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT,
+                                      env={**os.environ, **environment})
+        self.lines, self.ready = [], threading.Event()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.child.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if line == "ready\n":
+                self.ready.set()
+        self.ready.set()
+
+    def await_ready(self):
+        if not self.ready.wait(START_SECONDS) or "ready" not in self.lines:
+            raise RuntimeError(f"the job did not start: {self.last_words()}")
+
+    def last_words(self):
+        return " / ".join(line for line in self.lines[-30:] if not line.startswith("step"))
+
+    def finish(self):
+        """Its steps; an error when it did not end well."""
+        try:
+            self.child.stdin.close()
+            status = self.child.wait(timeout=120)
+        finally:
+            self.kill()
+        if status != 0 or not any(line.startswith("PASS") for line in self.lines):
+            raise RuntimeError(f"the job ended with {status}: {self.last_words()}")
+        return Steps.parse(self.lines)
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+        self.reader.join(timeout=30)
+
+
+def devices():
+    found = pathlib.Path("/proc/driver/nvidia/gpus")
+    return len(list(found.iterdir())) if found.is_dir() else 1
+
+
+def total(value):
+    """A report tells a number of rounds, or what each was like."""
+    return len(value) if isinstance(value, list) else int(value)
+
+
+class Moved:
+    """What a move's report says, whichever way it went."""
+
+    def __init__(self, text):
+        self.report = json.loads(text.split(": ", 1)[1].splitlines()[0])
+        self.rounds = self.report.get("rounds", 0)
+        self.bytes = self.report.get("bytes_copied", self.report.get("bytes", 0))
+        self.final_bytes = self.report.get("bytes_copied_frozen",
+                                           self.report.get("final_bytes", 0))
+        self.pause_ms = self.report["pause_us"] / 1000
+        self.total_ms = self.report["total_us"] / 1000
+
+    def copy_rate(self):
+        """Bytes per second while bytes were copied; where the report does not tell that time from
+        the rest, over all of the precopy."""
+        if isinstance(self.rounds, list):
+            spent = sum(one.get("copy_us", one.get("total_us", 0)) for one in self.rounds) / 1e6
+            copied = sum(one.get("bytes", 0) for one in self.rounds)
+        else:
+            spent, copied = (self.total_ms - self.pause_ms) / 1e3, self.bytes - self.final_bytes
+        return copied / spent if spent > 0 else 0.0
+
+    def pause_allowed_ms(self):
+        rate = self.copy_rate()
+        return PAUSE_MS + (1000 * self.final_bytes / rate if rate else 0)
+
+
+def rows(bench, name, moved, steps, span):
+    table = bench.table
+    begin, end = span
+    before = steps.between(begin - BEFORE_S, begin)
+    # The pause is at the move's end; a slow step in front of it belongs to the precopy.
+    stood = steps.touching(max(begin, end - moved.pause_ms / 1000 - 0.25), end).longest()
+    if stood is None or not before.rows:
+        raise RuntimeError("no step of the job touches the move")
+    during = steps.between(begin, stood.begin_s)
+    after = steps.between(stood.end_s + 1.0, end + 600)
+    table.add(f"{name}: rounds", [total(moved.rounds)], "rounds")
+    table.add(f"{name}: copied in all", [moved.bytes / 1e9], "GB")
+    table.add(f"{name}: copied while it stood still", [moved.final_bytes / 1e6], "MB")
+    table.add(f"{name}: rate of copying", [moved.copy_rate() / 1e9], "GB/s")
+    table.add(f"{name}: whole move", [moved.total_ms], "ms")
+    allowed = moved.pause_allowed_ms() if bench.is_gpu else None
+    table.add(f"{name}: GPU downtime, by the report", [moved.pause_ms], "ms", allowed)
+    if bench.is_gpu and moved.report.get("way") == "peer":
+        table.add(f"{name}: the same, over NVLink", [moved.pause_ms], "ms", PEER_PAUSE_MS)
+        table.add(f"{name}: rate over NVLink", [moved.copy_rate() / 1e9], "GB/s", 300,
+                  at_least=True)
+    longest = steps.touching(begin, end).longest_ms()
+    table.add(f"{name}: longest step, less a step before", [longest - before.median_ms()], "ms")
+    if during.rows:
+        table.pair(f"{name}: step during precopy / before", [during.mean_ms()],
+                   [before.mean_ms()], "ms", SLOWER if bench.is_gpu else None, beside="before")
+        table.note(f"{name}: {len(during.rows)} steps during precopy, {len(before.rows)} before")
+    else:
+        table.skipped(f"{name}: step during precopy / before",
+                      "no step lies within the precopy as a whole")
+    if after.rows:
+        table.add(f"{name}: step after / before", [after.mean_ms() / before.mean_ms()], "ratio")
+    table.note(f"{name}: {json.dumps(moved.report)}")
+    seen = steps.between(begin - BEFORE_S, end + AFTER_S)
+    bench.plots[name] = svg.timeline(
+        f"{name}: milliseconds a step", [(row.end_s, row.ms) for row in seen.rows],
+        [(begin, end, "the move")])
+
+
+def one(bench, name, command, target):
+    """Moves the job once and adds its rows; the lines that it printed."""
+    driver = [] if bench.is_gpu else ["--driver", bench.build / "soft/libcuda.so.1"]
+    with Worker(bench.build, bench.folder(name), driver) as worker:
+        job = Job(command, worker.guest_environment())
+        try:
+            job.await_ready()
+            time.sleep(BEFORE_S)
+            begin = time.monotonic()
+            done = subprocess.run(
+                [bench.build / "bin/gantry-worker", "--replace", worker.path, *target],
+                capture_output=True, text=True, check=False, timeout=MOVE_SECONDS)
+            span = (begin, time.monotonic())
+            if done.returncode != 0:
+                raise RuntimeError(f"the move failed: {done.stdout} {done.stderr}")
+            time.sleep(AFTER_S)
+            steps = job.finish()
+        finally:
+            job.kill()
+    rows(bench, name, Moved(done.stdout.split("\n", 1)[1]), steps, span)
+    return steps
+
+
+def losses(steps):
+    return [row.text for row in steps.rows]
+
+
+def run(bench):
+    """Live moves of a CUDA program and of a PyTorch training job with memory that lies still."""
+    table, mib = bench.table, round(bench.arguments.resident_gib * 1024)
+    target = ["--to-device", "1"] if bench.is_gpu and devices() > 1 else ["--copy"]
+    table.note("to the host's second GPU" if "1" in target else
+               "to a fresh worker on the same GPU, with a copy")
+    changing, work = ("256", "60") if bench.is_gpu else ("1", "1")
+    with table.attempt("program"):
+        one(bench, "program", [bench.build / "programs/checked_steps", mib, changing, work, 600],
+            target)
+    if not bench.is_gpu or missing():
+        table.skipped("PyTorch training job", missing() or "the soft GPU runs no PyTorch")
+        return
+    with table.attempt("PyTorch training job"):
+        moved = losses(one(bench, "training", [sys.executable, HERE / "move_job.py", mib, 600],
+                           target))
+        native = Job([sys.executable, HERE / "move_job.py", 1, 600, len(moved)], {})
+        native.await_ready()
+        native.child.wait(timeout=MOVE_SECONDS)
+        table.check("training: losses equal to the native ones, bit for bit",
+                    losses(native.finish()) == moved, f"{len(moved)} steps")
