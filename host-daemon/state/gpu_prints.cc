@@ -33,6 +33,9 @@ Result<void> GpuPrints::open() {
         result = api.cuModuleGetFunction(&function_, module_, "gantry_fingerprint");
     }
     if (result == CUDA_SUCCESS) {
+        result = api.cuModuleGetFunction(&gate_, module_, "gantry_fingerprint_gate");
+    }
+    if (result == CUDA_SUCCESS) {
         result = api.cuMemAlloc_v2(&key_, snapshot::kKeyWords * sizeof(std::uint32_t));
     }
     if (result == CUDA_SUCCESS) {
@@ -67,6 +70,7 @@ Result<void> GpuPrints::open_lane(Lane& lane, int priority) {
     keep(api.cuMemAlloc_v2(&lane.addresses, kLaunchBlocks * sizeof(std::uint64_t)));
     keep(api.cuMemAlloc_v2(&lane.prints, kLaunchBlocks * sizeof(Fingerprint)));
     keep(api.cuMemAlloc_v2(&lane.stage, kStageBlocks * kBlockBytes));
+    keep(api.cuMemAlloc_v2(&lane.gate, sizeof(std::uint64_t)));
     host(lane.host_addresses, kLaunchBlocks * sizeof(std::uint64_t));
     host(lane.host_prints, kLaunchBlocks * sizeof(Fingerprint));
     host(lane.bounce, kStageBlocks * kBlockBytes);
@@ -87,7 +91,7 @@ GpuPrints::~GpuPrints() {
             api.cuStreamSynchronize(lane.stream);
             api.cuStreamDestroy_v2(lane.stream);
         }
-        for (const CUdeviceptr memory : {lane.addresses, lane.prints, lane.stage}) {
+        for (const CUdeviceptr memory : {lane.addresses, lane.prints, lane.stage, lane.gate}) {
             if (memory != 0) {
                 api.cuMemFree_v2(memory);
             }
@@ -132,8 +136,9 @@ void GpuPrints::call_off() {
             device_.api().cuStreamSynchronize(lane.stream);
         }
     }
-    // Blocks of threads that had begun are through long before; the others see the word.
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    // Blocks of threads that begin in time after their launch was let go on do not see the word, and
+    // are through long before; the others see it.
+    std::this_thread::sleep_for(2 * kLate);
     for (Lane& lane : lanes_) {
         lane.out = {};
         lane.to = {};
@@ -167,8 +172,15 @@ CUresult GpuPrints::queue_sums(Lane& lane, std::span<const std::uint64_t> addres
     auto blocks = static_cast<std::uint32_t>(count);
     CUdeviceptr stage = copies ? lane.stage : 0;
     auto cancel = reinterpret_cast<CUdeviceptr>(cancel_);
-    void* arguments[] = {&lane.addresses, &key_, &lane.prints, &stage, &cancel, &blocks};
+    std::uint64_t late_ns = kLate.count();
+    void* gate_arguments[] = {&cancel, &lane.gate};
+    void* arguments[] = {&lane.addresses, &key_, &lane.prints, &stage,
+                         &cancel, &lane.gate, &late_ns, &blocks};
     const auto groups = static_cast<unsigned>((count + kBlocksPerGroup - 1) / kBlocksPerGroup);
+    if (result == CUDA_SUCCESS) {
+        result = api.cuLaunchKernel(gate_, 1, 1, 1, 1, 1, 1, 0, lane.stream, gate_arguments,
+                                    nullptr);
+    }
     if (result == CUDA_SUCCESS) {
         result = api.cuLaunchKernel(function_, groups, 1, 1, kThreads, 1, 1, 0, lane.stream,
                                     arguments, nullptr);

@@ -54,12 +54,15 @@ public:
 private:
     static constexpr std::size_t kLaunchBlocks = 32768;  ///< Of one launch: 2 GiB.
     static constexpr std::size_t kStageBlocks = 128;     ///< Of one gathered copy: 8 MiB.
+    /// How long after its launch was let go on a block of threads may begin without asking again.
+    static constexpr std::chrono::nanoseconds kLate{2'000'000};
 
     struct Lane {
         CUstream stream = nullptr;
         CUdeviceptr addresses = 0;  ///< kLaunchBlocks.
         CUdeviceptr prints = 0;     ///< kLaunchBlocks.
         CUdeviceptr stage = 0;      ///< kStageBlocks.
+        CUdeviceptr gate = 0;       ///< One u64.
         std::uint64_t* host_addresses = nullptr;  ///< These three page-locked.
         snapshot::Fingerprint* host_prints = nullptr;
         std::byte* bounce = nullptr;
@@ -90,6 +93,7 @@ private:
     const worker::Device& device_;
     CUmodule module_ = nullptr;
     CUfunction function_ = nullptr;
+    CUfunction gate_ = nullptr;
     CUdeviceptr key_ = 0;
     std::vector<std::uint32_t> key_words_;  ///< What lies at key_; empty: nothing yet.
     std::array<Lane, 2> lanes_;

@@ -154,6 +154,86 @@ TEST(GpuPrints, CopiesCarryTheirOwnFingerprintsDirectlyOrNot) {
     gpu().device->api().cuMemFreeHost(locked);
 }
 
+/// The kernels alone: what is written when the launch's gate says `gate` and the host's word `cancel`.
+class Kernels {
+public:
+    Kernels() {
+        const driver::DriverApi& api = gpu().device->api();
+        EXPECT_EQ(api.cuModuleLoadData(&module_, kFingerprintPtx), CUDA_SUCCESS);
+        EXPECT_EQ(api.cuModuleGetFunction(&sum_, module_, "gantry_fingerprint"), CUDA_SUCCESS);
+        EXPECT_EQ(api.cuModuleGetFunction(&ask_, module_, "gantry_fingerprint_gate"),
+                  CUDA_SUCCESS);
+        EXPECT_EQ(api.cuMemAlloc_v2(&device_, 4 * kBlockBytes), CUDA_SUCCESS);
+        void* host = nullptr;
+        EXPECT_EQ(api.cuMemHostAlloc(&host, sizeof(*cancel_), 0), CUDA_SUCCESS);
+        cancel_ = static_cast<std::uint32_t*>(host);
+    }
+    ~Kernels() {
+        const driver::DriverApi& api = gpu().device->api();
+        api.cuMemFreeHost(cancel_);
+        api.cuMemFree_v2(device_);
+        api.cuModuleUnload(module_);
+    }
+
+    std::uint64_t ask(std::uint32_t cancel) {
+        *cancel_ = cancel;
+        std::uint64_t cancel_at = reinterpret_cast<std::uint64_t>(cancel_);
+        CUdeviceptr gate = device_;
+        void* arguments[] = {&cancel_at, &gate};
+        launch(ask_, arguments, 1);
+        return read(device_);
+    }
+    /// Whether the block of threads summed.
+    bool sums(std::uint64_t gate, std::uint32_t cancel, std::uint64_t late_ns) {
+        const driver::DriverApi& api = gpu().device->api();
+        *cancel_ = cancel;
+        // One after the other: gate, list of one block, print, key, the block itself.
+        const std::uint64_t words[] = {gate, device_ + 3 * kBlockBytes, kUntouched, kUntouched};
+        EXPECT_EQ(api.cuMemsetD32_v2(device_, 7, 4 * kBlockBytes / 4), CUDA_SUCCESS);
+        EXPECT_EQ(api.cuMemcpyHtoD_v2(device_, words, sizeof(words)), CUDA_SUCCESS);
+        CUdeviceptr gate_at = device_, list = device_ + 8, print = device_ + 16;
+        CUdeviceptr key = device_ + kBlockBytes, copies = 0;
+        std::uint64_t cancel_at = reinterpret_cast<std::uint64_t>(cancel_);
+        std::uint32_t count = 1;
+        void* arguments[] = {&list, &key, &print, &copies, &cancel_at, &gate_at, &late_ns, &count};
+        launch(sum_, arguments, 256);
+        return read(device_ + 16) != kUntouched;
+    }
+
+private:
+    static constexpr std::uint64_t kUntouched = 0x0123456789abcdef;
+    void launch(CUfunction function, void** arguments, unsigned threads) {
+        const driver::DriverApi& api = gpu().device->api();
+        EXPECT_EQ(api.cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, nullptr, arguments,
+                                     nullptr),
+                  CUDA_SUCCESS);
+        EXPECT_EQ(api.cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+    static std::uint64_t read(CUdeviceptr from) {
+        std::uint64_t word = 0;
+        EXPECT_EQ(gpu().device->api().cuMemcpyDtoH_v2(&word, from, sizeof(word)), CUDA_SUCCESS);
+        return word;
+    }
+
+    CUmodule module_ = nullptr;
+    CUfunction sum_ = nullptr;
+    CUfunction ask_ = nullptr;
+    CUdeviceptr device_ = 0;
+    std::uint32_t* cancel_ = nullptr;
+};
+
+TEST(GpuPrints, ALaunchThatWasCalledOffTouchesNothing) {
+    Kernels kernels;
+    EXPECT_EQ(kernels.ask(1), 0U);
+    const std::uint64_t now = kernels.ask(0);
+    EXPECT_NE(now, 0U);
+    constexpr std::uint64_t kHour = 3'600'000'000'000;
+    EXPECT_TRUE(kernels.sums(now, 0, kHour));
+    EXPECT_FALSE(kernels.sums(0, 0, kHour)) << "its gate was closed";
+    EXPECT_FALSE(kernels.sums(1, 1, 0)) << "it began late, and the word says no";
+    EXPECT_TRUE(kernels.sums(1, 0, 0)) << "it began late, and the word says yes";
+}
+
 TEST(GpuPrints, OfNothingAreNothing) {
     const FingerprintKey key({1, 1});
     EXPECT_TRUE(*gpu().prints->look(key, {}, {}));
