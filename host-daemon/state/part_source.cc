@@ -32,13 +32,12 @@ PartFacts PartState::describe() {
         for (const auto& part : loaded.parts) {
             std::vector<engine::CodeEntry> code;
             append_code(std::span(loaded.image->bytes).subspan(part.offset, part.bytes), &code);
-            // Part 0 is what a driver loads. The others are its relocatable inputs, whose PTX only
-            // a driver with our extension links.
+            // Part 0 is what a driver loads as it is. The others are its relocatable inputs: a
+            // driver links them anew from their PTX.
             const bool is_loaded = &part == &loaded.parts.front();
             std::copy_if(code.begin(), code.end(), std::back_inserter(module.code),
                          [&](const engine::CodeEntry& entry) {
-                             return is_loaded ||
-                                    (entry.is_ptx && process_.device.extension() != nullptr);
+                             return is_loaded || entry.is_ptx;
                          });
         }
         facts.modules.push_back(std::move(module));

@@ -59,6 +59,10 @@ int main() {
     CHECK(cudaStreamCreateWithFlags(&chained, cudaStreamNonBlocking));
     CHECK(cudaStreamCreateWithFlags(&apart, cudaStreamNonBlocking));
     CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    // Both kernels are there before the callback opens: a driver may load one at its first launch,
+    // and wait for the device then.
+    add<<<1, 1>>>(words, 0);
+    copy<<<1, 1>>>(words, words);
     CHECK(cudaDeviceSynchronize());
     add<<<1, 1, 0, behind>>>(words, 1);
     CHECK(cudaLaunchHostFunc(behind, slow, NULL));
