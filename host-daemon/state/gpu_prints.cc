@@ -136,8 +136,8 @@ void GpuPrints::call_off() {
             device_.api().cuStreamSynchronize(lane.stream);
         }
     }
-    // Blocks of threads that begin in time after their launch was let go on do not see the word, and
-    // are through long before; the others see it.
+    // Blocks of threads that begin in time after their launch was let go on do not see the word,
+    // and are through long before; the others see it.
     std::this_thread::sleep_for(2 * kLate);
     for (Lane& lane : lanes_) {
         lane.out = {};

@@ -154,7 +154,8 @@ TEST(GpuPrints, CopiesCarryTheirOwnFingerprintsDirectlyOrNot) {
     gpu().device->api().cuMemFreeHost(locked);
 }
 
-/// The kernels alone: what is written when the launch's gate says `gate` and the host's word `cancel`.
+/// The kernels alone: what is written when the launch's gate says `gate` and the host's word
+/// `cancel`.
 class Kernels {
 public:
     Kernels() {
