@@ -50,6 +50,15 @@ def worker_environment():
     return {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else dict(os.environ)
 
 
+def add_worker_libraries():
+    """For Gantry's own programs that this process starts in its own environment: the same, looked
+    for after all else."""
+    libraries = os.environ.get("WORKER_LIBRARY_PATH")
+    folders = [os.environ.get("LD_LIBRARY_PATH"), libraries]
+    if libraries:
+        os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+
+
 class Worker:
     """A gantry-worker that serves local guest processes; ended with the block."""
 

@@ -11,7 +11,7 @@
 
 #include "tests/programs/program.h"
 
-enum { kSlices = 16, kBlocks = 64, kThreads = 256 };
+enum { kSlices = 16, kBlocksMost = 1024, kThreads = 256 };
 
 typedef unsigned long long Word;
 
@@ -71,6 +71,7 @@ struct Job {
     Found *found, *host_found;
     size_t count;
     int rounds;
+    unsigned blocks;  // Of a slice.
 };
 
 /// Ends the program when a word of `words` is not what `salts` says.
@@ -92,7 +93,7 @@ static void do_step(const Job& job, Word step) {
                           job.stream));
     CHECK(cudaMemsetAsync(job.found, 0, sizeof(Found), job.stream));
     for (int slice = 0; slice < kSlices; ++slice) {
-        look<<<kBlocks, kThreads, 0, job.stream>>>(
+        look<<<job.blocks, kThreads, 0, job.stream>>>(
             job.changing, job.changing, job.count * slice / kSlices,
             job.count * (slice + 1) / kSlices, job.salts, job.rounds, job.found);
     }
@@ -107,6 +108,8 @@ int main(int argc, char** argv) {
     Job job = {};
     job.count = strtoul(argv[2], nullptr, 10) * 131072;
     job.rounds = atoi(argv[3]);
+    const size_t needed = job.count / kSlices / kThreads;
+    job.blocks = (unsigned)(needed < 1 ? 1 : needed > kBlocksMost ? kBlocksMost : needed);
     Word* resident = nullptr;
     CHECK(cudaStreamCreateWithFlags(&job.stream, cudaStreamNonBlocking));
     CHECK(cudaMalloc((void**)&job.changing, job.count * sizeof(Word)));
@@ -114,10 +117,10 @@ int main(int argc, char** argv) {
     CHECK(cudaMalloc((void**)&job.found, sizeof(Found)));
     CHECK(cudaMallocHost((void**)&job.host_salts, 2 * sizeof(Word)));
     CHECK(cudaMallocHost((void**)&job.host_found, sizeof(Found)));
-    fill<<<kBlocks, kThreads, 0, job.stream>>>(job.changing, job.count, salt_of(0), job.rounds);
+    fill<<<job.blocks, kThreads, 0, job.stream>>>(job.changing, job.count, salt_of(0), job.rounds);
     if (resident_count != 0) {
         CHECK(cudaMalloc((void**)&resident, resident_count * sizeof(Word)));
-        fill<<<1024, kThreads, 0, job.stream>>>(resident, resident_count, 1, 1);
+        fill<<<kBlocksMost, kThreads, 0, job.stream>>>(resident, resident_count, 1, 1);
     }
     CHECK(cudaStreamSynchronize(job.stream));
     printf("ready\n");
@@ -136,8 +139,8 @@ int main(int argc, char** argv) {
         CHECK(cudaMemcpy(job.salts, salts, sizeof(salts), cudaMemcpyHostToDevice));
         CHECK(cudaMemset(job.found, 0, sizeof(Found)));
         CHECK(cudaDeviceSynchronize());
-        look<<<1024, kThreads, 0, job.stream>>>(resident, nullptr, 0, resident_count, job.salts, 1,
-                                                job.found);
+        look<<<kBlocksMost, kThreads, 0, job.stream>>>(resident, nullptr, 0, resident_count,
+                                                       job.salts, 1, job.found);
         read_back(job, resident_count, "resident memory", step);
     }
     printf("PASS %llu\n", step);

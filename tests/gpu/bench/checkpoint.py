@@ -20,6 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 GIB = 1 << 30
 OF_LINK, FROM_GIB = 0.9, 16  # The promise, and the size from which on it holds.
 PIECE = 1 << 26
+SPARE, GROWTH_SECONDS = 3 * GIB, 10
 SLOW = 0.25e9  # Bytes per second that bound a wait.
 
 
@@ -58,8 +59,11 @@ def has_room(folder, size):
     try:
         with open(path, "wb", buffering=0) as file:
             for _ in range(0, size, PIECE):
-                if available() < 3 * GIB:
-                    return False
+                deadline = time.monotonic() + GROWTH_SECONDS
+                while available() < SPARE:
+                    if time.monotonic() > deadline:
+                        return False
+                    time.sleep(0.1)
                 file.write(piece)
         return True
     except OSError:
