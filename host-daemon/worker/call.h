@@ -90,6 +90,10 @@ public:
     /// True on an executor, where waiting is allowed.
     [[nodiscard]] bool may_wait() const { return is_kept_ || is_replay_; }
 
+    /// A call that only waits, and what it waits for was seen to have ended without an error.
+    void mark_ended() { has_ended_ = true; }
+    [[nodiscard]] bool has_ended() const { return has_ended_; }
+
     // CallContext
     const driver::DriverApi& driver() override { return api(); }
     CUresult resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t* native) override;
@@ -123,6 +127,7 @@ private:
     bool is_replay_ = false;
     bool is_deferred_ = false;
     bool is_kept_ = false;
+    bool has_ended_ = false;
     std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.
     CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kHeadStepBytes = 32 * 1024;  // A store a step, not one a command.
 constexpr int kLooks = 256;       // At the ring, between two looks at everything else.
-constexpr int kLooksPending = 8;  // The same while calls wait for the device.
+constexpr int kWatches = 8;  // The same while calls wait: each asks the driver about them.
 constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
 
 constexpr std::size_t kMostCallbackArgs = 64;
@@ -270,8 +270,20 @@ void CommandLoop::publish_head(bool force) {
 
 void CommandLoop::idle() {
     publish_head(true);
-    const bool pending = hooks_.poll();
-    for (int look = 0; look < (pending ? kLooksPending : kLooks); ++look) {
+    bool pending = hooks_.poll();
+    // While a call waits, asking the driver is all the pause there is: its answer is due as soon
+    // as the device is done.
+    for (int look = 0; pending && look < kWatches; ++look) {
+        if (!breached_ && ring_.has_next()) {
+            return;
+        }
+        pending = hooks_.watch();
+        if (pending && look + 1 == kWatches) {
+            was_idle_ = false;
+            return;
+        }
+    }
+    for (int look = 0; look < kLooks; ++look) {
         if (!breached_ && ring_.has_next()) {
             return;
         }

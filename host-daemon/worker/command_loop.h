@@ -51,6 +51,8 @@ public:
         std::function<void(const Command&)> execute;
         /// Looks at what is pending without blocking; true while something is.
         std::function<bool()> poll;
+        /// The same, but only at calls that wait: asked without a pause in between.
+        std::function<bool()> watch;
         /// Executes a command of host callbacks out of order, without a call of the driver's.
         std::function<void(const wire::CommandView&, std::span<const std::byte> args)> on_callback;
         std::function<void(const std::string&)> on_breach;

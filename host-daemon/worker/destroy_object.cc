@@ -17,6 +17,7 @@ void GuestProcess::destroy_object(const Object& object) {
     const driver::DriverApi& api = device.api();
     switch (object.parent == 0 ? object.kind() : HandleKind::kInvalid) {
         case HandleKind::kStream:
+            leave_stream(reinterpret_cast<CUstream>(object.native));
             end(api.cuStreamDestroy_v2, object.native);
             break;
         case HandleKind::kEvent:

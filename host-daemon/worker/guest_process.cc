@@ -65,8 +65,9 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
       loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
              [this] {
                  look_at_events(kEventsAtOnce);
-                 return poll_waiting();
+                 return watch_waiting();
              },
+             [this] { return watch_waiting(); },
              [this](const region::CommandView& view, std::span<const std::byte> args) {
                  callback_command(view, args);
              },
@@ -241,7 +242,7 @@ void GuestProcess::execute(const Command& command) {
         held.begin(command.header.position);
     }
     if (may_block(call)) {
-        if (!(held.active() && held.waits(call)) && is_ready(call)) {
+        if (!(held.active() && held.waits(call)) && look_at_wait(call)) {
             run_call(call);
         } else {
             waiting_.push_back({call.keep(), std::chrono::steady_clock::now()});
@@ -252,9 +253,7 @@ void GuestProcess::execute(const Command& command) {
     }
     if (loop_.executed_count() % kPollEvery == 0) {
         look_at_events(kEventsAtOnce);
-        if (!waiting_.empty()) {
-            poll_waiting();
-        }
+        watch_waiting();
     }
 }
 
@@ -264,7 +263,7 @@ void GuestProcess::look_at_events(std::size_t most) {
     }
 }
 
-bool GuestProcess::poll_waiting() {
+bool GuestProcess::watch_waiting() {
     if (waiting_.empty()) {
         return false;
     }
@@ -274,7 +273,7 @@ bool GuestProcess::poll_waiting() {
         if (held.active() && held.waits(*waiting.call)) {
             return false;  // Not begun: another worker may have to begin it.
         }
-        if (is_ready(*waiting.call)) {
+        if (look_at_wait(*waiting.call)) {
             run_call(*waiting.call);
             return true;
         }
@@ -293,7 +292,7 @@ bool GuestProcess::poll_waiting() {
 void GuestProcess::run_call(Call& call) {
     CUresult result = enter_context(call.header().context);
     const bool is_noted = held.begin_touches(call);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && !call.has_ended()) {
         if (const Handler handler = find_handler(call.number()); handler != nullptr) {
             result = handler(call);
         } else {
@@ -309,7 +308,9 @@ void GuestProcess::run_call(Call& call) {
         return;
     }
     if (may_block(call)) {
-        output.collect();
+        if (!call.has_ended()) {  // Nothing was asked that could have printed.
+            output.collect();
+        }
         if (memory.has_parked()) {
             memory.reap(false);
         }
@@ -416,6 +417,7 @@ CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, 
     CUresult result = CUDA_SUCCESS;
     if (own == nullptr) {
         result = device.api().cuStreamCreateWithPriority(&own, CU_STREAM_DEFAULT, 0);
+        has_lane_streams_ = true;
     }
     *out = own;
     held.touch(HeldWork::key_of_lane(lane), own);
@@ -425,29 +427,52 @@ CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, 
 bool GuestProcess::may_query_streams() const {
     constexpr std::size_t kStreamsMax = 8;
     return captures.load(std::memory_order_relaxed) == 0 &&
+           settled_streams_.load() == left_streams_.load() &&
            objects.count_kind(HandleKind::kStream) <= kStreamsMax &&
            objects.count_kind(HandleKind::kContext) <= 1;
 }
 
-bool GuestProcess::all_streams_idle() {
+CUresult GuestProcess::query_streams() {
+    const CUresult result = device.api().cuStreamQuery(nullptr);
+    return result == CUDA_SUCCESS ? query_other_streams() : result;
+}
+
+CUresult GuestProcess::query_other_streams() {
     const driver::DriverApi& api = device.api();
-    if (api.cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY) {
-        return false;
-    }
-    {
+    CUresult result = CUDA_SUCCESS;
+    if (has_lane_streams_.load(std::memory_order_relaxed)) {
         std::lock_guard lock(lane_stream_mutex_);
         for (const CUstream stream : lane_streams_) {
-            if (stream != nullptr && api.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {
-                return false;
+            if (stream != nullptr && result == CUDA_SUCCESS) {
+                result = api.cuStreamQuery(stream);
             }
         }
     }
+    if (result != CUDA_SUCCESS || objects.count_kind(HandleKind::kStream) == 0) {
+        return result;
+    }
     for (const std::uint64_t stream : objects.natives_of(HandleKind::kStream)) {
-        if (api.cuStreamQuery(reinterpret_cast<CUstream>(stream)) == CUDA_ERROR_NOT_READY) {
-            return false;
+        if (result = api.cuStreamQuery(reinterpret_cast<CUstream>(stream));
+            result != CUDA_SUCCESS) {
+            break;
         }
     }
-    return true;
+    return result;
+}
+
+void GuestProcess::leave_stream(CUstream stream) {
+    if (captures.load() != 0 || device.api().cuStreamQuery(stream) != CUDA_SUCCESS) {
+        left_streams_.fetch_add(1);
+    }
+}
+
+CUresult GuestProcess::synchronise_context() {
+    const std::uint64_t left = left_streams_.load();
+    const CUresult result = device.api().cuCtxSynchronize();
+    std::uint64_t settled = settled_streams_.load();
+    while (settled < left && !settled_streams_.compare_exchange_weak(settled, left)) {
+    }
+    return result;
 }
 
 void GuestProcess::drop_lane_streams() {
@@ -487,7 +512,7 @@ std::uint32_t GuestProcess::take_async_error(std::uint32_t lane) {
 }
 
 CUresult GuestProcess::synchronise_device() {
-    CUresult worst = device.api().cuCtxSynchronize();
+    CUresult worst = synchronise_context();
     const CUcontext own = t_context;
     for (const Object& context : objects.list_kind(HandleKind::kContext)) {
         const auto native = reinterpret_cast<CUcontext>(context.native);

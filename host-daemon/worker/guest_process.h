@@ -150,10 +150,24 @@ public:
     std::atomic<std::uint32_t> sticky_error{0};
     std::atomic<std::uint32_t> guest_pid{0};
     std::atomic<std::uint32_t> captures{0};  ///< Streams being captured now.
+    /// Code that may print was loaded: drivers give its text out in calls that synchronise.
+    std::atomic<bool> may_print{false};
 
-    /// Asking streams is cheap and allowed: few of them, one context, no capture going on.
+    /// Asking streams is cheap and allowed, and they are all there is: few of them, one context,
+    /// no capture going on, none destroyed at work since the context was last synchronised.
     [[nodiscard]] bool may_query_streams() const;
-    [[nodiscard]] bool all_streams_idle();
+    /// CUDA_SUCCESS when all are idle, CUDA_ERROR_NOT_READY, or the error that the driver told.
+    CUresult query_streams();
+    /// ... but for the legacy stream.
+    CUresult query_other_streams();
+    /// A call that waits for what was just seen to have ended may be answered at once.
+    [[nodiscard]] bool may_skip_waits() const {
+        return !may_print.load(std::memory_order_relaxed) && !held.active();
+    }
+    /// The stream is about to be destroyed.
+    void leave_stream(CUstream stream);
+    /// Synchronises the calling thread's context. The thread may block.
+    CUresult synchronise_context();
 
     /// 0, 1: the legacy stream; 2: the lane's own; else a stream handle.
     CUresult resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out);
@@ -172,6 +186,8 @@ public:
     void destroy_object(const Object& object);
     /// The current context of the calling thread has ended.
     void leave_context();
+    /// Looks whether the image's kernels print.
+    void learn_printing(const LoadedImage& loaded);
     /// Asks the driver's extension where the variables of a module or library lie, once it is
     /// loaded into the current context. Without the extension only variables asked for by name are
     /// known.
@@ -194,7 +210,7 @@ private:
     };
 
     void execute(const Command& command);
-    bool poll_waiting();
+    bool watch_waiting();
     void look_at_events(std::size_t most);
     [[nodiscard]] bool is_drained_to_callbacks();
     void run_call(Call& call);
@@ -216,6 +232,10 @@ private:
     std::array<std::atomic<std::uint32_t>, wire::kLaneCount> async_errors_{};
     std::mutex lane_stream_mutex_;
     std::array<CUstream, wire::kLaneCount> lane_streams_{};
+    std::atomic<bool> has_lane_streams_{false};
+    /// Streams that were destroyed and may still be at work, and how many of them are known not to.
+    std::atomic<std::uint64_t> left_streams_{0};
+    std::atomic<std::uint64_t> settled_streams_{0};
     std::atomic<bool> reap_scheduled_{false};
     std::mutex bulk_mutex_;
     std::atomic<bool> bulk_tried_{false};

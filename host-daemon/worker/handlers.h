@@ -28,13 +28,14 @@ CUresult free_in_capture(Call& call, std::uint64_t address, std::uint64_t stream
 bool is_capturing(Call& call, CUstream stream);
 
 /// True when the command may wait for the device or take long: then it does not run on the consumer
-/// thread, unless is_ready() says that it would not wait now.
+/// thread, unless look_at_wait() says that it would not wait now.
 bool may_block(const Call& call);
 /// True when its answer lets the guest know that work has ended.
 bool tells_of_completion(const Call& call);
-/// True when asking is_ready() again soon makes sense; false: hand the call over at once.
+/// True when asking look_at_wait() again soon makes sense; false: hand the call over at once.
 bool is_pollable(const Call& call);
-/// Asks the driver without waiting.
-bool is_ready(Call& call);
+/// Asks the driver without waiting: is it time to run the call? What only waits is marked as ended
+/// when nothing is left of it but the answer.
+bool look_at_wait(Call& call);
 
 }  // namespace gantry::worker

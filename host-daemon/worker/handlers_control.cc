@@ -230,14 +230,21 @@ bool takes_long(cuda::Op op) {
     }
 }
 
-bool stream_is_ready(Call& call, std::uint64_t handle) {
-    CUstream stream = nullptr;
-    return call.stream(handle, &stream) != CUDA_SUCCESS ||
-           call.api().cuStreamQuery(stream) != CUDA_ERROR_NOT_READY;
-}
+constexpr std::uint64_t kLegacyStreams = 1;  // Handles 0 and 1.
 
 std::uint64_t first_word(const Call& call) {
     return call.arguments<std::uint64_t>().value_or(0);
+}
+
+CUresult query_stream(Call& call, std::uint64_t handle) {
+    CUstream stream = nullptr;
+    const CUresult result = call.stream(handle, &stream);
+    return result == CUDA_SUCCESS ? call.api().cuStreamQuery(stream) : result;
+}
+
+CUresult query_event(Call& call, std::uint64_t handle) {
+    const auto event = call.process().objects.native_as<CUevent>(handle, HandleKind::kEvent);
+    return event != nullptr ? call.api().cuEventQuery(event) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace
@@ -293,26 +300,41 @@ bool is_pollable(const Call& call) {
     }
 }
 
-bool is_ready(Call& call) {
+bool look_at_wait(Call& call) {
     if (!is_pollable(call)) {
         return false;
     }
-    call.process().enter_context(call.header().context);
+    GuestProcess& process = call.process();
+    CUresult result = process.enter_context(call.header().context);
+    if (result != CUDA_SUCCESS) {
+        return true;
+    }
     if (call.number() == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
         const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
-        return !read || (read->bytes <= kInlineReadBytesMax && stream_is_ready(call, read->stream));
+        return !read || query_stream(call, read->stream) != CUDA_ERROR_NOT_READY;
     }
     switch (call.op()) {
         case cuda::Op::cuStreamSynchronize:
-            return stream_is_ready(call, first_word(call));
-        case cuda::Op::cuEventSynchronize: {
-            const auto event =
-                call.process().objects.native_as<CUevent>(first_word(call), HandleKind::kEvent);
-            return event == nullptr || call.api().cuEventQuery(event) != CUDA_ERROR_NOT_READY;
-        }
-        default:
-            return call.process().all_streams_idle();
+            result = query_stream(call, first_word(call));
+            if (result == CUDA_SUCCESS && first_word(call) <= kLegacyStreams &&
+                !(process.may_query_streams() &&
+                  process.query_other_streams() == CUDA_SUCCESS)) {
+                return true;  // Whether blocking streams are waited for is the driver's to say.
+            }
+            break;
+        case cuda::Op::cuEventSynchronize:
+            result = query_event(call, first_word(call));
+            break;
+        case cuda::Op::cuCtxSynchronize:
+            result = process.query_streams();
+            break;
+        default:  // Another form of it, whose context is still to be checked.
+            return process.query_streams() != CUDA_ERROR_NOT_READY;
     }
+    if (result == CUDA_SUCCESS && process.may_skip_waits()) {
+        call.mark_ended();
+    }
+    return result != CUDA_ERROR_NOT_READY;
 }
 
 }  // namespace gantry::worker

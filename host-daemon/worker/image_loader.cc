@@ -222,6 +222,9 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     reply.trailing(std::as_bytes(std::span(error)));
     if (result == CUDA_SUCCESS) {
         result = call.add_object(load.handle, native);
+        if (process.device.extension() != nullptr) {
+            process.learn_printing(loaded);  // Without one it is learnt with the variables.
+        }
         process.modules.add(std::move(loaded));
         // Where the driver alone picks addresses, a library's variables are loaded at once: in the
         // order of loads, which a restore repeats, not in that of the questions for them.

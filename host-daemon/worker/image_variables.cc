@@ -17,7 +17,9 @@ namespace image = softgpu::image;
 
 struct Found {
     std::set<std::string> names;
-    bool heap = false;  ///< Calls the device's malloc.
+    bool heap = false;    ///< Calls the device's malloc.
+    bool prints = false;  ///< Calls vprintf, or nobody can tell.
+    bool wants_symbols = true;
 };
 
 template <typename Record>
@@ -157,7 +159,17 @@ void append_ptx(std::string_view commented, Found* found) {
     }
 }
 
+/// printf in device code is a call of this function, in PTX as in an ELF file's symbols.
+void look_for_printing(std::span<const std::byte> bytes, Found* found) {
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    found->prints = found->prints || text.find("vprintf") != std::string_view::npos;
+}
+
 void append_bytes(std::span<const std::byte> bytes, Found* found) {
+    look_for_printing(bytes, found);
+    if (!found->wants_symbols) {
+        return;
+    }
     std::uint32_t magic = 0;
     if (read_at(bytes, 0, &magic) && std::memcmp(&magic, ELFMAG, SELFMAG) == 0) {
         ElfReader(bytes).append(found);
@@ -170,6 +182,7 @@ void append_fatbin(std::span<const std::byte> bytes, unsigned major,
                    Found* found) {
     const auto entries = image::list_entries(bytes);
     if (!entries.ok()) {
+        found->prints = true;
         return;
     }
     const auto fits = [major](const image::FatbinEntry& entry) {
@@ -177,17 +190,27 @@ void append_fatbin(std::span<const std::byte> bytes, unsigned major,
     };
     const bool has_elf = std::any_of(entries->begin(), entries->end(), fits);
     for (const image::FatbinEntry& entry : *entries) {
-        if (has_elf ? !fits(entry) : entry.kind != image::EntryKind::kPtx) {
+        const bool is_ptx = entry.kind == image::EntryKind::kPtx;
+        const bool is_read = has_elf ? fits(entry) : is_ptx;
+        if (!is_read && (entry.kind == image::EntryKind::kElf || found->prints)) {
             continue;
         }
-        if (const auto payload = image::entry_payload(entry); payload.ok()) {
+        // The PTX beside an ELF file, which a driver takes that cannot run the file, and what is
+        // neither: only asked whether it prints.
+        const auto payload = image::entry_payload(entry);
+        if (!payload.ok() || !(is_read || is_ptx)) {
+            found->prints = true;
+        } else if (is_read) {
             append_bytes(std::as_bytes(std::span(*payload)), found);
+        } else {
+            look_for_printing(std::as_bytes(std::span(*payload)), found);
         }
     }
 }
 
-Found look_into(std::span<const std::byte> bytes, unsigned major) {
+Found look_into(std::span<const std::byte> bytes, unsigned major, bool wants_symbols = true) {
     Found found;
+    found.wants_symbols = wants_symbols;
     std::uint32_t magic = 0;
     if (read_at(bytes, 0, &magic) && magic == image::kFatbinMagic) {
         append_fatbin(bytes, major, &found);
@@ -202,6 +225,15 @@ Found look_into(std::span<const std::byte> bytes, unsigned major) {
 
 std::set<std::string> variable_names(std::span<const std::byte> bytes, unsigned major) {
     return look_into(bytes, major).names;
+}
+
+bool may_print(std::span<const std::byte> bytes, unsigned major) {
+    return look_into(bytes, major, false).prints;
+}
+
+ImageContents contents_of(std::span<const std::byte> bytes, unsigned major) {
+    Found found = look_into(bytes, major);
+    return {std::move(found.names), found.prints};
 }
 
 bool uses_device_heap(std::span<const std::byte> bytes, unsigned major) {

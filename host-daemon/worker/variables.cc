@@ -45,7 +45,11 @@ std::vector<ModuleVariable> ask_by_name(GuestProcess& process, const LoadedImage
     for (const auto& part : loaded.parts) {
         const auto bytes =
             std::span<const std::byte>(loaded.image->bytes).subspan(part.offset, part.bytes);
-        names.merge(variable_names(bytes, static_cast<unsigned>(major)));
+        ImageContents contents = contents_of(bytes, static_cast<unsigned>(major));
+        names.merge(contents.variables);
+        if (contents.prints) {
+            process.may_print = true;
+        }
     }
     for (const std::string& name : names) {
         if (auto variable = ask(process, loaded, name); variable && variable->bytes != 0) {
@@ -64,6 +68,17 @@ void set_variables(GuestProcess& process, const LoadedImage& loaded,
 }
 
 }  // namespace
+
+void GuestProcess::learn_printing(const LoadedImage& loaded) {
+    const auto major =
+        device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
+    for (std::size_t i = 0; i < loaded.parts.size() && !may_print; ++i) {
+        const auto& part = loaded.parts[i];
+        may_print = worker::may_print(
+            std::span<const std::byte>(loaded.image->bytes).subspan(part.offset, part.bytes),
+            static_cast<unsigned>(major));
+    }
+}
 
 void GuestProcess::learn_variables(std::uint64_t root) {
     const GantrySoftExtension* extension = device.extension();

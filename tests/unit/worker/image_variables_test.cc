@@ -48,6 +48,57 @@ TEST(ImageVariables, SeesTheDeviceHeap) {
     EXPECT_TRUE(uses_device_heap(bytes_of(ptx), 9));
 }
 
+TEST(ImageVariables, SeesWhatMayPrint) {
+    const std::string head = ".version 8.0 .target sm_75\n";
+    const std::string prints =
+        head + ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);";
+    EXPECT_TRUE(may_print(bytes_of(prints), 9));
+    EXPECT_TRUE(contents_of(bytes_of(prints), 9).prints);
+    const std::string silent = head + ".global .u64 counter;";
+    EXPECT_FALSE(may_print(bytes_of(silent), 9));
+    EXPECT_FALSE(contents_of(bytes_of(silent), 9).prints);
+    EXPECT_EQ(contents_of(bytes_of(silent), 9).variables, std::set<std::string>{"counter"});
+}
+
+/// A fatbin of uncompressed entries.
+std::string fatbin_of(const std::vector<std::pair<std::uint16_t, std::string>>& entries) {
+    std::string payload;
+    for (const auto& [kind, bytes] : entries) {
+        std::string header(64, '\0');
+        const std::uint32_t header_bytes = 64;
+        const std::uint64_t payload_bytes = bytes.size();
+        const std::uint32_t target = 90;
+        std::memcpy(header.data(), &kind, sizeof(kind));
+        std::memcpy(header.data() + 4, &header_bytes, sizeof(header_bytes));
+        std::memcpy(header.data() + 8, &payload_bytes, sizeof(payload_bytes));
+        std::memcpy(header.data() + 28, &target, sizeof(target));
+        payload += header + bytes;
+    }
+    std::string fatbin(16, '\0');
+    const std::uint32_t words[] = {0xba55ed50, 1 | 16u << 16};
+    const std::uint64_t payload_bytes = payload.size();
+    std::memcpy(fatbin.data(), words, sizeof(words));
+    std::memcpy(fatbin.data() + 8, &payload_bytes, sizeof(payload_bytes));
+    return fatbin + payload;
+}
+
+TEST(ImageVariables, CodeThatCannotBeReadMayPrint) {
+    constexpr std::uint16_t kPtx = 1;
+    constexpr std::uint16_t kElf = 2;
+    constexpr std::uint16_t kNvvm = 8;
+    const std::string elf = std::string("\x7f" "ELF") + std::string(60, '\0');
+    const std::string silent = ".version 8.0 .target sm_90\n.global .u64 counter;";
+    EXPECT_FALSE(may_print(bytes_of(fatbin_of({{kElf, elf}, {kPtx, silent}})), 9));
+    EXPECT_TRUE(may_print(bytes_of(fatbin_of({{kElf, elf + "vprintf"}})), 9));
+    EXPECT_FALSE(may_print(bytes_of(fatbin_of({{kElf, elf + "vprintf"}})), 8));
+    EXPECT_TRUE(may_print(bytes_of(fatbin_of({{kElf, elf}, {kPtx, silent + "// vprintf"}})), 9));
+    EXPECT_TRUE(may_print(bytes_of(fatbin_of({{kNvvm, "anything"}})), 9));
+    std::string damaged = fatbin_of({{kPtx, silent}});
+    const std::uint64_t too_much = damaged.size();
+    std::memcpy(damaged.data() + 16 + 8, &too_much, sizeof(too_much));
+    EXPECT_TRUE(may_print(bytes_of(damaged), 9));
+}
+
 TEST(ImageVariables, HostileBytesGiveNothingWorse) {
     std::mt19937 random(7);
     std::string image(4096, '\0');

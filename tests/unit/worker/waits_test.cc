@@ -1,0 +1,191 @@
+// How a worker waits for the device on behalf of its guest: what it asks the driver, and when it
+// may answer without asking again. On the soft GPU's driver, with some calls counted.
+#include <atomic>
+
+#include "tests/unit/worker/guest_fixture.h"
+
+namespace gantry::worker {
+namespace {
+
+const std::uint64_t kSecond = kStream + 1;
+
+constexpr char kPrintingPtx[] = R"(.version 8.0
+.target sm_75
+.address_size 64
+.extern .func (.param .b32 result) vprintf (.param .b64 format, .param .b64 arguments);
+.global .align 1 .b8 text[4] = {104, 105, 10, 0};
+.visible .entry print()
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %d<3>;
+    mov.u64 %d1, text;
+    cvta.global.u64 %d2, %d1;
+    {
+        .param .b64 format;
+        .param .b64 arguments;
+        .param .b32 result;
+        st.param.b64 [format], %d2;
+        st.param.b64 [arguments], 0;
+        call.uni (result), vprintf, (format, arguments);
+        ld.param.b32 %r1, [result];
+    }
+    ret;
+}
+)";
+
+/// Calls that wait inside the driver, as the worker made them.
+struct Counted {
+    static inline driver::DriverApi real;
+    static inline std::atomic<int> streams{0};
+    static inline std::atomic<int> events{0};
+    static inline std::atomic<int> contexts{0};
+
+    static void begin(Host& host) {
+        auto& api = const_cast<driver::DriverApi&>(host.library->api());
+        real = api;
+        api.cuStreamSynchronize = [](CUstream stream) {
+            ++streams;
+            return real.cuStreamSynchronize(stream);
+        };
+        api.cuEventSynchronize = [](CUevent event) {
+            ++events;
+            return real.cuEventSynchronize(event);
+        };
+        api.cuCtxSynchronize = [] {
+            ++contexts;
+            return real.cuCtxSynchronize();
+        };
+        streams = events = contexts = 0;
+    }
+    static int all() { return streams + events + contexts; }
+};
+
+/// A worker that serves, with a stream, an event and some memory of its guest's.
+struct Served {
+    Served() {
+        guest.retain();
+        guest.load_module();
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+        guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent, 0, 0});
+        data = guest.allocate(256);
+        guest.write(data, std::vector<std::byte>(256));
+        EXPECT_EQ(synchronise_all(), 0u);
+        Counted::begin(host);
+    }
+    std::uint32_t synchronise_all() {
+        return guest.call(Op::cuCtxSynchronize, payload::cuCtxSynchronize_call{}).status;
+    }
+    std::uint32_t synchronise_event() {
+        return guest.call(Op::cuEventSynchronize, payload::cuEventSynchronize_call{kEvent}).status;
+    }
+    void wait_until_equal(std::uint64_t stream, std::uint32_t value) {
+        guest.send(Op::cuStreamWaitValue32_v2,
+                   payload::cuStreamWaitValue32_v2_call{stream, data, value,
+                                                        CU_STREAM_WAIT_VALUE_EQ});
+    }
+    void write_value(std::uint64_t stream, std::uint32_t value) {
+        guest.send(Op::cuStreamWriteValue32_v2,
+                   payload::cuStreamWriteValue32_v2_call{stream, data, value, 0});
+    }
+    bool is_answered(std::uint64_t position) {
+        return host.process->channel()->reply(kLane).seq.load() == position + 1;
+    }
+    /// The device, as far as the driver knows without being waited for.
+    void wait_until_idle() {
+        const driver::DriverApi& api = host.library->api();
+        host.device->bind_thread();
+        while (api.cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY ||
+               host.process->query_other_streams() == CUDA_ERROR_NOT_READY) {
+            std::this_thread::sleep_for(100us);
+        }
+    }
+    ChannelMemory& serve() {
+        host.process->serve(map_region(region->get()), 1);
+        return *host.process->channel();
+    }
+
+    Result<control::UniqueFd> region = ChannelMemory::create_region(kRegionBytes);
+    Host host;
+    Guest guest{serve(), 1ull << wire::kGenerationShift};
+    std::uint64_t data = 0;
+};
+
+TEST(Waits, WhatHasEndedIsAnsweredWithoutAskingTwice) {
+    EXPECT_TRUE(in_child([] {
+        Served served;
+        Guest& guest = served.guest;
+        guest.add(served.data, 1, kStream);
+        guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, kStream});
+        guest.add(served.data, 1, 0);
+        guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});  // All was queued.
+        served.wait_until_idle();
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+        EXPECT_EQ(guest.synchronise(0), 0u);
+        EXPECT_EQ(served.synchronise_event(), 0u);
+        EXPECT_EQ(served.synchronise_all(), 0u);
+        EXPECT_EQ(Counted::all(), 0);
+        // What does not exist is refused all the same.
+        EXPECT_EQ(guest.synchronise(kSecond),
+                  static_cast<std::uint32_t>(CUDA_ERROR_INVALID_HANDLE));
+    }));
+}
+
+TEST(Waits, ADriverThatMayHaveTextToGiveOutIsAskedAsTheGuestAsks) {
+    EXPECT_TRUE(in_child([] {
+        Served served;
+        Guest& guest = served.guest;
+        guest.stage_piece(2, 0, sizeof(kPrintingPtx), kPrintingPtx);
+        EXPECT_EQ(guest.load(kModule + 1, 2, sizeof(kPrintingPtx)), 0u);
+        const std::uint64_t kernel = kKernel + 1;
+        const std::string name = "print";
+        EXPECT_EQ(guest.call(Op::cuModuleGetFunction,
+                             hand::NameCall{kModule + 1, kernel},
+                             std::as_bytes(std::span(name)))
+                      .status,
+                  0u);
+        const auto printed_by = [&](auto&& wait, std::atomic<int>& calls) {
+            hand::LaunchCall launch{};
+            launch.kernel = kernel;
+            launch.stream = kStream;
+            for (int i = 0; i < 3; ++i) {
+                launch.grid[i] = launch.block[i] = 1;
+            }
+            const int before = calls;
+            guest.send(Op::cuLaunchKernel, launch);
+            guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, kStream});
+            guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
+            served.wait_until_idle();
+            EXPECT_EQ(wait(), 0u);
+            EXPECT_EQ(calls, before + 1);
+            std::byte text[64];
+            const std::size_t bytes = served.host.output.take(text);
+            return std::string(reinterpret_cast<const char*>(text), bytes);
+        };
+        const std::string line("\1\0\0\0\3\0\0\0hi\n", 11);
+        EXPECT_EQ(printed_by([&] { return guest.synchronise(kStream); }, Counted::streams), line);
+        EXPECT_EQ(printed_by([&] { return served.synchronise_event(); }, Counted::events), line);
+        EXPECT_EQ(printed_by([&] { return served.synchronise_all(); }, Counted::contexts), line);
+    }));
+}
+
+TEST(Waits, TheContextWaitsForStreamsThatWereDestroyedAtWork) {
+    EXPECT_TRUE(in_child([] {
+        Served served;
+        Guest& guest = served.guest;
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        served.wait_until_equal(kSecond, 7);
+        guest.send(Op::cuStreamDestroy_v2, payload::cuStreamDestroy_v2_call{kSecond});
+        const std::uint64_t wait =
+            guest.post(static_cast<std::uint16_t>(Op::cuCtxSynchronize), {}, {}, true);
+        std::this_thread::sleep_for(50ms);
+        EXPECT_FALSE(served.is_answered(wait));
+        served.write_value(kStream, 7);
+        EXPECT_EQ(guest.wait(wait).status, 0u);
+        EXPECT_EQ(Counted::contexts, 1);
+        EXPECT_EQ(served.synchronise_all(), 0u);
+        EXPECT_EQ(Counted::contexts, 1) << "once is enough";
+    }));
+}
+
+}  // namespace
+}  // namespace gantry::worker
