@@ -86,21 +86,20 @@ class Moved:
         self.total_ms = self.report["total_us"] / 1000
 
     def copy_rate(self):
-        """Bytes per second while bytes were copied; where the report does not tell that time from
-        the rest, over all of the precopy."""
-        if isinstance(self.rounds, list):
-            spent = sum(one.get("copy_us", one.get("total_us", 0)) for one in self.rounds) / 1e6
-            copied = sum(one.get("bytes", 0) for one in self.rounds)
-        else:
-            spent, copied = (self.total_ms - self.pause_ms) / 1e3, self.bytes - self.final_bytes
-        return copied / spent if spent > 0 else 0.0
+        """Bytes per second of copying, in the largest round; where the report does not tell that
+        time from the rest, over all of the precopy."""
+        copied, spent_us = self.bytes - self.final_bytes, 1000 * (self.total_ms - self.pause_ms)
+        if isinstance(self.rounds, list) and self.rounds:
+            largest = max(self.rounds, key=lambda one: one.get("bytes", 0))
+            copied, spent_us = largest["bytes"], largest.get("copy_us", largest["total_us"])
+        return 1e6 * copied / spent_us if spent_us > 0 else 0.0
 
     def pause_allowed_ms(self):
         rate = self.copy_rate()
         return PAUSE_MS + (1000 * self.final_bytes / rate if rate else 0)
 
 
-def rows(bench, name, moved, steps, span):
+def rows(bench, name, moved, steps, span, elsewhere):
     table = bench.table
     begin, end = span
     before = steps.between(begin - BEFORE_S, begin)
@@ -117,7 +116,7 @@ def rows(bench, name, moved, steps, span):
     table.add(f"{name}: whole move", [moved.total_ms], "ms")
     allowed = moved.pause_allowed_ms() if bench.is_gpu else None
     table.add(f"{name}: GPU downtime, by the report", [moved.pause_ms], "ms", allowed)
-    if bench.is_gpu and moved.report.get("way") == "peer":
+    if bench.is_gpu and elsewhere and moved.report.get("way") == "peer":
         table.add(f"{name}: the same, over NVLink", [moved.pause_ms], "ms", PEER_PAUSE_MS)
         table.add(f"{name}: rate over NVLink", [moved.copy_rate() / 1e9], "GB/s", 300,
                   at_least=True)
@@ -158,7 +157,8 @@ def one(bench, name, command, target):
             steps = job.finish()
         finally:
             job.kill()
-    rows(bench, name, Moved(done.stdout.split("\n", 1)[1]), steps, span)
+    rows(bench, name, Moved(done.stdout.split("\n", 1)[1]), steps, span,
+         "--to-device" in target)
     return steps
 
 
@@ -170,7 +170,7 @@ def run(bench):
     """Live moves of a CUDA program and of a PyTorch training job with memory that lies still."""
     table, mib = bench.table, round(bench.arguments.resident_gib * 1024)
     target = ["--to-device", "1"] if bench.is_gpu and devices() > 1 else ["--copy"]
-    table.note("to the host's second GPU" if "1" in target else
+    table.note("to the host's second GPU" if "--to-device" in target else
                "to a fresh worker on the same GPU, with a copy")
     changing, work = ("256", "60") if bench.is_gpu else ("1", "1")
     with table.attempt("program"):
