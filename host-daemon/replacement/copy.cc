@@ -40,7 +40,7 @@ private:
     Result<void> send_final() override;
     void tidy_up() override;
 
-    void open_window();
+    Result<void> open_window();
     /// Pieces that are new since the last call, into the window.
     Result<void> take_pieces();
     /// Memory at the fresh worker for what is new, and what was in it counts as never sent.
@@ -141,9 +141,9 @@ Result<void> Copy::follow_pieces() {
 }
 
 /// What stands in the way is reported; the memory is staged then.
-void Copy::open_window() {
+Result<void> Copy::open_window() {
     if (options_.way != Way::kPeer) {
-        return;
+        return {};
     }
     report_.way = Way::kPeer;
     if (const auto taken = take_pieces(); !taken.ok()) {
@@ -153,12 +153,15 @@ void Copy::open_window() {
         control::ToWorker close;
         close.mutable_close_window();
         (void)ask(fresh_, std::move(close));
+        return attach_arenas(Staging::kAll);
     }
+    return {};
 }
 
 Result<void> Copy::prepare() {
     report_.way = Way::kStaged;
-    GANTRY_TRY(begin_precopy(false));
+    GANTRY_TRY(begin_precopy(
+        false, options_.way == Way::kPeer ? Staging::kFew : Staging::kAll));
     if (options_.way == Way::kPeer) {
         GANTRY_ASSIGN(prepared_serial_, last_serial());
     }
@@ -166,7 +169,7 @@ Result<void> Copy::prepare() {
     GANTRY_TRY(send_prepare(early, false));
     // Not before: a driver's own allocations, which have to lie where the old worker's do, come
     // first.
-    open_window();
+    GANTRY_TRY(open_window());
     std::uint64_t before = ~0ull;
     while (report_.rounds.size() < kRoundsMax) {
         GANTRY_TRY(follow_pieces());

@@ -77,7 +77,7 @@ Result<void> HandOver::copy_round(std::uint64_t* bytes) {
 }
 
 Result<void> HandOver::prepare() {
-    GANTRY_TRY(begin_precopy(true));
+    GANTRY_TRY(begin_precopy(true, Staging::kFew));
     GANTRY_ASSIGN(const Parcel early, take_graph());
     GANTRY_TRY(move_pieces());
     GANTRY_TRY(send_prepare(early, true));

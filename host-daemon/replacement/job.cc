@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <future>
 
 #include "proto/control/channel.h"
 
@@ -13,7 +14,9 @@ namespace gantry::replacement {
 namespace {
 
 constexpr std::uint32_t kArena = 7;
-constexpr std::uint32_t kBatchBlocks = 256;
+/// Of variables and arrays alone, and of all memory; two of them are page-locked by both workers.
+constexpr std::uint32_t kSmallBatchBlocks = 64;
+constexpr std::uint32_t kBatchBlocks = 512;
 
 }  // namespace
 
@@ -53,14 +56,15 @@ Result<void> Job::check() {
     return {};
 }
 
-Result<void> Job::attach_arenas() {
+Result<void> Job::attach_arenas(Staging staging) {
+    batch_blocks_ = staging == Staging::kAll ? kBatchBlocks : kSmallBatchBlocks;
     staging_ = control::UniqueFd(memfd_create("gantry-replacement", MFD_CLOEXEC));
-    const std::uint64_t bytes = kBatchBlocks * kBlockBytes;
+    const std::uint64_t bytes = 2 * batch_blocks_ * kBlockBytes;
     if (!staging_.valid() || ftruncate(staging_.get(), static_cast<off_t>(bytes)) != 0) {
         return Error{Code::kResourceExhausted, "worker.arena", std::strerror(errno)};
     }
-    (void)detach_arena(old_);  // Of a replacement that a restart of gantryd cut short.
     for (Endpoint* worker : {&old_, &fresh_}) {
+        (void)detach_arena(*worker);  // Of a replacement that was cut short, or a smaller one.
         control::ToWorker request;
         request.mutable_attach_arena()->set_arena_id(kArena);
         request.mutable_attach_arena()->set_bytes(bytes);
@@ -87,9 +91,9 @@ Result<control::UniqueFd> Job::new_images(std::uint64_t* bytes) {
                        : control::make_blob(serialised);
 }
 
-Result<void> Job::begin_precopy(bool arena_is_shared) {
+Result<void> Job::begin_precopy(bool arena_is_shared, Staging staging) {
     GANTRY_ASSIGN(seed_, random_seed());
-    GANTRY_TRY(attach_arenas());
+    GANTRY_TRY(attach_arenas(staging));
     control::ToWorker begin;
     *begin.mutable_begin_precopy()->mutable_seed() = seed_;
     begin.mutable_begin_precopy()->set_arena_is_shared(arena_is_shared);
@@ -169,33 +173,62 @@ Result<Job::Scanned> Job::scan(ScanHow how) {
     return scanned;
 }
 
-Result<void> Job::copy_run(const control::BlockRun& run) {
+std::vector<Runs> Job::batches_of(const Runs& runs) const {
+    std::vector<Runs> batches;
+    std::uint32_t room = 0;
+    for (control::BlockRun run : runs) {
+        while (run.count() != 0) {
+            if (room == 0) {
+                batches.emplace_back();
+                room = batch_blocks_;
+            }
+            control::BlockRun* part = batches.back().Add();
+            *part = run;
+            part->set_count(std::min(run.count(), room));
+            room -= part->count();
+            run.set_first(run.first() + part->count());
+            run.set_count(run.count() - part->count());
+        }
+    }
+    return batches;
+}
+
+Result<control::ToWorker> Job::read_batch(const Runs& runs, std::uint64_t offset) {
     control::ToWorker read;
     read.mutable_read_blocks()->set_arena_id(kArena);
-    *read.mutable_read_blocks()->add_runs() = run;
+    read.mutable_read_blocks()->set_offset(offset);
+    *read.mutable_read_blocks()->mutable_runs() = runs;
     GANTRY_ASSIGN(const Answer copied, ask(old_, std::move(read)));
     control::ToWorker apply;
     apply.mutable_apply_blocks()->set_arena_id(kArena);
+    apply.mutable_apply_blocks()->set_offset(offset);
     for (const control::BlockRun& there : copied.message.read_blocks().runs()) {
         control::IncomingRun* incoming = apply.mutable_apply_blocks()->add_runs();
         *incoming->mutable_run() = there;
         incoming->set_form(control::IncomingRun::FORM_BYTES);
     }
-    GANTRY_TRY(ask(fresh_, std::move(apply)));
-    return {};
+    return apply;
 }
 
+/// The fresh worker writes one batch while the old one reads the next to the other half.
 Result<void> Job::copy_staged(const Runs& runs) {
-    for (control::BlockRun run : runs) {
-        while (run.count() != 0) {
-            control::BlockRun part = run;
-            part.set_count(std::min(run.count(), kBatchBlocks));
-            GANTRY_TRY(copy_run(part));
-            run.set_first(run.first() + part.count());
-            run.set_count(run.count() - part.count());
+    std::future<Result<void>> writing;
+    std::uint64_t half = 0;
+    for (const Runs& batch : batches_of(runs)) {
+        auto apply = read_batch(batch, half * batch_blocks_ * kBlockBytes);
+        if (writing.valid()) {
+            GANTRY_TRY(writing.get());
         }
+        if (!apply.ok()) {
+            return apply.error();
+        }
+        half = 1 - half;
+        writing = std::async(std::launch::async, [this, request = std::move(*apply)]() mutable {
+            auto written = ask(fresh_, std::move(request));
+            return written.ok() ? Result<void>{} : Result<void>(written.error());
+        });
     }
-    return {};
+    return writing.valid() ? writing.get() : Result<void>{};
 }
 
 Result<void> Job::freeze() {

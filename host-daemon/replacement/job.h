@@ -47,7 +47,10 @@ protected:
     /// Of the pause: the time since the last lap is that of this step.
     void lap(const char* step);
 
-    Result<void> begin_precopy(bool arena_is_shared);
+    /// What goes through memory of the host: all, or only what is in no arena.
+    enum class Staging : std::uint8_t { kFew, kAll };
+    Result<void> begin_precopy(bool arena_is_shared, Staging staging);
+    Result<void> attach_arenas(Staging staging);
     /// A graph and the images that it names and the fresh worker has not.
     struct Parcel {
         std::string graph;
@@ -78,12 +81,13 @@ protected:
 private:
     Result<void> replace();
     Result<void> check();
-    Result<void> attach_arenas();
     Result<void> detach_arena(Endpoint& worker);
     /// Images that were not sent yet, as a blob; an invalid descriptor when there are none.
     Result<control::UniqueFd> new_images(std::uint64_t* bytes);
     Result<void> send_graph(const Parcel& parcel, control::ToWorker request);
-    Result<void> copy_run(const control::BlockRun& run);
+    [[nodiscard]] std::vector<Runs> batches_of(const Runs& runs) const;
+    /// What the fresh worker is to be asked then.
+    Result<control::ToWorker> read_batch(const Runs& runs, std::uint64_t offset);
     Result<void> freeze();
     Result<void> attach_guest();
     Result<void> change_over();
@@ -92,6 +96,7 @@ private:
     Owner owner_ = Owner::kOld;
     bool is_frozen_ = false;
     control::UniqueFd staging_;
+    std::uint32_t batch_blocks_ = 0;  ///< Half of the staging area.
     control::Seed seed_;
     std::vector<std::string> images_sent_;
     Clock::time_point paused_at_;
