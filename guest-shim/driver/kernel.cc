@@ -112,6 +112,26 @@ void note_attribute(Kernel* kernel, int attribute, int value) {
     }
 }
 
+/// Sets an attribute at the host. Libraries set a kernel's dynamic shared memory back and forth in
+/// every step: what the driver has granted once it grants again, so that nobody waits for it.
+template <typename Arguments>
+CUresult set_attribute(Kernel* kernel, cuda::Op op, int attribute, int value,
+                       const Arguments& arguments) {
+    if (has_attribute(*kernel, attribute, value)) {
+        return CUDA_SUCCESS;
+    }
+    const bool is_dynamic = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    const bool is_granted = is_dynamic && value >= 0 && value <= kernel->granted_dynamic_bytes;
+    const CUresult result = is_granted ? post_args(op, arguments) : call_status(op, arguments);
+    if (result == CUDA_SUCCESS) {
+        note_attribute(kernel, attribute, value);
+        if (is_dynamic && value > kernel->granted_dynamic_bytes) {
+            kernel->granted_dynamic_bytes = value;
+        }
+    }
+    return result;
+}
+
 CUresult get_attribute(int* out, int attribute, const void* function) {
     if (out == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -412,16 +432,9 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
         static_cast<std::uint32_t>(number) >= cuda::wire_hand::kFunctionAttributeCount) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (has_attribute(*kernel, number, value)) {
-        return CUDA_SUCCESS;
-    }
     const cuda::wire::cuFuncSetAttribute_call arguments{bits(hfunc),
                                                         static_cast<std::uint32_t>(attrib), value};
-    const CUresult result = call_status(cuda::Op::cuFuncSetAttribute, arguments);
-    if (result == CUDA_SUCCESS) {
-        note_attribute(kernel, number, value);
-    }
-    return result;
+    return set_attribute(kernel, cuda::Op::cuFuncSetAttribute, number, value, arguments);
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
@@ -438,19 +451,12 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
         static_cast<std::uint32_t>(number) >= cuda::wire_hand::kFunctionAttributeCount) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (has_attribute(*found, number, val)) {
-        return CUDA_SUCCESS;
-    }
     cuda::wire::cuKernelSetAttribute_call arguments{};
     arguments.attrib = static_cast<std::uint32_t>(attrib);
     arguments.val = val;
     arguments.kernel = bits(kernel);
     arguments.dev = dev;
-    const CUresult result = call_status(cuda::Op::cuKernelSetAttribute, arguments);
-    if (result == CUDA_SUCCESS) {
-        note_attribute(found, number, val);
-    }
-    return result;
+    return set_attribute(found, cuda::Op::cuKernelSetAttribute, number, val, arguments);
 }
 
 }  // namespace gantry::cuda_impl

@@ -53,6 +53,8 @@ struct Kernel {
     bool shares_parts;  ///< A twin: name and params belong to the kernel.
     std::int32_t attributes[cuda::wire_hand::kFunctionAttributeCount];
     std::uint32_t attribute_status[cuda::wire_hand::kFunctionAttributeCount];
+    /// The most dynamic shared memory that the driver has granted so far: less is granted too.
+    std::int32_t granted_dynamic_bytes;
 };
 
 struct Module {

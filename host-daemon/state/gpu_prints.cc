@@ -260,7 +260,10 @@ Result<bool> GpuPrints::run(const snapshot::FingerprintKey& key,
     const std::size_t step = to.empty() ? kLaunchBlocks : kStageBlocks;
     for (std::size_t at = 0, turn = 0; at < addresses.size(); at += step, ++turn) {
         Lane& lane = lanes_[turn % 2];
-        GANTRY_ASSIGN(const bool other_summed, advance(lanes_[(turn + 1) % 2], direct));
+        // The other lane's copy starts its way before this lane waits; sums alone are collected
+        // when their lane's turn comes, so that two launches are always queued.
+        GANTRY_ASSIGN(const bool other_summed,
+                      to.empty() ? Result<bool>(true) : advance(lanes_[(turn + 1) % 2], direct));
         GANTRY_ASSIGN(const bool finished,
                       other_summed ? finish(lane, direct) : Result<bool>(false));
         if (!finished) {

@@ -32,6 +32,15 @@ int main() {
     CHECK(cudaFuncGetAttributes(&attributes, reverse));
     EXPECT(attributes.maxDynamicSharedSizeBytes == (int)sizeof host);
     reverse<<<1, 256, sizeof host>>>(device, count);
+    // Down and up again, as libraries do it from launch to launch.
+    CHECK(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize, 4096));
+    reverse<<<1, 256, sizeof host>>>(device, count);
+    EXPECT_STATUS(cudaGetLastError(), cudaErrorInvalidValue);
+    EXPECT_STATUS(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       1 << 30), cudaErrorInvalidValue);
+    (void)cudaGetLastError();
+    CHECK(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (int)sizeof host));
     reverse<<<1, 256, sizeof host>>>(device, count);
     CHECK(cudaMemcpy(back, device, sizeof back, cudaMemcpyDeviceToHost));
     for (unsigned i = 0; i < count; ++i) {
