@@ -8,6 +8,7 @@
 #include <cstring>
 #include <future>
 
+#include "host-daemon/supervisor/part_loader.h"
 #include "host-daemon/supervisor/stored_sender.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
@@ -33,6 +34,7 @@ public:
                              session_.info().id};
         }
         seed_ = {header.seed_low(), header.seed_high()};
+        key_ = std::make_unique<snapshot::FingerprintKey>(seed_);
         if (seed_ != from_.seed) {
             return Error{Code::kFailedPrecondition, "snapshot.stale",
                          "the file was saved at another moment than the one at which session " +
@@ -70,6 +72,16 @@ public:
         return {};
     }
 
+    Result<bool> on_memory(const snapshot::StoredMemory& memory) override {
+        if (!graphs_.contains(memory.part)) {
+            return out_of_order(memory.part);
+        }
+        GANTRY_TRY(sender_.finish());
+        GANTRY_ASSIGN(const auto worker, session_.workers().need({memory.part}));
+        GANTRY_TRY(load_memory(session_.workers(), worker, memory, *key_));
+        return true;
+    }
+
     std::span<std::byte> place_for(std::uint64_t part, std::size_t bytes) override {
         return graphs_.contains(part) ? sender_.place_for({part}, bytes) : std::span<std::byte>();
     }
@@ -79,9 +91,7 @@ public:
         for (std::size_t at = 0; at < blocks.size();) {
             const std::uint64_t part = blocks[at].ref.part;
             if (!graphs_.contains(part)) {
-                return Error{Code::kUnimplemented, "snapshot.order",
-                             "the blocks of part " + std::to_string(part) +
-                                 " come before its graph; restore reads the graph first"};
+                return out_of_order(part);
             }
             std::size_t end = at + 1;
             while (end < blocks.size() && end - at < kBatchBlocks &&
@@ -122,11 +132,18 @@ public:
     }
 
 private:
+    static Error out_of_order(std::uint64_t part) {
+        return {Code::kUnimplemented, "snapshot.order",
+                "the blocks of part " + std::to_string(part) +
+                    " come before its graph; restore reads the graph first"};
+    }
+
     Session& session_;
     const Suspension from_;
     WorkersSink& sink_;
     const RestoreHooks& hooks_;
     snapshot::Seed seed_;
+    std::unique_ptr<snapshot::FingerprintKey> key_;
     control::ImageList images_;
     std::map<std::uint64_t, std::string> graphs_;
     StoredSender sender_;

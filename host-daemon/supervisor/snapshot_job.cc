@@ -3,6 +3,7 @@
 #include <chrono>
 #include <future>
 
+#include "host-daemon/supervisor/part_saver.h"
 #include "host-daemon/supervisor/version.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
@@ -39,36 +40,6 @@ Result<void> add_images(WorkersSource& source, engine::PartId part,
     return {};
 }
 
-Result<void> add_blocks(WorkersSource& source, engine::PartId part,
-                        snapshot::SnapshotWriter* writer) {
-    GANTRY_ASSIGN(const engine::ScanResult scanned, source.scan(part));
-    const std::span<const engine::BlockAddress> all(scanned.changed);
-    const auto read = [&](std::size_t at) {  // While one batch is written the next one is read.
-        return std::async(std::launch::async, [&source, part, blocks = all.subspan(at)] {
-            return source.read_blocks(part, blocks.first(std::min(kBatchBlocks, blocks.size())));
-        });
-    };
-    if (all.empty()) {
-        return {};
-    }
-    auto next = read(0);
-    for (std::size_t at = 0; at < all.size(); at += kBatchBlocks) {
-        GANTRY_ASSIGN(const auto staged, next.get());
-        if (at + kBatchBlocks < all.size()) {
-            next = read(at + kBatchBlocks);
-        }
-        std::vector<snapshot::SnapshotWriter::NewBlock> blocks;
-        for (std::size_t i = 0; i < staged->count(); ++i) {
-            const engine::BlockAddress address = staged->address(i);
-            blocks.push_back({{part.value, static_cast<std::uint32_t>(address.space),
-                               address.index},
-                              staged->bytes(i)});
-        }
-        GANTRY_TRY(writer->add_blocks(blocks));
-    }
-    return {};
-}
-
 struct What {
     std::string path;
     Epoch epoch;
@@ -77,14 +48,19 @@ struct What {
 };
 
 /// One frozen part: what a reader needs before the blocks comes before them.
-Result<void> write_part(WorkersSource& source, engine::PartId part,
+Result<void> write_part(Session& session, engine::PartId part,
+                        const snapshot::FingerprintKey& key,
                         std::vector<std::string>* images_known, snapshot::SnapshotWriter* writer) {
+    WorkersSource& source = session.source();
     GANTRY_TRY(add_images(source, part, images_known, writer));
     GANTRY_ASSIGN(const engine::FinalPart before, source.final_part(part));
     GANTRY_TRY(writer->add_graph(part.value, before.graph));
-    GANTRY_TRY(add_blocks(source, part, writer));
+    GANTRY_ASSIGN(const engine::ScanResult scanned, source.scan(part));
+    GANTRY_ASSIGN(const auto worker, session.workers().need(part));
+    GANTRY_ASSIGN(const engine::BlockSetDigest read,
+                  save_memory(source, worker, scanned.changed, key, writer));
     GANTRY_ASSIGN(const engine::FinalPart after, source.final_part(part));
-    if (after.digest != writer->digest(part.value)) {
+    if (after.digest != read) {
         return Error{Code::kDataLoss, "snapshot.digest",
                      "the bytes of part " + std::to_string(part.value) +
                          " in the file are not those that its worker holds"};
@@ -94,8 +70,7 @@ Result<void> write_part(WorkersSource& source, engine::PartId part,
 
 /// Everything of a frozen session into the file.
 Result<std::uint64_t> write_file(Session& session, const What& what) {
-    WorkersSource& source = session.source();
-    const std::vector<engine::PartId> parts = source.parts();
+    const std::vector<engine::PartId> parts = session.source().parts();
     GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(what.path));
     snapshot::SnapshotHeader header;
     header.set_session_id(session.info().id);
@@ -110,9 +85,10 @@ Result<std::uint64_t> write_file(Session& session, const What& what) {
     header.set_part_count(static_cast<std::uint32_t>(parts.size()));
     header.set_needs(what.needs);
     snapshot::SnapshotWriter writer(file.fd(), what.path, header, snapshot::Codec::kStored);
+    const snapshot::FingerprintKey key(what.seed);
     std::vector<std::string> images_known;
     for (const engine::PartId part : parts) {
-        GANTRY_TRY(write_part(source, part, &images_known, &writer));
+        GANTRY_TRY(write_part(session, part, key, &images_known, &writer));
     }
     GANTRY_TRY(writer.finish());
     GANTRY_TRY(file.commit());

@@ -25,7 +25,7 @@ class ObjectGraph;
 class SnapshotHeader;
 class SnapshotSummary;
 
-inline constexpr std::uint32_t kContainerVersion = 1;
+inline constexpr std::uint32_t kContainerVersion = 2;
 
 enum class Codec : std::uint32_t { kStored = 0, kLz4 = 1, kZstd = 2 };
 
@@ -64,6 +64,8 @@ private:
     int fd_ = -1;
 };
 
+class MemoryWriter;
+
 /// Writes a snapshot to a file descriptor it does not own. Call order: construct, any add_*,
 /// finish.
 class SnapshotWriter {
@@ -83,6 +85,11 @@ public:
     /// Neighbours in the file: one section at least. What is stored as it is is written from where
     /// it lies, so the bytes must not change meanwhile.
     Result<void> add_blocks(std::span<const NewBlock> blocks);
+    /// All blocks of one part, `count` of them, stored as they are by several threads; the part has
+    /// none otherwise. Nothing else is added until end_memory(), and the writer lives as long. The
+    /// file must be seekable.
+    Result<MemoryWriter*> begin_memory(std::uint64_t part, std::uint64_t count);
+    Result<void> end_memory();
     /// Writes summary and end. The caller still has to commit its file.
     Result<void> finish();
 
@@ -106,10 +113,26 @@ struct StoredBlock {
     std::uint32_t stored_bytes = 0;    ///< As it lies in the file, for statistics.
 };
 
+/// A part's memory section: its table, read and verified, and where the contents are.
+struct StoredMemory {
+    std::uint64_t part = 0;
+    std::span<const StoredBlock> blocks;  ///< Ascending; `bytes` are empty, see `offset`.
+    /// Where the bytes of the first block of form kBytes begin; the others' follow in order.
+    std::uint64_t offset = 0;
+    int fd = -1;
+    const std::string* name = nullptr;
+
+    /// Contents into memory, by any number of threads. What comes is not verified.
+    Result<void> read(std::uint64_t at, std::span<std::byte> to) const;
+    /// What to say of a block, stored at this offset, that does not have its fingerprint.
+    [[nodiscard]] Error damaged(std::uint64_t at) const;
+};
+
 /// Receives a snapshot section by section. Returning an error ends the reading with it.
 class SnapshotVisitor {
 public:
     virtual ~SnapshotVisitor() = default;
+    virtual void on_version(std::uint32_t version) { (void)version; }
     virtual Result<void> on_header(const SnapshotHeader& header) = 0;
     virtual Result<void> on_graph(std::uint64_t part, std::string_view graph) = 0;
     virtual Result<void> on_image(std::span<const std::byte, 32> sha256,
@@ -121,6 +144,12 @@ public:
         (void)part;
         (void)bytes;
         return {};
+    }
+    /// Of a file that can be read at any offset. True: the visitor has read the contents and holds
+    /// them against their fingerprints itself; false: they come by on_blocks().
+    virtual Result<bool> on_memory(const StoredMemory& memory) {
+        (void)memory;
+        return false;
     }
     virtual Result<void> on_blocks(std::span<const StoredBlock> blocks) = 0;
     virtual Result<void> on_end(const SnapshotSummary& summary) = 0;

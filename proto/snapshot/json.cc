@@ -39,6 +39,7 @@ class JsonVisitor : public SnapshotVisitor {
 public:
     explicit JsonVisitor(JsonDetail detail) : detail_(detail) {}
 
+    void on_version(std::uint32_t version) override { version_ = version; }
     Result<void> on_header(const SnapshotHeader& header) override {
         GANTRY_ASSIGN(header_, to_json(header));
         return {};
@@ -79,7 +80,7 @@ public:
                       std::to_string(key.first) + ", \"space\": " + std::to_string(key.second) +
                       ", \"block_count\": " + std::to_string(count) + "}";
         }
-        std::string text = "{\n\"format_version\": " + std::to_string(kContainerVersion) +
+        std::string text = "{\n\"format_version\": " + std::to_string(version_) +
                            ",\n\"header\": " + header_ + ",\n\"summary\": " + summary_ +
                            ",\n\"spaces\": [" + spaces + "],\n\"images\": [" + images_ + "]";
         if (detail_ == JsonDetail::kGraphs) {
@@ -90,6 +91,7 @@ public:
 
 private:
     JsonDetail detail_;
+    std::uint32_t version_ = 0;
     std::string header_;
     std::string summary_;
     std::string graphs_;

@@ -24,6 +24,7 @@ enum class Kind : std::uint32_t {
     kBlocks = 4,
     kSummary = 5,
     kEnd = 6,
+    kMemory = 7,
 };
 
 inline constexpr std::uint64_t kSmallBytesMax = 1ULL << 20;
@@ -31,6 +32,11 @@ inline constexpr std::uint64_t kGraphBytesMax = 256ULL << 20;
 inline constexpr std::uint64_t kImageBytesMax = 2ULL << 30;
 inline constexpr std::uint32_t kSectionBlocksMax = 512;
 inline constexpr std::size_t kPartsMax = 1024;
+/// Of one part: 1 TiB, and the zeros between a table and its contents.
+inline constexpr std::uint64_t kMemoryBlocksMax = 1ULL << 24;
+inline constexpr std::uint64_t kMemoryPadMax = 2ULL << 20;
+inline constexpr std::size_t kMemoryHeadBytes = 40;
+inline constexpr std::uint64_t kMemoryAlign = 4096;
 inline constexpr std::uint32_t kStoredBytesMask = 0x00FFFFFF;
 
 template <typename T>

@@ -13,6 +13,7 @@
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
 #include "proto/snapshot/layout.h"
+#include "proto/snapshot/memory_reader.h"
 
 namespace gantry::snapshot {
 
@@ -29,8 +30,12 @@ public:
         GANTRY_TRY(preamble());
         for (;;) {
             GANTRY_TRY(section_header());
-            GANTRY_TRY(section_payload());
             const Kind kind = kind_;
+            if (kind == Kind::kMemory) {
+                GANTRY_TRY(memory());
+                continue;
+            }
+            GANTRY_TRY(section_payload());
             GANTRY_TRY(handle());
             if (kind == Kind::kEnd) {
                 return at_end();
@@ -93,6 +98,7 @@ private:
                              ", this program reads up to " + std::to_string(kContainerVersion) +
                              "; use the Gantry release that wrote it, or a newer one"};
         }
+        visitor_.on_version(version);
         return {};
     }
 
@@ -105,6 +111,9 @@ private:
             case Kind::kBlocks:
                 return kBlocksHeaderBytes + kSectionBlocksMax * (kEntryBytes + kBlockBytes);
             case Kind::kEnd: return 16;
+            case Kind::kMemory:
+                return kMemoryHeadBytes + kMemoryPadMax +
+                       kMemoryBlocksMax * (kEntryBytes + kBlockBytes);
         }
         return 0;
     }
@@ -202,8 +211,127 @@ private:
             case Kind::kBlocks: return blocks();
             case Kind::kSummary: return summary();
             case Kind::kEnd: return end();
+            case Kind::kMemory: break;  // Went another way: what precedes its contents is enough.
         }
         return {};
+    }
+
+    Result<void> memory() {
+        if (checksums_.empty() || summary_seen_) {
+            return malformed("a memory section before the header or behind the summary");
+        }
+        const std::uint64_t section_end = section_at_ + kSectionHeaderBytes + size_;
+        const auto refuse = [this](const MemoryProblem& problem) {
+            return problem.is_damage ? checksum_error(section_at_, problem.what)
+                                     : malformed(problem.what);
+        };
+        std::array<std::byte, kMemoryHeadBytes> bytes;
+        if (size_ < bytes.size()) {
+            return malformed("a memory section without a head");
+        }
+        GANTRY_TRY(read(bytes.data(), bytes.size()));
+        const std::uint64_t checksum =
+            XXH3_64bits_withSeed(bytes.data(), bytes.size(), section_at_);
+        MemoryHead head;
+        if (auto problem = parse_memory_head(bytes, section_at_, section_end, &head);
+            problem.what != nullptr) {
+            return refuse(problem);
+        }
+        const std::size_t table_bytes = std::size_t{head.count} * kEntryBytes;
+        GANTRY_TRY(read_payload(0, table_bytes));
+        std::vector<StoredBlock> blocks;
+        if (auto problem = parse_memory_table(head, std::span(storage_).first(table_bytes),
+                                              section_at_, section_end - head.contents_at, *key_,
+                                              &blocks);
+            problem.what != nullptr) {
+            return refuse(problem);
+        }
+        GANTRY_TRY(note_memory(head.part, blocks));
+        GANTRY_TRY(skip_zeros(head.contents_at));
+        GANTRY_TRY(memory_contents(head.part, blocks, section_end));
+        std::byte stored[8];
+        GANTRY_TRY(read(stored, sizeof stored));
+        if (get<std::uint64_t>(stored) != checksum) {
+            return checksum_error(section_at_, "a memory section's end");
+        }
+        checksums_.push_back(checksum);
+        return {};
+    }
+
+    Result<void> note_memory(std::uint64_t id, std::span<const StoredBlock> blocks) {
+        GANTRY_ASSIGN(BlockSetDigest * digest, part(id));
+        if (digest->block_count != 0 || !memory_parts_.insert(id).second) {
+            return malformed("a part whose blocks are there twice");
+        }
+        for (const StoredBlock& block : blocks) {
+            digest->add(block.ref.space, block.ref.index, block.fingerprint);
+        }
+        memory_blocks_ += blocks.size();
+        return {};
+    }
+
+    Result<void> skip_zeros(std::uint64_t end) {
+        std::array<std::byte, 4096> bytes;
+        while (offset_ < end) {
+            const auto step = static_cast<std::size_t>(std::min<std::uint64_t>(end - offset_,
+                                                                               bytes.size()));
+            GANTRY_TRY(read(bytes.data(), step));
+            if (std::any_of(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(step),
+                            [](std::byte b) { return b != std::byte{0}; })) {
+                return checksum_error(section_at_, "what precedes a memory section's contents");
+            }
+        }
+        return {};
+    }
+
+    Result<void> memory_contents(std::uint64_t id, std::span<StoredBlock> blocks,
+                                 std::uint64_t end) {
+        if (base_ >= 0) {
+            const StoredMemory memory{id, blocks, static_cast<std::uint64_t>(base_) + offset_, fd_,
+                                      &name_};
+            GANTRY_ASSIGN(const bool taken, visitor_.on_memory(memory));
+            if (taken) {
+                offset_ = end;
+                if (::lseek(fd_, base_ + static_cast<off_t>(end), SEEK_SET) < 0) {
+                    return error("snapshot.truncated", offset_, "the file ends in its contents");
+                }
+                return {};
+            }
+        }
+        for (std::size_t at = 0; at < blocks.size(); at += kMemoryBatchBlocks) {
+            GANTRY_TRY(memory_batch(id, blocks.subspan(
+                                            at, std::min(kMemoryBatchBlocks, blocks.size() - at))));
+        }
+        return {};
+    }
+
+    Result<void> memory_batch(std::uint64_t id, std::span<StoredBlock> blocks) {
+        std::size_t bytes = 0;
+        for (const StoredBlock& block : blocks) {
+            bytes += block.stored_bytes;
+        }
+        std::span<std::byte> to;
+        if (bytes != 0) {
+            to = visitor_.place_for(id, bytes);
+            if (to.size() < bytes) {
+                own_contents_.resize(std::max(own_contents_.size(), bytes));
+                to = own_contents_;
+            }
+        }
+        const std::uint64_t begin = offset_;
+        GANTRY_TRY(read(to.data(), bytes));
+        std::size_t at = 0;
+        for (StoredBlock& block : blocks) {
+            if (block.form != StoredForm::kBytes) {
+                continue;
+            }
+            block.bytes = to.subspan(at, kBlockBytes);
+            if (fingerprint(*key_, BlockSpan(block.bytes)) != block.fingerprint) {
+                return checksum_error(begin + at, "a block");
+            }
+            at += kBlockBytes;
+        }
+        return visitor_.on_blocks(blocks);
     }
 
     Result<void> header() {
@@ -259,7 +387,7 @@ private:
         std::size_t contents_at = 0;
         for (std::uint32_t i = 0; i < count; ++i) {
             const std::byte* entry = payload_.data() + kBlocksHeaderBytes + i * kEntryBytes;
-            GANTRY_ASSIGN(StoredBlock block, parse_entry(entry));
+            GANTRY_ASSIGN(StoredBlock block, checked_entry(entry));
             if (block.form == StoredForm::kBytes) {
                 const auto codec = static_cast<Codec>(get<std::uint32_t>(entry + 60) >> 24);
                 if (block.stored_bytes > contents_.size() - contents_at) {
@@ -287,15 +415,8 @@ private:
         return visitor_.on_blocks(out);
     }
 
-    Result<StoredBlock> parse_entry(const std::byte* entry) {
-        StoredBlock block;
-        block.ref = {get<std::uint64_t>(entry), get<std::uint32_t>(entry + 16),
-                     get<std::uint64_t>(entry + 8)};
-        block.form = static_cast<StoredForm>(get<std::uint32_t>(entry + 20));
-        block.fingerprint = {get<std::uint64_t>(entry + 24), get<std::uint64_t>(entry + 32)};
-        block.origin = {get<std::uint64_t>(entry + 40), get<std::uint32_t>(entry + 56),
-                        get<std::uint64_t>(entry + 48)};
-        block.stored_bytes = get<std::uint32_t>(entry + 60) & kStoredBytesMask;
+    Result<StoredBlock> checked_entry(const std::byte* entry) {
+        const StoredBlock block = snapshot::parse_entry(entry);
         switch (block.form) {
             case StoredForm::kBytes: return block;
             case StoredForm::kZero:
@@ -343,6 +464,9 @@ private:
 
     Result<void> note(const StoredBlock& block) {
         GANTRY_ASSIGN(BlockSetDigest * digest, part(block.ref.part));
+        if (memory_parts_.contains(block.ref.part)) {
+            return malformed("a part whose blocks are there twice");
+        }
         digest->add(block.ref.space, block.ref.index, block.fingerprint);
         const bool fresh = block.form == StoredForm::kBytes
                                ? stored_.emplace(block.ref, block.fingerprint).second &&
@@ -359,7 +483,8 @@ private:
         if (!summary_.ParseFromArray(payload_.data(), static_cast<int>(payload_.size()))) {
             return malformed("the summary does not parse");
         }
-        const bool counts = summary_.block_count() == stored_.size() + others_.size() &&
+        const bool counts = summary_.block_count() ==
+                                stored_.size() + others_.size() + memory_blocks_ &&
                             summary_.image_count() == image_count_ &&
                             static_cast<std::size_t>(summary_.parts_size()) == digests_.size();
         if (!counts) {
@@ -403,9 +528,13 @@ private:
         return visitor_.on_end(summary_);
     }
 
+    /// Blocks of a memory section handed out at once: what a place of the visitor holds.
+    static constexpr std::size_t kMemoryBatchBlocks = 32;
+
     int fd_;
     const std::string& name_;
     SnapshotVisitor& visitor_;
+    off_t base_ = ::lseek(fd_, 0, SEEK_CUR);  ///< Where the file begins; -1: it is a pipe.
     std::uint64_t offset_ = 0;
     std::uint64_t section_at_ = 0;
     Kind kind_ = Kind::kHeader;
@@ -421,6 +550,8 @@ private:
     std::unordered_set<std::uint64_t> graphs_;
     std::unordered_map<BlockRef, Fingerprint, BlockRefHash> stored_;
     std::unordered_set<BlockRef, BlockRefHash> others_;
+    std::unordered_set<std::uint64_t> memory_parts_;
+    std::uint64_t memory_blocks_ = 0;
     std::uint64_t image_count_ = 0;
     SnapshotSummary summary_;
     bool summary_seen_ = false;

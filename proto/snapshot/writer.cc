@@ -11,9 +11,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "proto/base/assert.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
+#include "proto/snapshot/contents_file.h"
 #include "proto/snapshot/layout.h"
+#include "proto/snapshot/memory_writer.h"
 
 namespace gantry::snapshot {
 
@@ -93,6 +96,32 @@ public:
             }
         }
         return flush_blocks();
+    }
+
+    Result<MemoryWriter*> begin_memory(std::uint64_t part, std::uint64_t count) {
+        GANTRY_TRY(start());
+        GANTRY_TRY(flush_blocks());
+        GANTRY_ASSERT(memory_ == nullptr && !digests_[part].block_count, "part %llu",
+                      static_cast<unsigned long long>(part));
+        memory_part_ = part;
+        GANTRY_ASSIGN(memory_, MemoryWriter::start(fd_, name_, offset_, part, count));
+        return memory_.get();
+    }
+
+    Result<void> end_memory() {
+        GANTRY_ASSIGN(const auto finished, memory_->finish(checksums_.size()));
+        checksums_.push_back(finished.checksum);
+        offset_ = finished.end;
+        if (::lseek(fd_, static_cast<off_t>(offset_), SEEK_SET) < 0) {
+            return write_error(errno, name_, offset_);
+        }
+        digests_[memory_part_] = memory_->digest();
+        summary_.set_block_count(summary_.block_count() + memory_->digest().block_count);
+        summary_.set_zero_block_count(summary_.zero_block_count() + memory_->zero_count());
+        summary_.set_copy_block_count(summary_.copy_block_count() + memory_->copy_count());
+        summary_.set_stored_bytes(summary_.stored_bytes() + memory_->stored_bytes());
+        memory_.reset();
+        return {};
     }
 
     Result<void> finish() {
@@ -268,7 +297,7 @@ private:
                 continue;
             }
             if (written <= 0) {
-                return write_error(written < 0 ? errno : EIO);
+                return write_error(written < 0 ? errno : EIO, name_, offset_);
             }
             offset_ += static_cast<std::uint64_t>(written);
             auto left = static_cast<std::size_t>(written);
@@ -282,16 +311,6 @@ private:
             }
         }
         return {};
-    }
-
-    Error write_error(int number) const {
-        const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
-        return {full ? Code::kResourceExhausted : Code::kUnavailable,
-                full ? "snapshot.disk_full" : "snapshot.io",
-                "cannot write " + name_ + " at offset " + std::to_string(offset_) + ": " +
-                    std::strerror(number) +
-                    (full ? "; free some space or choose another folder (no partial file is left)"
-                          : "")};
     }
 
     int fd_;
@@ -311,6 +330,8 @@ private:
     std::unordered_map<Fingerprint, BlockRef, FingerprintHash> origins_;
     std::map<std::uint64_t, BlockSetDigest> digests_;
     SnapshotSummary summary_;
+    std::unique_ptr<MemoryWriter> memory_;  ///< While a part's memory is being written.
+    std::uint64_t memory_part_ = 0;
 };
 
 SnapshotWriter::SnapshotWriter(int fd, std::string name, const SnapshotHeader& header, Codec codec)
@@ -329,6 +350,12 @@ Result<void> SnapshotWriter::add_block(const BlockRef& ref, BlockSpan bytes) {
 }
 Result<void> SnapshotWriter::add_blocks(std::span<const NewBlock> blocks) {
     return impl_->add_blocks(blocks);
+}
+Result<MemoryWriter*> SnapshotWriter::begin_memory(std::uint64_t part, std::uint64_t count) {
+    return impl_->begin_memory(part, count);
+}
+Result<void> SnapshotWriter::end_memory() {
+    return impl_->end_memory();
 }
 Result<void> SnapshotWriter::finish() {
     return impl_->finish();

@@ -6,6 +6,7 @@
 
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
+#include "proto/snapshot/memory_writer.h"
 #include "proto/snapshot/object_graph.pb.h"
 
 namespace gantry::snapshot {
@@ -61,6 +62,37 @@ inline Result<void> write_sample(int fd, const std::string& name, Codec codec) {
     }
     const auto block = sample_block(2);
     GANTRY_TRY(writer.add_block({2, 2, 7}, BlockSpan(block)));
+    return writer.finish();
+}
+
+/// A sample whose part 2 is a memory section: stored, zero and copied blocks, stored out of order.
+inline Result<void> write_memory_sample(int fd, const std::string& name) {
+    SnapshotWriter writer(fd, name, sample_header(), Codec::kLz4);
+    GANTRY_TRY(writer.add_graph(1, sample_graph(1)));
+    GANTRY_TRY(writer.add_graph(2, sample_graph(2)));
+    std::array<std::byte, 32> hash{};
+    hash.fill(std::byte{0xAB});
+    GANTRY_TRY(writer.add_image(hash, std::as_bytes(std::span("ptx text", 8))));
+    const auto first = sample_block(1);
+    GANTRY_TRY(writer.add_block({1, 1, 0x30000000}, BlockSpan(first)));
+    const unsigned contents[] = {3, 0, 3, 2};
+    GANTRY_ASSIGN(MemoryWriter * memory, writer.begin_memory(2, 4));
+    const FingerprintKey key({sample_header().seed_low(), sample_header().seed_high()});
+    std::vector<MemoryWriter::Block> blocks;
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        const auto block = sample_block(contents[i]);
+        blocks.push_back({1, 0x30000000 + i, fingerprint(key, BlockSpan(block)),
+                          contents[i] == 0});
+    }
+    std::vector<std::uint64_t> places(4);
+    GANTRY_TRY(memory->place(blocks, places));
+    for (const std::size_t i : {3, 0}) {
+        GANTRY_TRY(memory->store(places[i], sample_block(contents[i])));
+    }
+    if (places[1] != MemoryWriter::kNotStored || places[2] != MemoryWriter::kNotStored) {
+        return Error{Code::kInternal, "test", "zeros and repeats have places"};
+    }
+    GANTRY_TRY(writer.end_memory());
     return writer.finish();
 }
 

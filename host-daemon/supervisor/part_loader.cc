@@ -1,0 +1,180 @@
+#include "host-daemon/supervisor/part_loader.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <vector>
+
+#include "host-daemon/supervisor/direct_memory.h"
+#include "host-daemon/supervisor/stored_sender.h"
+#include "host-daemon/supervisor/turns.h"
+
+namespace gantry::supervisor {
+namespace {
+
+using engine::kBlockBytes;
+using snapshot::StoredBlock;
+using snapshot::StoredForm;
+
+constexpr std::size_t kDirectBlocks = 32;
+
+class PartLoader {
+public:
+    PartLoader(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+               const snapshot::StoredMemory& memory, const snapshot::FingerprintKey& key)
+        : workers_(workers),
+          worker_(worker),
+          direct_(DirectMemory::map(*worker, DirectMemory::For::kWriting)),
+          memory_(memory),
+          key_(key) {
+        std::uint64_t offset = memory.offset;
+        for (std::size_t at = 0; at < memory.blocks.size();) {
+            const Kind kind = kind_of(memory.blocks[at]);
+            Batch batch{memory.blocks.subspan(at, 1), offset, kind};
+            while (at + batch.blocks.size() < memory.blocks.size() &&
+                   batch.blocks.size() < (kind == Kind::kDirect ? kDirectBlocks : kBatchBlocks) &&
+                   kind_of(memory.blocks[at + batch.blocks.size()]) == kind) {
+                batch.blocks = memory.blocks.subspan(at, batch.blocks.size() + 1);
+            }
+            for (const StoredBlock& block : batch.blocks) {
+                offset += block.stored_bytes;
+            }
+            at += batch.blocks.size();
+            if (kind != Kind::kNothing) {  // The final digest proves that these are zeros.
+                (kind == Kind::kCopy ? copies_ : batches_).push_back(batch);
+            }
+        }
+    }
+
+    Result<void> run() {
+        GANTRY_TRY(Turns().run(slot_threads(), batches_.size(),
+                               [&](std::size_t i, const auto&) -> Result<void> {
+                                   return batches_[i].kind == Kind::kDirect
+                                              ? load_direct(batches_[i])
+                                              : load_staged(batches_[i]);
+                               }));
+        for (const Batch& batch : copies_) {
+            GANTRY_TRY(copy(batch.blocks));
+        }
+        return {};
+    }
+
+private:
+    enum class Kind {
+        kDirect,   ///< Bytes for memory that is mapped here.
+        kStaged,   ///< Bytes, or zeros, that the worker puts in place.
+        kNothing,  ///< Zeros in fresh memory that is mapped here.
+        kCopy,
+    };
+    struct Batch {
+        std::span<const StoredBlock> blocks;
+        std::uint64_t offset = 0;  ///< Of the first one's bytes in the file.
+        Kind kind = Kind::kStaged;
+    };
+
+    std::span<std::byte> lies_at(const snapshot::BlockRef& ref, std::size_t count = 1) const {
+        const bool known =
+            ref.space == static_cast<std::uint32_t>(engine::MemorySpace::kDevice) &&
+            ref.index < (std::uint64_t{1} << 47) / kBlockBytes;
+        return known ? direct_.find(ref.index * kBlockBytes, count * kBlockBytes)
+                     : std::span<std::byte>();
+    }
+
+    Kind kind_of(const StoredBlock& block) const {
+        if (block.form == StoredForm::kCopyOf) {
+            return Kind::kCopy;
+        }
+        if (lies_at(block.ref).empty()) {
+            return Kind::kStaged;
+        }
+        return block.form == StoredForm::kZero ? Kind::kNothing : Kind::kDirect;
+    }
+
+    Result<void> verify(std::span<const StoredBlock> blocks, const std::byte* bytes,
+                        std::uint64_t offset) const {
+        std::size_t at = 0;
+        for (const StoredBlock& block : blocks) {
+            if (block.form != StoredForm::kBytes) {
+                continue;
+            }
+            if (snapshot::fingerprint(key_, snapshot::BlockSpan(bytes + at, kBlockBytes)) !=
+                block.fingerprint) {
+                return memory_.damaged(offset + at);
+            }
+            at += kBlockBytes;
+        }
+        return {};
+    }
+
+    Result<void> load_direct(const Batch& batch) const {
+        std::uint64_t offset = batch.offset;
+        for (std::size_t at = 0; at < batch.blocks.size();) {
+            std::size_t count = 1;
+            while (at + count < batch.blocks.size() &&
+                   batch.blocks[at + count].ref.index == batch.blocks[at].ref.index + count &&
+                   !lies_at(batch.blocks[at].ref, count + 1).empty()) {
+                ++count;
+            }
+            const std::span<std::byte> to = lies_at(batch.blocks[at].ref, count);
+            // Fresh memory: its pages in one go instead of a fault for each. A hint only.
+            ::madvise(to.data(), to.size(), MADV_POPULATE_WRITE);
+            GANTRY_TRY(memory_.read(offset, to));
+            GANTRY_TRY(verify(batch.blocks.subspan(at, count), to.data(), offset));
+            offset += to.size();
+            at += count;
+        }
+        return {};
+    }
+
+    Result<void> load_staged(const Batch& batch) const {
+        std::size_t bytes = 0;
+        for (const StoredBlock& block : batch.blocks) {
+            bytes += block.stored_bytes;
+        }
+        GANTRY_ASSIGN(const auto staging, workers_.staging(worker_));
+        const StagingSlot slot = staging->acquire();
+        GANTRY_TRY(memory_.read(batch.offset, slot.bytes().first(bytes)));
+        GANTRY_TRY(verify(batch.blocks, slot.bytes().data(), batch.offset));
+        control::ToWorker request;
+        GANTRY_ASSIGN(*request.mutable_apply_blocks(),
+                      apply_request(worker_->part(), batch.blocks));
+        request.mutable_apply_blocks()->set_arena_id(kStagingArena);
+        request.mutable_apply_blocks()->set_offset(slot.offset());
+        GANTRY_TRY(worker_->call(std::move(request), kLongCall));
+        return {};
+    }
+
+    Result<void> copy(std::span<const StoredBlock> blocks) const {
+        for (const StoredBlock& block : blocks) {
+            const auto from = lies_at(block.origin);
+            const auto to = lies_at(block.ref);
+            if (!from.empty() && !to.empty()) {
+                std::memcpy(to.data(), from.data(), kBlockBytes);
+                continue;
+            }
+            control::ToWorker request;
+            GANTRY_ASSIGN(*request.mutable_apply_blocks(),
+                          apply_request(worker_->part(), {&block, 1}));
+            GANTRY_TRY(worker_->call(std::move(request), kLongCall));
+        }
+        return {};
+    }
+
+    WorkerSet& workers_;
+    std::shared_ptr<Worker> worker_;
+    DirectMemory direct_;
+    const snapshot::StoredMemory& memory_;
+    const snapshot::FingerprintKey& key_;
+    std::vector<Batch> batches_;
+    std::vector<Batch> copies_;
+};
+
+}  // namespace
+
+Result<void> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+                         const snapshot::StoredMemory& memory,
+                         const snapshot::FingerprintKey& key) {
+    return PartLoader(workers, worker, memory, key).run();
+}
+
+}  // namespace gantry::supervisor

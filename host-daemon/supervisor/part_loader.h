@@ -1,0 +1,23 @@
+// Loading the memory of one part from a snapshot file into a fresh worker, by several threads.
+//
+// Each thread takes the next batch: it reads the contents from the file to where they belong, which
+// is the worker's memory itself (direct_memory.h) or a slot of its staging area, holds them against
+// their fingerprints there, and in the second case has the worker place them. Zero blocks are not
+// touched where the memory is fresh; copies come last, when their origins are there.
+// Failure: the first error; the worker is of no use then.
+#pragma once
+
+#include <memory>
+
+#include "host-daemon/supervisor/worker.h"
+#include "host-daemon/supervisor/worker_set.h"
+#include "proto/snapshot/container.h"
+
+namespace gantry::supervisor {
+
+/// The worker has been prepared with the part's graph, and nothing more.
+Result<void> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+                         const snapshot::StoredMemory& memory,
+                         const snapshot::FingerprintKey& key);
+
+}  // namespace gantry::supervisor

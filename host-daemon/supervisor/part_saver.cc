@@ -1,0 +1,165 @@
+#include "host-daemon/supervisor/part_saver.h"
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "host-daemon/supervisor/direct_memory.h"
+#include "host-daemon/supervisor/turns.h"
+#include "proto/snapshot/memory_writer.h"
+
+namespace gantry::supervisor {
+namespace {
+
+using engine::BlockAddress;
+using engine::kBlockBytes;
+using snapshot::MemoryWriter;
+
+/// Blocks that a thread hashes and then copies, from its cache.
+constexpr std::size_t kDirectBlocks = 16;
+
+class PartSaver {
+public:
+    PartSaver(WorkersSource& source, const std::shared_ptr<Worker>& worker,
+              std::span<const BlockAddress> blocks, const snapshot::FingerprintKey& key,
+              MemoryWriter& writer)
+        : source_(source),
+          part_(worker->part()),
+          direct_(DirectMemory::map(*worker, DirectMemory::For::kReading)),
+          key_(key),
+          writer_(writer) {
+        for (std::size_t at = 0; at < blocks.size();) {
+            const bool is_direct = !lies_at(blocks[at]).empty();
+            const std::size_t count_max = is_direct ? kDirectBlocks : kBatchBlocks;
+            std::size_t count = 1;
+            while (count < count_max && at + count < blocks.size() &&
+                   lies_at(blocks[at + count]).empty() != is_direct) {
+                ++count;
+            }
+            batches_.push_back({blocks.subspan(at, count), is_direct});
+            at += count;
+        }
+    }
+
+    Result<void> run() {
+        return Turns().run(slot_threads(), batches_.size(), [&](std::size_t i, const auto& in_turn) {
+            return batches_[i].is_direct ? save_direct(batches_[i], in_turn)
+                                         : save_staged(batches_[i], in_turn);
+        });
+    }
+
+    [[nodiscard]] const engine::BlockSetDigest& staged() const { return staged_; }
+
+private:
+    struct Batch {
+        std::span<const BlockAddress> blocks;
+        bool is_direct = false;
+    };
+
+    std::span<std::byte> lies_at(const BlockAddress& block) const {
+        return block.space == engine::MemorySpace::kDevice
+                   ? direct_.find(block.index * kBlockBytes, kBlockBytes)
+                   : std::span<std::byte>();
+    }
+
+    MemoryWriter::Block look_at(const BlockAddress& address, const std::byte* bytes) const {
+        MemoryWriter::Block block{static_cast<std::uint32_t>(address.space), address.index,
+                                  key_.zero_block(), true};
+        if (bytes != nullptr) {
+            const snapshot::BlockSpan content(bytes, kBlockBytes);
+            block.fingerprint = snapshot::fingerprint(key_, content);
+            block.is_zero = block.fingerprint == key_.zero_block() &&
+                            snapshot::is_zero_block(content);
+        }
+        return block;
+    }
+
+    /// `at`: where the bytes of each lie. Neighbours here and in the file go in one go.
+    Result<void> store(std::span<const std::byte* const> at,
+                       std::span<const std::uint64_t> places) const {
+        for (std::size_t i = 0; i < places.size();) {
+            std::size_t run = 1;
+            while (places[i] != MemoryWriter::kNotStored && i + run < places.size() &&
+                   places[i + run] == places[i] + run * kBlockBytes &&
+                   at[i + run] == at[i] + run * kBlockBytes) {
+                ++run;
+            }
+            if (places[i] != MemoryWriter::kNotStored) {
+                GANTRY_TRY(writer_.store(places[i], {at[i], run * kBlockBytes}));
+            }
+            i += run;
+        }
+        return {};
+    }
+
+    template <typename InTurn>
+    Result<void> save_direct(const Batch& batch, const InTurn& in_turn) {
+        std::array<const std::byte*, kDirectBlocks> at{};
+        std::array<MemoryWriter::Block, kDirectBlocks> looks;
+        std::array<std::uint64_t, kDirectBlocks> places{};
+        const std::size_t count = batch.blocks.size();
+        for (std::size_t i = 0; i < count; ++i) {
+            const BlockAddress& block = batch.blocks[i];
+            const bool is_hole = direct_.is_hole(block.index * kBlockBytes, kBlockBytes);
+            at[i] = is_hole ? nullptr : lies_at(block).data();
+            looks[i] = look_at(block, at[i]);
+        }
+        GANTRY_TRY(in_turn([&] {
+            return writer_.place(std::span(looks).first(count), std::span(places).first(count));
+        }));
+        return store(std::span(at).first(count), std::span(places).first(count));
+    }
+
+    template <typename InTurn>
+    Result<void> save_staged(const Batch& batch, const InTurn& in_turn) {
+        GANTRY_ASSIGN(const auto staged, source_.read_blocks(part_, batch.blocks));
+        if (staged->count() != batch.blocks.size()) {
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         std::to_string(batch.blocks.size() - staged->count()) +
+                             " blocks vanished from a frozen worker"};
+        }
+        std::vector<const std::byte*> at;
+        std::vector<MemoryWriter::Block> looks;
+        for (std::size_t i = 0; i < staged->count(); ++i) {
+            if (staged->address(i) != batch.blocks[i]) {
+                return Error{Code::kInvalidArgument, "worker.protocol",
+                             "a worker read other blocks than it was asked for"};
+            }
+            at.push_back(staged->bytes(i).data());
+            looks.push_back(look_at(batch.blocks[i], at.back()));
+        }
+        std::vector<std::uint64_t> places(looks.size());
+        GANTRY_TRY(in_turn([&]() -> Result<void> {
+            for (const MemoryWriter::Block& block : looks) {
+                staged_.add(block.space, block.index, block.fingerprint);
+            }
+            return writer_.place(looks, places);
+        }));
+        return store(at, places);
+    }
+
+    WorkersSource& source_;
+    engine::PartId part_;
+    DirectMemory direct_;
+    const snapshot::FingerprintKey& key_;
+    MemoryWriter& writer_;
+    std::vector<Batch> batches_;
+    engine::BlockSetDigest staged_;
+};
+
+}  // namespace
+
+Result<engine::BlockSetDigest> save_memory(WorkersSource& source,
+                                           const std::shared_ptr<Worker>& worker,
+                                           std::span<const BlockAddress> blocks,
+                                           const snapshot::FingerprintKey& key,
+                                           snapshot::SnapshotWriter* writer) {
+    GANTRY_ASSIGN(MemoryWriter * memory,
+                  writer->begin_memory(worker->part().value, blocks.size()));
+    PartSaver saver(source, worker, blocks, key, *memory);
+    GANTRY_TRY(saver.run());
+    GANTRY_TRY(writer->end_memory());
+    return saver.staged();
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,26 @@
+// Saving the memory of one frozen part: fingerprints, places and contents by several threads.
+//
+// Each thread takes the next batch of blocks: it reads them where they lie (direct_memory.h), or has
+// the worker copy them to a slot of the staging area; takes their fingerprints; waits its turn to
+// get their places in the file, in order; and puts them there. A byte is hashed and copied once,
+// the second time from the cache; what is zero or there already is hashed only.
+// Failure: the first error; nothing of the worker has changed.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "host-daemon/supervisor/worker_state.h"
+#include "proto/snapshot/container.h"
+
+namespace gantry::supervisor {
+
+/// `blocks`: all of the part, ascending. The digest is of those that the worker itself read and
+/// fingerprinted, for comparison with what it says of them.
+Result<engine::BlockSetDigest> save_memory(WorkersSource& source,
+                                           const std::shared_ptr<Worker>& worker,
+                                           std::span<const engine::BlockAddress> blocks,
+                                           const snapshot::FingerprintKey& key,
+                                           snapshot::SnapshotWriter* writer);
+
+}  // namespace gantry::supervisor

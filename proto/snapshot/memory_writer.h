@@ -1,0 +1,85 @@
+// MemoryWriter: one part's memory section (FORMAT.md), its contents written by several threads.
+//
+// Entries come in order and get their places at once: zero blocks and repeats none, the others one
+// after the other. The contents then go there in any order. Head and table are written at the end.
+// Threads: store() any; the rest one at a time. Made by SnapshotWriter, which outlives it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/snapshot/contents_file.h"
+#include "proto/snapshot/fingerprint.h"
+
+namespace gantry::snapshot {
+
+class MemoryWriter {
+public:
+    struct Block {
+        std::uint32_t space = 0;
+        std::uint64_t index = 0;
+        Fingerprint fingerprint;
+        bool is_zero = false;  ///< Looked at: a fingerprint alone proves nothing.
+    };
+    static constexpr std::uint64_t kNotStored = ~std::uint64_t{0};
+
+    static Result<std::unique_ptr<MemoryWriter>> start(int fd, std::string name,
+                                                       std::uint64_t section_at,
+                                                       std::uint64_t part, std::uint64_t count);
+
+    /// The next entries, ascending. `places`: where in the file the bytes of each have to be
+    /// stored, or kNotStored.
+    Result<void> place(std::span<const Block> blocks, std::span<std::uint64_t> places);
+    /// Bytes of blocks whose places follow one another.
+    Result<void> store(std::uint64_t place, std::span<const std::byte> bytes) const {
+        return contents_.write(place, bytes);
+    }
+
+    struct Finished {
+        std::uint64_t end = 0;  ///< Offset in the file of what comes after the section.
+        std::uint64_t checksum = 0;
+    };
+    /// All entries were placed, all contents stored: writes the rest. `ordinal`: of the section.
+    Result<Finished> finish(std::uint64_t ordinal);
+
+    [[nodiscard]] const BlockSetDigest& digest() const { return digest_; }
+    [[nodiscard]] std::uint64_t zero_count() const { return zero_count_; }
+    [[nodiscard]] std::uint64_t copy_count() const { return copy_count_; }
+    [[nodiscard]] std::uint64_t stored_bytes() const { return next_ - contents_at_; }
+
+private:
+    struct Origin {
+        std::uint32_t space = 0;
+        std::uint64_t index = 0;
+    };
+    struct FingerprintHash {
+        std::size_t operator()(const Fingerprint& f) const { return f.low ^ (f.high >> 9); }
+    };
+    MemoryWriter(int fd, std::string name, std::uint64_t section_at, std::uint64_t part,
+                 std::uint64_t count, std::uint64_t contents_at, ContentsFile contents);
+    Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes) const;
+
+    int fd_;
+    std::string name_;
+    std::uint64_t section_at_;
+    std::uint64_t part_;
+    std::uint64_t count_;
+    std::uint64_t contents_at_;
+    std::uint64_t next_;  ///< Place of the next stored block.
+    ContentsFile contents_;
+    std::vector<std::byte> table_;
+    std::unordered_map<Fingerprint, Origin, FingerprintHash> origins_;
+    BlockSetDigest digest_;
+    std::uint64_t zero_count_ = 0;
+    std::uint64_t copy_count_ = 0;
+    std::uint32_t last_space_ = 0;
+    std::uint64_t last_index_ = 0;
+};
+
+}  // namespace gantry::snapshot

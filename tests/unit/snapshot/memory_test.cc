@@ -1,0 +1,261 @@
+// Memory sections of the snapshot container: several threads write them, and anyone may read them.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "tests/unit/snapshot/sample.h"
+
+namespace gantry::snapshot {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string memory_sample() {
+    const int fd = ::memfd_create("snapshot", MFD_CLOEXEC);
+    EXPECT_TRUE(write_memory_sample(fd, "sample").ok());
+    std::string bytes(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)), '\0');
+    EXPECT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    ::close(fd);
+    return bytes;
+}
+
+Result<void> read_bytes(std::string_view bytes, SnapshotVisitor& visitor) {
+    const int fd = ::memfd_create("snapshot", MFD_CLOEXEC);
+    EXPECT_EQ(::write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    ::lseek(fd, 0, SEEK_SET);
+    auto result = read_snapshot(fd, "bytes", visitor);
+    ::close(fd);
+    return result.ok() ? Result<void>{} : Result<void>(result.error());
+}
+
+Result<void> read_bytes(std::string_view bytes) {
+    Collector collector;
+    return read_bytes(bytes, collector);
+}
+
+/// Reads the contents of memory sections by itself.
+class AtOffsets : public Collector {
+public:
+    Result<bool> on_memory(const StoredMemory& memory) override {
+        const FingerprintKey key({header.seed_low(), header.seed_high()});
+        std::uint64_t at = memory.offset;
+        for (const StoredBlock& block : memory.blocks) {
+            std::vector<std::byte> bytes(kBlockBytes);
+            if (block.form == StoredForm::kBytes) {
+                GANTRY_TRY(memory.read(at, bytes));
+                if (fingerprint(key, BlockSpan(bytes)) != block.fingerprint) {
+                    return memory.damaged(at);
+                }
+                at += kBlockBytes;
+            } else if (block.form == StoredForm::kCopyOf) {
+                bytes = blocks.at(block.origin);
+                ++copies;
+            }
+            blocks[block.ref] = std::move(bytes);
+        }
+        ++sections;
+        return true;
+    }
+    int sections = 0;
+};
+
+void expect_sample(const Collector& got) {
+    EXPECT_TRUE(got.ended);
+    EXPECT_EQ(got.copies, 1);
+    ASSERT_EQ(got.blocks.size(), 5U);
+    const unsigned contents[] = {3, 0, 3, 2};
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(got.blocks.at({2, 1, 0x30000000 + i}), sample_block(contents[i])) << i;
+    }
+}
+
+TEST(MemorySection, ComesBackFromFileAndPipe) {
+    const std::string bytes = memory_sample();
+    Collector in_order;
+    ASSERT_TRUE(read_bytes(bytes, in_order).ok());
+    expect_sample(in_order);
+    AtOffsets at_offsets;
+    ASSERT_TRUE(read_bytes(bytes, at_offsets).ok());
+    expect_sample(at_offsets);
+    EXPECT_EQ(at_offsets.sections, 1);
+
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    std::thread feeder([&] {
+        EXPECT_EQ(::write(ends[1], bytes.data(), bytes.size()),
+                  static_cast<ssize_t>(bytes.size()));
+        ::close(ends[1]);
+    });
+    AtOffsets from_pipe;
+    const auto result = read_snapshot(ends[0], "pipe", from_pipe);
+    feeder.join();
+    ::close(ends[0]);
+    ASSERT_TRUE(result.ok()) << result.error().text;
+    expect_sample(from_pipe);
+    EXPECT_EQ(from_pipe.sections, 0) << "a pipe cannot be read at any offset";
+}
+
+TEST(MemorySection, EveryFlippedByteIsRefused) {
+    std::string bytes = memory_sample();
+    // The contents: two blocks before the memory section's end, summary and end.
+    const std::size_t contents = bytes.find(std::string(1024, '\3')) - 1024;
+    ASSERT_LT(contents, bytes.size());
+    ASSERT_EQ(contents % 4096, 0U);
+    const auto inside = [&](std::size_t i) {
+        return i >= contents + 64 && i < contents + 2 * kBlockBytes - 64;
+    };
+    for (std::size_t i = 0; i < bytes.size(); i += inside(i) ? 61 : 1) {
+        for (const char bit : {char{0x01}, char{-0x80}}) {
+            bytes[i] = static_cast<char>(bytes[i] ^ bit);
+            AtOffsets at_offsets;
+            for (const auto& result : {read_bytes(bytes), read_bytes(bytes, at_offsets)}) {
+                ASSERT_FALSE(result.ok()) << "byte " << i;
+                ASSERT_EQ(result.error().reason.rfind("snapshot.", 0), 0U);
+                ASSERT_NE(result.error().text.find("offset"), std::string::npos);
+            }
+            bytes[i] = static_cast<char>(bytes[i] ^ bit);
+        }
+    }
+    EXPECT_TRUE(read_bytes(bytes).ok());
+}
+
+TEST(MemorySection, EveryCutIsRefused) {
+    const std::string bytes = memory_sample();
+    for (std::size_t size = 0; size < bytes.size();
+         size += size < 8192 || bytes.size() - size < 4096 ? 1 : 997) {
+        AtOffsets at_offsets;
+        for (const auto& result : {read_bytes(bytes.substr(0, size)),
+                                   read_bytes(bytes.substr(0, size), at_offsets)}) {
+            ASSERT_FALSE(result.ok()) << size;
+            ASSERT_EQ(result.error().reason, "snapshot.truncated") << size;
+        }
+    }
+}
+
+constexpr std::uint64_t kManyBlocks = 700;
+
+/// What block i holds: every seventh is zero, every eleventh as the one before the last.
+std::vector<std::byte> many_block(std::uint64_t i) {
+    std::vector<std::byte> block(kBlockBytes);
+    const std::uint64_t content = i % 11 == 10 ? i - 2 : i;
+    for (std::size_t at = 0; content % 7 != 3 && at < kBlockBytes; at += 8) {
+        const std::uint64_t word = (content * kBlockBytes + at) * 0x9E3779B97F4A7C15ULL;
+        std::memcpy(&block[at], &word, 8);
+    }
+    return block;
+}
+
+Result<void> write_many(int fd, const std::string& name) {
+    SnapshotWriter writer(fd, name, sample_header(), Codec::kStored);
+    GANTRY_TRY(writer.add_graph(2, sample_graph(2)));
+    GANTRY_ASSIGN(MemoryWriter * memory, writer.begin_memory(2, kManyBlocks));
+    const FingerprintKey key({sample_header().seed_low(), sample_header().seed_high()});
+    std::vector<std::vector<std::byte>> contents;
+    std::vector<MemoryWriter::Block> blocks;
+    for (std::uint64_t i = 0; i < kManyBlocks; ++i) {
+        contents.push_back(many_block(i));
+        const BlockSpan bytes(contents.back());
+        blocks.push_back({1, 50 + i, fingerprint(key, bytes), is_zero_block(bytes)});
+    }
+    std::vector<std::uint64_t> places(kManyBlocks);
+    Result<void> outcome[4];
+    GANTRY_TRY(memory->place(std::span(blocks).first(300), std::span(places).first(300)));
+    GANTRY_TRY(memory->place(std::span(blocks).subspan(300), std::span(places).subspan(300)));
+    {
+        std::vector<std::jthread> threads;
+        for (std::size_t t = 0; t < 4; ++t) {
+            threads.emplace_back([&, t] {
+                for (std::size_t i = t; outcome[t] && i < kManyBlocks; i += 4) {
+                    if (places[i] != MemoryWriter::kNotStored) {
+                        outcome[t] = memory->store(places[i], contents[i]);
+                    }
+                }
+            });
+        }
+    }
+    for (const Result<void>& each : outcome) {
+        GANTRY_TRY(each);
+    }
+    GANTRY_TRY(writer.end_memory());
+    return writer.finish();
+}
+
+void write_and_read_many(const std::string& file, std::uint64_t page_bytes) {
+    auto out = AtomicFile::create(file);
+    ASSERT_TRUE(out.ok());
+    const auto written = write_many(out->fd(), file);
+    ASSERT_TRUE(written.ok()) << written.error().text;
+    struct stat status {};
+    ASSERT_EQ(::fstat(out->fd(), &status), 0);
+    EXPECT_GE(static_cast<std::uint64_t>(status.st_blksize), page_bytes);
+    ASSERT_TRUE(out->commit().ok());
+    Collector in_order;
+    AtOffsets at_offsets;
+    for (Collector* got : {&in_order, static_cast<Collector*>(&at_offsets)}) {
+        const auto read = read_snapshot(file, *got);
+        ASSERT_TRUE(read.ok()) << read.error().text;
+        EXPECT_EQ(*read, fs::file_size(file));
+        ASSERT_EQ(got->blocks.size(), kManyBlocks);
+        EXPECT_GT(got->copies, 40);
+        for (std::uint64_t i = 0; i < kManyBlocks; ++i) {
+            ASSERT_EQ(got->blocks.at({2, 1, 50 + i}), many_block(i)) << i;
+        }
+    }
+}
+
+TEST(MemorySection, SeveralThreadsWriteOneFile) {
+    std::string pattern = (fs::temp_directory_path() / "gantry-memory-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    write_and_read_many(pattern + "/many", 512);
+    fs::remove_all(pattern);
+}
+
+/// On a file system with large pages, which a namespace of this process alone has.
+void on_large_pages(const char* options, const std::function<void(const std::string&)>& test) {
+    std::string pattern = (fs::temp_directory_path() / "gantry-large-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    std::thread apart([&] {  // Its own view of the file systems ends with it.
+        if (::unshare(CLONE_NEWNS) == 0 &&
+            ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+            ::mount("gantry", pattern.c_str(), "tmpfs", 0, options) == 0) {
+            test(pattern);
+        } else {
+            GTEST_SKIP() << "no tmpfs with large pages can be mounted here";
+        }
+    });
+    apart.join();
+    fs::remove_all(pattern);
+}
+
+TEST(MemorySection, SeveralThreadsWriteOneMappedFile) {
+    for (const char* options : {"huge=always", "huge=within_size"}) {
+        on_large_pages(options, [](const std::string& folder) {
+            write_and_read_many(folder + "/many", 2U << 20);
+        });
+    }
+}
+
+TEST(MemorySection, FullFileSystemIsAnErrorAndNoSignal) {
+    on_large_pages("huge=always,size=16m", [](const std::string& folder) {
+        auto out = AtomicFile::create(folder + "/many");
+        ASSERT_TRUE(out.ok());
+        const auto written = write_many(out->fd(), "many");
+        ASSERT_FALSE(written.ok());
+        EXPECT_EQ(written.error().reason, "snapshot.disk_full");
+    });
+}
+
+}  // namespace
+}  // namespace gantry::snapshot
