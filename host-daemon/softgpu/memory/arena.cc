@@ -50,6 +50,7 @@ bool Arena::map_at(std::uint64_t address, std::uint64_t bytes) const {
         return false;
     }
     madvise(got, bytes, MADV_DONTFORK);
+    madvise(got, bytes, MADV_HUGEPAGE);  // As in physical.cc.
     return true;
 }
 

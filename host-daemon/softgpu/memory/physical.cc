@@ -202,6 +202,9 @@ bool PhysicalMemory::map_at(std::uint64_t address, std::uint64_t map_bytes,
         return false;
     }
     madvise(got, map_bytes, MADV_DONTFORK);
+    // Where the system has large pages for shared memory (shmem_enabled = advise): one fault for
+    // each granule instead of 512, for kernels, fingerprints and whoever maps the file after us.
+    madvise(got, map_bytes, MADV_HUGEPAGE);
     return true;
 }
 
