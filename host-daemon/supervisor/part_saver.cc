@@ -42,10 +42,11 @@ public:
     }
 
     Result<void> run() {
-        return Turns().run(slot_threads(), batches_.size(), [&](std::size_t i, const auto& in_turn) {
+        const auto save = [&](std::size_t i, const auto& in_turn) {
             return batches_[i].is_direct ? save_direct(batches_[i], in_turn)
                                          : save_staged(batches_[i], in_turn);
-        });
+        };
+        return Turns().run(slot_threads(), batches_.size(), save);
     }
 
     [[nodiscard]] const engine::BlockSetDigest& staged() const { return staged_; }

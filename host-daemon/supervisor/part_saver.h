@@ -1,8 +1,8 @@
 // Saving the memory of one frozen part: fingerprints, places and contents by several threads.
 //
-// Each thread takes the next batch of blocks: it reads them where they lie (direct_memory.h), or has
-// the worker copy them to a slot of the staging area; takes their fingerprints; waits its turn to
-// get their places in the file, in order; and puts them there. A byte is hashed and copied once,
+// Each thread takes the next batch of blocks: it reads them where they lie (direct_memory.h) or has
+// the worker copy them to a slot of the staging area, takes their fingerprints, waits its turn to
+// get their places in the file, in order, and puts them there. A byte is hashed and copied once,
 // the second time from the cache; what is zero or there already is hashed only.
 // Failure: the first error; nothing of the worker has changed.
 #pragma once
