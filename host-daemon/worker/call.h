@@ -90,9 +90,13 @@ public:
     /// True on an executor, where waiting is allowed.
     [[nodiscard]] bool may_wait() const { return is_kept_ || is_replay_; }
 
-    /// A call that only waits, and what it waits for was seen to have ended without an error.
-    void mark_ended() { has_ended_ = true; }
+    /// What the call waits for was seen to have ended without an error.
+    void saw_end() { has_ended_ = number() >= cuda::kFirstOp; }
+    /// ... and the call does nothing but wait, so that only its answer is left.
     [[nodiscard]] bool has_ended() const { return has_ended_; }
+    /// The end of what is in this stream now is all that the call waits for.
+    void set_awaited(CUstream stream) { awaited_ = stream; }
+    [[nodiscard]] std::optional<CUstream> awaited() const { return awaited_; }
 
     // CallContext
     const driver::DriverApi& driver() override { return api(); }
@@ -128,6 +132,7 @@ private:
     bool is_deferred_ = false;
     bool is_kept_ = false;
     bool has_ended_ = false;
+    std::optional<CUstream> awaited_;
     std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.
     CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.
 };

@@ -277,7 +277,7 @@ void CommandLoop::idle() {
         if (!breached_ && ring_.has_next()) {
             return;
         }
-        pending = hooks_.watch();
+        pending = hooks_.poll();
         if (pending && look + 1 == kWatches) {
             was_idle_ = false;
             return;

@@ -49,10 +49,9 @@ public:
     struct Hooks {
         std::function<void()> on_start;                     ///< In the loop's thread, first.
         std::function<void(const Command&)> execute;
-        /// Looks at what is pending without blocking; true while something is.
+        /// Looks at what is pending without blocking; true while something is, and then it is asked
+        /// again without a pause.
         std::function<bool()> poll;
-        /// The same, but only at calls that wait: asked without a pause in between.
-        std::function<bool()> watch;
         /// Executes a command of host callbacks out of order, without a call of the driver's.
         std::function<void(const wire::CommandView&, std::span<const std::byte> args)> on_callback;
         std::function<void(const std::string&)> on_breach;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "host-daemon/worker/call.h"
 #include "host-daemon/worker/handlers.h"
 #include "host-daemon/worker/log.h"
@@ -27,8 +29,9 @@ bool is_moved_by_hypervisor(const ChannelMemory& memory) {
 std::uint32_t wait_spin_us(std::uint32_t spin_us) {
     constexpr unsigned kCpusToSpin = 4;
     constexpr std::uint32_t kLongSpinUs = 10'000;
-    return spin_us != 0 && std::thread::hardware_concurrency() >= kCpusToSpin ? kLongSpinUs
-                                                                              : spin_us;
+    return spin_us != 0 && std::thread::hardware_concurrency() >= kCpusToSpin
+               ? std::max(spin_us, kLongSpinUs)
+               : spin_us;
 }
 
 /// How long a freeze lets the guest finish its host callbacks before it carries them.
@@ -37,6 +40,13 @@ constexpr std::chrono::milliseconds kCallbackGrace{20};
 constexpr std::chrono::milliseconds kCarryPatience{200};
 constexpr std::size_t kPollEvery = 64;  // Look at waiting calls that often while the ring is full.
 constexpr std::size_t kEventsAtOnce = 4;
+constexpr std::chrono::microseconds kEventsEvery{1};
+/// How often a stream is asked for errors while a word in it is waited for.
+constexpr std::chrono::microseconds kErrorsEvery{20};
+/// A driver knows of a stream's end a little later than a word behind its work lands: so long a
+/// query right after one is tried again.
+constexpr std::chrono::microseconds kSettles{50};
+constexpr std::chrono::microseconds kSettlePatience{5};
 
 }  // namespace
 
@@ -63,11 +73,7 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
       wait_spin_us_(wait_spin_us(options.spin_us)),
       executors_(std::make_unique<LaneExecutors>([this] { bind_thread(); })),
       loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
-             [this] {
-                 look_at_events(kEventsAtOnce);
-                 return watch_waiting();
-             },
-             [this] { return watch_waiting(); },
+             [this] { return poll(); },
              [this](const region::CommandView& view, std::span<const std::byte> args) {
                  callback_command(view, args);
              },
@@ -245,16 +251,51 @@ void GuestProcess::execute(const Command& command) {
         if (!(held.active() && held.waits(call)) && look_at_wait(call)) {
             run_call(call);
         } else {
-            waiting_.push_back({call.keep(), std::chrono::steady_clock::now()});
-            waiting_count_.store(waiting_.size());
+            begin_wait(call);
         }
     } else {
         run_call(call);
     }
     if (loop_.executed_count() % kPollEvery == 0) {
-        look_at_events(kEventsAtOnce);
-        watch_waiting();
+        poll();
     }
+}
+
+void GuestProcess::begin_wait(const Call& call) {
+    Waiting waiting{call.keep(), std::chrono::steady_clock::now(), {}, {}, {}};
+    if (call.awaited() && may_skip_waits() && sticky_error.load() == 0 && captures.load() == 0 &&
+        objects.count_kind(HandleKind::kContext) <= 1) {
+        waiting.stream = *call.awaited();
+        waiting.word = wait_words_.queue(waiting.stream);
+        waiting.ask_at = waiting.since + kErrorsEvery;
+    }
+    waiting_.push_back(std::move(waiting));
+    waiting_count_.store(waiting_.size());
+}
+
+bool GuestProcess::has_come(Waiting& waiting, std::chrono::steady_clock::time_point now) {
+    if (waiting.word) {
+        if (wait_words_.has_landed(*waiting.word)) {
+            landed_stream_ = waiting.stream;
+            landed_at_ = now;
+            waiting.call->saw_end();
+            return true;
+        }
+        if (now < waiting.ask_at) {
+            return false;
+        }
+        waiting.ask_at = now + kErrorsEvery;
+    }
+    return look_at_wait(*waiting.call);
+}
+
+bool GuestProcess::poll() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= events_due_) {
+        look_at_events(kEventsAtOnce);
+        events_due_ = now + kEventsEvery;
+    }
+    return watch_waiting(now);
 }
 
 void GuestProcess::look_at_events(std::size_t most) {
@@ -263,17 +304,16 @@ void GuestProcess::look_at_events(std::size_t most) {
     }
 }
 
-bool GuestProcess::watch_waiting() {
+bool GuestProcess::watch_waiting(std::chrono::steady_clock::time_point now) {
     if (waiting_.empty()) {
         return false;
     }
-    const auto now = std::chrono::steady_clock::now();
     bool is_any_due = false;
-    std::erase_if(waiting_, [&](const Waiting& waiting) {
+    std::erase_if(waiting_, [&](Waiting& waiting) {
         if (held.active() && held.waits(*waiting.call)) {
             return false;  // Not begun: another worker may have to begin it.
         }
-        if (look_at_wait(*waiting.call)) {
+        if (has_come(waiting, now)) {
             run_call(*waiting.call);
             return true;
         }
@@ -432,36 +472,55 @@ bool GuestProcess::may_query_streams() const {
            objects.count_kind(HandleKind::kContext) <= 1;
 }
 
-CUresult GuestProcess::query_streams() {
-    const CUresult result = device.api().cuStreamQuery(nullptr);
-    return result == CUDA_SUCCESS ? query_other_streams() : result;
-}
-
-CUresult GuestProcess::query_other_streams() {
-    const driver::DriverApi& api = device.api();
-    CUresult result = CUDA_SUCCESS;
-    if (has_lane_streams_.load(std::memory_order_relaxed)) {
-        std::lock_guard lock(lane_stream_mutex_);
-        for (const CUstream stream : lane_streams_) {
-            if (stream != nullptr && result == CUDA_SUCCESS) {
-                result = api.cuStreamQuery(stream);
-            }
-        }
-    }
-    if (result != CUDA_SUCCESS || objects.count_kind(HandleKind::kStream) == 0) {
-        return result;
-    }
-    for (const std::uint64_t stream : objects.natives_of(HandleKind::kStream)) {
-        if (result = api.cuStreamQuery(reinterpret_cast<CUstream>(stream));
-            result != CUDA_SUCCESS) {
-            break;
+CUresult GuestProcess::query_stream(CUstream stream) {
+    CUresult result = device.api().cuStreamQuery(stream);
+    const auto now = std::chrono::steady_clock::now;
+    if (result == CUDA_ERROR_NOT_READY && stream == landed_stream_.load() &&
+        now() < landed_at_.load() + kSettles) {
+        const auto until = now() + kSettlePatience;
+        while (result == CUDA_ERROR_NOT_READY && now() < until) {
+            result = device.api().cuStreamQuery(stream);
         }
     }
     return result;
 }
 
+GuestProcess::StreamsSeen GuestProcess::query_streams(bool wants_others_only) {
+    StreamsSeen seen;
+    std::size_t busy = 0;
+    const auto look = [&](CUstream stream) {
+        const CUresult result = query_stream(stream);
+        if (result == CUDA_ERROR_NOT_READY) {
+            seen.busy = ++busy == 1 ? std::optional(stream) : std::nullopt;
+        }
+        if (result != CUDA_SUCCESS) {
+            seen.result = result;
+        }
+        return busy < 2 && (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
+    };
+    if (!wants_others_only && !look(nullptr)) {
+        return seen;
+    }
+    if (has_lane_streams_.load(std::memory_order_relaxed)) {
+        std::lock_guard lock(lane_stream_mutex_);
+        for (const CUstream stream : lane_streams_) {
+            if (stream != nullptr && !look(stream)) {
+                return seen;
+            }
+        }
+    }
+    if (objects.count_kind(HandleKind::kStream) != 0) {
+        for (const std::uint64_t stream : objects.natives_of(HandleKind::kStream)) {
+            if (!look(reinterpret_cast<CUstream>(stream))) {
+                break;
+            }
+        }
+    }
+    return seen;
+}
+
 void GuestProcess::leave_stream(CUstream stream) {
-    if (captures.load() != 0 || device.api().cuStreamQuery(stream) != CUDA_SUCCESS) {
+    if (captures.load() != 0 || query_stream(stream) != CUDA_SUCCESS) {
         left_streams_.fetch_add(1);
     }
 }

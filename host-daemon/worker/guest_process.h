@@ -44,6 +44,7 @@
 #include "host-daemon/worker/reply_board.h"
 #include "host-daemon/worker/staging_pool.h"
 #include "host-daemon/worker/virtual_memory.h"
+#include "host-daemon/worker/wait_words.h"
 
 namespace gantry::worker {
 
@@ -156,10 +157,14 @@ public:
     /// Asking streams is cheap and allowed, and they are all there is: few of them, one context,
     /// no capture going on, none destroyed at work since the context was last synchronised.
     [[nodiscard]] bool may_query_streams() const;
-    /// CUDA_SUCCESS when all are idle, CUDA_ERROR_NOT_READY, or the error that the driver told.
-    CUresult query_streams();
-    /// ... but for the legacy stream.
-    CUresult query_other_streams();
+    struct StreamsSeen {
+        /// CUDA_SUCCESS when all are idle, CUDA_ERROR_NOT_READY, or the error that a driver told.
+        CUresult result = CUDA_SUCCESS;
+        std::optional<CUstream> busy;  ///< The one that is, where all others are idle.
+    };
+    /// All streams, or all but the legacy one.
+    StreamsSeen query_streams(bool wants_others_only = false);
+    CUresult query_stream(CUstream stream);
     /// A call that waits for what was just seen to have ended may be answered at once.
     [[nodiscard]] bool may_skip_waits() const {
         return !may_print.load(std::memory_order_relaxed) && !held.active();
@@ -207,10 +212,16 @@ private:
     struct Waiting {
         std::shared_ptr<Call> call;
         std::chrono::steady_clock::time_point since;
+        CUstream stream = nullptr;              ///< The word's.
+        std::optional<WaitWords::Ticket> word;  ///< Lands when what the call waits for has ended.
+        std::chrono::steady_clock::time_point ask_at;  ///< ... or the driver tells an error.
     };
 
     void execute(const Command& command);
-    bool watch_waiting();
+    void begin_wait(const Call& call);
+    bool poll();
+    bool watch_waiting(std::chrono::steady_clock::time_point now);
+    bool has_come(Waiting& waiting, std::chrono::steady_clock::time_point now);
     void look_at_events(std::size_t most);
     [[nodiscard]] bool is_drained_to_callbacks();
     void run_call(Call& call);
@@ -228,6 +239,10 @@ private:
     /// Below it commands may be executed again, after a move.
     std::uint64_t first_new_position_ = 0;
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
+    std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
+    WaitWords wait_words_{device};
+    std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
+    std::atomic<std::chrono::steady_clock::time_point> landed_at_{};
     std::atomic<std::size_t> waiting_count_{0};
     std::array<std::atomic<std::uint32_t>, wire::kLaneCount> async_errors_{};
     std::mutex lane_stream_mutex_;

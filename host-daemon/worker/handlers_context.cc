@@ -138,17 +138,6 @@ CUresult on_cuCtxSynchronize(CallContext& context, const wire::cuCtxSynchronize_
     return as_call(context).process().synchronise_context();
 }
 
-CUresult on_cuStreamDestroy_v2(CallContext& context, const wire::cuStreamDestroy_v2_call& destroy,
-                               std::span<const std::byte> trailing, Reply& reply) {
-    GuestProcess& process = as_call(context).process();
-    if (const auto stream =
-            process.objects.native_as<CUstream>(destroy.hStream, HandleKind::kStream);
-        stream != nullptr) {
-        process.leave_stream(stream);
-    }
-    return generated::on_cuStreamDestroy_v2(context, destroy, trailing, reply);
-}
-
 CUresult on_cuStreamBeginCapture_v2(CallContext& context,
                                     const wire::cuStreamBeginCapture_v2_call& begin,
                                     std::span<const std::byte>, Reply&) {

@@ -232,14 +232,28 @@ bool takes_long(cuda::Op op) {
 
 constexpr std::uint64_t kLegacyStreams = 1;  // Handles 0 and 1.
 
+/// Whether the legacy stream's end takes that of blocking streams is for the driver to say, unless
+/// they are idle.
+bool is_legacy_alone(GuestProcess& process) {
+    return process.may_query_streams() && process.query_streams(true).result == CUDA_SUCCESS;
+}
+
 std::uint64_t first_word(const Call& call) {
     return call.arguments<std::uint64_t>().value_or(0);
 }
 
+/// Also notes the stream as awaited, where its end is all there is to wait for.
 CUresult query_stream(Call& call, std::uint64_t handle) {
+    GuestProcess& process = call.process();
     CUstream stream = nullptr;
-    const CUresult result = call.stream(handle, &stream);
-    return result == CUDA_SUCCESS ? call.api().cuStreamQuery(stream) : result;
+    CUresult result = call.stream(handle, &stream);
+    if (result == CUDA_SUCCESS) {
+        result = process.query_stream(stream);
+    }
+    if (result == CUDA_ERROR_NOT_READY && (stream != nullptr || is_legacy_alone(process))) {
+        call.set_awaited(stream);
+    }
+    return result;
 }
 
 CUresult query_event(Call& call, std::uint64_t handle) {
@@ -317,22 +331,26 @@ bool look_at_wait(Call& call) {
         case cuda::Op::cuStreamSynchronize:
             result = query_stream(call, first_word(call));
             if (result == CUDA_SUCCESS && first_word(call) <= kLegacyStreams &&
-                !(process.may_query_streams() &&
-                  process.query_other_streams() == CUDA_SUCCESS)) {
-                return true;  // Whether blocking streams are waited for is the driver's to say.
+                !is_legacy_alone(process)) {
+                return true;
             }
             break;
         case cuda::Op::cuEventSynchronize:
             result = query_event(call, first_word(call));
             break;
-        case cuda::Op::cuCtxSynchronize:
-            result = process.query_streams();
+        case cuda::Op::cuCtxSynchronize: {
+            const auto seen = process.query_streams();
+            result = seen.result;
+            if (result == CUDA_ERROR_NOT_READY && seen.busy) {
+                call.set_awaited(*seen.busy);
+            }
             break;
+        }
         default:  // Another form of it, whose context is still to be checked.
-            return process.query_streams() != CUDA_ERROR_NOT_READY;
+            return process.query_streams().result != CUDA_ERROR_NOT_READY;
     }
     if (result == CUDA_SUCCESS && process.may_skip_waits()) {
-        call.mark_ended();
+        call.saw_end();
     }
     return result != CUDA_ERROR_NOT_READY;
 }

@@ -206,12 +206,13 @@ private:
 
 /// A worker's inside, in this process.
 struct Host {
-    explicit Host(std::uint64_t quota = 256ull << 20) {
+    explicit Host(std::uint64_t quota = 256ull << 20, std::uint32_t spin_us = 20) {
         auto loaded = driver::DriverLibrary::load(GANTRY_TEST_SOFT_DRIVER);
         GANTRY_ASSERT(loaded.ok(), "%s", loaded.error().text.c_str());
         library = std::move(loaded).value();
         device = std::move(Device::open(*library, 0)).value();
         ProcessOptions options;
+        options.spin_us = spin_us;
         options.limits.device_memory_bytes = quota;
         options.baseline.memory_bytes = quota;
         const auto facts = device->facts(options.baseline).value();

@@ -27,7 +27,6 @@ constexpr std::uint64_t kHeldUp = ~0ull;  // Argument of a command that waits fo
 struct Channel {
     explicit Channel(std::uint64_t next = kStart, std::set<std::uint64_t> skip = {})
         : loop({nullptr, [this](const Command& command) { note(command); }, [] { return false; },
-                [] { return false; },
                 [this](const wire::CommandView& view, std::span<const std::byte> args) {
                     Command command;
                     command.header = view;

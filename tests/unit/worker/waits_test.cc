@@ -39,6 +39,7 @@ struct Counted {
     static inline std::atomic<int> streams{0};
     static inline std::atomic<int> events{0};
     static inline std::atomic<int> contexts{0};
+    static inline std::atomic<int> words{0};  ///< Writes into memory that is not the guest's.
 
     static void begin(Host& host) {
         auto& api = const_cast<driver::DriverApi&>(host.library->api());
@@ -55,14 +56,22 @@ struct Counted {
             ++contexts;
             return real.cuCtxSynchronize();
         };
-        streams = events = contexts = 0;
+        api.cuStreamWriteValue32_v2 = [](CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                         unsigned int flags) {
+            const bool is_guests = address >= wire::kArenaBase &&
+                                   address < wire::kArenaBase + wire::kArenaBytes;
+            words += is_guests ? 0 : 1;
+            return real.cuStreamWriteValue32_v2(stream, address, value, flags);
+        };
+        streams = events = contexts = words = 0;
     }
     static int all() { return streams + events + contexts; }
 };
 
 /// A worker that serves, with a stream, an event and some memory of its guest's.
 struct Served {
-    Served() {
+    /// `spin_us`: how long the worker's loop itself looks after a call that waits.
+    explicit Served(std::uint32_t spin_us = 20) : host(256ull << 20, spin_us) {
         guest.retain();
         guest.load_module();
         guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
@@ -87,6 +96,15 @@ struct Served {
         guest.send(Op::cuStreamWriteValue32_v2,
                    payload::cuStreamWriteValue32_v2_call{stream, data, value, 0});
     }
+    /// Posts a call that waits, and returns its position: its answer is not there for a while.
+    std::uint64_t begin_waiting(Op op, std::uint64_t handle) {
+        const auto words = std::as_bytes(std::span(&handle, op == Op::cuCtxSynchronize ? 0 : 1));
+        const std::uint64_t position =
+            guest.post(static_cast<std::uint16_t>(op), words, {}, true);
+        std::this_thread::sleep_for(20ms);
+        EXPECT_FALSE(is_answered(position));
+        return position;
+    }
     bool is_answered(std::uint64_t position) {
         return host.process->channel()->reply(kLane).seq.load() == position + 1;
     }
@@ -95,7 +113,7 @@ struct Served {
         const driver::DriverApi& api = host.library->api();
         host.device->bind_thread();
         while (api.cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY ||
-               host.process->query_other_streams() == CUDA_ERROR_NOT_READY) {
+               host.process->query_streams(true).result == CUDA_ERROR_NOT_READY) {
             std::this_thread::sleep_for(100us);
         }
     }
@@ -104,7 +122,7 @@ struct Served {
         return *host.process->channel();
     }
 
-    Result<control::UniqueFd> region = ChannelMemory::create_region(kRegionBytes);
+    const Result<control::UniqueFd> region = ChannelMemory::create_region(kRegionBytes);
     Host host;
     Guest guest{serve(), 1ull << wire::kGenerationShift};
     std::uint64_t data = 0;
@@ -175,15 +193,112 @@ TEST(Waits, TheContextWaitsForStreamsThatWereDestroyedAtWork) {
         guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
         served.wait_until_equal(kSecond, 7);
         guest.send(Op::cuStreamDestroy_v2, payload::cuStreamDestroy_v2_call{kSecond});
-        const std::uint64_t wait =
-            guest.post(static_cast<std::uint16_t>(Op::cuCtxSynchronize), {}, {}, true);
-        std::this_thread::sleep_for(50ms);
-        EXPECT_FALSE(served.is_answered(wait));
+        const std::uint64_t wait = served.begin_waiting(Op::cuCtxSynchronize, 0);
         served.write_value(kStream, 7);
         EXPECT_EQ(guest.wait(wait).status, 0u);
         EXPECT_EQ(Counted::contexts, 1);
         EXPECT_EQ(served.synchronise_all(), 0u);
         EXPECT_EQ(Counted::contexts, 1) << "once is enough";
+    }));
+}
+
+constexpr std::uint32_t kLongSpinUs = 30'000'000;  // No call goes to a thread of its own.
+
+TEST(Waits, AWordTellsOfTheEndOfAStream) {
+    EXPECT_TRUE(in_child([] {
+        Served served(kLongSpinUs);
+        Guest& guest = served.guest;
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        std::uint32_t value = 0;
+        for (const Op op : {Op::cuStreamSynchronize, Op::cuCtxSynchronize}) {
+            for (const std::uint64_t stream : {kStream, std::uint64_t{0}}) {
+                served.wait_until_equal(stream, ++value);
+                const std::uint64_t wait = served.begin_waiting(op, stream);
+                EXPECT_EQ(Counted::words, static_cast<int>(value));
+                served.write_value(kSecond, value);
+                EXPECT_EQ(guest.wait(wait).status, 0u);
+                // The guest knows of the end: so does whoever asks for it next.
+                EXPECT_EQ(guest.call(Op::cuStreamQuery, payload::cuStreamQuery_call{stream}).status,
+                          0u);
+            }
+        }
+        EXPECT_EQ(Counted::all(), 0);
+        for (int i = 0; i < 1000; ++i) {  // Far more often than there are words.
+            guest.add(served.data, 1, kStream);
+            EXPECT_EQ(guest.synchronise(kStream), 0u);
+        }
+        EXPECT_EQ(guest.read(served.data, 64)[1], 1000u);
+        EXPECT_EQ(Counted::all(), 0);
+    }));
+}
+
+TEST(Waits, AContextWithTwoStreamsAtWorkWaitsForBoth) {
+    EXPECT_TRUE(in_child([] {
+        Served served(kLongSpinUs);
+        Guest& guest = served.guest;
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond + 1, 1, 0});
+        for (const std::uint64_t last : {kStream, kSecond}) {
+            served.write_value(kSecond + 1, 0);
+            EXPECT_EQ(guest.synchronise(kSecond + 1), 0u);
+            const int words = Counted::words;
+            served.wait_until_equal(last == kStream ? kSecond : kStream, 1);
+            served.wait_until_equal(last, 2);
+            const std::uint64_t wait = served.begin_waiting(Op::cuCtxSynchronize, 0);
+            served.write_value(kSecond + 1, 1);
+            std::this_thread::sleep_for(20ms);
+            EXPECT_FALSE(served.is_answered(wait));
+            served.write_value(kSecond + 1, 2);
+            EXPECT_EQ(guest.wait(wait).status, 0u);
+            EXPECT_EQ(Counted::words, words);
+        }
+    }));
+}
+
+TEST(Waits, ABlockingStreamBesideTheLegacyOneIsLeftToTheDriver) {
+    EXPECT_TRUE(in_child([] {
+        Served served(kLongSpinUs);
+        Guest& guest = served.guest;
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 0, 0});
+        served.wait_until_equal(kSecond, 1);
+        guest.add(served.data + 128, 1, 0);
+        const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, 0);
+        EXPECT_EQ(Counted::words, 0);
+        served.write_value(kStream, 1);
+        EXPECT_EQ(guest.wait(wait).status, 0u);
+    }));
+}
+
+TEST(Waits, AnErrorIsToldByTheCallThatWaitsForIt) {
+    EXPECT_TRUE(in_child([] {
+        Served served(kLongSpinUs);
+        Guest& guest = served.guest;
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        served.wait_until_equal(kStream, 1);
+        guest.add(64, 1, kStream);  // No such memory.
+        const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, kStream);
+        EXPECT_EQ(Counted::words, 1);
+        served.write_value(kSecond, 1);
+        EXPECT_EQ(guest.wait(wait).status,
+                  static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS));
+    }));
+}
+
+TEST(Waits, ACaptureIsNotDisturbed) {
+    EXPECT_TRUE(in_child([] {
+        Served served(kLongSpinUs);
+        Guest& guest = served.guest;
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        served.wait_until_equal(kStream, 1);
+        guest.send(Op::cuStreamBeginCapture_v2,
+                   payload::cuStreamBeginCapture_v2_call{kSecond,
+                                                         CU_STREAM_CAPTURE_MODE_RELAXED, 0});
+        const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, kStream);
+        EXPECT_EQ(Counted::words, 0);
+        const std::uint64_t graph = cuda::make_handle(HandleKind::kGraph, 1ull << 24);
+        guest.send(Op::cuStreamEndCapture, payload::cuStreamEndCapture_call{kSecond, graph});
+        served.write_value(kSecond, 1);
+        EXPECT_EQ(guest.wait(wait).status, 0u);
     }));
 }
 

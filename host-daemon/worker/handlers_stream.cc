@@ -1,0 +1,27 @@
+// Streams: what the worker keeps about them beside the object.
+#include "host-daemon/worker/handlers.h"
+
+#include "proto/cuda/gen/worker_dispatch.h"
+
+namespace gantry::worker {
+
+CUresult on_cuStreamDestroy_v2(CallContext& context, const wire::cuStreamDestroy_v2_call& destroy,
+                               std::span<const std::byte> trailing, Reply& reply) {
+    GuestProcess& process = as_call(context).process();
+    if (const auto stream =
+            process.objects.native_as<CUstream>(destroy.hStream, HandleKind::kStream);
+        stream != nullptr) {
+        process.leave_stream(stream);
+    }
+    return generated::on_cuStreamDestroy_v2(context, destroy, trailing, reply);
+}
+
+CUresult on_cuStreamQuery(CallContext& context, const wire::cuStreamQuery_call& query,
+                          std::span<const std::byte>, Reply&) {
+    Call& call = as_call(context);
+    CUstream stream = nullptr;
+    const CUresult result = call.stream(query.hStream, &stream);
+    return result == CUDA_SUCCESS ? call.process().query_stream(stream) : result;
+}
+
+}  // namespace gantry::worker
