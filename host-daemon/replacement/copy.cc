@@ -167,6 +167,7 @@ Result<void> Copy::prepare() {
     }
     GANTRY_ASSIGN(const Parcel early, take_graph());
     GANTRY_TRY(send_prepare(early, false));
+    GANTRY_TRY(attach_early());
     // Not before: a driver's own allocations, which have to lie where the old worker's do, come
     // first.
     GANTRY_TRY(open_window());

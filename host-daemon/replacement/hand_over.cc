@@ -81,6 +81,7 @@ Result<void> HandOver::prepare() {
     GANTRY_ASSIGN(const Parcel early, take_graph());
     GANTRY_TRY(move_pieces());
     GANTRY_TRY(send_prepare(early, true));
+    GANTRY_TRY(attach_early());
     return copy_round(&report_.bytes_copied);
 }
 

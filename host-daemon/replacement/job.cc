@@ -252,20 +252,26 @@ Result<control::Digest> Job::digest_of(Endpoint& worker) {
     return answer.message.digest();
 }
 
-Result<void> Job::attach_guest() {
+Result<void> Job::attach_early() {
     control::ToWorker lend;
     lend.mutable_release()->set_return_guest(true);
     lend.mutable_release()->set_lend(true);
     GANTRY_ASSIGN(const Answer lent, ask(old_, std::move(lend)));
     control::ToWorker attach;
-    attach.mutable_activate()->set_epoch(options_.epoch);
-    attach.mutable_activate()->set_stay_back(true);
-    *attach.mutable_activate()->mutable_guest() = lent.message.release().guest();
+    *attach.mutable_attach_guest()->mutable_guest() = lent.message.release().guest();
     std::vector<int> descriptors;
     for (const control::UniqueFd& descriptor : lent.descriptors) {
         descriptors.push_back(descriptor.get());
     }
     GANTRY_TRY(ask(fresh_, std::move(attach), descriptors));
+    return {};
+}
+
+Result<void> Job::attach_guest() {
+    control::ToWorker attach;
+    attach.mutable_activate()->set_epoch(options_.epoch);
+    attach.mutable_activate()->set_stay_back(true);
+    GANTRY_TRY(ask(fresh_, std::move(attach)));
     return {};
 }
 

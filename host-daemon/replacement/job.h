@@ -61,6 +61,9 @@ protected:
     Result<Parcel> take_graph();
     Result<Parcel> take_final();
     Result<void> send_prepare(const Parcel& parcel, bool arena_is_shared);
+    /// The guest's region at the fresh worker too, and what the last graph names of it page-locked,
+    /// which takes its time: while the old worker serves.
+    Result<void> attach_early();
     Result<void> apply_final(const Parcel& parcel, const control::MemorySum* memory);
     struct Scanned {
         Runs runs;

@@ -101,7 +101,9 @@ Result<void> PartState::look(engine::ScanResult* result, engine::BlockSetDigest*
         }
     }));
     result->vanished_block_count = sent_.drop_unseen();
-    std::sort(result->changed.begin(), result->changed.end());
+    if (!std::is_sorted(result->changed.begin(), result->changed.end())) {
+        std::sort(result->changed.begin(), result->changed.end());
+    }
     return {};
 }
 

@@ -120,7 +120,9 @@ public:
     [[nodiscard]] const std::optional<worker::ChannelState>& channel_state() const {
         return channel_;
     }
-    /// Page-locks the pinned ranges; once the region is mapped, before the guest is served.
+    /// Page-locks the pinned ranges of the last graph, and those alone, and makes the graphs that
+    /// name them; once the region is mapped, before the guest is served. After each further graph
+    /// again.
     Result<void> register_pinned();
 
     /// Over what was last sent. After a scan of frozen memory whose changes have all been read,
@@ -168,7 +170,7 @@ private:
     PrintTable sent_;
     std::map<BlockAddress, std::vector<std::byte>> kept_blocks_;  ///< Target: no memory yet.
     std::vector<worker::ImagePtr> kept_images_;
-    std::vector<worker::PinnedRange> pinned_;
+    std::vector<worker::PinnedRange> pinned_;  ///< Target: of the last graph.
     std::optional<worker::ChannelState> channel_;
     bool private_restored_ = false;
     std::map<std::uint64_t, std::string> built_graphs_;  ///< Target: descriptions, by handle.

@@ -145,7 +145,6 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
         return driver::to_error(process_.device.api(), result, "state.events",
                                 "timing the moment of the take-over");
     }
-    pinned_ = graph.pinned;
     channel_ = std::move(graph.channel);
     return missing;
 }
@@ -340,7 +339,8 @@ Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
     if (is_final || !has_private) {
         GANTRY_TRY(build_graphs(graph.message, false));
     }
-    if (is_final) {
+    pinned_ = graph.pinned;
+    if (is_final || !has_private) {
         late_graphs_.emplace();
         *late_graphs_->mutable_graphs() = graph.message.graphs();
         *late_graphs_->mutable_graph_execs() = graph.message.graph_execs();
@@ -577,7 +577,23 @@ Result<void> PartState::flush_kept_blocks() {
 
 Result<void> PartState::register_pinned() {
     process_.device.bind_thread();
+    const auto is_in = [](std::span<const worker::PinnedRange> ranges,
+                          const worker::PinnedRange& range) {
+        return std::any_of(ranges.begin(), ranges.end(), [&range](const auto& each) {
+            return each.address == range.address && each.bytes == range.bytes &&
+                   each.flags == range.flags;
+        });
+    };
+    const std::vector<worker::PinnedRange> present = process_.memory.pinned_ranges();
+    for (const worker::PinnedRange& range : present) {
+        if (!is_in(pinned_, range)) {
+            process_.memory.unregister_pinned(range.address);
+        }
+    }
     for (const worker::PinnedRange& range : pinned_) {
+        if (is_in(present, range)) {
+            continue;
+        }
         const CUresult result = process_.memory.register_pinned(range);
         if (result != CUDA_SUCCESS) {
             return driver::to_error(process_.device.api(), result, "state.pinned",

@@ -274,6 +274,8 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             }
             complete_ = request.mark_complete().token();
             return {};
+        case Kind::kAttachGuest:
+            return attach_guest(request.attach_guest().guest(), in);
         case Kind::kActivate:
             return activate(request.activate(), in);
         default:
@@ -432,6 +434,22 @@ Result<void> Service::serve(const control::GuestAttachment& guest, Descriptors& 
     return {};
 }
 
+/// The region is mapped once; what is page-locked follows the last graph each time.
+Result<void> Service::attach(const control::GuestAttachment& guest, Descriptors& in) {
+    if (attached_ == nullptr) {
+        GANTRY_ASSIGN(attached_, map_channel(guest, in));
+        process_->memory.set_pinned_pool(attached_->layout().pinned_bytes);
+    }
+    return part_->register_pinned();
+}
+
+Result<void> Service::attach_guest(const control::GuestAttachment& guest, Descriptors& in) {
+    if (process_->serving() || !restoring_) {
+        return wrong_state("a worker attaches between Prepare and Activate");
+    }
+    return attach(guest, in);
+}
+
 Result<void> Service::activate(const control::Activate& activate, Descriptors& in) {
     if (process_->serving()) {
         return activate.epoch() == epoch_ ? Result<void>{}
@@ -440,11 +458,7 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
     if (!part_->channel_state()) {
         return wrong_state("there is no restored state to activate");
     }
-    if (attached_ == nullptr) {
-        GANTRY_ASSIGN(attached_, map_channel(activate.guest(), in));
-        process_->memory.set_pinned_pool(attached_->layout().pinned_bytes);
-        GANTRY_TRY(part_->register_pinned());
-    }
+    GANTRY_TRY(attach(activate.guest(), in));
     if (activate.stay_back()) {
         return {};
     }

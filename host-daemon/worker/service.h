@@ -61,6 +61,8 @@ private:
     Result<void> start(const control::Start& start, const Descriptors& in,
                        control::FromWorker* reply);
     Result<void> serve(const control::GuestAttachment& guest, Descriptors& in);
+    Result<void> attach(const control::GuestAttachment& guest, Descriptors& in);
+    Result<void> attach_guest(const control::GuestAttachment& guest, Descriptors& in);
     Result<void> activate(const control::Activate& activate, Descriptors& in);
     Result<void> describe(control::FromWorker* reply, Descriptors* out);
     void status(control::FromWorker* reply);

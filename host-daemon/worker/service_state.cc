@@ -270,12 +270,12 @@ Result<void> Service::unfence(std::uint64_t epoch) {
 
 Result<void> Service::release(const control::Release& release, control::FromWorker* reply,
                               Descriptors* out) {
+    if (release.lend()) {
+        return lend_guest(reply, out);
+    }
     if (release.return_guest()) {
         if (!process_->frozen()) {
             return wrong_state("only a frozen worker gives its guest away");
-        }
-        if (release.lend()) {
-            return lend_guest(reply, out);
         }
         auto memory = process_->detach();
         if (part_->arena_is_shared()) {

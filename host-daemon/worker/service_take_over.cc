@@ -39,6 +39,9 @@ Result<control::BlockRunList> take_runs(const control::PullBlocks& request,
 }  // namespace
 
 Result<void> Service::lend_guest(control::FromWorker* reply, Descriptors* out) {
+    if (process_->channel() == nullptr || fenced_) {
+        return wrong_state("this worker has no guest to lend");
+    }
     *reply->mutable_release()->mutable_guest() = guest_;
     for (const int file : {process_->channel()->file(), guest_socket_.get()}) {
         const int copy = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, 3);

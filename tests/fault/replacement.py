@@ -33,7 +33,7 @@ GOES_ON = {("checked", "fresh"): True, ("prepared", "fresh"): True, ("frozen", "
            ("final", "fresh"): True, ("attached", "fresh"): True, ("released", "fresh"): False,
            ("activated", "fresh"): False,
            ("checked", "old"): False, ("prepared", "old"): False, ("frozen", "old"): False,
-           ("final", "old"): False, ("attached", "old"): True, ("released", "old"): True,
+           ("final", "old"): True, ("attached", "old"): True, ("released", "old"): True,
            ("activated", "old"): True}
 
 
