@@ -68,11 +68,10 @@ Result<void> GpuPrints::open_lane(Lane& lane, int priority) {
     };
     keep(api.cuStreamCreateWithPriority(&lane.stream, CU_STREAM_NON_BLOCKING, priority));
     keep(api.cuMemAlloc_v2(&lane.addresses, kLaunchBlocks * sizeof(std::uint64_t)));
-    keep(api.cuMemAlloc_v2(&lane.prints, kLaunchBlocks * sizeof(Fingerprint)));
     keep(api.cuMemAlloc_v2(&lane.stage, kStageBlocks * kBlockBytes));
     keep(api.cuMemAlloc_v2(&lane.gate, sizeof(std::uint64_t)));
     host(lane.host_addresses, kLaunchBlocks * sizeof(std::uint64_t));
-    host(lane.host_prints, kLaunchBlocks * sizeof(Fingerprint));
+    host(lane.prints, kLaunchBlocks * sizeof(Fingerprint));
     host(lane.bounce, kStageBlocks * kBlockBytes);
     if (result != CUDA_SUCCESS) {
         return failed(result, "memory and streams for fingerprints");
@@ -91,13 +90,13 @@ GpuPrints::~GpuPrints() {
             api.cuStreamSynchronize(lane.stream);
             api.cuStreamDestroy_v2(lane.stream);
         }
-        for (const CUdeviceptr memory : {lane.addresses, lane.prints, lane.stage, lane.gate}) {
+        for (const CUdeviceptr memory : {lane.addresses, lane.stage, lane.gate}) {
             if (memory != 0) {
                 api.cuMemFree_v2(memory);
             }
         }
         for (void* memory : {static_cast<void*>(lane.host_addresses),
-                             static_cast<void*>(lane.host_prints),
+                             static_cast<void*>(lane.prints),
                              static_cast<void*>(lane.bounce)}) {
             if (memory != nullptr) {
                 api.cuMemFreeHost(memory);
@@ -174,7 +173,8 @@ CUresult GpuPrints::queue_sums(Lane& lane, std::span<const std::uint64_t> addres
     auto cancel = reinterpret_cast<CUdeviceptr>(cancel_);
     std::uint64_t late_ns = kLate.count();
     void* gate_arguments[] = {&cancel, &lane.gate};
-    void* arguments[] = {&lane.addresses, &key_, &lane.prints, &stage,
+    auto prints = reinterpret_cast<CUdeviceptr>(lane.prints);
+    void* arguments[] = {&lane.addresses, &key_, &prints, &stage,
                          &cancel, &lane.gate, &late_ns, &blocks};
     const auto groups = static_cast<unsigned>((count + kBlocksPerGroup - 1) / kBlocksPerGroup);
     if (result == CUDA_SUCCESS) {
@@ -184,10 +184,6 @@ CUresult GpuPrints::queue_sums(Lane& lane, std::span<const std::uint64_t> addres
     if (result == CUDA_SUCCESS) {
         result = api.cuLaunchKernel(function_, groups, 1, 1, kThreads, 1, 1, 0, lane.stream,
                                     arguments, nullptr);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = api.cuMemcpyDtoHAsync_v2(lane.host_prints, lane.prints,
-                                          count * sizeof(Fingerprint), lane.stream);
     }
     return result;
 }
@@ -243,7 +239,7 @@ Result<bool> GpuPrints::finish(Lane& lane, bool direct) {
             std::memcpy(lane.to.data(), lane.bounce, lane.to.size());
         }
     }
-    std::copy_n(lane.host_prints, lane.out.size(), lane.out.begin());
+    std::copy_n(lane.prints, lane.out.size(), lane.out.begin());
     lane.out = {};
     lane.to = {};
     lane.crossing = false;

@@ -60,11 +60,11 @@ private:
     struct Lane {
         CUstream stream = nullptr;
         CUdeviceptr addresses = 0;  ///< kLaunchBlocks.
-        CUdeviceptr prints = 0;     ///< kLaunchBlocks.
         CUdeviceptr stage = 0;      ///< kStageBlocks.
         CUdeviceptr gate = 0;       ///< One u64.
         std::uint64_t* host_addresses = nullptr;  ///< These three page-locked.
-        snapshot::Fingerprint* host_prints = nullptr;
+        /// Written by the kernel: a copy back would stand behind the other lane's blocks.
+        snapshot::Fingerprint* prints = nullptr;
         std::byte* bounce = nullptr;
         /// What is under way: where its results go.
         std::span<snapshot::Fingerprint> out;
