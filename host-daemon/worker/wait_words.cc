@@ -7,28 +7,28 @@
 namespace gantry::worker {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kWordBytes = 4096;
 /// Away from where a driver takes device addresses: see channel_memory.cc.
 void* const kPageHint = reinterpret_cast<void*>(0x6900'0000'0000);
 
 }  // namespace
 
 WaitWords::WaitWords(Device& device) : device_(device) {
-    static_assert(kWords * kStepBytes == kPageBytes);
+    static_assert(kWords * kStepBytes == kWordBytes);
     device_.bind_thread();
     const driver::DriverApi& api = device_.api();
     if (api.cuStreamWriteValue32_v2 == nullptr || api.cuMemHostGetDevicePointer_v2 == nullptr) {
         return;
     }
-    void* page = mmap(kPageHint, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+    void* page = mmap(kPageHint, kWordBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                       -1, 0);
     if (page == MAP_FAILED) {
         return;
     }
-    std::memset(page, 0, kPageBytes);
+    std::memset(page, 0, kWordBytes);
     constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-    if (api.cuMemHostRegister_v2(page, kPageBytes, kFlags) != CUDA_SUCCESS) {
-        munmap(page, kPageBytes);
+    if (api.cuMemHostRegister_v2(page, kWordBytes, kFlags) != CUDA_SUCCESS) {
+        munmap(page, kWordBytes);
         return;
     }
     page_ = static_cast<std::byte*>(page);
@@ -39,7 +39,7 @@ WaitWords::WaitWords(Device& device) : device_(device) {
 
 WaitWords::~WaitWords() {
     if (page_ != nullptr && device_.api().cuMemHostUnregister(page_) == CUDA_SUCCESS) {
-        munmap(page_, kPageBytes);  // Else the device may still write it.
+        munmap(page_, kWordBytes);  // Else the device may still write it.
     }
 }
 
