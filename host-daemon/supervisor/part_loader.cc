@@ -16,7 +16,7 @@ using engine::kBlockBytes;
 using snapshot::StoredBlock;
 using snapshot::StoredForm;
 
-constexpr std::size_t kDirectBlocks = 32;
+constexpr std::size_t kLoadBlocks = 32;
 
 class PartLoader {
 public:
@@ -32,7 +32,7 @@ public:
             const Kind kind = kind_of(memory.blocks[at]);
             Batch batch{memory.blocks.subspan(at, 1), offset, kind};
             while (at + batch.blocks.size() < memory.blocks.size() &&
-                   batch.blocks.size() < (kind == Kind::kDirect ? kDirectBlocks : kBatchBlocks) &&
+                   batch.blocks.size() < (kind == Kind::kDirect ? kLoadBlocks : kBatchBlocks) &&
                    kind_of(memory.blocks[at + batch.blocks.size()]) == kind) {
                 batch.blocks = memory.blocks.subspan(at, batch.blocks.size() + 1);
             }

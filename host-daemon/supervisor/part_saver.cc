@@ -16,7 +16,7 @@ using engine::kBlockBytes;
 using snapshot::MemoryWriter;
 
 /// Blocks that a thread hashes and then copies, from its cache.
-constexpr std::size_t kDirectBlocks = 16;
+constexpr std::size_t kSaveBlocks = 16;
 
 class PartSaver {
 public:
@@ -30,7 +30,7 @@ public:
           writer_(writer) {
         for (std::size_t at = 0; at < blocks.size();) {
             const bool is_direct = !lies_at(blocks[at]).empty();
-            const std::size_t count_max = is_direct ? kDirectBlocks : kBatchBlocks;
+            const std::size_t count_max = is_direct ? kSaveBlocks : kBatchBlocks;
             std::size_t count = 1;
             while (count < count_max && at + count < blocks.size() &&
                    lies_at(blocks[at + count]).empty() != is_direct) {
@@ -95,9 +95,9 @@ private:
 
     template <typename InTurn>
     Result<void> save_direct(const Batch& batch, const InTurn& in_turn) {
-        std::array<const std::byte*, kDirectBlocks> at{};
-        std::array<MemoryWriter::Block, kDirectBlocks> looks;
-        std::array<std::uint64_t, kDirectBlocks> places{};
+        std::array<const std::byte*, kSaveBlocks> at{};
+        std::array<MemoryWriter::Block, kSaveBlocks> looks;
+        std::array<std::uint64_t, kSaveBlocks> places{};
         const std::size_t count = batch.blocks.size();
         for (std::size_t i = 0; i < count; ++i) {
             const BlockAddress& block = batch.blocks[i];
