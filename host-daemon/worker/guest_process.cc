@@ -128,6 +128,7 @@ void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t g
     auto& words = memory_->host_words();
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
     event_board.attach(&words, generation << region::kGenerationShift);
+    bulk_board.attach(&words);
     loop_.start(memory_.get(), generation << region::kGenerationShift, {});
 }
 
@@ -174,6 +175,7 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
     first_new_position_ = state.executed_ahead.empty() ? state.next_position
                                                        : *state.executed_ahead.rbegin() + 1;
     event_board.attach(&words, first_new_position_);
+    bulk_board.attach(&words);
     for (const std::uint32_t error : state.async_errors) {
         if (error != 0) {
             event_board.late_error();
@@ -191,6 +193,7 @@ std::unique_ptr<ChannelMemory> GuestProcess::detach() {
     }
     frozen_ = false;
     event_board.attach(nullptr, 0);
+    bulk_board.attach(nullptr);
     return std::move(memory_);
 }
 
@@ -205,12 +208,14 @@ void GuestProcess::announce(bool migrating) {
     const std::uint32_t now = word.load(std::memory_order_relaxed);
     if (migrating) {
         event_board.announce(true);  // First: what is shown later would take a confirmed answer.
+        bulk_board.announce(true);
     }
     pinned_writes.announce(migrating);
     if (((now & 1) != 0) != migrating) {
         word.store(now + 1, std::memory_order_release);
     }
     event_board.announce(migrating);
+    bulk_board.announce(migrating);
 }
 
 void GuestProcess::disown() {
@@ -293,14 +298,22 @@ bool GuestProcess::poll() {
     const auto now = std::chrono::steady_clock::now();
     if (now >= events_due_) {
         look_at_events(kEventsAtOnce);
+        look_at_bulk_copies();
         events_due_ = now + kEventsEvery;
     }
-    return watch_waiting(now);
+    const bool is_copying = bulk_board.is_pending(now, std::chrono::microseconds(wait_spin_us_));
+    return watch_waiting(now) || is_copying;
 }
 
 void GuestProcess::look_at_events(std::size_t most) {
     if (captures.load(std::memory_order_relaxed) == 0) {  // A capture does not like questions.
         note_result(0, event_board.look(most), true);
+    }
+}
+
+void GuestProcess::look_at_bulk_copies() {
+    if (captures.load(std::memory_order_relaxed) == 0) {
+        note_result(0, bulk_board.look(), true);
     }
 }
 
@@ -357,6 +370,7 @@ void GuestProcess::run_call(Call& call) {
     }
     if (tells_of_completion(call)) {
         look_at_events(EventBoard::kOpenMax);
+        look_at_bulk_copies();
     }
     call.finish(result);
 }
@@ -598,19 +612,26 @@ void GuestProcess::schedule_reap() {
     });
 }
 
-void GuestProcess::register_bulk() {
+bool GuestProcess::is_frequent_reader() {
+    constexpr std::uint32_t kFrequent = 16;
+    return reads_.fetch_add(1, std::memory_order_relaxed) >= kFrequent;
+}
+
+bool GuestProcess::register_bulk() {
     if (bulk_tried_.load(std::memory_order_acquire)) {
-        return;
+        return bulk_registered_;
     }
     std::lock_guard lock(bulk_mutex_);
     if (memory_ == nullptr || bulk_tried_.load(std::memory_order_relaxed)) {
-        return;
+        return bulk_registered_;
     }
     const auto bulk = memory_->bulk(0, memory_->layout().bulk_bytes);
     bulk_registered_ = device.api().cuMemHostRegister_v2(bulk.data(), bulk.size(),
                                                          CU_MEMHOSTREGISTER_PORTABLE) ==
                        CUDA_SUCCESS;
     bulk_tried_.store(true, std::memory_order_release);
+    bulk_board.locked(bulk_registered_);
+    return bulk_registered_;
 }
 
 void GuestProcess::unregister_bulk() {
@@ -620,6 +641,7 @@ void GuestProcess::unregister_bulk() {
         device.api().cuMemHostUnregister(memory_->bulk(0, memory_->layout().bulk_bytes).data());
     }
     bulk_registered_ = false;
+    bulk_board.locked(false);
     bulk_tried_.store(false, std::memory_order_release);
 }
 
@@ -748,6 +770,7 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     if (!is_carried) {
         memory.settle();
     }
+    look_at_bulk_copies();
     output.collect();
     frozen_ = true;
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -

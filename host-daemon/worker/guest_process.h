@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "host-daemon/worker/bulk_board.h"
 #include "host-daemon/worker/callback_broker.h"
 #include "host-daemon/worker/channel_memory.h"
 #include "host-daemon/worker/command_loop.h"
@@ -142,6 +143,7 @@ public:
     HeldWork held;
     EventTimes event_times{device};
     EventBoard event_board{device};
+    BulkBoard bulk_board{device};
     GraphBook graphs{device};
     LinkBook links;
     PoolBook pools;
@@ -183,8 +185,10 @@ public:
     /// Frees parked memory as soon as the device is idle, on the chore thread.
     void schedule_reap();
     /// Page-locks the channel's bulk area, once: a copy into it is one transfer then, without the
-    /// driver's own staging. A driver that refuses copies all the same, only slower.
-    void register_bulk();
+    /// driver's own staging. False when the driver refuses: it copies all the same, only slower.
+    bool register_bulk();
+    /// Counts a read; true once there were so many that page-locking the bulk area pays.
+    bool is_frequent_reader();
     /// Synchronises every context of the guest. The calling thread may block.
     CUresult synchronise_device();
     /// Ends an object at the driver and forgets it.
@@ -223,6 +227,7 @@ private:
     bool watch_waiting(std::chrono::steady_clock::time_point now);
     bool has_come(Waiting& waiting, std::chrono::steady_clock::time_point now);
     void look_at_events(std::size_t most);
+    void look_at_bulk_copies();
     [[nodiscard]] bool is_drained_to_callbacks();
     void run_call(Call& call);
     void callback_command(const gantry::wire::CommandView& view, std::span<const std::byte> args);
@@ -254,7 +259,8 @@ private:
     std::atomic<bool> reap_scheduled_{false};
     std::mutex bulk_mutex_;
     std::atomic<bool> bulk_tried_{false};
-    bool bulk_registered_ = false;  ///< Under bulk_mutex_.
+    std::atomic<bool> bulk_registered_{false};  ///< Changed under bulk_mutex_.
+    std::atomic<std::uint32_t> reads_{0};
     const std::uint32_t wait_spin_us_;  ///< How long a call that waits is looked at before a thread
                                         ///< of its own waits for it.
     std::unique_ptr<LaneExecutors> executors_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "host-daemon/worker/call.h"
 
@@ -14,6 +15,14 @@ using Handler = CUresult (*)(Call&);
 
 /// Handler of a control command; null for CUDA calls, which generated dispatch serves.
 Handler find_handler(std::uint16_t number);
+
+/// Copies between the device and the bulk area (handlers_bulk.cc).
+CUresult write_from_bulk(Call& call);
+CUresult read_to_bulk(Call& call);
+CUresult look_at_bulk(Call& call);
+/// Queues a copy of bytes that will not stay where they are.
+CUresult write_staged(Call& call, std::uint64_t address, std::span<const std::byte> bytes,
+                      CUstream stream);
 
 /// Allocates; when the quota is used up by memory whose free is still pending, waits for the device
 /// and tries again, off the consumer thread (then the call is deferred and the address 0).

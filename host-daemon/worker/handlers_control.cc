@@ -108,19 +108,7 @@ CUresult write_device(Call& call) {
     if (const CUresult result = call.stream(write->stream, &stream); result != CUDA_SUCCESS) {
         return result;
     }
-    StagingPool::Buffer buffer = call.process().staging.acquire(bytes.size());
-    if (buffer.bytes == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    std::memcpy(buffer.bytes, bytes.data(), bytes.size());
-    const CUresult result = call.api().cuMemcpyHtoDAsync_v2(write->device_address, buffer.bytes,
-                                                            bytes.size(), stream);
-    if (result == CUDA_SUCCESS) {
-        call.process().staging.release_after(buffer, stream);
-    } else {
-        call.process().staging.release(buffer);
-    }
-    return result;
+    return write_staged(call, write->device_address, bytes, stream);
 }
 
 CUresult read_device(Call& call) {
@@ -137,7 +125,7 @@ CUresult read_device(Call& call) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (read->bytes >= kRegisteredReadBytesMin) {
+    if (read->bytes >= kRegisteredReadBytesMin || call.process().is_frequent_reader()) {
         call.process().register_bulk();
     }
     const driver::DriverApi& api = call.api();
@@ -267,7 +255,8 @@ Handler find_handler(std::uint16_t number) {
     static constexpr Handler kHandlers[] = {
         nullptr,      nullptr,      hello,        device_facts,  confirm,
         stage_image,  drop_image,   write_device, read_device,   wait_callback,
-        callback_done, drain_output, goodbye,     look_at_event};
+        callback_done, drain_output, goodbye,     look_at_event,
+        write_from_bulk, read_to_bulk, look_at_bulk};
     return number < std::size(kHandlers) ? kHandlers[number] : nullptr;
 }
 

@@ -34,7 +34,9 @@ bool waits_for_event(const Call& call) {
 /// Does nothing but put work into streams, so that it may be done again where none of it ran.
 bool is_pure_work(const Call& call) {
     if (call.number() < cuda::kFirstOp) {
-        return is_control(call, ControlOp::kWriteDevice);
+        return is_control(call, ControlOp::kWriteDevice) ||
+               is_control(call, ControlOp::kWriteFromBulk) ||
+               is_control(call, ControlOp::kReadToBulk);
     }
     const OpEffect effect = cuda::op_info(call.op()).effect;
     return effect == OpEffect::kWrites || effect == OpEffect::kLaunches || records_event(call) ||
@@ -44,7 +46,7 @@ bool is_pure_work(const Call& call) {
 /// Changes nothing that work behind a callback may need.
 bool is_harmless(const Call& call) {
     if (call.number() < cuda::kFirstOp) {
-        return true;  // Control commands but for kWriteDevice have no effect on streams.
+        return true;  // Control commands but for copies have no effect on streams.
     }
     switch (cuda::op_info(call.op()).effect) {
         case OpEffect::kNone:

@@ -25,6 +25,9 @@ enum class ControlOp : std::uint16_t {
     kDrainOutput = 11,  ///< DrainOutputCall -> device printf/assert bytes in the bulk extent.
     kGoodbye = 12,      ///< no arguments -> empty: the process ends in order.
     kLookAtEvent = 13,  ///< LookAtEventCall. Async: shows in HostWords whether it has completed.
+    kWriteFromBulk = 14,  ///< BulkCopyCall: from the bulk area to the device. Async.
+    kReadToBulk = 15,   ///< BulkCopyCall: from the device to the bulk area. Async.
+    kLookAtBulk = 16,   ///< LookAtBulkCall. Async: shows a kWriteFromBulk that has ended.
 };
 
 struct HelloCall {
@@ -110,6 +113,21 @@ struct CallbackDoneCall {
 struct LookAtEventCall {
     std::uint64_t event;     ///< Guest handle.
     std::uint64_t recorded;  ///< Position of its newest cuEventRecord.
+};
+
+struct BulkCopyCall {
+    std::uint64_t device_address;
+    std::uint64_t bytes;
+    std::uint64_t stream;
+    std::uint64_t bulk_offset;
+    std::uint32_t word;      ///< Of HostWords.bulk_done, where its end is shown.
+    std::uint32_t reserved;
+};
+
+struct LookAtBulkCall {
+    std::uint64_t position;  ///< Of the kWriteFromBulk.
+    std::uint32_t word;      ///< That it named.
+    std::uint32_t reserved;
 };
 
 struct DrainOutputCall {

@@ -13,6 +13,7 @@
 //         ReplyPage    1 page a lane, host-owned
 //         ring         guest-owned command records (ring.h)
 //         bulk         host-owned bytes of copies to the guest; the guest names the extent
+//         outbox       the bulk area's last quarter, guest-owned: bytes of copies to the device
 //         pinned pool  mapped by both sides at kPinnedBase; the application's page-locked memory
 //
 // ORDER. A side publishes with a release store of the last word it writes; the other side polls it
@@ -33,6 +34,12 @@
 // trip. A word of it says what is true for ever: that a target's copy lacks some costs a look
 // (kLookAtEvent), never a wrong answer. Nothing is shown while a migration is announced, nor used:
 // who sees an event done may read what copies wrote, and that takes a confirmed answer then.
+//
+// BULK COPIES. Copies between the device and extents of the bulk area or the outbox have no answer:
+// each names a word of HostWords.bulk_done, which shows its position once it has ended. The guest
+// keeps the extent until then. Words are as true as those of events: one that lacks costs the guest
+// a synchronisation, or a kLookAtBulk. Ends of copies to the guest are not shown while a migration
+// is announced, and bytes of one that ended across an announcement are read anew by kReadDevice.
 #pragma once
 
 #include <atomic>
@@ -43,12 +50,13 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 3;           // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 4;           // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
 inline constexpr std::uint32_t kMaxChannels = 64;
 inline constexpr std::uint32_t kEventWords = 256;          // Events share a word by slot number.
+inline constexpr std::uint32_t kBulkWords = 128;           // Bulk copies in flight that are shown.
 inline constexpr std::uint32_t kGenerationShift = 44;      // 16 TiB of commands a generation.
 
 /// Arena of device memory and, above it, pinned host memory: the same addresses in guest and
@@ -139,6 +147,10 @@ struct alignas(kPageBytes) HostWords {
     /// Position plus 1 of the newest completed cuEventRecord, by slot number of the event's handle
     /// modulo kEventWords.
     alignas(64) std::atomic<std::uint64_t> event_done[kEventWords];
+    /// Position plus 1 of the newest copy that has ended, by the word that the guest named in it.
+    alignas(64) std::atomic<std::uint64_t> bulk_done[kBulkWords];
+    /// 1 while the bulk area is page-locked: a copy to it runs beside the ring.
+    std::atomic<std::uint32_t> bulk_locked;
 };
 
 /// memcpy for the few bytes of arguments and answers. Where a compiler knows a bound of the size it
@@ -183,11 +195,13 @@ struct ChannelLayout {
     std::uint64_t ring;
     std::uint64_t ring_bytes;    ///< Power of two.
     std::uint64_t bulk;
-    std::uint64_t bulk_bytes;    ///< Power of two.
+    std::uint64_t bulk_bytes;    ///< Power of two; the outbox included.
     std::uint64_t pinned;        ///< 2 MiB-aligned when the region allows it.
     std::uint64_t pinned_bytes;
     std::uint64_t end;
 };
+
+constexpr std::uint64_t outbox_bytes(const ChannelLayout& layout) { return layout.bulk_bytes / 4; }
 
 inline constexpr std::uint64_t kMinChannelBytes = 4ull << 20;
 

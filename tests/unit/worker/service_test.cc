@@ -95,6 +95,79 @@ TEST(Service, ShowsCompletedEventsButNotWhileAMigrationIsAnnounced) {
     }));
 }
 
+TEST(Service, ShowsTheEndsOfBulkCopies) {
+    EXPECT_TRUE(in_child([] {
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        Host host;
+        host.process->serve(map_region(region->get()), 1);
+        ChannelMemory& channel = *host.process->channel();
+        Guest guest(channel, 1ull << wire::kGenerationShift);
+        const wire::HostWords& words = channel.host_words();
+        const auto reaches = [&](std::uint32_t word, std::uint64_t value) {
+            for (int i = 0; i < 20'000 && words.bulk_done[word].load() != value; ++i) {
+                std::this_thread::sleep_for(500us);
+            }
+            return words.bulk_done[word].load() == value;
+        };
+        const auto copy = [&](ControlOp op, const wire::BulkCopyCall& args) {
+            return guest.post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)),
+                              {});
+        };
+        guest.retain();
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+        const std::uint64_t data = guest.allocate(1 << 20);
+        const std::uint64_t out = wire::outbox_bytes(channel.layout()) * 3;
+        const auto outbox = channel.bulk(out, 1 << 20);
+        const auto inbox = channel.bulk(1 << 20, 1 << 20);
+        for (std::size_t i = 0; i < outbox.size(); ++i) {
+            outbox[i] = static_cast<std::byte>(i * 7 >> 3);
+        }
+        EXPECT_EQ(words.bulk_locked.load(), 0u);
+        const std::uint64_t there =
+            copy(ControlOp::kWriteFromBulk, {data, 1 << 20, kStream, out, 5, 0});
+        EXPECT_TRUE(reaches(5, there + 1)) << "without being asked";
+        EXPECT_EQ(words.bulk_locked.load(), 1u);
+        const std::uint64_t back =
+            copy(ControlOp::kReadToBulk, {data, 1 << 20, kStream, 1 << 20, 127, 0});
+        EXPECT_TRUE(reaches(127, back + 1));
+        EXPECT_EQ(std::memcmp(inbox.data(), outbox.data(), inbox.size()), 0);
+        // A copy that fails frees its extent all the same, and its error is told.
+        const std::uint64_t failed =
+            copy(ControlOp::kWriteFromBulk, {data, 4096, kStream + 1, out, 6, 0});
+        EXPECT_TRUE(reaches(6, failed + 1));
+        EXPECT_EQ(guest.synchronise(kStream),
+                  static_cast<std::uint32_t>(CUDA_ERROR_INVALID_HANDLE));
+        // While a migration is announced a copy to the guest is not shown; one from it is.
+        host.process->announce(true);
+        copy(ControlOp::kReadToBulk, {data, 4096, kStream, 1 << 20, 126, 0});
+        const std::uint64_t written =
+            copy(ControlOp::kWriteFromBulk, {data, 4096, kStream, out, 7, 0});
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+        EXPECT_TRUE(reaches(7, written + 1));
+        EXPECT_EQ(words.bulk_done[126].load(), 0u);
+        host.process->announce(false);
+        // The end of a copy that is not in flight any more was shown to other memory.
+        const wire::LookAtBulkCall look{12345, 8, 0};
+        guest.post(static_cast<std::uint16_t>(ControlOp::kLookAtBulk),
+                   std::as_bytes(std::span(&look, 1)), {});
+        EXPECT_TRUE(reaches(8, 12346));
+        // What makes no sense is refused, and harms nobody.
+        for (const wire::BulkCopyCall& bad :
+             {wire::BulkCopyCall{data, 8192, kStream, channel.layout().bulk_bytes - 4096, 9, 0},
+              wire::BulkCopyCall{data, ~0ull, kStream, 4096, 9, 0},
+              wire::BulkCopyCall{data, 0, kStream, 0, 9, 0},
+              wire::BulkCopyCall{data, 4096, kStream, 0, wire::kBulkWords, 0},
+              wire::BulkCopyCall{data, 4096, kStream, 0, ~0u, 0}}) {
+            for (const ControlOp op : {ControlOp::kWriteFromBulk, ControlOp::kReadToBulk}) {
+                copy(op, bad);
+                EXPECT_NE(guest.synchronise(kStream), 0u);
+            }
+        }
+        EXPECT_EQ(words.bulk_done[9].load(), 0u);
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+    }));
+}
+
 TEST(Service, HoldsTheQuotaAndWaitsForPendingFrees) {
     EXPECT_TRUE(in_child([] {
         const auto region = ChannelMemory::create_region(kRegionBytes);

@@ -1,0 +1,145 @@
+#include "host-daemon/worker/bulk_board.h"
+
+#include <algorithm>
+#include <array>
+
+namespace gantry::worker {
+
+using std::chrono::steady_clock;
+
+BulkBoard::~BulkBoard() {
+    attach(nullptr);
+    for (const CUevent event : events_) {
+        device_.api().cuEventDestroy_v2(event);
+    }
+}
+
+void BulkBoard::attach(wire::HostWords* words) {
+    std::lock_guard lock(mutex_);
+    words_ = words;
+    announced_ = false;
+    for (const Copy& copy : copies_) {
+        events_.push_back(copy.event);
+    }
+    copies_.clear();
+    count_ = 0;
+    if (words != nullptr) {
+        words->bulk_locked.store(0, std::memory_order_release);
+    }
+}
+
+void BulkBoard::announce(bool migrating) {
+    std::lock_guard lock(mutex_);
+    announced_ = migrating;
+}
+
+void BulkBoard::locked(bool is_locked) {
+    std::lock_guard lock(mutex_);
+    if (words_ != nullptr) {
+        words_->bulk_locked.store(is_locked ? 1 : 0, std::memory_order_release);
+    }
+}
+
+CUevent BulkBoard::take_event_locked() {
+    CUevent event = nullptr;
+    if (!events_.empty()) {
+        event = events_.back();
+        events_.pop_back();
+    } else if (device_.api().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        event = nullptr;
+    }
+    return event;
+}
+
+void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(copies_, [&](const Copy& copy) {  // The guest knows its end in another way.
+        if (copy.word == word) {
+            events_.push_back(copy.event);
+        }
+        return copy.word == word;
+    });
+    const CUevent event = take_event_locked();
+    if (event != nullptr && device_.api().cuEventRecord(event, stream) == CUDA_SUCCESS) {
+        copies_.push_back({word, way, position, event, stream});
+        last_start_.store(steady_clock::now().time_since_epoch().count());
+    } else {
+        if (event != nullptr) {
+            events_.push_back(event);
+        }
+        // Nothing tells of its end, so wait for it.
+        if (device_.api().cuStreamSynchronize(stream) == CUDA_SUCCESS && !announced_) {
+            show_locked(word, position);
+        }
+    }
+    count_ = copies_.size();
+}
+
+void BulkBoard::ended(std::uint32_t word, std::uint64_t position) {
+    std::lock_guard lock(mutex_);
+    show_locked(word, position);
+}
+
+void BulkBoard::show_locked(std::uint32_t word, std::uint64_t position) {
+    if (words_ == nullptr) {
+        return;
+    }
+    auto& shown = words_->bulk_done[word];
+    if (shown.load(std::memory_order_relaxed) < position + 1) {
+        shown.store(position + 1, std::memory_order_release);
+    }
+}
+
+CUresult BulkBoard::look() {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return CUDA_SUCCESS;
+    }
+    std::lock_guard lock(mutex_);
+    std::array<CUstream, 8> busy{};
+    std::size_t busy_count = 0;
+    CUresult worst = CUDA_SUCCESS;
+    std::erase_if(copies_, [&](const Copy& copy) {
+        const auto* end = busy.begin() + busy_count;
+        if (busy_count == busy.size() || std::find(busy.cbegin(), end, copy.stream) != end) {
+            return false;
+        }
+        const bool is_from_guest = copy.way == Way::kFromGuest;
+        if (!is_from_guest && announced_) {
+            return false;
+        }
+        const CUresult result = device_.api().cuEventQuery(copy.event);
+        if (result == CUDA_ERROR_NOT_READY) {
+            busy[busy_count++] = copy.stream;
+            return false;
+        }
+        if (result == CUDA_SUCCESS || is_from_guest) {
+            show_locked(copy.word, copy.position);
+        }
+        worst = result != CUDA_SUCCESS ? result : worst;
+        events_.push_back(copy.event);
+        return true;
+    });
+    count_ = copies_.size();
+    return worst;
+}
+
+void BulkBoard::look_at(std::uint32_t word, std::uint64_t position) {
+    std::lock_guard lock(mutex_);
+    const bool is_in_flight =
+        std::any_of(copies_.begin(), copies_.end(),
+                    [&](const Copy& copy) { return copy.position == position; });
+    if (!is_in_flight) {
+        show_locked(word, position);
+    }
+}
+
+bool BulkBoard::is_pending(steady_clock::time_point now,
+                           std::chrono::microseconds patience) const {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return false;
+    }
+    const steady_clock::time_point last{steady_clock::duration(last_start_.load())};
+    return now - last < patience;
+}
+
+}  // namespace gantry::worker
