@@ -14,7 +14,6 @@ Gate g_gate;
 
 namespace {
 
-constexpr unsigned kCpusToSpin = 4;
 constexpr std::uint64_t kSpinNs = 10'000'000;
 std::atomic<unsigned> g_spinners{0};
 
@@ -79,7 +78,8 @@ void sleep_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected, s
 
 /// Spins, as native waits do: waking a sleeper costs more than most copies and kernels take. Not
 /// where processors are few, nor when many threads wait already.
-bool spin_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected) noexcept {
+bool spin_until(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
+                std::uint64_t most_ns) noexcept {
     if (g_connection.cpus < kCpusToSpin) {
         return false;
     }
@@ -87,7 +87,7 @@ bool spin_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected) no
         g_spinners.fetch_sub(1, std::memory_order_relaxed);
         return false;
     }
-    const std::uint64_t until = wire::monotonic_ns() + kSpinNs;
+    const std::uint64_t until = wire::monotonic_ns() + most_ns;
     bool reached = false;
     do {
         for (unsigned i = 0; i < 256 && !reached; ++i) {
@@ -102,7 +102,8 @@ bool spin_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected) no
 /// Waits until `word` holds `expected`; false when the worker has gone before.
 bool wait_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
               std::uint32_t lane) noexcept {
-    if (word.load(std::memory_order_acquire) == expected || spin_for(word, expected)) {
+    if (word.load(std::memory_order_acquire) == expected ||
+        spin_until(word, expected, kSpinNs)) {
         return true;
     }
     wire::Backoff backoff;
@@ -233,7 +234,7 @@ bool offer_extent(Exchange* exchange) noexcept {
     }
     std::uint64_t pages =
         wire::align_up(exchange->reply_trailing_capacity, wire::kPageBytes) / wire::kPageBytes;
-    const std::uint64_t most = g_connection.bulk.bytes() / wire::kPageBytes / 2;
+    const std::uint64_t most = g_connection.bulk.bytes() / wire::kPageBytes / 3 * 2;
     pages = pages < most ? pages : most;
     if (!g_connection.bulk.allocate(static_cast<std::uint32_t>(pages), &exchange->touch_first)) {
         return false;
@@ -241,6 +242,8 @@ bool offer_extent(Exchange* exchange) noexcept {
     exchange->touch_pages = static_cast<std::uint32_t>(pages);
     return true;
 }
+
+}  // namespace
 
 CUresult usable_thread(Thread** out) noexcept {
     const CUresult closed = gate();
@@ -258,7 +261,31 @@ CUresult usable_thread(Thread** out) noexcept {
     return CUDA_SUCCESS;
 }
 
-}  // namespace
+bool spin_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
+              std::uint64_t most_ns) noexcept {
+    return spin_until(word, expected, most_ns);
+}
+
+CUresult post_on(std::uint32_t lane, std::uint64_t context, wire::ControlOp op, const void* args,
+                 std::uint32_t args_bytes, const void* trailing, std::uint32_t trailing_bytes,
+                 std::uint64_t* position, std::uint64_t* end) noexcept {
+    wire::RingRecord record;
+    if (const CUresult result = reserve_on(static_cast<std::uint16_t>(op), lane, args_bytes,
+                                           trailing_bytes, &record);
+        result != CUDA_SUCCESS) {
+        return result;
+    }
+    record.header->context = context;
+    fill(record, args, args_bytes, trailing, trailing_bytes);
+    if (__builtin_expect(tracing(), 0)) {
+        trace_command(record.header->op, args, args_bytes, trailing_bytes);
+    }
+    *position = record.position;
+    *end = record.position + record.header->bytes;
+    record.publish();
+    ring_doorbell();
+    return CUDA_SUCCESS;
+}
 
 CUresult closed_result() noexcept {
     switch (g_gate.state.load(std::memory_order_acquire)) {

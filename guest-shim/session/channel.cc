@@ -128,7 +128,10 @@ bool lay_out(Connection* connection, AttachProblem* problem) {
     connection->guest = reinterpret_cast<wire::GuestWords*>(region + layout.guest_words);
     connection->host = reinterpret_cast<wire::HostWords*>(region + layout.host_words);
     connection->replies = reinterpret_cast<wire::ReplyPage*>(region + layout.replies);
-    connection->bulk.attach(region + layout.bulk, layout.bulk_bytes);
+    const std::uint64_t host_bytes = layout.bulk_bytes - wire::outbox_bytes(layout);
+    connection->bulk.attach(region + layout.bulk, host_bytes);
+    connection->outbox.attach(region + layout.bulk + host_bytes, host_bytes,
+                              wire::outbox_bytes(layout), connection->host);
     return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include "guest-shim/session/environment.h"
 #include "guest-shim/session/futex_mutex.h"
+#include "guest-shim/session/outbox.h"
 #include "guest-shim/session/session.h"
 #include "guest-shim/session/transport.h"
 #include "proto/wire/control_ops.h"
@@ -19,8 +20,9 @@ namespace gantry::session {
 
 inline constexpr std::uint32_t kMaxDevices = 16;
 inline constexpr std::uint32_t kMaxBulkPages = 4096;
-inline constexpr std::uint64_t kSliceBytes = 1ull << 20;      // One piece of a copy to the guest.
-inline constexpr std::uint64_t kPieceBytes = 256ull << 10;    // One piece of a copy to the device.
+inline constexpr std::uint64_t kSliceBytes = 1ull << 20;      // One answer of a copy to the guest.
+inline constexpr std::uint64_t kPieceBytes = 256ull << 10;    // One record of bytes to the host.
+inline constexpr unsigned kCpusToSpin = 4;                    // Fewer have better things to do.
 inline constexpr std::uint64_t kWaitSliceNs = 50'000'000;     // Look for a dead worker this often.
 inline constexpr std::uint32_t kSharedLanes = wire::kLaneCount - 1;
 
@@ -31,13 +33,12 @@ public:
     /// Waits for room when other threads hold it all; false only when `pages` can never fit or the
     /// session has closed.
     bool allocate(std::uint32_t pages, std::uint32_t* first) noexcept;
+    bool try_allocate(std::uint32_t pages, std::uint32_t* first) noexcept;
     void free(std::uint32_t first, std::uint32_t pages) noexcept;
     [[nodiscard]] std::byte* at(std::uint64_t offset) const { return base_ + offset; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
 private:
-    bool try_allocate(std::uint32_t pages, std::uint32_t* first) noexcept;
-
     std::byte* base_ = nullptr;
     std::uint64_t bytes_ = 0;
     FutexMutex mutex_;
@@ -56,7 +57,8 @@ struct Connection {
     wire::HostWords* host = nullptr;
     wire::ReplyPage* replies = nullptr;
     wire::RingProducer ring;
-    BulkArea bulk;
+    BulkArea bulk;  ///< Without the outbox.
+    Outbox outbox;
     FutexMutex lane_mutex[wire::kLaneCount];
     std::atomic<std::uint64_t> next_serial{1ull << 47};  ///< Above every slot handle.
     std::atomic<std::uint64_t> next_image{1};
@@ -105,6 +107,22 @@ struct Exchange {
 CUresult exchange(Exchange* exchange) noexcept;
 CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchange,
                      bool may_drain) noexcept;
+
+/// The calling thread, if it may use CUDA now; else what the call must return.
+CUresult usable_thread(Thread** out) noexcept;
+
+/// Posts a control command in the name of a lane, also from another thread than the lane's own.
+CUresult post_on(std::uint32_t lane, std::uint64_t context, wire::ControlOp op, const void* args,
+                 std::uint32_t args_bytes, const void* trailing, std::uint32_t trailing_bytes,
+                 std::uint64_t* position, std::uint64_t* end) noexcept;
+
+/// Looks for at most `most_ns` whether `word` gets the value `expected`, if processors are many.
+bool spin_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
+              std::uint64_t most_ns) noexcept;
+
+/// Nothing has gone wrong that the host would tell with an answer, and what it shows counts
+/// (events.cc).
+bool is_quiet(Thread* self, const wire::HostWords& words) noexcept;
 
 /// Ends the waits of every thread: wakes sleepers so that they see the closed gate.
 void install_fork_handlers() noexcept;

@@ -18,8 +18,10 @@ std::atomic<bool> g_asking{false};         // Guards the two below.
 std::atomic<std::uint64_t> g_asked{0};     // Position plus 1 of the last kLookAtEvent.
 std::atomic<std::uint32_t> g_unanswered{0};
 
-/// Nothing has gone wrong that the host would tell with an answer, no migration is announced, and
-/// the session is not another host's: a guest that was left behind gets errors, no answers.
+}  // namespace
+
+/// No migration is announced either, and the session is not another host's: a guest that was left
+/// behind gets errors, no answers.
 bool is_quiet(Thread* self, const wire::HostWords& words) noexcept {
     const std::uint32_t errors = words.late_errors.load(std::memory_order_acquire);
     const wire::WorkerState state = words.worker_state.load(std::memory_order_acquire);
@@ -31,6 +33,8 @@ bool is_quiet(Thread* self, const wire::HostWords& words) noexcept {
     }
     return true;
 }
+
+namespace {
 
 /// Has the host look, unless it has been told to and has not come to it yet. False when it never
 /// will.

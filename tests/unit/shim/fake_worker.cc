@@ -123,6 +123,9 @@ void FakeWorker::execute(const Seen& command) {
 }
 
 void FakeWorker::control(const Seen& command) {
+    if (on_control && on_control(*this, command)) {
+        return;
+    }
     switch (static_cast<wire::ControlOp>(command.op)) {
         case wire::ControlOp::kHello: {
             const wire::HelloReply reply{wire::kWireVersion, 13000, hello_hash, 1, 0};

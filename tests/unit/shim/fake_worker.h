@@ -40,11 +40,15 @@ public:
     /// What to do with a command that wants a reply and is no control command; default: answer 0.
     std::function<void(FakeWorker&, const Seen&)> on_call;
 
+    /// Sees control commands first; true when it has done what they ask for.
+    std::function<bool(FakeWorker&, const Seen&)> on_control;
+
     /// Sets GANTRY_TRANSPORT and serves until destroyed.
     void start();
 
     void answer(const Seen& command, std::uint32_t status, const void* payload = nullptr,
                 std::uint32_t payload_bytes = 0, std::uint32_t flags = 0);
+    void answer_bulk(const Seen& command, std::uint64_t offset, std::uint64_t bytes);
 
     /// Ends without a word: the link closes, the words say that the worker is dead if asked to.
     void die(bool leave_a_note);
@@ -72,7 +76,6 @@ private:
     void open_channel();
     void execute(const Seen& command);
     void control(const Seen& command);
-    void answer_bulk(const Seen& command, std::uint64_t offset, std::uint64_t bytes);
 
     std::string path_;
     int listener_ = -1;

@@ -1,0 +1,127 @@
+#include "guest-shim/session/crew.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "guest-shim/session/futex_mutex.h"
+
+namespace gantry::session {
+namespace {
+
+struct Job {
+    void (*work)(void*);
+    void* data;
+    unsigned wanted;  ///< Helpers that may still begin.
+    std::atomic<std::uint32_t> users{0};
+    Job* next;
+};
+
+FutexMutex g_mutex;  // Guards what follows, and `wanted` and `next` of open jobs.
+Job* g_jobs = nullptr;
+unsigned g_helpers = 0;
+std::atomic<std::uint32_t> g_calls{0};  // Changes when there may be work.
+
+void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) {
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake(const std::atomic<std::uint32_t>& word, unsigned count) {
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+Job* begin_any() {
+    Guard guard(g_mutex);
+    for (Job* job = g_jobs; job != nullptr; job = job->next) {
+        if (job->wanted != 0) {
+            --job->wanted;
+            job->users.fetch_add(1, std::memory_order_relaxed);
+            return job;
+        }
+    }
+    return nullptr;
+}
+
+void* help(void*) {
+    for (;;) {
+        const std::uint32_t calls = g_calls.load(std::memory_order_acquire);
+        Job* job = begin_any();
+        if (job == nullptr) {
+            sleep_while(g_calls, calls);
+            continue;
+        }
+        job->work(job->data);
+        Guard guard(g_mutex);  // The job is its caller's again once this is free.
+        if (job->users.fetch_sub(1, std::memory_order_release) == 1) {
+            wake(job->users, 1);
+        }
+    }
+    return nullptr;
+}
+
+/// Caller holds the mutex.
+void start_helpers(unsigned count) {
+    // Signals are the application's threads' business.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; g_helpers < count; ++g_helpers) {
+        pthread_t thread;
+        if (pthread_create(&thread, nullptr, help, nullptr) != 0) {
+            break;
+        }
+        pthread_setname_np(thread, "gantry-copy");
+        pthread_detach(thread);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void open_job(Job* job) {
+    Guard guard(g_mutex);
+    if (g_helpers < job->wanted) {
+        start_helpers(job->wanted);
+    }
+    job->next = g_jobs;
+    g_jobs = job;
+    g_calls.fetch_add(1, std::memory_order_release);
+}
+
+void close_job(Job* job) {
+    Guard guard(g_mutex);
+    Job** link = &g_jobs;
+    while (*link != job) {
+        link = &(*link)->next;
+    }
+    *link = job->next;
+}
+
+}  // namespace
+
+void work_together(unsigned helpers, void (*work)(void*), void* data) noexcept {
+    helpers = helpers < kMostHelpers ? helpers : kMostHelpers;
+    if (helpers == 0) {
+        work(data);
+        return;
+    }
+    Job job{work, data, helpers, {}, nullptr};
+    open_job(&job);
+    wake(g_calls, helpers);
+    work(data);
+    close_job(&job);
+    for (;;) {
+        const std::uint32_t users = job.users.load(std::memory_order_acquire);
+        if (users == 0) {
+            break;
+        }
+        sleep_while(job.users, users);
+    }
+    Guard guard(g_mutex);  // The last one may still hold it.
+}
+
+}  // namespace gantry::session
