@@ -8,12 +8,12 @@ namespace {
 
 using gantry::wire::BulkCopyCall;
 
-CUresult refuse(Call& call, const char* what) {
+CUresult refuse_copy(Call& call, const char* what) {
     return call.malformed(call.op(), what);
 }
 
 /// The checked arguments; false when they make no sense.
-bool read_arguments(const Call& call, BulkCopyCall* out) {
+bool read_bulk_copy(const Call& call, BulkCopyCall* out) {
     const auto copy = call.arguments<BulkCopyCall>();
     if (!copy || copy->bytes == 0 || copy->word >= gantry::wire::kBulkWords) {
         return false;
@@ -62,12 +62,12 @@ CUresult write_staged(Call& call, std::uint64_t address, std::span<const std::by
 
 CUresult write_from_bulk(Call& call) {
     BulkCopyCall copy;
-    if (!read_arguments(call, &copy)) {
-        return refuse(call, "a copy from the bulk area");
+    if (!read_bulk_copy(call, &copy)) {
+        return refuse_copy(call, "a copy from the bulk area");
     }
     const auto extent = call.process().channel()->bulk(copy.bulk_offset, copy.bytes);
     if (extent.empty()) {
-        return refuse(call, "an extent outside the bulk area");
+        return refuse_copy(call, "an extent outside the bulk area");
     }
     const CUresult result = copy_from_bulk(call, copy, extent);
     if (result != CUDA_SUCCESS || !call.process().register_bulk()) {
@@ -78,13 +78,13 @@ CUresult write_from_bulk(Call& call) {
 
 CUresult read_to_bulk(Call& call) {
     BulkCopyCall copy;
-    if (!read_arguments(call, &copy)) {
-        return refuse(call, "a copy to the bulk area");
+    if (!read_bulk_copy(call, &copy)) {
+        return refuse_copy(call, "a copy to the bulk area");
     }
     GuestProcess& process = call.process();
     const auto extent = process.channel()->bulk(copy.bulk_offset, copy.bytes);
     if (extent.empty()) {
-        return refuse(call, "an extent outside the bulk area");
+        return refuse_copy(call, "an extent outside the bulk area");
     }
     CUstream stream = nullptr;
     if (const CUresult result = call.stream(copy.stream, &stream); result != CUDA_SUCCESS) {
@@ -106,7 +106,7 @@ CUresult read_to_bulk(Call& call) {
 CUresult look_at_bulk(Call& call) {
     const auto look = call.arguments<gantry::wire::LookAtBulkCall>();
     if (!look || look->word >= gantry::wire::kBulkWords) {
-        return refuse(call, "a word of a bulk copy");
+        return refuse_copy(call, "a word of a bulk copy");
     }
     call.process().bulk_board.look_at(look->word, look->position);
     return CUDA_SUCCESS;
