@@ -1,5 +1,5 @@
-// A copy of pageable bytes that several threads work at, slice by slice. All of them post in the name
-// of the calling thread's lane; only copies.cc, reads.cc and writes.cc include this.
+// A copy of pageable bytes that several threads work at, slice by slice. All of them post in the
+// name of the calling thread's lane; only copies.cc, reads.cc and writes.cc include this.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
-// Device bytes to pageable memory: slices are read into the bulk area and copied out while the device
-// reads the next one. Where that is not possible (the area is not page-locked yet, processors are
-// few) or what the host shows does not count (a migration is announced), each slice is a command
-// with an answer.
+// Device bytes to pageable memory: slices are read into the bulk area and copied out while the
+// device reads the next one. Where that is not possible (the area is not page-locked yet,
+// processors are few) or what the host shows does not count (a migration is announced), each slice
+// is a command with an answer.
 #include <cstring>
 
 #include "guest-shim/session/copy.h"

@@ -36,7 +36,7 @@ public:
     /// The bulk area is page-locked, or not any more.
     void locked(bool is_locked);
 
-    /// The command at `position` has queued a copy in this stream. `word` is below wire::kBulkWords.
+    /// The command at `position` has queued a copy in this stream; `word` < wire::kBulkWords.
     void started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream);
     /// ... has read its extent already, or never will.
     void ended(std::uint32_t word, std::uint64_t position);
