@@ -140,6 +140,7 @@ Result<void> Job::send_prepare(const Parcel& parcel, bool arena_is_shared) {
     prepare->set_graph_bytes(parcel.graph.size());
     prepare->set_images_bytes(parcel.images_bytes);
     prepare->set_arena_is_shared(arena_is_shared);
+    prepare->set_new_memory_comes(report_.way == Way::kPeer);
     return send_graph(parcel, std::move(request));
 }
 
@@ -150,6 +151,7 @@ Result<void> Job::apply_final(const Parcel& parcel, const control::MemorySum* me
     apply->set_images_bytes(parcel.images_bytes);
     *apply->mutable_digest() = parcel.digest;
     apply->set_region_stays(true);
+    apply->set_new_memory_comes(report_.way == Way::kPeer);
     if (memory != nullptr) {
         *apply->mutable_memory() = *memory;
     }

@@ -336,6 +336,7 @@ Result<void> MemoryImage::settle() {
 
 std::vector<std::uint64_t> MemoryImage::whole_blocks(const BlockRange& range) const {
     std::vector<std::uint64_t> whole;
+    whole.reserve(range.count);
     for (const worker::ExtentRecord& extent : process_.memory.extents_in(
              range.first * kBlockBytes, range.count * kBlockBytes)) {
         const std::uint64_t first =
@@ -347,8 +348,7 @@ std::vector<std::uint64_t> MemoryImage::whole_blocks(const BlockRange& range) co
             whole.push_back(block);
         }
     }
-    std::sort(whole.begin(), whole.end());
-    return whole;
+    return whole;  // Ascending, as extents are.
 }
 
 bool MemoryImage::are_whole(std::span<const BlockAddress> blocks) const {

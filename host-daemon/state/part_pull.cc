@@ -1,5 +1,5 @@
-// PartState, the target's half where another worker's device memory can be read in place: copies
-// from device to device.
+// PartState, the target's half: copies from another worker's device memory that can be read in
+// place, and what is kept of memory that another takes the place of.
 #include <algorithm>
 #include <chrono>
 
@@ -70,18 +70,57 @@ std::vector<BlockRange> joined(std::span<const BlockRange> ranges,
     return out;
 }
 
-}  // namespace
-
-std::vector<BlockRange> PartState::shared_ranges(const worker::PeerWindow& window) const {
-    std::vector<BlockRange> own;
-    for (const worker::ExtentRecord& extent : process_.memory.extents()) {
+/// Ascending as these are; neighbours are one.
+std::vector<BlockRange> ranges_of(std::span<const worker::ExtentRecord> extents) {
+    std::vector<BlockRange> ranges;
+    for (const worker::ExtentRecord& extent : extents) {
         const std::uint64_t first = extent.address.value / kBlockBytes;
-        if (!own.empty() && end_of(own.back()) == first) {
-            own.back().count += extent.bytes / kBlockBytes;
+        if (!ranges.empty() && end_of(ranges.back()) == first) {
+            ranges.back().count += extent.bytes / kBlockBytes;
         } else {
-            own.push_back({MemorySpace::kDevice, first, extent.bytes / kBlockBytes});
+            ranges.push_back({MemorySpace::kDevice, first, extent.bytes / kBlockBytes});
         }
     }
+    return ranges;
+}
+
+}  // namespace
+
+Result<void> PartState::keep_moved_blocks(const DecodedGraph& graph) {
+    if (new_memory_comes_ || memory_.arena_is_shared()) {
+        return {};
+    }
+    std::vector<worker::ExtentRecord> wanted = graph.extents;
+    std::sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) {
+        return a.address.value < b.address.value;
+    });
+    const std::vector<BlockRange> next = ranges_of(wanted);
+    std::vector<BlockRange> moved;
+    std::vector<BlockRange> gone;
+    for (const worker::ExtentRecord& extent : process_.memory.extents()) {
+        const auto same = std::lower_bound(
+            wanted.begin(), wanted.end(), extent.address.value,
+            [](const auto& each, std::uint64_t address) { return each.address.value < address; });
+        if (same == wanted.end() || *same != extent) {
+            part(ranges_of({&extent, 1}).front(), next, &moved, &gone);
+        }
+    }
+    GANTRY_TRY(memory_.settle());
+    std::vector<std::byte> bytes(kBlockBytes);
+    for (const BlockRange& range : moved) {
+        for (std::uint64_t i = 0; i < range.count; ++i) {
+            const BlockAddress block{range.space, range.first + i};
+            GANTRY_ASSIGN(const bool present, memory_.read({block.space, block.index, 1}, bytes));
+            if (present) {
+                kept_blocks_.emplace(block, bytes);
+            }
+        }
+    }
+    return {};
+}
+
+std::vector<BlockRange> PartState::shared_ranges(const worker::PeerWindow& window) const {
+    const std::vector<BlockRange> own = ranges_of(process_.memory.extents());
     std::vector<BlockRange> shared;
     std::vector<BlockRange> elsewhere;
     for (const worker::PeerWindow::Span& span : window.spans()) {

@@ -95,6 +95,10 @@ public:
     /// `arena_is_shared`: the arena takes what Device::offer() brought.
     Result<std::vector<worker::Sha256>> prepare(snapshot::Seed seed, std::string_view graph,
                                                 bool arena_is_shared = false);
+    /// Until it is said again. A graph may take memory away here and put other memory at its
+    /// address, as the source did since its last graph: then what lay there is kept, since the
+    /// source may count it as sent, unless the blocks of new memory come again anyhow.
+    void set_new_memory_comes(bool comes) { new_memory_comes_ = comes; }
     /// Empty bytes: a block of zeros.
     Result<void> apply_block(BlockAddress block, std::span<const std::byte> bytes);
     /// Neighbours, packed: those that lie in memory as a whole are copied in one go, which may
@@ -148,6 +152,8 @@ private:
     [[nodiscard]] std::vector<BlockRange> shared_ranges(const worker::PeerWindow& window) const;
     Result<void> build(DecodedGraph& graph, bool is_final);
     Result<void> build_memory(const DecodedGraph& graph);
+    /// Blocks whose memory goes with this graph and whose address has other memory then.
+    Result<void> keep_moved_blocks(const DecodedGraph& graph);
     Result<void> build_pools(const snapshot::ObjectGraph& graph);
     Result<void> build_links(const snapshot::ObjectGraph& graph);
     /// Graphs and execs, apart from those there are already with the same description. `late`:
@@ -173,6 +179,7 @@ private:
     std::vector<worker::PinnedRange> pinned_;  ///< Target: of the last graph.
     std::optional<worker::ChannelState> channel_;
     bool private_restored_ = false;
+    bool new_memory_comes_ = false;
     std::map<std::uint64_t, std::string> built_graphs_;  ///< Target: descriptions, by handle.
     /// Those to be made with the region there.
     std::optional<snapshot::ObjectGraph> late_graphs_;

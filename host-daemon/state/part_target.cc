@@ -197,6 +197,7 @@ std::vector<worker::Link::Option> options_of(
 }  // namespace
 
 Result<void> PartState::build_memory(const DecodedGraph& graph) {
+    GANTRY_TRY(keep_moved_blocks(graph));
     process_.virtual_memory.begin_restore(graph.mappings, graph.extents);
     GANTRY_TRY(process_.memory.reshape(graph.extents, graph.allocations, graph.reservations));
     if (const CUresult result =

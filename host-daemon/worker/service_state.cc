@@ -346,6 +346,7 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
     GANTRY_TRY(take_images(in, 1, prepare.images_bytes()));
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, prepare.graph_bytes()));
     restoring_ = true;
+    part_->set_new_memory_comes(prepare.new_memory_comes());
     GANTRY_ASSIGN(const auto missing,
                   part_->prepare({prepare.seed().low(), prepare.seed().high()}, view_of(blob),
                                  prepare.arena_is_shared()));
@@ -401,6 +402,7 @@ Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors&
     GANTRY_TRY(take_images(in, 1, apply.images_bytes()));
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, apply.graph_bytes()));
     restoring_ = true;
+    part_->set_new_memory_comes(apply.new_memory_comes());
     const MemorySum expected{apply.memory().count(), apply.memory().bytes(),
                              apply.memory().mixed()};
     GANTRY_ASSIGN(const auto missing, part_->arena_is_shared()

@@ -42,6 +42,10 @@ Result<void> Service::lend_guest(control::FromWorker* reply, Descriptors* out) {
     if (process_->channel() == nullptr || fenced_) {
         return wrong_state("this worker has no guest to lend");
     }
+    if (guest_.kind() == control::GuestAttachment::KIND_MEMFD && !guest_socket_.valid()) {
+        return Error{Code::kFailedPrecondition, "handover.guest_gone",
+                     "the guest process has ended"};
+    }
     *reply->mutable_release()->mutable_guest() = guest_;
     for (const int file : {process_->channel()->file(), guest_socket_.get()}) {
         const int copy = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, 3);

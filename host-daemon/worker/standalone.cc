@@ -204,8 +204,11 @@ Result<std::string> Standalone::replace(Guest& guest, const Wish& wish) {
     }
     if (wish.copy != Copy::kStaged) {
         auto pulled = replace(guest, wish, Way::kPeer);
-        if (pulled.ok() || (pulled.error().reason != "state.pull" &&
-                            !pulled.error().reason.starts_with("handover."))) {
+        const auto is_of_the_way = [](const std::string& reason) {
+            return reason == "state.pull" ||
+                   (reason.starts_with("handover.") && reason != "handover.guest_gone");
+        };
+        if (pulled.ok() || !is_of_the_way(pulled.error().reason)) {
             return pulled;
         }
         said(pulled.error(), "it is copied by way of the host's memory");

@@ -1,7 +1,8 @@
 // The memory traffic of a training step: parameters, gradients and both moments of AdamW, all of
 // them read and written in each step, so that whoever copies them live finds every block changed.
 // Argument 1: MiB of all four, 2: steps. Prints "running" after the first step, at the end how long
-// the steps took as the program saw them, and a checksum of the parameters' bits.
+// the steps took as the program saw them, those that took much longer than the others with the
+// moment (CLOCK_MONOTONIC) when they ended, and a checksum of all bits.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -74,6 +75,7 @@ int main(int argc, char** argv) {
     }
     begin<<<1024, 256>>>(job);
     std::vector<double> ms;
+    std::vector<double> ends;
     auto before = std::chrono::steady_clock::now();
     for (unsigned step = 0; step < steps; ++step) {
         advance<<<1024, 256>>>(job, step);
@@ -83,6 +85,7 @@ int main(int argc, char** argv) {
         }
         const auto now = std::chrono::steady_clock::now();
         ms.push_back(std::chrono::duration<double, std::milli>(now - before).count());
+        ends.push_back(std::chrono::duration<double>(now.time_since_epoch()).count());
         before = now;
         if (step == 0) {
             printf("running\n");
@@ -94,7 +97,13 @@ int main(int argc, char** argv) {
     if (cudaMemcpy(&found, total, sizeof(found), cudaMemcpyDeviceToHost) != cudaSuccess) {
         return 2;
     }
+    const std::vector<double> in_order = ms;
     std::sort(ms.begin(), ms.end());
+    for (size_t i = 0; i < in_order.size(); ++i) {
+        if (in_order[i] > 1.3 * ms[ms.size() / 2]) {
+            printf("slow %.6f %.3f\n", ends[i], in_order[i]);
+        }
+    }
     printf("median %.3f longest %.3f second %.3f\nchecksum %016llx\n", ms[ms.size() / 2], ms.back(),
            ms[ms.size() - std::min<size_t>(ms.size(), 2)], found);
     return 0;
