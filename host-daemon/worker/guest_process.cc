@@ -271,7 +271,7 @@ void GuestProcess::begin_wait(const Call& call) {
     if (call.awaited() && may_skip_waits() && sticky_error.load() == 0 && captures.load() == 0 &&
         objects.count_kind(HandleKind::kContext) <= 1) {
         waiting.stream = *call.awaited();
-        waiting.word = wait_words_.queue(waiting.stream);
+        waiting.word = wait_words.queue(waiting.stream);
         waiting.ask_at = waiting.since + kErrorsEvery;
     }
     waiting_.push_back(std::move(waiting));
@@ -280,7 +280,7 @@ void GuestProcess::begin_wait(const Call& call) {
 
 bool GuestProcess::has_come(Waiting& waiting, std::chrono::steady_clock::time_point now) {
     if (waiting.word) {
-        if (wait_words_.has_landed(*waiting.word)) {
+        if (wait_words.has_landed(*waiting.word)) {
             landed_stream_ = waiting.stream;
             landed_at_ = now;
             waiting.call->saw_end();
@@ -313,7 +313,12 @@ void GuestProcess::look_at_events(std::size_t most) {
 
 void GuestProcess::look_at_bulk_copies() {
     if (captures.load(std::memory_order_relaxed) == 0) {
-        note_result(0, bulk_board.look(), true);
+        const auto before_arrivals = [this](CUstream stream) {
+            landed_stream_ = stream;
+            landed_at_ = std::chrono::steady_clock::now();
+            look_at_events(EventBoard::kOpenMax);
+        };
+        note_result(0, bulk_board.look(before_arrivals), true);
     }
 }
 

@@ -143,7 +143,8 @@ public:
     HeldWork held;
     EventTimes event_times{device};
     EventBoard event_board{device};
-    BulkBoard bulk_board{device};
+    WaitWords wait_words{device};
+    BulkBoard bulk_board{device, wait_words};
     GraphBook graphs{device};
     LinkBook links;
     PoolBook pools;
@@ -245,7 +246,6 @@ private:
     std::uint64_t first_new_position_ = 0;
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
     std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
-    WaitWords wait_words_{device};
     std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
     std::atomic<std::chrono::steady_clock::time_point> landed_at_{};
     std::atomic<std::size_t> waiting_count_{0};

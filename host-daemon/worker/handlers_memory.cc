@@ -17,6 +17,9 @@ CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address
     }
     DeviceMemory& memory = call.process().memory;
     auto made = memory.allocate(bytes);
+    if (!made.ok() && !memory.has_parked()) {
+        made = memory.allocate(bytes);  // What was pending may have been freed in between.
+    }
     if (!made.ok() && made.error().code == Code::kResourceExhausted && memory.has_parked()) {
         if (!call.may_wait()) {
             call.defer();

@@ -7,8 +7,9 @@
 // write of an earlier wait can be taken for a later one's. All writes have landed when the device
 // is idle. The page lies away from the addresses that drivers give out and is locked when the
 // process begins, so that what a driver gives out later does not depend on it.
-// Threads: queue() on one thread, the rest anywhere. Failure: without words (a driver or a device
-// that cannot write them, all of them in use) queue() gives none, and its caller asks the driver.
+// Threads: queue() on one thread (the loop's), the rest anywhere. Failure: without words (a driver
+// or a device that cannot write them, all of them in use) queue() gives none, and its caller asks
+// the driver.
 #pragma once
 
 #include <array>

@@ -131,6 +131,25 @@ TEST(Service, ShowsTheEndsOfBulkCopies) {
             copy(ControlOp::kReadToBulk, {data, 1 << 20, kStream, 1 << 20, 127, 0});
         EXPECT_TRUE(reaches(127, back + 1));
         EXPECT_EQ(std::memcmp(inbox.data(), outbox.data(), inbox.size()), 0);
+        // It tells that all work before it has ended, and so must the events.
+        constexpr std::size_t kEvents = 12;
+        std::uint64_t recorded[kEvents] = {};
+        for (std::size_t i = 0; i < kEvents; ++i) {
+            guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent + i, 0, 0});
+        }
+        for (std::size_t i = 0; i < kEvents; ++i) {
+            const payload::cuEventRecord_call record{kEvent + i, kStream};
+            recorded[i] = guest.post(static_cast<std::uint16_t>(Op::cuEventRecord),
+                                     std::as_bytes(std::span(&record, 1)), {});
+        }
+        const std::uint64_t behind =
+            copy(ControlOp::kReadToBulk, {data, 4096, kStream, 1 << 20, 125, 0});
+        while (words.bulk_done[125].load(std::memory_order_acquire) != behind + 1) {
+        }
+        for (std::size_t i = 0; i < kEvents; ++i) {
+            const auto slot = cuda::handle_slot(kEvent + i) % wire::kEventWords;
+            EXPECT_EQ(words.event_done[slot].load(), recorded[i] + 1) << i;
+        }
         // A copy that fails frees its extent all the same, and its error is told.
         const std::uint64_t failed =
             copy(ControlOp::kWriteFromBulk, {data, 4096, kStream + 1, out, 6, 0});
