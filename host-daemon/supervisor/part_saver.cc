@@ -16,7 +16,7 @@ using engine::kBlockBytes;
 using snapshot::MemoryWriter;
 
 /// Blocks that a thread hashes and then copies, from its cache.
-constexpr std::size_t kSaveBlocks = 16;
+constexpr std::size_t kSaveBlocks = 8;
 
 class PartSaver {
 public:
