@@ -36,7 +36,7 @@ public:
             const Kind kind = kind_of(memory.blocks[at]);
             Batch batch{memory.blocks.subspan(at, 1), offset, kind};
             while (at + batch.blocks.size() < memory.blocks.size() &&
-                   batch.blocks.size() < (kind == Kind::kDirect ? kLoadBlocks : kBatchBlocks) &&
+                   batch.blocks.size() < (kind == Kind::kDirect ? kLoadBlocks : kSlotBlocks) &&
                    kind_of(memory.blocks[at + batch.blocks.size()]) == kind) {
                 batch.blocks = memory.blocks.subspan(at, batch.blocks.size() + 1);
             }

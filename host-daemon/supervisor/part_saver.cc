@@ -30,7 +30,7 @@ public:
           writer_(writer) {
         for (std::size_t at = 0; at < blocks.size();) {
             const bool is_direct = !lies_at(blocks[at]).empty();
-            const std::size_t count_max = is_direct ? kSaveBlocks : kBatchBlocks;
+            const std::size_t count_max = is_direct ? kSaveBlocks : kSlotBlocks;
             std::size_t count = 1;
             while (count < count_max && at + count < blocks.size() &&
                    lies_at(blocks[at + count]).empty() != is_direct) {
