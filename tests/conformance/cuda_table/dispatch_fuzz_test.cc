@@ -1,8 +1,10 @@
 // Seeded fuzzing of generated dispatch by the table's own grammar: plausible commands with wrong
 // lengths, hostile values and truncated tails. Under the sanitizer presets it finds reads and
 // writes out of bounds; everywhere it checks that dispatch always comes back.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "proto/cuda/gen/fuzz_grammar.h"
 #include "proto/cuda/gen/op_table.h"
 #include "proto/cuda/gen/worker_dispatch.h"
+#include "tests/conformance/cuda_table/probe.h"
 
 namespace gantry {
 namespace {
@@ -69,18 +72,17 @@ struct Sink : worker::Reply {
     void trailing(std::span<const std::byte> part) override { bytes += part.size(); }
 };
 
-CUresult accept_anything() { return CUDA_SUCCESS; }
-
-/// Every entry of the driver table says yes. Called through other signatures: its arguments are
-/// ignored, which the calling convention of the supported hosts allows.
+/// Every entry of the driver table says yes and touches nothing: the probe library's entry points,
+/// each with its own signature, told to.
 driver::DriverApi obliging_driver() {
     driver::DriverApi api;
-    CUresult (*const function)() = accept_anything;
-    static_assert(sizeof api % sizeof function == 0);
-    auto* const bytes = reinterpret_cast<std::byte*>(&api);
-    for (std::size_t at = 0; at < sizeof api; at += sizeof function) {
-        std::memcpy(bytes + at, &function, sizeof function);
+    void* const library = dlopen(GANTRY_PROBE_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr || api.load(library) != sizeof api / sizeof(void*)) {
+        ADD_FAILURE() << "the probe library lacks entry points: " << GANTRY_PROBE_LIBRARY;
+        return {};
     }
+    int oblige = kProbeOblige;
+    EXPECT_EQ(api.cuDriverGetVersion(&oblige), CUDA_SUCCESS);
     return api;
 }
 

@@ -9,6 +9,7 @@
 inline constexpr int kProbeFetch = -1;
 inline constexpr int kProbeRefuse = -2;
 inline constexpr int kProbeAllow = -3;
+inline constexpr int kProbeOblige = -4;  // From now on every call succeeds and does nothing.
 
 struct Probe {
     unsigned entered_op = 0;

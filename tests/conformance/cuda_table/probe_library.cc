@@ -14,6 +14,7 @@ namespace gantry::cuda_impl {
 
 CUresult g_enter_result = CUDA_SUCCESS;
 cuda::Op g_entered = cuda::Op::kNone;
+bool g_oblige = false;
 
 CUresult refused(cuda::Op op) noexcept {
     g_probe.refused_op = static_cast<unsigned>(op);
@@ -32,6 +33,10 @@ CUresult cuDriverGetVersion(int* version) noexcept {
     }
     if (*version == kProbeRefuse || *version == kProbeAllow) {
         g_enter_result = *version == kProbeRefuse ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
+        return CUDA_SUCCESS;
+    }
+    if (*version == kProbeOblige) {
+        g_oblige = true;
         return CUDA_SUCCESS;
     }
     *version = 13000;
