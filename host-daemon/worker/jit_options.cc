@@ -63,7 +63,7 @@ void JitOptions::add(CUjit_option name, void* value) {
 }
 
 std::string JitOptions::text(const std::vector<char>& log) {
-    return {log.data(), strnlen(log.data(), log.size())};
+    return {log.begin(), std::find(log.begin(), log.end(), '\0')};
 }
 
 float JitOptions::wall_time_ms() const {
