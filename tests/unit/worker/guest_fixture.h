@@ -86,7 +86,9 @@ public:
         record.header->flags = wants_reply ? wire::kCommandWantsReply : 0u;
         record.header->bulk_page = 64;
         record.header->bulk_pages = 16;
-        std::memcpy(record.args(), args.data(), args.size());
+        if (!args.empty()) {  // No bytes may have no address.
+            std::memcpy(record.args(), args.data(), args.size());
+        }
         if (!trailing.empty()) {
             std::memcpy(record.trailing(), trailing.data(), trailing.size());
         }
