@@ -33,7 +33,8 @@ from link import Link
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 import guard
-from daemons import PATIENCE, Daemon, Failure, free_port, make_certificates, wait_until
+from daemons import (PATIENCE, Daemon, Failure, free_port, listening_sockets, make_certificates,
+                     wait_until)
 
 STEPS, MIB, PAUSE_MS = 20, 16, 80
 TCP_MIB = 4  # Every step copies all of it, over gantry-guest, this proxy and gantry-relay.
@@ -101,7 +102,7 @@ class Stage:
         path = self.folder / "guest.sock"
         self.helper("gantry-guest", "--listen", path, "--host",
                     f"127.0.0.1:{self.guest_link.port}")
-        wait_until("gantry-guest", path.exists)
+        wait_until("gantry-guest", lambda: str(path) in listening_sockets())
         return path
 
     def run_program(self):

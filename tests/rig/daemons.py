@@ -18,6 +18,13 @@ class Failure(Exception):
     """What a test has to say when something did not come about."""
 
 
+def listening_sockets():
+    """Paths of unix sockets in listening state (flag 0x10000 of the kernel's table)."""
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as table:
+        rows = [line.split() for line in table][1:]
+    return {row[7] for row in rows if len(row) > 7 and int(row[3], 16) & 0x10000}
+
+
 def wait_until(what, condition, seconds=20.0):
     """Polls `condition` until it is true; its value. Failure after `seconds` of patience."""
     seconds *= PATIENCE
