@@ -189,10 +189,6 @@ CUresult MemoryImage::copy_in(std::uint64_t address, const std::byte* from, std:
         write_in_place(address, from, bytes);
         return CUDA_SUCCESS;
     }
-    if (from == nullptr && api.cuMemsetD8Async != nullptr) {
-        writing_ = true;
-        return api.cuMemsetD8Async(address, 0, bytes, stream_);
-    }
     if (from != nullptr && is_direct(from, bytes)) {
         writing_ = true;
         return api.cuMemcpyHtoDAsync_v2(address, from, bytes, stream_);

@@ -2,9 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <vector>
 
 #include "host-daemon/supervisor/direct_memory.h"
@@ -19,8 +17,6 @@ using snapshot::StoredBlock;
 using snapshot::StoredForm;
 
 constexpr std::size_t kLoadBlocks = 32;
-/// Blocks read and then verified, from the cache.
-constexpr std::size_t kReadBlocks = 4;
 
 class PartLoader {
 public:
@@ -36,7 +32,7 @@ public:
             const Kind kind = kind_of(memory.blocks[at]);
             Batch batch{memory.blocks.subspan(at, 1), offset, kind};
             while (at + batch.blocks.size() < memory.blocks.size() &&
-                   batch.blocks.size() < (kind == Kind::kDirect ? kLoadBlocks : kSlotBlocks) &&
+                   batch.blocks.size() < (kind == Kind::kDirect ? kLoadBlocks : kBatchBlocks) &&
                    kind_of(memory.blocks[at + batch.blocks.size()]) == kind) {
                 batch.blocks = memory.blocks.subspan(at, batch.blocks.size() + 1);
             }
@@ -94,20 +90,18 @@ private:
         return block.form == StoredForm::kZero ? Kind::kNothing : Kind::kDirect;
     }
 
-    /// The bytes of blocks that are all stored, from the file to where they are wanted.
-    Result<void> read(std::span<const StoredBlock> blocks, std::uint64_t offset,
-                      std::byte* to) const {
-        for (std::size_t at = 0; at < blocks.size(); at += kReadBlocks) {
-            const auto some = blocks.subspan(at, std::min(kReadBlocks, blocks.size() - at));
-            std::byte* const here = to + at * kBlockBytes;
-            GANTRY_TRY(memory_.read(offset + at * kBlockBytes,
-                                    {here, some.size() * kBlockBytes}));
-            for (std::size_t i = 0; i < some.size(); ++i) {
-                const snapshot::BlockSpan bytes(here + i * kBlockBytes, kBlockBytes);
-                if (snapshot::fingerprint(key_, bytes) != some[i].fingerprint) {
-                    return memory_.damaged(offset + (at + i) * kBlockBytes);
-                }
+    Result<void> verify(std::span<const StoredBlock> blocks, const std::byte* bytes,
+                        std::uint64_t offset) const {
+        std::size_t at = 0;
+        for (const StoredBlock& block : blocks) {
+            if (block.form != StoredForm::kBytes) {
+                continue;
             }
+            if (snapshot::fingerprint(key_, snapshot::BlockSpan(bytes + at, kBlockBytes)) !=
+                block.fingerprint) {
+                return memory_.damaged(offset + at);
+            }
+            at += kBlockBytes;
         }
         return {};
     }
@@ -124,7 +118,8 @@ private:
             const std::span<std::byte> to = lies_at(batch.blocks[at].ref, count);
             // Fresh memory: its pages in one go instead of a fault for each. A hint only.
             ::madvise(to.data(), to.size(), MADV_POPULATE_WRITE);
-            GANTRY_TRY(read(batch.blocks.subspan(at, count), offset, to.data()));
+            GANTRY_TRY(memory_.read(offset, to));
+            GANTRY_TRY(verify(batch.blocks.subspan(at, count), to.data(), offset));
             offset += to.size();
             at += count;
         }
@@ -132,12 +127,14 @@ private:
     }
 
     Result<void> load_staged(const Batch& batch) const {
-        std::vector<StoredBlock> stored;
-        std::copy_if(batch.blocks.begin(), batch.blocks.end(), std::back_inserter(stored),
-                     [](const StoredBlock& block) { return block.form == StoredForm::kBytes; });
+        std::size_t bytes = 0;
+        for (const StoredBlock& block : batch.blocks) {
+            bytes += block.stored_bytes;
+        }
         GANTRY_ASSIGN(const auto staging, workers_.staging(worker_));
         const StagingSlot slot = staging->acquire();
-        GANTRY_TRY(read(stored, batch.offset, slot.bytes().data()));
+        GANTRY_TRY(memory_.read(batch.offset, slot.bytes().first(bytes)));
+        GANTRY_TRY(verify(batch.blocks, slot.bytes().data(), batch.offset));
         control::ToWorker request;
         GANTRY_ASSIGN(*request.mutable_apply_blocks(),
                       apply_request(worker_->part(), batch.blocks));

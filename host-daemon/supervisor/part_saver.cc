@@ -16,7 +16,7 @@ using engine::kBlockBytes;
 using snapshot::MemoryWriter;
 
 /// Blocks that a thread hashes and then copies, from its cache.
-constexpr std::size_t kSaveBlocks = 8;
+constexpr std::size_t kSaveBlocks = 16;
 
 class PartSaver {
 public:
@@ -30,7 +30,7 @@ public:
           writer_(writer) {
         for (std::size_t at = 0; at < blocks.size();) {
             const bool is_direct = !lies_at(blocks[at]).empty();
-            const std::size_t count_max = is_direct ? kSaveBlocks : kSlotBlocks;
+            const std::size_t count_max = is_direct ? kSaveBlocks : kBatchBlocks;
             std::size_t count = 1;
             while (count < count_max && at + count < blocks.size() &&
                    lies_at(blocks[at + count]).empty() != is_direct) {

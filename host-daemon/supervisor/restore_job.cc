@@ -9,7 +9,6 @@
 #include <future>
 
 #include "host-daemon/supervisor/part_loader.h"
-#include "host-daemon/supervisor/phases.h"
 #include "host-daemon/supervisor/stored_sender.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
@@ -21,13 +20,11 @@ namespace {
 /// Takes a file section by section into the workers behind `sink`.
 class Restorer final : public snapshot::SnapshotVisitor {
 public:
-    Restorer(Session& session, Suspension from, WorkersSink& sink, const RestoreHooks& hooks,
-             Phases& phases)
+    Restorer(Session& session, Suspension from, WorkersSink& sink, const RestoreHooks& hooks)
         : session_(session),
           from_(std::move(from)),
           sink_(sink),
           hooks_(hooks),
-          phases_(phases),
           sender_(session.workers()) {}
 
     Result<void> on_header(const snapshot::SnapshotHeader& header) override {
@@ -69,10 +66,8 @@ public:
         }
         GANTRY_TRY(sender_.finish());
         GANTRY_TRY(sink_.check(part, graph));
-        phases_.end("worker");
         sink_.add_images(part, images_.SerializeAsString());
         GANTRY_TRY(sink_.prepare(part, seed_, graph));
-        phases_.end("prepare");
         graphs_.emplace(id, graph);
         return {};
     }
@@ -83,9 +78,7 @@ public:
         }
         GANTRY_TRY(sender_.finish());
         GANTRY_ASSIGN(const auto worker, session_.workers().need({memory.part}));
-        phases_.end("table");
         GANTRY_TRY(load_memory(session_.workers(), worker, memory, *key_));
-        phases_.end("memory");
         return true;
     }
 
@@ -129,9 +122,7 @@ public:
             final_part.graph = std::move(graph->second);
             final_part.digest = {part.block_count(), {part.digest_low(), part.digest_high()}};
             GANTRY_TRY(sink_.apply_final(final_part));
-            phases_.end("final");
             GANTRY_ASSIGN(const auto digest, sink_.digest(final_part.part));
-            phases_.end("digest");
             if (digest != final_part.digest) {
                 return Error{Code::kDataLoss, "snapshot.digest",
                              "the memory that was built from the file is not what the file says"};
@@ -151,7 +142,6 @@ private:
     const Suspension from_;
     WorkersSink& sink_;
     const RestoreHooks& hooks_;
-    Phases& phases_;
     snapshot::Seed seed_;
     std::unique_ptr<snapshot::FingerprintKey> key_;
     control::ImageList images_;
@@ -160,14 +150,13 @@ private:
 };
 
 Result<std::uint64_t> read_into(Session& session, const Suspension& from, WorkersSink& sink,
-                                const RestoreHooks& hooks, const std::string& path,
-                                Phases& phases) {
+                                const RestoreHooks& hooks, const std::string& path) {
     const control::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!file.valid()) {
         return Error{errno == ENOENT ? Code::kNotFound : Code::kUnavailable, "snapshot.io",
                      "cannot open " + path + ": " + std::strerror(errno)};
     }
-    Restorer restorer(session, from, sink, hooks, phases);
+    Restorer restorer(session, from, sink, hooks);
     return snapshot::read_snapshot(file.get(), path, restorer);
 }
 
@@ -193,8 +182,7 @@ Result<control::RestoreReply> restore_suspended(const std::shared_ptr<Session>& 
     };
     sink_hooks.discard = [] {};
     WorkersSink sink(session->workers(), std::move(sink_hooks));
-    Phases phases;
-    const auto read = read_into(*session, *from, sink, hooks, path, phases);
+    const auto read = read_into(*session, *from, sink, hooks, path);
     if (!read) {
         (void)sink.discard();
         return read.error();
@@ -203,15 +191,14 @@ Result<control::RestoreReply> restore_suspended(const std::shared_ptr<Session>& 
         (void)sink.discard();
         return active.error();
     }
-    phases.end("activate");
     session->resume();
     control::RestoreReply reply;
     reply.set_bytes(*read);
     reply.set_elapsed_us(static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(Strand::Clock::now() - begun)
             .count()));
-    spdlog::info("session {} goes on from {}: {} bytes in {} us ({})", session->info().id, path,
-                 *read, reply.elapsed_us(), phases.text());
+    spdlog::info("session {} goes on from {}: {} bytes in {} us", session->info().id, path, *read,
+                 reply.elapsed_us());
     return reply;
 }
 

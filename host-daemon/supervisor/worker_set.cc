@@ -56,7 +56,7 @@ Result<std::shared_ptr<Staging>> WorkerSet::staging(const std::shared_ptr<Worker
     std::shared_ptr<Staging>& entry = staging_[worker->part()];
     if (!entry) {
         GANTRY_ASSIGN(std::shared_ptr<Staging> made,
-                      Staging::create(kSlotBlocks * snapshot::kBlockBytes, kStagingSlots));
+                      Staging::create(kBatchBlocks * snapshot::kBlockBytes, kStagingSlots));
         control::ToWorker stale;  // of a gantryd that was restarted in mid-move
         stale.mutable_detach_arena()->set_arena_id(kStagingArena);
         (void)worker->call(std::move(stale), kQuickCall);

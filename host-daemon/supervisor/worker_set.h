@@ -53,12 +53,9 @@ private:
     std::map<engine::PartId, std::shared_ptr<Staging>> staging_;
 };
 
-/// Blocks of one exchange of a migration: 2 MiB keep messages small and the pipe full.
+/// Blocks of one exchange, and slots to each worker: 2 MiB keep messages small and the pipe full.
 inline constexpr std::size_t kBatchBlocks = 32;
-/// Blocks that a slot holds, and slots to each worker. Snapshots use all of it: a request for 8 MiB
-/// keeps a real GPU's link busy for longer than the next request takes to reach it.
-inline constexpr std::size_t kSlotBlocks = 128;
-inline constexpr std::uint32_t kStagingSlots = 12;
+inline constexpr std::uint32_t kStagingSlots = 8;
 inline constexpr std::uint32_t kStagingArena = 1;
 
 }  // namespace gantry::supervisor

@@ -179,7 +179,7 @@ Result<engine::ScanResult> WorkersSource::scan(engine::PartId part) {
 
 Result<std::unique_ptr<engine::StagedBlocks>> WorkersSource::read_blocks(
     engine::PartId part, std::span<const engine::BlockAddress> blocks) {
-    GANTRY_ASSERT(blocks.size() <= kSlotBlocks, "%zu", blocks.size());
+    GANTRY_ASSERT(blocks.size() <= kBatchBlocks, "%zu", blocks.size());
     GANTRY_ASSIGN(auto worker, workers_.need(part));
     GANTRY_ASSIGN(auto staging, workers_.staging(worker));
     StagingSlot slot = staging->acquire();

@@ -7,12 +7,6 @@ namespace gantry::worker {
 
 using std::chrono::steady_clock;
 
-namespace {
-
-constexpr std::size_t kTicketsMax = 16;  // Calls that wait want words, too.
-
-}  // namespace
-
 BulkBoard::~BulkBoard() {
     attach(nullptr);
     for (const CUevent event : events_) {
@@ -25,7 +19,7 @@ void BulkBoard::attach(wire::HostWords* words) {
     words_ = words;
     announced_ = false;
     for (const Copy& copy : copies_) {
-        give_back_locked(copy);
+        events_.push_back(copy.event);
     }
     copies_.clear();
     count_ = 0;
@@ -46,59 +40,33 @@ void BulkBoard::locked(bool is_locked) {
     }
 }
 
-bool BulkBoard::follow_locked(Copy* copy) {
-    if (tickets_ < kTicketsMax) {
-        copy->ticket = wait_words_.queue(copy->stream);
+CUevent BulkBoard::take_event_locked() {
+    CUevent event = nullptr;
+    if (!events_.empty()) {
+        event = events_.back();
+        events_.pop_back();
+    } else if (device_.api().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        event = nullptr;
     }
-    if (copy->ticket) {
-        ++tickets_;
-        return true;
-    }
-    const driver::DriverApi& api = device_.api();
-    if (events_.empty()) {
-        CUevent event = nullptr;
-        if (api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-            return false;
-        }
-        events_.push_back(event);
-    }
-    if (api.cuEventRecord(events_.back(), copy->stream) != CUDA_SUCCESS) {
-        return false;
-    }
-    copy->event = events_.back();
-    events_.pop_back();
-    return true;
-}
-
-void BulkBoard::give_back_locked(const Copy& copy) {
-    if (copy.ticket) {
-        --tickets_;
-    } else {
-        events_.push_back(copy.event);
-    }
-}
-
-/// A word that never lands stands for work that failed; whoever waits for that asks the driver.
-CUresult BulkBoard::state_of(const Copy& copy) const {
-    if (copy.ticket) {
-        return wait_words_.has_landed(*copy.ticket) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-    }
-    return device_.api().cuEventQuery(copy.event);
+    return event;
 }
 
 void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream) {
     std::lock_guard lock(mutex_);
     std::erase_if(copies_, [&](const Copy& copy) {  // The guest knows its end in another way.
         if (copy.word == word) {
-            give_back_locked(copy);
+            events_.push_back(copy.event);
         }
         return copy.word == word;
     });
-    Copy made{word, way, position, stream, {}, nullptr};
-    if (follow_locked(&made)) {
-        copies_.push_back(made);
+    const CUevent event = take_event_locked();
+    if (event != nullptr && device_.api().cuEventRecord(event, stream) == CUDA_SUCCESS) {
+        copies_.push_back({word, way, position, event, stream});
         last_start_.store(steady_clock::now().time_since_epoch().count());
     } else {
+        if (event != nullptr) {
+            events_.push_back(event);
+        }
         // Nothing tells of its end, so wait for it.
         if (device_.api().cuStreamSynchronize(stream) == CUDA_SUCCESS && !announced_) {
             show_locked(word, position);
@@ -140,7 +108,7 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
         if (!is_from_guest && announced_) {
             return false;
         }
-        const CUresult result = state_of(copy);
+        const CUresult result = device_.api().cuEventQuery(copy.event);
         if (result == CUDA_ERROR_NOT_READY) {
             busy[busy_count++] = copy.stream;
             return false;
@@ -149,7 +117,7 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
             ended.push_back(copy);
         }
         worst = result != CUDA_SUCCESS ? result : worst;
-        give_back_locked(copy);
+        events_.push_back(copy.event);
         return true;
     });
     for (const Copy& copy : ended) {

@@ -1,15 +1,13 @@
 // BulkBoard: shows the guest which of its copies from and to the bulk area have ended.
 //
-// Such a copy is queued and not waited for; what is queued behind it (a word that the device
-// writes, or an event) tells of its end, which is shown in the word of HostWords.bulk_done that the
-// guest named (proto/wire/region.h, BULK COPIES). The loop looks now and then, and before each
-// answer that tells of completed work.
+// Such a copy is queued and not waited for; an event behind it tells of its end, which is shown in
+// the word of HostWords.bulk_done that the guest named (proto/wire/region.h, BULK COPIES). The loop
+// looks now and then, and before each answer that tells of completed work.
 //
 // Invariant: what is shown has ended; the end of a copy to the guest is not shown while a migration
 // is announced. A copy from the guest that failed is shown as well: its extent is free.
-// Threads: started() on the loop's thread; all calls lock. Failure: a driver's error is look()'s
-// result; that copy is forgotten. Cost: a word or an event record a copy; with none in flight a
-// look is one load, else a load a copy or a query a stream.
+// Threads: all calls lock. Failure: a driver's error is look()'s result; that copy is forgotten.
+// Cost: an event record a copy; with none in flight a look is one load, else a query a stream.
 #pragma once
 
 #include <atomic>
@@ -17,11 +15,9 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "host-daemon/worker/device.h"
-#include "host-daemon/worker/wait_words.h"
 #include "proto/wire/region.h"
 
 namespace gantry::worker {
@@ -30,8 +26,7 @@ class BulkBoard {
 public:
     enum class Way { kFromGuest, kToGuest };
 
-    BulkBoard(Device& device, WaitWords& wait_words)
-        : device_(device), wait_words_(wait_words) {}
+    explicit BulkBoard(Device& device) : device_(device) {}
     ~BulkBoard();
     BulkBoard(const BulkBoard&) = delete;
     BulkBoard& operator=(const BulkBoard&) = delete;
@@ -60,24 +55,19 @@ private:
         std::uint32_t word = 0;
         Way way = Way::kFromGuest;
         std::uint64_t position = 0;
+        CUevent event = nullptr;
         CUstream stream = nullptr;
-        std::optional<WaitWords::Ticket> ticket;
-        CUevent event = nullptr;  ///< Without a ticket.
     };
-    bool follow_locked(Copy* copy);
-    void give_back_locked(const Copy& copy);
-    CUresult state_of(const Copy& copy) const;
     void show_locked(std::uint32_t word, std::uint64_t position);
+    CUevent take_event_locked();
 
     Device& device_;
-    WaitWords& wait_words_;
     std::atomic<std::size_t> count_{0};
     std::atomic<std::chrono::steady_clock::rep> last_start_{0};
     std::mutex mutex_;
     wire::HostWords* words_ = nullptr;
     bool announced_ = false;
     std::vector<Copy> copies_;  ///< Oldest first, one a word.
-    std::size_t tickets_ = 0;   ///< Of copies_.
     std::vector<CUevent> events_;
 };
 

@@ -104,7 +104,6 @@ GuestProcess::~GuestProcess() {
     loop_.stop();
     executors_.reset();
     device.bind_thread();
-    legacy_.leave();
     drop_lane_streams();
     unregister_bulk();
     virtual_memory.clear();
@@ -252,13 +251,6 @@ void GuestProcess::execute(const Command& command) {
     }
     if (held.active()) {
         held.begin(command.header.position);
-    }
-    if (sets_stream_properties(call)) {
-        enter_context(0);
-        legacy_.give_up();
-    } else if (legacy_.is_own() && !names_its_stream(call)) {
-        enter_context(0);
-        legacy_.leave();
     }
     if (may_block(call)) {
         if (!(held.active() && held.waits(call)) && look_at_wait(call)) {
@@ -470,8 +462,8 @@ CUresult GuestProcess::enter_context(std::uint64_t context) {
 
 CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out) {
     if (stream <= 1) {
-        *out = legacy_.native();
-        held.touch(0, *out);
+        *out = nullptr;
+        held.touch(0, nullptr);
         return CUDA_SUCCESS;
     }
     if (stream != 2) {
@@ -483,7 +475,6 @@ CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, 
     CUstream& own = lane_streams_[lane % region::kLaneCount];
     CUresult result = CUDA_SUCCESS;
     if (own == nullptr) {
-        legacy_.leave();  // The first of a lane is resolved on the loop's thread.
         result = device.api().cuStreamCreateWithPriority(&own, CU_STREAM_DEFAULT, 0);
         has_lane_streams_ = true;
     }
@@ -526,7 +517,7 @@ GuestProcess::StreamsSeen GuestProcess::query_streams(bool wants_others_only) {
         }
         return busy < 2 && (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
     };
-    if (!wants_others_only && !look(legacy_.native())) {
+    if (!wants_others_only && !look(nullptr)) {
         return seen;
     }
     if (has_lane_streams_.load(std::memory_order_relaxed)) {
@@ -545,30 +536,6 @@ GuestProcess::StreamsSeen GuestProcess::query_streams(bool wants_others_only) {
         }
     }
     return seen;
-}
-
-/// Nothing of the guest's can tell its legacy stream from one that blocks for nobody.
-bool GuestProcess::may_leave_legacy() const {
-    if (captures.load() != 0 || held.active() || sticky_error.load() != 0 ||
-        has_lane_streams_.load() || objects.count_kind(HandleKind::kContext) > 1 ||
-        executors_->busy_count() != 0) {
-        return false;
-    }
-    for (const std::uint64_t stream : objects.natives_of(HandleKind::kStream)) {
-        unsigned int flags = 0;
-        if (device.api().cuStreamGetFlags(reinterpret_cast<CUstream>(stream), &flags) !=
-                CUDA_SUCCESS ||
-            (flags & CU_STREAM_NON_BLOCKING) == 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-void GuestProcess::note_legacy_launch() {
-    if (legacy_.count_launch()) {
-        may_leave_legacy() ? legacy_.enter() : legacy_.put_off();
-    }
 }
 
 void GuestProcess::leave_stream(CUstream stream) {

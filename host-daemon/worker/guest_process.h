@@ -36,7 +36,6 @@
 #include "host-daemon/worker/held_work.h"
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
-#include "host-daemon/worker/legacy_stream.h"
 #include "host-daemon/worker/link_book.h"
 #include "host-daemon/worker/module_registry.h"
 #include "host-daemon/worker/objects.h"
@@ -145,7 +144,7 @@ public:
     EventTimes event_times{device};
     EventBoard event_board{device};
     WaitWords wait_words{device};
-    BulkBoard bulk_board{device, wait_words};
+    BulkBoard bulk_board{device};
     GraphBook graphs{device};
     LinkBook links;
     PoolBook pools;
@@ -173,14 +172,11 @@ public:
     [[nodiscard]] bool may_skip_waits() const {
         return !may_print.load(std::memory_order_relaxed) && !held.active();
     }
-    /// A launch on the guest's legacy stream comes.
-    void note_legacy_launch();
     /// The stream is about to be destroyed.
     void leave_stream(CUstream stream);
     /// Synchronises the calling thread's context. The thread may block.
     CUresult synchronise_context();
 
-    [[nodiscard]] const LegacyStream& legacy() const { return legacy_; }
     /// 0, 1: the legacy stream; 2: the lane's own; else a stream handle.
     CUresult resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out);
     /// Makes the context of a command current in the calling thread.
@@ -227,7 +223,6 @@ private:
     };
 
     void execute(const Command& command);
-    [[nodiscard]] bool may_leave_legacy() const;
     void begin_wait(const Call& call);
     bool poll();
     bool watch_waiting(std::chrono::steady_clock::time_point now);
@@ -251,7 +246,6 @@ private:
     std::uint64_t first_new_position_ = 0;
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
     std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
-    LegacyStream legacy_{device};
     std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
     std::atomic<std::chrono::steady_clock::time_point> landed_at_{};
     std::atomic<std::size_t> waiting_count_{0};

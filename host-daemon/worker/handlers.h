@@ -36,11 +36,6 @@ CUresult free_in_capture(Call& call, std::uint64_t address, std::uint64_t stream
 /// True while the stream is being captured.
 bool is_capturing(Call& call, CUstream stream);
 
-/// The command has no effect on the legacy stream, unless it names a stream and means just that: so
-/// whichever stream stands for the legacy one, it does as it should.
-bool names_its_stream(const Call& call);
-/// The command gives a stream properties that no other one has.
-bool sets_stream_properties(const Call& call);
 /// True when the command may wait for the device or take long: then it does not run on the consumer
 /// thread, unless look_at_wait() says that it would not wait now.
 bool may_block(const Call& call);

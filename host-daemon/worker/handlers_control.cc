@@ -320,7 +320,7 @@ bool look_at_wait(Call& call) {
         case cuda::Op::cuStreamSynchronize:
             result = query_stream(call, first_word(call));
             if (result == CUDA_SUCCESS && first_word(call) <= kLegacyStreams &&
-                !process.legacy().is_own() && !is_legacy_alone(process)) {
+                !is_legacy_alone(process)) {
                 return true;
             }
             break;

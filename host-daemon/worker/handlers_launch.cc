@@ -35,9 +35,6 @@ CUresult resolve_launch(Call& call, const LaunchCall& launch, CUfunction* functi
         return result;
     }
     *function = reinterpret_cast<CUfunction>(native);
-    if (launch.stream <= 1 && !call.is_replay()) {
-        call.process().note_legacy_launch();
-    }
     return call.stream(launch.stream, stream);
 }
 

@@ -18,7 +18,7 @@ StagingPool::~StagingPool() {
         destroy(buffer);
     }
     for (Buffer& buffer : busy_) {
-        device_.api().cuEventSynchronize(buffer.event);
+        device_.api().cuStreamSynchronize(nullptr);
         destroy(buffer);
     }
 }

@@ -36,8 +36,10 @@ public:
 
     /// Queues a write behind all that is in the stream now.
     std::optional<Ticket> queue(CUstream stream);
+    /// Also when the word is in use again since.
     [[nodiscard]] bool has_landed(const Ticket& ticket) const {
-        return word(ticket.word).load(std::memory_order_acquire) == ticket.value;
+        const std::uint32_t now = word(ticket.word).load(std::memory_order_acquire);
+        return static_cast<std::int32_t>(now - ticket.value) >= 0;
     }
 
 private:
