@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <map>
 #include <thread>
 
@@ -32,6 +33,10 @@ constexpr std::size_t kDeviceBytes = 8u << 20;
         }                                                                         \
     } while (0)
 
+/// Held while a command is served. Guest and worker map the region at two addresses, between which
+/// ThreadSanitizer sees no order.
+std::mutex g_serving;
+
 /// Device memory at the arena's base behind the fake worker. Copies are done at once, unless they
 /// are `delayed`; a test may step in before each command.
 struct Device {
@@ -44,6 +49,7 @@ struct Device {
     std::vector<std::pair<wire::BulkCopyCall, std::uint64_t>> waiting;
 
     bool serve(FakeWorker& worker, const Seen& command) {
+        const std::lock_guard lock(g_serving);
         const auto op = static_cast<ControlOp>(command.op);
         if (before) {
             before(worker, op);
@@ -168,6 +174,7 @@ std::vector<std::byte> read(std::size_t bytes, std::uint64_t offset = 0) {
 void settle() {
     CHECK_OR_EXIT(session::call(static_cast<cuda::Op>(100), nullptr, 0, nullptr, 0, nullptr, 0,
                                 nullptr, 0, nullptr) == CUDA_SUCCESS);
+    const std::lock_guard lock(g_serving);
 }
 
 bool all_is_free() {
