@@ -19,10 +19,6 @@ constexpr std::uint64_t kLargePage = 2U << 20;
 /// Allocated ahead of the writers; more would ask for room that zero blocks do not need.
 constexpr std::uint64_t kReserveStep = 64U << 20;
 
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
 }  // namespace
 
 Error write_error(int number, const std::string& name, std::uint64_t offset) {
@@ -33,6 +29,23 @@ Error write_error(int number, const std::string& name, std::uint64_t offset) {
                 std::strerror(number) +
                 (full ? "; free some space or choose another folder (no partial file is left)"
                       : "")};
+}
+
+Result<void> write_at(int fd, const std::string& name, std::uint64_t offset,
+                      std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+        const ssize_t written =
+            ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            return write_error(written < 0 ? errno : EIO, name, offset);
+        }
+        offset += static_cast<std::uint64_t>(written);
+        bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+    return {};
 }
 
 Result<ContentsFile> ContentsFile::open(int fd, std::string name, std::uint64_t offset,
@@ -113,19 +126,7 @@ Result<void> ContentsFile::write(std::uint64_t offset, std::span<const std::byte
         std::memcpy(map_ + (offset - map_at_), bytes.data(), bytes.size());
         return {};
     }
-    while (!bytes.empty()) {
-        const ssize_t written =
-            ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            return write_error(written < 0 ? errno : EIO, name_, offset);
-        }
-        offset += static_cast<std::uint64_t>(written);
-        bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-    return {};
+    return write_at(fd_, name_, offset, bytes);
 }
 
 Result<void> ContentsFile::close(std::uint64_t end) {

@@ -49,6 +49,15 @@ private:
     std::uint64_t end_max_ = 0;
 };
 
+/// Writes all of `bytes` at `offset`, whatever the descriptor's own position is.
+Result<void> write_at(int fd, const std::string& name, std::uint64_t offset,
+                      std::span<const std::byte> bytes);
+
+/// The least multiple of `unit` that is not below `value`.
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
 /// The system's answer to a failed write, in the words of every part of the writer.
 Error write_error(int number, const std::string& name, std::uint64_t offset);
 

@@ -1,9 +1,5 @@
 #include "proto/snapshot/memory_writer.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -20,10 +16,6 @@ namespace {
 /// From here on a section's contents begin with a large page, so that none is filled by halves.
 constexpr std::uint64_t kLargeBlocks = 512;
 constexpr std::uint64_t kLargeAlign = 2U << 20;
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
 
 }  // namespace
 
@@ -101,22 +93,6 @@ Result<void> MemoryWriter::place(std::span<const Block> blocks, std::span<std::u
     return contents_.reserve(next_);
 }
 
-Result<void> MemoryWriter::write(std::uint64_t offset, std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-        const ssize_t written =
-            ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            return write_error(written < 0 ? errno : EIO, name_, offset);
-        }
-        offset += static_cast<std::uint64_t>(written);
-        bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-    return {};
-}
-
 Result<MemoryWriter::Finished> MemoryWriter::finish(std::uint64_t ordinal) {
     GANTRY_ASSERT(table_.size() / kEntryBytes == count_, "%zu of %llu blocks",
                   table_.size() / kEntryBytes, static_cast<unsigned long long>(count_));
@@ -134,15 +110,15 @@ Result<MemoryWriter::Finished> MemoryWriter::finish(std::uint64_t ordinal) {
                        XXH3_64bits_withSeed(table_.data(), table_.size(), section_at_));
     put<std::uint64_t>(head + 32, XXH3_64bits_withSeed(head, 32, section_at_));
     const std::uint64_t checksum = XXH3_64bits_withSeed(head, kMemoryHeadBytes, section_at_);
-    GANTRY_TRY(write(section_at_, front));
-    GANTRY_TRY(write(section_at_ + sizeof front, table_));
+    GANTRY_TRY(write_at(fd_, name_, section_at_, front));
+    GANTRY_TRY(write_at(fd_, name_, section_at_ + sizeof front, table_));
     // The pages between are a hole that reads as zeros; an empty part has no contents to end it.
     const std::uint64_t table_end = section_at_ + sizeof front + table_.size();
     if (next_ == contents_at_ && contents_at_ != table_end) {
         const std::byte last{0};
-        GANTRY_TRY(write(contents_at_ - 1, {&last, 1}));
+        GANTRY_TRY(write_at(fd_, name_, contents_at_ - 1, {&last, 1}));
     }
-    GANTRY_TRY(write(next_, std::as_bytes(std::span(&checksum, 1))));
+    GANTRY_TRY(write_at(fd_, name_, next_, std::as_bytes(std::span(&checksum, 1))));
     return Finished{next_ + sizeof checksum, checksum};
 }
 

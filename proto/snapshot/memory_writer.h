@@ -63,7 +63,6 @@ private:
     };
     MemoryWriter(int fd, std::string name, std::uint64_t section_at, std::uint64_t part,
                  std::uint64_t count, std::uint64_t contents_at, ContentsFile contents);
-    Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes) const;
 
     int fd_;
     std::string name_;
