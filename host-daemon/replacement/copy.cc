@@ -13,7 +13,9 @@
 //
 // THE CHECK AT THE END. The frozen old worker looks at all its blocks by itself; the fresh one at
 // all of its own. Both digests must be equal: neither says what the other's should be.
+#include <algorithm>
 #include <future>
+#include <iterator>
 
 #include "host-daemon/replacement/job.h"
 #include "proto/control/channel.h"
@@ -69,37 +71,15 @@ Result<std::uint64_t> Copy::last_serial() {
 }
 
 Result<void> Copy::take_pieces() {
-    for (bool more = true; more;) {
-        control::ToWorker request;
-        request.mutable_export_memory()->set_after_serial(last_serial_);
-        GANTRY_ASSIGN(const Answer answer, ask(old_, std::move(request)));
-        const control::ExportMemoryReply& exported = answer.message.export_memory();
-        const auto count = static_cast<std::size_t>(exported.pieces_size());
-        if (count != answer.descriptors.size()) {
-            return Error{Code::kInvalidArgument, "worker.protocol",
-                         std::to_string(answer.descriptors.size()) + " descriptors for " +
-                             std::to_string(count) + " pieces of memory"};
-        }
-        more = exported.more() && count != 0;
-        report_.pieces = exported.sum().count();
-        if (count == 0) {
-            break;
-        }
-        control::ToWorker import;
-        *import.mutable_import_memory()->mutable_pieces() = exported.pieces();
-        import.mutable_import_memory()->set_as_window(true);
-        std::vector<int> descriptors;
-        for (const control::UniqueFd& descriptor : answer.descriptors) {
-            descriptors.push_back(descriptor.get());
-        }
-        GANTRY_TRY(ask(fresh_, std::move(import), descriptors));
-        for (const control::MemoryPiece& piece : exported.pieces()) {
-            if (piece.serial() > prepared_serial_) {
-                unprepared_.push_back(piece);
-            }
-        }
-        last_serial_ = exported.pieces().rbegin()->serial();
-    }
+    const auto note = [this](const Pieces& pieces) {
+        std::copy_if(pieces.begin(), pieces.end(), std::back_inserter(unprepared_),
+                     [this](const control::MemoryPiece& piece) {
+                         return piece.serial() > prepared_serial_;
+                     });
+    };
+    GANTRY_ASSIGN(const control::MemorySum sum,
+                  transfer_pieces(PiecesAs::kWindow, &last_serial_, note));
+    report_.pieces = sum.count();
     return {};
 }
 

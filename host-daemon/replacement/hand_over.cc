@@ -39,31 +39,7 @@ Result<void> HandOver::check_devices(const control::DeviceDescription& from,
 }
 
 Result<void> HandOver::move_pieces() {
-    for (bool more = true; more;) {
-        control::ToWorker request;
-        request.mutable_export_memory()->set_after_serial(last_serial_);
-        GANTRY_ASSIGN(const Answer answer, ask(old_, std::move(request)));
-        const control::ExportMemoryReply& exported = answer.message.export_memory();
-        const auto count = static_cast<std::size_t>(exported.pieces_size());
-        if (count != answer.descriptors.size()) {
-            return Error{Code::kInvalidArgument, "worker.protocol",
-                         std::to_string(answer.descriptors.size()) + " descriptors for " +
-                             std::to_string(count) + " pieces of memory"};
-        }
-        more = exported.more() && count != 0;
-        sum_ = exported.sum();
-        if (count == 0) {
-            break;
-        }
-        control::ToWorker import;
-        *import.mutable_import_memory()->mutable_pieces() = exported.pieces();
-        std::vector<int> descriptors;
-        for (const control::UniqueFd& descriptor : answer.descriptors) {
-            descriptors.push_back(descriptor.get());
-        }
-        GANTRY_TRY(ask(fresh_, std::move(import), descriptors));
-        last_serial_ = exported.pieces().rbegin()->serial();
-    }
+    GANTRY_ASSIGN(sum_, transfer_pieces(PiecesAs::kOwn, &last_serial_, [](const Pieces&) {}));
     report_.pieces = sum_.count();
     report_.bytes_handed_over = sum_.bytes();
     return {};

@@ -212,6 +212,38 @@ Result<control::ToWorker> Job::read_batch(const Runs& runs, std::uint64_t offset
     return apply;
 }
 
+Result<control::MemorySum> Job::transfer_pieces(
+    PiecesAs as, std::uint64_t* serial, const std::function<void(const Pieces&)>& taken) {
+    for (;;) {
+        control::ToWorker request;
+        request.mutable_export_memory()->set_after_serial(*serial);
+        GANTRY_ASSIGN(const Answer answer, ask(old_, std::move(request)));
+        const control::ExportMemoryReply& exported = answer.message.export_memory();
+        const auto count = static_cast<std::size_t>(exported.pieces_size());
+        if (count != answer.descriptors.size()) {
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         std::to_string(answer.descriptors.size()) + " descriptors for " +
+                             std::to_string(count) + " pieces of memory"};
+        }
+        if (count == 0) {
+            return exported.sum();
+        }
+        control::ToWorker import;
+        *import.mutable_import_memory()->mutable_pieces() = exported.pieces();
+        import.mutable_import_memory()->set_as_window(as == PiecesAs::kWindow);
+        std::vector<int> descriptors;
+        for (const control::UniqueFd& descriptor : answer.descriptors) {
+            descriptors.push_back(descriptor.get());
+        }
+        GANTRY_TRY(ask(fresh_, std::move(import), descriptors));
+        taken(exported.pieces());
+        *serial = exported.pieces().rbegin()->serial();
+        if (!exported.more()) {
+            return exported.sum();
+        }
+    }
+}
+
 /// The fresh worker writes one batch while the old one reads the next to the other half.
 Result<void> Job::copy_staged(const Runs& runs) {
     std::future<Result<void>> writing;

@@ -4,6 +4,7 @@
 // Threads: one; send_final may ask both workers at the same time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -72,6 +73,13 @@ protected:
     };
     enum class ScanHow : std::uint8_t { kChanged, kLook };
     Result<Scanned> scan(ScanHow how);
+    /// What becomes of the old worker's pieces at the fresh one: its arena's, or to be read there.
+    enum class PiecesAs : std::uint8_t { kOwn, kWindow };
+    using Pieces = google::protobuf::RepeatedPtrField<control::MemoryPiece>;
+    /// Pieces after `*serial`, which follows, batch by batch; the sum over all pieces there are.
+    /// `taken` sees each batch that the fresh worker has imported.
+    Result<control::MemorySum> transfer_pieces(PiecesAs as, std::uint64_t* serial,
+                                               const std::function<void(const Pieces&)>& taken);
     /// Blocks through memory of the host that both map.
     Result<void> copy_staged(const Runs& runs);
     Result<control::Digest> digest_of(Endpoint& worker);
