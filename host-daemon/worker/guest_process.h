@@ -143,7 +143,6 @@ public:
     HeldWork held;
     EventTimes event_times{device};
     EventBoard event_board{device};
-    WaitWords wait_words{device};
     BulkBoard bulk_board{device};
     GraphBook graphs{device};
     LinkBook links;
@@ -238,6 +237,7 @@ private:
     void drop_lane_streams();
     void unregister_bulk();
 
+    WaitWords wait_words_{device};
     std::unique_ptr<ChannelMemory> memory_;
     bool frozen_ = false;
     bool first_command_ = false;

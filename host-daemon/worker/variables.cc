@@ -1,4 +1,5 @@
-// Where the variables of modules lie: their contents move like other memory.
+// Where the variables of modules lie, and what the driver has for itself: their contents move like
+// other memory.
 #include "host-daemon/worker/guest_process.h"
 #include "host-daemon/worker/image_variables.h"
 
@@ -125,6 +126,25 @@ std::optional<std::uint64_t> GuestProcess::variable_address(std::uint64_t root,
     }
     const auto variable = ask(*this, *loaded, name);
     return variable ? std::optional<std::uint64_t>(variable->address) : std::nullopt;
+}
+
+void GuestProcess::refresh_private_ranges() {
+    constexpr std::uint64_t kOwner = 1;  // No handle: the driver itself.
+    const GantrySoftExtension* extension = device.extension();
+    std::size_t count = 0;
+    if (extension == nullptr ||
+        extension->list_private_ranges(device.context(), nullptr, &count) != CUDA_SUCCESS) {
+        return;
+    }
+    std::vector<GantrySoftRange> ranges(count);
+    if (count != 0 && extension->list_private_ranges(device.context(), ranges.data(), &count) !=
+                          CUDA_SUCCESS) {
+        return;
+    }
+    memory.remove_outside(kOwner);
+    for (const GantrySoftRange& range : ranges) {
+        memory.add_outside(kOwner, range.address, range.bytes);
+    }
 }
 
 }  // namespace gantry::worker

@@ -1,0 +1,67 @@
+// GuestProcess: the current context of a thread, and synchronising the guest's contexts.
+#include "host-daemon/worker/guest_process.h"
+
+namespace gantry::worker {
+namespace {
+
+/// Context that this thread has made current; avoids a driver call per command.
+thread_local CUcontext t_context = nullptr;
+
+}  // namespace
+
+void GuestProcess::bind_thread() {
+    device.bind_thread();
+    t_context = device.context();
+    // A capture of one guest thread must not forbid what the worker does for another one.
+    auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (device.api().cuThreadExchangeStreamCaptureMode != nullptr) {
+        device.api().cuThreadExchangeStreamCaptureMode(&mode);
+    }
+}
+
+CUresult GuestProcess::enter_context(std::uint64_t context) {
+    CUcontext wanted = device.context();
+    if (context != 0 && context != cuda::primary_context_handle(0)) {
+        wanted = objects.native_as<CUcontext>(context, HandleKind::kContext);
+        if (wanted == nullptr) {
+            return CUDA_ERROR_INVALID_CONTEXT;
+        }
+    }
+    if (wanted == t_context) {
+        return CUDA_SUCCESS;
+    }
+    const CUresult result = device.api().cuCtxSetCurrent(wanted);
+    t_context = result == CUDA_SUCCESS ? wanted : nullptr;
+    return result;
+}
+
+void GuestProcess::leave_context() {
+    t_context = nullptr;
+    enter_context(0);
+}
+
+CUresult GuestProcess::synchronise_context() {
+    const std::uint64_t left = left_streams_.load();
+    const CUresult result = device.api().cuCtxSynchronize();
+    std::uint64_t settled = settled_streams_.load();
+    while (settled < left && !settled_streams_.compare_exchange_weak(settled, left)) {
+    }
+    return result;
+}
+
+CUresult GuestProcess::synchronise_device() {
+    CUresult worst = synchronise_context();
+    const CUcontext own = t_context;
+    for (const Object& context : objects.list_kind(HandleKind::kContext)) {
+        const auto native = reinterpret_cast<CUcontext>(context.native);
+        if (native == own || device.api().cuCtxSetCurrent(native) != CUDA_SUCCESS) {
+            continue;
+        }
+        const CUresult result = device.api().cuCtxSynchronize();
+        worst = worst == CUDA_SUCCESS ? result : worst;
+        device.api().cuCtxSetCurrent(own);
+    }
+    return worst;
+}
+
+}  // namespace gantry::worker

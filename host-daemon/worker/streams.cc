@@ -1,0 +1,111 @@
+// GuestProcess: the guest's streams and the lanes' own, and what the driver says of them.
+#include "host-daemon/worker/guest_process.h"
+
+namespace gantry::worker {
+
+namespace region = gantry::wire;
+
+namespace {
+
+/// A driver knows of a stream's end a little later than a word behind its work lands: so long a
+/// query right after one is tried again.
+constexpr std::chrono::microseconds kSettles{50};
+constexpr std::chrono::microseconds kSettlePatience{5};
+
+}  // namespace
+
+CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out) {
+    if (stream <= 1) {
+        *out = nullptr;
+        held.touch(0, nullptr);
+        return CUDA_SUCCESS;
+    }
+    if (stream != 2) {
+        *out = objects.native_as<CUstream>(stream, HandleKind::kStream);
+        held.touch(stream, *out);
+        return *out != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    }
+    std::lock_guard lock(lane_stream_mutex_);
+    CUstream& own = lane_streams_[lane % region::kLaneCount];
+    CUresult result = CUDA_SUCCESS;
+    if (own == nullptr) {
+        result = device.api().cuStreamCreateWithPriority(&own, CU_STREAM_DEFAULT, 0);
+        has_lane_streams_ = true;
+    }
+    *out = own;
+    held.touch(HeldWork::key_of_lane(lane), own);
+    return result;
+}
+
+bool GuestProcess::may_query_streams() const {
+    constexpr std::size_t kStreamsMax = 8;
+    return captures.load(std::memory_order_relaxed) == 0 &&
+           settled_streams_.load() == left_streams_.load() &&
+           objects.count_kind(HandleKind::kStream) <= kStreamsMax &&
+           objects.count_kind(HandleKind::kContext) <= 1;
+}
+
+CUresult GuestProcess::query_stream(CUstream stream) {
+    CUresult result = device.api().cuStreamQuery(stream);
+    const auto now = std::chrono::steady_clock::now;
+    if (result == CUDA_ERROR_NOT_READY && stream == landed_stream_.load() &&
+        now() < landed_at_.load() + kSettles) {
+        const auto until = now() + kSettlePatience;
+        while (result == CUDA_ERROR_NOT_READY && now() < until) {
+            result = device.api().cuStreamQuery(stream);
+        }
+    }
+    return result;
+}
+
+GuestProcess::StreamsSeen GuestProcess::query_streams(bool wants_others_only) {
+    StreamsSeen seen;
+    std::size_t busy = 0;
+    const auto look = [&](CUstream stream) {
+        const CUresult result = query_stream(stream);
+        if (result == CUDA_ERROR_NOT_READY) {
+            seen.busy = ++busy == 1 ? std::optional(stream) : std::nullopt;
+        }
+        if (result != CUDA_SUCCESS) {
+            seen.result = result;
+        }
+        return busy < 2 && (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
+    };
+    if (!wants_others_only && !look(nullptr)) {
+        return seen;
+    }
+    if (has_lane_streams_.load(std::memory_order_relaxed)) {
+        std::lock_guard lock(lane_stream_mutex_);
+        for (const CUstream stream : lane_streams_) {
+            if (stream != nullptr && !look(stream)) {
+                return seen;
+            }
+        }
+    }
+    if (objects.count_kind(HandleKind::kStream) != 0) {
+        for (const std::uint64_t stream : objects.natives_of(HandleKind::kStream)) {
+            if (!look(reinterpret_cast<CUstream>(stream))) {
+                break;
+            }
+        }
+    }
+    return seen;
+}
+
+void GuestProcess::leave_stream(CUstream stream) {
+    if (captures.load() != 0 || query_stream(stream) != CUDA_SUCCESS) {
+        left_streams_.fetch_add(1);
+    }
+}
+
+void GuestProcess::drop_lane_streams() {
+    std::lock_guard lock(lane_stream_mutex_);
+    for (CUstream& stream : lane_streams_) {
+        if (stream != nullptr) {
+            device.api().cuStreamDestroy_v2(stream);
+            stream = nullptr;
+        }
+    }
+}
+
+}  // namespace gantry::worker
