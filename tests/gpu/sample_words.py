@@ -8,6 +8,7 @@ and addresses are masked.
 import collections
 import re
 
+TOLERANCE = 0.001  # Of a number that another device computed, relative to it.
 WAIVED = 2  # EXIT_WAIVED of NVIDIA's samples: this machine lacks what the sample shows.
 
 FAILED = re.compile(r"\bFAIL|\b[Tt]est(s)? failed\b|verification failed|CUDA error at|"
@@ -57,3 +58,29 @@ def own_verdict(status, text):
 def missing_lines(stable, text, ignore=()):
     """Lines that every native run prints and this one does not."""
     return list((stable - lines_of(text, ignore)).elements())
+
+
+def readings(text, ignore=()):
+    """The masked lines, each as (words, numbers): what is compared where arithmetic may round in
+    another way."""
+    return [(re.sub(NUMBER, "N", line), tuple(map(float, re.findall(NUMBER, line))))
+            for line in lines_of(text, ignore).elements()]
+
+
+def are_near(expected, found):
+    return all(abs(one - other) <= TOLERANCE * abs(one) for one, other in zip(expected, found))
+
+
+def lines_far_apart(expected, text, ignore=()):
+    """Those of the expected readings that no line of the text matches, each line used once."""
+    left = collections.defaultdict(list)
+    for words, numbers in readings(text, ignore):
+        left[words].append(numbers)
+    missing = []
+    for words, numbers in expected:
+        near = next((one for one in left[words] if are_near(numbers, one)), None)
+        if near is None:
+            missing.append(f"{words} {numbers}")
+        else:
+            left[words].remove(near)
+    return missing
