@@ -150,10 +150,18 @@ Result<void> GpuPrints::send_key(const snapshot::FingerprintKey& key) {
     if (std::equal(words.begin(), words.end(), key_words_.begin(), key_words_.end())) {
         return {};
     }
-    // Both lanes are idle here. A plain copy: it returns when the key is there for every stream.
+    // Both lanes are idle here. Not the plain copy: of pageable memory it may return while the bytes
+    // are still on their way, and the lanes' streams wait for no other.
     key_words_.clear();
-    const CUresult result =
-        device_.api().cuMemcpyHtoD_v2(key_, words.data(), words.size_bytes());
+    static_assert(snapshot::kKeyWords * sizeof(std::uint32_t) <=
+                  kLaunchBlocks * sizeof(std::uint64_t));
+    Lane& lane = lanes_.front();
+    std::memcpy(lane.host_addresses, words.data(), words.size_bytes());
+    CUresult result = device_.api().cuMemcpyHtoDAsync_v2(key_, lane.host_addresses,
+                                                         words.size_bytes(), lane.stream);
+    if (result == CUDA_SUCCESS) {
+        result = device_.api().cuStreamSynchronize(lane.stream);
+    }
     if (result != CUDA_SUCCESS) {
         return failed(result, "sending the key of the fingerprints");
     }
