@@ -1,6 +1,7 @@
 // Between lists of block addresses, digests and their forms in worker.proto.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -47,6 +48,12 @@ inline Result<std::vector<engine::BlockAddress>> expand_runs(const RunList& runs
         }
     }
     return blocks;
+}
+
+/// As worker.proto has fingerprints: 16 bytes, low and high.
+inline void append_print(const snapshot::Fingerprint& print, std::string* out) {
+    out->append(reinterpret_cast<const char*>(&print.low), sizeof print.low);
+    out->append(reinterpret_cast<const char*>(&print.high), sizeof print.high);
 }
 
 inline void set_digest(const engine::BlockSetDigest& digest, control::Digest* out) {

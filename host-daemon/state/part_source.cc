@@ -196,7 +196,7 @@ engine::BlockSetDigest PartState::sent_digest() const {
     return digest;
 }
 
-Result<engine::BlockSetDigest> PartState::digest() {
+Result<engine::BlockSetDigest> PartState::digest(std::vector<CopiedBlock>* prints) {
     if (!seed_) {
         return Error{Code::kFailedPrecondition, "worker.state", "a digest needs a seed"};
     }
@@ -206,6 +206,9 @@ Result<engine::BlockSetDigest> PartState::digest() {
     engine::BlockSetDigest digest;
     GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& print) {
         digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
+        if (prints != nullptr) {
+            prints->push_back({block, print});
+        }
     }));
     return digest;
 }

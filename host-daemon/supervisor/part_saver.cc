@@ -49,7 +49,7 @@ public:
         return Turns().run(slot_threads(), batches_.size(), save);
     }
 
-    [[nodiscard]] const engine::BlockSetDigest& staged() const { return staged_; }
+    [[nodiscard]] SavedMemory take_staged() { return std::move(staged_); }
 
 private:
     struct Batch {
@@ -131,8 +131,13 @@ private:
         }
         std::vector<std::uint64_t> places(looks.size());
         GANTRY_TRY(in_turn([&]() -> Result<void> {
-            for (const MemoryWriter::Block& block : looks) {
-                staged_.add(block.space, block.index, block.fingerprint);
+            for (std::size_t i = 0; i < looks.size(); ++i) {
+                const MemoryWriter::Block& block = looks[i];
+                staged_.digest.add(block.space, block.index, block.fingerprint);
+                if (staged->fingerprint(i) != block.fingerprint) {
+                    staged_.differences.add(batch.blocks[i], staged->fingerprint(i),
+                                            block.fingerprint);
+                }
             }
             return writer_.place(looks, places);
         }));
@@ -145,22 +150,21 @@ private:
     const snapshot::FingerprintKey& key_;
     MemoryWriter& writer_;
     std::vector<Batch> batches_;
-    engine::BlockSetDigest staged_;
+    SavedMemory staged_;
 };
 
 }  // namespace
 
-Result<engine::BlockSetDigest> save_memory(WorkersSource& source,
-                                           const std::shared_ptr<Worker>& worker,
-                                           std::span<const BlockAddress> blocks,
-                                           const snapshot::FingerprintKey& key,
-                                           snapshot::SnapshotWriter* writer) {
+Result<SavedMemory> save_memory(WorkersSource& source, const std::shared_ptr<Worker>& worker,
+                                std::span<const BlockAddress> blocks,
+                                const snapshot::FingerprintKey& key,
+                                snapshot::SnapshotWriter* writer) {
     GANTRY_ASSIGN(MemoryWriter * memory,
                   writer->begin_memory(worker->part().value, blocks.size()));
     PartSaver saver(source, worker, blocks, key, *memory);
     GANTRY_TRY(saver.run());
     GANTRY_TRY(writer->end_memory());
-    return saver.staged();
+    return saver.take_staged();
 }
 
 }  // namespace gantry::supervisor

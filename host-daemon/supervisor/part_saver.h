@@ -10,17 +10,23 @@
 #include <memory>
 #include <span>
 
+#include "host-daemon/supervisor/digest_report.h"
 #include "host-daemon/supervisor/worker_state.h"
 #include "proto/snapshot/container.h"
 
 namespace gantry::supervisor {
 
-/// `blocks`: all of the part, ascending. The digest is of those that the worker itself read and
-/// fingerprinted, for comparison with what it says of them.
-Result<engine::BlockSetDigest> save_memory(WorkersSource& source,
-                                           const std::shared_ptr<Worker>& worker,
-                                           std::span<const engine::BlockAddress> blocks,
-                                           const snapshot::FingerprintKey& key,
-                                           snapshot::SnapshotWriter* writer);
+struct SavedMemory {
+    /// Of the blocks that the worker itself read and fingerprinted, as they came: for comparison
+    /// with what it says of them.
+    engine::BlockSetDigest digest;
+    DigestReport differences;
+};
+
+/// `blocks`: all of the part, ascending.
+Result<SavedMemory> save_memory(WorkersSource& source, const std::shared_ptr<Worker>& worker,
+                                std::span<const engine::BlockAddress> blocks,
+                                const snapshot::FingerprintKey& key,
+                                snapshot::SnapshotWriter* writer);
 
 }  // namespace gantry::supervisor

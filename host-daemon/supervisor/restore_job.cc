@@ -8,7 +8,9 @@
 #include <cstring>
 #include <future>
 
+#include "host-daemon/supervisor/digest_report.h"
 #include "host-daemon/supervisor/part_loader.h"
+#include "host-daemon/supervisor/phases.h"
 #include "host-daemon/supervisor/stored_sender.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
@@ -20,11 +22,14 @@ namespace {
 /// Takes a file section by section into the workers behind `sink`.
 class Restorer final : public snapshot::SnapshotVisitor {
 public:
-    Restorer(Session& session, Suspension from, WorkersSink& sink, const RestoreHooks& hooks)
+    Restorer(Session& session, Suspension from, std::string path, WorkersSink& sink,
+             const RestoreHooks& hooks, Phases& phases)
         : session_(session),
           from_(std::move(from)),
+          path_(std::move(path)),
           sink_(sink),
           hooks_(hooks),
+          phases_(phases),
           sender_(session.workers()) {}
 
     Result<void> on_header(const snapshot::SnapshotHeader& header) override {
@@ -66,8 +71,10 @@ public:
         }
         GANTRY_TRY(sender_.finish());
         GANTRY_TRY(sink_.check(part, graph));
+        phases_.end("worker");
         sink_.add_images(part, images_.SerializeAsString());
         GANTRY_TRY(sink_.prepare(part, seed_, graph));
+        phases_.end("prepare");
         graphs_.emplace(id, graph);
         return {};
     }
@@ -78,7 +85,9 @@ public:
         }
         GANTRY_TRY(sender_.finish());
         GANTRY_ASSIGN(const auto worker, session_.workers().need({memory.part}));
+        phases_.end("table");
         GANTRY_TRY(load_memory(session_.workers(), worker, memory, *key_));
+        phases_.end("memory");
         return true;
     }
 
@@ -122,16 +131,25 @@ public:
             final_part.graph = std::move(graph->second);
             final_part.digest = {part.block_count(), {part.digest_low(), part.digest_high()}};
             GANTRY_TRY(sink_.apply_final(final_part));
+            phases_.end("final");
             GANTRY_ASSIGN(const auto digest, sink_.digest(final_part.part));
+            phases_.end("digest");
             if (digest != final_part.digest) {
-                return Error{Code::kDataLoss, "snapshot.digest",
-                             "the memory that was built from the file is not what the file says"};
+                return is_not_as_in_file(final_part.part);
             }
         }
         return {};
     }
 
 private:
+    Error is_not_as_in_file(engine::PartId part) {
+        std::string what = "its worker is gone";
+        if (const auto worker = session_.workers().need(part)) {
+            what = memory_beside_file(**worker, path_, seed_);
+        }
+        return {Code::kDataLoss, "snapshot.digest",
+                "the memory that was built from the file is not what the file says: " + what};
+    }
     static Error out_of_order(std::uint64_t part) {
         return {Code::kUnimplemented, "snapshot.order",
                 "the blocks of part " + std::to_string(part) +
@@ -140,8 +158,10 @@ private:
 
     Session& session_;
     const Suspension from_;
+    const std::string path_;
     WorkersSink& sink_;
     const RestoreHooks& hooks_;
+    Phases& phases_;
     snapshot::Seed seed_;
     std::unique_ptr<snapshot::FingerprintKey> key_;
     control::ImageList images_;
@@ -150,13 +170,14 @@ private:
 };
 
 Result<std::uint64_t> read_into(Session& session, const Suspension& from, WorkersSink& sink,
-                                const RestoreHooks& hooks, const std::string& path) {
+                                const RestoreHooks& hooks, const std::string& path,
+                                Phases& phases) {
     const control::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!file.valid()) {
         return Error{errno == ENOENT ? Code::kNotFound : Code::kUnavailable, "snapshot.io",
                      "cannot open " + path + ": " + std::strerror(errno)};
     }
-    Restorer restorer(session, from, sink, hooks);
+    Restorer restorer(session, from, path, sink, hooks, phases);
     return snapshot::read_snapshot(file.get(), path, restorer);
 }
 
@@ -182,7 +203,8 @@ Result<control::RestoreReply> restore_suspended(const std::shared_ptr<Session>& 
     };
     sink_hooks.discard = [] {};
     WorkersSink sink(session->workers(), std::move(sink_hooks));
-    const auto read = read_into(*session, *from, sink, hooks, path);
+    Phases phases;
+    const auto read = read_into(*session, *from, sink, hooks, path, phases);
     if (!read) {
         (void)sink.discard();
         return read.error();
@@ -191,14 +213,15 @@ Result<control::RestoreReply> restore_suspended(const std::shared_ptr<Session>& 
         (void)sink.discard();
         return active.error();
     }
+    phases.end("activate");
     session->resume();
     control::RestoreReply reply;
     reply.set_bytes(*read);
     reply.set_elapsed_us(static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(Strand::Clock::now() - begun)
             .count()));
-    spdlog::info("session {} goes on from {}: {} bytes in {} us", session->info().id, path, *read,
-                 reply.elapsed_us());
+    spdlog::info("session {} goes on from {}: {} bytes in {} us ({})", session->info().id, path,
+                 *read, reply.elapsed_us(), phases.text());
     return reply;
 }
 

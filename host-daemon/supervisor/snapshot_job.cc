@@ -1,9 +1,12 @@
 #include "host-daemon/supervisor/snapshot_job.h"
 
+#include <spdlog/spdlog.h>
+
 #include <chrono>
 #include <future>
 
 #include "host-daemon/supervisor/part_saver.h"
+#include "host-daemon/supervisor/phases.h"
 #include "host-daemon/supervisor/version.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
@@ -50,26 +53,32 @@ struct What {
 /// One frozen part: what a reader needs before the blocks comes before them.
 Result<void> write_part(Session& session, engine::PartId part,
                         const snapshot::FingerprintKey& key,
-                        std::vector<std::string>* images_known, snapshot::SnapshotWriter* writer) {
+                        std::vector<std::string>* images_known, snapshot::SnapshotWriter* writer,
+                        Phases& phases) {
     WorkersSource& source = session.source();
     GANTRY_TRY(add_images(source, part, images_known, writer));
     GANTRY_ASSIGN(const engine::FinalPart before, source.final_part(part));
     GANTRY_TRY(writer->add_graph(part.value, before.graph));
+    phases.end("graph");
     GANTRY_ASSIGN(const engine::ScanResult scanned, source.scan(part));
+    phases.end("scan");
     GANTRY_ASSIGN(const auto worker, session.workers().need(part));
-    GANTRY_ASSIGN(const engine::BlockSetDigest read,
+    GANTRY_ASSIGN(const SavedMemory saved,
                   save_memory(source, worker, scanned.changed, key, writer));
+    phases.end("memory");
     GANTRY_ASSIGN(const engine::FinalPart after, source.final_part(part));
-    if (after.digest != read) {
+    if (after.digest != saved.digest) {
         return Error{Code::kDataLoss, "snapshot.digest",
                      "the bytes of part " + std::to_string(part.value) +
-                         " in the file are not those that its worker holds"};
+                         " in the file are not those that its worker holds: " +
+                         saved.differences.text(*worker)};
     }
+    phases.end("check");
     return {};
 }
 
 /// Everything of a frozen session into the file.
-Result<std::uint64_t> write_file(Session& session, const What& what) {
+Result<std::uint64_t> write_file(Session& session, const What& what, Phases& phases) {
     const std::vector<engine::PartId> parts = session.source().parts();
     GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(what.path));
     snapshot::SnapshotHeader header;
@@ -88,10 +97,11 @@ Result<std::uint64_t> write_file(Session& session, const What& what) {
     const snapshot::FingerprintKey key(what.seed);
     std::vector<std::string> images_known;
     for (const engine::PartId part : parts) {
-        GANTRY_TRY(write_part(session, part, key, &images_known, &writer));
+        GANTRY_TRY(write_part(session, part, key, &images_known, &writer, phases));
     }
     GANTRY_TRY(writer.finish());
     GANTRY_TRY(file.commit());
+    phases.end("commit");
     return writer.bytes_written();
 }
 
@@ -105,10 +115,12 @@ Result<control::SnapshotReply> save_frozen(Session& session, const std::string& 
     const What what{path, epoch, random_seed(), transport::to_proto(needs).SerializeAsString()};
     const auto begun = Strand::Clock::now();
     const engine::FreezeToken token{random_migration(), 1};
+    Phases phases;
     GANTRY_TRY(source.freeze(token, kFreezeDeadline));
+    phases.end("freeze");
     Result<void> prepared = source.begin_precopy(what.seed);
     Result<std::uint64_t> written =
-        prepared ? write_file(session, what) : Result<std::uint64_t>(prepared.error());
+        prepared ? write_file(session, what, phases) : Result<std::uint64_t>(prepared.error());
     source.end_precopy();
     const Result<void> let_go =
         written && suspend ? session.suspend({what.seed, path}) : source.thaw();
@@ -116,10 +128,13 @@ Result<control::SnapshotReply> save_frozen(Session& session, const std::string& 
         return written.error();
     }
     GANTRY_TRY(let_go);
+    phases.end(suspend ? "suspend" : "thaw");
     control::SnapshotReply reply;
     reply.set_bytes(*written);
     reply.set_elapsed_us(us_since(begun));
     reply.set_pause_us(us_since(begun));
+    spdlog::info("session {} lies in {}: {} bytes in {} us ({})", session.info().id, path, *written,
+                 reply.elapsed_us(), phases.text());
     return reply;
 }
 

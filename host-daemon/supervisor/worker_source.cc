@@ -10,7 +10,6 @@ namespace {
 
 /// A part of 1 TiB has 16 Mi blocks: more than that is no list of a scan.
 constexpr std::uint64_t kScanBlocksMax = 1ULL << 24;
-constexpr std::size_t kFingerprintBytes = 16;
 
 control::FreezeToken to_proto(const engine::FreezeToken& token) {
     control::FreezeToken out;
@@ -191,17 +190,7 @@ Result<std::unique_ptr<engine::StagedBlocks>> WorkersSource::read_blocks(
     GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
     const control::ReadBlocksReply& copied = reply.message.read_blocks();
     GANTRY_ASSIGN(auto got, expand_runs(copied.runs(), blocks.size()));
-    const std::string& raw = copied.fingerprints();
-    if (raw.size() != got.size() * kFingerprintBytes) {
-        return Error{Code::kInvalidArgument, "worker.protocol",
-                     std::to_string(got.size()) + " blocks with " + std::to_string(raw.size()) +
-                         " bytes of fingerprints"};
-    }
-    std::vector<engine::Fingerprint> fingerprints(got.size());
-    for (std::size_t i = 0; i < got.size(); ++i) {
-        std::memcpy(&fingerprints[i].low, raw.data() + i * kFingerprintBytes, 8);
-        std::memcpy(&fingerprints[i].high, raw.data() + i * kFingerprintBytes + 8, 8);
-    }
+    GANTRY_ASSIGN(auto fingerprints, parse_prints(copied.fingerprints(), got.size()));
     return std::unique_ptr<engine::StagedBlocks>(std::make_unique<StagedInSlot>(
         std::move(slot), std::move(got), std::move(fingerprints)));
 }

@@ -263,11 +263,8 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             return apply_blocks(request.apply_blocks());
         case Kind::kApplyFinal:
             return apply_final(request.apply_final(), in);
-        case Kind::kGetDigest: {
-            GANTRY_ASSIGN(const engine::BlockSetDigest digest, part_->digest());
-            state::set_digest(digest, reply->mutable_digest());
-            return {};
-        }
+        case Kind::kGetDigest:
+            return get_digest(request.get_digest(), reply, out);
         case Kind::kMarkComplete:
             if (!part_->channel_state()) {
                 return wrong_state("there is no complete state to mark");

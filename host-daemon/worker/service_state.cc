@@ -184,11 +184,32 @@ Result<void> Service::read_blocks(const control::ReadBlocks& read, control::From
     std::string prints;
     for (const state::CopiedBlock& block : copied) {
         addresses.push_back(block.address);
-        prints.append(reinterpret_cast<const char*>(&block.fingerprint.low), 8);
-        prints.append(reinterpret_cast<const char*>(&block.fingerprint.high), 8);
+        state::append_print(block.fingerprint, &prints);
     }
     state::append_runs(addresses, body->mutable_runs());
     body->set_fingerprints(std::move(prints));
+    return {};
+}
+
+Result<void> Service::get_digest(const control::GetDigest& get, control::FromWorker* reply,
+                                 Descriptors* out) {
+    std::vector<state::CopiedBlock> prints;
+    GANTRY_ASSIGN(const engine::BlockSetDigest digest,
+                  part_->digest(get.with_prints() ? &prints : nullptr));
+    state::set_digest(digest, reply->mutable_digest());
+    if (get.with_prints()) {
+        control::BlockPrints list;
+        std::vector<engine::BlockAddress> addresses;
+        for (const state::CopiedBlock& block : prints) {
+            addresses.push_back(block.address);
+            state::append_print(block.fingerprint, list.mutable_fingerprints());
+        }
+        state::append_runs(addresses, list.mutable_runs());
+        const std::string bytes = list.SerializeAsString();
+        GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
+        reply->mutable_digest()->set_prints_bytes(bytes.size());
+        out->push_back(std::move(blob));
+    }
     return {};
 }
 

@@ -1,0 +1,48 @@
+// DigestReport: what to say when the memory of a part is not what a snapshot file says: how many
+// blocks differ, the first of them by address, and on which side it looks wrong.
+//
+// Made after a digest was found to differ, never before: it takes a second look at all memory, and
+// reads the file's table again. Threads: one. Failure: what could not be found out is said so.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "host-daemon/supervisor/worker.h"
+#include "migration/engine/state.h"
+
+namespace gantry::supervisor {
+
+struct PrintedBlock {
+    engine::BlockAddress address;
+    engine::Fingerprint print;
+};
+
+/// Fingerprints of all blocks that the worker holds now, ascending.
+Result<std::vector<PrintedBlock>> prints_now(Worker& worker);
+
+/// "device memory at 0x300000010000", and what else there is.
+std::string name_of(const engine::BlockAddress& block);
+
+/// Of a restore: the worker's memory beside the part's table in the file.
+std::string memory_beside_file(Worker& worker, const std::string& path, engine::Seed seed);
+
+/// Of a snapshot: what the worker and gantryd made of the same bytes.
+class DigestReport {
+public:
+    void add(const engine::BlockAddress& block, const engine::Fingerprint& of_worker,
+             const engine::Fingerprint& of_gantryd);
+    /// Looks at the worker's memory once more, to see which of the two is right.
+    [[nodiscard]] std::string text(Worker& worker) const;
+
+private:
+    struct Differs {
+        engine::BlockAddress block;
+        engine::Fingerprint of_worker;
+        engine::Fingerprint of_gantryd;
+    };
+    std::vector<Differs> blocks_;
+};
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,27 @@
+// Phases: how long the steps of one job took, for its line in the log.
+// Threads: one.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace gantry::supervisor {
+
+class Phases {
+public:
+    /// The step that ends now.
+    void end(const char* step) {
+        const auto now = Clock::now();
+        const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now - last_).count();
+        last_ = now;
+        text_ += (text_.empty() ? "" : ", ") + std::string(step) + " " + std::to_string(us) + " us";
+    }
+    [[nodiscard]] const std::string& text() const { return text_; }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point last_ = Clock::now();
+    std::string text_;
+};
+
+}  // namespace gantry::supervisor
