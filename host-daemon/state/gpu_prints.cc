@@ -150,8 +150,8 @@ Result<void> GpuPrints::send_key(const snapshot::FingerprintKey& key) {
     if (std::equal(words.begin(), words.end(), key_words_.begin(), key_words_.end())) {
         return {};
     }
-    // Both lanes are idle here. Not the plain copy: of pageable memory it may return while the bytes
-    // are still on their way, and the lanes' streams wait for no other.
+    // Both lanes are idle here. Not the plain copy: of pageable memory it may return while the
+    // bytes are still on their way, and the lanes' streams wait for no other.
     key_words_.clear();
     static_assert(snapshot::kKeyWords * sizeof(std::uint32_t) <=
                   kLaunchBlocks * sizeof(std::uint64_t));

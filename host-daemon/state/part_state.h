@@ -137,8 +137,8 @@ public:
     /// A staging area through which blocks pass, see MemoryImage.
     bool add_staging(std::span<std::byte> area) { return memory_.add_staging(area); }
     void remove_staging(std::span<std::byte> area) { memory_.remove_staging(area); }
-    /// Over all blocks, computed from memory now. Needs a seed (begin_precopy or prepare). `prints`:
-    /// where each block's goes; null: nowhere.
+    /// Over all blocks, computed from memory now. Needs a seed (begin_precopy or prepare).
+    /// `prints`: where each block's goes; null: nowhere.
     Result<engine::BlockSetDigest> digest(std::vector<CopiedBlock>* prints = nullptr);
     /// Bytes of images by name: what get_images and an images blob carry. While frozen, also of
     /// those that are on their way from the guest.
