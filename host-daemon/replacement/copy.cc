@@ -11,13 +11,17 @@
 // long as the piece lives. Blocks of later pieces count as never sent once the next graph has come:
 // whatever was copied before may have gone to memory that is no more.
 //
+// HOW MANY ROUNDS. What is written all the time is found changed by every look; copying it once
+// more only takes from the guest. So a look that finds no more than the pause may copy ends the
+// rounds, without a copy.
+//
 // THE CHECK AT THE END. The frozen old worker looks at all its blocks by itself; the fresh one at
 // all of its own. Both digests must be equal: neither says what the other's should be.
 #include <algorithm>
 #include <future>
 #include <iterator>
 
-#include "host-daemon/replacement/job.h"
+#include "host-daemon/replacement/copy.h"
 #include "proto/control/channel.h"
 
 namespace gantry::replacement {
@@ -25,38 +29,10 @@ namespace {
 
 constexpr std::size_t kRoundsMax = 8;
 constexpr std::uint64_t kFewBlocks = 256;      // 16 MiB: not worth another round.
-constexpr int kInlineRunsMax = 2000;           // Keeps a request well below a packet's size.
 constexpr std::uint32_t kDeviceSpace = 1;      // engine::MemorySpace::kDevice.
 constexpr std::uint64_t kNoPieces = ~0ull;     // After this serial there is none.
 
-class Copy final : public Job {
-public:
-    using Job::Job;
-
-private:
-    enum class Phase : std::uint8_t { kLive, kFrozen };
-
-    Result<void> check_devices(const control::DeviceDescription& from,
-                               const control::DeviceDescription& to) override;
-    Result<void> prepare() override;
-    Result<void> send_final() override;
-    void tidy_up() override;
-
-    Result<void> open_window();
-    /// Pieces that are new since the last call, into the window.
-    Result<void> take_pieces();
-    /// Memory at the fresh worker for what is new, and what was in it counts as never sent.
-    Result<void> follow_pieces();
-    Result<void> forget_unprepared();
-    Result<void> round();
-    Result<void> copy(const Runs& runs, Phase phase, Round* round);
-    Result<void> pull(const Runs& runs, Phase phase, Round* round);
-    Result<std::uint64_t> last_serial();
-
-    std::uint64_t last_serial_ = 0;      ///< Of the window.
-    std::uint64_t prepared_serial_ = 0;  ///< The fresh worker's graph knows pieces up to it.
-    std::vector<control::MemoryPiece> unprepared_;
-};
+}  // namespace
 
 Result<void> Copy::check_devices(const control::DeviceDescription&,
                                  const control::DeviceDescription&) {
@@ -151,28 +127,45 @@ Result<void> Copy::prepare() {
     // Not before: a driver's own allocations, which have to lie where the old worker's do, come
     // first.
     GANTRY_TRY(open_window());
-    std::uint64_t before = ~0ull;
-    while (report_.rounds.size() < kRoundsMax) {
+    for (bool more = true; more && report_.rounds.size() < kRoundsMax;) {
         GANTRY_TRY(follow_pieces());
-        GANTRY_TRY(round());
-        const std::uint64_t blocks = report_.rounds.back().bytes / kBlockBytes;
-        // A guest that writes as fast as is copied: another round would change nothing.
-        if (blocks <= kFewBlocks || blocks > before / 2) {
-            break;
-        }
-        before = blocks;
+        GANTRY_ASSIGN(more, live_round());
     }
     return follow_pieces();
 }
 
-Result<void> Copy::round() {
+std::optional<std::uint64_t> Copy::copy_us_of(std::uint64_t bytes) const {
+    double best = 0;  // Bytes a microsecond.
+    for (const Round& round : report_.rounds) {
+        if (round.copy_us != 0) {
+            best = std::max(best, static_cast<double>(round.bytes) /
+                                      static_cast<double>(round.copy_us));
+        }
+    }
+    return best == 0 ? std::nullopt
+                     : std::optional(static_cast<std::uint64_t>(static_cast<double>(bytes) / best));
+}
+
+Result<bool> Copy::live_round() {
+    const bool is_first = report_.rounds.empty();
+    const std::uint64_t before = is_first ? ~0ull : report_.rounds.back().bytes;
     const auto begin = Clock::now();
+    GANTRY_ASSIGN(const Scanned scanned, scan(ScanHow::kChanged, options_.scan_share));
+    const std::uint64_t bytes = count_of(scanned.runs) * kBlockBytes;
+    const auto copy_us = copy_us_of(bytes);
+    if (!is_first && copy_us && *copy_us <= options_.pause_copy_us) {
+        report_.bytes_left = bytes;  // Much of it would be written again before the pause.
+        return false;
+    }
     Round& round = report_.rounds.emplace_back();
-    GANTRY_ASSIGN(const Scanned scanned, scan(ScanHow::kChanged));
     round.scan_us = scanned.elapsed_us;
     GANTRY_TRY(copy(scanned.runs, Phase::kLive, &round));
     round.total_us = us_since(begin);
-    return {};
+    if (is_first) {
+        everything_ = scanned.runs;
+    }
+    // A guest that writes as fast as is copied: another round would change nothing.
+    return round.bytes > kFewBlocks * kBlockBytes && round.bytes <= before / 2;
 }
 
 Result<void> Copy::copy(const Runs& runs, Phase phase, Round* round) {
@@ -196,6 +189,8 @@ Result<void> Copy::pull(const Runs& runs, Phase phase, Round* round) {
     control::UniqueFd runs_blob;
     std::vector<int> descriptors;
     request.mutable_pull_blocks()->set_without_fingerprints(phase == Phase::kFrozen);
+    request.mutable_pull_blocks()->set_share_percent(phase == Phase::kLive ? options_.copy_share
+                                                                           : 0);
     if (runs.size() <= kInlineRunsMax) {
         *request.mutable_pull_blocks()->mutable_runs() = runs;
     } else {
@@ -209,6 +204,7 @@ Result<void> Copy::pull(const Runs& runs, Phase phase, Round* round) {
     GANTRY_ASSIGN(Answer answer, ask(fresh_, std::move(request), descriptors));
     const control::PullBlocksReply& reply = answer.message.pull_blocks();
     round->copy_us = reply.copy_us();
+    round->rest_us = reply.rest_us();
     round->fingerprint_us = reply.fingerprint_us();
     GANTRY_ASSIGN(const std::string bytes, blob_of(answer.descriptors, reply.pulled_bytes()));
     control::PulledBlocks pulled;
@@ -278,8 +274,6 @@ void Copy::tidy_up() {
     close.mutable_close_window();
     (void)ask(fresh_, std::move(close));
 }
-
-}  // namespace
 
 std::unique_ptr<Job> make_copy(Endpoint& old_worker, Endpoint& fresh, const Options& options) {
     return std::make_unique<Copy>(old_worker, fresh, options);

@@ -18,7 +18,31 @@ constexpr std::uint32_t kArena = 7;
 constexpr std::uint32_t kSmallBatchBlocks = 64;
 constexpr std::uint32_t kBatchBlocks = 512;
 
+std::string name_of(const control::ToWorker& request) {
+    const auto* field = control::ToWorker::descriptor()->FindFieldByNumber(
+        static_cast<int>(request.request_case()));
+    std::string name(field != nullptr ? field->name() : "unknown");
+    const bool is_paced = request.scan().share_percent() != 0 ||
+                          request.pull_blocks().share_percent() != 0;
+    return is_paced ? name + " paced" : name;
+}
+
 }  // namespace
+
+Result<Answer> Job::ask(Endpoint& worker, control::ToWorker request,
+                        const std::vector<int>& descriptors) {
+    std::string name = name_of(request);
+    const auto begin = Clock::now();
+    auto answer = worker.call(std::move(request), descriptors);
+    timeline_.note(&worker == &old_ ? Whom::kOld : Whom::kFresh, std::move(name), begin,
+                   Clock::now());
+    return answer;
+}
+
+Result<void> Job::rehearse() {
+    return Error{Code::kUnimplemented, "handover.rehearsal",
+                 "only a replacement that copies device memory can be rehearsed"};
+}
 
 std::uint64_t count_of(const Runs& runs) {
     std::uint64_t count = 0;
@@ -158,8 +182,9 @@ Result<void> Job::apply_final(const Parcel& parcel, const control::MemorySum* me
     return send_graph(parcel, std::move(request));
 }
 
-Result<Job::Scanned> Job::scan(ScanHow how) {
+Result<Job::Scanned> Job::scan(ScanHow how, unsigned share_percent) {
     control::ToWorker request;
+    request.mutable_scan()->set_share_percent(share_percent);
     request.mutable_scan()->set_look(how == ScanHow::kLook);
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(request)));
     const control::ScanReply& reply = answer.message.scan();
@@ -344,6 +369,9 @@ Result<void> Job::replace() {
     GANTRY_TRY(check());
     options_.at_step(Step::kChecked);
     GANTRY_TRY(prepare());
+    if (options_.rehearsals != 0) {
+        return rehearse();
+    }
     options_.at_step(Step::kPrepared);
     GANTRY_TRY(freeze());
     options_.at_step(Step::kFrozen);
@@ -379,6 +407,12 @@ Outcome Job::run() {
     const auto begin = Clock::now();
     const Result<void> done = replace();
     report_.total_us = us_since(begin);
+    report_.begun_us = timeline_.begun_us();
+    report_.spans = timeline_.spans();
+    if (done.ok() && options_.rehearsals != 0) {
+        go_back();
+        return {report_, owner_};
+    }
     if (done.ok()) {
         tidy_up();
         return {report_, owner_};

@@ -12,19 +12,23 @@
 
 #include "host-daemon/replacement/exchange.h"
 #include "host-daemon/replacement/replacement.h"
+#include "host-daemon/replacement/timeline.h"
 
 namespace gantry::replacement {
 
 using Runs = google::protobuf::RepeatedPtrField<control::BlockRun>;
 
 inline constexpr std::uint64_t kBlockBytes = 64 * 1024;
+inline constexpr int kInlineRunsMax = 2000;  ///< Keeps a request well below a packet's size.
 
 std::uint64_t count_of(const Runs& runs);
 
 class Job {
 public:
     Job(Endpoint& old_worker, Endpoint& fresh, const Options& options)
-        : old_(old_worker), fresh_(fresh), options_(options) {}
+        : old_(old_worker), fresh_(fresh), options_(options), timeline_(options.begun) {
+        timeline_.note(Whom::kFresh, "launch", options.begun, Clock::now());
+    }
     virtual ~Job() = default;
     Job(const Job&) = delete;
     Job& operator=(const Job&) = delete;
@@ -38,13 +42,13 @@ protected:
     virtual Result<void> prepare() = 0;
     /// While it is frozen; at the end the fresh worker holds the same memory and objects.
     virtual Result<void> send_final() = 0;
+    /// See Options::rehearsals; after prepare().
+    virtual Result<void> rehearse();
     /// What the fresh worker still has of the old one's, once it serves.
     virtual void tidy_up() {}
 
     Result<Answer> ask(Endpoint& worker, control::ToWorker request,
-                       const std::vector<int>& descriptors = {}) {
-        return worker.call(std::move(request), descriptors);
-    }
+                       const std::vector<int>& descriptors = {});
     /// Of the pause: the time since the last lap is that of this step.
     void lap(const char* step);
 
@@ -72,7 +76,7 @@ protected:
         std::uint64_t elapsed_us = 0;
     };
     enum class ScanHow : std::uint8_t { kChanged, kLook };
-    Result<Scanned> scan(ScanHow how);
+    Result<Scanned> scan(ScanHow how, unsigned share_percent = 0);
     /// What becomes of the old worker's pieces at the fresh one: its arena's, or to be read there.
     enum class PiecesAs : std::uint8_t { kOwn, kWindow };
     using Pieces = google::protobuf::RepeatedPtrField<control::MemoryPiece>;
@@ -88,6 +92,7 @@ protected:
     Endpoint& fresh_;
     const Options& options_;
     Report report_;
+    Timeline timeline_;
 
 private:
     Result<void> replace();

@@ -22,8 +22,17 @@ std::string quoted(const std::string& text) {
 
 std::string to_json(const Round& round) {
     return "{" + field("bytes", round.bytes) + "," + field("scan_us", round.scan_us) + "," +
-           field("copy_us", round.copy_us) + "," + field("fingerprint_us", round.fingerprint_us) +
+           field("copy_us", round.copy_us) + "," + field("rest_us", round.rest_us) + "," +
+           field("fingerprint_us", round.fingerprint_us) +
            "," + field("total_us", round.total_us) + "}";
+}
+
+/// whom, what, microseconds since the beginning, how many it took, number of requests.
+std::string to_json(const Span& span) {
+    constexpr const char* kWhom[] = {"old", "fresh", "nobody"};
+    return "[" + quoted(kWhom[static_cast<int>(span.whom)]) + "," + quoted(span.what) + "," +
+           std::to_string(span.at_us) + "," + std::to_string(span.us) + "," +
+           std::to_string(span.count) + "]";
 }
 
 template <typename Items, typename Text>
@@ -55,7 +64,8 @@ std::string Report::to_json() const {
     }
     out += field("pieces", pieces) + "," + field("bytes_handed_over", bytes_handed_over) + "," +
            field("bytes_copied", bytes_copied) + "," +
-           field("bytes_copied_frozen", bytes_copied_frozen) + ",";
+           field("bytes_copied_frozen", bytes_copied_frozen) + "," +
+           field("bytes_left", bytes_left) + ",";
     if (!rounds.empty()) {
         out += "\"rounds\":[" +
                joined(rounds, [](const Round& round) { return replacement::to_json(round); }) +
@@ -65,7 +75,8 @@ std::string Report::to_json() const {
                return field(step.first, step.second);
            }) + "},";
     return out + field("drain_us", drain_us) + "," + field("pause_us", pause_us) + "," +
-           field("total_us", total_us) + "}";
+           field("total_us", total_us) + "," + field("begun_us", begun_us) + ",\"spans\":[" +
+           joined(spans, [](const Span& span) { return replacement::to_json(span); }) + "]}";
 }
 
 Outcome replace(Endpoint& old_worker, Endpoint& fresh, const Options& options) {

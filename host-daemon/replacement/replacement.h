@@ -15,6 +15,7 @@
 // thread. Failure: reasons `handover.*`, `snapshot.digest`, and whatever a worker answered.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -54,8 +55,20 @@ struct Round {
     std::uint64_t bytes = 0;
     std::uint64_t scan_us = 0;         ///< At the old worker.
     std::uint64_t copy_us = 0;         ///< Peer: device to device. Staged: all of it.
+    std::uint64_t rest_us = 0;         ///< Peer: between copies, so that the guest gets through.
     std::uint64_t fingerprint_us = 0;  ///< Peer: of the copies.
     std::uint64_t total_us = 0;
+};
+
+enum class Whom : std::uint8_t { kOld, kFresh, kNobody };
+
+/// One request, or some of a kind in a row.
+struct Span {
+    Whom whom = Whom::kNobody;
+    std::string what;
+    std::uint64_t at_us = 0;  ///< Since the replacement began.
+    std::uint64_t us = 0;
+    std::uint64_t count = 0;
 };
 
 struct Report {
@@ -65,6 +78,7 @@ struct Report {
     std::uint64_t bytes_handed_over = 0;  ///< Theirs; a copy: 0.
     std::uint64_t bytes_copied = 0;       ///< In all rounds.
     std::uint64_t bytes_copied_frozen = 0;
+    std::uint64_t bytes_left = 0;  ///< What the last look before the pause found, and left to it.
     std::vector<Round> rounds;   ///< Of a copy; the last is that of the pause.
     std::uint64_t drain_us = 0;  ///< Of the pause: until the device was idle.
     std::uint64_t pause_us = 0;  ///< From the freeze to the take-over.
@@ -72,6 +86,8 @@ struct Report {
     /// sum; what both took is scan_and_build.
     std::vector<std::pair<const char*, std::uint64_t>> pause_steps;
     std::uint64_t total_us = 0;
+    std::uint64_t begun_us = 0;  ///< CLOCK_MONOTONIC: where the spans begin.
+    std::vector<Span> spans;
     [[nodiscard]] std::string to_json() const;
 };
 
@@ -85,6 +101,18 @@ struct Options {
     Way way = Way::kHandOver;
     std::uint64_t epoch = 0;  ///< What the guest is served as from now on.
     std::uint64_t freeze_deadline_us = 10'000'000;
+    /// Of a copy: what the pause may spend on copying rather than have another round.
+    std::uint64_t pause_copy_us = 60'000;
+    /// Of the time, percent, that looks at memory and copies from device to device may take while
+    /// the guest is served; 0: all of it.
+    unsigned scan_share = 20;
+    unsigned copy_share = 50;
+    /// When it began: before the fresh worker was started.
+    std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
+    /// Not 0: nothing is moved. What is done while the guest runs is done, then each part of it so
+    /// many times again, with rests between, so that the report's spans show what each costs the
+    /// guest; then all is taken back.
+    unsigned rehearsals = 0;
     std::function<void(Step)> at_step = [](Step) {};
 };
 

@@ -48,7 +48,9 @@ Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key,
         address *= kBlockBytes;
     }
     std::vector<Fingerprint> prints(addresses.size());
-    GANTRY_ASSIGN(const bool done, gpu_->look(key, addresses, prints));
+    GANTRY_ASSIGN(const bool done,
+                  gpu_->look(key, addresses, prints,
+                             pace_.rests() ? GpuPrints::Waits::kCalm : GpuPrints::Waits::kKeen));
     for (std::size_t i = 0; done && i < prints.size(); ++i) {
         (*out)[whole[i] - range.first] = prints[i];
     }
@@ -168,12 +170,19 @@ Result<void> BlockReader::for_each_print(
     process_.refresh_private_ranges();
     GANTRY_TRY(memory_.settle());
     Prints prints;
-    const std::uint64_t step = gpu_ != nullptr ? kGpuLookBlocks : kLookBlocks;
+    const bool rests = gpu_ != nullptr && pace_.rests();
+    const std::uint64_t step = rests             ? Pace::kPortionBlocks
+                               : gpu_ != nullptr ? kGpuLookBlocks
+                                                 : kLookBlocks;
     for (const BlockRange& range : memory_.ranges()) {
         for (std::uint64_t done = 0; done < range.count; done += step) {
             const BlockRange some{range.space, range.first + done,
                                   std::min(range.count - done, step)};
+            const auto begin = std::chrono::steady_clock::now();
             GANTRY_TRY(look(key, some, &prints));
+            if (rests) {
+                pace_.rest(some.count, std::chrono::steady_clock::now() - begin);
+            }
             for (std::uint64_t i = 0; i < some.count; ++i) {
                 if (prints[i]) {
                     visit({some.space, some.first + i}, *prints[i]);

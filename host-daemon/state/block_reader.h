@@ -18,6 +18,7 @@
 
 #include "host-daemon/state/gpu_prints.h"
 #include "host-daemon/state/memory_image.h"
+#include "host-daemon/state/pace.h"
 #include "host-daemon/state/print_by.h"
 
 namespace gantry::state {
@@ -32,6 +33,9 @@ public:
     /// Before the guest's first module is loaded, see gpu_prints.h.
     BlockReader(worker::GuestProcess& process, MemoryImage& memory, PrintBy by);
 
+    /// Of the time, that for_each_print may keep the GPU at work; 0: all of it. (The CPU's work is
+    /// not held back: the operating system shares it out.)
+    void set_share(unsigned percent) { pace_.set_share(percent); }
     /// Calls visit for every block there is, range by range; vanished ones are left out.
     Result<void> for_each_print(const snapshot::FingerprintKey& key,
                                 const std::function<void(BlockAddress, const Fingerprint&)>& visit);
@@ -73,6 +77,7 @@ private:
 
     worker::GuestProcess& process_;
     MemoryImage& memory_;
+    Pace pace_;
     std::unique_ptr<GpuPrints> gpu_;  ///< Null: the CPU does it all.
     Result<void> usable_;             ///< Why not: a GPU was asked for, and cannot.
 };

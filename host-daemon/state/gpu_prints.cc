@@ -209,7 +209,9 @@ Result<bool> GpuPrints::advance(Lane& lane, bool direct) {
             call_off();
             return false;
         }
-        if (waited > std::chrono::milliseconds(5)) {
+        if (waits_ == Waits::kCalm) {
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+        } else if (waited > std::chrono::milliseconds(5)) {
             std::this_thread::sleep_for(std::chrono::microseconds(100));
         } else {
             std::this_thread::yield();
@@ -293,13 +295,15 @@ Result<bool> GpuPrints::run(const snapshot::FingerprintKey& key,
 
 Result<bool> GpuPrints::look(const snapshot::FingerprintKey& key,
                              std::span<const std::uint64_t> addresses,
-                             std::span<Fingerprint> out) {
+                             std::span<Fingerprint> out, Waits waits) {
+    waits_ = waits;
     return run(key, addresses, {}, true, out);
 }
 
 Result<bool> GpuPrints::copy(const snapshot::FingerprintKey& key,
                              std::span<const std::uint64_t> addresses, std::span<std::byte> to,
                              bool direct, std::span<Fingerprint> out) {
+    waits_ = Waits::kKeen;
     return run(key, addresses, to.first(addresses.size() * kBlockBytes), direct, out);
 }
 

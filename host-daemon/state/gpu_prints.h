@@ -37,11 +37,14 @@ public:
     GpuPrints(const GpuPrints&) = delete;
     GpuPrints& operator=(const GpuPrints&) = delete;
 
+    /// How its end is waited for: kKeen asks the driver without a break at first, whose lock the
+    /// guest's launches need too.
+    enum class Waits : std::uint8_t { kKeen, kCalm };
     /// Of whole blocks that lie at these device addresses now; one for each. False: the device is
     /// busy, nothing was found out.
     Result<bool> look(const snapshot::FingerprintKey& key,
                       std::span<const std::uint64_t> addresses,
-                      std::span<snapshot::Fingerprint> out);
+                      std::span<snapshot::Fingerprint> out, Waits waits = Waits::kKeen);
 
     /// Copies whole blocks to `to`, packed, with the fingerprints of the copies. `direct`: the
     /// driver may copy to `to` itself (page-locked). False: the device is busy, `to` is undefined.
@@ -91,6 +94,7 @@ private:
     Error failed(CUresult result, const char* what) const;
 
     const worker::Device& device_;
+    Waits waits_ = Waits::kKeen;
     CUmodule module_ = nullptr;
     CUfunction function_ = nullptr;
     CUfunction gate_ = nullptr;

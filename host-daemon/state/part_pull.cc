@@ -2,6 +2,7 @@
 // place, and what is kept of memory that another takes the place of.
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "host-daemon/state/part_state.h"
 
@@ -130,8 +131,37 @@ std::vector<BlockRange> PartState::shared_ranges(const worker::PeerWindow& windo
     return shared;
 }
 
+Result<void> PartState::pull_ranges(const worker::PeerWindow& window,
+                                    std::span<const BlockRange> ranges, Pace& pace) {
+    const std::uint64_t portion = pace.rests() ? Pace::kPortionBlocks : ~std::uint64_t{0};
+    std::uint64_t queued = 0;
+    auto begin = Clock::now();
+    const auto finish_portion = [&]() -> Result<void> {
+        GANTRY_TRY(memory_.settle());
+        pace.rest(std::exchange(queued, 0), Clock::now() - begin);
+        begin = Clock::now();
+        return {};
+    };
+    for (const BlockRange& range : ranges) {
+        for (std::uint64_t at = 0; at < range.count;) {
+            const std::uint64_t first = range.first + at;
+            const std::uint64_t count = std::min(range.count - at, portion - queued);
+            GANTRY_TRY(memory_.pull(first, count, window.here(first * kBlockBytes)));
+            at += count;
+            queued += count;
+            if (queued == portion) {
+                GANTRY_TRY(finish_portion());
+            }
+        }
+        kept_blocks_.erase(kept_blocks_.lower_bound({range.space, range.first}),
+                           kept_blocks_.lower_bound({range.space, end_of(range)}));
+    }
+    return queued != 0 ? finish_portion() : Result<void>();
+}
+
 Result<Pulled> PartState::pull(const worker::PeerWindow& window,
-                               std::span<const BlockRange> blocks, Fingerprints fingerprints) {
+                               std::span<const BlockRange> blocks, Fingerprints fingerprints,
+                               unsigned share_percent) {
     if (!seed_) {
         return Error{Code::kFailedPrecondition, "worker.state", "pull before prepare"};
     }
@@ -156,13 +186,11 @@ Result<Pulled> PartState::pull(const worker::PeerWindow& window,
     });
     pulled.copied = joined(wanted, shared);
     const auto begin = Clock::now();
-    for (const BlockRange& range : pulled.copied) {
-        GANTRY_TRY(memory_.pull(range.first, range.count, window.here(range.first * kBlockBytes)));
-        kept_blocks_.erase(kept_blocks_.lower_bound({range.space, range.first}),
-                           kept_blocks_.lower_bound({range.space, end_of(range)}));
-    }
-    GANTRY_TRY(memory_.settle());
-    pulled.copy_us = us_since(begin);
+    Pace pace;
+    pace.set_share(share_percent);
+    GANTRY_TRY(pull_ranges(window, pulled.copied, pace));
+    pulled.rest_us = pace.take_rested_us();
+    pulled.copy_us = us_since(begin) - pulled.rest_us;
     if (fingerprints == Fingerprints::kOfCopies) {
         const auto copied = Clock::now();
         GANTRY_ASSIGN(pulled.prints, reader_.prints_of(*key_, pulled.copied));

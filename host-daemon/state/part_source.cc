@@ -59,7 +59,7 @@ void PartState::end_precopy() {
     sent_.clear();
 }
 
-Result<engine::ScanResult> PartState::scan() {
+Result<engine::ScanResult> PartState::scan(unsigned share_percent) {
     if (key_ == nullptr) {
         return Error{Code::kFailedPrecondition, "worker.state", "scan before begin_precopy"};
     }
@@ -75,20 +75,23 @@ Result<engine::ScanResult> PartState::scan() {
         result.scanned_block_count = result.changed.size();
         return result;
     }
-    GANTRY_TRY(look(&result, nullptr));
+    GANTRY_TRY(look(&result, nullptr, share_percent));
     return result;
 }
 
-Result<engine::ScanResult> PartState::scan_all(engine::BlockSetDigest* digest) {
+Result<engine::ScanResult> PartState::scan_all(engine::BlockSetDigest* digest,
+                                               unsigned share_percent) {
     if (key_ == nullptr) {
         return Error{Code::kFailedPrecondition, "worker.state", "scan before begin_precopy"};
     }
     engine::ScanResult result;
-    GANTRY_TRY(look(&result, digest));
+    GANTRY_TRY(look(&result, digest, share_percent));
     return result;
 }
 
-Result<void> PartState::look(engine::ScanResult* result, engine::BlockSetDigest* digest) {
+Result<void> PartState::look(engine::ScanResult* result, engine::BlockSetDigest* digest,
+                             unsigned share_percent) {
+    reader_.set_share(share_percent);
     sent_.begin_look();
     GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& now) {
         ++result->scanned_block_count;
@@ -204,6 +207,7 @@ Result<engine::BlockSetDigest> PartState::digest(std::vector<CopiedBlock>* print
         key_ = std::make_unique<snapshot::FingerprintKey>(*seed_);
     }
     engine::BlockSetDigest digest;
+    reader_.set_share(0);
     GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& print) {
         digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
         if (prints != nullptr) {

@@ -48,7 +48,8 @@ struct Pulled {
     std::vector<Fingerprint> prints;  ///< Of the copies, in order; kNone: empty.
     std::vector<BlockRange> outside;  ///< Of no arena memory: not copied.
     std::vector<BlockRange> absent;   ///< There is no memory for them here or there.
-    std::uint64_t copy_us = 0;
+    std::uint64_t copy_us = 0;  ///< Without the rests.
+    std::uint64_t rest_us = 0;
     std::uint64_t print_us = 0;
 };
 
@@ -74,10 +75,12 @@ public:
     void end_precopy();
     [[nodiscard]] bool precopying() const { return key_ != nullptr; }
     [[nodiscard]] bool arena_is_shared() const { return memory_.arena_is_shared(); }
-    Result<engine::ScanResult> scan();
+    /// `share_percent`: of the time, that the GPU may be kept at it; 0: all of it.
+    Result<engine::ScanResult> scan(unsigned share_percent = 0);
     /// The same, with a look at the bytes even when nothing was sent yet; and the digest of all
     /// that was seen, which while frozen is what the memory holds.
-    Result<engine::ScanResult> scan_all(engine::BlockSetDigest* digest);
+    Result<engine::ScanResult> scan_all(engine::BlockSetDigest* digest,
+                                        unsigned share_percent = 0);
     /// Copies blocks to `out`, packed, in order; vanished ones are left out.
     Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
                                                  std::span<std::byte> out);
@@ -110,7 +113,7 @@ public:
     /// Copies blocks of the arena device to device from a window on another worker's, and takes
     /// the fingerprints of the copies. All is done when it returns.
     Result<Pulled> pull(const worker::PeerWindow& window, std::span<const BlockRange> blocks,
-                        Fingerprints fingerprints);
+                        Fingerprints fingerprints, unsigned share_percent = 0);
     /// The bytes of a block that was applied before.
     Result<void> apply_copy(BlockAddress block, BlockAddress origin);
     Result<std::vector<worker::Sha256>> apply_final(std::string_view graph);
@@ -148,7 +151,11 @@ public:
 private:
     /// No graph is given out that would restore wrongly.
     Result<void> check_movable();
-    Result<void> look(engine::ScanResult* result, engine::BlockSetDigest* digest);
+    Result<void> look(engine::ScanResult* result, engine::BlockSetDigest* digest,
+                      unsigned share_percent);
+    /// Device to device, portion by portion.
+    Result<void> pull_ranges(const worker::PeerWindow& window, std::span<const BlockRange> ranges,
+                             Pace& pace);
     /// Ranges of blocks that both the arena and the window have memory for, ascending.
     [[nodiscard]] std::vector<BlockRange> shared_ranges(const worker::PeerWindow& window) const;
     Result<void> build(DecodedGraph& graph, bool is_final);

@@ -61,6 +61,10 @@ int run(int argc, char** argv) {
     app.add_flag("--staged", standalone.staged,
                  "With --replace: copy device memory by way of the host's, also where one device "
                  "could read the other's");
+    app.add_option("--rehearse", standalone.rehearsals,
+                   "With --replace and a copy: move nothing; do each part of what is done while "
+                   "the guest runs so many times, and report when each was done")
+        ->check(CLI::Range(0, 100));
     app.add_option("--kill-at", standalone.kill_at,
                    "For tests, with --listen: STEP:old or STEP:fresh, the worker to kill when a "
                    "replacement comes to this step");
@@ -76,7 +80,8 @@ int run(int argc, char** argv) {
         const Copy copy = standalone.staged ? Copy::kStaged
                           : standalone.copy ? Copy::kPeer
                                             : Copy::kNo;
-        return ask_replace(standalone.replace, standalone.to_device, copy);
+        return ask_replace(standalone.replace, standalone.to_device, copy,
+                           standalone.rehearsals);
     }
     if (control_fd >= 0) {
         return run_controlled(control_fd, service);

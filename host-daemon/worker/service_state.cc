@@ -144,7 +144,8 @@ Result<void> Service::scan(const control::Scan& scan, control::FromWorker* reply
     const auto begin = std::chrono::steady_clock::now();
     engine::BlockSetDigest digest;
     GANTRY_ASSIGN(const engine::ScanResult result,
-                  scan.look() ? part_->scan_all(&digest) : part_->scan());
+                  scan.look() ? part_->scan_all(&digest, scan.share_percent())
+                              : part_->scan(scan.share_percent()));
     control::ScanReply* body = reply->mutable_scan();
     if (scan.look()) {
         state::set_digest(digest, body->mutable_digest());

@@ -117,7 +117,8 @@ Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptor
     GANTRY_ASSIGN(const auto wanted, state::to_ranges(list.runs()));
     const auto fingerprints = request.without_fingerprints() ? state::Fingerprints::kNone
                                                              : state::Fingerprints::kOfCopies;
-    GANTRY_ASSIGN(const state::Pulled pulled, part_->pull(*window_, wanted, fingerprints));
+    GANTRY_ASSIGN(const state::Pulled pulled, part_->pull(*window_, wanted, fingerprints,
+                                                          request.share_percent()));
     control::PulledBlocks blocks;
     state::add_ranges(pulled.copied, blocks.mutable_runs());
     state::add_ranges(pulled.outside, blocks.mutable_outside());
@@ -131,6 +132,7 @@ Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptor
     body->set_block_count(state::count_of(pulled.copied));
     body->set_copy_us(pulled.copy_us);
     body->set_fingerprint_us(pulled.print_us);
+    body->set_rest_us(pulled.rest_us);
     out->push_back(std::move(blob));
     return {};
 }

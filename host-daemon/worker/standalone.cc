@@ -32,6 +32,7 @@ constexpr char kControlSuffix[] = ".control";
 struct Wish {
     std::uint32_t to_device = kSameDevice;
     Copy copy = Copy::kNo;
+    std::uint32_t rehearsals = 0;
 };
 
 struct Guest {
@@ -163,8 +164,9 @@ bool Standalone::is_to_be_killed(replacement::Step step, const char* whom) const
 
 /// The JSON of the report. A guest that nobody serves any more loses its socket, and so learns it.
 Result<std::string> Standalone::replace(Guest& guest, const Wish& wish, replacement::Way way) {
-    GANTRY_ASSIGN(WorkerLink fresh, launch(guest.part_id, wish.to_device));
     replacement::Options options;
+    options.rehearsals = wish.rehearsals;
+    GANTRY_ASSIGN(WorkerLink fresh, launch(guest.part_id, wish.to_device));
     options.way = way;
     options.epoch = 2;
     options.at_step = [&](replacement::Step step) {
@@ -230,7 +232,8 @@ void Standalone::replace_all(control::PacketSocket& asker) {
         answer += fmt::format("part {}: {}\n", guest.part_id,
                               replaced.ok() ? *replaced : replaced.error().to_string());
     }
-    answer = (failed ? (guests_.empty() ? "no guest\n" : "failed\n") : "moved\n") + answer;
+    answer = (failed ? (guests_.empty() ? "no guest\n" : "failed\n")
+              : wish.rehearsals != 0 ? "rehearsed\n" : "moved\n") + answer;
     (void)asker.send(std::as_bytes(std::span(answer)), {});
 }
 
@@ -291,8 +294,9 @@ int Standalone::run() {
 
 int run_standalone(const StandaloneOptions& options) { return Standalone(options).run(); }
 
-int ask_replace(const std::string& socket_path, std::uint32_t to_device, Copy copy) {
-    const Wish wish{to_device, copy};
+int ask_replace(const std::string& socket_path, std::uint32_t to_device, Copy copy,
+                unsigned rehearsals) {
+    const Wish wish{to_device, copy, rehearsals};
     auto socket = control::PacketSocket::connect(socket_path + kControlSuffix);
     if (socket.ok()) {
         (void)socket->send(std::as_bytes(std::span(&wish, 1)), {});
@@ -306,7 +310,7 @@ int ask_replace(const std::string& socket_path, std::uint32_t to_device, Copy co
     const std::string text(reinterpret_cast<const char*>(answer->bytes.data()),
                            answer->bytes.size());
     fmt::print("{}", text);
-    return text.starts_with("moved\n") ? 0 : 1;
+    return text.starts_with(rehearsals != 0 ? "rehearsed\n" : "moved\n") ? 0 : 1;
 }
 
 }  // namespace gantry::worker

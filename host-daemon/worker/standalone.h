@@ -31,6 +31,7 @@ struct StandaloneOptions {
     std::string replace;
     std::uint32_t to_device = kSameDevice;  ///< Of a replace.
     bool copy = false;                      ///< Of a replace: also on the same device.
+    unsigned rehearsals = 0;                ///< Of a replace: not 0: nothing is moved.
     bool staged = false;                    ///< Of a replace: by way of the host's memory.
     /// For tests: "STEP:old" or "STEP:fresh", the worker that is killed when a replacement comes to
     /// the step (replacement::to_string).
@@ -41,6 +42,8 @@ int run_standalone(const StandaloneOptions& options);
 
 /// Sends the wish to the process that listens on `socket_path`; prints its answer. 0: all moved.
 /// `to_device` is a number of the driver's, or kSameDevice.
-int ask_replace(const std::string& socket_path, std::uint32_t to_device, Copy copy);
+/// `rehearsals`: see replacement::Options.
+int ask_replace(const std::string& socket_path, std::uint32_t to_device, Copy copy,
+                unsigned rehearsals);
 
 }  // namespace gantry::worker

@@ -65,9 +65,9 @@ class Rig:
         wait_until(f"step {step}", lambda: f"step {step} " in self.output() or
                    self.child.poll() is not None, DEADLINE_S)
 
-    def replace(self):
+    def replace(self, *more):
         return subprocess.run([self.build / "bin/gantry-worker", "--replace", self.socket,
-                               *FLAGS[self.way]],
+                               *FLAGS[self.way], *more],
                               capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
     def end(self):
@@ -100,6 +100,9 @@ def run_case(build, program, expected, way, kill_at):
                   ":".join(kill_at) if kill_at else None, (str(MIB), str(steps), str(PAUSE_MS)))
         try:
             pauses = []
+            if not kill_at:
+                rig.await_step(1)
+                check_rehearsal(rig.replace("--rehearse", "1"), way)
             for count in range(1 if kill_at else REPLACEMENTS):
                 rig.await_step(2 + 2 * count)
                 done = rig.replace()
@@ -120,6 +123,22 @@ def run_case(build, program, expected, way, kill_at):
             print(f"{len(pauses)} replacements: pauses of "
                   f"{', '.join(f'{pause / 1000:.1f}' for pause in pauses)} ms, "
                   f"{way}, digests equal")
+
+
+def check_rehearsal(done, way):
+    """Nothing is moved, and the report says when each part was done."""
+    if way == "hand_over":
+        if done.returncode == 0 or "handover.rehearsal" not in done.stdout:
+            raise Failure(f"a rehearsal of what copies nothing: {done.stdout}{done.stderr}")
+        return
+    if done.returncode != 0 or not done.stdout.startswith("rehearsed\n"):
+        raise Failure(f"the rehearsal failed: {done.stdout}{done.stderr}")
+    report = json.loads(done.stdout.split(": ", 1)[1])
+    parts = {what.removesuffix(" paced") for _, what, *_ in report["spans"]}
+    wanted = {"launch", "prepare", "scan", "rest", "get_graph",
+              "pull_blocks" if way == "peer" else "read_blocks"}
+    if not wanted <= parts or report["pause_us"] != 0 or "freeze" in parts:
+        raise Failure(f"no rehearsal: {report}")
 
 
 def check_report(done, way):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import phases
 import svg
 from chain import Worker, missing
 from steps import Steps
@@ -18,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 BEFORE_S, AFTER_S = 4.0, 3.0
 START_SECONDS, MOVE_SECONDS = 180, 300
 PAUSE_MS, PEER_PAUSE_MS, SLOWER = 300, 150, 1.10
+REHEARSALS, REHEARSED_S = 4, 3.0  # Of each part; seconds of steps before them.
 
 
 class Job:
@@ -131,34 +133,67 @@ def rows(bench, name, moved, steps, span, elsewhere):
                       "no step lies within the precopy as a whole")
     if after.rows:
         table.add(f"{name}: step after / before", [after.mean_ms() / before.mean_ms()], "ratio")
-    table.note(f"{name}: {json.dumps(moved.report)}")
+    spans = phases.spans_of(moved.report)
+    for line in phases.lines_of(phases.costs_of(during, spans, before.median_ms())):
+        table.note(f"{name}: {line}")
+    for line in phases.slow_lines(steps.between(begin, end + AFTER_S), spans, before.median_ms()):
+        table.note(f"{name}: {line}")
+    report = {key: value for key, value in moved.report.items() if key != "spans"}
+    table.note(f"{name}: {json.dumps(report)}")
     seen = steps.between(begin - BEFORE_S, end + AFTER_S)
     bench.plots[name] = svg.timeline(
         f"{name}: milliseconds a step", [(row.end_s, row.ms) for row in seen.rows],
         [(begin, end, "the move")])
 
 
+def ask(bench, worker, target):
+    """Has the worker's guest moved, or the move rehearsed; its report and when it was."""
+    begin = time.monotonic()
+    done = subprocess.run(
+        [bench.build / "bin/gantry-worker", "--replace", worker.path, *map(str, target)],
+        capture_output=True, text=True, check=False, timeout=MOVE_SECONDS)
+    span = (begin, time.monotonic())
+    if done.returncode != 0:
+        raise RuntimeError(f"the move failed: {done.stdout} {done.stderr}")
+    return Moved(done.stdout.split("\n", 1)[1]), span
+
+
+def rehearsed_rows(bench, name, rehearsal, steps, span):
+    """What each part costs a job that goes on: nothing has been moved."""
+    table = bench.table
+    before = steps.between(span[0] - REHEARSED_S, span[0])
+    during = steps.between(*span)
+    if not before.rows or not during.rows:
+        table.skipped(f"{name}, rehearsed", "no step lies within it as a whole")
+        return
+    usual = before.mean_ms()
+    spans = phases.spans_of(rehearsal.report)
+    table.note(f"{name}, rehearsed: usual step {usual:.3f} ms, median {before.median_ms():.3f}")
+    costs = phases.costs_of(during, spans, usual)
+    for line in phases.lines_of(costs):
+        table.note(f"{name}, rehearsed: {line}")
+    for line in phases.slow_lines(during, spans, usual, 30):
+        table.note(f"{name}, rehearsed: {line}")
+    table.add(f"{name}, rehearsed: steps meanwhile / before", [during.mean_ms() / usual], "ratio")
+
+
 def one(bench, name, command, target):
-    """Moves the job once and adds its rows; the lines that it printed."""
+    """Moves the job once, after a rehearsal, and adds its rows; the lines that it printed."""
     driver = [] if bench.is_gpu else ["--driver", bench.build / "soft/libcuda.so.1"]
     with Worker(bench.build, bench.folder(name), driver) as worker:
         job = Job(command, worker.guest_environment())
         try:
             job.await_ready()
+            time.sleep(REHEARSED_S)
+            rehearsal = ask(bench, worker, [*target, "--rehearse", REHEARSALS])
             time.sleep(BEFORE_S)
-            begin = time.monotonic()
-            done = subprocess.run(
-                [bench.build / "bin/gantry-worker", "--replace", worker.path, *target],
-                capture_output=True, text=True, check=False, timeout=MOVE_SECONDS)
-            span = (begin, time.monotonic())
-            if done.returncode != 0:
-                raise RuntimeError(f"the move failed: {done.stdout} {done.stderr}")
+            moved, span = ask(bench, worker, target)
             time.sleep(AFTER_S)
             steps = job.finish()
         finally:
             job.kill()
-    rows(bench, name, Moved(done.stdout.split("\n", 1)[1]), steps, span,
-         "--to-device" in target)
+    rehearsed_rows(bench, name, rehearsal[0], steps, rehearsal[1])
+    rows(bench, name, moved, steps, span, "--to-device" in target)
     return steps
 
 

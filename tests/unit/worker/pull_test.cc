@@ -167,6 +167,39 @@ TEST(Pull, ALaterPieceTakesThePlaceOfThoseThatItMeets) {
     }));
 }
 
+TEST(Pull, APaceRestsForTheWorkAndNotForAWait) {
+    using std::chrono::milliseconds;
+    state::Pace pace;
+    pace.rest(100, milliseconds(50));  // All of the time is its own.
+    EXPECT_EQ(pace.take_rested_us(), 0u);
+    pace.set_share(20);
+    pace.rest(100, milliseconds(5));
+    EXPECT_GE(pace.take_rested_us(), 20'000u);
+    EXPECT_EQ(pace.take_rested_us(), 0u);
+    pace.rest(50, milliseconds(2000));  // It stood in a queue: its work is 2.5 ms.
+    const std::uint64_t rested = pace.take_rested_us();
+    EXPECT_GE(rested, 10'000u);
+    EXPECT_LT(rested, 4'000'000u);
+}
+
+TEST(Pull, CopiesTheSameBytesAtAPace) {
+    EXPECT_TRUE(in_child([] {
+        Fresh fresh(4 * kMiB);
+        const Other other(*fresh.device, 4 * kMiB, 9);
+        PeerWindow window(*fresh.device);
+        ASSERT_TRUE(other.show(window, fresh.address, 1).ok());
+        const std::vector<BlockRange> wanted = {fresh.blocks(0, 20), fresh.blocks(40, 24)};
+        const auto pulled = fresh.part.pull(window, wanted, Fingerprints::kOfCopies, 50);
+        ASSERT_TRUE(pulled.ok()) << pulled.error().text;
+        EXPECT_TRUE(same(pulled->copied, wanted));
+        EXPECT_GT(pulled->rest_us, 0u);
+        for (const std::uint64_t i : {0, 19, 40, 63}) {
+            EXPECT_TRUE(fresh.holds(i, other.block(i))) << "block " << i;
+        }
+        EXPECT_TRUE(fresh.holds(30, std::vector<std::byte>(kBlockBytes)));
+    }));
+}
+
 TEST(Pull, TheDigestTellsOfABlockThatWasNotCopied) {
     EXPECT_TRUE(in_child([] {
         Fresh fresh(4 * kMiB);

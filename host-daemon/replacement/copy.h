@@ -1,0 +1,49 @@
+// Copy: a replacement that copies device memory, live; how is told in copy.cc.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "host-daemon/replacement/job.h"
+
+namespace gantry::replacement {
+
+class Copy final : public Job {
+public:
+    using Job::Job;
+
+private:
+    enum class Phase : std::uint8_t { kLive, kFrozen };
+
+    Result<void> check_devices(const control::DeviceDescription& from,
+                               const control::DeviceDescription& to) override;
+    Result<void> prepare() override;
+    Result<void> send_final() override;
+    void tidy_up() override;
+    Result<void> rehearse() override;  // rehearsal.cc
+
+    Result<void> open_window();
+    /// Pieces that are new since the last call, into the window.
+    Result<void> take_pieces();
+    /// Memory at the fresh worker for what is new, and what was in it counts as never sent.
+    Result<void> follow_pieces();
+    Result<void> forget_unprepared();
+    /// A round while the guest is served. False: another one would not shorten the pause.
+    Result<bool> live_round();
+    /// How long the pause would take to copy so much, by the rounds so far; nullopt: not known.
+    [[nodiscard]] std::optional<std::uint64_t> copy_us_of(std::uint64_t bytes) const;
+    Result<void> copy(const Runs& runs, Phase phase, Round* round);
+    Result<void> pull(const Runs& runs, Phase phase, Round* round);
+    Result<std::uint64_t> last_serial();
+    /// Of a rehearsal: the guest alone for a while.
+    void rest();
+    Result<void> pull_again(unsigned share_percent);
+
+    std::uint64_t last_serial_ = 0;      ///< Of the window.
+    std::uint64_t prepared_serial_ = 0;  ///< The fresh worker's graph knows pieces up to it.
+    std::vector<control::MemoryPiece> unprepared_;
+    Runs everything_;  ///< Of the first round.
+};
+
+}  // namespace gantry::replacement
