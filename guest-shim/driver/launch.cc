@@ -259,6 +259,24 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
     return launch(cuda::Op::cuLaunchCooperativeKernel, f, shape, hStream, {kernelParams, nullptr});
 }
 
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1* launchParamsList,
+                                              unsigned int numDevices,
+                                              unsigned int flags) noexcept {
+    constexpr unsigned int kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                                    CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+    // One launch a device, and there is one: nothing else to synchronise with.
+    if (launchParamsList == nullptr || numDevices != 1 || (flags & ~kFlags) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUDA_LAUNCH_PARAMS_v1& one = launchParamsList[0];
+    if (bits(one.hStream) <= bits(CU_STREAM_PER_THREAD)) {
+        return CUDA_ERROR_INVALID_HANDLE;  // It takes streams that were created only.
+    }
+    return cuLaunchCooperativeKernel(one.function, one.gridDimX, one.gridDimY, one.gridDimZ,
+                                     one.blockDimX, one.blockDimY, one.blockDimZ,
+                                     one.sharedMemBytes, one.hStream, one.kernelParams);
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
                           void** extra) noexcept {
     if (config == nullptr) {

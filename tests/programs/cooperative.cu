@@ -1,7 +1,7 @@
 // Trap: a cooperative grid is wholly resident; one block too many is refused with 720.
 #include <cooperative_groups.h>
 
-#include "program.h"
+#include "driver_entry.h"
 
 namespace cg = cooperative_groups;
 
@@ -52,5 +52,31 @@ int main() {
                                               dim3(64), args, 0, nullptr),
                   cudaErrorCooperativeLaunchTooLarge);
     cudaGetLastError();
+
+    // The launch on several devices, as far as there are several: one of a kind a device.
+    int several = 0;
+    CHECK(cudaDeviceGetAttribute(&several, (cudaDeviceAttr)96, 0));
+    if (several != 0) {
+        ENTRY(cuLaunchCooperativeKernelMultiDevice, 9000);
+        cudaStream_t stream;
+        cudaFunction_t function;
+        CHECK(cudaStreamCreate(&stream));
+        CHECK(cudaGetFuncBySymbol(&function, (void*)pass_on));
+        CUDA_LAUNCH_PARAMS one = {};
+        one.function = function;
+        one.gridDimX = blocks;
+        one.gridDimY = one.gridDimZ = one.blockDimY = one.blockDimZ = 1;
+        one.blockDimX = 64;
+        one.hStream = stream;
+        one.kernelParams = args;
+        OK(cuLaunchCooperativeKernelMultiDevice_(&one, 1, 0));
+        CHECK(cudaStreamSynchronize(stream));
+        CHECK(cudaMemcpy(host, data, sizeof host, cudaMemcpyDeviceToHost));
+        for (unsigned i = 0; i < blocks; ++i) {
+            EXPECT(host[i] == (i + 60) % blocks + 60);
+        }
+        one.hStream = nullptr;
+        EXPECT(cuLaunchCooperativeKernelMultiDevice_(&one, 1, 0) != CUDA_SUCCESS);
+    }
     return pass("cooperative");
 }

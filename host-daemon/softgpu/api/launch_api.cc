@@ -76,6 +76,27 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
     return launch(f, shape, hStream, kernelParams, nullptr, &cooperative, 1);
 }
 
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1* launchParamsList,
+                                              unsigned int numDevices,
+                                              unsigned int flags) noexcept {
+    constexpr unsigned int kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                                    CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+    if (launchParamsList == nullptr || numDevices == 0 || (flags & ~kFlags) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (numDevices != 1) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // Grids that synchronise with those of other devices.
+    }
+    const CUDA_LAUNCH_PARAMS_v1& one = launchParamsList[0];
+    if (one.hStream == nullptr || one.hStream == CU_STREAM_LEGACY ||
+        one.hStream == CU_STREAM_PER_THREAD) {
+        return CUDA_ERROR_INVALID_HANDLE;  // It takes streams that were created only.
+    }
+    return cuLaunchCooperativeKernel(one.function, one.gridDimX, one.gridDimY, one.gridDimZ,
+                                     one.blockDimX, one.blockDimY, one.blockDimZ,
+                                     one.sharedMemBytes, one.hStream, one.kernelParams);
+}
+
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func,
                                                               int blockSize, size_t dynamicSMemSize,
                                                               unsigned int flags) noexcept {
