@@ -57,26 +57,33 @@ CUresult JitOptions::read(unsigned count, const CUjit_option* options, void** va
     return CUDA_SUCCESS;
 }
 
-void JitOptions::put_log(const Log& log, const char* text, std::uint32_t bytes) noexcept {
+void JitOptions::put_log(const Log& log, const char* text, std::uint32_t bytes,
+                         std::uint32_t size) noexcept {
     if (log.capacity != 0) {
-        const std::uint32_t kept = bytes < log.capacity ? bytes : log.capacity - 1;
+        const std::uint32_t kept = bytes < log.capacity ? bytes : log.capacity;
         std::memcpy(log.buffer, text, kept);
-        log.buffer[kept] = '\0';
-        bytes = kept == 0 ? 0 : kept + 1;
-    } else {
-        bytes = 0;
+        if (kept < log.capacity) {
+            log.buffer[kept] = '\0';
+        }
     }
     if (log.size_out != nullptr) {
-        *log.size_out = reinterpret_cast<void*>(static_cast<std::uint64_t>(bytes));
+        *log.size_out = reinterpret_cast<void*>(static_cast<std::uint64_t>(size));
     }
 }
 
-void JitOptions::put_back(const char* logs, std::uint32_t info_bytes, std::uint32_t error_bytes,
-                          float wall_time_ms) noexcept {
-    put_log(info_, logs, info_bytes);
-    put_log(error_, logs + info_bytes, error_bytes);
+void JitOptions::put_back(const cuda::wire_hand::JitLogs& logs, const char* text,
+                          std::uint32_t got) noexcept {
+    const std::uint32_t info = logs.info_log_bytes < got ? logs.info_log_bytes : got;
+    const std::uint32_t error = logs.error_log_bytes < got - info ? logs.error_log_bytes
+                                                                  : got - info;
+    if ((logs.written & cuda::wire_hand::kInfoLogWritten) != 0) {
+        put_log(info_, text, info, logs.info_size);
+    }
+    if ((logs.written & cuda::wire_hand::kErrorLogWritten) != 0) {
+        put_log(error_, text + info, error, logs.error_size);
+    }
     if (wall_time_ != nullptr) {
-        std::memcpy(wall_time_, &wall_time_ms, sizeof(wall_time_ms));
+        std::memcpy(wall_time_, &logs.wall_time_ms, sizeof(logs.wall_time_ms));
     }
 }
 

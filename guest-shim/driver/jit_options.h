@@ -18,10 +18,14 @@ public:
     /// Adds options that have plain values only (library options).
     CUresult add(std::uint32_t option, std::uint64_t value) noexcept;
 
-    /// Writes the logs and the time into the application's buffers. `logs` holds the info log,
-    /// then the error log.
-    void put_back(const char* logs, std::uint32_t info_bytes, std::uint32_t error_bytes,
-                  float wall_time_ms) noexcept;
+    /// Writes what the driver wrote into the application's buffers and options. `text` holds `got`
+    /// bytes: the info log, then the error log.
+    void put_back(const cuda::wire_hand::JitLogs& logs, const char* text,
+                  std::uint32_t got) noexcept;
+    /// True when there is anything to write back.
+    [[nodiscard]] bool has_outputs() const {
+        return info_.capacity != 0 || error_.capacity != 0 || wall_time_ != nullptr;
+    }
 
     [[nodiscard]] const cuda::wire_hand::ImageOption* sent() const { return sent_; }
     [[nodiscard]] std::uint32_t sent_count() const { return sent_count_; }
@@ -34,7 +38,8 @@ private:
         std::uint32_t capacity = 0;
         void** size_out = nullptr;  ///< The option's value slot: receives the bytes written.
     };
-    static void put_log(const Log& log, const char* text, std::uint32_t bytes) noexcept;
+    static void put_log(const Log& log, const char* text, std::uint32_t bytes,
+                        std::uint32_t size) noexcept;
 
     cuda::wire_hand::ImageOption sent_[kMaxOptions] = {};
     std::uint32_t sent_count_ = 0;

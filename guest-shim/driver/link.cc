@@ -39,13 +39,6 @@ JitOptions* new_options() {
     return memory == nullptr ? nullptr : new (memory) JitOptions;
 }
 
-void put_logs(JitOptions* options, const LinkReply& reply, const char* logs, std::uint32_t got) {
-    const std::uint32_t info = reply.info_log_bytes < got ? reply.info_log_bytes : got;
-    const std::uint32_t error =
-        reply.error_log_bytes < got - info ? reply.error_log_bytes : got - info;
-    options->put_back(logs, info, error, reply.wall_time_ms);
-}
-
 /// The name, padded to 8, then the options: LinkAddCall's trailing bytes; malloc'ed.
 std::byte* pack_input(const char* name, std::uint32_t name_bytes, const JitOptions& options,
                       std::uint32_t* bytes) {
@@ -85,7 +78,7 @@ CUresult add_input(Link* link, CUjitInputType type, const void* data, std::uint6
         std::uint32_t got = 0;
         result = session::call(cuda::Op::cuLinkAddData_v2, &arguments, sizeof(arguments), trailing,
                                trailing_bytes, &reply, sizeof(reply), logs, capacity, &got);
-        put_logs(link->options, reply, logs, got);
+        link->options->put_back(reply.logs, logs, got);
     }
     std::free(trailing);
     std::free(logs);
@@ -105,7 +98,6 @@ CUresult fetch_cubin(Link* link, std::byte* piece, std::uint64_t* bytes) {
     std::uint32_t got = 0;
     CUresult result = fetch(link, 0, piece, &reply, &got);
     if (result != CUDA_SUCCESS) {
-        put_logs(link->options, reply, reinterpret_cast<const char*>(piece), got);
         return result;
     }
     *bytes = reply.cubin_bytes;
@@ -124,6 +116,25 @@ CUresult fetch_cubin(Link* link, std::byte* piece, std::uint64_t* bytes) {
         result = fetch(link, have, piece, &reply, &got);
     }
     return link->cubin == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+/// What the linker has said so far, into the application's buffers.
+void fetch_logs(Link* link) {
+    JitOptions* options = link->options;
+    if (!options->has_outputs()) {
+        return;
+    }
+    const std::uint32_t capacity = options->info_capacity() + options->error_capacity();
+    auto* logs = static_cast<char*>(std::calloc(1, capacity + 1));
+    const cuda::wire_hand::LinkCompleteCall arguments{link->handle, cuda::wire_hand::kLinkLogs};
+    LinkReply reply{};
+    std::uint32_t got = 0;
+    if (logs != nullptr &&
+        session::call(cuda::Op::cuLinkComplete, &arguments, sizeof(arguments), nullptr, 0, &reply,
+                      sizeof(reply), logs, capacity, &got) == CUDA_SUCCESS) {
+        options->put_back(reply.logs, logs, got);
+    }
+    std::free(logs);
 }
 
 }  // namespace
@@ -202,6 +213,7 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) noe
     std::uint64_t bytes = 0;
     const CUresult result = fetch_cubin(link, piece, &bytes);
     std::free(piece);
+    fetch_logs(link);
     if (result == CUDA_SUCCESS) {
         *cubinOut = link->cubin;
         if (sizeOut != nullptr) {

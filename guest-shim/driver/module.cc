@@ -69,10 +69,7 @@ CUresult load_staged(cuda::Op op, std::uint64_t handle, const ImageList& list,
         std::uint32_t got = 0;
         result = session::call(op, &arguments, sizeof(arguments), trailing, trailing_bytes, &reply,
                                sizeof(reply), logs, log_capacity, &got);
-        const std::uint32_t info = reply.info_log_bytes < got ? reply.info_log_bytes : got;
-        const std::uint32_t rest = got - info;
-        options->put_back(logs, info, reply.error_log_bytes < rest ? reply.error_log_bytes : rest,
-                          reply.wall_time_ms);
+        options->put_back(reply.logs, logs, got);
         managed->needed = reply.managed_bytes;
     }
     std::free(trailing);

@@ -15,16 +15,12 @@ constexpr std::uint32_t kMostOptions = 64;
 constexpr std::uint32_t kNameBytesMax = 4096;
 
 void answer_logs(const Link& link, Reply& reply) {
-    const std::string info = link.jit().info_log();
-    const std::string error = link.jit().error_log();
+    std::string logs;
     LinkReply answer{};
-    answer.info_log_bytes = static_cast<std::uint32_t>(info.size());
-    answer.error_log_bytes = static_cast<std::uint32_t>(error.size());
-    answer.trailing_bytes = answer.info_log_bytes + answer.error_log_bytes;
-    answer.wall_time_ms = link.jit().wall_time_ms();
+    answer.logs = link.jit().logs(&logs);
+    answer.trailing_bytes = static_cast<std::uint32_t>(logs.size());
     reply.put(answer);
-    reply.trailing(std::as_bytes(std::span(info)));
-    reply.trailing(std::as_bytes(std::span(error)));
+    reply.trailing(std::as_bytes(std::span(logs)));
 }
 
 bool has_linker(const driver::DriverApi& api) {
@@ -102,8 +98,12 @@ CUresult on_cuLinkComplete(CallContext& context, const wire::cuLinkComplete_call
         return CUDA_ERROR_INVALID_HANDLE;
     }
     std::lock_guard lock(link->mutex);
-    if (const CUresult result = link->complete(); result != CUDA_SUCCESS) {
+    if (complete.offset == cuda::wire_hand::kLinkLogs) {
         answer_logs(*link, reply);
+        return CUDA_SUCCESS;
+    }
+    if (const CUresult result = link->complete(); result != CUDA_SUCCESS) {
+        reply.put(LinkReply{});
         return result;
     }
     const auto& cubin = link->cubin();
@@ -118,7 +118,6 @@ CUresult on_cuLinkComplete(CallContext& context, const wire::cuLinkComplete_call
         complete.offset, std::min<std::uint64_t>(room, cubin.size() - complete.offset));
     LinkReply answer{};
     answer.trailing_bytes = static_cast<std::uint32_t>(piece.size());
-    answer.wall_time_ms = link->jit().wall_time_ms();
     answer.cubin_bytes = cubin.size();
     reply.put(answer);
     reply.trailing(piece);

@@ -211,15 +211,11 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     if (result == CUDA_SUCCESS && !call.is_replay()) {
         result = place_managed(call, load, loaded, options, &native, &answer);
     }
-    const std::string info = options.info_log();
-    const std::string error = options.error_log();
-    answer.info_log_bytes = static_cast<std::uint32_t>(info.size());
-    answer.error_log_bytes = static_cast<std::uint32_t>(error.size());
-    answer.trailing_bytes = answer.info_log_bytes + answer.error_log_bytes;
-    answer.wall_time_ms = options.wall_time_ms();
+    std::string logs;
+    answer.logs = options.logs(&logs);
+    answer.trailing_bytes = static_cast<std::uint32_t>(logs.size());
     reply.put(answer);
-    reply.trailing(std::as_bytes(std::span(info)));
-    reply.trailing(std::as_bytes(std::span(error)));
+    reply.trailing(std::as_bytes(std::span(logs)));
     if (result == CUDA_SUCCESS) {
         result = call.add_object(load.handle, native);
         if (process.device.extension() != nullptr) {

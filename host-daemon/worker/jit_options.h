@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/cuda/abi.h"
@@ -19,18 +20,25 @@ public:
     [[nodiscard]] unsigned int count() const { return static_cast<unsigned int>(names_.size()); }
     CUjit_option* names() { return names_.data(); }
     void** values() { return values_.data(); }
-    [[nodiscard]] std::string info_log() const { return text(info_); }
-    [[nodiscard]] std::string error_log() const { return text(error_); }
-    [[nodiscard]] float wall_time_ms() const;
+    /// What the driver has written by now; `text` gets the info log, then the error log.
+    [[nodiscard]] cuda::wire_hand::JitLogs logs(std::string* text) const;
 
 private:
+    struct Log {
+        std::vector<char> buffer;
+        std::size_t size_index = 0;  ///< Of its size option's value.
+    };
     void add(CUjit_option name, void* value);
-    static std::string text(const std::vector<char>& log);
+    [[nodiscard]] std::uint32_t size_of(const Log& log) const;
+    [[nodiscard]] bool is_written(const Log& log) const;
+    /// The text, as far as it is NUL-terminated or fills the buffer.
+    [[nodiscard]] std::string_view text_of(const Log& log) const;
+    [[nodiscard]] float wall_time_ms() const;
 
     std::vector<CUjit_option> names_;
     std::vector<void*> values_;
-    std::vector<char> info_;
-    std::vector<char> error_;
+    Log info_;
+    Log error_;
     std::size_t wall_time_index_ = 0;
 };
 

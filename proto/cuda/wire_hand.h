@@ -82,6 +82,21 @@ struct LoadCall {
     std::uint64_t managed_bytes;
 };
 
+/// What the driver wrote for a JIT's log options: bytes of both logs in the trailing bytes, what it
+/// put into the size options (whose meaning is the driver's), and which logs it wrote at all.
+struct JitLogs {
+    std::uint32_t info_log_bytes;
+    std::uint32_t error_log_bytes;
+    std::uint32_t info_size;
+    std::uint32_t error_size;
+    std::uint32_t written;  ///< kInfoLogWritten | kErrorLogWritten
+    float wall_time_ms;
+    std::uint32_t reserved;
+};
+
+inline constexpr std::uint32_t kInfoLogWritten = 1;
+inline constexpr std::uint32_t kErrorLogWritten = 2;
+
 /// Trailing: the info log, then the error log (no NULs).
 ///
 /// Managed variables have to lie where the guest can touch them. When an image has some and the
@@ -90,9 +105,7 @@ struct LoadCall {
 /// with an extent. A driver that cannot place variables leaves managed_bytes 0.
 struct LoadReply {
     std::uint32_t trailing_bytes;
-    std::uint32_t info_log_bytes;
-    std::uint32_t error_log_bytes;
-    float wall_time_ms;
+    JitLogs logs;
     std::uint64_t managed_bytes;
 };
 
@@ -164,19 +177,19 @@ struct LinkAddCall {
 };
 
 /// cuLinkComplete: call -> LinkReply with the cubin's bytes from `offset` in the bulk extent; the
-/// guest asks until it has cubin_bytes.
+/// guest asks until it has cubin_bytes. With kLinkLogs for an offset nothing is linked: the logs.
 struct LinkCompleteCall {
     std::uint64_t link;
     std::uint64_t offset;
 };
 
-/// Trailing of cuLinkAddData_v2 and of a failed cuLinkComplete: info log, then error log; of a
-/// successful cuLinkComplete: the cubin's bytes (then no logs).
+inline constexpr std::uint64_t kLinkLogs = ~std::uint64_t{0};
+
+/// Trailing of cuLinkAddData_v2 and of cuLinkComplete with kLinkLogs: info log, then error log; of
+/// any other cuLinkComplete: the cubin's bytes (then no logs).
 struct LinkReply {
     std::uint32_t trailing_bytes;
-    std::uint32_t info_log_bytes;
-    std::uint32_t error_log_bytes;
-    float wall_time_ms;
+    JitLogs logs;
     std::uint64_t cubin_bytes;
 };
 

@@ -2,6 +2,7 @@
 // handle, error logs. Everything is fetched as a library would: by
 // cudaGetDriverEntryPointByVersion.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "driver_entry.h"
 
@@ -94,6 +95,20 @@ int main() {
                             options, values),
         CUDA_ERROR_INVALID_PTX);
     EXPECT(strlen(log) > 0);
+    EXPECT((size_t)values[1] >= strlen(log) && (size_t)values[1] <= strlen(log) + 1);
+
+    // A load that succeeds tells as well, if it was asked to.
+    // The text is one that no cache of the driver's has seen.
+    static char told[4096], fresh[sizeof kText + 32];
+    snprintf(fresh, sizeof fresh, "%s// %d\n", kText, (int)getpid());
+    CUjit_option verbose[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+                              CU_JIT_LOG_VERBOSE};
+    void* given[] = {told, (void*)sizeof told, (void*)1};
+    CUmodule good;
+    EXPECT_STATUS(cuModuleLoadDataEx_(&good, fresh, 3, verbose, given), CUDA_SUCCESS);
+    EXPECT(strstr(told, "'bump'") != nullptr);
+    EXPECT((size_t)given[1] >= strlen(told) && (size_t)given[1] <= strlen(told) + 1);
+    EXPECT_STATUS(cuModuleUnload_(good), CUDA_SUCCESS);
 
     CUcontext current = nullptr, popped = nullptr;
     EXPECT_STATUS(cuCtxGetCurrent_(&current), CUDA_SUCCESS);

@@ -44,9 +44,16 @@ int main() {
         failed = cuLinkComplete_(bad, &cubin, &bytes);
     }
     EXPECT(failed != CUDA_SUCCESS && strlen(error) > 0);
+    EXPECT((size_t)values[3] >= strlen(error) && (size_t)values[3] <= sizeof error);
     OK(cuLinkDestroy_(bad));
 
-    OK(cuLinkCreate_(0, nullptr, nullptr, &link));
+    // What a verbose linker says arrives when the link is complete, in the program's own buffers.
+    CUjit_option verbose[] = {CU_JIT_WALL_TIME, CU_JIT_INFO_LOG_BUFFER,
+                              CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
+                              CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE};
+    static char told[8192], wrong[64];
+    void* given[] = {nullptr, told, (void*)sizeof told, wrong, (void*)sizeof wrong, (void*)1};
+    OK(cuLinkCreate_(6, verbose, given, &link));
     OK(cuLinkAddData_(link, CU_JIT_INPUT_PTX, (void*)kCaller, sizeof kCaller, "caller.ptx", 0,
                       nullptr, nullptr));
 
@@ -56,6 +63,11 @@ int main() {
                       nullptr, nullptr));
     OK(cuLinkComplete_(link, &cubin, &bytes));
     EXPECT(cubin != nullptr && bytes > 0);
+    // Sizes count the text, with or without its NUL.
+    EXPECT(strstr(told, "'run'") != nullptr && wrong[0] == '\0');
+    EXPECT((size_t)given[2] >= strlen(told) && (size_t)given[2] <= strlen(told) + 1);
+    EXPECT((size_t)given[4] <= 1);
+    EXPECT((size_t)(void*)given[1] == (size_t)told && given[5] == (void*)1);
     void* copy = malloc(bytes);
     memcpy(copy, cubin, bytes);
     OK(cuLinkDestroy_(link));

@@ -28,7 +28,10 @@ CUresult load(CUmodule* module, const void* image, JitOptions* options) {
     std::string log;
     const CUresult error = softgpu::load_module_image(context, image, module, &log);
     if (options != nullptr) {
-        options->finish(log);
+        const auto made = error == CUDA_SUCCESS ? softgpu::find<Module>(*module) : nullptr;
+        options->finish(log, made != nullptr && options->is_verbose()
+                                 ? softgpu::describe_kernels(made->program())
+                                 : "");
     }
     return error;
 }

@@ -15,6 +15,7 @@ CUresult JitOptions::read(unsigned count, CUjit_option* options, void** values) 
         const auto number = reinterpret_cast<std::uint64_t>(values[i]);
         switch (options[i]) {
             case CU_JIT_WALL_TIME: wall_time_slot_ = &values[i]; break;
+            case CU_JIT_LOG_VERBOSE: verbose_ = (number & 0xffffffff) != 0; break;
             case CU_JIT_INFO_LOG_BUFFER: info_buffer_ = static_cast<char*>(values[i]); break;
             case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
                 info_capacity_ = static_cast<std::uint32_t>(number);
@@ -48,8 +49,8 @@ void JitOptions::write_log(char* buffer, std::uint64_t capacity, void** size_slo
     }
 }
 
-void JitOptions::finish(const std::string& error_log) {
-    write_log(info_buffer_, info_capacity_, info_size_slot_, "");
+void JitOptions::finish(const std::string& error_log, const std::string& info_log) {
+    write_log(info_buffer_, info_capacity_, info_size_slot_, info_log);
     write_log(error_buffer_, error_capacity_, error_size_slot_, error_log);
     if (wall_time_slot_ != nullptr) {
         const std::chrono::duration<float, std::milli> elapsed =

@@ -14,8 +14,10 @@ class JitOptions {
 public:
     /// Remembers where the outputs go. CUDA_ERROR_INVALID_VALUE for null arrays.
     CUresult read(unsigned count, CUjit_option* options, void** values);
-    /// Writes the error log (empty on success), log sizes and wall time.
-    void finish(const std::string& error_log);
+    /// Writes the logs (an error log is empty on success), their sizes and the wall time.
+    void finish(const std::string& error_log, const std::string& info_log = "");
+    /// The program asked for more than errors.
+    [[nodiscard]] bool is_verbose() const { return verbose_; }
 
 private:
     static void write_log(char* buffer, std::uint64_t capacity, void** size_slot,
@@ -29,6 +31,7 @@ private:
     std::uint64_t error_capacity_ = 0;
     void** error_size_slot_ = nullptr;
     void** wall_time_slot_ = nullptr;
+    bool verbose_ = false;
 };
 
 /// A file's bytes with a NUL behind them. 301 when it cannot be read.

@@ -225,6 +225,17 @@ const PlacedGlobal* Module::global(const std::string& name) const {
     return index ? &globals_[*index] : nullptr;  // nvcc looks file-local variables up as well.
 }
 
+std::string describe_kernels(const Program& program) {
+    std::string text;
+    for (const KernelInfo& kernel : program.kernels()) {
+        text += "info    : entry function '" + kernel.name + "': " +
+                std::to_string(kernel.parameter_bytes) + " bytes of parameters, " +
+                std::to_string(kernel.static_shared_bytes) + " bytes shared, " +
+                std::to_string(kernel.local_bytes) + " bytes local\n";
+    }
+    return text;
+}
+
 CUresult load_module_image(const std::shared_ptr<Context>& context, const void* image,
                            CUmodule* module, std::string* log) {
     const auto fail = [log](const Error& error) {

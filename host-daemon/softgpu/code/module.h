@@ -174,4 +174,7 @@ bool eager_loading();
 void add_next_placement(const Placements& places);
 Placements take_next_placement();
 
+/// What a verbose info log says: a line for each entry function.
+std::string describe_kernels(const Program& program);
+
 }  // namespace gantry::softgpu

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -251,9 +252,22 @@ TEST(JitOptions, LogsComeBackIntoTheApplicationsBuffers) {
     ASSERT_EQ(options.sent_count(), 1u);
     EXPECT_EQ(options.sent()[0].value, 32u);
     EXPECT_EQ(options.error_capacity(), sizeof(error_log));
-    options.put_back("line 3, column 9", 0, 16, 1.5f);
-    EXPECT_STREQ(error_log, "line 3,");
+    EXPECT_TRUE(options.has_outputs());
+    cuda::wire_hand::JitLogs logs{};
+    logs.wall_time_ms = 1.5f;
+    options.put_back(logs, "", 0);  // The driver wrote neither log.
+    EXPECT_STREQ(error_log, "unset");
     EXPECT_EQ(reinterpret_cast<std::uint64_t>(values[1]), sizeof(error_log));
+    logs.error_log_bytes = 6;
+    logs.error_size = 7;
+    logs.written = cuda::wire_hand::kErrorLogWritten;
+    options.put_back(logs, "line 3", 6);
+    EXPECT_STREQ(error_log, "line 3");
+    EXPECT_EQ(reinterpret_cast<std::uint64_t>(values[1]), 7u);
+    // More than the buffer holds, from a host that is not to be trusted with its end.
+    logs.error_log_bytes = 16;
+    options.put_back(logs, "line 3, column 9", 16);
+    EXPECT_EQ(std::string_view(error_log, 8), "line 3, ");
     std::memcpy(&time, &values[2], sizeof(time));
     EXPECT_EQ(time, 1.5f);
 }
