@@ -119,6 +119,7 @@ struct HandlerTable {
     Handler bfi32 = nullptr, bfi64 = nullptr;
     Handler pack[5] = {}, unpack[5] = {};                  ///< See isa/move.cc.
     Handler round_integer[4][kElemCount] = {};             ///< cvt.r?i float to float
+    Handler multiply_matrices = nullptr;                   ///< See exec/matrix.h.
 };
 
 /// Chosen once per process by the CPU's abilities (GANTRY_SOFT_ISA=v2|v3|v4 forces one).

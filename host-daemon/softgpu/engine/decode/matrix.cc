@@ -70,6 +70,35 @@ bool known_mma(const MatrixSite& site) {
                            (bits == 4 && site.k == 32));
 }
 
+bool is_integer(MatrixType type) {
+    return type >= MatrixType::kS8 && type != MatrixType::kS32;
+}
+
+/// Whether the types of the four operands go together.
+bool known_types(const MatrixSite& site) {
+    const auto are = [&](MatrixType one, MatrixType other) {
+        return (site.c == one || site.c == other) && (site.d == one || site.d == other);
+    };
+    if (site.a == MatrixType::kF64) {
+        return site.b == MatrixType::kF64 && are(MatrixType::kF64, MatrixType::kF64);
+    }
+    if (is_integer(site.a)) {
+        return is_integer(site.b) && exec::bits_of(site.a) == exec::bits_of(site.b) &&
+               are(MatrixType::kS32, MatrixType::kS32);
+    }
+    const bool is_small = exec::bits_of(site.a) == 8;
+    return site.a != MatrixType::kF32 && site.a != MatrixType::kS32 &&
+           (site.a == site.b || (is_small && exec::bits_of(site.b) == 8 && !is_integer(site.b))) &&
+           are(MatrixType::kF16, MatrixType::kF32);
+}
+
+/// wmma's fragments are whole registers, its products whole blocks of 8 by 8.
+bool known_wmma_shape(const MatrixSite& site) {
+    const auto whole = [](std::uint32_t side) { return side == 8 || side == 16 || side == 32; };
+    return whole(site.m) && whole(site.n) && site.m * site.n <= 256 &&
+           (whole(site.k) || site.k == 4);
+}
+
 }  // namespace
 
 void Decoder::matrix_slots(const Operand& operand, Type type, bool write,
@@ -107,7 +136,8 @@ void Decoder::op_mma(Operands operands) {
                        matrix_type(modifiers_.at(1), site->a) &&
                        matrix_type(modifiers_.at(2), site->b) &&
                        matrix_type(modifiers_.at(3), site->c);
-    if (!typed || !known_mma(*site) || a_layout != "row" || b_layout != "col") {
+    if (!typed || !known_mma(*site) || !known_types(*site) || a_layout != "row" ||
+        b_layout != "col") {
         refuse("this shape of mma is not supported by the soft GPU");
         return;
     }
@@ -129,7 +159,7 @@ void Decoder::op_mma(Operands operands) {
         return;
     }
     code_.matrices.push_back(std::move(site));
-    emit_unguarded(exec::multiply_matrices()).table = code_.matrices.back().get();
+    emit_unguarded(handlers().multiply_matrices).table = code_.matrices.back().get();
 }
 
 void Decoder::wmma_multiply(Operands operands) {
@@ -151,7 +181,8 @@ void Decoder::wmma_multiply(Operands operands) {
     } else {
         typed = false;
     }
-    if (!typed || exec::bits_of(site->a) < 8 || site->m * site->n > 256 ||
+    if (!typed || exec::bits_of(site->a) < 8 || !known_wmma_shape(*site) ||
+        !known_types(*site) ||
         !expect_count(operands, 4, 4)) {
         refuse("this form of wmma is not supported by the soft GPU");
         return;
@@ -174,7 +205,7 @@ void Decoder::wmma_multiply(Operands operands) {
         return;
     }
     code_.matrices.push_back(std::move(site));
-    emit_unguarded(exec::multiply_matrices()).table = code_.matrices.back().get();
+    emit_unguarded(handlers().multiply_matrices).table = code_.matrices.back().get();
 }
 
 void Decoder::wmma_memory(Operands operands, bool store) {
@@ -186,8 +217,9 @@ void Decoder::wmma_memory(Operands operands, bool store) {
     site->column_major = modifiers_.take_any({"row", "col"}) == "col";
     const std::string_view shape = modifiers_.take_front();
     const std::string_view type = modifiers_.take_front();
-    if (!parse_shape(shape, site->m, site->n, site->k) || !matrix_type(type, site->d) ||
-        exec::bits_of(site->d) < 8 || !expect_count(operands, 2, 3)) {
+    if (!parse_shape(shape, site->m, site->n, site->k) || !known_wmma_shape(*site) ||
+        !matrix_type(type, site->d) || exec::bits_of(site->d) < 8 ||
+        !expect_count(operands, 2, 3)) {
         refuse("this form of wmma is not supported by the soft GPU");
         return;
     }

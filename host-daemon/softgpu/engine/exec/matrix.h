@@ -11,6 +11,8 @@ enum class MatrixType : std::uint8_t {
     kF16, kBf16, kTf32, kF32, kF64, kE4m3, kE5m2, kS8, kU8, kS4, kU4, kS32,
 };
 
+inline constexpr std::uint32_t kLargestOperand = 1024;  ///< Elements of a, b, c or d.
+
 /// Inst::table of mma, wmma.mma, wmma.load and wmma.store. Slots are offsets of 32-bit (f64: 64-
 /// bit) registers.
 struct MatrixSite {
@@ -38,9 +40,12 @@ struct MatrixSite {
 
 [[nodiscard]] std::uint32_t bits_of(MatrixType type);
 
-Handler multiply_matrices();  ///< table: MatrixSite
-Handler load_fragment();      ///< table: MatrixSite; a: address slot
-Handler store_fragment();     ///< likewise
+/// Faults unless all lanes of the warp are here.
+void require_whole_warp(Warp& warp, const Inst* inst);
+
+// The product of matrices is HandlerTable::multiply_matrices; table: MatrixSite.
+Handler load_fragment();   ///< table: MatrixSite; a: address slot
+Handler store_fragment();  ///< likewise
 /// a, imm: address; d: Access; aux: matrices (1, 2, 4); flags: 1 transposed; the registers are
 /// dst, b, c, e.
 Handler load_matrices();
