@@ -12,9 +12,8 @@ import os
 import sys
 import tempfile
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-import torch  # noqa: E402  The variable above is read when cuBLAS makes its handle.
+import torch_parts  # Before torch.
+import torch
 
 DEVICE = "cuda:0"
 
@@ -30,9 +29,7 @@ def show(name, value):
 
 def seeded(deterministic=True):
     torch.manual_seed(20)
-    torch.use_deterministic_algorithms(deterministic)
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
+    torch_parts.be_deterministic(deterministic)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 
@@ -165,15 +162,7 @@ def probe_graph():
         optimiser.step()
         return loss
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
+    graph, loss = torch_parts.captured(step)
     for number in range(50):
         given.copy_(random(64, 128))
         graph.replay()
@@ -207,9 +196,7 @@ def probe_streams():
 
 def probe_compile():
     seeded()
-    import torch._inductor.config as inductor
-    if hasattr(inductor, "deterministic"):
-        inductor.deterministic = True
+    torch_parts.compile_deterministically()
     net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.LayerNorm(256),
                               torch.nn.Linear(256, 8)).to(DEVICE)
     compiled = torch.compile(net)

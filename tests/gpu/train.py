@@ -9,14 +9,11 @@ arguments print equal lines, whatever lies between PyTorch and the device.
 """
 
 import argparse
-import os
-import struct
 import time
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-import torch  # noqa: E402  The variable above is read when cuBLAS makes its handle.
-from torch import nn  # noqa: E402
+import torch_parts  # Before torch.
+import torch
+from torch import nn
 
 DEVICE = "cuda:0"
 
@@ -33,29 +30,6 @@ class Images(torch.utils.data.Dataset):
     def __getitem__(self, index):
         generator = torch.Generator().manual_seed(index)
         return torch.randn(3, 64, 64, generator=generator), index % 10
-
-
-class Block(nn.Module):
-    """A transformer block: (batch, tokens, width) to the same shape."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.before = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.after = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(),
-                                 nn.Linear(4 * width, width))
-
-    def forward(self, x):
-        batch, tokens, width = x.shape
-        split = (batch, tokens, self.heads, width // self.heads)
-        q, k, v = (part.view(split).transpose(1, 2)
-                   for part in self.qkv(self.before(x)).chunk(3, -1))
-        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, tokens, width))
-        return x + self.mlp(self.after(x))
 
 
 class ImageJob:
@@ -83,7 +57,8 @@ class ImageJob:
 
 class TextJob:
     def __init__(self, compiled):
-        self.net = nn.Sequential(*[Block(256, 4) for _ in range(2)]).to(DEVICE, torch.bfloat16)
+        self.net = nn.Sequential(*[torch_parts.Block(256, 4) for _ in range(2)])
+        self.net.to(DEVICE, torch.bfloat16)
         self.run = torch.compile(self.net) if compiled else self.net
         self.optimiser = torch.optim.AdamW(self.net.parameters(), lr=1e-4, fused=True)
         self.x = torch.randn(8, 256, 256).to(DEVICE, torch.bfloat16)
@@ -101,15 +76,7 @@ class GraphJob:
         self.net = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 8)).to(DEVICE)
         self.optimiser = torch.optim.AdamW(self.net.parameters(), lr=1e-3, capturable=True)
         self.x = torch.randn(64, 128).to(DEVICE)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.one()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = self.one()
+        self.graph, self.loss = torch_parts.captured(self.one)
 
     def one(self):
         self.optimiser.zero_grad(set_to_none=True)
@@ -121,10 +88,6 @@ class GraphJob:
     def step(self):
         self.graph.replay()
         return self.loss
-
-
-def bits(loss):
-    return struct.pack(">d", float(loss)).hex()
 
 
 def main():
@@ -139,13 +102,9 @@ def main():
     parser.add_argument("--mark-step", type=int, default=0)
     arguments = parser.parse_args()
     torch.manual_seed(20)
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
+    torch_parts.be_deterministic()
     if arguments.compile:
-        import torch._inductor.config as inductor
-        if hasattr(inductor, "deterministic"):
-            inductor.deterministic = True
+        torch_parts.compile_deterministically()
     jobs = [ImageJob(arguments.steps, arguments.workers), TextJob(arguments.compile)]
     if not arguments.no_graph:
         jobs.append(GraphJob())
@@ -159,7 +118,7 @@ def main():
             begin, first = time.monotonic(), step
         losses = [job.step() for job in jobs]
         if step % arguments.every == arguments.every - 1:
-            print("step", step, *[bits(loss) for loss in losses], flush=True)
+            print("step", step, *[torch_parts.bits(loss) for loss in losses], flush=True)
         if arguments.mark and step == arguments.mark_step:
             open(arguments.mark, "w", encoding="ascii").close()
     torch.cuda.synchronize()

@@ -18,19 +18,15 @@ import gc
 import json
 import os
 import pathlib
-import struct
 import sys
 import time
 
 import models
 import torch
+from torch_parts import bits, captured
 
 CHECKED_STEPS = 10
 BATCHES_ON_HOST = 4
-
-
-def bits(value):
-    return struct.pack(">d", float(value)).hex()
 
 
 class Training:
@@ -52,7 +48,7 @@ class Training:
         self.graph = self.loss = None
         self.number = 0
         if graph:
-            self.graph, self.loss = models.captured(self.calls)
+            self.graph, self.loss = captured(self.calls)
 
     def calls(self):
         self.optimiser.zero_grad(set_to_none=True)
@@ -94,7 +90,7 @@ class Inference:
         self.number, self.answer, self.graph, self.last = 0, None, None, None
         if graph:
             with torch.inference_mode():
-                self.graph, self.answer = models.captured(self.calls)
+                self.graph, self.answer = captured(self.calls)
 
     @staticmethod
     def in_half(batch):

@@ -5,11 +5,13 @@ processes print equal values whatever lies between PyTorch and the device.
 """
 
 import contextlib
-import os
+import pathlib
+import sys
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import torch  # noqa: E402  The variable above is read when cuBLAS makes its handle.
+import torch_parts  # noqa: E402  Before torch.
+import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -53,29 +55,6 @@ class ResidualCnn(nn.Module):
         return self.head(self.body(x).mean((2, 3)))
 
 
-class Block(nn.Module):
-    """A transformer block: (batch, tokens, width) to the same shape."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.before = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.after = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(),
-                                 nn.Linear(4 * width, width))
-
-    def forward(self, x):
-        batch, tokens, width = x.shape
-        split = (batch, tokens, self.heads, width // self.heads)
-        q, k, v = (part.view(split).transpose(1, 2)
-                   for part in self.qkv(self.before(x)).chunk(3, -1))
-        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, tokens, width))
-        return x + self.mlp(self.after(x))
-
-
 class Gpt(nn.Module):
     """A decoder with learnt positions and tied embeddings: 110 M parameters. (batch, tokens) to
     (batch, tokens, words)."""
@@ -84,7 +63,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.word = nn.Embedding(words, width)
         self.place = nn.Parameter(torch.zeros(tokens, width))
-        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
+        self.blocks = nn.Sequential(*[torch_parts.Block(width, heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
         nn.init.normal_(self.word.weight, std=0.02)
 
@@ -150,9 +129,7 @@ SMALL = {"images": 2, "edge": 32, "blocks": (1, 1, 1, 1), "texts": 1, "tokens": 
 
 def settle():
     """Deterministic algorithms, without the filling of fresh memory that PyTorch adds to them."""
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
+    torch_parts.be_deterministic()
     with contextlib.suppress(ImportError):
         from torch.utils import deterministic
         deterministic.fill_uninitialized_memory = False
@@ -161,18 +138,3 @@ def settle():
 def synchronise(device):
     if device != "cpu":
         torch.cuda.synchronize()
-
-
-def captured(step):
-    """`step` as a CUDA graph, after the runs on a side stream that PyTorch asks for; returns the
-    graph and what the captured run returned."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = step()
-    return graph, result

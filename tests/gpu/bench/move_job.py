@@ -15,6 +15,7 @@ import time
 import members
 import models
 import torch
+from torch_parts import bits
 
 PIECE_MIB = 512
 
@@ -43,7 +44,7 @@ def main():
         if steps_most == 1 << 40 and select.select([sys.stdin], [], [], 0)[0]:
             break
         job.step()
-        loss = members.bits(job.read())
+        loss = bits(job.read())
         now = time.monotonic_ns()
         print("step", done, now, (now - last) / 1000, loss, flush=True)
         last, done = now, done + 1
