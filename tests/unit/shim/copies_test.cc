@@ -1,22 +1,17 @@
 // Pageable copies of the session against a fake worker: what is lent to it, what it shows, and what
 // of that counts. A session is one per process, so each test's body runs in a child of its own.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <functional>
-#include <mutex>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
-#include "tests/unit/shim/fake_worker.h"
-
-namespace gantry::session {
-std::uint64_t table_hash() noexcept { return 0x1234; }
-}  // namespace gantry::session
+#include "tests/unit/shim/in_child.h"
 
 namespace gantry::test {
 namespace {
@@ -24,14 +19,6 @@ namespace {
 using wire::ControlOp;
 
 constexpr std::size_t kDeviceBytes = 8u << 20;
-
-#define CHECK_OR_EXIT(condition)                                                  \
-    do {                                                                          \
-        if (!(condition)) {                                                       \
-            std::fprintf(stderr, "line %d: not true: %s\n", __LINE__, #condition); \
-            _exit(1);                                                             \
-        }                                                                         \
-    } while (0)
 
 /// Held while a command is served. Guest and worker map the region at two addresses, between which
 /// ThreadSanitizer sees no order.
@@ -124,29 +111,19 @@ private:
 };
 
 /// Runs `body` in a child, with a session that takes the machine for a large one.
-bool in_child(const std::function<void(FakeWorker&, Device&)>& body) {
-    const pid_t child = fork();
-    if (child == 0) {
-        alarm(60);
-        {
-            Device device;
-            FakeWorker worker;
-            worker.on_control = [&](FakeWorker& self, const Seen& command) {
-                return device.serve(self, command);
-            };
-            worker.start();
-            CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
-            session::g_connection.cpus = 8;
-            worker.host().shows_events = 1;
-            worker.host().bulk_locked = 1;
-            body(worker, device);
-            worker.die(false);
-        }
-        _exit(0);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+bool with_device(const std::function<void(FakeWorker&, Device&)>& body) {
+    Device device;
+    return in_child([&](FakeWorker& worker) {
+        worker.on_control = [&](FakeWorker& self, const Seen& command) {
+            return device.serve(self, command);
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        session::g_connection.cpus = 8;
+        worker.host().shows_events = 1;
+        worker.host().bulk_locked = 1;
+        body(worker, device);
+    });
 }
 
 std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
@@ -184,7 +161,7 @@ bool all_is_free() {
 }
 
 TEST(Copies, GoThroughTheOutboxAndBack) {
-    EXPECT_TRUE(in_child([](FakeWorker&, Device& device) {
+    EXPECT_TRUE(with_device([](FakeWorker&, Device& device) {
         for (const std::size_t bytes : {1, 4095, 16384, 65536, 100'001, 5'000'003}) {
             const auto source = pattern(bytes, static_cast<unsigned>(bytes));
             write(source, 3);
@@ -196,7 +173,7 @@ TEST(Copies, GoThroughTheOutboxAndBack) {
 }
 
 TEST(Copies, OfManyThreadsDoNotMeet) {
-    EXPECT_TRUE(in_child([](FakeWorker&, Device&) {
+    EXPECT_TRUE(with_device([](FakeWorker&, Device&) {
         std::vector<std::thread> threads;
         for (unsigned i = 0; i < 6; ++i) {
             threads.emplace_back([i] {
@@ -216,7 +193,7 @@ TEST(Copies, OfManyThreadsDoNotMeet) {
 
 // The device reads what was lent to it whenever it comes to it; what finds no room goes in records.
 TEST(Copies, LentBytesStayUntilTheirEndIsShown) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker, Device& device) {
+    EXPECT_TRUE(with_device([](FakeWorker& worker, Device& device) {
         device.delayed = true;
         const auto first = pattern(2'000'000, 1);
         const auto second = pattern(1'000'000, 2);
@@ -240,7 +217,7 @@ TEST(Copies, LentBytesStayUntilTheirEndIsShown) {
 
 // A move can leave ends behind: after one the host is asked about each run once.
 TEST(Copies, EndsLostInAMoveAreAskedFor) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker, Device& device) {
+    EXPECT_TRUE(with_device([](FakeWorker& worker, Device& device) {
         device.silent = true;
         const auto source = pattern(2'000'000, 3);
         write(source);
@@ -260,7 +237,7 @@ TEST(Copies, EndsLostInAMoveAreAskedFor) {
 }
 
 TEST(Copies, WhatIsNeverShownIsAskedFor) {
-    EXPECT_TRUE(in_child([](FakeWorker&, Device& device) {
+    EXPECT_TRUE(with_device([](FakeWorker&, Device& device) {
         const auto source = pattern(700'000, 4);
         write(source);
         device.silent = true;
@@ -273,7 +250,7 @@ TEST(Copies, WhatIsNeverShownIsAskedFor) {
 // The bytes of a read that ended across an announcement may be stale where the guest now is.
 TEST(Copies, WhatAnAnnouncementMeetsIsReadAnew) {
     for (const std::uint32_t announced : {1u, 2u}) {  // Still going on; over, on another host.
-        EXPECT_TRUE(in_child([announced](FakeWorker&, Device& device) {
+        EXPECT_TRUE(with_device([announced](FakeWorker&, Device& device) {
             const auto source = pattern(700'000, 5);
             write(source);
             settle();
@@ -292,7 +269,7 @@ TEST(Copies, WhatAnAnnouncementMeetsIsReadAnew) {
 }
 
 TEST(Copies, FailedReadsTellAndFreeTheirExtents) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker, Device& device) {
+    EXPECT_TRUE(with_device([](FakeWorker& worker, Device& device) {
         worker.on_control = [&](FakeWorker& self, const Seen& command) {
             if (command.op == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
                 self.answer(command, CUDA_ERROR_INVALID_VALUE);
@@ -310,7 +287,7 @@ TEST(Copies, FailedReadsTellAndFreeTheirExtents) {
 
 // An error that an earlier command of the thread met belongs to its next answer.
 TEST(Copies, EarlierErrorsAreToldByAReadWithoutAnAnswer) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker, Device& device) {
+    EXPECT_TRUE(with_device([](FakeWorker& worker, Device& device) {
         write(pattern(100'000, 6));
         settle();
         worker.host().late_errors = 1;
@@ -329,7 +306,7 @@ TEST(Copies, EarlierErrorsAreToldByAReadWithoutAnAnswer) {
 
 // Where the host sees no memory of this process (a mirror), everything travels with the commands.
 TEST(Copies, AMirroredRegionLendsNothing) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker, Device& device) {
+    EXPECT_TRUE(with_device([](FakeWorker& worker, Device& device) {
         worker.host().shows_events = 0;
         const auto source = pattern(3'000'000, 7);
         write(source);

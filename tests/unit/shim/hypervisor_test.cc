@@ -7,7 +7,6 @@
 // Built twice more with a rule taken out (CMakeLists.txt): then a test here must fail.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,25 +17,13 @@
 
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
-#include "tests/unit/shim/fake_worker.h"
-
-namespace gantry::session {
-std::uint64_t table_hash() noexcept { return 0x1234; }
-}  // namespace gantry::session
+#include "tests/unit/shim/in_child.h"
 
 namespace gantry::test {
 namespace {
 
 constexpr auto kOp = static_cast<cuda::Op>(100);
 constexpr std::size_t kPages = FakeWorker::kRegionBytes / wire::kPageBytes;
-
-#define CHECK_OR_EXIT(condition)                                                  \
-    do {                                                                          \
-        if (!(condition)) {                                                       \
-            std::fprintf(stderr, "line %d: not true: %s\n", __LINE__, #condition); \
-            _exit(1);                                                             \
-        }                                                                         \
-    } while (0)
 
 /// What the fault handler reaches: one a process.
 struct Mapping {
@@ -127,20 +114,16 @@ void take_over(FakeWorker& worker, const Seen& answered, std::uint64_t payload) 
 #endif
 }
 
-bool in_child(const std::function<void(FakeWorker&)>& body) {
-    const pid_t child = fork();
-    if (child == 0) {
-        alarm(5);
-        FakeWorker worker;
-        worker.start();
-        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
-        body(worker);
-        worker.die(false);
-        _exit(0);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+/// Runs `body` in a child that has a session.
+bool with_session(const std::function<void(FakeWorker&)>& body) {
+    constexpr unsigned kLimitS = 5;  // Where a rule is taken out the guest may hang.
+    return in_child(
+        [&body](FakeWorker& worker) {
+            worker.start();
+            CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+            body(worker);
+        },
+        kLimitS);
 }
 
 CUresult call_for(std::uint64_t* value) {
@@ -156,7 +139,7 @@ void wait_until_asleep(FakeWorker& worker, const Seen& command) {
 
 // What the host wrote into page-locked memory before an answer that was consumed has been carried.
 TEST(Hypervisor, CarriesWhatWasTouchedAndConfirmed) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+    EXPECT_TRUE(with_session([](FakeWorker& worker) {
         auto* word = static_cast<volatile std::uint32_t*>(session::pinned_allocate(4096));
         *word = 1;
         Hypervisor hypervisor(worker);
@@ -180,7 +163,7 @@ TEST(Hypervisor, CarriesWhatWasTouchedAndConfirmed) {
 
 // An answer that no pass has carried, since the guest had not seen it: the target's log has it.
 TEST(Hypervisor, AnAnswerThatWasNotCarriedComesFromTheLog) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+    EXPECT_TRUE(with_session([](FakeWorker& worker) {
         Hypervisor hypervisor(worker);
         worker.host().announce.store(1);
         hypervisor.first_pass();
@@ -224,7 +207,7 @@ bool meets(const std::set<std::size_t>& a, const std::set<std::size_t>& b) {
 // The page split: without a migration the guest dirties no page that the host writes, so that no
 // page of the guest's stream carries host bytes of some earlier moment.
 TEST(Hypervisor, GuestWritesNoPageOfTheHost) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+    EXPECT_TRUE(with_session([](FakeWorker& worker) {
         Hypervisor hypervisor(worker);
         hypervisor.clear_log();
         bool first = true;

@@ -4,47 +4,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <functional>
 #include <thread>
 
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
-#include "tests/unit/shim/fake_worker.h"
-
-namespace gantry::session {
-std::uint64_t table_hash() noexcept { return 0x1234; }
-}  // namespace gantry::session
+#include "tests/unit/shim/in_child.h"
 
 namespace gantry::test {
 namespace {
 
 constexpr auto kOpA = static_cast<cuda::Op>(100);
 constexpr auto kOpB = static_cast<cuda::Op>(101);
-
-#define CHECK_OR_EXIT(condition)                                                  \
-    do {                                                                          \
-        if (!(condition)) {                                                       \
-            std::fprintf(stderr, "line %d: not true: %s\n", __LINE__, #condition); \
-            _exit(1);                                                             \
-        }                                                                         \
-    } while (0)
-
-/// Runs `body` in a child; true when it returned.
-bool in_child(const std::function<void(FakeWorker&)>& body) {
-    const pid_t child = fork();
-    if (child == 0) {
-        alarm(60);
-        {
-            FakeWorker worker;
-            body(worker);
-            worker.die(false);
-        }
-        _exit(0);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 CUresult plain_call(cuda::Op op) {
     return session::call(op, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, nullptr);
