@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -28,6 +29,8 @@ namespace payload = cuda::wire;
 namespace hand = cuda::wire_hand;
 
 inline constexpr std::uint64_t kRegionBytes = 64ull << 20;
+inline constexpr std::uint64_t kQuotaBytes = 256ull << 20;
+inline constexpr std::uint32_t kSpinUs = 20;
 inline constexpr std::uint32_t kLane = 2;
 inline const std::uint64_t kContext = cuda::primary_context_handle(0);
 inline const std::uint64_t kModule = cuda::make_handle(HandleKind::kModule, 1ull << 24);
@@ -56,6 +59,25 @@ inline constexpr char kPtx[] = R"(.version 8.0
     ret;
 }
 )";
+
+/// A launch of one thread, of a kernel without parameters.
+inline hand::LaunchCall one_thread(std::uint64_t kernel, std::uint64_t stream) {
+    hand::LaunchCall launch{};
+    launch.kernel = kernel;
+    launch.stream = stream;
+    for (int i = 0; i < 3; ++i) {
+        launch.grid[i] = launch.block[i] = 1;
+    }
+    return launch;
+}
+
+/// The word holds `value` within ten seconds.
+inline bool reaches(const std::atomic<std::uint64_t>& word, std::uint64_t value) {
+    for (int i = 0; i < 20'000 && word.load() != value; ++i) {
+        std::this_thread::sleep_for(500us);
+    }
+    return word.load() == value;
+}
 
 /// The guest's side: sends commands on one lane and waits for their answers.
 class Guest {
@@ -99,12 +121,8 @@ public:
     }
     Reply wait(std::uint64_t position) {
         wire::ReplyPage& page = memory_.reply(kLane);
-        for (int i = 0; i < 20'000 && page.seq.load(std::memory_order_acquire) != position + 1;
-             ++i) {
-            std::this_thread::sleep_for(500us);
-        }
         Reply reply;
-        if (page.seq.load() == position + 1) {
+        if (reaches(page.seq, position + 1)) {
             reply.status = page.status;
             reply.payload.assign(page.payload, page.payload + page.payload_bytes);
             reply.bulk_bytes = page.bulk_bytes;
@@ -121,14 +139,13 @@ public:
         return wait(post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)), {},
                          true));
     }
-    template <typename T>
-    void send(Op op, const T& args, std::span<const std::byte> trailing = {}) {
-        post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)), trailing);
+    /// Without an answer; where the record lies.
+    template <typename AnyOp, typename T>
+    std::uint64_t send(AnyOp op, const T& args, std::span<const std::byte> trailing = {}) {
+        return post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)), trailing);
     }
     void write(std::uint64_t address, std::span<const std::byte> bytes) {
-        const wire::WriteDeviceCall args{address, bytes.size(), 0};
-        post(static_cast<std::uint16_t>(ControlOp::kWriteDevice),
-             std::as_bytes(std::span(&args, 1)), bytes);
+        send(ControlOp::kWriteDevice, wire::WriteDeviceCall{address, bytes.size(), 0}, bytes);
     }
     std::vector<std::uint32_t> read(std::uint64_t address, std::size_t words) {
         const wire::ReadDeviceCall args{address, words * 4, 0, 0};
@@ -148,9 +165,7 @@ public:
     void stage_piece(std::uint64_t image_id, std::size_t begin, std::size_t end,
                      std::span<const char> text = kPtx) {
         const wire::StageImageCall stage{image_id, text.size(), begin};
-        post(static_cast<std::uint16_t>(ControlOp::kStageImage),
-             std::as_bytes(std::span(&stage, 1)),
-             std::as_bytes(text).subspan(begin, end - begin));
+        send(ControlOp::kStageImage, stage, std::as_bytes(text).subspan(begin, end - begin));
     }
     /// Loads a PTX text, staged as image `image_id`.
     std::uint32_t load(std::uint64_t handle, std::uint64_t image_id,
@@ -174,12 +189,8 @@ public:
         EXPECT_EQ(reply.as<hand::KernelReply>().layout_known, 1u);
     }
     void add(std::uint64_t data, std::uint32_t value, std::uint64_t stream) {
-        hand::LaunchCall launch{};
-        launch.kernel = kKernel;
-        launch.stream = stream;
-        launch.grid[0] = launch.grid[1] = launch.grid[2] = 1;
+        hand::LaunchCall launch = one_thread(kKernel, stream);
         launch.block[0] = 64;
-        launch.block[1] = launch.block[2] = 1;
         launch.param_bytes = 12;
         std::byte params[12];
         std::memcpy(params, &data, 8);
@@ -208,7 +219,7 @@ private:
 
 /// A worker's inside, in this process.
 struct Host {
-    explicit Host(std::uint64_t quota = 256ull << 20, std::uint32_t spin_us = 20) {
+    explicit Host(std::uint64_t quota = kQuotaBytes, std::uint32_t spin_us = kSpinUs) {
         auto loaded = driver::DriverLibrary::load(GANTRY_TEST_SOFT_DRIVER);
         GANTRY_ASSERT(loaded.ok(), "%s", loaded.error().text.c_str());
         library = std::move(loaded).value();
@@ -238,6 +249,27 @@ inline std::unique_ptr<ChannelMemory> map_guest_memory(int fd) {
     where.sleep = wire::Sleep::kPoll;
     return ChannelMemory::map(control::UniqueFd(dup(fd)), where).value();
 }
+
+/// A worker that serves a guest from its beginning.
+struct Serving {
+    explicit Serving(std::uint64_t quota = kQuotaBytes, std::uint32_t spin_us = kSpinUs)
+        : Serving(map_region(ChannelMemory::create_region(kRegionBytes)->get()), quota, spin_us) {}
+    explicit Serving(std::unique_ptr<ChannelMemory> memory, std::uint64_t quota = kQuotaBytes,
+                     std::uint32_t spin_us = kSpinUs)
+        : host(quota, spin_us),
+          channel(serve(std::move(memory))),
+          guest(channel, 1ull << wire::kGenerationShift) {}
+
+    Host host;
+    ChannelMemory& channel;
+    Guest guest;
+
+private:
+    ChannelMemory& serve(std::unique_ptr<ChannelMemory> memory) {
+        host.process->serve(std::move(memory), 1);
+        return *host.process->channel();
+    }
+};
 
 /// Runs `body` in a child; true when it had no failure.
 template <typename Body>

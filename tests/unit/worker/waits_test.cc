@@ -69,17 +69,20 @@ struct Counted {
 };
 
 /// A worker that serves, with a stream, an event and some memory of its guest's.
-struct Served {
+struct Served : Serving {
     /// `spin_us`: how long the worker's loop itself looks after a call that waits.
-    explicit Served(std::uint32_t spin_us = 20) : host(256ull << 20, spin_us) {
+    explicit Served(std::uint32_t spin_us = kSpinUs) : Serving(kQuotaBytes, spin_us) {
         guest.retain();
         guest.load_module();
-        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+        create_stream(kStream);
         guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent, 0, 0});
         data = guest.allocate(256);
         guest.write(data, std::vector<std::byte>(256));
         EXPECT_EQ(synchronise_all(), 0u);
         Counted::begin(host);
+    }
+    void create_stream(std::uint64_t stream, std::uint32_t flags = CU_STREAM_NON_BLOCKING) {
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{stream, flags, 0});
     }
     std::uint32_t synchronise_all() {
         return guest.call(Op::cuCtxSynchronize, payload::cuCtxSynchronize_call{}).status;
@@ -106,7 +109,7 @@ struct Served {
         return position;
     }
     bool is_answered(std::uint64_t position) {
-        return host.process->channel()->reply(kLane).seq.load() == position + 1;
+        return channel.reply(kLane).seq.load() == position + 1;
     }
     /// The device, as far as the driver knows without being waited for.
     void wait_until_idle() {
@@ -117,14 +120,7 @@ struct Served {
             std::this_thread::sleep_for(100us);
         }
     }
-    ChannelMemory& serve() {
-        host.process->serve(map_region(region->get()), 1);
-        return *host.process->channel();
-    }
 
-    const Result<control::UniqueFd> region = ChannelMemory::create_region(kRegionBytes);
-    Host host;
-    Guest guest{serve(), 1ull << wire::kGenerationShift};
     std::uint64_t data = 0;
 };
 
@@ -162,14 +158,8 @@ TEST(Waits, ADriverThatMayHaveTextToGiveOutIsAskedAsTheGuestAsks) {
                       .status,
                   0u);
         const auto printed_by = [&](auto&& wait, std::atomic<int>& calls) {
-            hand::LaunchCall launch{};
-            launch.kernel = kernel;
-            launch.stream = kStream;
-            for (int i = 0; i < 3; ++i) {
-                launch.grid[i] = launch.block[i] = 1;
-            }
             const int before = calls;
-            guest.send(Op::cuLaunchKernel, launch);
+            guest.send(Op::cuLaunchKernel, one_thread(kernel, kStream));
             guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, kStream});
             guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
             served.wait_until_idle();
@@ -190,7 +180,7 @@ TEST(Waits, TheContextWaitsForStreamsThatWereDestroyedAtWork) {
     EXPECT_TRUE(in_child([] {
         Served served;
         Guest& guest = served.guest;
-        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        served.create_stream(kSecond);
         served.wait_until_equal(kSecond, 7);
         guest.send(Op::cuStreamDestroy_v2, payload::cuStreamDestroy_v2_call{kSecond});
         const std::uint64_t wait = served.begin_waiting(Op::cuCtxSynchronize, 0);
@@ -208,7 +198,7 @@ TEST(Waits, AWordTellsOfTheEndOfAStream) {
     EXPECT_TRUE(in_child([] {
         Served served(kLongSpinUs);
         Guest& guest = served.guest;
-        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        served.create_stream(kSecond);
         std::uint32_t value = 0;
         for (const Op op : {Op::cuStreamSynchronize, Op::cuCtxSynchronize}) {
             for (const std::uint64_t stream : {kStream, std::uint64_t{0}}) {
@@ -236,8 +226,8 @@ TEST(Waits, AContextWithTwoStreamsAtWorkWaitsForBoth) {
     EXPECT_TRUE(in_child([] {
         Served served(kLongSpinUs);
         Guest& guest = served.guest;
-        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
-        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond + 1, 1, 0});
+        served.create_stream(kSecond);
+        served.create_stream(kSecond + 1);
         for (const std::uint64_t last : {kStream, kSecond}) {
             served.write_value(kSecond + 1, 0);
             EXPECT_EQ(guest.synchronise(kSecond + 1), 0u);
@@ -259,7 +249,7 @@ TEST(Waits, ABlockingStreamBesideTheLegacyOneIsLeftToTheDriver) {
     EXPECT_TRUE(in_child([] {
         Served served(kLongSpinUs);
         Guest& guest = served.guest;
-        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 0, 0});
+        served.create_stream(kSecond, CU_STREAM_DEFAULT);
         served.wait_until_equal(kSecond, 1);
         guest.add(served.data + 128, 1, 0);
         const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, 0);
@@ -273,7 +263,7 @@ TEST(Waits, AnErrorIsToldByTheCallThatWaitsForIt) {
     EXPECT_TRUE(in_child([] {
         Served served(kLongSpinUs);
         Guest& guest = served.guest;
-        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        served.create_stream(kSecond);
         served.wait_until_equal(kStream, 1);
         guest.add(64, 1, kStream);  // No such memory.
         const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, kStream);
@@ -288,7 +278,7 @@ TEST(Waits, ACaptureIsNotDisturbed) {
     EXPECT_TRUE(in_child([] {
         Served served(kLongSpinUs);
         Guest& guest = served.guest;
-        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        served.create_stream(kSecond);
         served.wait_until_equal(kStream, 1);
         guest.send(Op::cuStreamBeginCapture_v2,
                    payload::cuStreamBeginCapture_v2_call{kSecond,

@@ -1,0 +1,342 @@
+// A restore into another process that takes the same shared memory over, on the soft GPU's driver.
+//
+// Each part of a test runs in a child process of its own, since a worker holds fixed addresses.
+#include <google/protobuf/stubs/logging.h>
+#include <gtest/gtest.h>
+
+#include "host-daemon/state/part_state.h"
+#include "tests/unit/worker/guest_fixture.h"
+
+namespace gantry::worker {
+namespace {
+
+/// What one worker hands to the next, in memory that both children share.
+struct Shared {
+    std::uint64_t tail = 0;
+    std::uint64_t data = 0;
+    std::uint64_t total = 0;
+    std::uint64_t last_position = 0;
+    std::uint64_t graph_bytes = 0;
+    std::uint64_t block_count = 0;
+    engine::BlockSetDigest digest;
+    char graph[1 << 20];
+    engine::BlockAddress addresses[1024];
+    std::byte blocks[1024][engine::kBlockBytes];
+};
+
+/// The region of the guest and what its workers share, for children that take one another over.
+struct Common {
+    Common() {
+        void* mapped = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        GANTRY_ASSERT(mapped != MAP_FAILED, "no %zu bytes to share", sizeof(Shared));
+        shared = new (mapped) Shared;
+    }
+    ~Common() { munmap(shared, sizeof(Shared)); }
+    Common(const Common&) = delete;
+    Common& operator=(const Common&) = delete;
+
+    /// Runs one worker's part; true when it had no failure.
+    template <typename Body, typename... More>
+    bool in_child(Body body, More... more) {
+        return worker::in_child([&] { body(region->get(), shared, more...); });
+    }
+
+    const Result<control::UniqueFd> region = ChannelMemory::create_region(kRegionBytes);
+    Shared* shared = nullptr;
+};
+
+constexpr snapshot::Seed kSeed{11, 22};
+constexpr std::size_t kSentPtxBytes = 100;  // Of an image that is on its way when all stops.
+
+/// The blocks and the graph of a process that is frozen.
+void share_state(state::PartState& part, Shared* shared) {
+    part.begin_precopy(kSeed);
+    auto scan = part.scan();
+    ASSERT_TRUE(scan.ok());
+    ASSERT_LE(scan->changed.size(), std::size(shared->addresses));
+    for (const engine::BlockAddress& block : scan->changed) {
+        auto copied = part.read_blocks(std::span(&block, 1), shared->blocks[shared->block_count]);
+        ASSERT_TRUE(copied.ok());
+        shared->addresses[shared->block_count++] = block;
+    }
+    const std::string graph = part.final_graph().value();
+    ASSERT_LE(graph.size(), sizeof(shared->graph));
+    std::memcpy(shared->graph, graph.data(), graph.size());
+    shared->graph_bytes = graph.size();
+}
+
+std::vector<std::byte> ptx_image(std::size_t bytes = sizeof(kPtx)) {
+    const auto text = std::as_bytes(std::span(kPtx)).first(bytes);
+    return {text.begin(), text.end()};
+}
+
+void run_source(int region, Shared* shared) {
+    Serving serving(map_region(region));
+    Host& host = serving.host;
+    Guest& guest = serving.guest;
+    guest.retain();
+    guest.load_module();
+    guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+    guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent, 0, 0});
+    guest.allocate(3ull << 20);
+    // A freed allocation leaves an empty slab behind, which must not be part of the image.
+    const std::uint64_t passing = guest.allocate(1ull << 20);
+    const std::uint64_t passing_too = guest.allocate(1ull << 20);
+    const std::uint64_t in_second_slab = guest.allocate(1ull << 20);
+    guest.send(Op::cuMemFree_v2, payload::cuMemFree_v2_call{passing});
+    guest.send(Op::cuMemFree_v2, payload::cuMemFree_v2_call{passing_too});
+    guest.send(Op::cuMemFree_v2, payload::cuMemFree_v2_call{in_second_slab});
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    shared->data = guest.allocate(256);
+    shared->total = guest.total_address();
+    guest.write(shared->data, std::vector<std::byte>(256));
+    guest.add(shared->data, 5, 0);
+    guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, 0});
+    guest.stage_piece(2, 0, kSentPtxBytes);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    ASSERT_TRUE(host.process->freeze(5s).ok());
+    // Posted while frozen: the next worker has to execute these, once.
+    shared->last_position =
+        guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
+                   std::as_bytes(std::span(&kStream, 1)), {}, true);
+    guest.add(shared->data, 7, 0);
+    shared->tail = guest.tail();
+    state::PartState part(*host.process, 1);
+    share_state(part, shared);
+    EXPECT_TRUE(part.scan()->changed.empty());
+    EXPECT_EQ(part.images().size(), 2u);
+    shared->digest = part.digest().value();
+}
+
+void run_target(int region, Shared* shared) {
+    Host host;
+    state::PartState part(*host.process, 1);
+    const std::string_view graph(shared->graph, shared->graph_bytes);
+    auto missing = part.prepare(kSeed, graph);
+    ASSERT_TRUE(missing.ok());
+    EXPECT_EQ(missing->size(), 2u);
+    part.keep_image(ptx_image());
+    part.keep_image(ptx_image(kSentPtxBytes));
+    // Blocks may come before their memory is known.
+    for (std::uint64_t i = 0; i < shared->block_count; ++i) {
+        ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
+    }
+    missing = part.apply_final(graph);
+    ASSERT_TRUE(missing.ok()) << missing.error().text;
+    ASSERT_TRUE(missing->empty());
+    EXPECT_EQ(part.digest().value(), shared->digest);
+    auto memory = map_region(region);
+    // The hypervisor lost the host's writes: answers must come from the log.
+    memory->reply(kLane).seq.store(0);
+    memory->host_words().head.store(0);
+    host.process->memory.set_pinned_pool(memory->layout().pinned_bytes);
+    ASSERT_TRUE(part.register_pinned().ok());
+    ASSERT_TRUE(host.process->take_over(std::move(memory), *part.channel_state(), 2).ok());
+    Guest guest(*host.process->channel(), shared->tail);
+    EXPECT_EQ(guest.wait(shared->last_position).status, 0u);
+    EXPECT_EQ(guest.read(shared->data, 64), std::vector<std::uint32_t>(64, 12));
+    EXPECT_EQ(guest.total_address(), shared->total);
+    EXPECT_EQ(guest.read(shared->total, 1)[0], 12u * 64);
+    guest.add(shared->data, 1, kStream);
+    EXPECT_EQ(guest.synchronise(kStream), 0u);
+    EXPECT_EQ(guest.read(shared->data, 64), std::vector<std::uint32_t>(64, 13));
+    EXPECT_EQ(guest.call(Op::cuEventQuery, payload::cuEventQuery_call{kEvent}).status, 0u);
+    guest.stage_piece(2, kSentPtxBytes, sizeof(kPtx));
+    EXPECT_EQ(guest.load(kModule + 1, 2), 0u);
+}
+
+TEST(TakeOver, AnotherWorkerTakesTheGuestOverWhereItStood) {
+    Common common;
+    ASSERT_TRUE(common.in_child(run_source));
+    EXPECT_TRUE(common.in_child(run_target));
+}
+
+/// The pinned pool in the test of moved pinned bytes; every buffer has a page of its own.
+struct PinnedBuffer {
+    std::uint64_t offset;
+    std::uint32_t before;  ///< What the guest had written itself.
+    std::uint32_t copied;  ///< What a copy then wrote; 0: none did.
+    bool is_carried;
+};
+constexpr PinnedBuffer kBeforeAnnounce{0, 0x11111111, 0x01010101, false};
+constexpr PinnedBuffer kConfirmed{4096, 0x22222222, 0x02020202, false};
+constexpr PinnedBuffer kUnconfirmed{8192, 0x33333333, 0x03030303, true};
+constexpr PinnedBuffer kUnanswered{12288, 0x44444444, 0x04040404, true};
+constexpr PinnedBuffer kRows{16384, 0x55555555, 0x05050505, true};
+constexpr PinnedBuffer kUntouched{24576, 0x66666666, 0, false};
+// Written by what has no known extent: a memset and a kernel that adds 3 to 64 words.
+constexpr PinnedBuffer kSet{28672, 0x77777777, 0x07070707, true};
+constexpr PinnedBuffer kAdded{32768, 0x00000080, 0x00000083, true};
+constexpr PinnedBuffer kAddedConfirmed{36864, 0x00000090, 0x00000093, false};
+constexpr std::array kPinnedBuffers = {kBeforeAnnounce, kConfirmed, kUnconfirmed,
+                                       kUnanswered,     kRows,      kUntouched,
+                                       kSet,            kAdded,     kAddedConfirmed};
+constexpr std::uint64_t kCopyBytes = 512;
+
+std::uint32_t pinned_word(const ChannelMemory& memory, std::uint64_t offset) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, memory.pinned().data() + offset, sizeof(word));
+    return word;
+}
+
+void copy_down(Guest& guest, std::uint64_t data, const PinnedBuffer& to) {
+    const std::vector<std::byte> bytes(kCopyBytes, static_cast<std::byte>(to.copied & 0xff));
+    guest.write(data, bytes);
+    guest.send(Op::cuMemcpyAsync, payload::cuMemcpyAsync_call{wire::kPinnedBase + to.offset, data,
+                                                              kCopyBytes, 0});
+}
+
+void confirm(Guest& guest, const ChannelMemory& memory) {
+    const std::uint64_t position =
+        guest.post(static_cast<std::uint16_t>(ControlOp::kConfirm), {}, {});
+    EXPECT_TRUE(reaches(memory.host_words().confirm_seq[kLane], position + 1));
+}
+
+void run_pinned_source(int region, Shared* shared) {
+    Serving serving(map_guest_memory(region));
+    Host& host = serving.host;
+    const ChannelMemory& memory = serving.channel;
+    Guest& guest = serving.guest;
+    guest.retain();
+    ASSERT_EQ(guest.call(Op::cuMemHostAlloc,
+                         payload::cuMemHostAlloc_call{wire::kPinnedBase, 1 << 16, 0, 0}).status,
+              0u);
+    const std::uint64_t data = guest.allocate(kCopyBytes);
+    guest.load_module();
+    for (const auto& buffer : kPinnedBuffers) {
+        std::memcpy(memory.pinned().data() + buffer.offset, &buffer.before, 4);
+    }
+    copy_down(guest, data, kBeforeAnnounce);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    host.process->announce(true);
+    copy_down(guest, data, kConfirmed);
+    guest.add(wire::kPinnedBase + kAddedConfirmed.offset, 3, 0);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    confirm(guest, memory);
+    // A confirm says nothing about a copy that may have ended after the answer it belongs to.
+    copy_down(guest, data, kUnanswered);
+    confirm(guest, memory);
+    hand::Copy3DCall rows{};
+    rows.source.address = data;
+    rows.source.pitch = 64;
+    rows.target.address = wire::kPinnedBase + kRows.offset;
+    rows.target.pitch = 1024;
+    rows.width_bytes = 64;
+    rows.height = 4;
+    rows.depth = 1;
+    guest.write(data, std::vector<std::byte>(kCopyBytes, std::byte{5}));
+    guest.send(Op::cuMemcpy3DAsync_v2, rows);
+    // Answered and not confirmed: the guest has not touched these yet.
+    guest.add(wire::kPinnedBase + kAdded.offset, 3, 0);
+    guest.send(Op::cuMemsetD8Async,
+               payload::cuMemsetD8Async_call{wire::kPinnedBase + kSet.offset,
+                                             static_cast<std::uint8_t>(kSet.copied & 0xff), 0, 0,
+                                             0, 0, kCopyBytes, 0});
+    copy_down(guest, data, kUnconfirmed);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    ASSERT_TRUE(host.process->freeze(5s).ok());
+    EXPECT_EQ(pinned_word(memory, kRows.offset + 3 * 1024), kRows.copied);
+    shared->tail = guest.tail();
+    state::PartState part(*host.process, 1);
+    share_state(part, shared);
+}
+
+/// What the target's pool holds after its takeover, from a graph with or without the carried bytes.
+void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
+    Host host;
+    state::PartState part(*host.process, 1);
+    std::string graph(shared->graph, shared->graph_bytes);
+    if (!with_pinned_writes) {
+        snapshot::ObjectGraph without;
+        ASSERT_TRUE(without.ParseFromString(graph));
+        without.mutable_execution()->clear_pinned_writes();
+        graph = without.SerializeAsString();
+    }
+    part.keep_image(ptx_image());
+    ASSERT_TRUE(part.prepare(kSeed, graph).ok());
+    for (std::uint64_t i = 0; i < shared->block_count; ++i) {
+        ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
+    }
+    const auto missing = part.apply_final(graph);
+    ASSERT_TRUE(missing.ok()) << missing.error().text;
+    auto memory = map_guest_memory(region);
+    // The hypervisor carried what the guest wrote last, and nothing that the host wrote.
+    std::memset(memory->pinned().data(), 0xee, 1 << 16);
+    host.process->memory.set_pinned_pool(memory->layout().pinned_bytes);
+    ASSERT_TRUE(part.register_pinned().ok());
+    ASSERT_TRUE(host.process->take_over(std::move(memory), *part.channel_state(), 2).ok());
+    const ChannelMemory& taken = *host.process->channel();
+    EXPECT_EQ(taken.host_words().announce.load() & 1, 0u);
+    for (const auto& buffer : kPinnedBuffers) {
+        EXPECT_EQ(pinned_word(taken, buffer.offset),
+                  buffer.is_carried && with_pinned_writes ? buffer.copied : 0xeeeeeeeeu)
+            << "the buffer at " << buffer.offset;
+    }
+    if (!with_pinned_writes) {
+        return;
+    }
+    // The end of what was carried, and the gaps between rows, to the byte.
+    EXPECT_EQ(pinned_word(taken, kUnconfirmed.offset + kCopyBytes - 4), kUnconfirmed.copied);
+    EXPECT_EQ(pinned_word(taken, kUnconfirmed.offset + kCopyBytes), 0xeeeeeeeeu);
+    EXPECT_EQ(pinned_word(taken, kRows.offset + 60), kRows.copied);
+    EXPECT_EQ(pinned_word(taken, kRows.offset + 64), 0xeeeeeeeeu);
+    EXPECT_EQ(pinned_word(taken, kRows.offset + 3 * 1024), kRows.copied);
+    EXPECT_EQ(pinned_word(taken, kSet.offset + kCopyBytes - 4), kSet.copied);
+    EXPECT_EQ(pinned_word(taken, kSet.offset + kCopyBytes), 0xeeeeeeeeu);
+    EXPECT_EQ(pinned_word(taken, kAdded.offset + 63 * 4), 3u);
+    EXPECT_EQ(pinned_word(taken, kAdded.offset + 64 * 4), 0xeeeeeeeeu);
+    Guest guest(*host.process->channel(), shared->tail);
+    EXPECT_EQ(guest.synchronise(0), 0u);
+}
+
+/// A graph from elsewhere may name bytes beyond the pool, or nonsense.
+void refuse_damaged_pinned(int region, Shared* shared) {
+    Host host;
+    state::PartState part(*host.process, 1);
+    const std::string graph(shared->graph, shared->graph_bytes);
+    part.keep_image(ptx_image());
+    ASSERT_TRUE(part.prepare(kSeed, graph).ok());
+    ASSERT_TRUE(part.apply_final(graph).ok());
+    snapshot::ObjectGraph damaged;
+    ASSERT_TRUE(damaged.ParseFromString(graph));
+    ASSERT_NE(damaged.execution().pinned_writes_size(), 0);
+    damaged.mutable_execution()->mutable_pinned_writes(0)->set_pool_offset(~0ull);
+    EXPECT_FALSE(state::decode(damaged.SerializeAsString()).ok());
+    ChannelState hostile = *part.channel_state();
+    auto memory = map_guest_memory(region);
+    hostile.pinned.push_back({memory->layout().pinned_bytes - 1, std::vector<std::byte>(2)});
+    EXPECT_FALSE(host.process->take_over(std::move(memory), hostile, 2).ok());
+}
+
+TEST(TakeOver, PinnedBytesThatNoHypervisorSawMoveWithTheChannel) {
+    Common common;
+    ASSERT_TRUE(common.in_child(run_pinned_source));
+    EXPECT_TRUE(common.in_child(refuse_damaged_pinned));
+    // The rule taken out: every such buffer is stale.
+    EXPECT_TRUE(common.in_child(run_pinned_target, false));
+    EXPECT_TRUE(common.in_child(run_pinned_target, true));
+}
+
+TEST(TakeOver, EveryDamagedGraphIsRefusedOrHarmless) {
+    Common common;
+    ASSERT_TRUE(common.in_child(run_source));
+    // Decoding alone: building from a damaged graph is the digest's and the driver's to refuse.
+    EXPECT_TRUE(common.in_child([](int, Shared* shared) {
+        const std::string graph(shared->graph, shared->graph_bytes);
+        google::protobuf::SetLogHandler(nullptr);
+        EXPECT_TRUE(state::decode(graph).ok());
+        for (std::size_t i = 0; i < graph.size(); ++i) {
+            std::string damaged = graph;
+            damaged[i] = static_cast<char>(damaged[i] ^ 0xff);
+            (void)state::decode(damaged);
+            (void)state::decode(std::string_view(graph).substr(0, i));
+        }
+        snapshot::ObjectGraph newer;
+        newer.set_version(state::kGraphVersion + 1);
+        EXPECT_EQ(state::decode(newer.SerializeAsString()).error().reason, "snapshot.version");
+    }));
+}
+
+}  // namespace
+}  // namespace gantry::worker
