@@ -144,6 +144,8 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CU
             *ptr = *got;
             return CUDA_SUCCESS;
         }
+        // Somebody else's memory lies there, and may be large: each step past it is twice as long.
+        all.window.allocate(kGranuleBytes << std::min(attempt, 20), kGranuleBytes);
     }
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -1,3 +1,4 @@
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -136,6 +137,22 @@ TEST_F(MemoryTest, VirtualMemoryHonoursHintsAndAccess) {
     ASSERT_CU(cuMemRelease(imported));
     EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuMemRelease(imported));
     ASSERT_CU(cuMemAddressFree(base, 64 * kMegabyte));
+}
+
+TEST_F(MemoryTest, ReservationsGoPastLargeForeignMemory) {
+    constexpr std::size_t kForeign = std::size_t{1} << 30;
+    CUdeviceptr first = 0;
+    ASSERT_CU(cuMemAddressReserve(&first, 2 * kMegabyte, 0, 0, 0));
+    ASSERT_CU(cuMemAddressFree(first, 2 * kMegabyte));
+    void* const place = reinterpret_cast<void*>(first);
+    ASSERT_EQ(mmap(place, kForeign, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0),
+              place);
+    CUdeviceptr beyond = 0;
+    EXPECT_CU(CUDA_SUCCESS, cuMemAddressReserve(&beyond, 2 * kMegabyte, 0, 0, 0));
+    EXPECT_GE(beyond, first + kForeign);
+    EXPECT_CU(CUDA_SUCCESS, cuMemAddressFree(beyond, 2 * kMegabyte));
+    munmap(place, kForeign);
 }
 
 TEST_F(MemoryTest, PoolsReuseInStreamOrderAndCount) {
