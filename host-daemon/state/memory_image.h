@@ -80,6 +80,8 @@ public:
     /// The driver copies to and from there without a detour.
     [[nodiscard]] bool is_direct(const std::byte* at, std::uint64_t bytes) const;
     [[nodiscard]] Crew& crew() { return crew_; }
+    /// What is queued to it waits for nobody's kernels.
+    [[nodiscard]] CUstream stream() const { return stream_; }
     /// Waits for the writes that are still under way.
     Result<void> settle();
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "host-daemon/state/block_reader.h"
+#include "host-daemon/state/file_blocks.h"
 #include "host-daemon/state/graph_codec.h"
 #include "host-daemon/state/memory_image.h"
 #include "host-daemon/state/print_table.h"
@@ -84,6 +85,11 @@ public:
     /// Copies blocks to `out`, packed, in order; vanished ones are left out.
     Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
                                                  std::span<std::byte> out);
+    /// Frozen: blocks into a snapshot's file, and blocks from one, see FileBlocks.
+    Result<FileOutcome> store_blocks(int file, std::span<const FileRun> runs, FileWay way) {
+        return FileBlocks(process_, memory_).store(file, runs, way);
+    }
+    Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs, FileWay way);
     void mark_unsent(std::span<const BlockAddress> blocks);
     /// Another worker has copied these, with these fingerprints of its copies.
     Result<void> note_sent(std::span<const BlockRange> ranges,

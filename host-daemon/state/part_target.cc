@@ -144,6 +144,16 @@ Result<void> PartState::apply_run(BlockAddress first, std::uint64_t count,
     return {};
 }
 
+Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> runs,
+                                           FileWay way) {
+    // Blocks that are kept wait for memory: what the file has of them is put there by apply_run().
+    if (!kept_blocks_.empty()) {
+        return Error{Code::kFailedPrecondition, "worker.state",
+                     "blocks of another state wait for their memory"};
+    }
+    return FileBlocks(process_, memory_).load(file, runs, way);
+}
+
 Result<void> PartState::apply_copy(BlockAddress block, BlockAddress origin) {
     const auto kept = kept_blocks_.find(origin);
     if (kept != kept_blocks_.end()) {

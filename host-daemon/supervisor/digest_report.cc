@@ -75,17 +75,20 @@ const char* form_text(snapshot::StoredForm form) {
 }
 
 /// What the file's own bytes say of a block that differs.
-std::string file_text(int file, const TableEntry& entry, const snapshot::FingerprintKey& key) {
+std::string file_text(int file, const TableEntry& entry, const snapshot::FingerprintKey& key,
+                      std::optional<std::uint64_t>* damaged_at) {
     std::vector<std::byte> bytes(engine::kBlockBytes);
     if (entry.offset == 0 ||
         ::pread(file, bytes.data(), bytes.size(), static_cast<off_t>(entry.offset)) !=
             static_cast<ssize_t>(bytes.size())) {
         return form_text(entry.form);
     }
-    const bool is_right = snapshot::fingerprint(key, snapshot::BlockSpan(bytes.data(),
-                                                                         bytes.size())) ==
-                          entry.print;
-    return is_right ? ", right in the file" : ", damaged in the file";
+    const snapshot::BlockSpan block(bytes.data(), bytes.size());
+    if (snapshot::fingerprint(key, block) == entry.print) {
+        return ", right in the file";
+    }
+    *damaged_at = damaged_at->value_or(entry.offset);
+    return ", damaged in the file";
 }
 
 }  // namespace
@@ -132,11 +135,12 @@ Result<std::vector<PrintedBlock>> prints_now(Worker& worker) {
     return out;
 }
 
-std::string memory_beside_file(Worker& worker, const std::string& path, engine::Seed seed) {
+FileDifference memory_beside_file(Worker& worker, const std::string& path, engine::Seed seed) {
     const auto now = prints_now(worker);
     if (!now) {
-        return "the worker cannot say which blocks differ: " + now.error().to_string();
+        return {"the worker cannot say which blocks differ: " + now.error().to_string(), {}};
     }
+    FileDifference out;
     TableReader reader(worker.part());
     (void)snapshot::read_snapshot(path, reader);
     const control::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -155,7 +159,7 @@ std::string memory_beside_file(Worker& worker, const std::string& path, engine::
         if (entry->second.print != block.print && ++differ <= kNamedMax) {
             const bool is_zero = block.print == key.zero_block();
             named += "; " + name_of(block.address) + " (" + (is_zero ? "zeros" : "other bytes") +
-                     file_text(file.get(), entry->second, key) + ")";
+                     file_text(file.get(), entry->second, key, &out.damaged_at) + ")";
         }
         left.erase(entry);
     }
@@ -164,12 +168,14 @@ std::string memory_beside_file(Worker& worker, const std::string& path, engine::
         named += ++missing <= kNamedMax ? "; " + name_of(address) + " (not in memory)" : "";
     }
     if (differ + beyond + missing == 0) {
-        return "at a second look all " + std::to_string(now->size()) +
-               " blocks are as the file says";
+        out.text = "at a second look all " + std::to_string(now->size()) +
+                   " blocks are as the file says";
+        return out;
     }
-    return std::to_string(differ) + " of " + std::to_string(reader.table().size()) +
+    out.text = std::to_string(differ) + " of " + std::to_string(reader.table().size()) +
            " blocks differ, " + std::to_string(beyond) + " are not in the file, " +
            std::to_string(missing) + " not in memory" + named;
+    return out;
 }
 
 void DigestReport::add(const engine::BlockAddress& block, const engine::Fingerprint& of_worker,

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,14 +27,21 @@ Result<std::vector<PrintedBlock>> prints_now(Worker& worker);
 /// "device memory at 0x300000010000", and what else there is.
 std::string name_of(const engine::BlockAddress& block);
 
+struct FileDifference {
+    std::string text;
+    /// The file itself is damaged there: a block that is not what its table says.
+    std::optional<std::uint64_t> damaged_at;
+};
+
 /// Of a restore: the worker's memory beside the part's table in the file.
-std::string memory_beside_file(Worker& worker, const std::string& path, engine::Seed seed);
+FileDifference memory_beside_file(Worker& worker, const std::string& path, engine::Seed seed);
 
 /// Of a snapshot: what the worker and gantryd made of the same bytes.
 class DigestReport {
 public:
     void add(const engine::BlockAddress& block, const engine::Fingerprint& of_worker,
              const engine::Fingerprint& of_gantryd);
+    [[nodiscard]] bool empty() const { return blocks_.empty(); }
     /// Looks at the worker's memory once more, to see which of the two is right.
     [[nodiscard]] std::string text(Worker& worker) const;
 

@@ -2,10 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "host-daemon/supervisor/direct_memory.h"
+#include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/stored_sender.h"
 #include "host-daemon/supervisor/turns.h"
 
@@ -20,11 +23,15 @@ constexpr std::size_t kLoadBlocks = 32;
 
 class PartLoader {
 public:
+    /// `only`: these blocks, ascending; nullopt: all of them.
     PartLoader(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+               std::optional<DirectMemory> direct,
+               std::optional<std::vector<engine::BlockAddress>> only,
                const snapshot::StoredMemory& memory, const snapshot::FingerprintKey& key)
         : workers_(workers),
           worker_(worker),
-          direct_(DirectMemory::map(*worker, DirectMemory::For::kWriting)),
+          direct_(std::move(direct)),
+          only_(std::move(only)),
           memory_(memory),
           key_(key) {
         std::uint64_t offset = memory.offset;
@@ -63,7 +70,7 @@ private:
     enum class Kind {
         kDirect,   ///< Bytes for memory that is mapped here.
         kStaged,   ///< Bytes, or zeros, that the worker puts in place.
-        kNothing,  ///< Zeros in fresh memory that is mapped here.
+        kNothing,  ///< Zeros in fresh memory that is mapped here, or what the worker has done.
         kCopy,
     };
     struct Batch {
@@ -76,11 +83,17 @@ private:
         const bool known =
             ref.space == static_cast<std::uint32_t>(engine::MemorySpace::kDevice) &&
             ref.index < (std::uint64_t{1} << 47) / kBlockBytes;
-        return known ? direct_.find(ref.index * kBlockBytes, count * kBlockBytes)
-                     : std::span<std::byte>();
+        return known && direct_ ? direct_->find(ref.index * kBlockBytes, count * kBlockBytes)
+                                : std::span<std::byte>();
     }
 
     Kind kind_of(const StoredBlock& block) const {
+        if (only_ && !std::binary_search(
+                         only_->begin(), only_->end(),
+                         engine::BlockAddress{static_cast<engine::MemorySpace>(block.ref.space),
+                                              block.ref.index})) {
+            return Kind::kNothing;
+        }
         if (block.form == StoredForm::kCopyOf) {
             return Kind::kCopy;
         }
@@ -162,7 +175,8 @@ private:
 
     WorkerSet& workers_;
     std::shared_ptr<Worker> worker_;
-    DirectMemory direct_;
+    std::optional<DirectMemory> direct_;
+    std::optional<std::vector<engine::BlockAddress>> only_;
     const snapshot::StoredMemory& memory_;
     const snapshot::FingerprintKey& key_;
     std::vector<Batch> batches_;
@@ -171,10 +185,20 @@ private:
 
 }  // namespace
 
-Result<void> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
-                         const snapshot::StoredMemory& memory,
-                         const snapshot::FingerprintKey& key) {
-    return PartLoader(workers, worker, memory, key).run();
+Result<std::string> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+                                const snapshot::StoredMemory& memory,
+                                const snapshot::FingerprintKey& key) {
+    DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kWriting);
+    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+    if (!direct.empty() && !settings.always_by_worker) {
+        GANTRY_TRY(
+            PartLoader(workers, worker, std::move(direct), std::nullopt, memory, key).run());
+        return std::string();
+    }
+    GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(*worker, settings.way, memory));
+    GANTRY_TRY(PartLoader(workers, worker, std::nullopt, std::move(loaded.outside), memory, key)
+                   .run());
+    return loaded.how;
 }
 
 }  // namespace gantry::supervisor

@@ -3,11 +3,13 @@
 // Each thread takes the next batch: it reads the contents from the file to where they belong, which
 // is the worker's memory itself (direct_memory.h) or a slot of its staging area, holds them against
 // their fingerprints there, and in the second case has the worker place them. Zero blocks are not
-// touched where the memory is fresh; copies come last, when their origins are there.
+// touched where the memory is fresh; copies come last, when their origins are there. Memory that
+// cannot be mapped here the worker fills itself (part_files.h).
 // Failure: the first error; the worker is of no use then.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "host-daemon/supervisor/worker.h"
 #include "host-daemon/supervisor/worker_set.h"
@@ -15,9 +17,10 @@
 
 namespace gantry::supervisor {
 
-/// The worker has been prepared with the part's graph, and nothing more.
-Result<void> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
-                         const snapshot::StoredMemory& memory,
-                         const snapshot::FingerprintKey& key);
+/// The worker has been prepared with the part's graph, and nothing more. Returns how it went, for a
+/// log. What a worker fills itself is proven by its digest only.
+Result<std::string> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+                                const snapshot::StoredMemory& memory,
+                                const snapshot::FingerprintKey& key);
 
 }  // namespace gantry::supervisor

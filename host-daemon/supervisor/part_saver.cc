@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "host-daemon/supervisor/direct_memory.h"
+#include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/turns.h"
 #include "proto/snapshot/memory_writer.h"
 
@@ -15,17 +16,19 @@ using engine::BlockAddress;
 using engine::kBlockBytes;
 using snapshot::MemoryWriter;
 
+/// Fewer are not worth a list and a second look; a file has room for them from here on.
+constexpr std::size_t kWorkersBlocksMin = 64;
 /// Blocks that a thread hashes and then copies, from its cache.
 constexpr std::size_t kSaveBlocks = 16;
 
 class PartSaver {
 public:
     PartSaver(WorkersSource& source, const std::shared_ptr<Worker>& worker,
-              std::span<const BlockAddress> blocks, const snapshot::FingerprintKey& key,
-              MemoryWriter& writer)
+              DirectMemory direct, std::span<const BlockAddress> blocks,
+              const snapshot::FingerprintKey& key, MemoryWriter& writer)
         : source_(source),
           part_(worker->part()),
-          direct_(DirectMemory::map(*worker, DirectMemory::For::kReading)),
+          direct_(std::move(direct)),
           key_(key),
           writer_(writer) {
         for (std::size_t at = 0; at < blocks.size();) {
@@ -161,7 +164,17 @@ Result<SavedMemory> save_memory(WorkersSource& source, const std::shared_ptr<Wor
                                 snapshot::SnapshotWriter* writer) {
     GANTRY_ASSIGN(MemoryWriter * memory,
                   writer->begin_memory(worker->part().value, blocks.size()));
-    PartSaver saver(source, worker, blocks, key, *memory);
+    DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kReading);
+    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+    if ((direct.empty() || settings.always_by_worker) && blocks.size() >= kWorkersBlocksMin) {
+        SavedMemory saved;
+        saved.by_worker = true;
+        GANTRY_ASSIGN(saved.how, store_by_worker(source, *worker, settings.way, blocks, key,
+                                                 *memory, &saved.digest, &saved.differences));
+        GANTRY_TRY(writer->end_memory());
+        return saved;
+    }
+    PartSaver saver(source, worker, std::move(direct), blocks, key, *memory);
     GANTRY_TRY(saver.run());
     GANTRY_TRY(writer->end_memory());
     return saver.take_staged();

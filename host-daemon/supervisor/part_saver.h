@@ -3,7 +3,8 @@
 // Each thread takes the next batch of blocks: it reads them where they lie (direct_memory.h) or has
 // the worker copy them to a slot of the staging area, takes their fingerprints, waits its turn to
 // get their places in the file, in order, and puts them there. A byte is hashed and copied once,
-// the second time from the cache; what is zero or there already is hashed only.
+// the second time from the cache; what is zero or there already is hashed only. Memory that cannot
+// be mapped here its worker copies itself (part_files.h).
 // Failure: the first error; nothing of the worker has changed.
 #pragma once
 
@@ -21,6 +22,8 @@ struct SavedMemory {
     /// with what it says of them.
     engine::BlockSetDigest digest;
     DigestReport differences;
+    bool by_worker = false;  ///< All of it, not through messages: the digest is of all blocks.
+    std::string how;         ///< For a log.
 };
 
 /// `blocks`: all of the part, ascending.

@@ -9,12 +9,13 @@ namespace gantry::supervisor {
 
 class Phases {
 public:
-    /// The step that ends now.
-    void end(const char* step) {
+    /// The step that ends now; `how`: what else is to be said of it.
+    void end(const char* step, const std::string& how = {}) {
         const auto now = Clock::now();
         const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now - last_).count();
         last_ = now;
         text_ += (text_.empty() ? "" : ", ") + std::string(step) + " " + std::to_string(us) + " us";
+        text_ += how.empty() ? "" : " [" + how + "]";
     }
     [[nodiscard]] const std::string& text() const { return text_; }
 

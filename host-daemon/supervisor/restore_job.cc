@@ -86,8 +86,9 @@ public:
         GANTRY_TRY(sender_.finish());
         GANTRY_ASSIGN(const auto worker, session_.workers().need({memory.part}));
         phases_.end("table");
-        GANTRY_TRY(load_memory(session_.workers(), worker, memory, *key_));
-        phases_.end("memory");
+        GANTRY_ASSIGN(const std::string how,
+                      load_memory(session_.workers(), worker, memory, *key_));
+        phases_.end("memory", how);
         return true;
     }
 
@@ -143,12 +144,20 @@ public:
 
 private:
     Error is_not_as_in_file(engine::PartId part) {
-        std::string what = "its worker is gone";
-        if (const auto worker = session_.workers().need(part)) {
-            what = memory_beside_file(**worker, path_, seed_);
+        const auto worker = session_.workers().need(part);
+        if (!worker) {
+            return worker.error();
+        }
+        const FileDifference difference = memory_beside_file(**worker, path_, seed_);
+        if (difference.damaged_at) {
+            return {Code::kDataLoss, "snapshot.checksum",
+                    path_ + ", offset " + std::to_string(*difference.damaged_at) +
+                        ": a block is damaged; take another copy of the snapshot (" +
+                        difference.text + ")"};
         }
         return {Code::kDataLoss, "snapshot.digest",
-                "the memory that was built from the file is not what the file says: " + what};
+                "the memory that was built from the file is not what the file says: " +
+                    difference.text};
     }
     static Error out_of_order(std::uint64_t part) {
         return {Code::kUnimplemented, "snapshot.order",

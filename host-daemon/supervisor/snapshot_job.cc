@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 
+#include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/part_saver.h"
 #include "host-daemon/supervisor/phases.h"
 #include "host-daemon/supervisor/version.h"
@@ -65,9 +66,15 @@ Result<void> write_part(Session& session, engine::PartId part,
     GANTRY_ASSIGN(const auto worker, session.workers().need(part));
     GANTRY_ASSIGN(const SavedMemory saved,
                   save_memory(source, worker, scanned.changed, key, writer));
-    phases.end("memory");
-    GANTRY_ASSIGN(const engine::FinalPart after, source.final_part(part));
-    if (after.digest != saved.digest) {
+    phases.end("memory", saved.how);
+    engine::BlockSetDigest held;
+    if (saved.by_worker) {
+        GANTRY_ASSIGN(held, digest_now(*worker));
+    } else {
+        GANTRY_ASSIGN(const engine::FinalPart after, source.final_part(part));
+        held = after.digest;
+    }
+    if (held != saved.digest || !saved.differences.empty()) {
         return Error{Code::kDataLoss, "snapshot.digest",
                      "the bytes of part " + std::to_string(part.value) +
                          " in the file are not those that its worker holds: " +

@@ -252,6 +252,10 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             return pull_blocks(request.pull_blocks(), in, reply, out);
         case Kind::kNoteSent:
             return note_sent(request.note_sent(), in);
+        case Kind::kStoreBlocks:
+            return store_blocks(request.store_blocks(), in, reply, out);
+        case Kind::kLoadBlocks:
+            return load_blocks(request.load_blocks(), in, reply, out);
         case Kind::kCloseWindow:
             window_.reset();
             return {};

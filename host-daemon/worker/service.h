@@ -90,6 +90,10 @@ private:
                          control::FromWorker* reply);
     Result<void> apply_blocks(const control::ApplyBlocks& apply);
     Result<void> apply_final(const control::ApplyFinal& apply, Descriptors& in);
+    Result<void> store_blocks(const control::StoreBlocks& request, Descriptors& in,
+                              control::FromWorker* reply, Descriptors* out);
+    Result<void> load_blocks(const control::LoadBlocks& request, Descriptors& in,
+                             control::FromWorker* reply, Descriptors* out);
     Result<void> get_digest(const control::GetDigest& get, control::FromWorker* reply,
                             Descriptors* out);
     Result<void> take_images(Descriptors& in, std::size_t index, std::uint64_t bytes);

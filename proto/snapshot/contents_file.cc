@@ -48,6 +48,30 @@ Result<void> write_at(int fd, const std::string& name, std::uint64_t offset,
     return {};
 }
 
+Result<void> read_at(int fd, const std::string& name, std::uint64_t offset,
+                     std::span<std::byte> to) {
+    while (!to.empty()) {
+        const ssize_t got = ::pread(fd, to.data(), to.size(), static_cast<off_t>(offset));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return Error{Code::kUnavailable, "snapshot.io",
+                         "cannot read " + name + " at offset " + std::to_string(offset) + ": " +
+                             std::strerror(errno)};
+        }
+        if (got == 0) {
+            return Error{Code::kDataLoss, "snapshot.truncated",
+                         name + ", offset " + std::to_string(offset) + ": the file ends where " +
+                             std::to_string(to.size()) +
+                             " more bytes are due; take another copy of the snapshot"};
+        }
+        offset += static_cast<std::uint64_t>(got);
+        to = to.subspan(static_cast<std::size_t>(got));
+    }
+    return {};
+}
+
 Result<ContentsFile> ContentsFile::open(int fd, std::string name, std::uint64_t offset,
                                         std::uint64_t bytes_max) {
     ContentsFile file(fd, std::move(name));

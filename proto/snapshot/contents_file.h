@@ -33,6 +33,8 @@ public:
     Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes) const;
     /// Nothing follows `end`: cuts off what was reserved beyond.
     Result<void> close(std::uint64_t end);
+    /// Others write to the file themselves: reserve() does nothing from here on.
+    void leave_to_others() { unmap(); }
     [[nodiscard]] bool mapped() const { return map_ != nullptr; }
 
 private:
@@ -52,6 +54,10 @@ private:
 /// Writes all of `bytes` at `offset`, whatever the descriptor's own position is.
 Result<void> write_at(int fd, const std::string& name, std::uint64_t offset,
                       std::span<const std::byte> bytes);
+
+/// As much as `to` holds; a file that ends before is `snapshot.truncated`.
+Result<void> read_at(int fd, const std::string& name, std::uint64_t offset,
+                     std::span<std::byte> to);
 
 /// The least multiple of `unit` that is not below `value`.
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {

@@ -1,12 +1,11 @@
 #include "proto/snapshot/memory_reader.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include "proto/snapshot/contents_file.h"
 
 namespace gantry::snapshot {
 
@@ -113,26 +112,7 @@ MemoryProblem parse_memory_table(const MemoryHead& head, std::span<const std::by
 }
 
 Result<void> StoredMemory::read(std::uint64_t at, std::span<std::byte> to) const {
-    while (!to.empty()) {
-        const ssize_t got = ::pread(fd, to.data(), to.size(), static_cast<off_t>(at));
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return Error{Code::kUnavailable, "snapshot.io",
-                         "cannot read " + *name + " at offset " + std::to_string(at) + ": " +
-                             std::strerror(errno)};
-        }
-        if (got == 0) {
-            return Error{Code::kDataLoss, "snapshot.truncated",
-                         *name + ", offset " + std::to_string(at) + ": the file ends where " +
-                             std::to_string(to.size()) +
-                             " more bytes are due; take another copy of the snapshot"};
-        }
-        at += static_cast<std::uint64_t>(got);
-        to = to.subspan(static_cast<std::size_t>(got));
-    }
-    return {};
+    return read_at(fd, *name, at, to);
 }
 
 Error StoredMemory::damaged(std::uint64_t at) const {

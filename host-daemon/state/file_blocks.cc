@@ -1,0 +1,497 @@
+#include "host-daemon/state/file_blocks.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <semaphore>
+#include <thread>
+
+#include "host-daemon/state/file_pieces.h"
+#include "proto/snapshot/stream_copy.h"
+
+namespace gantry::state {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kThreadsMax = 16;
+constexpr std::uint64_t kSlotBytes = 2U << 20;
+constexpr std::size_t kSlots = 2;  ///< Of a thread.
+constexpr std::uint64_t kLargePage = 2U << 20;
+/// Away from where a driver takes device addresses, as every mapping of a worker's
+/// (channel_memory.cc).
+void* const kFileHint = reinterpret_cast<void*>(0x6600'0000'0000);
+void* const kStageHint = reinterpret_cast<void*>(0x6500'0000'0000);
+
+/// What is faster where nobody has said: to register pages took longer than to copy them.
+constexpr FileWay kAutoWay = FileWay::kStaged;
+/// Threads that get pages for the file at a time: the kernel gives them no faster to more.
+constexpr std::ptrdiff_t kAllocatingMax = 8;
+
+/// Time that threads spend with one thing.
+class Spent {
+public:
+    template <typename Work>
+    auto on(Work work) {
+        const auto begin = Clock::now();
+        auto result = work();
+        ns_ += (Clock::now() - begin).count();
+        return result;
+    }
+    [[nodiscard]] std::int64_t ms() const { return ns_.load() / 1'000'000; }
+
+private:
+    std::atomic<Clock::rep> ns_{0};
+};
+
+/// A mapping that ends with its owner.
+class Mapping {
+public:
+    Mapping(void* hint, std::uint64_t bytes, int protection, int flags, int file,
+            std::uint64_t offset)
+        : bytes_(bytes) {
+        void* got = ::mmap(hint, bytes, protection, flags | MAP_NORESERVE, file,
+                           static_cast<off_t>(offset));
+        at_ = got == MAP_FAILED ? nullptr : static_cast<std::byte*>(got);
+        if (at_ != nullptr) {
+            ::madvise(at_, bytes, MADV_HUGEPAGE);  // A hint only.
+        }
+    }
+    ~Mapping() {
+        if (at_ != nullptr) {
+            ::munmap(at_, bytes_);
+        }
+    }
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+    [[nodiscard]] std::byte* at() const { return at_; }
+
+private:
+    std::byte* at_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+enum class Direction { kToFile, kFromFile };
+
+/// One store() or load().
+class Transfer {
+public:
+    Transfer(worker::GuestProcess& process, CUstream stream, int file, Direction direction,
+             FileWay way, std::span<const FileChunk> chunks)
+        : api_(process.device.api()),
+          device_(process.device),
+          stream_(stream),
+          file_(file),
+          direction_(direction),
+          chunks_(chunks),
+          registers_((way == FileWay::kAuto ? kAutoWay : way) == FileWay::kRegistered) {}
+
+    Result<void> run() {
+        if (chunks_.empty()) {
+            return {};
+        }
+        const auto begin = Clock::now();
+        map_from_ = chunks_.front().begin() / kLargePage * kLargePage;
+        const bool writes = direction_ == Direction::kToFile;
+        map_.emplace(kFileHint, chunks_.back().end() - map_from_,
+                     writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file_, map_from_);
+        if (map_->at() == nullptr && writes) {
+            return Error{Code::kUnavailable, "snapshot.io",
+                         fmt::format("cannot map the file: {}", std::strerror(errno))};
+        }
+        registers_ = registers_ && map_->at() != nullptr;  // Else pread() does.
+        const std::size_t threads = std::min<std::size_t>(
+            chunks_.size(), std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax));
+        {
+            std::vector<std::jthread> helpers;
+            for (std::size_t i = 1; i < threads; ++i) {
+                helpers.emplace_back([this, i] { take_chunks(i); });
+            }
+            take_chunks(0);
+        }
+        if (stage_) {
+            api_.cuMemHostUnregister(stage_->at());  // Refused where it was not registered.
+            stage_.reset();
+        }
+        map_.reset();
+        threads_ = threads;
+        took_ms_ = (Clock::now() - begin) / std::chrono::milliseconds(1);
+        return outcome_;
+    }
+
+    [[nodiscard]] std::string how() const {
+        return fmt::format(
+            "{} in {} ms by {} threads, of each on average: pages {}, registering {}, device {}, "
+            "copying {} ms{}",
+            registers_ ? "registered" : "staged", took_ms_, threads_, mean(pages_),
+            mean(registering_), mean(waiting_), mean(copying_),
+            refused_ == 0 ? ""
+                          : fmt::format("; the file cannot be registered (error {})",
+                                        refused_.load()));
+    }
+
+private:
+    struct Lane {
+        std::byte* slots = nullptr;
+        std::array<CUevent, kSlots> events{};
+    };
+
+    [[nodiscard]] std::int64_t mean(const Spent& spent) const {
+        return threads_ == 0 ? 0 : spent.ms() / static_cast<std::int64_t>(threads_);
+    }
+
+    void take_chunks(std::size_t thread) {
+        device_.bind_thread();
+        Lane lane;
+        Result<void> done = open(lane);
+        while (done) {
+            const std::size_t next = next_++;
+            if (next >= chunks_.size() || failed_) {
+                break;
+            }
+            done = move(chunks_[next], thread, lane);
+        }
+        if (!done) {
+            const std::lock_guard lock(mutex_);
+            if (outcome_) {
+                outcome_ = done.error();
+            }
+            failed_ = true;
+        }
+        for (const CUevent event : lane.events) {
+            if (event != nullptr) {
+                // Also after a failure: the device must not write to what is unmapped then.
+                api_.cuEventSynchronize(event);
+                api_.cuEventDestroy_v2(event);
+            }
+        }
+    }
+
+    Result<void> open(Lane& lane) {
+        for (CUevent& event : lane.events) {
+            GANTRY_TRY(check(api_.cuEventCreate(
+                &event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC)));
+        }
+        return {};
+    }
+
+    Result<void> check(CUresult result) const {
+        return result == CUDA_SUCCESS
+                   ? Result<void>{}
+                   : driver::to_error(api_, result, "state.file",
+                                      direction_ == Direction::kToFile
+                                          ? "copying blocks to the file"
+                                          : "copying blocks from the file");
+    }
+
+    Result<void> move(const FileChunk& chunk, std::size_t thread, Lane& lane) {
+        if (direction_ == Direction::kToFile) {
+            GANTRY_TRY(pages_.on([&] { return allocate(chunk); }));
+        }
+        if (registers_) {
+            const CUresult result = registering_.on([&] { return lock(chunk); });
+            if (result == CUDA_SUCCESS) {
+                const Result<void> moved = move_registered(chunk, lane);
+                // What was queued before a failure has landed before the pages are let go.
+                const CUresult landed = api_.cuEventRecord(lane.events[0], stream_);
+                (void)wait(lane.events[0]);
+                registering_.on([&] { return api_.cuMemHostUnregister(at(chunk.begin())); });
+                GANTRY_TRY(moved);
+                return check(landed);
+            }
+            refused_ = result;
+            registers_ = false;
+        }
+        GANTRY_TRY(take_slots(thread, lane));
+        return direction_ == Direction::kToFile ? store_staged(chunk, lane)
+                                                : load_staged(chunk, lane);
+    }
+
+    [[nodiscard]] std::byte* at(std::uint64_t offset) const {
+        return map_->at() + (offset - map_from_);
+    }
+
+    /// The chunk's pages in the file, and in this process's table of them.
+    Result<void> allocate(const FileChunk& chunk) {
+        allocating_.acquire();
+        Result<void> done = allocate_now(chunk);
+        allocating_.release();
+        return done;
+    }
+    Result<void> allocate_now(const FileChunk& chunk) const {
+        const std::uint64_t bytes = chunk.end() - chunk.begin();
+        for (int attempt = 0; attempt < 2; ++attempt) {
+            if (::madvise(at(chunk.begin()), bytes, MADV_POPULATE_WRITE) == 0) {
+                return {};
+            }
+            const bool is_unknown = errno == EINVAL;  // To kernels before 5.14.
+            if (::fallocate(file_, 0, static_cast<off_t>(chunk.begin()),
+                            static_cast<off_t>(bytes)) != 0) {
+                break;
+            }
+            if (is_unknown) {
+                return {};
+            }
+            errno = EIO;
+        }
+        const int number = errno;
+        const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
+        return Error{full ? Code::kResourceExhausted : Code::kUnavailable,
+                     full ? "snapshot.disk_full" : "snapshot.io",
+                     fmt::format("cannot write at offset {}: {}{}", chunk.begin(),
+                                 std::strerror(number),
+                                 full ? "; free some space or choose another folder (no partial "
+                                        "file is left)"
+                                      : "")};
+    }
+
+    CUresult lock(const FileChunk& chunk) const {
+        const bool writes = direction_ == Direction::kToFile;
+        return api_.cuMemHostRegister_v2(
+            at(chunk.begin()), chunk.end() - chunk.begin(),
+            CU_MEMHOSTREGISTER_PORTABLE | (writes ? 0U : CU_MEMHOSTREGISTER_READ_ONLY));
+    }
+
+    Result<void> move_registered(const FileChunk& chunk, const Lane&) const {
+        for (const FilePiece& piece : chunk.pieces) {
+            GANTRY_TRY(check(queue(piece, at(piece.offset))));
+        }
+        return {};
+    }
+
+    CUresult queue(const FilePiece& piece, std::byte* host) const {
+        return direction_ == Direction::kToFile
+                   ? api_.cuMemcpyDtoHAsync_v2(host, piece.address, piece.bytes, stream_)
+                   : api_.cuMemcpyHtoDAsync_v2(piece.address, host, piece.bytes, stream_);
+    }
+
+    Result<void> wait(CUevent event) {
+        return check(waiting_.on([&] { return api_.cuEventSynchronize(event); }));
+    }
+
+    /// The first that needs slots makes them for all.
+    Result<void> take_slots(std::size_t thread, Lane& lane) {
+        if (lane.slots != nullptr) {
+            return {};
+        }
+        const std::lock_guard lock(mutex_);
+        if (!stage_) {
+            const std::uint64_t bytes =
+                std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax) * kSlots *
+                kSlotBytes;
+            stage_.emplace(kStageHint, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (stage_->at() == nullptr) {
+                return Error{Code::kResourceExhausted, "state.file",
+                             fmt::format("no memory to copy through: {}", std::strerror(errno))};
+            }
+            // Where it cannot be, the driver copies all the same, and more slowly.
+            api_.cuMemHostRegister_v2(stage_->at(), bytes, CU_MEMHOSTREGISTER_PORTABLE);
+        }
+        lane.slots = stage_->at() + thread * kSlots * kSlotBytes;
+        return {};
+    }
+
+    /// The next pieces that are neighbours in the file and fit a slot.
+    struct Cursor {
+        std::span<const FilePiece> left;
+        std::uint64_t done = 0;  ///< Of the first one.
+
+        std::vector<FilePiece> take() {
+            std::vector<FilePiece> out;
+            std::uint64_t room = kSlotBytes;
+            while (!left.empty() && room != 0) {
+                FilePiece part = left.front();
+                part.address += done;
+                part.offset += done;
+                part.bytes = std::min(part.bytes - done, room);
+                if (!out.empty() && out.back().offset + out.back().bytes != part.offset) {
+                    break;
+                }
+                out.push_back(part);
+                room -= part.bytes;
+                done += part.bytes;
+                if (done == left.front().bytes) {
+                    left = left.subspan(1);
+                    done = 0;
+                }
+            }
+            return out;
+        }
+    };
+
+    Result<void> store_staged(const FileChunk& chunk, Lane& lane) {
+        std::array<std::vector<FilePiece>, kSlots> filled;
+        Cursor cursor{chunk.pieces};
+        const auto empty = [&](std::size_t slot) -> Result<void> {
+            if (filled[slot].empty()) {
+                return {};
+            }
+            GANTRY_TRY(wait(lane.events[slot]));
+            const FilePiece& last = filled[slot].back();
+            const std::uint64_t offset = filled[slot].front().offset;
+            copying_.on([&] {
+                snapshot::stream_copy(at(offset), lane.slots + slot * kSlotBytes,
+                                      last.offset + last.bytes - offset);
+                return 0;
+            });
+            filled[slot].clear();
+            return {};
+        };
+        std::size_t turn = 0;
+        for (auto parts = cursor.take(); !parts.empty(); parts = cursor.take(), ++turn) {
+            const std::size_t slot = turn % kSlots;
+            GANTRY_TRY(empty(slot));
+            filled[slot] = std::move(parts);
+            for (const FilePiece& part : filled[slot]) {
+                GANTRY_TRY(check(queue(part, lane.slots + slot * kSlotBytes +
+                                                 (part.offset - filled[slot].front().offset))));
+            }
+            GANTRY_TRY(check(api_.cuEventRecord(lane.events[slot], stream_)));
+        }
+        for (std::size_t i = 0; i < kSlots; ++i) {
+            GANTRY_TRY(empty((turn + i) % kSlots));
+        }
+        return {};
+    }
+
+    Result<void> load_staged(const FileChunk& chunk, Lane& lane) {
+        const bool is_mapped =
+            map_->at() != nullptr &&
+            pages_.on([&] {
+                return ::madvise(at(chunk.begin()), chunk.end() - chunk.begin(),
+                                 MADV_POPULATE_READ);
+            }) == 0;
+        Cursor cursor{chunk.pieces};
+        std::size_t turn = 0;
+        for (auto parts = cursor.take(); !parts.empty(); parts = cursor.take(), ++turn) {
+            const std::size_t slot = turn % kSlots;
+            GANTRY_TRY(wait(lane.events[slot]));  // The device has read what was there before.
+            std::byte* const to = lane.slots + slot * kSlotBytes;
+            const std::uint64_t offset = parts.front().offset;
+            const std::uint64_t bytes = parts.back().offset + parts.back().bytes - offset;
+            GANTRY_TRY(copying_.on([&]() -> Result<void> {
+                if (!is_mapped) {
+                    return read(offset, {to, bytes});
+                }
+                snapshot::stream_copy(to, at(offset), bytes);
+                return {};
+            }));
+            for (const FilePiece& part : parts) {
+                GANTRY_TRY(check(queue(part, to + (part.offset - offset))));
+            }
+            GANTRY_TRY(check(api_.cuEventRecord(lane.events[slot], stream_)));
+        }
+        return {};
+    }
+
+    Result<void> read(std::uint64_t offset, std::span<std::byte> to) const {
+        while (!to.empty()) {
+            const ssize_t got = ::pread(file_, to.data(), to.size(), static_cast<off_t>(offset));
+            if (got < 0 && errno == EINTR) {
+                continue;
+            }
+            if (got < 0) {
+                return Error{Code::kUnavailable, "snapshot.io",
+                             fmt::format("cannot read at offset {}: {}", offset,
+                                         std::strerror(errno))};
+            }
+            if (got == 0) {
+                return Error{Code::kDataLoss, "snapshot.truncated",
+                             fmt::format("offset {}: the file ends where {} more bytes are due; "
+                                         "take another copy of the snapshot",
+                                         offset, to.size())};
+            }
+            offset += static_cast<std::uint64_t>(got);
+            to = to.subspan(static_cast<std::size_t>(got));
+        }
+        return {};
+    }
+
+    const driver::DriverApi& api_;
+    worker::Device& device_;
+    CUstream stream_;
+    int file_;
+    Direction direction_;
+    std::span<const FileChunk> chunks_;
+    std::atomic<bool> registers_;
+    std::atomic<int> refused_{0};
+    std::optional<Mapping> map_;
+    std::uint64_t map_from_ = 0;
+    std::atomic<std::size_t> next_{0};
+    std::atomic<bool> failed_{false};
+    std::counting_semaphore<> allocating_{kAllocatingMax};
+    std::mutex mutex_;  // outcome_ and stage_
+    Result<void> outcome_;
+    std::optional<Mapping> stage_;
+    Spent pages_;
+    Spent registering_;
+    Spent waiting_;
+    Spent copying_;
+    std::size_t threads_ = 0;
+    std::int64_t took_ms_ = 0;
+};
+
+Result<FilePlan> plan_for(const MemoryImage& memory, int file, std::span<const FileRun> runs) {
+    struct stat status {};
+    if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "blocks go to and from files"};
+    }
+    return FilePlan::make(memory, runs, static_cast<std::uint64_t>(status.st_size));
+}
+
+}  // namespace
+
+Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs, FileWay way) {
+    process_.device.bind_thread();
+    GANTRY_TRY(memory_.settle());
+    const auto hold = process_.memory.hold_layout();
+    GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs));
+    if (!plan.zeros.empty() || !plan.copies.empty()) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "only bytes are stored"};
+    }
+    Transfer transfer(process_, memory_.stream(), file, Direction::kToFile, way, plan.chunks);
+    GANTRY_TRY(transfer.run());
+    return FileOutcome{std::move(plan.outside), plan.block_count, transfer.how()};
+}
+
+Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs, FileWay way) {
+    process_.device.bind_thread();
+    GANTRY_TRY(memory_.settle());
+    const auto hold = process_.memory.hold_layout();
+    GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs));
+    const driver::DriverApi& api = process_.device.api();
+    const auto check = [&api](CUresult result, const char* what) {
+        return result == CUDA_SUCCESS ? Result<void>{}
+                                      : driver::to_error(api, result, "state.file", what);
+    };
+    for (const FileRun& run : plan.zeros) {
+        GANTRY_TRY(check(api.cuMemsetD8Async(run.range.first * kBlockBytes, 0,
+                                             run.range.count * kBlockBytes, memory_.stream()),
+                         "setting blocks to zero"));
+    }
+    Transfer transfer(process_, memory_.stream(), file, Direction::kFromFile, way, plan.chunks);
+    GANTRY_TRY(transfer.run());
+    for (const FileRun& run : plan.copies) {
+        GANTRY_TRY(check(api.cuMemcpyDtoDAsync_v2(run.range.first * kBlockBytes,
+                                                  run.origin * kBlockBytes,
+                                                  run.range.count * kBlockBytes,
+                                                  memory_.stream()),
+                         "copying blocks"));
+    }
+    GANTRY_TRY(check(api.cuStreamSynchronize(memory_.stream()), "waiting for blocks"));
+    return FileOutcome{std::move(plan.outside), plan.block_count, transfer.how()};
+}
+
+}  // namespace gantry::state

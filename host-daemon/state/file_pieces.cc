@@ -1,0 +1,119 @@
+#include "host-daemon/state/file_pieces.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gantry::state {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+
+/// Calls take(first, count, is_whole) for the blocks of a range, in order.
+template <typename Take>
+void split_by_whole(const MemoryImage& memory, const BlockRange& range, Take take) {
+    if (range.space != MemorySpace::kDevice ||
+        range.first + range.count > (1ull << 47) / kBlockBytes) {
+        take(range.first, range.count, false);
+        return;
+    }
+    std::uint64_t next = range.first;
+    const auto pass = [&](std::uint64_t first, std::uint64_t count) {
+        if (first != next) {
+            take(next, first - next, false);
+        }
+        if (count != 0) {
+            take(first, count, true);
+        }
+        next = first + count;
+    };
+    std::uint64_t first = 0;
+    std::uint64_t count = 0;
+    for (const std::uint64_t block : memory.whole_blocks(range)) {
+        if (count != 0 && block == first + count) {
+            ++count;
+            continue;
+        }
+        if (count != 0) {
+            pass(first, count);
+        }
+        first = block;
+        count = 1;
+    }
+    if (count != 0) {
+        pass(first, count);
+    }
+    pass(range.first + range.count, 0);
+}
+
+void add_pieces(std::uint64_t first, std::uint64_t count, std::uint64_t offset,
+                std::vector<FilePiece>* pieces) {
+    std::uint64_t address = first * kBlockBytes;
+    for (std::uint64_t left = count * kBlockBytes; left != 0;) {
+        const std::uint64_t room = FilePlan::kChunkBytes - offset % FilePlan::kChunkBytes;
+        const std::uint64_t bytes = std::min(left, room);
+        pieces->push_back({address, bytes, offset});
+        address += bytes;
+        offset += bytes;
+        left -= bytes;
+    }
+}
+
+Error bad_runs(const char* what) {
+    return {Code::kInvalidArgument, "worker.protocol", fmt::format("runs of a file {}", what)};
+}
+
+}  // namespace
+
+Result<FilePlan> FilePlan::make(const MemoryImage& memory, std::span<const FileRun> runs,
+                                std::uint64_t file_bytes) {
+    FilePlan plan;
+    std::uint64_t end = 0;
+    for (const FileRun& run : runs) {
+        const bool is_bytes = run.form == FileRun::Form::kBytes;
+        const std::uint64_t bytes = run.range.count * kBlockBytes;
+        if (is_bytes && (run.offset % kPageBytes != 0 || run.offset < end)) {
+            return bad_runs("are out of order");
+        }
+        if (is_bytes && (run.offset > file_bytes || bytes > file_bytes - run.offset)) {
+            return Error{Code::kDataLoss, "snapshot.truncated",
+                         fmt::format("offset {}: the file ends at {}, where {} more bytes are "
+                                     "due; take another copy of the snapshot",
+                                     run.offset, file_bytes, bytes)};
+        }
+        end = is_bytes ? run.offset + bytes : end;
+        split_by_whole(memory, run.range, [&](std::uint64_t first, std::uint64_t count,
+                                              bool is_whole) {
+            const std::uint64_t ahead = first - run.range.first;
+            const bool has_origin =
+                run.form != FileRun::Form::kCopy ||
+                memory.whole_blocks({MemorySpace::kDevice, run.origin + ahead, count}).size() ==
+                    count;
+            if (!is_whole || !has_origin) {
+                plan.outside.push_back({run.range.space, first, count});
+                return;
+            }
+            plan.block_count += count;
+            if (is_bytes) {
+                add_pieces(first, count, run.offset + ahead * kBlockBytes, &plan.pieces);
+            } else {
+                const FileRun part{{run.range.space, first, count}, run.form, 0,
+                                   run.origin + ahead};
+                (run.form == FileRun::Form::kZero ? plan.zeros : plan.copies).push_back(part);
+            }
+        });
+    }
+    const std::span<const FilePiece> pieces(plan.pieces);
+    for (std::size_t at = 0; at < pieces.size();) {
+        std::size_t count = 1;
+        while (at + count < pieces.size() &&
+               pieces[at + count].offset / kChunkBytes == pieces[at].offset / kChunkBytes) {
+            ++count;
+        }
+        plan.chunks.push_back({pieces.subspan(at, count)});
+        at += count;
+    }
+    return plan;
+}
+
+}  // namespace gantry::state

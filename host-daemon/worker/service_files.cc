@@ -1,0 +1,101 @@
+// Service: requests by which memory goes to a snapshot's file, and comes from one.
+#include "host-daemon/state/block_ranges.h"
+#include "host-daemon/state/file_blocks.h"
+#include "host-daemon/worker/service.h"
+
+namespace gantry::worker {
+namespace {
+
+state::FileWay way_of(control::FileWay way) {
+    return way == control::FILE_WAY_REGISTERED ? state::FileWay::kRegistered
+           : way == control::FILE_WAY_STAGED   ? state::FileWay::kStaged
+                                               : state::FileWay::kAuto;
+}
+
+Result<state::BlockRange> one_range(const control::BlockRun& run) {
+    state::RunList one;
+    *one.Add() = run;
+    GANTRY_ASSIGN(const auto ranges, state::to_ranges(one));
+    if (ranges.empty()) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "an empty run"};
+    }
+    return ranges.front();
+}
+
+/// Descriptor 0 is the file, descriptor 1 the list.
+Result<std::vector<state::FileRun>> take_file_runs(std::vector<control::UniqueFd>& in,
+                                                   std::uint64_t bytes) {
+    if (in.size() != 2) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a file and a list are due"};
+    }
+    GANTRY_ASSIGN(const control::MappedBlob blob,
+                  control::MappedBlob::map(std::move(in[1]), bytes));
+    control::FileRunList list;
+    if (blob.bytes().size() > (1ULL << 31) - 1 ||
+        !list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
+    }
+    std::vector<state::FileRun> runs;
+    for (const control::FileRun& each : list.runs()) {
+        state::FileRun run;
+        GANTRY_ASSIGN(run.range, one_range(each.run()));
+        run.offset = each.offset();
+        if (each.form() == control::IncomingRun::FORM_COPY) {
+            GANTRY_ASSIGN(const state::BlockRange origin, one_range(each.origin()));
+            if (origin.count != run.range.count ||
+                origin.space != state::MemorySpace::kDevice) {
+                return Error{Code::kInvalidArgument, "worker.protocol", "a copy of other blocks"};
+            }
+            run.form = state::FileRun::Form::kCopy;
+            run.origin = origin.first;
+        } else if (each.form() == control::IncomingRun::FORM_ZERO) {
+            run.form = state::FileRun::Form::kZero;
+        } else if (each.form() != control::IncomingRun::FORM_BYTES) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "a run of unknown form"};
+        }
+        runs.push_back(run);
+    }
+    return runs;
+}
+
+Result<void> answer(const state::FileOutcome& outcome, control::FromWorker* reply,
+                    std::vector<control::UniqueFd>* out) {
+    control::FileBlocksReply* body = reply->mutable_file_blocks();
+    body->set_block_count(outcome.block_count);
+    body->set_how(outcome.how);
+    if (!outcome.outside.empty()) {
+        control::BlockRunList list;
+        state::add_ranges(outcome.outside, list.mutable_runs());
+        const std::string bytes = list.SerializeAsString();
+        GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
+        body->set_outside_bytes(bytes.size());
+        out->push_back(std::move(blob));
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<void> Service::store_blocks(const control::StoreBlocks& request, Descriptors& in,
+                                   control::FromWorker* reply, Descriptors* out) {
+    if (!process_->frozen()) {
+        return wrong_state("only a frozen worker's memory goes to a file");
+    }
+    GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
+    GANTRY_ASSIGN(const auto outcome,
+                  part_->store_blocks(in[0].get(), runs, way_of(request.way())));
+    return answer(outcome, reply, out);
+}
+
+Result<void> Service::load_blocks(const control::LoadBlocks& request, Descriptors& in,
+                                  control::FromWorker* reply, Descriptors* out) {
+    if (process_->serving()) {
+        return wrong_state("a worker with a guest cannot take another state");
+    }
+    GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
+    GANTRY_ASSIGN(const auto outcome,
+                  part_->load_blocks(in[0].get(), runs, way_of(request.way())));
+    return answer(outcome, reply, out);
+}
+
+}  // namespace gantry::worker
