@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ GIB = 1 << 30
 OF_LINK, FROM_GIB = 0.9, 16  # The promise, and the size from which on it holds.
 PIECE = 1 << 26
 SPARE, GROWTH_SECONDS = 3 * GIB, 10
+STEPS = re.compile(r"session \S+ (goes on from|lies in) .*? us \((.*)\)$")
 SLOW = 0.25e9  # Bytes per second that bound a wait.
 
 
@@ -38,18 +40,20 @@ def available():
 
 @contextlib.contextmanager
 def store(most):
-    """A folder on tmpfs with room for `most` bytes: below /dev/shm, or mounted for the purpose."""
-    free = shutil.disk_usage("/dev/shm").free
+    """A folder on tmpfs with room for `most` bytes: mounted for the purpose, with large pages,
+    which snapshots make use of; where that is not allowed, below /dev/shm."""
     with contextlib.ExitStack() as stack:
-        if free > most:
-            yield pathlib.Path(stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="gantry-bench-", dir="/dev/shm")))
-            return
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gantry-bench-"))
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={most}", "tmpfs", folder],
-                       check=True, capture_output=True, text=True)
-        stack.callback(subprocess.run, ["umount", "-l", folder], check=False)
-        yield pathlib.Path(folder)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={most},huge=always", "tmpfs",
+                                  folder], check=False, capture_output=True, text=True)
+        if mounted.returncode == 0:
+            stack.callback(subprocess.run, ["umount", "-l", folder], check=False)
+            yield pathlib.Path(folder)
+            return
+        if shutil.disk_usage("/dev/shm").free <= most:
+            raise RuntimeError(f"no tmpfs with room for {most} bytes: {mounted.stderr.strip()}")
+        yield pathlib.Path(stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="gantry-bench-", dir="/dev/shm")))
 
 
 def has_room(folder, size):
@@ -100,6 +104,14 @@ def command(daemon, mib, *words):
             "wall": time.monotonic() - begin}
 
 
+def print_steps(daemon):
+    """What gantryd's log says of each snapshot and restore: the time of its steps."""
+    for line in daemon.log_text(1 << 20).splitlines():
+        found = STEPS.search(line)
+        if found:
+            print(f"    {'restore' if found[1] == 'goes on from' else 'checkpoint'}: {found[2]}")
+
+
 def gantry_rates(bench, folder, mib, rounds):
     """GB/s of `gantry snapshot --suspend` and `gantry restore`, and of the commands as a whole."""
     rates = {"checkpoint": [], "restore": [], "checkpoint_wall": [], "restore_wall": []}
@@ -122,6 +134,7 @@ def gantry_rates(bench, folder, mib, rounds):
                     rates[f"{name}_wall"].append(took["bytes"] / took["wall"] / 1e9)
                 for path in work.glob("session.gsnap*"):
                     path.unlink()
+            print_steps(daemon)
     return rates
 
 
