@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "proto/cuda/abi.h"
@@ -100,6 +101,7 @@ bool is_begun(Driver* driver) {
 [[noreturn]] void ask_and_tell(int pipe_end) {
     Driver driver{};
     Facts facts;
+    unsetenv("CUDA_VISIBLE_DEVICES");  // NVML shows all devices, whatever CUDA may.
     if (open_driver(0, &driver) && driver.init(0) == CUDA_SUCCESS && gather(driver, &facts)) {
         const auto* bytes = reinterpret_cast<const char*>(&facts);
         for (std::size_t sent = 0; sent < sizeof(facts);) {

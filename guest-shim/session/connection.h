@@ -66,6 +66,7 @@ struct Connection {
     std::uint32_t devices = 0;
     unsigned cpus = 1;                   ///< That this process may run on.
     wire::DeviceFacts* facts = nullptr;  ///< devices entries.
+    bool launches_block = false;         ///< CUDA_LAUNCH_BLOCKING.
 };
 
 extern Connection g_connection;

@@ -12,6 +12,7 @@
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/report.h"
 #include "guest-shim/session/trace.h"
+#include "proto/cuda/settings.h"
 
 namespace gantry::session {
 namespace {
@@ -102,6 +103,22 @@ bool read_facts(AttachProblem* problem) {
     return fine;
 }
 
+/// CUDA_* settings that the application's user made. A hidden device is no fault worth a line.
+bool apply_cuda_settings(AttachProblem* problem) {
+    Connection& connection = g_connection;
+    CUuuid uuids[kMaxDevices];
+    unsigned shown[kMaxDevices];
+    for (std::uint32_t device = 0; device < connection.devices; ++device) {
+        std::memcpy(&uuids[device], connection.facts[device].uuid, sizeof(CUuuid));
+    }
+    const cuda::VisibleDevices visible = cuda::visible_devices(
+        std::getenv("CUDA_VISIBLE_DEVICES"), uuids, connection.devices, shown);
+    connection.devices = visible.count;  // A worker has one device: it is shown or not.
+    connection.launches_block = cuda::launches_block();
+    problem->cuda_error = static_cast<std::uint32_t>(visible.result);
+    return visible.result == CUDA_SUCCESS;
+}
+
 void release(Connection* connection) {
     close_channel(connection);
     Attachment& attachment = connection->attachment;
@@ -141,7 +158,7 @@ bool connect(AttachProblem* problem) {
         return false;
     }
     if (!open_channel(&connection, problem) || !say_hello(problem) || !read_facts(problem) ||
-        !reserve_addresses(&connection, problem)) {
+        !reserve_addresses(&connection, problem) || !apply_cuda_settings(problem)) {
         release(&connection);
         return false;
     }
@@ -151,6 +168,9 @@ bool connect(AttachProblem* problem) {
 /// A machine where nobody configured a transport and no gantryd listens simply has no device;
 /// programs probe for that, and a message would only disturb them.
 bool is_worth_a_line(const AttachProblem& problem) {
+    if (problem.text[0] == '\0') {
+        return false;
+    }
     return problem.cuda_error != CUDA_ERROR_NO_DEVICE ||
            g_connection.environment.transport != nullptr;
 }
@@ -200,6 +220,8 @@ const wire::DeviceFacts* device_facts(int device) noexcept {
     }
     return &g_connection.facts[device];
 }
+
+bool launches_block() noexcept { return g_connection.launches_block; }
 
 std::uint32_t driver_version() noexcept { return g_connection.driver_version; }
 

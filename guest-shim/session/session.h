@@ -71,6 +71,8 @@ CUresult start() noexcept;
 std::uint32_t device_count() noexcept;
 const wire::DeviceFacts* device_facts(int device) noexcept;
 std::uint32_t driver_version() noexcept;
+/// CUDA_LAUNCH_BLOCKING, read at start: a kernel has ended when its launch returns.
+bool launches_block() noexcept;
 
 CUresult post(cuda::Op op, const void* args, std::uint32_t args_bytes, const void* trailing,
               std::uint32_t trailing_bytes) noexcept;

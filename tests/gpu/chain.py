@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 
+# A guest process has one device. What CUDA_VISIBLE_DEVICES says around a test chooses the worker's.
+ONE_DEVICE = {"CUDA_VISIBLE_DEVICES": "0"}
 SKIPPED = 77  # Exit status by which a test says that it was not run.
 
 
@@ -118,7 +120,7 @@ class Worker:
         return moved.returncode == 0, moved.stdout + moved.stderr
 
     def guest_environment(self, report=None):
-        environment = {"GANTRY_TRANSPORT": f"unix:{self.path}",
+        environment = {"GANTRY_TRANSPORT": f"unix:{self.path}", **ONE_DEVICE,
                        "LD_LIBRARY_PATH": f"{self.build}/shim:" +
                                           os.environ.get("LD_LIBRARY_PATH", "")}
         if report:

@@ -135,9 +135,7 @@ CUresult cuStreamSynchronize(CUstream hStream) noexcept {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     GANTRY_CU(softgpu::refuse_legacy_during_capture(stream));
-    Scheduler::instance().wait(Scheduler::instance().points_before(stream));
-    softgpu::DeviceOutput::instance().flush();
-    return softgpu::take_error(*context);
+    return softgpu::wait_for(stream, *context);
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) noexcept {

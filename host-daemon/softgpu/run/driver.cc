@@ -11,6 +11,7 @@
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/run/context.h"
 #include "host-daemon/softgpu/settings.h"
+#include "proto/cuda/settings.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -55,6 +56,24 @@ void at_process_exit() {
     g_phase.compare_exchange_strong(expected, Phase::kExiting);
 }
 
+/// Leaves the devices that CUDA_VISIBLE_DEVICES shows, in its order.
+CUresult choose_visible(std::vector<GpuProfile>& profiles) {
+    std::vector<CUuuid> uuids(profiles.size());
+    std::vector<unsigned> shown(profiles.size());
+    for (std::size_t i = 0; i < profiles.size(); ++i) {
+        std::memcpy(uuids[i].bytes, profiles[i].uuid.data(), sizeof(uuids[i].bytes));
+    }
+    const cuda::VisibleDevices visible =
+        cuda::visible_devices(std::getenv("CUDA_VISIBLE_DEVICES"), uuids.data(),
+                              static_cast<unsigned>(uuids.size()), shown.data());
+    std::vector<GpuProfile> chosen;
+    for (unsigned i = 0; i < visible.count; ++i) {
+        chosen.push_back(std::move(profiles[shown[i]]));
+    }
+    profiles = std::move(chosen);
+    return visible.result;
+}
+
 CUresult start() {
     if (const auto settings = check_settings(environ); !settings.ok()) {
         report(settings.error().to_string());
@@ -65,6 +84,7 @@ CUresult start() {
         report(profiles.error().to_string());
         return CUDA_ERROR_NO_DEVICE;
     }
+    GANTRY_CU(choose_visible(*profiles));
     if (!Arena::instance().reserve()) {
         report(std::string("The address window of device memory (0x200000000000, 8 TiB) cannot be "
                            "reserved: ") +
@@ -72,9 +92,9 @@ CUresult start() {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     auto* made = new Driver;
-    int ordinal = 0;
     for (GpuProfile& profile : *profiles) {
-        auto device = std::make_unique<Device>(ordinal++, std::move(profile));
+        const auto ordinal = static_cast<int>(made->devices.size());
+        auto device = std::make_unique<Device>(ordinal, std::move(profile));
         device->primary = std::make_shared<Context>(*device, 0, true);
         HandleTable::instance().publish(device->primary);
         device->primary->start();

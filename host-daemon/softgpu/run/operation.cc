@@ -189,4 +189,10 @@ CUresult enqueue(const std::shared_ptr<Stream>& stream, OperationPtr operation) 
     return CUDA_SUCCESS;
 }
 
+CUresult wait_for(const std::shared_ptr<Stream>& stream, Context& context) {
+    Scheduler::instance().wait(Scheduler::instance().points_before(stream));
+    DeviceOutput::instance().flush();
+    return take_error(context);
+}
+
 }  // namespace gantry::softgpu

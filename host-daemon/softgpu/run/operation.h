@@ -106,6 +106,9 @@ struct EventOperation final : Operation {
 /// Runs the operation as one item of the stream, or adds it to the graph being captured.
 CUresult enqueue(const std::shared_ptr<Stream>& stream, OperationPtr operation);
 
+/// Returns when everything in the stream is done and its output is written, with its error.
+CUresult wait_for(const std::shared_ptr<Stream>& stream, Context& context);
+
 /// Marks the calling thread as running a host function: CUDA calls answer 800 meanwhile.
 class HostCallbackScope {
 public:
