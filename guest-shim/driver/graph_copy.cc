@@ -303,7 +303,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) noexcept {
     if (result == CUDA_SUCCESS && captures_open() && !none_staged() && is_captured(hStream)) {
         inherit_copies(capture_graph(hStream), bits(hGraph));  // A child of the captured graph.
     }
-    return result;
+    return launched(result, hStream);
 }
 
 }  // namespace gantry::cuda_impl

@@ -52,16 +52,6 @@ LaunchCall launch_call(const Kernel& kernel, const Shape& shape, CUstream stream
     return call;
 }
 
-/// The record is written. With CUDA_LAUNCH_BLOCKING the kernel's own errors are the launch's.
-CUresult finish_launch(const session::Record& record, CUstream stream) {
-    const CUresult result = session::finish(record);
-    if (__builtin_expect(!session::launches_block(), 1) || result != CUDA_SUCCESS ||
-        (captures_open() && is_captured(stream))) {
-        return result;
-    }
-    return synchronize_stream(bits(stream));
-}
-
 CUresult launch(cuda::Op op, CUfunction function, const Shape& shape, CUstream stream,
                 const Arguments& arguments) {
     const Kernel* kernel = find_kernel(function);
@@ -84,7 +74,7 @@ CUresult launch(cuda::Op op, CUfunction function, const Shape& shape, CUstream s
     const LaunchCall call = launch_call(*kernel, shape, stream, param_bytes);
     std::memcpy(record.args, &call, sizeof(call));
     pack(*kernel, arguments, record.trailing, param_bytes);
-    return finish_launch(record, stream);
+    return launched(session::finish(record), stream);
 }
 
 /// Attributes that name objects are checked here; the value travels as the ABI has it.
@@ -138,7 +128,7 @@ CUresult launch_ex(const CUlaunchConfig& config, CUfunction function, const Argu
     std::memcpy(record.args, &call, sizeof(call));
     std::memcpy(record.trailing, attributes, attribute_bytes);
     pack(*kernel, arguments, record.trailing + attribute_bytes, param_bytes);
-    return finish_launch(record, config.hStream);
+    return launched(session::finish(record), config.hStream);
 }
 
 }  // namespace

@@ -7,25 +7,42 @@
 namespace gantry::shim {
 namespace {
 
-CUresult check_rows(std::uint64_t address, std::uint64_t pitch, std::uint64_t width,
-                    std::uint64_t height, std::uint64_t element_bytes, CUstream stream) {
+struct Rows {
+    std::uint64_t address;
+    std::uint64_t pitch;
+    std::uint64_t width;  ///< Elements.
+    std::uint64_t height;
+    std::uint64_t element_bytes;
+};
+
+CUresult check(const Rows& rows, CUstream stream) {
     if (!is_stream(stream)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (width == 0 || height == 0) {
+    if (rows.width == 0 || rows.height == 0) {
         return CUDA_SUCCESS;
     }
     constexpr std::uint64_t kMost = 1ull << 46;
-    if (width > kMost / element_bytes || height > kMost || pitch > kMost ||
-        address % element_bytes != 0 || (height > 1 && pitch < width * element_bytes)) {
+    if (rows.width > kMost / rows.element_bytes || rows.height > kMost || rows.pitch > kMost ||
+        rows.address % rows.element_bytes != 0 ||
+        (rows.height > 1 && rows.pitch < rows.width * rows.element_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto span = static_cast<unsigned __int128>(pitch) * (height - 1) + width * element_bytes;
+    const auto span = static_cast<unsigned __int128>(rows.pitch) * (rows.height - 1) +
+                      rows.width * rows.element_bytes;
     Place place;
-    const bool fine = span <= kMost && address != 0 &&
-                      place_of(address, static_cast<std::uint64_t>(span), &place) &&
+    const bool fine = span <= kMost && rows.address != 0 &&
+                      place_of(rows.address, static_cast<std::uint64_t>(span), &place) &&
                       !place.host_side;
     return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+template <typename Queue>
+CUresult fill(const Rows& rows, CUstream stream, Queue queue) {
+    const CUresult result = check(rows, stream);
+    return result != CUDA_SUCCESS || rows.width == 0 || rows.height == 0
+               ? result
+               : launched(queue(), stream);
 }
 
 }  // namespace
@@ -37,47 +54,41 @@ using namespace gantry::shim;
 
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
                          CUstream hStream) noexcept {
-    const CUresult result = check_rows(dstDevice, 0, N, 1, 1, hStream);
-    return result != CUDA_SUCCESS || N == 0 ? result
-                                            : marshal::cuMemsetD8Async(dstDevice, uc, N, hStream);
+    return fill({dstDevice, 0, N, 1, 1}, hStream,
+                [&] { return marshal::cuMemsetD8Async(dstDevice, uc, N, hStream); });
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
                           CUstream hStream) noexcept {
-    const CUresult result = check_rows(dstDevice, 0, N, 1, 2, hStream);
-    return result != CUDA_SUCCESS || N == 0 ? result
-                                            : marshal::cuMemsetD16Async(dstDevice, us, N, hStream);
+    return fill({dstDevice, 0, N, 1, 2}, hStream,
+                [&] { return marshal::cuMemsetD16Async(dstDevice, us, N, hStream); });
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                           CUstream hStream) noexcept {
-    const CUresult result = check_rows(dstDevice, 0, N, 1, 4, hStream);
-    return result != CUDA_SUCCESS || N == 0 ? result
-                                            : marshal::cuMemsetD32Async(dstDevice, ui, N, hStream);
+    return fill({dstDevice, 0, N, 1, 4}, hStream,
+                [&] { return marshal::cuMemsetD32Async(dstDevice, ui, N, hStream); });
 }
 
 CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
                            size_t Height, CUstream hStream) noexcept {
-    const CUresult result = check_rows(dstDevice, dstPitch, Width, Height, 1, hStream);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : marshal::cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
+    return fill({dstDevice, dstPitch, Width, Height, 1}, hStream, [&] {
+        return marshal::cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
+    });
 }
 
 CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
                             size_t Height, CUstream hStream) noexcept {
-    const CUresult result = check_rows(dstDevice, dstPitch, Width, Height, 2, hStream);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : marshal::cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
+    return fill({dstDevice, dstPitch, Width, Height, 2}, hStream, [&] {
+        return marshal::cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
+    });
 }
 
 CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
                             size_t Height, CUstream hStream) noexcept {
-    const CUresult result = check_rows(dstDevice, dstPitch, Width, Height, 4, hStream);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : marshal::cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
+    return fill({dstDevice, dstPitch, Width, Height, 4}, hStream, [&] {
+        return marshal::cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
+    });
 }
 
 }  // namespace gantry::cuda_impl

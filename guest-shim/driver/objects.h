@@ -133,6 +133,17 @@ CUresult synchronize_stream(std::uint64_t stream) noexcept;
 bool captures_open() noexcept;
 /// True while this stream is. Asks the host when any is.
 bool is_captured(CUstream stream) noexcept;
+
+/// What a call answers that has queued kernels, a graph or a memset with this result: with
+/// CUDA_LAUNCH_BLOCKING it waits for them, and their own errors are the call's.
+inline CUresult launched(CUresult queued, CUstream stream) noexcept {
+    if (__builtin_expect(!session::launches_block(), 1) || queued != CUDA_SUCCESS ||
+        (captures_open() && is_captured(stream))) {
+        return queued;
+    }
+    return synchronize_stream(bits(stream));
+}
+
 /// The handle that the graph of a stream's capture will have; 0 if unknown.
 std::uint64_t capture_graph(CUstream stream) noexcept;
 

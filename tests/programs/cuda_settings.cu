@@ -18,8 +18,8 @@ __global__ void write_to(unsigned* address) { *address = 1; }
 
 static unsigned* counter() {
     unsigned* memory = nullptr;
-    CHECK(cudaMalloc((void**)&memory, 4));
-    CHECK(cudaMemset(memory, 0, 4));
+    CHECK(cudaMalloc((void**)&memory, 8));
+    CHECK(cudaMemset(memory, 0, 8));
     return memory;
 }
 
@@ -38,16 +38,19 @@ static int check_wait(bool blocks) {
     CHECK(cudaStreamSynchronize(stream));
     spin<<<1, 1, 0, stream>>>(300'000'000, memory);
     EXPECT_STATUS(cudaStreamQuery(stream), blocks ? cudaSuccess : cudaErrorNotReady);
+    CHECK(cudaMemsetAsync(memory + 1, 0, 4, stream));
+    EXPECT_STATUS(cudaStreamQuery(stream), blocks ? cudaSuccess : cudaErrorNotReady);
     // A stream that is being captured takes launches without waiting.
     CHECK(cudaStreamSynchronize(stream));
     cudaGraph_t graph;
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    spin<<<1, 1, 0, stream>>>(0, memory);
+    spin<<<1, 1, 0, stream>>>(300'000'000, memory);
     CHECK(cudaGetLastError());
     CHECK(cudaStreamEndCapture(stream, &graph));
     cudaGraphExec_t exec;
     CHECK(cudaGraphInstantiate(&exec, graph, 0));
     CHECK(cudaGraphLaunch(exec, stream));
+    EXPECT_STATUS(cudaStreamQuery(stream), blocks ? cudaSuccess : cudaErrorNotReady);
     CHECK(cudaStreamSynchronize(stream));
     EXPECT(value_of(memory) == 3);
     return 0;
@@ -129,11 +132,14 @@ int main(int argc, char** argv) {
     child(visible + "0,0", "devices", cudaErrorInvalidDevice);
     child(visible + uuid, "devices", cudaSuccess, 1);
     child(visible + uuid.substr(0, 10), "devices", cudaSuccess, 1);
-    child(visible + uuid + "f", "devices", cudaErrorNoDevice);
+    child(visible + uuid.substr(0, 5), "devices", cudaSuccess, 1);
+    child(visible + uuid + "f", "devices", cudaSuccess, 1);
+    child(visible + uuid + ",0", "devices", cudaSuccess, 1);
+    child(visible + "0," + uuid, "devices", cudaSuccess, 1);
+    child(visible + "GPU-", "devices", cudaErrorNoDevice);
     child(visible + "GPU-" + (uuid[4] == '0' ? "1" : "0"), "devices", cudaErrorNoDevice);
-    child(visible + "0," + uuid, "devices", cudaErrorInvalidDevice);
 
-    child("CUDA_LAUNCH_BLOCKING=0", "wait", 0);
+    child("CUDA_LAUNCH_BLOCKING=2", "wait", 0);
     child("CUDA_LAUNCH_BLOCKING=1", "wait", 1);
     child("CUDA_LAUNCH_BLOCKING=0", "error", 0);
     child("CUDA_LAUNCH_BLOCKING=1", "error", 1);

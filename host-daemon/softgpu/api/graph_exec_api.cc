@@ -145,7 +145,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) noexcept {
                                 std::make_shared<softgpu::ChildGraphOperation>(std::move(copy)));
     }
     GANTRY_CU(softgpu::refuse_legacy_during_capture(stream));
-    return softgpu::launch_graph(exec, stream);
+    return softgpu::launched(softgpu::launch_graph(exec, stream), stream, *context);
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,

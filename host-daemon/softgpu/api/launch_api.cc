@@ -1,12 +1,10 @@
 // Launches and occupancy.
 #include <algorithm>
 
-#include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/run/context.h"
 #include "host-daemon/softgpu/run/driver.h"
 #include "host-daemon/softgpu/run/launch.h"
 #include "proto/cuda/gen/impl.h"
-#include "proto/cuda/settings.h"
 
 namespace gantry::cuda_impl {
 namespace {
@@ -28,10 +26,7 @@ CUresult launch(const void* function, const LaunchShape& shape, CUstream stream_
     std::shared_ptr<softgpu::KernelOperation> operation;
     GANTRY_CU(softgpu::make_launch(owner, function, shape, kernel_params, extra, attributes,
                                    attribute_count, operation));
-    GANTRY_CU(softgpu::enqueue(stream, std::move(operation)));
-    static const bool blocks = cuda::launches_block();  // Read once, as native does.
-    return blocks && !softgpu::capturing(stream) ? softgpu::wait_for(stream, *context)
-                                                 : CUDA_SUCCESS;
+    return softgpu::launched(softgpu::enqueue(stream, std::move(operation)), stream, *context);
 }
 
 CUresult current_function(CUfunction handle, std::shared_ptr<Function>& function) {

@@ -46,7 +46,7 @@ CUresult fill(CUstream stream_handle, const CUDA_MEMSET_NODE_PARAMS& params, Tim
         Scheduler::instance().wait(Scheduler::instance().tail(stream));
         return softgpu::take_error(*context);
     }
-    return CUDA_SUCCESS;
+    return softgpu::launched(CUDA_SUCCESS, stream, *context);
 }
 
 CUDA_MEMSET_NODE_PARAMS line(CUdeviceptr destination, unsigned value, unsigned element_bytes,

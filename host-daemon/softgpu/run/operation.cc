@@ -8,6 +8,7 @@
 #include "host-daemon/softgpu/run/device_output.h"
 #include "host-daemon/softgpu/run/driver.h"
 #include "host-daemon/softgpu/run/texture_table.h"
+#include "proto/cuda/settings.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -193,6 +194,12 @@ CUresult wait_for(const std::shared_ptr<Stream>& stream, Context& context) {
     Scheduler::instance().wait(Scheduler::instance().points_before(stream));
     DeviceOutput::instance().flush();
     return take_error(context);
+}
+
+CUresult launched(CUresult queued, const std::shared_ptr<Stream>& stream, Context& context) {
+    static const bool blocks = cuda::launches_block();  // Read once, as native does.
+    return blocks && queued == CUDA_SUCCESS && !capturing(stream) ? wait_for(stream, context)
+                                                                  : queued;
 }
 
 }  // namespace gantry::softgpu

@@ -109,6 +109,10 @@ CUresult enqueue(const std::shared_ptr<Stream>& stream, OperationPtr operation);
 /// Returns when everything in the stream is done and its output is written, with its error.
 CUresult wait_for(const std::shared_ptr<Stream>& stream, Context& context);
 
+/// What a call answers that has queued kernels, a graph or a memset with this result: with
+/// CUDA_LAUNCH_BLOCKING it waits for them.
+CUresult launched(CUresult queued, const std::shared_ptr<Stream>& stream, Context& context);
+
 /// Marks the calling thread as running a host function: CUDA calls answer 800 meanwhile.
 class HostCallbackScope {
 public:
