@@ -159,6 +159,7 @@ Result<bool> Copy::live_round() {
     }
     Round& round = report_.rounds.emplace_back();
     round.scan_us = scanned.elapsed_us;
+    round.rest_us = scanned.rest_us;
     GANTRY_TRY(copy(scanned.runs, Phase::kLive, &round));
     round.total_us = us_since(begin);
     if (is_first) {
@@ -204,7 +205,7 @@ Result<void> Copy::pull(const Runs& runs, Phase phase, Round* round) {
     GANTRY_ASSIGN(Answer answer, ask(fresh_, std::move(request), descriptors));
     const control::PullBlocksReply& reply = answer.message.pull_blocks();
     round->copy_us = reply.copy_us();
-    round->rest_us = reply.rest_us();
+    round->rest_us += reply.rest_us();
     round->fingerprint_us = reply.fingerprint_us();
     GANTRY_ASSIGN(const std::string bytes, blob_of(answer.descriptors, reply.pulled_bytes()));
     control::PulledBlocks pulled;

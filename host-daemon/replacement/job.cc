@@ -14,7 +14,8 @@ namespace gantry::replacement {
 namespace {
 
 constexpr std::uint32_t kArena = 7;
-/// Of variables and arrays alone, and of all memory; two of them are page-locked by both workers.
+/// Of variables and arrays alone, and of all memory; two of the latter are page-locked by both
+/// workers.
 constexpr std::uint32_t kSmallBatchBlocks = 64;
 constexpr std::uint32_t kBatchBlocks = 512;
 
@@ -92,6 +93,7 @@ Result<void> Job::attach_arenas(Staging staging) {
         control::ToWorker request;
         request.mutable_attach_arena()->set_arena_id(kArena);
         request.mutable_attach_arena()->set_bytes(bytes);
+        request.mutable_attach_arena()->set_pageable(staging == Staging::kFew);
         GANTRY_TRY(ask(*worker, std::move(request), {staging_.get()}));
     }
     return {};
@@ -188,7 +190,8 @@ Result<Job::Scanned> Job::scan(ScanHow how, unsigned share_percent) {
     request.mutable_scan()->set_look(how == ScanHow::kLook);
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(request)));
     const control::ScanReply& reply = answer.message.scan();
-    Scanned scanned{reply.runs(), reply.digest(), reply.elapsed_us()};
+    Scanned scanned{reply.runs(), reply.digest(), reply.elapsed_us() - reply.rest_us(),
+                    reply.rest_us()};
     if (const std::uint64_t size = reply.runs_bytes(); size != 0) {
         GANTRY_ASSIGN(const std::string blob, blob_of(answer.descriptors, size));
         control::BlockRunList list;

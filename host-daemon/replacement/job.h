@@ -73,7 +73,8 @@ protected:
     struct Scanned {
         Runs runs;
         control::Digest digest;  ///< kLook: of all blocks.
-        std::uint64_t elapsed_us = 0;
+        std::uint64_t elapsed_us = 0;  ///< Without the rests.
+        std::uint64_t rest_us = 0;
     };
     enum class ScanHow : std::uint8_t { kChanged, kLook };
     Result<Scanned> scan(ScanHow how, unsigned share_percent = 0);

@@ -55,7 +55,7 @@ struct Round {
     std::uint64_t bytes = 0;
     std::uint64_t scan_us = 0;         ///< At the old worker.
     std::uint64_t copy_us = 0;         ///< Peer: device to device. Staged: all of it.
-    std::uint64_t rest_us = 0;         ///< Peer: between copies, so that the guest gets through.
+    std::uint64_t rest_us = 0;         ///< In both, so that the guest gets through.
     std::uint64_t fingerprint_us = 0;  ///< Peer: of the copies.
     std::uint64_t total_us = 0;
 };
@@ -105,7 +105,7 @@ struct Options {
     std::uint64_t pause_copy_us = 60'000;
     /// Of the time, percent, that looks at memory and copies from device to device may take while
     /// the guest is served; 0: all of it.
-    unsigned scan_share = 20;
+    unsigned scan_share = 50;
     unsigned copy_share = 50;
     /// When it began: before the fresh worker was started.
     std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();

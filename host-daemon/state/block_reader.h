@@ -36,6 +36,8 @@ public:
     /// Of the time, that for_each_print may keep the GPU at work; 0: all of it. (The CPU's work is
     /// not held back: the operating system shares it out.)
     void set_share(unsigned percent) { pace_.set_share(percent); }
+    /// Since it was last asked.
+    [[nodiscard]] std::uint64_t take_rested_us() { return pace_.take_rested_us(); }
     /// Calls visit for every block there is, range by range; vanished ones are left out.
     Result<void> for_each_print(const snapshot::FingerprintKey& key,
                                 const std::function<void(BlockAddress, const Fingerprint&)>& visit);

@@ -69,7 +69,7 @@ Result<void> GpuPrints::open_lane(Lane& lane, int priority) {
     keep(api.cuStreamCreateWithPriority(&lane.stream, CU_STREAM_NON_BLOCKING, priority));
     keep(api.cuMemAlloc_v2(&lane.addresses, kLaunchBlocks * sizeof(std::uint64_t)));
     keep(api.cuMemAlloc_v2(&lane.stage, kStageBlocks * kBlockBytes));
-    keep(api.cuMemAlloc_v2(&lane.gate, sizeof(std::uint64_t)));
+    keep(api.cuMemAlloc_v2(&lane.gate, 2 * sizeof(std::uint64_t)));
     host(lane.host_addresses, kLaunchBlocks * sizeof(std::uint64_t));
     host(lane.prints, kLaunchBlocks * sizeof(Fingerprint));
     host(lane.bounce, kStageBlocks * kBlockBytes);

@@ -64,7 +64,7 @@ private:
         CUstream stream = nullptr;
         CUdeviceptr addresses = 0;  ///< kLaunchBlocks.
         CUdeviceptr stage = 0;      ///< kStageBlocks.
-        CUdeviceptr gate = 0;       ///< One u64.
+        CUdeviceptr gate = 0;       ///< Two u64.
         std::uint64_t* host_addresses = nullptr;  ///< These three page-locked.
         /// Written by the kernel: a copy back would stand behind the other lane's blocks.
         snapshot::Fingerprint* prints = nullptr;

@@ -91,7 +91,8 @@ Result<engine::ScanResult> PartState::scan_all(engine::BlockSetDigest* digest,
 
 Result<void> PartState::look(engine::ScanResult* result, engine::BlockSetDigest* digest,
                              unsigned share_percent) {
-    reader_.set_share(share_percent);
+    // A frozen guest needs nothing of the device.
+    reader_.set_share(process_.frozen() ? 0 : share_percent);
     sent_.begin_look();
     GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& now) {
         ++result->scanned_block_count;
@@ -103,6 +104,7 @@ Result<void> PartState::look(engine::ScanResult* result, engine::BlockSetDigest*
             digest->add(static_cast<std::uint32_t>(block.space), block.index, now);
         }
     }));
+    result->rested = std::chrono::microseconds(reader_.take_rested_us());
     result->vanished_block_count = sent_.drop_unseen();
     if (!std::is_sorted(result->changed.begin(), result->changed.end())) {
         std::sort(result->changed.begin(), result->changed.end());

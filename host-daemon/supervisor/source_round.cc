@@ -151,7 +151,8 @@ Result<void> SourceDriver::send_part(engine::PartId part, Round& round) {
     GANTRY_TRY(send_graph(part, round));
     GANTRY_ASSIGN(const engine::ScanResult scanned, source_.scan(part));
     round.stats.scan +=
-        std::chrono::duration_cast<engine::Duration>(Strand::Clock::now() - looking);
+        std::chrono::duration_cast<engine::Duration>(Strand::Clock::now() - looking) -
+        std::chrono::duration_cast<engine::Duration>(scanned.rested);
     round.stats.bytes_resident += scanned.scanned_block_count * engine::kBlockBytes;
     round.stats.bytes_changed += scanned.changed.size() * engine::kBlockBytes;
     const auto begun = Strand::Clock::now();

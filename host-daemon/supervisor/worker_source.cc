@@ -10,6 +10,8 @@ namespace {
 
 /// A part of 1 TiB has 16 Mi blocks: more than that is no list of a scan.
 constexpr std::uint64_t kScanBlocksMax = 1ULL << 24;
+/// Percent of the time, that a scan may keep a GPU whose guest is served.
+constexpr unsigned kScanShare = 50;
 
 control::FreezeToken to_proto(const engine::FreezeToken& token) {
     control::FreezeToken out;
@@ -158,7 +160,7 @@ Result<void> WorkersSource::begin_precopy(engine::Seed seed) {
 Result<engine::ScanResult> WorkersSource::scan(engine::PartId part) {
     GANTRY_ASSIGN(auto worker, workers_.need(part));
     control::ToWorker request;
-    request.mutable_scan();
+    request.mutable_scan()->set_share_percent(kScanShare);
     GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
     control::ScanReply& scanned = *reply.message.mutable_scan();
     if (scanned.runs_bytes() != 0) {
@@ -173,6 +175,7 @@ Result<engine::ScanResult> WorkersSource::scan(engine::PartId part) {
     GANTRY_ASSIGN(result.changed, expand_runs(scanned.runs(), kScanBlocksMax));
     result.scanned_block_count = scanned.scanned_block_count();
     result.vanished_block_count = scanned.vanished_block_count();
+    result.rested = std::chrono::microseconds(scanned.rest_us());
     return result;
 }
 

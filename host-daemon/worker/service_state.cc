@@ -101,7 +101,7 @@ Result<void> Service::attach_arena(const control::AttachArena& attach, Descripto
     }
     arenas_[attach.arena_id()] = {static_cast<std::byte*>(base), attach.bytes(),
                                   attach.read_only()};
-    if (!attach.read_only()) {
+    if (!attach.read_only() && !attach.pageable()) {
         (void)part_->add_staging(std::span(static_cast<std::byte*>(base), attach.bytes()));
     }
     return {};
@@ -160,6 +160,7 @@ Result<void> Service::scan(const control::Scan& scan, control::FromWorker* reply
         std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
                                                               begin)
             .count()));
+    body->set_rest_us(static_cast<std::uint64_t>(result.rested.count()));
     if (static_cast<std::size_t>(list.runs_size()) <= kInlineRunsMax) {
         *body->mutable_runs() = std::move(*list.mutable_runs());
         return {};
@@ -216,7 +217,9 @@ Result<void> Service::get_digest(const control::GetDigest& get, control::FromWor
 
 Result<void> Service::get_images(const control::GetImages& get, control::FromWorker* reply,
                                  Descriptors* out) {
-    control::ImageList list;
+    // Image by image: all of them are hundreds of MiB, and a heap that grows and shrinks by so much
+    // holds up the guest's commands, which need it too.
+    control::BlobWriter blob;
     for (const ImagePtr& image : part_->images()) {
         const std::string sha(reinterpret_cast<const char*>(image->sha256.data()),
                               image->sha256.size());
@@ -224,15 +227,16 @@ Result<void> Service::get_images(const control::GetImages& get, control::FromWor
             get.known_sha256().end()) {
             continue;
         }
+        control::ImageList list;  // Serialised repeated fields join by concatenation.
         control::ImageBytes* bytes = list.add_images();
         bytes->set_sha256(sha);
         bytes->set_content(image->bytes.data(), image->bytes.size());
+        GANTRY_TRY(blob.add(list.SerializeAsString()));
     }
-    const std::string serialised = list.SerializeAsString();
-    reply->mutable_images()->set_bytes(serialised.size());
-    if (!serialised.empty()) {
-        GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(serialised));
-        out->push_back(std::move(blob));
+    reply->mutable_images()->set_bytes(blob.size());
+    if (blob.size() != 0) {
+        GANTRY_ASSIGN(control::UniqueFd sealed, std::move(blob).seal());
+        out->push_back(std::move(sealed));
     }
     return {};
 }

@@ -74,6 +74,8 @@ struct ScanResult {
     /// Blocks that were sent and whose allocation has gone since; the sink forgets them with the
     /// final graph, so this is for accounting only.
     std::uint64_t vanished_block_count = 0;
+    /// Of the time it took: rests for the guest's sake, of which a scan while frozen has none.
+    std::chrono::microseconds rested{};
 };
 
 /// Blocks copied out of a part into a staging area, in the order asked for. The bytes do not change

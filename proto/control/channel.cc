@@ -209,27 +209,45 @@ Result<PacketSocket> PacketListener::accept(std::chrono::milliseconds timeout) {
     }
 }
 
-Result<UniqueFd> make_blob(std::span<const std::byte> bytes) {
-    UniqueFd fd{::memfd_create("gantry-blob", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-    if (!fd.valid()) {
+Result<void> BlobWriter::open() {
+    if (!fd_.valid()) {
+        fd_ = UniqueFd{::memfd_create("gantry-blob", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    }
+    if (!fd_.valid()) {
         return system_error(Code::kResourceExhausted, "control.blob", "memfd_create failed");
     }
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-        const ssize_t put = ::write(fd.get(), bytes.data() + done, bytes.size() - done);
+    return {};
+}
+
+Result<void> BlobWriter::add(std::span<const std::byte> bytes) {
+    GANTRY_TRY(open());
+    while (!bytes.empty()) {
+        const ssize_t put = ::write(fd_.get(), bytes.data(), bytes.size());
         if (put < 0 && errno == EINTR) {
             continue;
         }
         if (put <= 0) {
             return system_error(Code::kResourceExhausted, "control.blob", "writing a blob failed");
         }
-        done += static_cast<std::size_t>(put);
+        bytes = bytes.subspan(static_cast<std::size_t>(put));
+        size_ += static_cast<std::uint64_t>(put);
     }
-    if (::fcntl(fd.get(), F_ADD_SEALS,
+    return {};
+}
+
+Result<UniqueFd> BlobWriter::seal() && {
+    GANTRY_TRY(open());
+    if (::fcntl(fd_.get(), F_ADD_SEALS,
                 F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         return system_error(Code::kInternal, "control.blob", "sealing a blob failed");
     }
-    return fd;
+    return std::move(fd_);
+}
+
+Result<UniqueFd> make_blob(std::span<const std::byte> bytes) {
+    BlobWriter blob;
+    GANTRY_TRY(blob.add(bytes));
+    return std::move(blob).seal();
 }
 
 Result<MappedBlob> MappedBlob::map(UniqueFd fd, std::uint64_t bytes_expected,

@@ -92,6 +92,20 @@ private:
     UniqueFd fd_;
 };
 
+/// A sealed memfd that is written piece by piece.
+class BlobWriter {
+public:
+    Result<void> add(std::span<const std::byte> bytes);
+    Result<void> add(std::string_view bytes) { return add(std::as_bytes(std::span(bytes))); }
+    [[nodiscard]] std::uint64_t size() const { return size_; }
+    Result<UniqueFd> seal() &&;
+
+private:
+    Result<void> open();
+    UniqueFd fd_;
+    std::uint64_t size_ = 0;
+};
+
 /// A sealed memfd holding `bytes` (no one can change or shrink it any more).
 Result<UniqueFd> make_blob(std::span<const std::byte> bytes);
 inline Result<UniqueFd> make_blob(std::string_view bytes) {

@@ -216,18 +216,24 @@ public:
     bool sums(std::uint64_t gate, std::uint32_t cancel, std::uint64_t late_ns) {
         const driver::DriverApi& api = gpu().device->api();
         *cancel_ = cancel;
-        // One after the other: gate, list of one block, print, key, the block itself.
-        const std::uint64_t words[] = {gate, device_ + 3 * kBlockBytes, kUntouched, kUntouched};
+        // One after the other: gate, list of one block, prints, key, the block itself.
+        const std::uint64_t words[] = {gate, 0, device_ + 3 * kBlockBytes, kUntouched, kUntouched};
         EXPECT_EQ(api.cuMemsetD32_v2(device_, 7, 4 * kBlockBytes / 4), CUDA_SUCCESS);
         EXPECT_EQ(api.cuMemcpyHtoD_v2(device_, words, sizeof(words)), CUDA_SUCCESS);
-        CUdeviceptr gate_at = device_, list = device_ + 8, print = device_ + 16;
+        CUdeviceptr gate_at = device_, list = device_ + 16, print = device_ + 24;
         CUdeviceptr key = device_ + kBlockBytes, copies = 0;
         std::uint64_t cancel_at = reinterpret_cast<std::uint64_t>(cancel_);
         std::uint32_t count = 1;
         void* arguments[] = {&list, &key, &print, &copies, &cancel_at, &gate_at, &late_ns, &count};
         launch(sum_, arguments, 256);
-        return read(device_ + 16) != kUntouched;
+        gate_ = read(device_);
+        asking_ = read(device_ + 8);
+        return read(device_ + 24) != kUntouched;
     }
+
+    /// After the last sums().
+    [[nodiscard]] std::uint64_t gate() const { return gate_; }
+    [[nodiscard]] std::uint64_t asking() const { return asking_; }
 
 private:
     static constexpr std::uint64_t kUntouched = 0x0123456789abcdef;
@@ -248,6 +254,8 @@ private:
     CUfunction sum_ = nullptr;
     CUfunction ask_ = nullptr;
     CUdeviceptr device_ = 0;
+    std::uint64_t gate_ = 0;
+    std::uint64_t asking_ = 0;
     std::uint32_t* cancel_ = nullptr;
 };
 
@@ -258,9 +266,14 @@ TEST(GpuPrints, ALaunchThatWasCalledOffTouchesNothing) {
     EXPECT_NE(now, 0U);
     constexpr std::uint64_t kHour = 3'600'000'000'000;
     EXPECT_TRUE(kernels.sums(now, 0, kHour));
+    EXPECT_EQ(kernels.gate(), now) << "it was in time: nobody asked again";
     EXPECT_FALSE(kernels.sums(0, 0, kHour)) << "its gate was closed";
     EXPECT_FALSE(kernels.sums(1, 1, 0)) << "it began late, and the word says no";
+    EXPECT_EQ(kernels.gate(), 0U) << "so it is said to all";
+    EXPECT_EQ(kernels.asking(), 0U);
     EXPECT_TRUE(kernels.sums(1, 0, 0)) << "it began late, and the word says yes";
+    EXPECT_GE(kernels.gate(), now) << "so it is said to all, with the time";
+    EXPECT_EQ(kernels.asking(), 0U);
 }
 
 TEST(GpuPrints, OfNothingAreNothing) {
