@@ -235,6 +235,8 @@ void Registry::on_worker_lost(const std::string& id, engine::PartId part,
 
 void Registry::drop_worker(const std::shared_ptr<Session>& session, engine::PartId part,
                            const std::string& how) {
+    const auto worker = session->workers().find(part);
+    const std::uint32_t guest_pid = worker ? worker->guest().guest_pid() : 0;
     session->on_worker_lost(part, how);
     session->workers().remove(part);
     (void)session->write_record();
@@ -250,6 +252,17 @@ void Registry::drop_worker(const std::shared_ptr<Session>& session, engine::Part
     }
     if (session->info().kind == SessionKind::kLocal) {
         close_session(session->info().id, wire::WorkerState::kDead);
+        return;
+    }
+    constexpr std::size_t kMostAlerts = 16;
+    const std::lock_guard lock(mutex_);
+    if (const auto found = sessions_.find(session->info().id); found != sessions_.end()) {
+        std::vector<std::string>& alerts = found->second.alerts;
+        if (alerts.size() >= kMostAlerts) {
+            alerts.erase(alerts.begin());
+        }
+        alerts.push_back("worker " + std::to_string(part.value) + " (program " +
+                         std::to_string(guest_pid) + " of the guest) ended: " + how);
     }
 }
 

@@ -213,7 +213,8 @@ bool Session::close_channel(engine::PartId part) {
 }
 
 void Session::on_worker_lost(engine::PartId part, const std::string& how) {
-    spdlog::error("session {}: worker {} ended: {}", info_.id, part.value, how);
+    spdlog::error("session {}: worker {} ended: {}; its program gets CUDA errors from now on, and "
+                  "has to be started again", info_.id, part.value, how);
     const PartChannel at = channel_of(part);
     const std::lock_guard lock(mutex_);
     if (region_ && channel_count_ != 0) {

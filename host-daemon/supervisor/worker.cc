@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include "host-daemon/supervisor/version.h"
+#include "proto/control/process_end.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -89,6 +90,14 @@ void Worker::on_closed(const Error& why) {
         process_.kill();
         process_.wait(std::chrono::milliseconds{5000});
         how = "killed after it broke off: " + why.text;
+    }
+    constexpr std::string_view kSuffix = ".sock";
+    if (std::string log = record_.process.control_path; log.ends_with(kSuffix)) {
+        log.replace(log.size() - kSuffix.size(), kSuffix.size(), ".log");
+        *how += "; its log is " + log;
+        if (const std::string last = control::last_line_of(log); !last.empty()) {
+            *how += ", and ends with: " + last;
+        }
     }
     memory_.release();
     handlers_.lost(record_.part, *how);

@@ -22,6 +22,8 @@
 #include <sstream>
 #include <vector>
 
+#include "proto/control/process_end.h"
+
 namespace gantry::supervisor {
 namespace {
 
@@ -267,10 +269,8 @@ std::optional<std::string> WorkerProcess::wait(std::chrono::milliseconds timeout
     siginfo_t info{};
     if (::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED) != 0) {
         ended_ = "ended";  // adopted: its parent is init now
-    } else if (info.si_code == CLD_EXITED) {
-        ended_ = "exit status " + std::to_string(info.si_status);
     } else {
-        ended_ = "signal " + std::to_string(info.si_status);
+        ended_ = control::describe_end(info);
     }
     return ended_;
 }

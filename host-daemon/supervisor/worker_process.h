@@ -45,7 +45,7 @@ public:
     [[nodiscard]] const ProcessRecord& record() const { return record_; }
     [[nodiscard]] bool valid() const { return pidfd_.valid(); }
     /// nullopt: still running after `timeout`. Otherwise how it ended, in words ("exit status 0",
-    /// "signal 11"); "ended" for an adopted one, whose status is init's.
+    /// "signal 9 (Killed): ..."); "ended" for an adopted one, whose status is init's.
     std::optional<std::string> wait(std::chrono::milliseconds timeout);
     void kill();
 

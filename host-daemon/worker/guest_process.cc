@@ -6,6 +6,7 @@
 
 #include "host-daemon/worker/call.h"
 #include "host-daemon/worker/handlers.h"
+#include "host-daemon/worker/last_words.h"
 #include "host-daemon/worker/log.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
@@ -96,6 +97,7 @@ void GuestProcess::execute(const Command& command) {
             on_first_command(command.header.position);
         }
     }
+    note_command(command.header.op);
     Call call(*this, command);
     if (command.header.op != static_cast<std::uint16_t>(region::ControlOp::kConfirm)) {
         pinned_writes.note_work();

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "host-daemon/worker/last_words.h"
 #include "host-daemon/worker/log.h"
 #include "host-daemon/worker/service.h"
 #include "host-daemon/worker/standalone.h"
@@ -20,6 +21,7 @@ int run_controlled(int control_fd, const ServiceOptions& options) {
         fmt::print(stderr, "gantry-worker: {}\n", listener.error().to_string());
         return 2;
     }
+    install_last_words();
     Service service(std::move(listener).value(), options);
     return service.run();
 }

@@ -267,8 +267,16 @@ int Standalone::run() {
         }
         poll(waiting.data(), waiting.size(), 500);
         ended = waiting[2].revents != 0;
-        guests_.remove_if([](const Guest& guest) {
-            return is_gone(guest) || guest.worker.has_broken_off();
+        guests_.remove_if([](Guest& guest) {
+            const bool has_guest_ended = is_gone(guest);
+            const bool has_worker_ended = guest.worker.has_broken_off();
+            if (has_worker_ended && !has_guest_ended) {
+                log_line("part %llu: its worker, process %d, ended: %s; the program gets CUDA "
+                         "errors from now on, and has to be started again",
+                         static_cast<unsigned long long>(guest.part_id), guest.worker.pid(),
+                         guest.worker.how_it_ended().c_str());
+            }
+            return has_worker_ended || has_guest_ended;
         });
         if (waiting[0].revents != 0) {
             if (auto guest = guests->accept(std::chrono::milliseconds(0)); guest.ok()) {

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <thread>
 
+#include "proto/control/process_end.h"
+
 namespace gantry::worker {
 namespace {
 
@@ -127,6 +129,20 @@ void WorkerLink::kill_now() {
         waitpid(pid_, nullptr, 0);
         pid_ = -1;
     }
+}
+
+std::string WorkerLink::how_it_ended() {
+    for (int i = 0; pid_ > 0 && i < 50; ++i) {
+        siginfo_t info{};
+        if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) == 0 &&
+            info.si_pid == pid_) {
+            pid_ = -1;
+            return control::describe_end(info);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    kill_now();
+    return "killed after it broke off";
 }
 
 bool WorkerLink::has_broken_off() const {

@@ -41,6 +41,8 @@ public:
     void kill_now();
     /// Its end of the connection is closed: it has ended, or is of no use any more.
     [[nodiscard]] bool has_broken_off() const;
+    /// Of one that has broken off, in words; it is killed when it has not ended within a second.
+    [[nodiscard]] std::string how_it_ended();
 
 private:
     pid_t pid_ = -1;
