@@ -40,9 +40,7 @@ CUresult check(const Rows& rows, CUstream stream) {
 template <typename Queue>
 CUresult fill(const Rows& rows, CUstream stream, Queue queue) {
     const CUresult result = check(rows, stream);
-    return result != CUDA_SUCCESS || rows.width == 0 || rows.height == 0
-               ? result
-               : launched(queue(), stream);
+    return result != CUDA_SUCCESS || rows.width == 0 || rows.height == 0 ? result : queue();
 }
 
 }  // namespace

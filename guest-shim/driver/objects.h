@@ -134,7 +134,7 @@ bool captures_open() noexcept;
 /// True while this stream is. Asks the host when any is.
 bool is_captured(CUstream stream) noexcept;
 
-/// What a call answers that has queued kernels, a graph or a memset with this result: with
+/// What a call answers that has queued a kernel or a graph with this result: with
 /// CUDA_LAUNCH_BLOCKING it waits for them, and their own errors are the call's.
 inline CUresult launched(CUresult queued, CUstream stream) noexcept {
     if (__builtin_expect(!session::launches_block(), 1) || queued != CUDA_SUCCESS ||

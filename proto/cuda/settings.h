@@ -94,8 +94,8 @@ inline VisibleDevices visible_devices(const char* list, const CUuuid* uuids, uns
     return out;
 }
 
-/// CUDA_LAUNCH_BLOCKING, of which only "1" counts: kernels, graphs and memsets have ended when
-/// their launch returns. Copies do not wait.
+/// CUDA_LAUNCH_BLOCKING, of which only "1" counts: kernels and graphs have ended when their launch
+/// returns. Memsets and copies do not wait.
 inline bool launches_block() {
     const char* setting = std::getenv("CUDA_LAUNCH_BLOCKING");
     return setting != nullptr && std::strcmp(setting, "1") == 0;

@@ -46,7 +46,7 @@ CUresult fill(CUstream stream_handle, const CUDA_MEMSET_NODE_PARAMS& params, Tim
         Scheduler::instance().wait(Scheduler::instance().tail(stream));
         return softgpu::take_error(*context);
     }
-    return softgpu::launched(CUDA_SUCCESS, stream, *context);
+    return CUDA_SUCCESS;
 }
 
 CUDA_MEMSET_NODE_PARAMS line(CUdeviceptr destination, unsigned value, unsigned element_bytes,

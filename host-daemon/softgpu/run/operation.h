@@ -109,7 +109,7 @@ CUresult enqueue(const std::shared_ptr<Stream>& stream, OperationPtr operation);
 /// Returns when everything in the stream is done and its output is written, with its error.
 CUresult wait_for(const std::shared_ptr<Stream>& stream, Context& context);
 
-/// What a call answers that has queued kernels, a graph or a memset with this result: with
+/// What a call answers that has queued a kernel or a graph with this result: with
 /// CUDA_LAUNCH_BLOCKING it waits for them.
 CUresult launched(CUresult queued, const std::shared_ptr<Stream>& stream, Context& context);
 
