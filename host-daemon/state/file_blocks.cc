@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kThreadsMax = 16;
+constexpr unsigned kCopyThreadsMax = 16;
 constexpr std::uint64_t kSlotBytes = 2U << 20;
 constexpr std::size_t kSlots = 2;  ///< Of a thread.
 constexpr std::uint64_t kLargePage = 2U << 20;
@@ -112,7 +112,7 @@ public:
         }
         registers_ = registers_ && map_->at() != nullptr;  // Else pread() does.
         const std::size_t threads = std::min<std::size_t>(
-            chunks_.size(), std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax));
+            chunks_.size(), std::clamp(std::thread::hardware_concurrency(), 1U, kCopyThreadsMax));
         {
             std::vector<std::jthread> helpers;
             for (std::size_t i = 1; i < threads; ++i) {
@@ -288,7 +288,7 @@ private:
         const std::lock_guard lock(mutex_);
         if (!stage_) {
             const std::uint64_t bytes =
-                std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax) * kSlots *
+                std::clamp(std::thread::hardware_concurrency(), 1U, kCopyThreadsMax) * kSlots *
                 kSlotBytes;
             stage_.emplace(kStageHint, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
