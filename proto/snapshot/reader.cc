@@ -1,15 +1,14 @@
 #include <fcntl.h>
-#include <lz4.h>
 #include <unistd.h>
-#include <zstd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "proto/snapshot/block_codec.h"
+#include "proto/snapshot/block_ledger.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
 #include "proto/snapshot/layout.h"
@@ -56,6 +55,10 @@ private:
     }
     Error malformed(const std::string& what) const {
         return error("snapshot.malformed", section_at_, what);
+    }
+
+    Result<void> sound(const BlockLedger::Problem& problem) const {
+        return problem ? Result<void>(malformed(*problem)) : Result<void>();
     }
 
     Result<void> read(std::byte* to, std::size_t size) {
@@ -246,7 +249,7 @@ private:
             problem.what != nullptr) {
             return refuse(problem);
         }
-        GANTRY_TRY(note_memory(head.part, blocks));
+        GANTRY_TRY(sound(ledger_.add_memory(head.part, blocks)));
         GANTRY_TRY(skip_zeros(head.contents_at));
         GANTRY_TRY(memory_contents(head.part, blocks, section_end));
         std::byte stored[8];
@@ -255,18 +258,6 @@ private:
             return checksum_error(section_at_, "a memory section's end");
         }
         checksums_.push_back(checksum);
-        return {};
-    }
-
-    Result<void> note_memory(std::uint64_t id, std::span<const StoredBlock> blocks) {
-        GANTRY_ASSIGN(BlockSetDigest * digest, part(id));
-        if (digest->block_count != 0 || !memory_parts_.insert(id).second) {
-            return malformed("a part whose blocks are there twice");
-        }
-        for (const StoredBlock& block : blocks) {
-            digest->add(block.ref.space, block.ref.index, block.fingerprint);
-        }
-        memory_blocks_ += blocks.size();
         return {};
     }
 
@@ -343,20 +334,12 @@ private:
         return visitor_.on_header(header);
     }
 
-    Result<BlockSetDigest*> part(std::uint64_t id) {
-        BlockSetDigest& digest = digests_[id];
-        if (digests_.size() > kPartsMax) {
-            return malformed("more than " + std::to_string(kPartsMax) + " parts");
-        }
-        return &digest;
-    }
-
     Result<void> graph() {
         if (payload_.size() < 8) {
             return malformed("a graph section without a part id");
         }
         const auto id = get<std::uint64_t>(payload_.data());
-        GANTRY_TRY(part(id));
+        GANTRY_TRY(sound(ledger_.add_part(id)));
         if (!graphs_.insert(id).second) {
             return malformed("two graphs of part " + std::to_string(id));
         }
@@ -387,7 +370,8 @@ private:
         std::size_t contents_at = 0;
         for (std::uint32_t i = 0; i < count; ++i) {
             const std::byte* entry = payload_.data() + kBlocksHeaderBytes + i * kEntryBytes;
-            GANTRY_ASSIGN(StoredBlock block, checked_entry(entry));
+            StoredBlock block = parse_entry(entry);
+            GANTRY_TRY(sound(ledger_.check_form(block, *key_)));
             if (block.form == StoredForm::kBytes) {
                 const auto codec = static_cast<Codec>(get<std::uint32_t>(entry + 60) >> 24);
                 if (block.stored_bytes > contents_.size() - contents_at) {
@@ -399,14 +383,16 @@ private:
                 if (codec != Codec::kStored || stored.size() != kBlockBytes) {
                     plain_.resize(std::size_t{count} * kBlockBytes);  // Once a section.
                     const auto plain = std::span(plain_).subspan(i * kBlockBytes, kBlockBytes);
-                    GANTRY_TRY(unpack(codec, stored, plain));
+                    if (!unpack_block(codec, stored, plain)) {
+                        return malformed("a block does not unpack to 65536 bytes");
+                    }
                     block.bytes = plain;
                 }
                 if (fingerprint(*key_, BlockSpan(block.bytes)) != block.fingerprint) {
                     return malformed("a block does not match its fingerprint");
                 }
             }
-            GANTRY_TRY(note(block));
+            GANTRY_TRY(sound(ledger_.add(block)));
             out.push_back(block);
         }
         if (contents_at != contents_.size()) {
@@ -415,92 +401,12 @@ private:
         return visitor_.on_blocks(out);
     }
 
-    Result<StoredBlock> checked_entry(const std::byte* entry) {
-        const StoredBlock block = snapshot::parse_entry(entry);
-        switch (block.form) {
-            case StoredForm::kBytes: return block;
-            case StoredForm::kZero:
-                if (block.fingerprint != key_->zero_block()) {
-                    return malformed("a zero block does not match its fingerprint");
-                }
-                return block;
-            case StoredForm::kCopyOf: {
-                const auto origin = stored_.find(block.origin);
-                if (origin == stored_.end() || origin->second != block.fingerprint) {
-                    return malformed("a block copies one that is not there");
-                }
-                return block;
-            }
-        }
-        return malformed("a block of unknown form");
-    }
-
-    Result<void> unpack(Codec codec, std::span<const std::byte> from, std::span<std::byte> to) {
-        bool good = false;
-        switch (codec) {
-            case Codec::kStored:
-                good = from.size() == to.size();
-                if (good) {
-                    std::memcpy(to.data(), from.data(), to.size());
-                }
-                break;
-            case Codec::kLz4:
-                good = LZ4_decompress_safe(reinterpret_cast<const char*>(from.data()),
-                                           reinterpret_cast<char*>(to.data()),
-                                           static_cast<int>(from.size()),
-                                           static_cast<int>(to.size())) ==
-                       static_cast<int>(to.size());
-                break;
-            case Codec::kZstd:
-                good = ZSTD_decompress(to.data(), to.size(), from.data(), from.size()) ==
-                       to.size();
-                break;
-        }
-        if (!good) {
-            return malformed("a block does not unpack to 65536 bytes");
-        }
-        return {};
-    }
-
-    Result<void> note(const StoredBlock& block) {
-        GANTRY_ASSIGN(BlockSetDigest * digest, part(block.ref.part));
-        if (memory_parts_.contains(block.ref.part)) {
-            return malformed("a part whose blocks are there twice");
-        }
-        digest->add(block.ref.space, block.ref.index, block.fingerprint);
-        const bool fresh = block.form == StoredForm::kBytes
-                               ? stored_.emplace(block.ref, block.fingerprint).second &&
-                                     !others_.contains(block.ref)
-                               : others_.insert(block.ref).second && !stored_.contains(block.ref);
-        if (!fresh) {
-            return malformed("a block that is there twice");
-        }
-        return {};
-    }
-
     Result<void> summary() {
         summary_seen_ = true;
         if (!summary_.ParseFromArray(payload_.data(), static_cast<int>(payload_.size()))) {
             return malformed("the summary does not parse");
         }
-        const bool counts = summary_.block_count() ==
-                                stored_.size() + others_.size() + memory_blocks_ &&
-                            summary_.image_count() == image_count_ &&
-                            static_cast<std::size_t>(summary_.parts_size()) == digests_.size();
-        if (!counts) {
-            return malformed("the summary's counts differ from the content");
-        }
-        for (const PartSummary& part_summary : summary_.parts()) {
-            const auto it = digests_.find(part_summary.part_id());
-            const BlockSetDigest expected{part_summary.block_count(),
-                                          {part_summary.digest_low(),
-                                           part_summary.digest_high()}};
-            if (it == digests_.end() || it->second != expected) {
-                return malformed("part " + std::to_string(part_summary.part_id()) +
-                                 " differs from its digest");
-            }
-        }
-        return {};
+        return sound(ledger_.check(summary_, image_count_));
     }
 
     Result<void> end() {
@@ -546,12 +452,8 @@ private:
     std::vector<std::byte> plain_;
     std::vector<std::uint64_t> checksums_;
     std::unique_ptr<FingerprintKey> key_;
-    std::map<std::uint64_t, BlockSetDigest> digests_;
+    BlockLedger ledger_;
     std::unordered_set<std::uint64_t> graphs_;
-    std::unordered_map<BlockRef, Fingerprint, BlockRefHash> stored_;
-    std::unordered_set<BlockRef, BlockRefHash> others_;
-    std::unordered_set<std::uint64_t> memory_parts_;
-    std::uint64_t memory_blocks_ = 0;
     std::uint64_t image_count_ = 0;
     SnapshotSummary summary_;
     bool summary_seen_ = false;

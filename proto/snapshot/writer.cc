@@ -1,8 +1,6 @@
 #include <limits.h>
-#include <lz4.h>
 #include <sys/uio.h>
 #include <unistd.h>
-#include <zstd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +10,7 @@
 #include <xxhash.h>
 
 #include "proto/base/assert.h"
+#include "proto/snapshot/block_codec.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
 #include "proto/snapshot/contents_file.h"
@@ -204,20 +203,11 @@ private:
             return kStoredWhole;
         }
         contents_.resize(at + kBlockBytes);
-        char* to = reinterpret_cast<char*>(contents_.data() + at);
-        const char* from = reinterpret_cast<const char*>(bytes.data());
-        std::size_t stored = 0;
-        if (codec_ == Codec::kLz4) {
-            stored = static_cast<std::size_t>(
-                LZ4_compress_default(from, to, kBlockBytes, static_cast<int>(kWorthwhile)));
-        } else if (codec_ == Codec::kZstd) {
-            constexpr int kLevel = 1;
-            const std::size_t result = ZSTD_compress(to, kWorthwhile, from, kBlockBytes, kLevel);
-            stored = ZSTD_isError(result) != 0 ? 0 : result;
-        }
+        const auto to = std::span(contents_).subspan(at);
+        std::size_t stored = pack_block(codec_, bytes, to.first(kWorthwhile));
         Codec used = codec_;
         if (stored == 0) {
-            std::memcpy(to, from, kBlockBytes);
+            std::memcpy(to.data(), bytes.data(), kBlockBytes);
             stored = kBlockBytes;
             used = Codec::kStored;
         }
