@@ -9,6 +9,8 @@ import argparse
 import contextlib
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -96,6 +98,29 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
     print(f"{name}: {done.stderr.strip()}")
 
 
+def worker_dies(arguments, work):
+    """The program gets a CUDA error and no hang; the log says how the worker ended, and where."""
+    daemon = Daemon(arguments.build, work, "dies")
+    out = work / "dies.out"
+    with running(daemon), open(out, "wb") as log:
+        program = subprocess.Popen([arguments.program, str(MIB), "1000000", "0"], stdout=log,
+                                   stderr=log, env=environment(arguments, daemon))
+        try:
+            wait_until("the program's first steps", lambda: out.read_text().count("step") >= 2)
+            os.kill(daemon.worker_pids()[0], signal.SIGSEGV)
+            expect(program.wait(timeout=PROGRAM_DEADLINE_S) > 0, out.read_text()[-500:])
+            expect("error: unknown error" in out.read_text(), out.read_text()[-500:])
+            words = re.compile(r"ended: signal 11 \(Segmentation fault\): .* its log is (\S+), and "
+                               r"ends with: .*the last command of the guest: (cu\w+|an? .*);")
+            wait_until("the reason in the log", lambda: words.search(daemon.log_text()))
+        except Failure as failure:
+            raise Failure(f"{failure}\n{daemon.log_text()}") from None
+        finally:
+            program.kill()
+            program.wait()
+        print("worker dies:", words.search(daemon.log_text()).group(0))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, required=True)
@@ -110,6 +135,7 @@ def main():
         try:
             quota_exceeded(arguments, work)
             print("quota exceeded: out of memory, and the program goes on")
+            worker_dies(arguments, work)
             move_refused(arguments, work, "GPU too small", wanted, "gpu.memory",
                          target_profile="small-86")
             move_refused(arguments, work, "foreign certificates", wanted, "certificate",
