@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,8 @@ using snapshot::StoredBlock;
 using snapshot::StoredForm;
 
 constexpr std::size_t kLoadBlocks = 32;
+/// Blocks read and then verified, from the cache.
+constexpr std::size_t kReadBlocks = 4;
 
 class PartLoader {
 public:
@@ -103,18 +106,20 @@ private:
         return block.form == StoredForm::kZero ? Kind::kNothing : Kind::kDirect;
     }
 
-    Result<void> verify(std::span<const StoredBlock> blocks, const std::byte* bytes,
-                        std::uint64_t offset) const {
-        std::size_t at = 0;
-        for (const StoredBlock& block : blocks) {
-            if (block.form != StoredForm::kBytes) {
-                continue;
+    /// The bytes of blocks that are all stored, from the file to where they are wanted.
+    Result<void> read(std::span<const StoredBlock> blocks, std::uint64_t offset,
+                      std::byte* to) const {
+        for (std::size_t at = 0; at < blocks.size(); at += kReadBlocks) {
+            const auto some = blocks.subspan(at, std::min(kReadBlocks, blocks.size() - at));
+            std::byte* const here = to + at * kBlockBytes;
+            GANTRY_TRY(memory_.read(offset + at * kBlockBytes,
+                                    {here, some.size() * kBlockBytes}));
+            for (std::size_t i = 0; i < some.size(); ++i) {
+                const snapshot::BlockSpan bytes(here + i * kBlockBytes, kBlockBytes);
+                if (snapshot::fingerprint(key_, bytes) != some[i].fingerprint) {
+                    return memory_.damaged(offset + (at + i) * kBlockBytes);
+                }
             }
-            if (snapshot::fingerprint(key_, snapshot::BlockSpan(bytes + at, kBlockBytes)) !=
-                block.fingerprint) {
-                return memory_.damaged(offset + at);
-            }
-            at += kBlockBytes;
         }
         return {};
     }
@@ -131,8 +136,7 @@ private:
             const std::span<std::byte> to = lies_at(batch.blocks[at].ref, count);
             // Fresh memory: its pages in one go instead of a fault for each. A hint only.
             ::madvise(to.data(), to.size(), MADV_POPULATE_WRITE);
-            GANTRY_TRY(memory_.read(offset, to));
-            GANTRY_TRY(verify(batch.blocks.subspan(at, count), to.data(), offset));
+            GANTRY_TRY(read(batch.blocks.subspan(at, count), offset, to.data()));
             offset += to.size();
             at += count;
         }
@@ -140,14 +144,12 @@ private:
     }
 
     Result<void> load_staged(const Batch& batch) const {
-        std::size_t bytes = 0;
-        for (const StoredBlock& block : batch.blocks) {
-            bytes += block.stored_bytes;
-        }
+        std::vector<StoredBlock> stored;
+        std::copy_if(batch.blocks.begin(), batch.blocks.end(), std::back_inserter(stored),
+                     [](const StoredBlock& block) { return block.form == StoredForm::kBytes; });
         GANTRY_ASSIGN(const auto staging, workers_.staging(worker_));
         const StagingSlot slot = staging->acquire();
-        GANTRY_TRY(memory_.read(batch.offset, slot.bytes().first(bytes)));
-        GANTRY_TRY(verify(batch.blocks, slot.bytes().data(), batch.offset));
+        GANTRY_TRY(read(stored, batch.offset, slot.bytes().data()));
         control::ToWorker request;
         GANTRY_ASSIGN(*request.mutable_apply_blocks(),
                       apply_request(worker_->part(), batch.blocks));

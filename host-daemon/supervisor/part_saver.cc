@@ -19,7 +19,7 @@ using snapshot::MemoryWriter;
 /// Fewer are not worth a list and a second look; a file has room for them from here on.
 constexpr std::size_t kWorkersBlocksMin = 64;
 /// Blocks that a thread hashes and then copies, from its cache.
-constexpr std::size_t kSaveBlocks = 16;
+constexpr std::size_t kSaveBlocks = 8;
 
 class PartSaver {
 public:

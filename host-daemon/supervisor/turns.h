@@ -23,10 +23,11 @@
 
 namespace gantry::supervisor {
 
-/// Threads that hash and copy blocks. Whoever waits for its turn may hold a slot of a staging area:
+/// Threads that hash and copy blocks: more than cores, so that none idles while the thread whose
+/// turn it is has to wait for one. Whoever waits for its turn may hold a slot of a staging area:
 /// there have to be as many slots as threads.
 inline std::size_t slot_threads() {
-    return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kStagingSlots);
+    return std::clamp<std::size_t>(2 * std::thread::hardware_concurrency(), 1, kStagingSlots);
 }
 
 class Turns {

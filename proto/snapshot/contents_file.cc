@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "proto/base/assert.h"
+#include "proto/snapshot/stream_copy.h"
 
 namespace gantry::snapshot {
 namespace {
@@ -147,7 +148,7 @@ Result<void> ContentsFile::write(std::uint64_t offset, std::span<const std::byte
     if (map_ != nullptr) {
         GANTRY_ASSERT(offset >= map_at_ && offset + bytes.size() <= reserved_, "%llu",
                       static_cast<unsigned long long>(offset));
-        std::memcpy(map_ + (offset - map_at_), bytes.data(), bytes.size());
+        stream_copy(map_ + (offset - map_at_), bytes.data(), bytes.size());
         return {};
     }
     return write_at(fd_, name_, offset, bytes);

@@ -1,0 +1,169 @@
+// Blocks between device memory and a file, both ways of it, on the soft GPU's driver.
+#include "host-daemon/state/file_blocks.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "host-daemon/state/part_state.h"
+#include "tests/unit/worker/guest_fixture.h"
+
+namespace gantry::worker {
+namespace {
+
+using engine::MemorySpace;
+using snapshot::kBlockBytes;
+using state::BlockRange;
+using state::FileRun;
+using state::FileWay;
+
+constexpr snapshot::Seed kSeed{0x1122334455667788, 0x99aabbccddeeff00};
+constexpr std::uint64_t kBlocks = 1100;      // More than two of a thread's pieces of a file.
+constexpr std::uint64_t kFileBegin = 12288;  // Where the contents lie in the file.
+
+/// A worker without a guest and `kBlocks` of memory with known bytes.
+struct Holder : Host {
+    Holder() : part(*process, 1), bytes(kBlocks * kBlockBytes) {
+        device->bind_thread();
+        first = process->memory.allocate(bytes.size()).value().value / kBlockBytes;
+        std::mt19937_64 random(7);
+        for (std::size_t i = 0; i < bytes.size(); i += 8) {
+            const std::uint64_t word = random();
+            std::memcpy(&bytes[i], &word, 8);
+        }
+        write(bytes);
+        part.begin_precopy(kSeed);
+        file = control::UniqueFd(memfd_create("blocks", MFD_CLOEXEC));
+        EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(kFileBegin + bytes.size())), 0);
+    }
+    void write(std::span<const std::byte> content) {
+        EXPECT_EQ(device->api().cuMemcpyHtoD_v2(first * kBlockBytes, content.data(),
+                                                content.size()),
+                  CUDA_SUCCESS);
+    }
+    std::vector<std::byte> memory() {
+        std::vector<std::byte> content(bytes.size());
+        EXPECT_EQ(device->api().cuMemcpyDtoH_v2(content.data(), first * kBlockBytes,
+                                                content.size()),
+                  CUDA_SUCCESS);
+        return content;
+    }
+    FileRun run(std::uint64_t at, std::uint64_t count, std::uint64_t place) const {
+        return {{MemorySpace::kDevice, first + at, count}, FileRun::Form::kBytes,
+                kFileBegin + place * kBlockBytes, 0};
+    }
+
+    state::PartState part;
+    std::vector<std::byte> bytes;
+    std::uint64_t first = 0;
+    control::UniqueFd file;
+};
+
+class FileBlocks : public ::testing::TestWithParam<FileWay> {};
+INSTANTIATE_TEST_SUITE_P(Ways, FileBlocks,
+                         ::testing::Values(FileWay::kRegistered, FileWay::kStaged),
+                         [](const auto& way) {
+                             return way.param == FileWay::kStaged ? "Staged" : "Registered";
+                         });
+
+TEST_P(FileBlocks, GoToAFileAndBack) {
+    Holder holder;
+    // What lies between is not stored; the places follow one another all the same.
+    const std::vector runs{holder.run(0, 3, 0), holder.run(10, 1, 3), holder.run(12, 1088, 4)};
+    const auto stored = holder.part.store_blocks(holder.file.get(), runs, GetParam());
+    ASSERT_TRUE(stored.ok()) << stored.error().text;
+    EXPECT_EQ(stored->block_count, 1092U);
+    EXPECT_TRUE(stored->outside.empty());
+    holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
+    const auto loaded = holder.part.load_blocks(holder.file.get(), runs, GetParam());
+    ASSERT_TRUE(loaded.ok()) << loaded.error().text;
+    const std::vector<std::byte> now = holder.memory();
+    for (std::uint64_t i = 0; i < kBlocks; ++i) {
+        const bool is_stored = i < 3 || i == 10 || i >= 12;
+        const std::byte* const at = &now[i * kBlockBytes];
+        EXPECT_EQ(is_stored ? std::memcmp(at, &holder.bytes[i * kBlockBytes], kBlockBytes)
+                            : std::to_integer<int>(*at) - 0x5a,
+                  0)
+            << "block " << i;
+    }
+}
+
+TEST_P(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {
+    Holder holder;
+    std::vector runs{holder.run(0, 2, 0)};
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs, GetParam()));
+    runs.push_back({{MemorySpace::kDevice, holder.first + 2, 3}, FileRun::Form::kZero, 0, 0});
+    runs.push_back({{MemorySpace::kDevice, holder.first + 5, 2}, FileRun::Form::kCopy, 0,
+                    holder.first});
+    holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
+    const auto loaded = holder.part.load_blocks(holder.file.get(), runs, GetParam());
+    ASSERT_TRUE(loaded.ok()) << loaded.error().text;
+    EXPECT_EQ(loaded->block_count, 7U);
+    const std::vector<std::byte> now = holder.memory();
+    const std::vector<std::byte> zeros(3 * kBlockBytes);
+    EXPECT_EQ(std::memcmp(&now[2 * kBlockBytes], zeros.data(), zeros.size()), 0);
+    EXPECT_EQ(std::memcmp(&now[5 * kBlockBytes], holder.bytes.data(), 2 * kBlockBytes), 0);
+    EXPECT_EQ(now[7 * kBlockBytes], std::byte{0x5a});
+}
+
+TEST_P(FileBlocks, WhatIsNoMemoryIsNamedAndLeftAlone) {
+    Holder holder;
+    const std::uint64_t beyond = holder.first + (1ULL << 30) / kBlockBytes;
+    const std::vector runs{holder.run(0, 1, 0),
+                           FileRun{{MemorySpace::kDevice, beyond, 2}, FileRun::Form::kBytes,
+                                   kFileBegin + kBlockBytes, 0},
+                           FileRun{{MemorySpace::kArray, 7, 1}, FileRun::Form::kBytes,
+                                   kFileBegin + 3 * kBlockBytes, 0},
+                           holder.run(4, 1, 4)};
+    const auto stored = holder.part.store_blocks(holder.file.get(), runs, GetParam());
+    ASSERT_TRUE(stored.ok()) << stored.error().text;
+    EXPECT_EQ(stored->block_count, 2U);
+    ASSERT_EQ(stored->outside.size(), 2U);
+    EXPECT_EQ(stored->outside[0].first, beyond);
+    EXPECT_EQ(stored->outside[0].count, 2U);
+    EXPECT_EQ(stored->outside[1].space, MemorySpace::kArray);
+}
+
+TEST_P(FileBlocks, AFlippedByteOfAnyBlockChangesTheDigest) {
+    Holder holder;
+    constexpr std::uint64_t kFew = 24;
+    const std::vector runs{holder.run(0, kFew, 0)};
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs, GetParam()));
+    const auto right = holder.part.digest().value();
+    for (std::uint64_t i = 0; i < kFew; ++i) {
+        const auto at = static_cast<off_t>(kFileBegin + i * kBlockBytes + i * 2729);
+        std::byte byte{};
+        ASSERT_EQ(pread(holder.file.get(), &byte, 1, at), 1);
+        const std::byte flipped = byte ^ std::byte{1};
+        ASSERT_EQ(pwrite(holder.file.get(), &flipped, 1, at), 1);
+        ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs, GetParam()));
+        EXPECT_NE(holder.part.digest().value(), right) << "block " << i;
+        ASSERT_EQ(pwrite(holder.file.get(), &byte, 1, at), 1);
+    }
+    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs, GetParam()));
+    EXPECT_EQ(holder.part.digest().value(), right);
+}
+
+TEST_P(FileBlocks, AFileThatIsCutIsRefused) {
+    Holder holder;
+    const std::vector runs{holder.run(0, 8, 0)};
+    ASSERT_EQ(ftruncate(holder.file.get(), kFileBegin + 8 * kBlockBytes - 1), 0);
+    const auto loaded = holder.part.load_blocks(holder.file.get(), runs, GetParam());
+    ASSERT_FALSE(loaded.ok());
+    EXPECT_EQ(loaded.error().reason, "snapshot.truncated");
+    EXPECT_EQ(holder.memory(), holder.bytes);
+}
+
+TEST_P(FileBlocks, PlacesOutOfOrderAreRefused) {
+    Holder holder;
+    const std::vector runs{holder.run(0, 2, 1), holder.run(2, 1, 0)};
+    const auto stored = holder.part.store_blocks(holder.file.get(), runs, GetParam());
+    ASSERT_FALSE(stored.ok());
+    EXPECT_EQ(stored.error().reason, "worker.protocol");
+}
+
+}  // namespace
+}  // namespace gantry::worker
