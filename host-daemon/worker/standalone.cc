@@ -271,10 +271,13 @@ int Standalone::run() {
             const bool has_guest_ended = is_gone(guest);
             const bool has_worker_ended = guest.worker.has_broken_off();
             if (has_worker_ended && !has_guest_ended) {
-                log_line("part %llu: its worker, process %d, ended: %s; the program gets CUDA "
-                         "errors from now on, and has to be started again",
-                         static_cast<unsigned long long>(guest.part_id), guest.worker.pid(),
-                         guest.worker.how_it_ended().c_str());
+                const pid_t pid = guest.worker.pid();
+                const std::string how = guest.worker.how_it_ended();
+                if (how != "exit status 0") {  // That is after the program's goodbye.
+                    log_line("part %llu: its worker, process %d, ended: %s; the program gets CUDA "
+                             "errors from now on, and has to be started again",
+                             static_cast<unsigned long long>(guest.part_id), pid, how.c_str());
+                }
             }
             return has_worker_ended || has_guest_ended;
         });
