@@ -210,11 +210,15 @@ CUresult on_cuStreamAddCallback(CallContext& context, const wire::cuStreamAddCal
     return launch_callback(as_call(context), call, gantry::wire::CallbackKind::kStreamCallback);
 }
 
-CUresult on_cuOccupancyMaxPotentialClusterSize(
-    CallContext& context, const wire::cuOccupancyMaxPotentialClusterSize_call& launch,
-    std::span<const std::byte> trailing, Reply& reply) {
+namespace {
+
+/// Answers with what one of the driver's entry points says of a launch; it may be missing.
+CUresult answer_occupancy(CallContext& context,
+                          CUresult (*ask)(int*, CUfunction, const CUlaunchConfig*),
+                          const LaunchExCall& launch, std::span<const std::byte> trailing,
+                          Reply& reply) {
     Call& call = as_call(context);
-    if (call.api().cuOccupancyMaxPotentialClusterSize == nullptr) {
+    if (ask == nullptr) {
         return call.unsupported(call.op());
     }
     std::vector<CUlaunchAttribute> attributes;
@@ -223,29 +227,26 @@ CUresult on_cuOccupancyMaxPotentialClusterSize(
     CUresult result = make_config(call, launch, trailing, &attributes, &config, &function);
     cuda::wire_hand::OccupancyReply answer{};
     if (result == CUDA_SUCCESS) {
-        result = call.api().cuOccupancyMaxPotentialClusterSize(&answer.value, function, &config);
+        result = ask(&answer.value, function, &config);
     }
     reply.put(answer);
     return result;
 }
 
+}  // namespace
+
+CUresult on_cuOccupancyMaxPotentialClusterSize(
+    CallContext& context, const wire::cuOccupancyMaxPotentialClusterSize_call& launch,
+    std::span<const std::byte> trailing, Reply& reply) {
+    return answer_occupancy(context, as_call(context).api().cuOccupancyMaxPotentialClusterSize,
+                            launch, trailing, reply);
+}
+
 CUresult on_cuOccupancyMaxActiveClusters(CallContext& context,
                                          const wire::cuOccupancyMaxActiveClusters_call& launch,
                                          std::span<const std::byte> trailing, Reply& reply) {
-    Call& call = as_call(context);
-    if (call.api().cuOccupancyMaxActiveClusters == nullptr) {
-        return call.unsupported(call.op());
-    }
-    std::vector<CUlaunchAttribute> attributes;
-    CUlaunchConfig config{};
-    CUfunction function = nullptr;
-    CUresult result = make_config(call, launch, trailing, &attributes, &config, &function);
-    cuda::wire_hand::OccupancyReply answer{};
-    if (result == CUDA_SUCCESS) {
-        result = call.api().cuOccupancyMaxActiveClusters(&answer.value, function, &config);
-    }
-    reply.put(answer);
-    return result;
+    return answer_occupancy(context, as_call(context).api().cuOccupancyMaxActiveClusters, launch,
+                            trailing, reply);
 }
 
 }  // namespace gantry::worker

@@ -75,20 +75,58 @@ void describe_kernel(Call& call, HandleKind kind, std::uint64_t native, Reply& r
     reply.trailing(std::as_bytes(std::span(params)));
 }
 
-CUresult answer_variable(Call& call, const NameCall& wanted, std::span<const std::byte> name_bytes,
-                         CUresult result, CUdeviceptr address, std::size_t bytes, bool managed,
-                         Reply& reply) {
+enum class Managed : bool { kNo, kYes };
+
+/// Answers where a variable of `owner` lies, as one of the driver's entry points tells it.
+template <typename Owner>
+CUresult answer_variable(CallContext& context, HandleKind kind, const NameCall& wanted,
+                         CUresult (*ask)(CUdeviceptr*, std::size_t*, Owner, const char*),
+                         Managed managed, std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    GuestProcess& process = call.process();
+    const auto owner = process.objects.native_as<Owner>(wanted.owner, kind);
+    if (owner == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const std::string name = name_of(trailing);
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    const CUresult result = ask(&address, &bytes, owner, name.c_str());
     GlobalReply answer{};
     if (result == CUDA_SUCCESS) {
         answer.address = address;
         answer.bytes = bytes;
-        GuestProcess& process = call.process();
-        process.learn_variables(process.root_of(wanted.owner));
-        process.memory.add_outside(process.root_of(wanted.owner), address, bytes);
-        process.modules.note_variable(process.root_of(wanted.owner),
-                                      {name_of(name_bytes), address, bytes, managed});
+        const std::uint64_t root = process.root_of(wanted.owner);
+        process.learn_variables(root);
+        process.memory.add_outside(root, address, bytes);
+        process.modules.note_variable(root, {name, address, bytes, managed == Managed::kYes});
     }
     reply.put(answer);
+    return result;
+}
+
+/// Makes the handle of a kernel of `owner` and describes it.
+template <typename Kernel, typename Owner>
+CUresult answer_kernel(CallContext& context, HandleKind owner_kind, HandleKind kind,
+                       const NameCall& wanted, CUresult (*get)(Kernel*, Owner, const char*),
+                       std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    GuestProcess& process = call.process();
+    const auto owner = process.objects.native_as<Owner>(wanted.owner, owner_kind);
+    if (owner == nullptr || call.reserve(kind, wanted.new_handle) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const std::string name = name_of(trailing);
+    Kernel kernel = nullptr;
+    CUresult result = get(&kernel, owner, name.c_str());
+    if (result == CUDA_SUCCESS) {
+        const auto native = reinterpret_cast<std::uint64_t>(kernel);
+        const std::uint64_t root = process.root_of(wanted.owner);
+        result = call.add_object(wanted.new_handle, native, wanted.owner);
+        process.modules.note_kernel(root, name);
+        describe_kernel(call, kind, native, reply);
+        process.learn_variables(root);
+    }
     return result;
 }
 
@@ -106,46 +144,14 @@ CUresult on_cuLibraryLoadData(CallContext& context, const wire::cuLibraryLoadDat
 
 CUresult on_cuModuleGetFunction(CallContext& context, const wire::cuModuleGetFunction_call& wanted,
                                 std::span<const std::byte> trailing, Reply& reply) {
-    Call& call = as_call(context);
-    const auto module =
-        call.process().objects.native_as<CUmodule>(wanted.owner, HandleKind::kModule);
-    if (module == nullptr ||
-        call.reserve(HandleKind::kFunction, wanted.new_handle) != CUDA_SUCCESS) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    const std::string name = name_of(trailing);
-    CUfunction function = nullptr;
-    CUresult result = call.api().cuModuleGetFunction(&function, module, name.c_str());
-    if (result == CUDA_SUCCESS) {
-        const auto native = reinterpret_cast<std::uint64_t>(function);
-        result = call.add_object(wanted.new_handle, native, wanted.owner);
-        call.process().modules.note_kernel(call.process().root_of(wanted.owner), name);
-        describe_kernel(call, HandleKind::kFunction, native, reply);
-        call.process().learn_variables(call.process().root_of(wanted.owner));
-    }
-    return result;
+    return answer_kernel(context, HandleKind::kModule, HandleKind::kFunction, wanted,
+                         as_call(context).api().cuModuleGetFunction, trailing, reply);
 }
 
 CUresult on_cuLibraryGetKernel(CallContext& context, const wire::cuLibraryGetKernel_call& wanted,
                                std::span<const std::byte> trailing, Reply& reply) {
-    Call& call = as_call(context);
-    const auto library =
-        call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
-    if (library == nullptr ||
-        call.reserve(HandleKind::kKernel, wanted.new_handle) != CUDA_SUCCESS) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    const std::string name = name_of(trailing);
-    CUkernel kernel = nullptr;
-    CUresult result = call.api().cuLibraryGetKernel(&kernel, library, name.c_str());
-    if (result == CUDA_SUCCESS) {
-        const auto native = reinterpret_cast<std::uint64_t>(kernel);
-        result = call.add_object(wanted.new_handle, native, wanted.owner);
-        call.process().modules.note_kernel(wanted.owner, name);
-        describe_kernel(call, HandleKind::kKernel, native, reply);
-        call.process().learn_variables(wanted.owner);
-    }
-    return result;
+    return answer_kernel(context, HandleKind::kLibrary, HandleKind::kKernel, wanted,
+                         as_call(context).api().cuLibraryGetKernel, trailing, reply);
 }
 
 CUresult on_cuKernelGetFunction(CallContext& context, const wire::cuKernelGetFunction_call& twin,
@@ -171,47 +177,23 @@ CUresult on_cuLibraryGetModule(CallContext& context, const wire::cuLibraryGetMod
 CUresult on_cuModuleGetGlobal_v2(CallContext& context,
                                  const wire::cuModuleGetGlobal_v2_call& wanted,
                                  std::span<const std::byte> trailing, Reply& reply) {
-    Call& call = as_call(context);
-    const auto module =
-        call.process().objects.native_as<CUmodule>(wanted.owner, HandleKind::kModule);
-    if (module == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    CUdeviceptr address = 0;
-    std::size_t bytes = 0;
-    const CUresult result =
-        call.api().cuModuleGetGlobal_v2(&address, &bytes, module, name_of(trailing).c_str());
-    return answer_variable(call, wanted, trailing, result, address, bytes, false, reply);
+    return answer_variable(context, HandleKind::kModule, wanted,
+                           as_call(context).api().cuModuleGetGlobal_v2, Managed::kNo, trailing,
+                           reply);
 }
 
 CUresult on_cuLibraryGetGlobal(CallContext& context, const wire::cuLibraryGetGlobal_call& wanted,
                                std::span<const std::byte> trailing, Reply& reply) {
-    Call& call = as_call(context);
-    const auto library =
-        call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
-    if (library == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    CUdeviceptr address = 0;
-    std::size_t bytes = 0;
-    const CUresult result =
-        call.api().cuLibraryGetGlobal(&address, &bytes, library, name_of(trailing).c_str());
-    return answer_variable(call, wanted, trailing, result, address, bytes, false, reply);
+    return answer_variable(context, HandleKind::kLibrary, wanted,
+                           as_call(context).api().cuLibraryGetGlobal, Managed::kNo, trailing,
+                           reply);
 }
 
 CUresult on_cuLibraryGetManaged(CallContext& context, const wire::cuLibraryGetManaged_call& wanted,
                                 std::span<const std::byte> trailing, Reply& reply) {
-    Call& call = as_call(context);
-    const auto library =
-        call.process().objects.native_as<CUlibrary>(wanted.owner, HandleKind::kLibrary);
-    if (library == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    CUdeviceptr address = 0;
-    std::size_t bytes = 0;
-    const CUresult result =
-        call.api().cuLibraryGetManaged(&address, &bytes, library, name_of(trailing).c_str());
-    return answer_variable(call, wanted, trailing, result, address, bytes, true, reply);
+    return answer_variable(context, HandleKind::kLibrary, wanted,
+                           as_call(context).api().cuLibraryGetManaged, Managed::kYes, trailing,
+                           reply);
 }
 
 namespace {
