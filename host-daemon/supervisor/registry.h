@@ -143,6 +143,7 @@ private:
     Result<GuestLink> give_guest(const HandoverRequest& request);
 
     // registry_snapshot.cc
+    Result<void> admit(const SessionInfo& info, const engine::SessionNeeds& needs);
     void drop_ended_guests();
 
     // registry_status.cc

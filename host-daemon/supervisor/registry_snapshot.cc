@@ -1,6 +1,8 @@
 // Registry: sessions into files and back, and into fresh workers.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "host-daemon/supervisor/registry.h"
 #include "host-daemon/supervisor/replacement_job.h"
 #include "host-daemon/supervisor/restore_job.h"
@@ -21,21 +23,50 @@ Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest
     return saved;
 }
 
+/// Preflight and reservation for a session that is to go on here. What it has reserved counts as
+/// free for it.
+Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds& needs) {
+    GANTRY_ASSIGN(engine::TargetCapabilities here, capabilities());
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto own = promised_bytes_.find(info.id); own != promised_bytes_.end()) {
+            here.memory_free_bytes = std::min(here.memory_free_bytes + own->second,
+                                              here.memory_total_bytes);
+        }
+    }
+    const auto findings = engine::preflight(needs, here);
+    if (engine::refused(findings)) {
+        return Error{Code::kFailedPrecondition, findings.front().reason,
+                     engine::refusal_text(findings)};
+    }
+    return reserve_memory(info.id, info.quota_bytes);
+}
+
 Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& request) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
     const SessionInfo info = session->info();
+    const auto needs = std::make_shared<engine::SessionNeeds>();
     RestoreHooks hooks;
-    hooks.admit = [this, info](const engine::SessionNeeds& needs) -> Result<void> {
-        GANTRY_ASSIGN(const engine::TargetCapabilities here, capabilities());
-        const auto findings = engine::preflight(needs, here);
-        if (engine::refused(findings)) {
-            return Error{Code::kFailedPrecondition, findings.front().reason,
-                         engine::refusal_text(findings)};
+    hooks.admit = [this, info, needs](const engine::SessionNeeds& wanted) -> Result<void> {
+        *needs = wanted;
+        if (auto admitted = admit(info, wanted)) {
+            return admitted;
         }
-        return reserve_memory(info.id, info.quota_bytes);
+        probe_device();  // The card may be another one than when it was last looked at,
+        return admit(info, wanted);
     };
-    hooks.launch = [this, info](engine::PartId part) {
-        return Worker::launch(config_, info.id, part, info.quota_bytes, handlers_for(info.id));
+    hooks.launch = [this, info, needs](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
+        GANTRY_ASSIGN(auto worker, Worker::launch(config_, info.id, part, info.quota_bytes,
+                                                  handlers_for(info.id)));
+        {
+            const std::lock_guard lock(mutex_);
+            device_ = worker->device();  // ... or a smaller one, which is seen only now.
+        }
+        if (auto admitted = admit(info, *needs); !admitted) {
+            worker->end();
+            return admitted.error();
+        }
+        return worker;
     };
     auto restored = restore_snapshot(session, request, std::move(hooks));
     if (!restored && session->suspended()) {
