@@ -1,4 +1,4 @@
-// Between lists of block addresses, digests and their forms in worker.proto.
+// Between lists of block addresses, digests and their forms in worker.proto. For both its ends.
 #pragma once
 
 #include <string>
@@ -31,17 +31,21 @@ inline void append_runs(std::span<const engine::BlockAddress> blocks, RunList* r
     }
 }
 
-constexpr std::uint64_t kBlocksMax = 1ull << 24;
+constexpr std::uint64_t kBlocksMax = 1ull << 24;  ///< A TiB.
 
-/// Refuses unknown spaces and more blocks than a TiB has.
-inline Result<std::vector<engine::BlockAddress>> expand_runs(const RunList& runs) {
+/// Refuses unknown spaces, empty runs and more than `blocks_max` blocks.
+inline Result<std::vector<engine::BlockAddress>> expand_runs(
+    const RunList& runs, std::uint64_t blocks_max = kBlocksMax) {
     std::vector<engine::BlockAddress> blocks;
     for (const control::BlockRun& run : runs) {
-        if (run.space() == 0 ||
-            run.space() > static_cast<std::uint32_t>(engine::MemorySpace::kArray) ||
-            run.count() > kBlocksMax - blocks.size() ||
+        const bool known =
+            run.space() >= static_cast<std::uint32_t>(engine::MemorySpace::kDevice) &&
+            run.space() <= static_cast<std::uint32_t>(engine::MemorySpace::kArray);
+        if (!known || run.count() == 0 || run.count() > blocks_max - blocks.size() ||
             run.first() > ~std::uint64_t{0} - run.count()) {
-            return Error{Code::kInvalidArgument, "worker.protocol", "a run of impossible blocks"};
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         "a list of blocks names space " + std::to_string(run.space()) + ", " +
+                             std::to_string(run.count()) + " blocks"};
         }
         for (std::uint64_t i = 0; i < run.count(); ++i) {
             blocks.push_back({static_cast<engine::MemorySpace>(run.space()), run.first() + i});
