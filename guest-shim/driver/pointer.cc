@@ -44,7 +44,7 @@ CUresult put_attribute(const Range& range, std::uint64_t pointer, CUpointer_attr
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
             return put(out, range.device);
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-            return put(out, 0u);
+            return put(out, range.kind == RangeKind::kDevice && range.owner == 0 ? 1u : 0u);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
             return put(out, range.address);
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:

@@ -45,6 +45,9 @@ inline bool is_in_arena(std::uint64_t address) {
 }
 bool is_in_pool(std::uint64_t address) noexcept;
 
+/// The owner of a kDevice range that another process of the VM gave (ipc.cc).
+inline constexpr std::uint64_t kOpenedRange = ~std::uint64_t{0};
+
 /// An extent of the pinned pool that the device may use as well: taken from the pool, and made
 /// known to the host's driver. Returning it waits for work that may still use it (memory.cc).
 CUresult take_extent(std::uint64_t bytes, std::uint32_t flags, void** out) noexcept;

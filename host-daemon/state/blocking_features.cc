@@ -64,6 +64,7 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
                 break;
         }
     }
+    counts["ipc"] = process.shared.open_count();
     if (process.device.extension() == nullptr) {
         counts["device_heap"] = heap_users(process);
     }

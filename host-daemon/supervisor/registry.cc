@@ -68,6 +68,7 @@ Result<void> Registry::start() {
     GANTRY_TRY(lock_run_directory(run));
     GANTRY_TRY(make_folder(run + "/workers", 0700));
     GANTRY_TRY(make_folder(run + "/sessions", 0700));
+    GANTRY_ASSIGN(broker_, sharing::ShareBroker::start());
     probe_device();
     GANTRY_TRY(adopt_all());
     GANTRY_ASSIGN(handover_, HandoverServer::start(run + "/handover.sock",
@@ -193,6 +194,14 @@ Result<void> Registry::reserve_memory(const std::string& id, std::uint64_t bytes
     return {};
 }
 
+/// Whose processes may share memory: a VM's, or a user's local programs. A local session that came
+/// from elsewhere is alone: its user here is not known.
+std::string Registry::sharing_group(const std::string& id) {
+    const std::lock_guard lock(mutex_);
+    const auto user = local_uids_.find(id);
+    return user != local_uids_.end() ? "user " + std::to_string(user->second) : "session " + id;
+}
+
 WorkerHandlers Registry::handlers_for(const std::string& id) {
     WorkerHandlers handlers;
     handlers.lost = [this, id](engine::PartId part, const std::string& how) {
@@ -202,6 +211,7 @@ WorkerHandlers Registry::handlers_for(const std::string& id) {
     handlers.event = [this, id](engine::PartId part, const control::Event& event) {
         housekeeping_.post([this, id, part, event] { on_worker_event(id, part, event); });
     };
+    handlers.sharing = [this, group = sharing_group(id)] { return broker_->connect(group); };
     return handlers;
 }
 
@@ -399,6 +409,7 @@ void Registry::close_session(const std::string& id, wire::WorkerState how) {
         entry = std::move(found->second);
         sessions_.erase(found);
         promised_bytes_.erase(id);
+        local_uids_.erase(id);
     }
     entry.watcher.reset();
     entry.driver->stop();
@@ -432,6 +443,10 @@ Result<void> Registry::open_local(const GuestRequest& request, GuestLink link) {
     const auto epoch = epoch_for_new_life(info.id);
     if (!epoch) {
         return give_up(epoch.error());
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        local_uids_[info.id] = request.uid;
     }
     const auto session = open_session(info, *epoch, true);
     const Claim claim{0, wire::ClaimState::kOpen, request.pid, 1};

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 
+#include "host-daemon/sharing/share_broker.h"
 #include "host-daemon/supervisor/arrival.h"
 #include "host-daemon/supervisor/guest_listener.h"
 #include "host-daemon/supervisor/handover.h"
@@ -97,6 +98,7 @@ private:
     void watch_region(const std::string& id);
     Result<Epoch> epoch_for_new_life(const std::string& id);
     WorkerHandlers handlers_for(const std::string& id);
+    std::string sharing_group(const std::string& id);
     void on_worker_lost(const std::string& id, engine::PartId part, const std::string& how);
     /// Tells the guest and forgets the worker; on housekeeping_ only.
     void drop_worker(const std::shared_ptr<Session>& session, engine::PartId part,
@@ -156,11 +158,13 @@ private:
     EpochStore& store_;
     Hypervisor& hypervisor_;
     std::optional<transport::TlsMaterial> tls_;
+    std::unique_ptr<sharing::ShareBroker> broker_;
 
     mutable std::recursive_mutex mutex_;  // all below
     std::map<std::string, Entry> sessions_;
     std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
     std::map<std::string, std::uint64_t> promised_bytes_;
+    std::map<std::string, std::uint32_t> local_uids_;  ///< Of local sessions opened here.
     MoveHistory history_;
     std::optional<control::DeviceDescription> device_;
     Error device_error_;

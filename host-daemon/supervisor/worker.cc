@@ -103,6 +103,27 @@ void Worker::on_closed(const Error& why) {
     handlers_.lost(record_.part, *how);
 }
 
+/// A worker without a broker serves all but memory between processes.
+void Worker::join_sharing() {
+    if (!handlers_.sharing) {
+        return;
+    }
+    auto broker = handlers_.sharing();
+    if (broker.ok()) {
+        control::ToWorker request;
+        request.mutable_share();
+        const int descriptor = broker->get();
+        if (const auto joined = call(std::move(request), kQuickCall, std::span(&descriptor, 1));
+            joined.ok()) {
+            return;
+        } else {
+            broker = joined.error();
+        }
+    }
+    spdlog::warn("{}: no memory between processes: {}", worker_name(record_),
+                 broker.error().to_string());
+}
+
 Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::string& session_id,
                                                engine::PartId part, std::uint64_t quota_bytes,
                                                WorkerHandlers handlers) {
@@ -169,6 +190,7 @@ Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::
     if (!worker->alive()) {
         return fail({Code::kUnavailable, "worker.gone", "the worker ended right after its start"});
     }
+    worker->join_sharing();
     return worker;
 }
 
@@ -199,6 +221,7 @@ Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record,
     }
     worker->device_ = status.device();
     worker->guest_ = status.guest();
+    worker->join_sharing();
     return worker;
 }
 

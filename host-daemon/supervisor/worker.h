@@ -35,6 +35,8 @@ struct WorkerHandlers {
     /// The connection has ended; `how` says how the process ended, or that it was cut off.
     std::function<void(engine::PartId, const std::string& how)> lost;
     std::function<void(engine::PartId, const control::Event&)> event;
+    /// A connection to the share broker; null: the worker gets none.
+    std::function<Result<control::UniqueFd>()> sharing{};
 };
 
 class Worker {
@@ -83,6 +85,7 @@ private:
     Worker(WorkerRecord record, WorkerProcess process, WorkerHandlers handlers);
     Result<void> connect();
     void on_closed(const Error& why);
+    void join_sharing();
 
     WorkerRecord record_;
     WorkerProcess process_;

@@ -92,6 +92,8 @@ public:
     /// are others. `handover.not_exportable` when the driver made one that cannot be shared.
     Result<std::vector<Exported>> export_pieces(std::uint64_t after_serial, std::size_t count_max,
                                                 bool* more);
+    /// The piece that map() put at this address. Reasons `handover.not_exportable`, `.export`.
+    Result<control::UniqueFd> export_at(DeviceVa address);
     [[nodiscard]] MemorySum piece_sum() const;
     /// Of the pieces made so far; 0: there were none.
     [[nodiscard]] std::uint64_t last_serial() const;

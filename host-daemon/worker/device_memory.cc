@@ -17,6 +17,22 @@ Result<DeviceVa> DeviceMemory::allocate(std::uint64_t bytes) {
 }
 
 bool DeviceMemory::free_later(DeviceVa address, std::optional<CUstream> stream) {
+    const bool freed = park(address, stream);
+    if (freed && on_freed) {
+        on_freed(address);
+    }
+    return freed;
+}
+
+bool DeviceMemory::is_live(DeviceVa address) const {
+    std::lock_guard lock(mutex_);
+    const auto allocation = arena_.find(address);
+    return allocation && allocation->address == address &&
+           std::none_of(parked_.begin(), parked_.end(),
+                        [address](const Parked& parked) { return parked.address == address; });
+}
+
+bool DeviceMemory::park(DeviceVa address, std::optional<CUstream> stream) {
     const driver::DriverApi& api = device_.api();
     CUevent event = nullptr;
     if (stream && (api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
@@ -57,16 +73,23 @@ bool DeviceMemory::keep_for_graphs(DeviceVa address, bool is_live) {
 }
 
 std::vector<DeviceVa> DeviceMemory::free_graph_memory() {
-    std::lock_guard lock(mutex_);
     std::vector<DeviceVa> freed;
-    for (const auto& [address, is_live] : graph_memory_) {
-        if (!is_live) {
-            freed.push_back(DeviceVa{address});
-            parked_.push_back({DeviceVa{address}, nullptr});
+    {
+        std::lock_guard lock(mutex_);
+        for (const auto& [address, is_live] : graph_memory_) {
+            if (!is_live) {
+                freed.push_back(DeviceVa{address});
+                parked_.push_back({DeviceVa{address}, nullptr});
+            }
+        }
+        graph_memory_.clear();
+        note_graph_use();
+    }
+    for (const DeviceVa address : freed) {
+        if (on_freed) {
+            on_freed(address);
         }
     }
-    graph_memory_.clear();
-    note_graph_use();
     return freed;
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,10 @@ public:
     Result<DeviceVa> allocate(std::uint64_t bytes);
     /// Parks the allocation; false when none starts there. `stream`: free in its order.
     bool free_later(DeviceVa address, std::optional<CUstream> stream);
+    /// Allocated, and not freed by the guest (it may be parked until the device is idle).
+    [[nodiscard]] bool is_live(DeviceVa address) const;
+    /// Called whenever the guest has freed an allocation, without a lock held.
+    std::function<void(DeviceVa)> on_freed;
     /// A graph allocates or frees it: it stays for as long as there are graphs. `is_live`: it is
     /// allocated now, as the program sees it; ignored where it is kept already.
     bool keep_for_graphs(DeviceVa address, bool is_live);
@@ -123,6 +128,7 @@ private:
     [[nodiscard]] bool in_windows(std::uint64_t address, std::uint64_t bytes) const;
     void set_live(std::uint64_t address, bool is_live);
     void note_graph_use();
+    bool park(DeviceVa address, std::optional<CUstream> stream);
 
     struct Parked {
         DeviceVa address;

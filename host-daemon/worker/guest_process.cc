@@ -70,6 +70,7 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
                  }
              }},
             options.spin_us) {
+    memory.on_freed = [this](DeviceVa address) { shared.freed(address.value); };
     if (!device.can_place()) {
         // Every lane's thread now: a stack that is mapped later would change where the driver puts
         // what it allocates then (channel_memory.cc).
@@ -87,6 +88,7 @@ GuestProcess::~GuestProcess() {
     drop_lane_streams();
     unregister_bulk();
     virtual_memory.clear();
+    shared.close_all();
     memory.release_all();
 }
 

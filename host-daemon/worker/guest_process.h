@@ -43,6 +43,7 @@
 #include "host-daemon/worker/pinned_writes.h"
 #include "host-daemon/worker/pool_book.h"
 #include "host-daemon/worker/reply_board.h"
+#include "host-daemon/worker/shared_memory.h"
 #include "host-daemon/worker/staging_pool.h"
 #include "host-daemon/worker/virtual_memory.h"
 #include "host-daemon/worker/wait_words.h"
@@ -135,6 +136,7 @@ public:
     ObjectTable objects;
     DeviceMemory memory;
     VirtualMemory virtual_memory{device, memory};
+    SharedMemory shared{device, memory};
     ImageStore images;
     ModuleRegistry modules;
     CallbackBroker callbacks;

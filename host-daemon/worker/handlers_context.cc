@@ -31,6 +31,7 @@ CUresult end_primary(Call& call, const cuda::wire_hand::ContextEndCall& end) {
     }
     end_objects(call, end.context);
     call.process().virtual_memory.clear();
+    call.process().shared.close_all();
     call.process().memory.free_everything();
     call.process().objects.erase(end.context);
     return CUDA_SUCCESS;

@@ -69,6 +69,35 @@ Result<void> MemoryShare::map(DeviceVa address, std::uint64_t bytes) {
     return mapped;
 }
 
+bool MemoryShare::count(std::uint64_t bytes, std::uint64_t own_bytes,
+                        std::uint64_t own_quota_bytes) {
+    const std::lock_guard lock(mutex_);
+    if (page_ == nullptr) {
+        if (own_bytes + extra_bytes_ + bytes > own_quota_bytes) {
+            return false;
+        }
+    } else if (counting_) {
+        auto& own = page_->slots[slot_].bytes;
+        own.fetch_add(bytes);
+        if (page_->used_bytes() > quota_bytes_) {
+            own.fetch_sub(bytes);
+            return false;
+        }
+    }
+    own_bytes_ += bytes;
+    extra_bytes_ += bytes;
+    return true;
+}
+
+void MemoryShare::uncount(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    own_bytes_ -= bytes;
+    extra_bytes_ -= bytes;
+    if (page_ != nullptr && counting_) {
+        page_->slots[slot_].bytes.fetch_sub(bytes);
+    }
+}
+
 void MemoryShare::unmap(DeviceVa address, std::uint64_t bytes) {
     device_.unmap(address, bytes);
     const std::lock_guard lock(mutex_);

@@ -29,6 +29,10 @@ public:
     /// What the whole VM uses; `own_bytes` where nothing is shared.
     [[nodiscard]] std::uint64_t used_bytes(std::uint64_t own_bytes) const;
     void set_restoring(bool restoring) { restoring_ = restoring; }
+    /// Memory that is mapped elsewhere than by map(): false when it would exceed the quota.
+    /// `own_bytes` and `own_quota_bytes` count where nothing is shared.
+    bool count(std::uint64_t bytes, std::uint64_t own_bytes, std::uint64_t own_quota_bytes);
+    void uncount(std::uint64_t bytes);
     /// Memory that two workers hold during a take-over is counted by the one that serves.
     void set_counting(bool counting);
 
@@ -46,6 +50,7 @@ private:
     std::atomic<bool> restoring_{false};
     std::mutex mutex_;  ///< Holds own_bytes_, the slot and counting_ together.
     std::uint64_t own_bytes_ = 0;
+    std::uint64_t extra_bytes_ = 0;  ///< By count(); a part of own_bytes_.
     bool counting_ = true;
 };
 

@@ -197,6 +197,13 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kShutdown:
             done_ = true;
             return {};
+        case Kind::kShare:
+            if (in.size() != 1) {
+                return Error{Code::kInvalidArgument, "worker.protocol",
+                             "the broker's connection is missing"};
+            }
+            process_->shared.connect(std::move(in[0]));
+            return {};
         case Kind::kAttachArena:
             return attach_arena(request.attach_arena(), in);
         case Kind::kDetachArena:

@@ -13,6 +13,7 @@
 #include <list>
 #include <memory>
 
+#include "host-daemon/sharing/share_broker.h"
 #include "host-daemon/worker/channel_memory.h"
 #include "host-daemon/worker/log.h"
 #include "host-daemon/worker/replace.h"
@@ -67,6 +68,7 @@ private:
 
     const StandaloneOptions& options_;
     std::string directory_;
+    std::unique_ptr<sharing::ShareBroker> broker_;
     std::list<Guest> guests_;
     std::uint64_t next_part_ = 1;
 };
@@ -97,6 +99,11 @@ Result<WorkerLink> Standalone::launch(std::uint64_t part_id, std::uint32_t to_de
     start->mutable_limits()->set_device_memory_bytes(options_.memory_mib << 20);
     start->mutable_sandbox()->set_seccomp(options_.seccomp);
     GANTRY_TRY(worker.call(std::move(request)));
+    GANTRY_ASSIGN(const control::UniqueFd broker, broker_->connect("standalone"));
+    control::ToWorker share;
+    share.mutable_share();
+    const int descriptors[] = {broker.get()};
+    GANTRY_TRY(worker.call(std::move(share), descriptors));
     return worker;
 }
 
@@ -256,6 +263,12 @@ int Standalone::run() {
     sigaddset(&ending, SIGINT);
     sigprocmask(SIG_BLOCK, &ending, nullptr);
     const control::UniqueFd signals(signalfd(-1, &ending, SFD_CLOEXEC));
+    auto broker = sharing::ShareBroker::start();
+    if (!broker.ok()) {
+        log_line("%s", broker.error().to_string().c_str());
+        return 1;
+    }
+    broker_ = std::move(broker).value();
     log_line("serving local guest processes on %s", options_.socket_path.c_str());
     for (bool ended = false; !ended;) {
         std::vector<pollfd> waiting = {{guests->fd(), POLLIN, 0},

@@ -70,6 +70,16 @@ Result<std::vector<Device::Exported>> Device::export_pieces(std::uint64_t after_
     return exported;
 }
 
+Result<control::UniqueFd> Device::export_at(DeviceVa address) {
+    std::lock_guard lock(mutex_);
+    const auto piece = physical_.find(address.value);
+    if (piece == physical_.end()) {
+        return Error{Code::kNotFound, "handover.export",
+                     fmt::format("nothing is mapped at {:#x}", address.value)};
+    }
+    return export_piece(address.value, piece->second);
+}
+
 std::uint64_t Device::last_serial() const {
     std::lock_guard lock(mutex_);
     return next_serial_ - 1;

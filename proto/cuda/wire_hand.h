@@ -193,6 +193,42 @@ struct LinkReply {
     std::uint64_t cubin_bytes;
 };
 
+// ---- memory between processes -------------------------------------------------------------------
+
+/// What a CUipcMemHandle holds, and cuIpcGetMemHandle's reply. The guest may pass it on as it
+/// likes: whoever opens it has the token looked up among what processes of its own VM offer.
+struct ShareHandle {
+    static constexpr std::uint32_t kMagic = 0x48534e47;  // "GNSH"
+    std::uint32_t magic;
+    std::uint32_t kind;  ///< control::ShareKind.
+    std::uint64_t token_low;
+    std::uint64_t token_high;
+    std::uint64_t offset;  ///< Of the allocation in what is offered.
+    std::uint64_t bytes;   ///< Of the allocation.
+    std::uint64_t reserved[3];
+};
+static_assert(sizeof(ShareHandle) == 64);
+
+/// cuIpcGetMemHandle: call -> ShareHandle. cuIpcCloseMemHandle: call -> IpcCloseReply.
+struct IpcAddressCall {
+    std::uint64_t address;
+};
+
+struct IpcCloseReply {
+    std::uint64_t is_last;  ///< It was opened no more often than it is closed now.
+};
+
+/// cuIpcOpenMemHandle_v2: call -> IpcOpenReply.
+struct IpcOpenCall {
+    ShareHandle handle;
+    std::uint32_t flags;
+    std::uint32_t reserved;
+};
+
+struct IpcOpenReply {
+    std::uint64_t address;
+};
+
 // ---- launches -----------------------------------------------------------------------------------
 
 /// cuLaunchKernel, cuLaunchCooperativeKernel: post. Trailing: the packed arguments, laid out as

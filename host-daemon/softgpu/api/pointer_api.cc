@@ -40,7 +40,8 @@ CUresult attribute(void* out, CUpointer_attribute id, std::uint64_t address,
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
             return put(out, static_cast<unsigned>(range.kind == MemoryKind::kManaged));
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(out, range.device);
-        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return put(out, false);
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+            return put(out, range.kind == MemoryKind::kDevice);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(out, range.base);
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:

@@ -1,0 +1,77 @@
+// Memory given to other processes of the same VM, and opened of theirs. A handle is the host's: what
+// it names is checked there, whoever presents it.
+#include <cstring>
+
+#include "guest-shim/driver/objects.h"
+#include "guest-shim/driver/ranges.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+namespace {
+
+static_assert(sizeof(cuda::wire_hand::ShareHandle) == sizeof(CUipcMemHandle_v1));
+
+}  // namespace
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle_v1* pHandle, CUdeviceptr dptr) noexcept {
+    Range range{};
+    // Of a pool or the program's own mappings there are shareable handles instead, natively too.
+    if (pHandle == nullptr || !find_range(dptr, &range) || range.kind != RangeKind::kDevice ||
+        range.owner == kOpenedRange) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    cuda::wire::cuIpcGetMemHandle_reply reply{};
+    const CUresult result =
+        call_reply(cuda::Op::cuIpcGetMemHandle, cuda::wire::cuIpcGetMemHandle_call{range.address},
+                   &reply);
+    if (result == CUDA_SUCCESS) {
+        std::memcpy(pHandle, &reply, sizeof(*pHandle));
+    }
+    return result;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle_v1 handle,
+                               unsigned int Flags) noexcept {
+    if (pdptr == nullptr || (Flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    cuda::wire::cuIpcOpenMemHandle_v2_call arguments{};
+    std::memcpy(&arguments.handle, &handle, sizeof(arguments.handle));
+    cuda::wire::cuIpcOpenMemHandle_v2_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuIpcOpenMemHandle_v2, arguments, &reply);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    Range range{};
+    if (!find_range(reply.address, &range)) {  // Else it is open already, and stays known.
+        range.address = reply.address;
+        range.bytes = arguments.handle.bytes;
+        range.kind = RangeKind::kDevice;
+        range.context = session::current_context();
+        range.owner = kOpenedRange;
+        range.device = current_device();
+        add_range(&range);
+    }
+    *pdptr = reply.address;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
+    Range range{};
+    if (!find_range(dptr, &range) || range.address != dptr || range.owner != kOpenedRange) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    cuda::wire::cuIpcCloseMemHandle_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuIpcCloseMemHandle,
+                                       cuda::wire::cuIpcCloseMemHandle_call{dptr}, &reply);
+    if (result == CUDA_SUCCESS && reply.is_last != 0) {
+        remove_range(dptr, &range);
+    }
+    return result;
+}
+
+}  // namespace gantry::cuda_impl

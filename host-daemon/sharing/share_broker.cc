@@ -1,0 +1,245 @@
+#include "host-daemon/sharing/share_broker.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace gantry::sharing {
+
+using control::ShareKind;
+using control::ShareOp;
+using control::ShareReply;
+using control::ShareRequest;
+using control::ShareStatus;
+using control::ShareToken;
+
+namespace {
+
+constexpr std::chrono::milliseconds kAtOnce{0};
+
+Result<ShareToken> new_token() {
+    ShareToken token;
+    if (getrandom(&token, sizeof(token), 0) != static_cast<ssize_t>(sizeof(token))) {
+        return Error{Code::kInternal, "share.random", std::strerror(errno)};
+    }
+    return token;
+}
+
+ShareReply said(ShareStatus status) {
+    ShareReply reply;
+    reply.status = status;
+    return reply;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShareBroker>> ShareBroker::start() {
+    control::UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake.valid()) {
+        return Error{Code::kResourceExhausted, "share.start", std::strerror(errno)};
+    }
+    std::unique_ptr<ShareBroker> broker(new ShareBroker(std::move(wake)));
+    broker->thread_ = std::thread([raw = broker.get()] { raw->serve(); });
+    return broker;
+}
+
+ShareBroker::~ShareBroker() {
+    {
+        const std::lock_guard lock(mutex_);
+        ending_ = true;
+    }
+    (void)eventfd_write(wake_.get(), 1);
+    thread_.join();
+}
+
+Result<control::UniqueFd> ShareBroker::connect(const std::string& group) {
+    GANTRY_ASSIGN(auto pair, control::PacketSocket::pair());
+    // A worker that does not read gets no answer, and holds nobody up.
+    if (fcntl(pair.first.fd(), F_SETFL, O_NONBLOCK) != 0) {
+        return Error{Code::kInternal, "share.connect", std::strerror(errno)};
+    }
+    control::UniqueFd theirs(fcntl(pair.second.fd(), F_DUPFD_CLOEXEC, 3));
+    if (!theirs.valid()) {
+        return Error{Code::kResourceExhausted, "share.connect", std::strerror(errno)};
+    }
+    auto connection = std::make_unique<Connection>();
+    connection->group = group;
+    connection->socket = std::move(pair.first);
+    {
+        const std::lock_guard lock(mutex_);
+        connection->id = next_id_++;
+        fresh_.push_back(std::move(connection));
+    }
+    (void)eventfd_write(wake_.get(), 1);
+    return theirs;
+}
+
+void ShareBroker::serve() {
+    for (;;) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (ending_) {
+                return;
+            }
+            for (auto& connection : fresh_) {
+                connections_.push_back(std::move(connection));
+            }
+            fresh_.clear();
+        }
+        std::vector<pollfd> waiting = {{wake_.get(), POLLIN, 0}};
+        for (const auto& connection : connections_) {
+            waiting.push_back({connection->socket.fd(), POLLIN, 0});
+        }
+        if (poll(waiting.data(), waiting.size(), -1) < 0) {
+            continue;
+        }
+        eventfd_t count = 0;
+        (void)eventfd_read(wake_.get(), &count);
+        for (std::size_t i = connections_.size(); i-- != 0;) {
+            if (waiting[i + 1].revents != 0 && !answer(*connections_[i])) {
+                drop(*connections_[i]);
+                connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
+            }
+        }
+    }
+}
+
+bool ShareBroker::answer(Connection& asker) {
+    auto packet = asker.socket.receive(kAtOnce);
+    ShareRequest request;
+    if (!packet.ok() || packet->bytes.size() != sizeof(request)) {
+        return false;
+    }
+    std::memcpy(&request, packet->bytes.data(), sizeof(request));
+    return act(asker, request, packet->descriptors);
+}
+
+bool ShareBroker::act(Connection& asker, const ShareRequest& request,
+                      std::vector<control::UniqueFd>& in) {
+    ShareReply reply;
+    int out = -1;
+    Offers& offers = groups_[asker.group];
+    switch (request.op) {
+        case ShareOp::kOffer:
+            reply = offer(asker, request, in);
+            break;
+        case ShareOp::kOpen:
+            reply = open(asker, request.token, &out);
+            break;
+        case ShareOp::kCount:
+            reply = said(ShareStatus::kDone);
+            for (const auto& [token, known] : offers) {
+                reply.bytes += known.owner == asker.id ? known.open_count : 0;
+            }
+            break;
+        case ShareOp::kWithdraw: {
+            const auto known = offers.find(request.token);
+            if (known != offers.end() && known->second.owner == asker.id) {
+                withdraw(offers, known);
+            }
+            return true;
+        }
+        case ShareOp::kClose: {
+            const auto opened = asker.opened.find(request.token);
+            if (opened != asker.opened.end()) {
+                close(asker, request.token);
+                if (--opened->second == 0) {
+                    asker.opened.erase(opened);
+                }
+            }
+            return true;
+        }
+        default:
+            return false;
+    }
+    return asker.socket
+        .send(std::as_bytes(std::span(&reply, 1)),
+              out >= 0 ? std::span<const int>(&out, 1) : std::span<const int>())
+        .ok();
+}
+
+ShareReply ShareBroker::offer(Connection& asker, const ShareRequest& request,
+                              std::vector<control::UniqueFd>& in) {
+    const bool is_kind = request.kind == ShareKind::kDeviceMemory ||
+                         request.kind == ShareKind::kEventPage;
+    if (in.size() != 1 || !is_kind || request.bytes == 0) {
+        return said(ShareStatus::kMalformed);
+    }
+    Offers& offers = groups_[asker.group];
+    const auto token = new_token();
+    if (offers.size() >= kOffersMax || !token.ok()) {
+        return said(ShareStatus::kFull);
+    }
+    Offer& made = offers[*token];
+    made.owner = asker.id;
+    made.kind = request.kind;
+    made.bytes = request.bytes;
+    made.descriptor = std::move(in[0]);
+    ShareReply reply = said(ShareStatus::kDone);
+    reply.token = *token;
+    return reply;
+}
+
+ShareReply ShareBroker::open(Connection& asker, const ShareToken& token, int* out) {
+    Offers& offers = groups_[asker.group];
+    const auto known = offers.find(token);
+    if (known == offers.end() || known->second.owner == 0) {
+        return said(ShareStatus::kUnknown);
+    }
+    if (known->second.owner == asker.id) {
+        return said(ShareStatus::kOwn);
+    }
+    ++known->second.open_count;
+    ++asker.opened[token];
+    *out = known->second.descriptor.get();
+    ShareReply reply = said(ShareStatus::kDone);
+    reply.kind = known->second.kind;
+    reply.token = token;
+    reply.bytes = known->second.bytes;
+    return reply;
+}
+
+void ShareBroker::withdraw(Offers& offers, Offers::iterator offer) {
+    offer->second.owner = 0;
+    offer->second.descriptor.reset();
+    if (offer->second.open_count == 0) {
+        offers.erase(offer);
+    }
+}
+
+void ShareBroker::close(const Connection& asker, const ShareToken& token) {
+    Offers& offers = groups_[asker.group];
+    const auto known = offers.find(token);
+    if (known != offers.end() && --known->second.open_count == 0 && known->second.owner == 0) {
+        offers.erase(known);
+    }
+}
+
+void ShareBroker::drop(Connection& connection) {
+    for (const auto& [token, count] : connection.opened) {
+        for (std::uint32_t i = 0; i < count; ++i) {
+            close(connection, token);
+        }
+    }
+    const auto group = groups_.find(connection.group);
+    if (group == groups_.end()) {
+        return;
+    }
+    for (auto known = group->second.begin(); known != group->second.end();) {
+        const auto next = std::next(known);
+        if (known->second.owner == connection.id) {
+            withdraw(group->second, known);
+        }
+        known = next;
+    }
+    if (group->second.empty()) {
+        groups_.erase(group);
+    }
+}
+
+}  // namespace gantry::sharing

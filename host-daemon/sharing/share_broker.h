@@ -1,0 +1,81 @@
+// ShareBroker: passes descriptors of shared memory from worker to worker, within a group.
+//
+// A group is what may share: the processes of one VM, or the local programs of one user. Whoever
+// holds a connection belongs to the group it was made for; nothing that a worker says changes that,
+// and a token is looked up in the asker's group alone, so one that was guessed or copied from
+// another VM opens nothing. Tokens are 128 random bits.
+//
+// Owner: gantryd, or a worker that serves by itself. A thread of its own answers; it never waits
+// for a worker: one that does not take its answers, or sends what is none, loses its connection.
+// What a connection offered goes with it; what others have opened stays theirs. Failure: `share.*`.
+// Cost: a descriptor for each offer that stands, kOffersMax of them a group.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/control/channel.h"
+#include "proto/control/share.h"
+
+namespace gantry::sharing {
+
+class ShareBroker {
+public:
+    static constexpr std::size_t kOffersMax = 256;
+
+    static Result<std::unique_ptr<ShareBroker>> start();
+    ~ShareBroker();
+    ShareBroker(const ShareBroker&) = delete;
+    ShareBroker& operator=(const ShareBroker&) = delete;
+
+    /// The worker's end of a new connection. Any thread.
+    Result<control::UniqueFd> connect(const std::string& group);
+
+private:
+    struct Connection {
+        std::uint64_t id = 0;
+        std::string group;
+        control::PacketSocket socket;
+        std::map<control::ShareToken, std::uint32_t> opened;
+    };
+    struct Offer {
+        std::uint64_t owner = 0;  ///< Connection; 0: withdrawn, and open somewhere.
+        control::ShareKind kind = control::ShareKind::kInvalid;
+        std::uint64_t bytes = 0;
+        control::UniqueFd descriptor;
+        std::uint64_t open_count = 0;
+    };
+    using Offers = std::map<control::ShareToken, Offer>;
+
+    explicit ShareBroker(control::UniqueFd wake) : wake_(std::move(wake)) {}
+    void serve();
+    /// False when the connection is to be dropped.
+    bool answer(Connection& asker);
+    bool act(Connection& asker, const control::ShareRequest& request,
+             std::vector<control::UniqueFd>& in);
+    control::ShareReply offer(Connection& asker, const control::ShareRequest& request,
+                              std::vector<control::UniqueFd>& in);
+    control::ShareReply open(Connection& asker, const control::ShareToken& token, int* out);
+    void withdraw(Offers& offers, Offers::iterator offer);
+    void close(const Connection& asker, const control::ShareToken& token);
+    void drop(Connection& connection);
+
+    control::UniqueFd wake_;
+    std::mutex mutex_;  ///< Over what connect() hands to the thread.
+    std::vector<std::unique_ptr<Connection>> fresh_;
+    std::uint64_t next_id_ = 1;
+    bool ending_ = false;
+
+    // The thread's own.
+    std::vector<std::unique_ptr<Connection>> connections_;
+    std::map<std::string, Offers> groups_;
+    std::thread thread_;
+};
+
+}  // namespace gantry::sharing

@@ -1,0 +1,187 @@
+// Memory between processes that use this driver directly: a handle names the arena's file in its
+// giver's process, which the taker opens under /proc. So both must be of one user, as with hardware.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+#include "host-daemon/softgpu/memory/arena.h"
+#include "host-daemon/softgpu/memory/map.h"
+#include "host-daemon/softgpu/run/context.h"
+#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/run/stream.h"
+#include "proto/cuda/gen/impl.h"
+
+namespace gantry::cuda_impl {
+namespace {
+
+using softgpu::MemoryKind;
+using softgpu::MemoryMap;
+using softgpu::MemoryRange;
+using softgpu::Scheduler;
+
+constexpr std::uint64_t kIpcMagic = 0x4950'4354'464f'5347;  // "GSOFTCPI"
+
+struct IpcHandle {
+    std::uint64_t magic = kIpcMagic;
+    std::uint64_t started = 0;  ///< Tells the process from a later one of its number.
+    std::int32_t process = 0;
+    std::int32_t file = -1;
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t reserved[3] = {};
+};
+static_assert(sizeof(IpcHandle) == sizeof(CUipcMemHandle_v1));
+
+struct OpenedMemory {
+    IpcHandle handle;
+    void* mapped = nullptr;
+    std::uint64_t mapped_bytes = 0;
+    unsigned uses = 0;
+};
+
+struct OpenedBook {
+    std::mutex mutex;
+    std::map<std::uint64_t, OpenedMemory> opened;  ///< By the address given out.
+};
+
+OpenedBook& opened_book() {
+    static auto* book = new OpenedBook;
+    return *book;
+}
+
+/// Start time of a process in ticks; 0 when there is none.
+std::uint64_t start_of(std::int32_t process) {
+    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+    std::string text;
+    std::getline(file, text);
+    const std::size_t name_end = text.rfind(')');
+    if (name_end == std::string::npos) {
+        return 0;
+    }
+    std::istringstream fields(text.substr(name_end + 1));
+    std::string skipped;
+    for (int number = 3; number < 22; ++number) {
+        fields >> skipped;
+    }
+    std::uint64_t started = 0;
+    fields >> started;
+    return started;
+}
+
+bool is_sound(const IpcHandle& handle) {
+    return handle.magic == kIpcMagic && handle.process > 0 && handle.file >= 0 &&
+           handle.address >= softgpu::kArenaBase && handle.bytes != 0 &&
+           handle.bytes <= softgpu::kArenaBytes &&
+           handle.address - softgpu::kArenaBase <= softgpu::kArenaBytes - handle.bytes;
+}
+
+/// Maps the pages that the allocation lies in.
+bool map_opened(OpenedMemory* memory) {
+    const IpcHandle& handle = memory->handle;
+    const std::string path = "/proc/" + std::to_string(handle.process) + "/fd/" +
+                             std::to_string(handle.file);
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (file < 0 || start_of(handle.process) != handle.started) {
+        if (file >= 0) {
+            close(file);
+        }
+        return false;
+    }
+    constexpr std::uint64_t kPage = 4096;
+    const std::uint64_t offset = handle.address - softgpu::kArenaBase;
+    const std::uint64_t first = offset / kPage * kPage;
+    memory->mapped_bytes = (offset + handle.bytes + kPage - 1) / kPage * kPage - first;
+    memory->mapped = mmap(nullptr, memory->mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file,
+                          static_cast<off_t>(first));
+    close(file);
+    if (memory->mapped == MAP_FAILED) {
+        return false;
+    }
+    madvise(memory->mapped, memory->mapped_bytes, MADV_DONTFORK);
+    return true;
+}
+
+}  // namespace
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle_v1* pHandle, CUdeviceptr dptr) noexcept {
+    GANTRY_CURRENT(context);
+    const auto range = MemoryMap::instance().find(dptr);
+    if (pHandle == nullptr || !range || range->kind != MemoryKind::kDevice) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    IpcHandle handle;
+    handle.process = getpid();
+    handle.started = start_of(handle.process);
+    handle.file = softgpu::Arena::instance().file();
+    handle.address = range->base;
+    handle.bytes = range->bytes;
+    std::memcpy(pHandle, &handle, sizeof(handle));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle_v1 given,
+                               unsigned int Flags) noexcept {
+    GANTRY_CURRENT(context);
+    OpenedMemory memory;
+    std::memcpy(static_cast<void*>(&memory.handle), &given, sizeof(given));
+    if (pdptr == nullptr || (Flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != 0 ||
+        !is_sound(memory.handle)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (memory.handle.process == getpid()) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    OpenedBook& book = opened_book();
+    const std::lock_guard lock(book.mutex);
+    for (auto& [address, opened] : book.opened) {
+        if (std::memcmp(&opened.handle, &memory.handle, sizeof(memory.handle)) == 0) {
+            ++opened.uses;
+            *pdptr = address;
+            return CUDA_SUCCESS;
+        }
+    }
+    if (!map_opened(&memory)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    MemoryRange range;
+    range.base = reinterpret_cast<std::uint64_t>(memory.mapped) + memory.handle.address % 4096;
+    range.bytes = memory.handle.bytes;
+    range.kind = MemoryKind::kImported;
+    range.device = context->device.ordinal;
+    range.context = context->handle();
+    if (!MemoryMap::instance().insert(range)) {
+        munmap(memory.mapped, memory.mapped_bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory.uses = 1;
+    book.opened.emplace(range.base, memory);
+    *pdptr = range.base;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
+    GANTRY_CURRENT(context);
+    OpenedBook& book = opened_book();
+    const std::lock_guard lock(book.mutex);
+    const auto opened = book.opened.find(dptr);
+    if (opened == book.opened.end()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (--opened->second.uses == 0) {
+        Scheduler::instance().wait(Scheduler::instance().points_of(*context));
+        MemoryMap::instance().erase(dptr, MemoryKind::kImported);
+        munmap(opened->second.mapped, opened->second.mapped_bytes);
+        book.opened.erase(opened);
+    }
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gantry::cuda_impl
