@@ -1,5 +1,5 @@
-// Memory given to other processes of the same VM, and opened of theirs. A handle is the host's: what
-// it names is checked there, whoever presents it.
+// Memory given to other processes of the same VM, and opened of theirs. A handle is the host's:
+// what it names is checked there, whoever presents it.
 #include <cstring>
 
 #include "guest-shim/driver/objects.h"

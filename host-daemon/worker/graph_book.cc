@@ -171,6 +171,27 @@ void GraphBook::note_memory(CUgraph graph, const GraphMemory& memory) {
 void GraphBook::forget_graph(CUgraph graph) {
     std::lock_guard lock(mutex_);
     memory_.erase(graph);
+    free_nodes_.erase(graph);
+}
+
+void GraphBook::note_free_node(CUgraph graph, std::uint64_t address, CUgraphNode node) {
+    std::lock_guard lock(mutex_);
+    const auto memory = memory_.find(graph);
+    if (memory != memory_.end() && memory->second.allocates.contains(address)) {
+        free_nodes_[graph][address] = node;
+    }
+}
+
+std::map<std::uint64_t, CUgraphNode> GraphBook::freed_in(CUgraph graph) const {
+    std::lock_guard lock(mutex_);
+    const auto nodes = free_nodes_.find(graph);
+    return nodes == free_nodes_.end() ? std::map<std::uint64_t, CUgraphNode>{} : nodes->second;
+}
+
+void GraphBook::allocates_again(CUgraph graph, std::uint64_t address) {
+    std::lock_guard lock(mutex_);
+    memory_[graph].frees.erase(address);
+    free_nodes_[graph].erase(address);
 }
 
 std::optional<GraphBook::Exec> GraphBook::find(std::uint64_t handle) const {

@@ -82,6 +82,13 @@ public:
     }
     void note_memory(CUgraph graph, const GraphMemory& memory);
     void forget_graph(CUgraph graph);
+    /// The node of `graph` that frees what the graph itself allocated at `address`.
+    void note_free_node(CUgraph graph, std::uint64_t address, CUgraphNode node);
+    /// By address, what the graph has allocated and freed, and the nodes that free it. Addresses in
+    /// a graph made again by a restore are not used again.
+    [[nodiscard]] std::map<std::uint64_t, CUgraphNode> freed_in(CUgraph graph) const;
+    /// The graph allocates at `address` once more.
+    void allocates_again(CUgraph graph, std::uint64_t address);
 
     /// During a restore: the node that a change is for, whatever handle its command names.
     CUgraphNode restored_node = nullptr;
@@ -96,6 +103,7 @@ private:
     mutable std::mutex mutex_;
     std::map<std::uint64_t, Exec> execs_;
     std::map<CUgraph, GraphMemory> memory_;
+    std::map<CUgraph, std::map<std::uint64_t, CUgraphNode>> free_nodes_;
     std::atomic<bool> knows_memory_{false};
 };
 

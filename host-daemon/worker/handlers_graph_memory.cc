@@ -2,6 +2,9 @@
 // graphs; the driver sees empty nodes in their place (graph_book.h).
 #include "host-daemon/worker/graph_calls.h"
 
+#include <map>
+#include <set>
+
 namespace gantry::worker {
 namespace {
 
@@ -21,6 +24,77 @@ bool may_free(Call& call, CUgraph graph, std::uint64_t address) {
     const auto allocation = call.process().memory.find(DeviceVa{address});
     return allocation && allocation->address.value == address &&
            !call.process().graphs.memory_of(graph).frees.contains(address);
+}
+
+CUresult dependencies_of(Call& call, CUgraphNode node, std::vector<CUgraphNode>* out) {
+    const driver::DriverApi& api = call.api();
+    const auto list = [&](CUgraphNode* nodes, std::size_t* count) {
+        if (api.cuGraphNodeGetDependencies_v2 != nullptr) {
+            std::vector<CUgraphEdgeData> edges(nodes != nullptr ? *count : 0);
+            return api.cuGraphNodeGetDependencies_v2(
+                node, nodes, nodes != nullptr ? edges.data() : nullptr, count);
+        }
+        return api.cuGraphNodeGetDependencies != nullptr
+                   ? api.cuGraphNodeGetDependencies(node, nodes, count)
+                   : CUDA_ERROR_NOT_SUPPORTED;
+    };
+    std::size_t count = 0;
+    CUresult result = list(nullptr, &count);
+    out->resize(count);
+    if (result == CUDA_SUCCESS && count != 0) {
+        result = list(out->data(), &count);
+    }
+    return result;
+}
+
+/// What the graph has allocated and freed before these nodes: as natively, its address is used
+/// again for as many bytes. 0: none.
+std::uint64_t address_freed_before(Call& call, CUgraph graph,
+                                   const std::vector<CUgraphNode>& nodes, std::uint64_t bytes) {
+    std::map<CUgraphNode, std::uint64_t> candidates;
+    for (const auto& [address, node] : call.process().graphs.freed_in(graph)) {
+        const auto allocation = call.process().memory.find(DeviceVa{address});
+        if (allocation && allocation->bytes == bytes) {
+            candidates.emplace(node, address);
+        }
+    }
+    if (candidates.empty()) {
+        return 0;
+    }
+    std::vector<CUgraphNode> open = nodes;
+    std::set<CUgraphNode> seen(open.begin(), open.end());
+    while (!open.empty()) {
+        const CUgraphNode node = open.back();
+        open.pop_back();
+        if (const auto found = candidates.find(node); found != candidates.end()) {
+            return found->second;
+        }
+        std::vector<CUgraphNode> before;
+        if (dependencies_of(call, node, &before) != CUDA_SUCCESS) {
+            return 0;
+        }
+        for (const CUgraphNode earlier : before) {
+            if (seen.insert(earlier).second) {
+                open.push_back(earlier);
+            }
+        }
+    }
+    return 0;
+}
+
+/// The address that a new memory node may use again, if any.
+CUresult find_freed(Call& call, const wire::cuGraphAddMemAllocNode_call& node,
+                    std::span<const std::byte> trailing, std::uint64_t* address) {
+    CUgraph graph = nullptr;
+    std::vector<CUgraphNode> needs;
+    CUresult result = need(call, node.graph, HandleKind::kGraph, &graph);
+    if (result == CUDA_SUCCESS) {
+        result = read_dependencies(call, node.dependency_count, trailing, &needs);
+    }
+    if (result == CUDA_SUCCESS) {
+        *address = address_freed_before(call, graph, needs, node.bytes);
+    }
+    return result;
 }
 
 }  // namespace
@@ -68,7 +142,24 @@ CUresult on_cuGraphAddMemAllocNode(CallContext& context,
                                    std::span<const std::byte> trailing, Reply& reply) {
     Call& call = as_call(context);
     wire::cuGraphAddMemAllocNode_reply answer{};
-    CUresult result = allocate_memory(call, node.bytes, &answer.address);
+    CUresult result = find_freed(call, node, trailing, &answer.address);
+    if (result == CUDA_SUCCESS && answer.address != 0) {
+        result = add_node(call, node, trailing,
+                          [&](CUgraphNode* made, CUgraph graph, const auto& dependencies,
+                              std::span<const std::byte>) {
+                              const CUresult added = call.api().cuGraphAddEmptyNode(
+                                  made, graph, dependencies.data(), dependencies.size());
+                              if (added == CUDA_SUCCESS) {
+                                  call.process().graphs.allocates_again(graph, answer.address);
+                              }
+                              return added;
+                          });
+        reply.put(answer);
+        return result;
+    }
+    if (result == CUDA_SUCCESS) {
+        result = allocate_memory(call, node.bytes, &answer.address);
+    }
     if (result != CUDA_SUCCESS || call.is_deferred()) {
         return result;
     }
@@ -107,6 +198,7 @@ CUresult on_cuGraphAddMemFreeNode(CallContext& context,
                         if (added == CUDA_SUCCESS) {
                             call.process().memory.keep_for_graphs(DeviceVa{node.address}, true);
                             note(call, graph, node.address, true);
+                            call.process().graphs.note_free_node(graph, node.address, *made);
                         }
                         return added;
                     });

@@ -19,7 +19,8 @@ CUresult on_cuIpcGetMemHandle(CallContext& context, const wire::cuIpcGetMemHandl
     return result;
 }
 
-CUresult on_cuIpcOpenMemHandle_v2(CallContext& context, const wire::cuIpcOpenMemHandle_v2_call& open,
+CUresult on_cuIpcOpenMemHandle_v2(CallContext& context,
+                                  const wire::cuIpcOpenMemHandle_v2_call& open,
                                   std::span<const std::byte>, Reply& reply) {
     Call& call = as_call(context);
     if (!call.may_wait()) {

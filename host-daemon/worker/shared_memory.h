@@ -4,9 +4,8 @@
 // What is given is the physical memory of a whole extent of the arena, as a descriptor of the
 // driver's, offered to the host's broker under a token. What is opened is mapped whole in a range
 // of addresses reserved in this worker's own arena, of which the guest may name the one allocation
-// that the handle is about. It is the giver's to move, copy and count: this worker's snapshots leave
-// it out (a move is refused while anything is open), and its quota counts it all the same, so that
-// memory which its giver has freed cannot pile up uncounted.
+// that the handle is about. This worker's snapshots leave it out (a move is refused while anything
+// is open); its quota counts it, so that memory which its giver has freed cannot pile up uncounted.
 //
 // Threads: all calls lock; offer() and open() ask the broker and may wait kAnswerTime. Failure: the
 // driver's results; CUDA_ERROR_NOT_SUPPORTED where there is no broker. Cost: a round trip to the

@@ -1,5 +1,6 @@
-// Trap: device memory of one process that another one opens: the same bytes for both, offsets inside
-// a larger block, opened twice, closed twice, and handles that name nothing. The other process is this program again, started with its end of two pipes.
+// Trap: device memory of one process that another one opens: the same bytes for both, offsets
+// inside a larger block, opened twice, closed twice, and handles that name nothing. The other
+// process is this program again, started with its ends of two pipes.
 #include <sys/wait.h>
 
 #include "program.h"
@@ -12,13 +13,15 @@ struct Message {
 };
 
 __global__ void fill(unsigned* data, unsigned words, unsigned seed) {
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
+    const unsigned step = gridDim.x * blockDim.x;
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += step) {
         data[i] = i * seed;
     }
 }
 
 __global__ void add(unsigned* data, unsigned words, unsigned value) {
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
+    const unsigned step = gridDim.x * blockDim.x;
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += step) {
         data[i] += value;
     }
 }

@@ -1,5 +1,5 @@
 // Memory between processes that use this driver directly: a handle names the arena's file in its
-// giver's process, which the taker opens under /proc. So both must be of one user, as with hardware.
+// giver's process, which the taker opens under /proc. So both must be of one user, as with a card.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
