@@ -2,7 +2,9 @@
 //
 // It listens on the unix socket where the shim looks for its host, gives each process a region of
 // its own, and keeps that region alike with one at the host (proto/wire/mirror). A connection that
-// is cut is dialled again and resumed: no call is lost or made twice. One thread pair a process.
+// is cut is dialled again and resumed: no call is lost or made twice, also where the address leads
+// to another host by then, because the VM was moved there with its session. One thread pair a
+// process.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -52,7 +54,8 @@ public:
         if (!wire::receive_packet(socket_, &request, sizeof request, &passed)) {
             return;
         }
-        link_.start_dialing([this] { return wire::connect_tcp(settings_.host); });
+        link_.start_dialing([this] { return wire::connect_tcp(settings_.host); },
+                            [this](std::uint64_t epoch) { begin_stream(epoch); });
         if (!wire::send_opening(link_, wire::FrameKind::kAttach, request) ||
             !answer_attach(wait_for_reply())) {
             return;
@@ -94,6 +97,9 @@ private:
             mirror_.emplace(channel_, [this](std::span<const std::byte> frame) {
                 return link_.send(frame);
             });
+            if (stream_epoch_ != 0) {
+                mirror_->taken_over(stream_epoch_);
+            }
             mirror_ready_ = true;
             changed_.notify_all();
         }
@@ -105,22 +111,39 @@ private:
         return sent && reply.accepted != 0;
     }
 
-    // Runs on the link's thread: first the answer to the attach, then the mirror's frames.
+    // On the link's thread: another host serves this process from here on.
+    void begin_stream(std::uint64_t epoch) {
+        const std::lock_guard lock(mutex_);
+        opening_ = {};
+        is_open_ = false;
+        stream_epoch_ = epoch;
+        if (mirror_ready_) {
+            mirror_->taken_over(epoch);
+        }
+    }
+
+    // Runs on the link's thread: first the answer to the attach, which begins every stream, then
+    // the mirror's frames.
     void receive(std::span<const std::byte> bytes) {
         std::unique_lock lock(mutex_);
-        if (!have_reply_) {
+        if (!is_open_) {
             if (closed_ || !opening_.add(bytes)) {
                 return;
             }
-            if (!opening_.read(wire::FrameKind::kAttached, &reply_)) {
+            wire::AttachReply reply;
+            if (!opening_.read(wire::FrameKind::kAttached, &reply)) {
                 std::fprintf(stderr,
                              "gantry-guest: the host's first frame is malformed; closing\n");
                 closed_ = true;
                 changed_.notify_all();
                 return;
             }
-            have_reply_ = true;
-            changed_.notify_all();
+            is_open_ = true;
+            if (!have_reply_) {
+                reply_ = reply;
+                have_reply_ = true;
+                changed_.notify_all();
+            }
             bytes = opening_.rest();
             if (bytes.empty()) {
                 return;
@@ -178,6 +201,8 @@ private:
     std::condition_variable changed_;
     wire::OpeningFrame<wire::AttachReply> opening_;
     wire::AttachReply reply_;
+    bool is_open_ = false;               ///< The host's present stream has begun.
+    std::uint64_t stream_epoch_ = 0;     ///< 0: the first host's.
     bool have_reply_ = false;
     bool mirror_ready_ = false;
     bool stopping_ = false;

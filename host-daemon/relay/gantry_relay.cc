@@ -2,146 +2,28 @@
 //
 // For each guest process that gantry-guest brings, it attaches to gantryd's unix socket as a local
 // process would, and keeps the region it gets alike with the guest's (proto/wire/mirror). It holds
-// no CUDA state and treats every byte of the guest as hostile; gantryd and worker do not know it.
+// no CUDA state and treats every byte of the guest as hostile.
+//
+// A link that it does not know may be that of a guest which was moved to this host: gantryd says so
+// and gives the region. A session whose worker gave it away is remembered as moved: whoever asks
+// for it is told to dial again, until the link would have been given up anyway.
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
-#include <thread>
 #include <utility>
 
-#include "proto/wire/mirror/endpoint.h"
-#include "proto/wire/mirror/link.h"
-#include "proto/wire/wait.h"
+#include "host-daemon/relay/relay_session.h"
 
 namespace gantry::relay {
 namespace {
-
-struct Settings {
-    std::string listen;
-    std::string daemon = wire::kDefaultGuestSocket;
-    std::uint64_t give_up_ms = 60'000;
-};
-
-using SessionKey = std::pair<std::uint64_t, std::uint64_t>;
-
-/// One guest process: its link, and the socket and region of its worker.
-class Session {
-public:
-    explicit Session(const Settings& settings)
-        : settings_(settings),
-          link_([this](std::span<const std::byte> bytes) { receive(bytes); },
-                [this] { over_.store(true); }, settings.give_up_ms) {}
-    ~Session() {
-        link_.close();
-        stop_.store(true);
-        if (pump_.joinable()) {
-            pump_.join();
-        }
-        wire::unmap_region(&channel_);
-        if (worker_ >= 0) {
-            ::close(worker_);
-        }
-    }
-    Session(const Session&) = delete;
-    Session& operator=(const Session&) = delete;
-
-    void adopt(int fd, const wire::LinkHello& theirs, const wire::LinkHello& mine) {
-        link_.adopt(fd, theirs, mine);
-    }
-    [[nodiscard]] bool over() const { return over_.load(); }
-
-private:
-    void receive(std::span<const std::byte> bytes) {
-        if (over_.load()) {
-            return;
-        }
-        if (!mirror_) {
-            if (!opening_.add(bytes)) {
-                return;
-            }
-            if (!attach()) {
-                over_.store(true);
-                return;
-            }
-            bytes = opening_.rest();
-        }
-        if (!mirror_->receive(bytes)) {
-            std::fprintf(stderr,
-                         "gantry-relay: a guest sent a malformed frame; its session ends\n");
-            over_.store(true);
-        }
-    }
-
-    bool attach() {
-        wire::AttachRequest request;
-        if (!opening_.read(wire::FrameKind::kAttach, &request)) {
-            return false;
-        }
-        wire::AttachReply reply;
-        int memfd = -1;
-        worker_ = wire::connect_unix(settings_.daemon);
-        if (worker_ < 0 || !wire::send_packet(worker_, &request, sizeof request, -1) ||
-            !wire::receive_packet(worker_, &reply, sizeof reply, &memfd)) {
-            reply = {};
-            reply.cuda_error = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
-            std::snprintf(reply.text, sizeof reply.text,
-                          "gantry-relay cannot reach gantryd at %s: %s", settings_.daemon.c_str(),
-                          std::strerror(errno));
-        }
-        const bool mapped =
-            reply.accepted != 0 && wire::map_region(memfd, reply.region_bytes, &channel_);
-        if (memfd >= 0) {
-            ::close(memfd);
-        }
-        if (!wire::send_opening(link_, wire::FrameKind::kAttached, reply) || !mapped) {
-            return false;
-        }
-        mirror_.emplace(channel_,
-                        [this](std::span<const std::byte> out) { return link_.send(out); });
-        pump_ = std::jthread([this] { pump(); });
-        return true;
-    }
-
-    void pump() {
-        wire::Backoff backoff;
-        while (!stop_.load() && !over_.load()) {
-            if (wire::hung_up(worker_)) {
-                channel_.host_words()->worker_state.store(wire::WorkerState::kDead);
-                mirror_->pump();
-                std::this_thread::sleep_for(std::chrono::milliseconds(200));
-                over_.store(true);
-                break;
-            }
-            if (mirror_->pump()) {
-                backoff.reset();
-            } else {
-                backoff.pause();
-            }
-        }
-    }
-
-    Settings settings_;
-    wire::OpeningFrame<wire::AttachRequest> opening_;
-    wire::MappedChannel channel_;
-    std::optional<wire::HostMirror> mirror_;
-    int worker_ = -1;
-    std::atomic<bool> over_{false};
-    std::atomic<bool> stop_{false};
-    std::jthread pump_;
-    wire::ResumableLink link_;
-};
 
 class Relay {
 public:
@@ -158,27 +40,16 @@ public:
         }
         const timeval forever{0, 0};
         ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever);
-        std::shared_ptr<Session> session;
         wire::LinkHello mine;
-        {
-            const std::lock_guard lock(mutex_);
+        mine.verdict = wire::LinkVerdict::kUnknown;
+        std::shared_ptr<Session> session;
+        if (theirs.version == wire::kLinkVersion) {
             SessionKey key{theirs.session[0], theirs.session[1]};
-            if (key == SessionKey{0, 0} && theirs.version == wire::kLinkVersion) {
-                std::uint64_t token[2];
-                if (::getrandom(token, sizeof token, 0) == sizeof token) {
-                    key = {token[0], token[1]};
-                    sessions_[key] = std::make_shared<Session>(settings_);
-                }
-            }
-            const auto found = sessions_.find(key);
-            if (found != sessions_.end() && !found->second->over()) {
-                session = found->second;
-            }
+            session = key == SessionKey{0, 0} ? make(&key) : find(key, &mine.verdict);
             mine.session[0] = key.first;
             mine.session[1] = key.second;
         }
-        if (session == nullptr || theirs.version != wire::kLinkVersion) {
-            mine.refused = 1;
+        if (session == nullptr) {
             (void)wire::write_exactly(fd, &mine, sizeof mine);
             ::close(fd);
             return;
@@ -199,6 +70,48 @@ public:
     }
 
 private:
+    std::shared_ptr<Session> make(SessionKey* key) {
+        std::uint64_t token[2];
+        if (::getrandom(token, sizeof token, 0) != sizeof token) {
+            return nullptr;
+        }
+        *key = {token[0], token[1]};
+        auto session = std::make_shared<Session>(settings_, *key);
+        const std::lock_guard lock(mutex_);
+        sessions_[*key] = session;
+        return session;
+    }
+
+    std::shared_ptr<Session> find(const SessionKey& key, wire::LinkVerdict* verdict) {
+        bool was_here = false;
+        {
+            const std::lock_guard lock(mutex_);
+            const auto found = sessions_.find(key);
+            if (found != sessions_.end() && !found->second->over()) {
+                if (!found->second->moved()) {
+                    return found->second;
+                }
+                was_here = true;
+            }
+        }
+        MovedGuest guest;
+        const wire::ResumeVerdict answer = ask_for(settings_, key, &guest);
+        if (answer != wire::ResumeVerdict::kAccepted) {
+            const bool may_come = was_here || answer == wire::ResumeVerdict::kNotNow;
+            *verdict = may_come ? wire::LinkVerdict::kNotNow : wire::LinkVerdict::kUnknown;
+            return nullptr;
+        }
+        auto session = std::make_shared<Session>(settings_, key);
+        if (!session->take_over(guest)) {
+            *verdict = wire::LinkVerdict::kNotNow;
+            return nullptr;
+        }
+        std::shared_ptr<Session> old;
+        const std::lock_guard lock(mutex_);
+        old = std::exchange(sessions_[key], session);
+        return session;
+    }
+
     Settings settings_;
     std::mutex mutex_;
     std::map<SessionKey, std::shared_ptr<Session>> sessions_;

@@ -9,6 +9,7 @@
 #include "host-daemon/state/answer_head.h"
 #include "host-daemon/state/graph_codec.h"
 #include "host-daemon/state/graph_content.h"
+#include "proto/wire/ring.h"
 
 namespace gantry::state {
 namespace {
@@ -159,6 +160,22 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
         const auto* bytes = reinterpret_cast<const std::byte*>(written.content().data());
         state->pinned.push_back(
             {written.pool_offset(), {bytes, bytes + written.content().size()}});
+    }
+    if (execution.has_mirror()) {
+        const snapshot::MirrorState& mirror = execution.mirror();
+        const std::uint64_t next = state->next_position;
+        const std::uint64_t wanted =
+            mirror.ring_position() > next ? mirror.ring_position() - next : 0;
+        if ((mirror.session_low() == 0 && mirror.session_high() == 0) ||
+            mirror.ring().size() != wanted || wanted % wire::kRecordAlign != 0) {
+            return bad_graph(fmt::format("{} bytes of commands that wait", mirror.ring().size()));
+        }
+        const auto* ring = reinterpret_cast<const std::byte*>(mirror.ring().data());
+        state->mirror = {{mirror.session_low(), mirror.session_high()},
+                         mirror.received(),
+                         mirror.ring_position(),
+                         {ring, ring + mirror.ring().size()},
+                         mirror.pinned_high_water()};
     }
     return {};
 }

@@ -363,8 +363,8 @@ void add_private(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 
 // ---- the channel --------------------------------------------------------------------------------
 
-void add_execution(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    const worker::ChannelState state = process.channel_state();
+Result<void> add_execution(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    GANTRY_ASSIGN(const worker::ChannelState state, process.channel_state());
     snapshot::ExecutionState* out = graph->mutable_execution();
     out->set_next_seq(state.next_position);
     out->set_ring_generation(state.next_position >> wire::kGenerationShift);
@@ -425,6 +425,17 @@ void add_execution(worker::GuestProcess& process, snapshot::ObjectGraph* graph) 
         output->set_optional(true);
         output->set_data(state.pending_output.data(), state.pending_output.size());
     }
+    if (state.mirror) {
+        snapshot::MirrorState* mirror = out->mutable_mirror();
+        mirror->set_session_low(state.mirror->session[0]);
+        mirror->set_session_high(state.mirror->session[1]);
+        mirror->set_received(state.mirror->received);
+        mirror->set_ring_position(state.mirror->ring_position);
+        mirror->set_ring(state.mirror->ring.data(), state.mirror->ring.size());
+        mirror->set_pinned_high_water(state.mirror->pinned_high_water);
+        graph->set_version(kGraphVersion);
+    }
+    return {};
 }
 
 void add_staged_images(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
@@ -433,7 +444,7 @@ void add_staged_images(worker::GuestProcess& process, snapshot::ObjectGraph* gra
         out->set_image_id(image.image_id);
         out->set_total_bytes(image.total_bytes);
         out->set_part_sha256(image.part->sha256.data(), image.part->sha256.size());
-        graph->set_version(kGraphVersion);
+        graph->set_version(std::max(graph->version(), kGraphVersionStagedImages));
     }
 }
 
@@ -461,7 +472,7 @@ Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_
     GANTRY_TRY(GraphReader(process).read_all(&graph));
     if (frozen) {
         add_event_times(process, &graph);
-        add_execution(process, &graph);
+        GANTRY_TRY(add_execution(process, &graph));
         add_staged_images(process, &graph);
     }
     return graph;

@@ -333,6 +333,10 @@ Result<void> Arrival::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
         sink_.note_served();  // the source could not serve it any more
         session_->set_link(std::move(link));
     }
+    if (request_.info.kind == SessionKind::kLocal && !has_guest_link_) {
+        GANTRY_TRY(session_->make_link());
+        has_guest_link_ = true;
+    }
     const bool is_first = !sink_.may_have_served();
     const Result<void> activated =
         session_->activate(worker, epoch, [this] { sink_.note_served(); });

@@ -110,7 +110,7 @@ private:
     bool is_settled_ = false;
     bool is_ended_ = false;
     engine::Outcome outcome_ = engine::Outcome::kNone;
-    bool has_guest_link_ = false;  ///< Local programs: fetched from the other gantryd.
+    bool has_guest_link_ = false;  ///< Local programs: fetched from the other gantryd, or made.
     bool source_fenced_ = false;
     std::optional<Error> refusal_;
     std::vector<std::string> alerts_;

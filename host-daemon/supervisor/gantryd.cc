@@ -80,6 +80,9 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
                                                        GuestLink link) {
                                                        return registry.open_local(
                                                            request, std::move(link));
+                                                   },
+                                                   [&](const MirrorName& name) {
+                                                       return registry.resume_guest(name);
                                                    }));
     }
     std::unique_ptr<Metrics> metrics;

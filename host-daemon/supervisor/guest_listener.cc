@@ -19,18 +19,21 @@ constexpr std::chrono::milliseconds kAcceptWake{200};
 
 }  // namespace
 
-Result<std::unique_ptr<GuestListener>> GuestListener::start(const GuestConfig& config, Open open) {
+Result<std::unique_ptr<GuestListener>> GuestListener::start(const GuestConfig& config, Open open,
+                                                            Resume resume) {
     GANTRY_ASSIGN(control::PacketListener listener, control::PacketListener::bind(config.socket));
     // Who may use it is decided per connection, by user id.
     ::chmod(config.socket.c_str(), 0666);
     return std::unique_ptr<GuestListener>(
-        new GuestListener(config, std::move(listener), std::move(open)));
+        new GuestListener(config, std::move(listener), std::move(open), std::move(resume)));
 }
 
-GuestListener::GuestListener(const GuestConfig& config, control::PacketListener listener, Open open)
+GuestListener::GuestListener(const GuestConfig& config, control::PacketListener listener,
+                             Open open, Resume resume)
     : config_(config),
       listener_(std::move(listener)),
       open_(std::move(open)),
+      resume_(std::move(resume)),
       thread_([this] { accept_loop(); }) {}
 
 GuestListener::~GuestListener() {
@@ -78,7 +81,7 @@ void GuestListener::serve(control::PacketSocket socket) {
     (void)socket.send(std::as_bytes(std::span(&reply, 1)), {});
 }
 
-Result<GuestRequest> GuestListener::read_request(control::PacketSocket& socket) {
+Result<GuestRequest> GuestListener::check_user(control::PacketSocket& socket) {
     ucred credentials{};
     socklen_t size = sizeof credentials;
     if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
@@ -93,7 +96,10 @@ Result<GuestRequest> GuestListener::read_request(control::PacketSocket& socket) 
                      "user id " + std::to_string(credentials.uid) +
                          " may not use this GPU; add it to guest.allow_uids in gantryd.toml"};
     }
-    GANTRY_ASSIGN(const control::Packet packet, socket.receive(kRequestTimeout));
+    return GuestRequest{static_cast<std::uint32_t>(credentials.pid), credentials.uid, 0};
+}
+
+Result<void> GuestListener::read_request(const control::Packet& packet, GuestRequest* out) {
     wire::AttachRequest request;
     if (packet.bytes.size() < offsetof(wire::AttachRequest, table_hash)) {
         return Error{Code::kInvalidArgument, "guest.request",
@@ -114,12 +120,39 @@ Result<GuestRequest> GuestListener::read_request(control::PacketSocket& socket) 
     if (packet.bytes.size() != sizeof request) {
         return Error{Code::kInvalidArgument, "guest.request", "the attach request is cut short"};
     }
-    return GuestRequest{static_cast<std::uint32_t>(credentials.pid), credentials.uid,
-                        request.table_hash};
+    out->table_hash = request.table_hash;
+    return {};
+}
+
+void GuestListener::resume(control::PacketSocket& socket, const wire::ResumeRequest& request) {
+    wire::ResumeReply reply;
+    auto guest = resume_({request.session[0], request.session[1]});
+    if (!guest) {
+        const bool is_later = guest.error().code == Code::kUnavailable;
+        reply.verdict = is_later ? wire::ResumeVerdict::kNotNow : wire::ResumeVerdict::kUnknown;
+        (void)socket.send(std::as_bytes(std::span(&reply, 1)), {});
+        return;
+    }
+    reply.verdict = wire::ResumeVerdict::kAccepted;
+    reply.region_bytes = guest->region_bytes;
+    reply.channel_count = 1;
+    const int fds[] = {guest->region.get(), guest->guest_end.get()};
+    (void)socket.send(std::as_bytes(std::span(&reply, 1)), fds);
 }
 
 Result<void> GuestListener::attach(control::PacketSocket& socket) {
-    GANTRY_ASSIGN(const GuestRequest request, read_request(socket));
+    GANTRY_ASSIGN(GuestRequest request, check_user(socket));
+    GANTRY_ASSIGN(const control::Packet packet, socket.receive(kRequestTimeout));
+    wire::ResumeRequest resumption;
+    if (packet.bytes.size() == sizeof resumption) {
+        std::memcpy(&resumption, packet.bytes.data(), sizeof resumption);
+        if (resumption.magic == wire::kResumeMagic &&
+            resumption.wire_version == wire::kWireVersion) {
+            resume(socket, resumption);
+            return {};
+        }
+    }
+    GANTRY_TRY(read_request(packet, &request));
     GuestLink link;
     GANTRY_ASSIGN(link.region, Region::create_local(
                                    static_cast<std::uint64_t>(config_.region_mib) << 20));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "host-daemon/supervisor/session.h"
+#include "proto/wire/attach.h"
 
 namespace gantry::supervisor {
 
@@ -26,21 +27,29 @@ public:
     /// Opens a session for the guest; the link's region has been made, its socket is the guest's.
     using Open = std::function<Result<void>(const GuestRequest&, GuestLink)>;
 
-    static Result<std::unique_ptr<GuestListener>> start(const GuestConfig& config, Open open);
+    /// Finds the guest of a link that gantry-relay does not know. kUnavailable: ask again.
+    using Resume = std::function<Result<RelayedGuest>(const MirrorName&)>;
+
+    static Result<std::unique_ptr<GuestListener>> start(const GuestConfig& config, Open open,
+                                                        Resume resume);
     ~GuestListener();
     GuestListener(const GuestListener&) = delete;
     GuestListener& operator=(const GuestListener&) = delete;
 
 private:
-    GuestListener(const GuestConfig& config, control::PacketListener listener, Open open);
+    GuestListener(const GuestConfig& config, control::PacketListener listener, Open open,
+                  Resume resume);
     void accept_loop();
     void serve(control::PacketSocket socket);
     Result<void> attach(control::PacketSocket& socket);
-    Result<GuestRequest> read_request(control::PacketSocket& socket);
+    Result<GuestRequest> check_user(control::PacketSocket& socket);
+    Result<void> read_request(const control::Packet& packet, GuestRequest* request);
+    void resume(control::PacketSocket& socket, const wire::ResumeRequest& request);
 
     const GuestConfig config_;
     control::PacketListener listener_;
     Open open_;
+    Resume resume_;
     std::atomic<bool> stopping_{false};
     std::atomic<int> connections_{0};
     std::thread thread_;

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "proto/wire/mirror/words.h"
+
 namespace gantry::supervisor {
 namespace {
 
@@ -148,6 +150,19 @@ Result<void> Region::write_state(std::uint32_t channel, std::uint64_t generation
     GANTRY_TRY(write(&cuda_error, sizeof cuda_error, at + offsetof(wire::HostChannel, refusal)));
     GANTRY_TRY(write(&state, sizeof state, at + offsetof(wire::HostChannel, state)));
     return write(&generation, sizeof generation, at + offsetof(wire::HostChannel, generation));
+}
+
+Result<std::optional<MirrorName>> Region::mirror_name(std::uint32_t channel_count,
+                                                      std::uint32_t channel) const {
+    wire::ChannelLayout layout{};
+    if (!wire::compute_layout(bytes_, channel_count, channel, &layout)) {
+        return region_error("region.layout", "channel " + std::to_string(channel) +
+                                                 " does not fit the region");
+    }
+    MirrorName name;
+    static_assert(offsetof(wire::MirrorWords, session) == 0 && sizeof name == 16);
+    GANTRY_TRY(read(&name, sizeof name, layout.guest_words + wire::kMirrorWordsOffset));
+    return name == MirrorName{} ? std::nullopt : std::optional(name);
 }
 
 Result<void> Region::write_worker_state(std::uint32_t channel_count, std::uint32_t channel,

@@ -24,6 +24,13 @@ struct Claim {
     std::uint64_t generation = 0;
 };
 
+/// MirrorWords.session.
+struct MirrorName {
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+    friend bool operator==(const MirrorName&, const MirrorName&) = default;
+};
+
 class Region {
 public:
     /// A sealed memfd (it can neither shrink nor grow) with one channel, for a local guest.
@@ -45,6 +52,9 @@ public:
     Result<void> write_state(std::uint32_t channel, std::uint64_t generation,
                              wire::ServeState state, std::uint32_t cuda_error = 0,
                              const std::string& text = "");
+    /// The link of the guest that uses a channel over TCP; nullopt: it uses this very memory.
+    [[nodiscard]] Result<std::optional<MirrorName>> mirror_name(std::uint32_t channel_count,
+                                                                std::uint32_t channel) const;
     Result<void> write_worker_state(std::uint32_t channel_count, std::uint32_t channel,
                                     wire::WorkerState state);
 

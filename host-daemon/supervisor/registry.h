@@ -37,6 +37,8 @@ public:
     void stop();
 
     Result<void> open_local(const GuestRequest& request, GuestLink link);
+    /// The guest of a link that was moved here; kUnavailable while it may still come.
+    Result<RelayedGuest> resume_guest(const MirrorName& name);
 
     /// Begins to bring a VM's session here and waits until the hook may end. `ours` false: no
     /// metadata.
@@ -147,6 +149,7 @@ private:
     // registry_snapshot.cc
     Result<void> admit(const SessionInfo& info, const engine::SessionNeeds& needs);
     void drop_ended_guests();
+    void look_after_guests();
 
     // registry_status.cc
     control::SessionStatus describe(const std::string& id, const Entry& entry);
@@ -173,7 +176,10 @@ private:
     control::UniqueFd lock_;
     std::unique_ptr<HandoverServer> handover_;
     std::set<std::string> stranded_;  ///< VMs that are here without their session; housekeeping_.
-    Strand housekeeping_{[this] { retry_stranded(); }};
+    Strand housekeeping_{[this] {
+        retry_stranded();
+        look_after_guests();
+    }};
 };
 
 }  // namespace gantry::supervisor

@@ -8,6 +8,25 @@ namespace {
 
 /// How much longer than the engine's own bound an admission waits for the engine to decide.
 constexpr std::chrono::seconds kAdmissionSlack{30};
+constexpr std::uint64_t kMirroredBytesMax = 64ull << 30;  // A region takes what is used of it.
+
+/// The size of the region that a program over TCP needs here. Others' memory does not come along.
+Result<std::uint64_t> mirrored_region(const engine::SessionNeeds& needs) {
+    const std::uint64_t bytes =
+        needs.parts.size() == 1 ? needs.parts.front().mirror_region_bytes : 0;
+    if (bytes == 0) {
+        return Error{Code::kFailedPrecondition, "session.local",
+                     "session " + needs.session_id +
+                         " is a program that shares memory with its host: it can be pulled by "
+                         "another gantryd of that host only, which needs --handover"};
+    }
+    wire::ChannelLayout layout{};
+    if (bytes > kMirroredBytesMax || !wire::compute_layout(bytes, 1, 0, &layout)) {
+        return Error{Code::kInvalidArgument, "region.layout",
+                     "the source names a region of " + std::to_string(bytes) + " bytes"};
+    }
+    return bytes;
+}
 
 }  // namespace
 
@@ -161,6 +180,9 @@ Result<void> Registry::pull(const control::PullRequest& request) {
     arrival_request.source_address = request.source();
     arrival_request.handover_path = request.handover_path();
     arrival_request.arrives_when_converged = true;
+    if (request.handover_path().empty()) {
+        GANTRY_ASSIGN(arrival_request.info.region_bytes, mirrored_region(needs));
+    }
     GANTRY_ASSIGN(const auto arrival, begin_arrival(std::move(arrival_request)));
     const std::chrono::milliseconds wait{request.wait_ms_max() == 0 ? 600'000
                                                                     : request.wait_ms_max()};
@@ -226,6 +248,7 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
         stamp_owner(id, epoch);
     }
     spdlog::info("session {} is served here now, epoch {}", id, epoch.value);
+    housekeeping_.post([this] { look_after_guests(); });
     if (session->info().kind == SessionKind::kLocal && session->workers().empty()) {
         housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDead); });
     }
@@ -355,6 +378,18 @@ Result<GuestLink> Registry::give_guest(const HandoverRequest& request) {
         link.socket = std::move(reply.descriptors[1]);
     }
     return link;
+}
+
+Result<RelayedGuest> Registry::resume_guest(const MirrorName& name) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : sessions_) {
+        auto guest = entry.session->meet_relay(name);
+        if (guest || guest.error().code != Code::kNotFound) {
+            return guest;
+        }
+    }
+    return Error{arrivals_.empty() ? Code::kNotFound : Code::kUnavailable, "guest.unknown",
+                 "no guest of this link is served here"};
 }
 
 Result<engine::SessionNeeds> Registry::needs(const std::string& session_id) {

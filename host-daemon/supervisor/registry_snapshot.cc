@@ -94,6 +94,21 @@ Result<control::ReplaceWorkersReply> Registry::replace_workers(
     return supervisor::replace_workers(session, std::move(hooks));
 }
 
+/// On housekeeping_ only.
+void Registry::look_after_guests() {
+    bool is_awaited = false;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [id, entry] : sessions_) {
+            is_awaited = entry.session->awaits_relay() || is_awaited;
+        }
+    }
+    if (is_awaited && stranded_.empty()) {  // else the timer is set
+        constexpr std::chrono::seconds kAgain{5};
+        housekeeping_.set_timer(Strand::Clock::now() + kAgain);
+    }
+}
+
 /// A suspended session has no worker that would tell when its program ends.
 void Registry::drop_ended_guests() {
     const std::lock_guard lock(mutex_);

@@ -40,6 +40,13 @@ struct GuestLink {
     control::UniqueFd socket;
 };
 
+/// What gantry-relay gets for a guest over TCP that was moved here.
+struct RelayedGuest {
+    control::UniqueFd region;
+    std::uint64_t region_bytes = 0;
+    control::UniqueFd guest_end;  ///< Of the worker's socket.
+};
+
 /// Names the one file that a suspended session can go on from.
 struct Suspension {
     engine::Seed seed;  ///< Of the file's header: drawn at random for it.
@@ -89,6 +96,14 @@ public:
     [[nodiscard]] bool is_replacing(engine::PartId part) const;
     /// Local guests that arrive from another gantryd of this host.
     void set_link(GuestLink link);
+    /// Makes a region and a socket for a guest over TCP that is about to be served here; its
+    /// relay asks for them.
+    Result<void> make_link();
+    /// kNotFound: it is not this session's. kUnavailable: it is, and must not be served here.
+    Result<RelayedGuest> meet_relay(const MirrorName& name);
+    /// True while it is waited for the relay. A guest that did not come within as long as
+    /// gantry-guest dials will not: its worker is told that it has ended.
+    bool awaits_relay();
     /// The region's channels as the guest laid them out; opens the region's file when needed.
     Result<std::vector<Claim>> claims();
     /// Empties a VM's region: the guest has just booted, what lies there is of an earlier life.
@@ -128,6 +143,8 @@ private:
     std::shared_ptr<SourceDriver> driver_;
     std::optional<Region> region_;
     control::UniqueFd socket_;
+    control::UniqueFd guest_end_;  ///< For the relay.
+    std::chrono::steady_clock::time_point guest_end_made_;
     std::uint32_t channel_count_ = 0;
     std::string arrival_note_;
     std::optional<Suspension> suspended_;

@@ -64,6 +64,8 @@ public:
         return at<wire::ReplyPage>(layout_.replies + std::uint64_t{lane} * wire::kPageBytes);
     }
     [[nodiscard]] const std::byte* ring() const { return base_ + layout_.ring; }
+    /// For a region that begins its life with commands in it (mirror_state.h).
+    [[nodiscard]] std::byte* writable_ring() const { return base_ + layout_.ring; }
     /// An extent of the bulk area; empty when it does not lie inside.
     [[nodiscard]] std::span<std::byte> bulk(std::uint64_t offset, std::uint64_t bytes) const {
         if (offset > layout_.bulk_bytes || bytes > layout_.bulk_bytes - offset) {

@@ -112,6 +112,7 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     look_at_bulk_copies();
     output.collect();
     frozen_ = true;
+    hold_mirror(*memory_, true);
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
                                                                  begin);
 }
@@ -119,11 +120,12 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
 void GuestProcess::thaw() {
     if (frozen_) {
         frozen_ = false;
+        hold_mirror(*memory_, false);
         loop_.resume();
     }
 }
 
-ChannelState GuestProcess::channel_state() const {
+Result<ChannelState> GuestProcess::channel_state() const {
     ChannelState state;
     state.next_position = loop_.next();
     state.executed_ahead = loop_.executed_ahead();
@@ -143,15 +145,23 @@ ChannelState GuestProcess::channel_state() const {
         state.async_errors[lane] = async_errors_[lane].load();
     }
     state.pending_output = output.save();
-    if (const auto left = pinned_writes.left(); left.ok()) {
-        for (const PinnedWrites::Range& range : *left) {
-            if (!memory_->pinned_contains(range.address, range.bytes)) {
-                continue;
-            }
-            PinnedBytes& pinned = state.pinned.emplace_back();
-            pinned.offset = range.address - region::kPinnedBase;
-            const auto bytes = memory_->pinned().subspan(pinned.offset, range.bytes);
-            pinned.bytes.assign(bytes.begin(), bytes.end());
+    const auto carry = [&](std::uint64_t offset, std::uint64_t bytes) {
+        const auto now = memory_->pinned().subspan(offset, bytes);
+        state.pinned.push_back({offset, {now.begin(), now.end()}});
+    };
+    // The stream's position first: what comes meanwhile comes again.
+    GANTRY_ASSIGN(state.mirror, save_mirror(*memory_, state.next_position));
+    if (state.mirror) {
+        GANTRY_ASSIGN(const std::vector<PoolExtent> used, used_pool(*memory_));
+        for (const PoolExtent& extent : used) {
+            carry(extent.offset, extent.bytes);
+        }
+        return state;
+    }
+    GANTRY_ASSIGN(const std::vector<PinnedWrites::Range> left, pinned_writes.left());
+    for (const PinnedWrites::Range& range : left) {
+        if (memory_->pinned_contains(range.address, range.bytes)) {
+            carry(range.address - region::kPinnedBase, range.bytes);
         }
     }
     return state;

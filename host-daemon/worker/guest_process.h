@@ -37,6 +37,7 @@
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
 #include "host-daemon/worker/link_book.h"
+#include "host-daemon/worker/mirror_state.h"
 #include "host-daemon/worker/module_registry.h"
 #include "host-daemon/worker/objects.h"
 #include "host-daemon/worker/output_capture.h"
@@ -73,6 +74,7 @@ struct ChannelState {
     std::array<std::uint32_t, wire::kLaneCount> async_errors{};
     std::vector<std::byte> pending_output;
     std::vector<PinnedBytes> pinned;  ///< What copies wrote and no stream of memory carries.
+    std::optional<MirrorState> mirror;  ///< Of a guest over TCP.
 };
 
 struct ProcessCounters {
@@ -113,7 +115,7 @@ public:
     Result<std::chrono::microseconds> freeze(std::chrono::microseconds deadline);
     void thaw();
     [[nodiscard]] bool frozen() const { return frozen_; }
-    [[nodiscard]] ChannelState channel_state() const;  ///< Only while frozen.
+    [[nodiscard]] Result<ChannelState> channel_state() const;  ///< Only while frozen.
 
     /// The driver's streams hold work that was carried to another worker: they must never run on.
     [[nodiscard]] bool has_carried_work() const { return has_carried_work_; }

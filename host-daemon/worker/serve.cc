@@ -42,13 +42,17 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
         }
     }
     GANTRY_TRY(replies.load(state.answers, state.confirmed));
+    const bool stays = state.mirror && is_region_of(*channel, *state.mirror);
+    if (state.mirror && !stays) {
+        GANTRY_TRY(load_mirror(*channel, *state.mirror, state.next_position));
+    }
     memory_ = std::move(channel);
     replies.attach(memory_.get());
     pinned_writes.enable(is_moved_by_hypervisor(*memory_), memory_->pinned());
     // Before any answer and before the announcement ends: either lets the guest read its buffers.
     // Where both workers share the region these bytes are there already: nobody may write them
     // between the freeze and the confirm that the guest still waits for.
-    for (const PinnedBytes& pinned : state.pinned) {
+    for (const PinnedBytes& pinned : stays ? std::vector<PinnedBytes>{} : state.pinned) {
         std::memcpy(memory_->pinned().data() + pinned.offset, pinned.bytes.data(),
                     pinned.bytes.size());
     }
@@ -80,6 +84,7 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
             event_board.late_error();
         }
     }
+    hold_mirror(*memory_, false);
     loop_.start(memory_.get(), state.next_position, state.executed_ahead);
     return {};
 }

@@ -89,11 +89,12 @@ void add_commands(Command& commands, Arguments& a) {
                          [&] { return run_replace_worker(a.context, a.session); }),
             true);
     auto* pull = commands.add(
-        "pull", "Take over a local program's session from another gantryd of this machine",
+        "pull", "Take over the session of a program that is not a VM's from another gantryd",
         [&] { return run_pull(a.context, a.session, a.source, a.handover); });
     session(pull, true);
     pull->add_option("--from", a.source, "ADDRESS:PORT of the gantryd that serves it")->required();
-    pull->add_option("--handover", a.handover, "its RUN_DIRECTORY/handover.sock")->required();
+    pull->add_option("--handover", a.handover,
+                     "its RUN_DIRECTORY/handover.sock, for a program that shares memory with it");
     session(commands.add("fenced",
                          "Confirm that the source host of an arrival is down and stays down",
                          [&] { return run_fenced(a.context, a.session); }),

@@ -70,6 +70,8 @@ struct PartNeed {
     std::uint32_t guest_pid = 0;
     std::uint64_t resident_bytes = 0;  ///< Device memory, in whole blocks.
     std::uint64_t pinned_bytes = 0;    ///< Host memory that the worker registered or gave out.
+    /// Of the region of a guest over TCP, which the target makes anew. 0: of another kind.
+    std::uint64_t mirror_region_bytes = 0;
 };
 
 enum class ProfileKind {

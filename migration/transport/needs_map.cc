@@ -54,6 +54,7 @@ control::SessionNeeds to_proto(const engine::SessionNeeds& needs) {
         to.set_guest_pid(part.guest_pid);
         to.set_resident_bytes(part.resident_bytes);
         to.set_pinned_bytes(part.pinned_bytes);
+        to.set_mirror_region_bytes(part.mirror_region_bytes);
     }
     out.set_memory_quota_bytes(needs.memory_quota_bytes);
     out.set_cc_seen_major(needs.cc_seen.major);
@@ -91,7 +92,8 @@ engine::SessionNeeds from_proto(const control::SessionNeeds& needs) {
                              part.process_name(),
                              part.guest_pid(),
                              part.resident_bytes(),
-                             part.pinned_bytes()});
+                             part.pinned_bytes(),
+                             part.mirror_region_bytes()});
     }
     out.memory_quota_bytes = needs.memory_quota_bytes();
     out.cc_seen = {needs.cc_seen_major(), needs.cc_seen_minor()};

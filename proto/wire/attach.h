@@ -30,4 +30,30 @@ struct AttachReply {
 };
 static_assert(sizeof(AttachReply) == 256);
 
+// How gantry-relay gets the region of a guest that has been moved to this host, whose link it does
+// not know: by the link's session (MirrorWords.session), on the same socket. Beside the reply come
+// the region's memfd and the guest's end of the worker's socket.
+
+inline constexpr std::uint32_t kResumeMagic = 0x4d53'5247;  // "GRSM"
+
+struct ResumeRequest {
+    std::uint32_t magic = kResumeMagic;
+    std::uint32_t wire_version = kWireVersion;
+    std::uint64_t session[2] = {0, 0};
+};
+
+enum class ResumeVerdict : std::uint32_t {
+    kUnknown = 0,
+    kAccepted = 1,
+    kNotNow = 2,  ///< It may be on its way, or this host has granted it away: ask again.
+};
+
+struct ResumeReply {
+    std::uint32_t magic = kResumeMagic;
+    ResumeVerdict verdict = ResumeVerdict::kUnknown;
+    std::uint64_t region_bytes = 0;
+    std::uint32_t channel_count = 0;
+    std::uint32_t channel_index = 0;
+};
+
 }  // namespace gantry::wire

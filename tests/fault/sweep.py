@@ -10,6 +10,10 @@ session is moved with `gantry pull`. Each case does one harm at one named step:
   link for good     nothing passes any more, in either direction
   guest link        the program's TCP connection (gantry-guest, gantry-relay), in either direction
 
+With --moved-guest the program is always over TCP, and the gantryds share no memory with it or with
+each other: the address that gantry-guest dials leads to the source's relay until the target has its
+grant, and then to the target's, as after a move of a VM.
+
 The program must then end with exactly the digests of an undisturbed run, or, where the only copy
 of its state died, with a clear CUDA error, within its deadline: never with wrong digests, and never
 hang. All that was started is ended, by process id.
@@ -48,7 +52,9 @@ class Stage:
     """Both gantryds, the program, and the move; ends everything at the end of the block."""
 
     def __init__(self, arguments, over_tcp=False, slow_disk=None):
-        self.arguments, self.over_tcp, self.slow_disk = arguments, over_tcp, slow_disk
+        self.arguments, self.slow_disk = arguments, slow_disk
+        self.over_tcp = over_tcp or arguments.moved_guest
+        over_tcp = self.over_tcp
         self.mib = TCP_MIB if over_tcp else MIB
 
     def __enter__(self):
@@ -64,12 +70,13 @@ class Stage:
             slow.environment = dict(os.environ, LD_PRELOAD=str(self.arguments.slow_sync),
                                     SLOW_SYNC_S=str(SLOW_DISK_S))
         self.program, self.helpers = None, []
-        self.link, self.guest_link = Link(self.source.port), None
+        self.link, self.guest_link, self.ended = Link(self.source.port), None, threading.Event()
         self.source.start()
         self.target.start()
         return self
 
     def __exit__(self, *_):
+        self.ended.set()
         if self.program is not None and self.program.poll() is None:
             self.program.kill()
             self.program.wait()
@@ -85,7 +92,7 @@ class Stage:
 
     def helper(self, name, *words):
         """A program of ours beside the daemons; the path of what it prints."""
-        log = self.folder / f"{name}.log"
+        log = self.folder / f"{name}-{len(self.helpers)}.log"
         with open(log, "wb") as out:
             self.helpers.append(subprocess.Popen(
                 [self.arguments.build / "bin" / name, *map(str, words)], stdout=out, stderr=out,
@@ -95,15 +102,32 @@ class Stage:
     def guest_transport(self):
         if not self.over_tcp:
             return self.source.guest_socket
-        log = self.helper("gantry-relay", "--listen", "127.0.0.1:0", "--daemon",
-                          self.source.guest_socket)
-        told = wait_until("gantry-relay", lambda: re.search(r"port (\d+)\n", log.read_text()))
-        self.guest_link = Link(int(told.group(1)))
+        ports = [self.relay(self.source)]
+        self.guest_link = Link(ports[0])
+        if self.arguments.moved_guest:
+            ports.append(self.relay(self.target))
+            threading.Thread(target=self.lead_guest, args=ports, daemon=True).start()
         path = self.folder / "guest.sock"
         self.helper("gantry-guest", "--listen", path, "--host",
                     f"127.0.0.1:{self.guest_link.port}")
         wait_until("gantry-guest", lambda: str(path) in listening_sockets())
         return path
+
+    def relay(self, daemon):
+        log = self.helper("gantry-relay", "--listen", "127.0.0.1:0", "--daemon",
+                          daemon.guest_socket)
+        told = wait_until("gantry-relay", lambda: re.search(r"port (\d+)\n", log.read_text()))
+        return int(told.group(1))
+
+    def lead_guest(self, to_source, to_target):
+        """The guest is at the target once that was granted the session, unless it gave it back."""
+        while not self.ended.wait(0.01):
+            is_there = (self.target.logged("-> Activating") and
+                        not self.target.logged("-> Returning"))
+            port = to_target if is_there else to_source
+            if port != self.guest_link.far_port:
+                self.guest_link.far_port = port
+                self.guest_link.reset()
 
     def run_program(self):
         self.output = open(self.source.folder / "program.out", "w+b")
@@ -127,9 +151,10 @@ class Stage:
 
     def begin_move(self):
         def pull():
+            handover = [] if self.arguments.moved_guest else ["--handover",
+                                                              self.source.handover_socket]
             self.pulled = self.target.gantry(
-                "pull", self.session, "--from", f"127.0.0.1:{self.link.port}", "--handover",
-                self.source.handover_socket,
+                "pull", self.session, "--from", f"127.0.0.1:{self.link.port}", *handover,
                 timeout=PROGRAM_DEADLINE_S * PATIENCE)
         self.pulled = None
         self.mover = threading.Thread(target=lambda: contextlib.suppress(Exception) and pull(),
@@ -240,8 +265,11 @@ def run_case(arguments, wanted, side, victim, step):
     with Stage(arguments, over_tcp=victim == "guest link") as stage:
         # Only the death of the worker that holds the only copy may cost the program its run: the
         # source's, and the target's once it was granted (by the time the harm was done).
-        may_fail = lambda: victim == "worker" and (side == "source" or  # noqa: E731
-                                                   stage.source.logged("-> Granting"))
+        # And a target's gantryd, whose successor does not know where a guest over TCP was to come.
+        may_fail = lambda: (  # noqa: E731
+            victim == "worker" and (side == "source" or stage.source.logged("-> Granting")) or
+            victim == "gantryd" and side == "target" and arguments.moved_guest and
+            stage.source.logged("-> Granting"))
         return harmed(stage, wanted, HARMS[victim], side, step, may_fail)
 
 
@@ -269,7 +297,10 @@ def run_cut_for_good(arguments, wanted, step):
 
 def run_plain(arguments, wanted, over_tcp):
     with Stage(arguments, over_tcp) as stage:
-        return harmed(stage, wanted, lambda *_: None, "source", "serving", lambda: False)
+        outcome = harmed(stage, wanted, lambda *_: None, "source", "serving", lambda: False)
+        if arguments.moved_guest and not stage.target.logged("its guest has come"):
+            raise Failure("the guest was never at the target")
+        return outcome
 
 
 def all_cases():
@@ -307,6 +338,8 @@ def main():
     parser.add_argument("--slow-sync", type=pathlib.Path, required=True,
                         help="library that makes fsync slow")
     parser.add_argument("--bandwidth", type=int, default=16, help="MiB/s of precopy")
+    parser.add_argument("--moved-guest", action="store_true",
+                        help="the program is over TCP, and moves to a host with another relay")
     parser.add_argument("--only", help="cases whose name contains this")
     parser.add_argument("--at-once", type=int, default=CASES_AT_ONCE, help="cases at a time")
     parser.add_argument("--list", action="store_true", help="name the cases and end")

@@ -180,8 +180,9 @@ bool hung_up(int fd) {
     return ::poll(&entry, 1, 0) != 0;
 }
 
-bool map_region(int memfd, std::uint64_t region_bytes, MappedChannel* out) {
-    if (!compute_layout(region_bytes, 1, 0, &out->layout)) {
+bool map_region(int memfd, std::uint64_t region_bytes, MappedChannel* out,
+                std::uint32_t channel_count, std::uint32_t channel_index) {
+    if (!compute_layout(region_bytes, channel_count, channel_index, &out->layout)) {
         return false;
     }
     void* mapped = ::mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
@@ -189,13 +190,14 @@ bool map_region(int memfd, std::uint64_t region_bytes, MappedChannel* out) {
         return false;
     }
     out->region = static_cast<std::byte*>(mapped);
-    out->index = 0;
+    out->region_bytes = region_bytes;
+    out->index = channel_index;
     return true;
 }
 
 void unmap_region(MappedChannel* channel) {
     if (channel->region != nullptr) {
-        ::munmap(channel->region, channel->layout.end);
+        ::munmap(channel->region, channel->region_bytes);
         channel->region = nullptr;
     }
 }

@@ -60,6 +60,7 @@ bool send_opening(ResumableLink& link, FrameKind kind, const Body& body) {
 template <typename Body>
 class OpeningFrame {
 public:
+    static constexpr std::size_t kBytes = sizeof(FrameHeader) + sizeof(Body);
     /// Adds what arrived; true once the frame is whole, and never to be called after that.
     bool add(std::span<const std::byte> bytes) {
         held_.insert(held_.end(), bytes.begin(), bytes.end());
@@ -78,12 +79,12 @@ public:
     }
 
 private:
-    static constexpr std::size_t kBytes = sizeof(FrameHeader) + sizeof(Body);
     std::vector<std::byte> held_;
 };
 
-/// Maps a region of one channel; false when its size makes no layout.
-bool map_region(int memfd, std::uint64_t region_bytes, MappedChannel* out);
+/// Maps a region for one of its channels; false when these numbers make no layout.
+bool map_region(int memfd, std::uint64_t region_bytes, MappedChannel* out,
+                std::uint32_t channel_count = 1, std::uint32_t channel_index = 0);
 void unmap_region(MappedChannel* channel);
 
 }  // namespace gantry::wire

@@ -47,9 +47,29 @@ bool write_exactly(int fd, const void* data, std::size_t bytes) {
 
 ResumableLink::~ResumableLink() { close(); }
 
-void ResumableLink::start_dialing(Dial dial) {
+void ResumableLink::start_dialing(Dial dial, TakenOver taken_over) {
     dial_ = std::move(dial);
+    taken_over_ = std::move(taken_over);
     thread_ = std::jthread([this] { dial_loop(); });
+}
+
+void ResumableLink::take_over(std::uint64_t received, std::uint64_t epoch) {
+    const std::lock_guard lock(mutex_);
+    received_ = received;
+    epoch_ = epoch;
+}
+
+void ResumableLink::look_at_acks() {
+    const std::lock_guard lock(mutex_);
+    ack_wanted_ = true;
+    changed_.notify_all();
+}
+
+void ResumableLink::cut() {
+    const std::lock_guard lock(mutex_);
+    if (active_fd_ >= 0) {
+        ::shutdown(active_fd_, SHUT_RDWR);
+    }
 }
 
 void ResumableLink::adopt(int fd, const LinkHello& theirs, LinkHello mine) {
@@ -59,8 +79,12 @@ void ResumableLink::adopt(int fd, const LinkHello& theirs, LinkHello mine) {
         changed_.wait(lock, [this] { return active_fd_ < 0 || closed_.load(); });
     }
     mine.received = received_;
-    if (closed_.load() || theirs.received < acked_ || theirs.received > end_ ||
-        !write_exactly(fd, &mine, sizeof mine)) {
+    mine.epoch = epoch_;
+    // A dialler that has not heard of this stream has none of it.
+    const bool is_new = theirs.epoch != epoch_;
+    const std::uint64_t from = is_new ? 0 : theirs.received;
+    mine.verdict = is_new ? LinkVerdict::kTakenOver : LinkVerdict::kAccepted;
+    if (closed_.load() || from < acked_ || from > end_ || !write_exactly(fd, &mine, sizeof mine)) {
         ::close(fd);
         return;
     }
@@ -68,7 +92,7 @@ void ResumableLink::adopt(int fd, const LinkHello& theirs, LinkHello mine) {
         ::close(pending_fd_);
     }
     pending_fd_ = fd;
-    resume_from(theirs.received);
+    next_ = from;
     changed_.notify_all();
     if (!thread_.joinable()) {
         thread_ = std::jthread([this] { serve_loop(); });
@@ -116,15 +140,15 @@ void ResumableLink::finish() {
     }
 }
 
-// Drops what the peer has and sends again from there. Caller holds mutex_.
-void ResumableLink::resume_from(std::uint64_t peer_received) {
-    acked_ = std::max(acked_, peer_received);
+// Drops what the peer will not ask for again. Caller holds mutex_.
+void ResumableLink::note_acked(std::uint64_t offset) {
+    acked_ = std::max(acked_, offset);
     const auto acked_bytes = static_cast<std::size_t>(acked_ - base_);
     if (acked_bytes == kept_.size() || acked_bytes > kept_.size() / 2) {
         kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(acked_bytes));
         base_ = acked_;
     }
-    next_ = peer_received;
+    next_ = std::max(next_, offset);
 }
 
 bool ResumableLink::handshake(int fd) {
@@ -134,21 +158,33 @@ bool ResumableLink::handshake(int fd) {
         mine.session[0] = session_[0];
         mine.session[1] = session_[1];
         mine.received = received_;
+        mine.epoch = epoch_;
     }
     LinkHello theirs;
     if (!write_exactly(fd, &mine, sizeof mine) || !read_exactly(fd, &theirs, sizeof theirs) ||
-        theirs.magic != kLinkMagic) {
+        theirs.magic != kLinkMagic ||
+        (theirs.version == kLinkVersion && theirs.verdict == LinkVerdict::kNotNow)) {
         return false;
     }
-    const std::lock_guard lock(mutex_);
-    if (theirs.version != kLinkVersion || theirs.refused != 0 || theirs.received < acked_ ||
-        theirs.received > end_) {
-        closed_.store(true);
-        return false;
+    const bool is_new = theirs.verdict == LinkVerdict::kTakenOver;
+    {
+        const std::lock_guard lock(mutex_);
+        if (theirs.version != kLinkVersion || theirs.received < acked_ || theirs.received > end_ ||
+            (!is_new && theirs.verdict != LinkVerdict::kAccepted) || (is_new && !taken_over_)) {
+            closed_.store(true);
+            return false;
+        }
+        session_[0] = theirs.session[0];
+        session_[1] = theirs.session[1];
+        next_ = theirs.received;
+        if (is_new) {
+            received_ = 0;
+            epoch_ = theirs.epoch;
+        }
     }
-    session_[0] = theirs.session[0];
-    session_[1] = theirs.session[1];
-    resume_from(theirs.received);
+    if (is_new) {
+        taken_over_(theirs.epoch);
+    }
     return true;
 }
 
@@ -237,9 +273,7 @@ bool ResumableLink::read_packets(int fd) {
             if (header.offset < acked_ || header.offset > end_) {
                 return false;
             }
-            const std::uint64_t keep = next_;
-            resume_from(header.offset);
-            next_ = std::max(keep, header.offset);
+            note_acked(header.offset);
             changed_.notify_all();
             continue;
         }
@@ -262,14 +296,22 @@ bool ResumableLink::read_packets(int fd) {
 void ResumableLink::write_packets(int fd, const std::atomic<bool>& stop) {
     std::vector<std::byte> chunk;
     std::unique_lock lock(mutex_);
+    const auto is_due = [&] {
+        return stop.load() || closed_.load() || ack_wanted_ || next_ < end_;
+    };
     while (true) {
-        changed_.wait(lock, [&] { return stop.load() || closed_.load() || ack_wanted_ ||
-                                         next_ < end_; });
+        if (!dial_) {
+            changed_.wait(lock, is_due);
+        } else if (!changed_.wait_for(lock, std::chrono::milliseconds(kProbeMs), is_due)) {
+            ack_wanted_ = true;
+        }
         if (stop.load() || closed_.load()) {
             break;
         }
-        PacketHeader ack{PacketKind::kAck, 0, received_};
-        const bool send_ack = ack_wanted_;
+        const std::optional<std::uint64_t> ackable =
+            ack_wanted_ && ackable_ ? ackable_() : std::optional(received_);
+        const PacketHeader ack{PacketKind::kAck, 0, ackable.value_or(0)};
+        const bool send_ack = ack_wanted_ && ackable;
         ack_wanted_ = false;
         PacketHeader data{PacketKind::kData, 0, next_};
         const auto first = kept_.begin() + static_cast<std::ptrdiff_t>(next_ - base_);

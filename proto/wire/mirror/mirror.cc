@@ -91,16 +91,51 @@ bool PinnedShadow::send_runs(std::uint64_t offset, std::span<const std::byte> no
     return true;
 }
 
-bool PinnedShadow::apply(std::uint64_t offset, std::span<const std::byte> bytes) {
+/// False when the extent does not lie in the pool.
+bool PinnedShadow::grow_to(std::uint64_t offset, std::size_t bytes) {
     const std::uint64_t limit = channel_.layout.pinned_bytes;
-    if (offset > limit || bytes.size() > limit - offset) {
+    if (offset > limit || bytes > limit - offset) {
+        return false;
+    }
+    if (shadow_.size() < offset + bytes) {
+        shadow_.resize(align_up(offset + bytes, kCompareBytes));
+    }
+    return true;
+}
+
+bool PinnedShadow::send_image(std::uint64_t used_bytes, const FrameSink& sink) {
+    const std::uint64_t used = std::min(used_bytes, channel_.layout.pinned_bytes);
+    if (!grow_to(0, used)) {
+        return false;
+    }
+    std::memcpy(shadow_.data(), channel_.pinned(), used);
+    return send_span(sink, FrameKind::kPinnedImage, 0, shadow_.data(), used);
+}
+
+bool PinnedShadow::merge(std::uint64_t offset, std::span<const std::byte> image) {
+    if (!grow_to(offset, image.size())) {
+        return false;
+    }
+    std::byte* shadow = shadow_.data() + offset;
+    std::byte* pool = channel_.pinned() + offset;
+    for (std::size_t i = 0; i < image.size(); ++i) {
+        if (image[i] == shadow[i]) {
+            continue;
+        }
+        if (pool[i] == shadow[i]) {
+            pool[i] = image[i];
+        }
+        shadow[i] = image[i];
+    }
+    return true;
+}
+
+bool PinnedShadow::apply(std::uint64_t offset, std::span<const std::byte> bytes) {
+    if (!grow_to(offset, bytes.size())) {
         return false;
     }
     if (bytes.empty()) {
         return true;
-    }
-    if (shadow_.size() < offset + bytes.size()) {
-        shadow_.resize(align_up(offset + bytes.size(), kCompareBytes));
     }
     std::memcpy(shadow_.data() + offset, bytes.data(), bytes.size());
     std::memcpy(channel_.pinned() + offset, bytes.data(), bytes.size());
@@ -148,7 +183,29 @@ bool GuestMirror::open_if_claimed() {
     return send_frame(sink_, FrameKind::kClaim, claim.generation, nullptr, 0);
 }
 
+void GuestMirror::taken_over(std::uint64_t epoch) {
+    reader_.reset();
+    resume_epoch_.store(epoch, std::memory_order_release);
+}
+
+bool GuestMirror::send_resume(std::uint64_t epoch) {
+    ResumeImage image{};
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
+        image.reply_seq[lane] = channel_.reply(lane)->seq.load(std::memory_order_acquire);
+    }
+    resume_sent_ = epoch;
+    return send_frame(sink_, FrameKind::kResume, epoch, &image, sizeof image);
+}
+
 bool GuestMirror::pump() {
+    const std::uint64_t epoch = resume_epoch_.load(std::memory_order_acquire);
+    if (epoch != resume_sent_) {
+        return send_resume(epoch);
+    }
+    // What was sent now and lies in the pool that is on its way would be taken back by it.
+    if (image_epoch_.load(std::memory_order_acquire) != epoch) {
+        return false;
+    }
     if (!open_ && !open_if_claimed()) {
         return false;
     }
@@ -210,6 +267,13 @@ bool GuestMirror::handle(const FrameHeader& header, std::span<const std::byte> p
             const std::lock_guard lock(pinned_mutex_);
             return pinned_.apply(header.argument, payload);
         }
+        case FrameKind::kPinnedImage: {
+            const std::lock_guard lock(pinned_mutex_);
+            return pinned_.merge(header.argument, payload);
+        }
+        case FrameKind::kPinnedEnd:
+            image_epoch_.store(header.argument, std::memory_order_release);
+            return true;
         case FrameKind::kBulk:
             if (header.argument > channel_.layout.bulk_bytes ||
                 payload.size() > channel_.layout.bulk_bytes - header.argument) {
@@ -276,13 +340,59 @@ bool GuestMirror::handle_host_words(std::span<const std::byte> payload) {
 
 // ---- HostMirror -----------------------------------------------------------------------------
 
-HostMirror::HostMirror(const MappedChannel& channel, FrameSink sink)
-    : channel_(channel), sink_(std::move(sink)), pinned_(channel) {}
+HostMirror::HostMirror(const MappedChannel& channel, std::uint64_t received, FrameSink sink)
+    : channel_(channel), sink_(std::move(sink)), pinned_(channel), received_(received) {
+    publish_position(mirror_words(*channel.guest_words()), {received, 0});
+}
+
+HostMirror::HostMirror(const MappedChannel& channel, MirrorPosition position, std::uint64_t epoch,
+                       FrameSink sink)
+    : channel_(channel),
+      sink_(std::move(sink)),
+      pinned_(channel),
+      ring_position_(position.ring_position),
+      received_(position.received),
+      epoch_(epoch),
+      resume_(Resume::kWanted),
+      open_(position.ring_position != 0) {}
 
 bool HostMirror::receive(std::span<const std::byte> bytes) {
     return reader_.feed(bytes, [this](const FrameHeader& header, std::span<const std::byte> data) {
-        return handle(header, data);
+        const bool good = handle(header, data);
+        note_handled(sizeof header + data.size());
+        return good;
     });
+}
+
+/// A record that has come in part counts with its last piece: the frames of one forwarding hold
+/// whole records, and nothing else stands between them.
+void HostMirror::note_handled(std::uint64_t bytes) {
+    received_ += bytes;
+    if (staged_ring_.empty()) {
+        publish_position(mirror_words(*channel_.guest_words()), {received_, ring_position_});
+    }
+}
+
+bool HostMirror::handle_resume(std::uint64_t epoch, std::span<const std::byte> payload) {
+    ResumeImage image{};
+    if (epoch_ == 0 || !read_image(payload, &image)) {
+        return false;
+    }
+    // Others are for host ends between the old one and this one.
+    if (epoch == epoch_ && resume_.load(std::memory_order_relaxed) == Resume::kWanted) {
+        std::memcpy(reply_seen_, image.reply_seq, sizeof reply_seen_);
+        resume_.store(Resume::kCame, std::memory_order_release);
+    }
+    return true;
+}
+
+bool HostMirror::send_image() {
+    const std::lock_guard lock(pinned_mutex_);
+    const std::uint64_t used =
+        channel_.guest_words()->pinned_high_water.load(std::memory_order_acquire);
+    resume_.store(Resume::kDone, std::memory_order_relaxed);
+    return pinned_.send_image(used, sink_) &&
+           send_frame(sink_, FrameKind::kPinnedEnd, epoch_, nullptr, 0);
 }
 
 bool HostMirror::handle(const FrameHeader& header, std::span<const std::byte> payload) {
@@ -305,6 +415,8 @@ bool HostMirror::handle(const FrameHeader& header, std::span<const std::byte> pa
         }
         case FrameKind::kRing:
             return handle_ring(header.argument, payload);
+        case FrameKind::kResume:
+            return handle_resume(header.argument, payload);
         default:
             return false;
     }
@@ -378,6 +490,10 @@ bool HostMirror::publish_records(std::uint64_t end) {
 }
 
 bool HostMirror::pump() {
+    const Resume resume = resume_.load(std::memory_order_acquire);
+    if (resume != Resume::kDone) {
+        return resume == Resume::kCame && send_image();
+    }
     if (!open_) {
         return false;
     }
@@ -446,7 +562,10 @@ bool HostMirror::send_host_words() {
     for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
         image.confirm_seq[lane] = words->confirm_seq[lane].load(std::memory_order_acquire);
     }
-    if (std::memcmp(&image, &words_sent_, sizeof image) == 0) {
+    // Read behind them: a worker that has given the channel away holds it, and its last words are
+    // no longer this guest's.
+    const bool is_held = mirror_words(*channel_.guest_words()).hold.load() != 0;
+    if (is_held || std::memcmp(&image, &words_sent_, sizeof image) == 0) {
         return false;
     }
     words_sent_ = image;

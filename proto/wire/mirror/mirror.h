@@ -10,6 +10,11 @@
 // PINNED POOL. Both sides may write it. Each end compares it with a shadow and sends the bytes that
 // changed, byte by byte, before the records or replies that may depend on them, and every
 // millisecond while anything is in flight, so that even a flag polled by a running kernel arrives.
+// TAKE-OVER. A host end elsewhere goes on with the guest's stream from a MirrorPosition (words.h);
+// its own stream begins anew. It is silent until the guest's kResume for its epoch, which stands
+// behind whatever the guest had sent: then it sends the whole pinned pool, the answers that the
+// guest has not got, and all words. The guest's end forwards nothing meanwhile, and takes from the
+// pool what differs from what both had: a byte that its own side has changed since stays.
 // HOSTILE. The host end checks every frame against the layout; a bad one ends the link.
 // COST. A comparison of the pool's used part (GuestWords.pinned_high_water) per exchange: this is
 // the transport that works everywhere, not the fast one.
@@ -24,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/wire/mirror/words.h"
 #include "proto/wire/region.h"
 #include "proto/wire/ring.h"
 
@@ -40,7 +46,10 @@ enum class FrameKind : std::uint32_t {
     kReply = 7,       ///< Host: a lane's reply page up to its payload; argument = lane.
     kHostWords = 8,   ///< Host: HostWords but for the guest's touches.
     kAttach = 9,      ///< Guest: AttachRequest; the first frame of a session (endpoint.h).
-    kAttached = 10,   ///< Host: AttachReply.
+    kAttached = 10,   ///< Host: AttachReply; the first frame of every stream of its.
+    kResume = 11,     ///< Guest: ResumeImage; argument = the epoch that it has heard of.
+    kPinnedImage = 12,  ///< Host, taken over: bytes as they stand; argument = offset in the pool.
+    kPinnedEnd = 13,  ///< Host, taken over: the image is complete; argument = epoch.
 };
 
 struct FrameHeader {
@@ -54,6 +63,7 @@ inline constexpr std::uint32_t kMaxFrameBytes = 256u << 10;
 /// Where one channel of a mapped region lies in this process.
 struct MappedChannel {
     std::byte* region = nullptr;
+    std::uint64_t region_bytes = 0;
     ChannelLayout layout{};
     std::uint32_t index = 0;
 
@@ -96,6 +106,11 @@ struct ServeImage {
     char text[1024];
 };
 
+/// Which answers the guest has, by lane: ReplyPage.seq.
+struct ResumeImage {
+    std::uint64_t reply_seq[kLaneCount];
+};
+
 using FrameSink = std::function<bool(std::span<const std::byte>)>;
 
 /// Bytes of the pinned pool that this side has changed since they were last alike. Not thread-safe.
@@ -106,12 +121,18 @@ public:
     bool send_changes(std::uint64_t used_bytes, const FrameSink& sink);
     /// Notes bytes that arrived from the other side and writes them to the pool.
     bool apply(std::uint64_t offset, std::span<const std::byte> bytes);
+    /// Sends all bytes below `used_bytes` as they stand.
+    bool send_image(std::uint64_t used_bytes, const FrameSink& sink);
+    /// Takes such bytes where they differ from what both sides had; a byte that this side has
+    /// changed since stays, and is sent.
+    bool merge(std::uint64_t offset, std::span<const std::byte> image);
     /// True when the last comparison is kCompareIntervalNs old: idle sides compare no more often.
     [[nodiscard]] bool due() const;
     static constexpr std::uint64_t kCompareIntervalNs = 1'000'000;
 
 private:
     bool send_runs(std::uint64_t offset, std::span<const std::byte> now, const FrameSink& sink);
+    [[nodiscard]] bool grow_to(std::uint64_t offset, std::size_t bytes);
     MappedChannel channel_;
     std::vector<std::byte> shadow_;
     std::uint64_t compared_ns_ = 0;
@@ -123,6 +144,8 @@ public:
     /// Calls `handle` for each whole frame; false when a frame is malformed or handle refused it.
     bool feed(std::span<const std::byte> bytes,
               const std::function<bool(const FrameHeader&, std::span<const std::byte>)>& handle);
+    /// A new stream begins.
+    void reset() { held_.clear(); }
 
 private:
     std::vector<std::byte> held_;
@@ -135,9 +158,13 @@ public:
     bool pump();
     /// Takes bytes that the host end sent; false when they make no sense.
     bool receive(std::span<const std::byte> bytes);
+    /// Another host end has taken the session over: what arrives next is the start of its stream.
+    /// On the thread that calls receive().
+    void taken_over(std::uint64_t epoch);
 
 private:
     bool handle(const FrameHeader& header, std::span<const std::byte> payload);
+    bool send_resume(std::uint64_t epoch);
     bool handle_host_words(std::span<const std::byte> payload);
     bool handle_reply(std::uint64_t lane, std::span<const std::byte> payload);
     bool open_if_claimed();
@@ -153,15 +180,25 @@ private:
     std::uint32_t announce_seen_ = 0;
     std::uint64_t high_water_ = 0;
     std::uint64_t ring_sent_ = 0;
+    std::uint64_t resume_sent_ = 0;               ///< The epoch told by the last kResume.
+    std::atomic<std::uint64_t> resume_epoch_{0};  ///< Of the newest host end.
+    std::atomic<std::uint64_t> image_epoch_{0};   ///< Whose pool has come whole.
 };
 
 class HostMirror {
 public:
-    HostMirror(const MappedChannel& channel, FrameSink sink);
+    /// `received`: the guest's stream up to the first byte that receive() will get.
+    HostMirror(const MappedChannel& channel, std::uint64_t received, FrameSink sink);
+    /// Goes on where another host end stood at `position`, as `epoch`, which is not 0.
+    HostMirror(const MappedChannel& channel, MirrorPosition position, std::uint64_t epoch,
+               FrameSink sink);
     bool pump();
     bool receive(std::span<const std::byte> bytes);
 
 private:
+    void note_handled(std::uint64_t bytes);
+    bool handle_resume(std::uint64_t epoch, std::span<const std::byte> payload);
+    bool send_image();
     bool handle(const FrameHeader& header, std::span<const std::byte> payload);
     bool handle_claim(std::uint64_t generation);
     bool handle_ring(std::uint64_t position, std::span<const std::byte> payload);
@@ -176,6 +213,10 @@ private:
     PinnedShadow pinned_;
     std::vector<std::byte> staged_ring_;    ///< Records that have not arrived whole yet.
     std::uint64_t ring_position_ = 0;       ///< Position of staged_ring_'s first byte.
+    std::uint64_t received_ = 0;            ///< Of the guest's stream: all whole frames so far.
+    const std::uint64_t epoch_ = 0;
+    enum class Resume { kWanted, kCame, kDone };
+    std::atomic<Resume> resume_{Resume::kDone};
     bool open_ = false;
     bool serve_sent_ = false;
     std::uint64_t reply_seen_[kLaneCount] = {};

@@ -26,7 +26,8 @@ struct Region {
 struct Pair {
     Pair()
         : guest_end(guest.channel, [this](std::span<const std::byte> f) { return add(&up, f); }),
-          host_end(host.channel, [this](std::span<const std::byte> f) { return add(&down, f); }) {
+          host_end(host.channel, 0,
+                   [this](std::span<const std::byte> f) { return add(&down, f); }) {
         ChannelClaim& claim = guest.channel.guest_directory()->claims[0];
         claim.generation = 3;
         claim.state.store(ClaimState::kOpen);

@@ -1,0 +1,220 @@
+#include "host-daemon/relay/relay_session.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "proto/base/packet.h"
+#include "proto/wire/wait.h"
+
+namespace gantry::relay {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// How long the worker of a held session may be gone before gantryd has said that it died.
+constexpr milliseconds kDeathNotice{1000};
+constexpr milliseconds kHeldPause{1};
+
+}  // namespace
+
+wire::ResumeVerdict ask_for(const Settings& settings, const SessionKey& key, MovedGuest* guest) {
+    const control::UniqueFd socket(wire::connect_unix(settings.daemon));
+    wire::ResumeRequest request;
+    request.session[0] = key.first;
+    request.session[1] = key.second;
+    const timeval patience{5, 0};
+    if (!socket.valid() ||
+        ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0 ||
+        !wire::send_packet(socket.get(), &request, sizeof request, -1)) {
+        return wire::ResumeVerdict::kNotNow;
+    }
+    int passed[2] = {-1, -1};
+    const ReceivedPacket packet =
+        receive_packet_with(socket.get(), &guest->reply, sizeof guest->reply, passed, 2);
+    guest->region.reset(passed[0]);
+    guest->worker.reset(passed[1]);
+    if (packet.bytes != sizeof guest->reply || guest->reply.magic != wire::kResumeMagic) {
+        return wire::ResumeVerdict::kNotNow;
+    }
+    const bool is_whole = guest->region.valid() && guest->worker.valid();
+    return guest->reply.verdict == wire::ResumeVerdict::kAccepted && !is_whole
+               ? wire::ResumeVerdict::kUnknown
+               : guest->reply.verdict;
+}
+
+Session::Session(const Settings& settings, const SessionKey& key)
+    : settings_(settings),
+      key_(key),
+      link_([this](std::span<const std::byte> bytes) { receive(bytes); },
+            [this] { over_.store(true); }, settings.give_up_ms) {
+    link_.set_ackable([this] { return ackable(); });
+}
+
+Session::~Session() {
+    link_.close();
+    stop_.store(true);
+    if (pump_.joinable()) {
+        pump_.join();
+    }
+    wire::unmap_region(&channel_);
+    if (worker_ >= 0) {
+        ::close(worker_);
+    }
+}
+
+bool Session::over() const {
+    return over_.load() ||
+           (moved_.load() && std::chrono::steady_clock::now() - moved_at_ >
+                                 milliseconds(settings_.give_up_ms));
+}
+
+/// In this order: see words.h.
+std::optional<std::uint64_t> Session::ackable() const {
+    wire::MirrorWords* words = words_.load();
+    if (words == nullptr) {
+        return 0;
+    }
+    const std::uint64_t received = words->received.load(std::memory_order_seq_cst);
+    return words->hold.load(std::memory_order_seq_cst) != 0 ? std::nullopt
+                                                            : std::optional(received);
+}
+
+void Session::receive(std::span<const std::byte> bytes) {
+    if (over_.load()) {
+        return;
+    }
+    if (!mirror_) {
+        if (!opening_.add(bytes)) {
+            return;
+        }
+        if (!attach()) {
+            over_.store(true);
+            return;
+        }
+        bytes = opening_.rest();
+    }
+    if (!mirror_->receive(bytes)) {
+        std::fprintf(stderr, "gantry-relay: a guest sent a malformed frame; its session ends\n");
+        over_.store(true);
+    }
+}
+
+bool Session::attach() {
+    wire::AttachRequest request;
+    if (!opening_.read(wire::FrameKind::kAttach, &request)) {
+        return false;
+    }
+    wire::AttachReply reply;
+    int memfd = -1;
+    worker_ = wire::connect_unix(settings_.daemon);
+    if (worker_ < 0 || !wire::send_packet(worker_, &request, sizeof request, -1) ||
+        !wire::receive_packet(worker_, &reply, sizeof reply, &memfd)) {
+        reply = {};
+        reply.cuda_error = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
+        std::snprintf(reply.text, sizeof reply.text, "gantry-relay cannot reach gantryd at %s: %s",
+                      settings_.daemon.c_str(), std::strerror(errno));
+    }
+    const bool mapped =
+        reply.accepted != 0 && wire::map_region(memfd, reply.region_bytes, &channel_);
+    if (memfd >= 0) {
+        ::close(memfd);
+    }
+    if (mapped) {
+        mirror_.emplace(channel_, opening_.kBytes,
+                        [this](std::span<const std::byte> out) { return link_.send(out); });
+        wire::MirrorWords& words = wire::mirror_words(*channel_.guest_words());
+        words.session[0].store(key_.first, std::memory_order_relaxed);
+        words.session[1].store(key_.second, std::memory_order_release);
+        words_.store(&words);
+    }
+    if (!wire::send_opening(link_, wire::FrameKind::kAttached, reply) || !mapped) {
+        return false;
+    }
+    start_pump();
+    return true;
+}
+
+bool Session::take_over(MovedGuest& guest) {
+    if (!wire::map_region(guest.region.get(), guest.reply.region_bytes, &channel_,
+                          guest.reply.channel_count, guest.reply.channel_index)) {
+        return false;
+    }
+    wire::MirrorWords& words = wire::mirror_words(*channel_.guest_words());
+    const auto position = wire::read_position(words);
+    const std::uint64_t epoch = channel_.host_words()->epoch.load(std::memory_order_acquire);
+    if (!position || epoch == 0) {
+        return false;
+    }
+    worker_ = guest.worker.release();
+    link_.take_over(position->received, epoch);
+    mirror_.emplace(channel_, *position, epoch,
+                    [this](std::span<const std::byte> out) { return link_.send(out); });
+    words_.store(&words);
+    wire::AttachReply reply;
+    reply.accepted = 1;
+    reply.region_bytes = guest.reply.region_bytes;
+    if (!wire::send_opening(link_, wire::FrameKind::kAttached, reply)) {
+        return false;
+    }
+    start_pump();
+    return true;
+}
+
+void Session::start_pump() {
+    pump_ = std::jthread([this] { pump(); });
+}
+
+/// The worker has gone while it held the session. True unless it died.
+bool Session::was_given_away() {
+    for (milliseconds waited{0}; waited < kDeathNotice && !stop_.load(); waited += kHeldPause) {
+        const auto state = channel_.host_words()->worker_state.load();
+        if (state == wire::WorkerState::kDead || state == wire::WorkerState::kDisowned) {
+            return state == wire::WorkerState::kDisowned;
+        }
+        std::this_thread::sleep_for(kHeldPause);
+    }
+    return true;
+}
+
+void Session::pump() {
+    wire::MirrorWords& words = *words_.load();
+    wire::Backoff backoff;
+    bool was_held = false;
+    while (!stop_.load() && !over_.load()) {
+        const bool is_held = words.hold.load() != 0;
+        if (wire::hung_up(worker_)) {
+            if (is_held && was_given_away()) {
+                moved_at_ = std::chrono::steady_clock::now();
+                moved_.store(true);
+                link_.cut();
+                break;
+            }
+            words.hold.store(0);
+            channel_.host_words()->worker_state.store(wire::WorkerState::kDead);
+            mirror_->pump();
+            std::this_thread::sleep_for(milliseconds(200));
+            over_.store(true);
+            break;
+        }
+        if (is_held) {
+            was_held = true;
+            std::this_thread::sleep_for(kHeldPause);
+            continue;
+        }
+        if (was_held) {
+            was_held = false;
+            link_.look_at_acks();
+        }
+        if (mirror_->pump()) {
+            backoff.reset();
+        } else {
+            backoff.pause();
+        }
+    }
+}
+
+}  // namespace gantry::relay

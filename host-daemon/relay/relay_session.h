@@ -1,0 +1,77 @@
+// One guest process of gantry-relay's: its link, and the socket and region of its worker.
+//
+// Threads: the link's and the pump's own; adopt() and the questions from any. Failure: a session
+// ends by itself, over(), when its guest or its worker has gone for good.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "proto/control/unique_fd.h"
+#include "proto/wire/mirror/endpoint.h"
+
+namespace gantry::relay {
+
+struct Settings {
+    std::string listen;
+    std::string daemon = wire::kDefaultGuestSocket;
+    std::uint64_t give_up_ms = 60'000;
+};
+
+using SessionKey = std::pair<std::uint64_t, std::uint64_t>;
+
+/// What gantryd gives for a guest that was moved to this host.
+struct MovedGuest {
+    wire::ResumeReply reply;
+    control::UniqueFd region;
+    control::UniqueFd worker;  ///< The guest's end of the worker's socket.
+};
+
+/// Asks gantryd for the guest of a link; kNotNow when gantryd cannot be reached.
+wire::ResumeVerdict ask_for(const Settings& settings, const SessionKey& key, MovedGuest* guest);
+
+class Session {
+public:
+    Session(const Settings& settings, const SessionKey& key);
+    ~Session();
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    /// Before the first adopt(), for a guest that another host's relay served.
+    bool take_over(MovedGuest& guest);
+    void adopt(int fd, const wire::LinkHello& theirs, const wire::LinkHello& mine) {
+        link_.adopt(fd, theirs, mine);
+    }
+    [[nodiscard]] bool over() const;
+    /// Its worker has given it away: this is only the memory of it.
+    [[nodiscard]] bool moved() const { return moved_.load(); }
+
+private:
+    void receive(std::span<const std::byte> bytes);
+    bool attach();
+    [[nodiscard]] std::optional<std::uint64_t> ackable() const;
+    void start_pump();
+    void pump();
+    [[nodiscard]] bool was_given_away();
+
+    const Settings settings_;
+    const SessionKey key_;
+    wire::OpeningFrame<wire::AttachRequest> opening_;
+    wire::MappedChannel channel_;
+    std::optional<wire::HostMirror> mirror_;
+    int worker_ = -1;
+    std::atomic<wire::MirrorWords*> words_{nullptr};  ///< Once the region is mapped.
+    std::atomic<bool> over_{false};
+    std::atomic<bool> moved_{false};
+    std::chrono::steady_clock::time_point moved_at_;  ///< Before moved_ is set.
+    std::atomic<bool> stop_{false};
+    std::jthread pump_;
+    wire::ResumableLink link_;
+};
+
+}  // namespace gantry::relay
