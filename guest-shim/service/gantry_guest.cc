@@ -29,7 +29,39 @@ struct Settings {
     std::string listen = wire::kDefaultGuestSocket;
     std::string host;
     std::uint64_t give_up_ms = 60'000;
+    wire::VmProof vm;  ///< Without its proof, which is of one link.
+    Digest256 key{};
 };
+
+/// "11111111-0000-...": 32 hex digits, dashes aside.
+bool read_uuid(const std::string& text, wire::VmProof* vm) {
+    std::string digits;
+    for (const char c : text) {
+        if (c != '-') {
+            digits += c;
+        }
+    }
+    Digest256 padded{};
+    digits.resize(digits.size() == 32 ? 64 : 0, '0');
+    if (!read_key(digits, &padded)) {
+        return false;
+    }
+    std::memcpy(vm->vm, padded.data(), sizeof vm->vm);
+    return true;
+}
+
+/// The key's file: one line of 64 hex digits.
+bool read_key_file(const std::string& path, Digest256* key) {
+    std::FILE* file = std::fopen(path.c_str(), "re");
+    if (file == nullptr) {
+        return false;
+    }
+    char line[80] = {};
+    const bool has_line = std::fgets(line, sizeof line, file) != nullptr;
+    std::fclose(file);
+    line[std::strcspn(line, "\r\n")] = '\0';
+    return has_line && read_key(line, key);
+}
 
 /// One CUDA process of the guest: its socket, its region and the link to the host.
 class Process {
@@ -49,36 +81,46 @@ public:
     Process& operator=(const Process&) = delete;
 
     void run() {
-        wire::AttachRequest request;
+        wire::GuestAttach attach{{}, settings_.vm};
         int passed = -1;
-        if (!wire::receive_packet(socket_, &request, sizeof request, &passed)) {
+        if (!wire::receive_packet(socket_, &attach.request, sizeof attach.request, &passed)) {
             return;
         }
         link_.start_dialing([this] { return wire::connect_tcp(settings_.host); },
                             [this](std::uint64_t epoch) { begin_stream(epoch); });
-        if (!wire::send_opening(link_, wire::FrameKind::kAttach, request) ||
-            !answer_attach(wait_for_reply())) {
+        if (attach.vm.names_vm()) {
+            std::uint64_t session[2];
+            (void)link_.wait_for_name(&session);  // Closed: the reply says so.
+            attach.vm.proof = wire::vm_proof(settings_.key, session, attach.request, attach.vm);
+        }
+        if (!wire::send_opening(link_, wire::FrameKind::kAttach, attach)) {
+            answer_attach(refusal());
             return;
         }
-        pump();
+        if (answer_attach(wait_for_reply())) {
+            pump();
+        }
     }
 
 private:
-    wire::AttachReply wait_for_reply() {
+    wire::GuestAttached wait_for_reply() {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return have_reply_ || closed_; });
-        if (have_reply_) {
-            return reply_;
-        }
-        wire::AttachReply refusal;
+        return have_reply_ ? reply_ : refusal();
+    }
+
+    wire::GuestAttached refusal() const {
+        wire::GuestAttached attached;
+        wire::AttachReply& refusal = attached.reply;
         refusal.cuda_error = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
         std::snprintf(refusal.text, sizeof refusal.text,
                       "gantry-guest cannot reach %s; is gantry-relay running there?",
                       settings_.host.c_str());
-        return refusal;
+        return attached;
     }
 
-    bool answer_attach(wire::AttachReply reply) {
+    bool answer_attach(wire::GuestAttached attached) {
+        wire::AttachReply& reply = attached.reply;
         int memfd = -1;
         if (reply.accepted != 0) {
             memfd = ::memfd_create("gantry-region", MFD_CLOEXEC);
@@ -93,6 +135,8 @@ private:
             }
         }
         if (reply.accepted != 0) {
+            // The program claims the generation after this one.
+            channel_.guest_directory()->claims[0].generation = attached.generation - 1;
             const std::lock_guard lock(mutex_);
             mirror_.emplace(channel_, [this](std::span<const std::byte> frame) {
                 return link_.send(frame);
@@ -130,7 +174,7 @@ private:
             if (closed_ || !opening_.add(bytes)) {
                 return;
             }
-            wire::AttachReply reply;
+            wire::GuestAttached reply;
             if (!opening_.read(wire::FrameKind::kAttached, &reply)) {
                 std::fprintf(stderr,
                              "gantry-guest: the host's first frame is malformed; closing\n");
@@ -199,8 +243,8 @@ private:
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    wire::OpeningFrame<wire::AttachReply> opening_;
-    wire::AttachReply reply_;
+    wire::OpeningFrame<wire::GuestAttached> opening_;
+    wire::GuestAttached reply_;
     bool is_open_ = false;               ///< The host's present stream has begun.
     std::uint64_t stream_epoch_ = 0;     ///< 0: the first host's.
     bool have_reply_ = false;
@@ -212,18 +256,31 @@ private:
 
 int main_of(int argc, char** argv) {
     Settings settings;
+    std::string vm;
+    std::string key;
     std::string problem = wire::read_options(argc, argv, {{"host", &settings.host},
                                                           {"listen", &settings.listen},
+                                                          {"vm", &vm},
+                                                          {"key", &key},
                                                           {"give-up-ms", nullptr,
                                                            &settings.give_up_ms}});
     if (problem.empty() && settings.host.find(':') == std::string::npos) {
         problem = "--host needs ADDRESS:PORT, got '" + settings.host + "'";
     }
+    if (problem.empty() && vm.empty() != key.empty()) {
+        problem = "--vm and --key go together";
+    }
+    if (problem.empty() && !vm.empty() && !read_uuid(vm, &settings.vm)) {
+        problem = "--vm needs the VM's UUID, got '" + vm + "'";
+    }
+    if (problem.empty() && !key.empty() && !read_key_file(key, &settings.key)) {
+        problem = "--key needs a readable file with 64 hex digits, got '" + key + "'";
+    }
     if (!problem.empty()) {
         std::fprintf(stderr,
                      "gantry-guest: %s\n"
                      "usage: gantry-guest --host ADDRESS:PORT [--listen SOCKET] "
-                     "[--give-up-ms N]\n",
+                     "[--vm UUID --key FILE] [--give-up-ms N]\n",
                      problem.c_str());
         return 2;
     }

@@ -19,6 +19,15 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDeathNotice{1000};
 constexpr milliseconds kHeldPause{1};
 
+/// What stands for an answer that gantryd did not give.
+void refuse(const Settings& settings, wire::AttachReply* reply) {
+    const int error = errno;
+    *reply = {};
+    reply->cuda_error = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
+    std::snprintf(reply->text, sizeof reply->text, "gantry-relay cannot reach gantryd at %s: %s",
+                  settings.daemon.c_str(), std::strerror(error));
+}
+
 }  // namespace
 
 wire::ResumeVerdict ask_for(const Settings& settings, const SessionKey& key, MovedGuest* guest) {
@@ -40,7 +49,8 @@ wire::ResumeVerdict ask_for(const Settings& settings, const SessionKey& key, Mov
     if (packet.bytes != sizeof guest->reply || guest->reply.magic != wire::kResumeMagic) {
         return wire::ResumeVerdict::kNotNow;
     }
-    const bool is_whole = guest->region.valid() && guest->worker.valid();
+    const bool is_whole = guest->region.valid() &&
+                          (guest->worker.valid() || guest->reply.channel_count > 1);
     return guest->reply.verdict == wire::ResumeVerdict::kAccepted && !is_whole
                ? wire::ResumeVerdict::kUnknown
                : guest->reply.verdict;
@@ -104,38 +114,72 @@ void Session::receive(std::span<const std::byte> bytes) {
 }
 
 bool Session::attach() {
-    wire::AttachRequest request;
-    if (!opening_.read(wire::FrameKind::kAttach, &request)) {
+    wire::GuestAttach guest;
+    if (!opening_.read(wire::FrameKind::kAttach, &guest)) {
         return false;
     }
-    wire::AttachReply reply;
-    int memfd = -1;
-    worker_ = wire::connect_unix(settings_.daemon);
-    if (worker_ < 0 || !wire::send_packet(worker_, &request, sizeof request, -1) ||
-        !wire::receive_packet(worker_, &reply, sizeof reply, &memfd)) {
-        reply = {};
-        reply.cuda_error = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
-        std::snprintf(reply.text, sizeof reply.text, "gantry-relay cannot reach gantryd at %s: %s",
-                      settings_.daemon.c_str(), std::strerror(errno));
-    }
-    const bool mapped =
-        reply.accepted != 0 && wire::map_region(memfd, reply.region_bytes, &channel_);
-    if (memfd >= 0) {
-        ::close(memfd);
-    }
+    wire::GuestAttached attached;
+    const bool mapped = guest.vm.names_vm() ? attach_vm(guest, &attached)
+                                            : attach_program(guest.request, &attached);
     if (mapped) {
         mirror_.emplace(channel_, opening_.kBytes,
                         [this](std::span<const std::byte> out) { return link_.send(out); });
         wire::MirrorWords& words = wire::mirror_words(*channel_.guest_words());
+        words.hold.store(0);
         words.session[0].store(key_.first, std::memory_order_relaxed);
         words.session[1].store(key_.second, std::memory_order_release);
         words_.store(&words);
     }
-    if (!wire::send_opening(link_, wire::FrameKind::kAttached, reply) || !mapped) {
+    if (!wire::send_opening(link_, wire::FrameKind::kAttached, attached) || !mapped) {
         return false;
     }
     start_pump();
     return true;
+}
+
+bool Session::attach_program(const wire::AttachRequest& request, wire::GuestAttached* attached) {
+    wire::AttachReply& reply = attached->reply;
+    int memfd = -1;
+    worker_ = wire::connect_unix(settings_.daemon);
+    if (worker_ < 0 || !wire::send_packet(worker_, &request, sizeof request, -1) ||
+        !wire::receive_packet(worker_, &reply, sizeof reply, &memfd)) {
+        refuse(settings_, &reply);
+    }
+    const control::UniqueFd region(memfd);
+    return reply.accepted != 0 && wire::map_region(memfd, reply.region_bytes, &channel_);
+}
+
+bool Session::attach_vm(const wire::GuestAttach& guest, wire::GuestAttached* attached) {
+    const control::UniqueFd socket(wire::connect_unix(settings_.daemon));
+    wire::VmAttachRequest request;
+    request.session[0] = key_.first;
+    request.session[1] = key_.second;
+    request.guest = guest;
+    wire::VmAttachReply reply;
+    int memfd = -1;
+    if (!socket.valid() || !wire::send_packet(socket.get(), &request, sizeof request, -1) ||
+        !wire::receive_packet(socket.get(), &reply, sizeof reply, &memfd)) {
+        refuse(settings_, &reply.reply);
+    }
+    const control::UniqueFd region(memfd);
+    attached->reply = reply.reply;
+    attached->generation = reply.generation;
+    return reply.reply.accepted != 0 &&
+           wire::map_region(memfd, reply.region_bytes, &channel_, reply.channel_count,
+                            reply.channel_index);
+}
+
+/// The guest has gone, or its link has: a VM's channel is gantryd's to close.
+void Session::leave_channel() {
+    if (worker_ >= 0) {
+        return;
+    }
+    wire::ChannelClaim& claim = channel_.guest_directory()->claims[channel_.index];
+    auto state = wire::ClaimState::kOpen;
+    if (!claim.state.compare_exchange_strong(state, wire::ClaimState::kClosing)) {
+        state = wire::ClaimState::kClaiming;
+        claim.state.compare_exchange_strong(state, wire::ClaimState::kClosing);
+    }
 }
 
 bool Session::take_over(MovedGuest& guest) {
@@ -154,10 +198,11 @@ bool Session::take_over(MovedGuest& guest) {
     mirror_.emplace(channel_, *position, epoch,
                     [this](std::span<const std::byte> out) { return link_.send(out); });
     words_.store(&words);
-    wire::AttachReply reply;
-    reply.accepted = 1;
-    reply.region_bytes = guest.reply.region_bytes;
-    if (!wire::send_opening(link_, wire::FrameKind::kAttached, reply)) {
+    wire::GuestAttached attached;  // The guest has its region; it only needs to see the start.
+    attached.reply.accepted = 1;
+    attached.reply.region_bytes = wire::single_region_bytes(channel_.layout);
+    attached.generation = channel_.guest_directory()->claims[channel_.index].generation;
+    if (!wire::send_opening(link_, wire::FrameKind::kAttached, attached)) {
         return false;
     }
     start_pump();
@@ -186,7 +231,7 @@ void Session::pump() {
     bool was_held = false;
     while (!stop_.load() && !over_.load()) {
         const bool is_held = words.hold.load() != 0;
-        if (wire::hung_up(worker_)) {
+        if (has_lost_worker(is_held)) {
             if (is_held && was_given_away()) {
                 moved_at_ = std::chrono::steady_clock::now();
                 moved_.store(true);
@@ -215,6 +260,18 @@ void Session::pump() {
             backoff.pause();
         }
     }
+    if (!moved_.load()) {
+        leave_channel();
+    }
+}
+
+/// A VM's channel that is dead is told to the guest as any host's words are.
+bool Session::has_lost_worker(bool is_held) {
+    if (worker_ >= 0) {
+        return wire::hung_up(worker_);
+    }
+    const auto state = channel_.host_words()->worker_state.load();
+    return is_held && (state == wire::WorkerState::kDisowned || state == wire::WorkerState::kDead);
 }
 
 }  // namespace gantry::relay

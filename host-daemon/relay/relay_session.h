@@ -29,7 +29,7 @@ using SessionKey = std::pair<std::uint64_t, std::uint64_t>;
 struct MovedGuest {
     wire::ResumeReply reply;
     control::UniqueFd region;
-    control::UniqueFd worker;  ///< The guest's end of the worker's socket.
+    control::UniqueFd worker;  ///< The guest's end of the worker's socket; none of a VM's.
 };
 
 /// Asks gantryd for the guest of a link; kNotNow when gantryd cannot be reached.
@@ -54,17 +54,21 @@ public:
 private:
     void receive(std::span<const std::byte> bytes);
     bool attach();
+    bool attach_program(const wire::AttachRequest& request, wire::GuestAttached* attached);
+    bool attach_vm(const wire::GuestAttach& guest, wire::GuestAttached* attached);
+    void leave_channel();
     [[nodiscard]] std::optional<std::uint64_t> ackable() const;
     void start_pump();
     void pump();
+    [[nodiscard]] bool has_lost_worker(bool is_held);
     [[nodiscard]] bool was_given_away();
 
     const Settings settings_;
     const SessionKey key_;
-    wire::OpeningFrame<wire::AttachRequest> opening_;
+    wire::OpeningFrame<wire::GuestAttach> opening_;
     wire::MappedChannel channel_;
     std::optional<wire::HostMirror> mirror_;
-    int worker_ = -1;
+    int worker_ = -1;  ///< None for a VM: gantryd looks at the channel's claim instead.
     std::atomic<wire::MirrorWords*> words_{nullptr};  ///< Once the region is mapped.
     std::atomic<bool> over_{false};
     std::atomic<bool> moved_{false};

@@ -19,8 +19,8 @@ nlohmann::json to_json(const ArrivalNote& note) {
 /// The attempt has ended for good and the guest runs here.
 void Arrival::disown_guest() {
     const SessionInfo& info = request_.info;
-    if (info.kind != SessionKind::kVm) {
-        return;
+    if (info.kind != SessionKind::kVm || !info.guest_key.empty()) {
+        return;  // Over TCP a guest is told by its relay that nobody knows it.
     }
     const auto tell = [&]() -> Result<void> {
         GANTRY_ASSIGN(Region region, Region::open_file(info.region_path, info.region_bytes));
@@ -333,10 +333,13 @@ Result<void> Arrival::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
         sink_.note_served();  // the source could not serve it any more
         session_->set_link(std::move(link));
     }
-    if (request_.info.kind == SessionKind::kLocal && !has_guest_link_) {
+    const bool is_vm = request_.info.kind == SessionKind::kVm;
+    if (!has_guest_link_ && !is_vm) {
         GANTRY_TRY(session_->make_link());
-        has_guest_link_ = true;
+    } else if (!has_guest_link_ && !request_.info.guest_key.empty() && !sink_.may_have_served()) {
+        GANTRY_TRY(session_->clear_region());  // Of an earlier stay, if any.
     }
+    has_guest_link_ = true;
     const bool is_first = !sink_.may_have_served();
     const Result<void> activated =
         session_->activate(worker, epoch, [this] { sink_.note_served(); });

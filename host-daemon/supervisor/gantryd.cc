@@ -81,9 +81,12 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
                                                        return registry.open_local(
                                                            request, std::move(link));
                                                    },
-                                                   [&](const MirrorName& name) {
-                                                       return registry.resume_guest(name);
-                                                   }));
+                                                   {[&](const MirrorName& name) {
+                                                        return registry.resume_guest(name);
+                                                    },
+                                                    [&](const wire::VmAttachRequest& request) {
+                                                        return registry.attach_vm(request);
+                                                    }}));
     }
     std::unique_ptr<Metrics> metrics;
     if (!config.metrics.listen.empty()) {

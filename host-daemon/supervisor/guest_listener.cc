@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "proto/wire/attach.h"
+#include "proto/wire/mirror/words.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -20,20 +20,20 @@ constexpr std::chrono::milliseconds kAcceptWake{200};
 }  // namespace
 
 Result<std::unique_ptr<GuestListener>> GuestListener::start(const GuestConfig& config, Open open,
-                                                            Resume resume) {
+                                                            Relayed relayed) {
     GANTRY_ASSIGN(control::PacketListener listener, control::PacketListener::bind(config.socket));
     // Who may use it is decided per connection, by user id.
     ::chmod(config.socket.c_str(), 0666);
     return std::unique_ptr<GuestListener>(
-        new GuestListener(config, std::move(listener), std::move(open), std::move(resume)));
+        new GuestListener(config, std::move(listener), std::move(open), std::move(relayed)));
 }
 
 GuestListener::GuestListener(const GuestConfig& config, control::PacketListener listener,
-                             Open open, Resume resume)
+                             Open open, Relayed relayed)
     : config_(config),
       listener_(std::move(listener)),
       open_(std::move(open)),
-      resume_(std::move(resume)),
+      relayed_(std::move(relayed)),
       thread_([this] { accept_loop(); }) {}
 
 GuestListener::~GuestListener() {
@@ -99,13 +99,7 @@ Result<GuestRequest> GuestListener::check_user(control::PacketSocket& socket) {
     return GuestRequest{static_cast<std::uint32_t>(credentials.pid), credentials.uid, 0};
 }
 
-Result<void> GuestListener::read_request(const control::Packet& packet, GuestRequest* out) {
-    wire::AttachRequest request;
-    if (packet.bytes.size() < offsetof(wire::AttachRequest, table_hash)) {
-        return Error{Code::kInvalidArgument, "guest.request",
-                     "the program's first packet is no attach request"};
-    }
-    std::memcpy(&request, packet.bytes.data(), std::min(packet.bytes.size(), sizeof request));
+Result<void> GuestListener::read_request(const wire::AttachRequest& request) {
     if (request.magic != wire::kRegionMagic) {
         return Error{Code::kInvalidArgument, "guest.request",
                      "the program's first packet is no attach request"};
@@ -117,16 +111,26 @@ Result<void> GuestListener::read_request(const control::Packet& packet, GuestReq
                          std::to_string(request.wire_version) +
                          "; install the same Gantry version on both sides"};
     }
+    return {};
+}
+
+Result<wire::AttachRequest> GuestListener::attach_request(const control::Packet& packet) {
+    wire::AttachRequest request;
+    if (packet.bytes.size() < offsetof(wire::AttachRequest, table_hash)) {
+        return Error{Code::kInvalidArgument, "guest.request",
+                     "the program's first packet is no attach request"};
+    }
+    std::memcpy(&request, packet.bytes.data(), std::min(packet.bytes.size(), sizeof request));
+    GANTRY_TRY(read_request(request));
     if (packet.bytes.size() != sizeof request) {
         return Error{Code::kInvalidArgument, "guest.request", "the attach request is cut short"};
     }
-    out->table_hash = request.table_hash;
-    return {};
+    return request;
 }
 
 void GuestListener::resume(control::PacketSocket& socket, const wire::ResumeRequest& request) {
     wire::ResumeReply reply;
-    auto guest = resume_({request.session[0], request.session[1]});
+    auto guest = relayed_.resume({request.session[0], request.session[1]});
     if (!guest) {
         const bool is_later = guest.error().code == Code::kUnavailable;
         reply.verdict = is_later ? wire::ResumeVerdict::kNotNow : wire::ResumeVerdict::kUnknown;
@@ -135,24 +139,63 @@ void GuestListener::resume(control::PacketSocket& socket, const wire::ResumeRequ
     }
     reply.verdict = wire::ResumeVerdict::kAccepted;
     reply.region_bytes = guest->region_bytes;
-    reply.channel_count = 1;
+    reply.channel_count = guest->channel_count;
+    reply.channel_index = guest->channel_index;
     const int fds[] = {guest->region.get(), guest->guest_end.get()};
-    (void)socket.send(std::as_bytes(std::span(&reply, 1)), fds);
+    const std::size_t count = guest->guest_end.valid() ? 2 : 1;
+    (void)socket.send(std::as_bytes(std::span(&reply, 1)), std::span(fds, count));
+}
+
+void GuestListener::attach_vm(control::PacketSocket& socket,
+                              const wire::VmAttachRequest& request) {
+    wire::VmAttachReply reply;
+    auto checked = read_request(request.guest.request);
+    auto guest = checked ? relayed_.attach_vm(request) : Result<RelayedGuest>(checked.error());
+    wire::ChannelLayout layout{};
+    if (!guest || !wire::compute_layout(guest->region_bytes, guest->channel_count,
+                                        guest->channel_index, &layout)) {
+        const Error error = guest ? Error{Code::kInternal, "region.layout", "no such channel"}
+                                  : guest.error();
+        spdlog::warn("a VM's program was not accepted: {}", error.to_string());
+        reply.reply.cuda_error = cuda_error_of(error);
+        std::memcpy(reply.reply.text, error.text.data(),
+                    std::min(error.text.size(), sizeof reply.reply.text - 1));
+        (void)socket.send(std::as_bytes(std::span(&reply, 1)), {});
+        return;
+    }
+    reply.reply.accepted = 1;
+    reply.reply.region_bytes = wire::single_region_bytes(layout);
+    reply.generation = guest->generation;
+    reply.region_bytes = guest->region_bytes;
+    reply.channel_count = guest->channel_count;
+    reply.channel_index = guest->channel_index;
+    const int fd = guest->region.get();
+    (void)socket.send(std::as_bytes(std::span(&reply, 1)), {&fd, 1});
 }
 
 Result<void> GuestListener::attach(control::PacketSocket& socket) {
     GANTRY_ASSIGN(GuestRequest request, check_user(socket));
     GANTRY_ASSIGN(const control::Packet packet, socket.receive(kRequestTimeout));
     wire::ResumeRequest resumption;
+    wire::VmAttachRequest of_vm;
     if (packet.bytes.size() == sizeof resumption) {
         std::memcpy(&resumption, packet.bytes.data(), sizeof resumption);
-        if (resumption.magic == wire::kResumeMagic &&
-            resumption.wire_version == wire::kWireVersion) {
-            resume(socket, resumption);
-            return {};
-        }
+    } else if (packet.bytes.size() == sizeof of_vm) {
+        std::memcpy(&of_vm, packet.bytes.data(), sizeof of_vm);
     }
-    GANTRY_TRY(read_request(packet, &request));
+    const bool is_resumption = packet.bytes.size() == sizeof resumption &&
+                               resumption.magic == wire::kResumeMagic &&
+                               resumption.wire_version == wire::kWireVersion;
+    if (is_resumption) {
+        resume(socket, resumption);
+        return {};
+    }
+    if (packet.bytes.size() == sizeof of_vm && of_vm.magic == wire::kVmAttachMagic) {
+        attach_vm(socket, of_vm);
+        return {};
+    }
+    GANTRY_ASSIGN(const wire::AttachRequest attach, attach_request(packet));
+    request.table_hash = attach.table_hash;
     GuestLink link;
     GANTRY_ASSIGN(link.region, Region::create_local(
                                    static_cast<std::uint64_t>(config_.region_mib) << 20));

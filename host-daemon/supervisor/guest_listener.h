@@ -30,26 +30,35 @@ public:
     /// Finds the guest of a link that gantry-relay does not know. kUnavailable: ask again.
     using Resume = std::function<Result<RelayedGuest>(const MirrorName&)>;
 
+    /// Gives a process of a VM over TCP its channel.
+    using AttachVm = std::function<Result<RelayedGuest>(const wire::VmAttachRequest&)>;
+    struct Relayed {
+        Resume resume;
+        AttachVm attach_vm;
+    };
+
     static Result<std::unique_ptr<GuestListener>> start(const GuestConfig& config, Open open,
-                                                        Resume resume);
+                                                        Relayed relayed);
     ~GuestListener();
     GuestListener(const GuestListener&) = delete;
     GuestListener& operator=(const GuestListener&) = delete;
 
 private:
     GuestListener(const GuestConfig& config, control::PacketListener listener, Open open,
-                  Resume resume);
+                  Relayed relayed);
     void accept_loop();
     void serve(control::PacketSocket socket);
     Result<void> attach(control::PacketSocket& socket);
     Result<GuestRequest> check_user(control::PacketSocket& socket);
-    Result<void> read_request(const control::Packet& packet, GuestRequest* request);
+    Result<void> read_request(const wire::AttachRequest& request);
+    Result<wire::AttachRequest> attach_request(const control::Packet& packet);
+    void attach_vm(control::PacketSocket& socket, const wire::VmAttachRequest& request);
     void resume(control::PacketSocket& socket, const wire::ResumeRequest& request);
 
     const GuestConfig config_;
     control::PacketListener listener_;
     Open open_;
-    Resume resume_;
+    Relayed relayed_;
     std::atomic<bool> stopping_{false};
     std::atomic<int> connections_{0};
     std::thread thread_;

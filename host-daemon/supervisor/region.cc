@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -54,6 +55,36 @@ Result<Region> Region::open_file(const std::string& path, std::uint64_t region_b
         static_cast<std::uint64_t>(status.st_size) < region_bytes) {
         return region_error("region.size", path + " is not a file of at least " +
                                                std::to_string(region_bytes) + " bytes");
+    }
+    return region;
+}
+
+Result<Region> Region::make_file(const std::string& path, std::uint64_t region_bytes,
+                                 std::uint32_t channel_count) {
+    struct {
+        std::uint32_t magic = wire::kRegionMagic;
+        std::uint32_t wire_version = wire::kWireVersion;
+        std::uint64_t region_bytes;
+        std::uint32_t channel_count;
+        std::uint32_t reserved = 0;
+    } head{.region_bytes = region_bytes, .channel_count = channel_count};
+    static_assert(sizeof head == offsetof(wire::GuestDirectory, claims));
+    Region region;
+    region.bytes_ = region_bytes;
+    region.fd_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    struct stat status {};
+    if (!region.fd_.valid() || ::fstat(region.fd_.get(), &status) != 0 ||
+        !S_ISREG(status.st_mode) || status.st_uid != ::geteuid() ||
+        (status.st_size == 0 &&
+         ::ftruncate(region.fd_.get(), static_cast<off_t>(region_bytes)) != 0)) {
+        return Error{Code::kPermissionDenied, "region.create",
+                     "cannot make " + path + ": " + std::strerror(errno)};
+    }
+    if (status.st_size == 0) {
+        GANTRY_TRY(region.write(&head, sizeof head, 0));
+    } else if (static_cast<std::uint64_t>(status.st_size) != region_bytes) {
+        return region_error("region.size", path + " has " + std::to_string(status.st_size) +
+                                               " bytes, not " + std::to_string(region_bytes));
     }
     return region;
 }
@@ -150,6 +181,28 @@ Result<void> Region::write_state(std::uint32_t channel, std::uint64_t generation
     GANTRY_TRY(write(&cuda_error, sizeof cuda_error, at + offsetof(wire::HostChannel, refusal)));
     GANTRY_TRY(write(&state, sizeof state, at + offsetof(wire::HostChannel, state)));
     return write(&generation, sizeof generation, at + offsetof(wire::HostChannel, generation));
+}
+
+Result<void> Region::reserve(std::uint32_t channel_count, const Claim& claim) {
+    wire::ChannelLayout layout{};
+    if (!wire::compute_layout(bytes_, channel_count, claim.channel, &layout)) {
+        return region_error("region.layout", "channel " + std::to_string(claim.channel) +
+                                                 " does not fit the region");
+    }
+    if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(layout.channel_offset),
+                    static_cast<off_t>(layout.end - layout.channel_offset)) != 0) {
+        return Error{Code::kUnavailable, "region.clear",
+                     std::string("cannot clear a channel: ") + std::strerror(errno)};
+    }
+    struct {
+        wire::ClaimState state;
+        std::uint32_t guest_pid;
+        std::uint64_t generation;
+    } raw{claim.state, claim.guest_pid, claim.generation};
+    static_assert(sizeof raw == sizeof(wire::ChannelClaim));
+    return write(&raw, sizeof raw,
+                 offsetof(wire::GuestDirectory, claims) + claim.channel * sizeof raw);
 }
 
 Result<std::optional<MirrorName>> Region::mirror_name(std::uint32_t channel_count,

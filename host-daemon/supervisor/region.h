@@ -37,6 +37,9 @@ public:
     static Result<Region> create_local(std::uint64_t region_bytes);
     /// An ivshmem file; `region_bytes` as the domain says. kNotFound while it does not exist.
     static Result<Region> open_file(const std::string& path, std::uint64_t region_bytes);
+    /// A file of ours, laid out in channels; made if there is none.
+    static Result<Region> make_file(const std::string& path, std::uint64_t region_bytes,
+                                    std::uint32_t channel_count);
     /// A region handed back by a worker or by another gantryd of this host.
     static Region adopt(control::UniqueFd fd, std::uint64_t region_bytes);
 
@@ -52,6 +55,8 @@ public:
     Result<void> write_state(std::uint32_t channel, std::uint64_t generation,
                              wire::ServeState state, std::uint32_t cuda_error = 0,
                              const std::string& text = "");
+    /// Empties a channel that nobody uses and claims it for a guest that will open it.
+    Result<void> reserve(std::uint32_t channel_count, const Claim& claim);
     /// The link of the guest that uses a channel over TCP; nullopt: it uses this very memory.
     [[nodiscard]] Result<std::optional<MirrorName>> mirror_name(std::uint32_t channel_count,
                                                                 std::uint32_t channel) const;

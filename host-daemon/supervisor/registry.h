@@ -37,6 +37,8 @@ public:
     void stop();
 
     Result<void> open_local(const GuestRequest& request, GuestLink link);
+    /// A channel for a process that proves that it is of a VM of this host.
+    Result<RelayedGuest> attach_vm(const wire::VmAttachRequest& request);
     /// The guest of a link that was moved here; kUnavailable while it may still come.
     Result<RelayedGuest> resume_guest(const MirrorName& name);
 

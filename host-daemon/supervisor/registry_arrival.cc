@@ -112,6 +112,7 @@ SessionInfo Registry::vm_session_info(const libvirt::DomainInfo& domain) const {
     info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
     info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
     info.region_bytes = domain.gpu->region.region_bytes;
+    info.guest_key = domain.gpu->guest_key;
     return info;
 }
 
@@ -378,6 +379,37 @@ Result<GuestLink> Registry::give_guest(const HandoverRequest& request) {
         link.socket = std::move(reply.descriptors[1]);
     }
     return link;
+}
+
+/// The key is looked at before anything else is told: who has none learns nothing of a VM.
+Result<RelayedGuest> Registry::attach_vm(const wire::VmAttachRequest& request) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    std::string id;
+    for (std::size_t i = 0; i < sizeof request.guest.vm.vm; ++i) {
+        id += i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+        id += kDigits[request.guest.vm.vm[i] >> 4];
+        id += kDigits[request.guest.vm.vm[i] & 15];
+    }
+    std::shared_ptr<Session> session;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            session = found->second.session;
+        }
+    }
+    Digest256 key{};
+    const wire::GuestAttach& guest = request.guest;
+    if (!session || !read_key(session->info().guest_key, &key) ||
+        !is_same(wire::vm_proof(key, request.session, guest.request, guest.vm), guest.vm.proof)) {
+        return Error{Code::kPermissionDenied, "guest.vm",
+                     "no VM " + id + " with this key is here; gantry-guest's --vm and --key must "
+                     "be the VM's UUID and the key in its metadata"};
+    }
+    if (!session->serves()) {
+        return Error{Code::kUnavailable, "session.busy",
+                     "VM " + id + " is being moved; try again"};
+    }
+    return session->give_channel(guest.request.guest_pid);
 }
 
 Result<RelayedGuest> Registry::resume_guest(const MirrorName& name) {

@@ -16,7 +16,8 @@ nlohmann::json to_json(const SessionInfo& info) {
             {"quota_bytes", info.quota_bytes},
             {"cc_min", {info.cc_min.major, info.cc_min.minor}},
             {"region_path", info.region_path},
-            {"region_bytes", info.region_bytes}};
+            {"region_bytes", info.region_bytes},
+            {"guest_key", info.guest_key}};
 }
 
 Result<SessionInfo> session_info_from_json(const nlohmann::json& json) {
@@ -31,6 +32,7 @@ Result<SessionInfo> session_info_from_json(const nlohmann::json& json) {
                        json.at("cc_min").at(1).get<std::uint32_t>()};
         info.region_path = json.at("region_path").get<std::string>();
         info.region_bytes = json.at("region_bytes").get<std::uint64_t>();
+        info.guest_key = json.value("guest_key", "");
     } catch (const nlohmann::json::exception& error) {
         return Error{Code::kDataLoss, "record.corrupt",
                      std::string("a session's record is damaged: ") + error.what()};
@@ -87,7 +89,11 @@ Result<void> Session::open_region() {
             return Error{Code::kFailedPrecondition, "region.none",
                          "session " + info_.id + " has no guest attached"};
         }
-        GANTRY_ASSIGN(Region opened, Region::open_file(info_.region_path, info_.region_bytes));
+        GANTRY_ASSIGN(Region opened,
+                      info_.guest_key.empty()
+                          ? Region::open_file(info_.region_path, info_.region_bytes)
+                          : Region::make_file(info_.region_path, info_.region_bytes,
+                                              libvirt::kTcpChannels));
         region_ = std::move(opened);
     }
     if (channel_count_ == 0) {
@@ -112,6 +118,13 @@ Result<std::vector<Claim>> Session::claims() {
 
 Result<void> Session::clear_region() {
     const std::lock_guard lock(mutex_);
+    if (!info_.guest_key.empty()) {
+        // Whoever has the old one mapped keeps that, and finds nobody at the other end.
+        ::unlink(info_.region_path.c_str());
+        region_.reset();
+        channel_count_ = 0;
+        return {};
+    }
     GANTRY_ASSIGN(const Region region, Region::open_file(info_.region_path, info_.region_bytes));
     if (::fallocate(region.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                     static_cast<off_t>(info_.region_bytes)) != 0) {

@@ -29,6 +29,9 @@ struct SessionInfo {
     engine::ComputeCapability cc_min;
     std::string region_path;  ///< VMs: the ivshmem file.
     std::uint64_t region_bytes = 0;
+    /// Hex; not empty for a VM whose programs are over TCP: its region is then gantryd's to make,
+    /// and gantry-relay's to use.
+    std::string guest_key;
 };
 
 nlohmann::json to_json(const SessionInfo& info);
@@ -44,7 +47,10 @@ struct GuestLink {
 struct RelayedGuest {
     control::UniqueFd region;
     std::uint64_t region_bytes = 0;
-    control::UniqueFd guest_end;  ///< Of the worker's socket.
+    std::uint32_t channel_count = 1;
+    std::uint32_t channel_index = 0;
+    std::uint64_t generation = 0;
+    control::UniqueFd guest_end;  ///< Of the worker's socket; none of a VM's.
 };
 
 /// Names the one file that a suspended session can go on from.
@@ -99,6 +105,8 @@ public:
     /// Makes a region and a socket for a guest over TCP that is about to be served here; its
     /// relay asks for them.
     Result<void> make_link();
+    /// A channel for a process of a VM over TCP, emptied, under a generation of its own.
+    Result<RelayedGuest> give_channel(std::uint32_t pid);
     /// kNotFound: it is not this session's. kUnavailable: it is, and must not be served here.
     Result<RelayedGuest> meet_relay(const MirrorName& name);
     /// True while it is waited for the relay. A guest that did not come within as long as
@@ -129,6 +137,7 @@ public:
 
 private:
     Result<void> open_region();
+    Result<RelayedGuest> relayed(std::uint32_t channel);
     Result<void> take_guests_back();
     Result<void> serve(const std::shared_ptr<Worker>& worker, const Claim& claim,
                        std::uint64_t table_hash);

@@ -179,6 +179,16 @@ Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
     }
     result.memory_mib = *mib;
     GANTRY_TRY(parse_cc_min(needs, &result));
+    if (const xmlNode* tcp = xml::child(gpu, "tcp", kNeedsNamespace)) {
+        result.guest_key = xml::attribute(tcp, "key").value_or("");
+        const bool is_hex = std::all_of(result.guest_key.begin(), result.guest_key.end(),
+                                        [](unsigned char c) { return std::isxdigit(c) != 0; });
+        if (result.guest_key.size() != 64 || !is_hex) {
+            return bad(reason::kMetadata,
+                       "<tcp key='...'> needs 64 hex digits, as `openssl rand -hex 32` prints");
+        }
+        return result;
+    }
     const xmlNode* region = xml::child(gpu, "region", kNeedsNamespace);
     GANTRY_ASSIGN(result.region,
                   parse_region(domain, region == nullptr ? std::nullopt
@@ -247,6 +257,12 @@ Result<DomainInfo> parse_domain_xml(std::string_view text) {
     const xmlNode* metadata = xml::child(domain, "metadata");
     if (const xmlNode* gpu = xml::child(metadata, "gpu", kNeedsNamespace)) {
         GANTRY_ASSIGN(info.gpu, parse_gpu(domain, gpu));
+        if (!info.gpu->guest_key.empty()) {
+            RegionDevice& region = info.gpu->region;
+            region.shmem_name = "gantry-tcp-" + info.uuid;
+            region.path = "/dev/shm/" + region.shmem_name;
+            region.region_bytes = kTcpRegionBytes;
+        }
     }
     if (const xmlNode* owner = xml::child(metadata, "owner", kOwnerNamespace)) {
         GANTRY_ASSIGN(info.owner, parse_owner(owner));

@@ -11,6 +11,9 @@
 //         <gantry:region shmem='gantry-g1'/>                 may be left out if there is one shmem
 //       </gantry:gpu>
 //     </metadata>
+// or, for a VM whose programs reach the GPU over TCP (proto/decisions/0003-tcp-guests.md), in place
+// of the region and without a <shmem> device:
+//         <gantry:tcp key='64 hex digits, which gantry-guest in the VM knows too'/>
 //     <shmem name='gantry-g1' role='master'><model type='ivshmem-plain'/><size unit='M'>64</size>
 // gantryd stamps, live, an element of its own (libvirt keeps one element per namespace):
 //     <gantry_owner:owner xmlns:gantry_owner='urn:gantry:owner:1' daemon='10.77.0.1:7700'
@@ -37,6 +40,9 @@ inline constexpr char kOwnerPrefix[] = "gantry_owner";
 inline constexpr std::size_t kMaxDomainXmlBytes = 4u << 20;
 inline constexpr std::uint64_t kMaxGpuMemoryMib = 1u << 24;       // 16 TiB.
 inline constexpr std::uint64_t kMaxRegionBytes = 64ull << 30;
+/// Of a VM over TCP: a channel for each process. Its file takes what is used of it.
+inline constexpr std::uint32_t kTcpChannels = 16;
+inline constexpr std::uint64_t kTcpRegionBytes = kTcpChannels * (64ull << 20) + (8ull << 10);
 
 /// Stable reason ids of the errors of parse_domain_xml.
 namespace reason {
@@ -58,6 +64,7 @@ struct GpuNeeds {
     std::uint32_t cc_min_major = 0;  ///< 0.0: whatever the code allows.
     std::uint32_t cc_min_minor = 0;
     RegionDevice region;
+    std::string guest_key;  ///< 64 hex digits: the VM is over TCP, and gantryd makes the region.
 };
 
 /// Who answers for the session: the address of the gantryd that owns it.

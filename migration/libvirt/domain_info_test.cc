@@ -60,6 +60,24 @@ TEST(DomainInfo, ReadsNeedsRegionAndOwner) {
     EXPECT_EQ(info->owner->epoch.value, 18446744073709551615ull);
 }
 
+TEST(DomainInfo, AVmOverTcpHasAKeyAndNoDevice) {
+    const std::string key(64, 'a');
+    const auto metadata = [](const std::string& tcp) {
+        return "<gantry:gpu xmlns:gantry='urn:gantry:vm:1'><gantry:needs memory_mib='64'/>" + tcp +
+               "</gantry:gpu>";
+    };
+    const auto info = parse_domain_xml(domain(metadata("<gantry:tcp key='" + key + "'/>"), ""));
+    ASSERT_TRUE(info.ok()) << info.error().text;
+    EXPECT_EQ(info->gpu->guest_key, key);
+    EXPECT_EQ(info->gpu->region.path, std::string("/dev/shm/gantry-tcp-") + kUuid);
+    EXPECT_EQ(info->gpu->region.region_bytes, kTcpRegionBytes);
+    for (const std::string& wrong : {std::string("<gantry:tcp/>"),
+                                     "<gantry:tcp key='" + key + "a'/>",
+                                     "<gantry:tcp key='" + key.substr(1) + "g'/>"}) {
+        expect_refused(domain(metadata(wrong), ""), reason::kMetadata, "64 hex digits");
+    }
+}
+
 TEST(DomainInfo, VmWithoutOurMetadataIsNotOurs) {
     for (const std::string metadata : {"", "<x:gpu xmlns:x='urn:other'/>", "<gpu/>"}) {
         const auto info = parse_domain_xml(domain(metadata, ""));

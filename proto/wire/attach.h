@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
+#include "proto/base/hmac.h"
 #include "proto/wire/region.h"
 
 namespace gantry::wire {
@@ -55,5 +57,69 @@ struct ResumeReply {
     std::uint32_t channel_count = 0;
     std::uint32_t channel_index = 0;
 };
+
+// How gantry-guest says of which VM it is, and proves it: by the VM's key, which its metadata name
+// at the host and its owner gave to the guest. The link's name, which the host drew, makes each
+// proof good for one link.
+
+struct VmProof {
+    std::uint8_t vm[16] = {};  ///< The domain's UUID, as it is written. Zero: a program of no VM.
+    Digest256 proof{};
+    [[nodiscard]] bool names_vm() const {
+        for (const std::uint8_t byte : vm) {
+            if (byte != 0) {
+                return true;
+            }
+        }
+        return false;
+    }
+};
+
+/// The first frame's payload, from guest to host.
+struct GuestAttach {
+    AttachRequest request;
+    VmProof vm;
+};
+
+/// The first frame's payload of every stream from host to guest.
+struct GuestAttached {
+    AttachReply reply;
+    std::uint64_t generation = 1;  ///< Of the claim that the program is to make.
+};
+
+/// From gantry-relay to gantryd, instead of AttachRequest, and its answer; beside that comes the
+/// VM's region. The channel is the relay's to claim, under that generation.
+inline constexpr std::uint32_t kVmAttachMagic = 0x4d56'5247;  // "GRVM"
+
+struct VmAttachRequest {
+    std::uint32_t magic = kVmAttachMagic;
+    std::uint32_t wire_version = kWireVersion;
+    std::uint64_t session[2] = {0, 0};
+    GuestAttach guest;
+};
+
+struct VmAttachReply {
+    AttachReply reply;  ///< Its region_bytes: of the guest's own region, of one channel.
+    std::uint64_t generation = 0;
+    std::uint64_t region_bytes = 0;
+    std::uint32_t channel_count = 0;
+    std::uint32_t channel_index = 0;
+};
+
+/// What VmProof.proof must be.
+inline Digest256 vm_proof(const Digest256& key, const std::uint64_t (&session)[2],
+                          const AttachRequest& request, const VmProof& vm) {
+    struct {
+        char purpose[16] = "gantry attach 1";
+        std::uint64_t session[2];
+        AttachRequest request;
+        std::uint8_t vm[16];
+    } message{};
+    static_assert(sizeof message == 16 + 16 + sizeof(AttachRequest) + 16);
+    std::memcpy(message.session, session, sizeof message.session);
+    message.request = request;
+    std::memcpy(message.vm, vm.vm, sizeof message.vm);
+    return hmac_sha256(key, std::as_bytes(std::span(&message, 1)));
+}
 
 }  // namespace gantry::wire

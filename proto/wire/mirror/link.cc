@@ -65,6 +65,15 @@ void ResumableLink::look_at_acks() {
     changed_.notify_all();
 }
 
+bool ResumableLink::wait_for_name(std::uint64_t (*session)[2]) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] {
+        return closed_.load() || session_[0] != 0 || session_[1] != 0;
+    });
+    std::memcpy(*session, session_, sizeof session_);
+    return !closed_.load();
+}
+
 void ResumableLink::cut() {
     const std::lock_guard lock(mutex_);
     if (active_fd_ >= 0) {
@@ -176,6 +185,7 @@ bool ResumableLink::handshake(int fd) {
         }
         session_[0] = theirs.session[0];
         session_[1] = theirs.session[1];
+        changed_.notify_all();
         next_ = theirs.received;
         if (is_new) {
             received_ = 0;

@@ -94,6 +94,8 @@ public:
     /// of this link is dropped. `mine` is the hello to answer with; verdict, epoch and `received`
     /// are filled in here.
     void adopt(int fd, const LinkHello& theirs, LinkHello mine);
+    /// Connecting end: waits until the host has drawn the link's name; false once it is closed.
+    bool wait_for_name(std::uint64_t (*session)[2]);
     /// Breaks the connection that there is, if any. The dialler will dial again.
     void cut();
 

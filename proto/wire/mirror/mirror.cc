@@ -426,14 +426,21 @@ bool HostMirror::handle_claim(std::uint64_t generation) {
     if (open_ || generation == 0) {
         return false;
     }
+    GuestDirectory* directory = channel_.guest_directory();
+    ChannelClaim& claim = directory->claims[channel_.index];
+    if (directory->magic.load(std::memory_order_acquire) == kRegionMagic) {
+        // The host laid the region out and gave the channel under a generation of its own.
+        if (claim.generation != generation) {
+            return false;
+        }
+    } else {
+        directory->wire_version = kWireVersion;
+        directory->region_bytes = channel_.layout.end;
+        directory->channel_count = 1;
+        directory->magic.store(kRegionMagic, std::memory_order_release);
+    }
     ring_position_ = generation << kGenerationShift;
     open_ = true;
-    GuestDirectory* directory = channel_.guest_directory();
-    directory->wire_version = kWireVersion;
-    directory->region_bytes = channel_.layout.end;
-    directory->channel_count = 1;
-    directory->magic.store(kRegionMagic, std::memory_order_release);
-    ChannelClaim& claim = directory->claims[channel_.index];
     claim.generation = generation;
     claim.state.store(ClaimState::kOpen, std::memory_order_release);
     return true;

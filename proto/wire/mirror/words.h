@@ -36,6 +36,11 @@ static_assert(offsetof(GuestWords, pinned_high_water) + sizeof(std::uint64_t) <=
               kMirrorWordsOffset);
 static_assert(kMirrorWordsOffset + sizeof(MirrorWords) <= kPageBytes);
 
+/// Of a region with one channel that is laid out as this one is.
+constexpr std::uint64_t single_region_bytes(const ChannelLayout& layout) {
+    return 2 * kPageBytes + layout.end - layout.channel_offset;
+}
+
 inline MirrorWords& mirror_words(GuestWords& words) {
     return *reinterpret_cast<MirrorWords*>(reinterpret_cast<std::byte*>(&words) +
                                            kMirrorWordsOffset);
