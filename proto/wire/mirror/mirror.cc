@@ -509,7 +509,10 @@ bool HostMirror::pump() {
         const HostChannel& entry = channel_.host_directory()->channels[channel_.index];
         const ServeState state = entry.state.load(std::memory_order_acquire);
         const std::uint64_t generation = entry.generation.load(std::memory_order_acquire);
-        if (state != ServeState::kNone && generation != 0) {
+        const std::uint64_t claimed =
+            channel_.guest_directory()->claims[channel_.index].generation;
+        // What is said of an earlier claim of the channel is not this guest's.
+        if (state != ServeState::kNone && generation != 0 && generation == claimed) {
             ServeImage image{};
             image.generation = generation;
             image.state = state;

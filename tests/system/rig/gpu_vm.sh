@@ -7,18 +7,33 @@ need_program() {
     [ -x "$program" ] ||
         fail "no $program: this needs nvcc (a CUDA 13 toolkit in /usr/local/cuda)"
 }
-# Kernel, image with the program under the shim, gantryd on every host, the VM on hosta.
+# Kernel, image with the program under the shim, gantryd on every host, the VM on hosta. With
+# vm_key set, the VM has no shared memory: its program is over TCP, and a relay is on every host.
 start_gpu_vm() { # SEGMENT_MIB PAUSE_MS GPU_MEMORY_MIB HOST...
     local segment_mib=$1 pause_ms=$2 gpu_memory=$3
     shift 3
+    local over_tcp=()
     copy_kernel
-    "$system/guest_image" --out "$RIG_DIR/guest.cpio" --program "$program" --argument 1000000 \
+    if [ -n "${vm_key:-}" ]; then over_tcp=(--guest "$bin/gantry-guest"); fi
+    "$system/guest_image" "${over_tcp[@]}" --out "$RIG_DIR/guest.cpio" --program "$program" --argument 1000000 \
         --argument "$segment_mib" --argument "$pause_ms" --shim "$build/shim/libcuda.so.1" \
         --env "DEMO_MARKS=169.254.77.1:$marks_port" --probe "$bin/pause_probe" --on-exit stay
     "$system/two_hosts" copy "$RIG_DIR/guest.cpio"
     "$system/two_hosts" gantryd start "$@"
-    start_vm hosta g1 1 --network --shared 64 --gpu-memory "$gpu_memory"
+    if [ -n "${vm_key:-}" ]; then
+        for host in "$@"; do start_relay "$host"; done
+        start_vm hosta g1 1 --network --tcp "$vm_key" --gpu-memory "$gpu_memory"
+    else
+        start_vm hosta g1 1 --network --shared 64 --gpu-memory "$gpu_memory"
+    fi
     wait_console hosta g1 '^step 3 ' 120
+}
+
+# The address is the same on every host, so that the VM finds the one where it is.
+start_relay() { # HOST
+    start_on "$1" relay "$RIG_DIR/$1/log/relay.txt" gantry-relay --listen 169.254.77.1:7760
+    eventually 10 grep -q listening "$RIG_DIR/$1/log/relay.txt" ||
+        fail "no gantry-relay on $1: $(cat "$RIG_DIR/$1/log/relay.txt.err")"
 }
 
 last_step() { # HOST: 0 when none was printed there
