@@ -16,7 +16,8 @@ start_gpu_vm() { # SEGMENT_MIB PAUSE_MS GPU_MEMORY_MIB HOST...
     copy_kernel
     if [ -n "${vm_key:-}" ]; then over_tcp=(--guest "$bin/gantry-guest"); fi
     "$system/guest_image" "${over_tcp[@]}" --out "$RIG_DIR/guest.cpio" --program "$program" \
-        --argument 1000000 --argument "$segment_mib" --argument "$pause_ms" --shim "$build/shim/libcuda.so.1" \
+        --argument 1000000 --argument "$segment_mib" --argument "$pause_ms" \
+        --shim "$build/shim/libcuda.so.1" \
         --env "DEMO_MARKS=169.254.77.1:$marks_port" --probe "$bin/pause_probe" --on-exit stay
     "$system/two_hosts" copy "$RIG_DIR/guest.cpio"
     "$system/two_hosts" gantryd start "$@"
