@@ -188,7 +188,7 @@ TEST(ResumableLink, WaitsWhereItIsToldNotNowAndEndsWhereItIsUnknown) {
 // ---- the mirror -----------------------------------------------------------------------------
 
 constexpr std::uint64_t kMovedRegionBytes = 8ull << 20;
-constexpr std::uint64_t kPool = 64 << 10;
+constexpr std::uint64_t kPool = 16 << 10;
 constexpr std::uint64_t kGeneration = 3;
 
 struct MovedRegion {
@@ -237,9 +237,12 @@ struct Moving {
         bytes.swap(down);
         ASSERT_TRUE(guest_end.receive(bytes));
         // Even bytes are the guest's: whatever its host believes, they are as it wrote them.
-        for (std::size_t i = 0; i < kPool; i += 2) {
-            ASSERT_EQ(guest.channel.pinned()[i], expected[i]) << i;
+        const std::byte* pool = guest.channel.pinned();
+        std::size_t at_byte = 0;
+        while (at_byte < kPool && pool[at_byte] == expected[at_byte]) {
+            at_byte += 2;
         }
+        ASSERT_GE(at_byte, kPool);
     }
     void write_pool(MovedRegion& side, std::uint64_t parity) {
         const std::uint64_t where = random() % (kPool / 2) * 2 + parity;
@@ -286,8 +289,9 @@ struct Moving {
         carry_up(random() % 3000);  // The old relay goes on for a while: of no account.
         auto other = std::make_unique<MovedRegion>();
         const std::uint64_t mask = other->channel.layout.ring_bytes - 1;
-        for (std::uint64_t p = next; p < position->ring_position; ++p) {
-            other->channel.ring()[p & mask] = host->channel.ring()[p & mask];
+        for (std::uint64_t p = next; p < position->ring_position; p += kRecordAlign) {
+            std::memcpy(other->channel.ring() + (p & mask), host->channel.ring() + (p & mask),
+                        kRecordAlign);
         }
         std::memcpy(other->channel.pinned(), host->channel.pinned(), kPool);
         other->channel.guest_words()->pinned_high_water.store(
@@ -329,7 +333,7 @@ struct Moving {
 TEST(MirrorTakeOver, LosesAndRepeatsNothingWhereverTheMoveFalls) {
     Moving one;
     int moves = 0;
-    for (int round = 0; round < 6000; ++round) {
+    for (int round = 0; round < 2500; ++round) {
         for (int calls = round % 200 == 0 ? 1000 : 1; calls > 0; --calls) {
             one.call();  // Now and then more than a frame holds.
         }
@@ -354,7 +358,7 @@ TEST(MirrorTakeOver, LosesAndRepeatsNothingWhereverTheMoveFalls) {
         }
         ASSERT_FALSE(::testing::Test::HasFatalFailure());
     }
-    EXPECT_GT(moves, 50);
+    EXPECT_GT(moves, 20);
     for (int round = 0; round < 300; ++round) {
         std::this_thread::sleep_for(milliseconds(1));
         one.guest_end.pump();
@@ -377,6 +381,26 @@ TEST(MirrorTakeOver, LosesAndRepeatsNothingWhereverTheMoveFalls) {
         std::memcpy(&answered, one.guest.channel.reply(number % kLaneCount)->payload, 4);
         EXPECT_EQ(answered, number);
     }
+}
+
+TEST(MirrorTakeOver, ARecordThatCameInPartComesAgain) {
+    Moving one;
+    for (int i = 0; i < 1500; ++i) {
+        one.call();  // More than a frame holds.
+    }
+    one.guest_end.pump();
+    one.carry_up(kMaxFrameBytes + 1000);
+    one.execute(200);
+    one.move();
+    for (int round = 0; round < 4; ++round) {
+        one.guest_end.pump();
+        one.carry_up(one.up.size());
+        one.execute(2000);
+        one.host_end->pump();
+        one.carry_down();
+    }
+    EXPECT_EQ(one.executed, one.called);
+    EXPECT_GT(one.called, 1000u);
 }
 
 TEST(MirrorTakeOver, WhatTheGuestWroteMeanwhileStaysAndIsSent) {
