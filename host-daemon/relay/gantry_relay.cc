@@ -83,21 +83,24 @@ private:
     }
 
     std::shared_ptr<Session> find(const SessionKey& key, wire::LinkVerdict* verdict) {
-        bool was_here = false;
+        std::shared_ptr<Session> known;
         {
             const std::lock_guard lock(mutex_);
             const auto found = sessions_.find(key);
             if (found != sessions_.end() && !found->second->over()) {
-                if (!found->second->moved()) {
-                    return found->second;
-                }
-                was_here = true;
+                known = found->second;
             }
+        }
+        if (known != nullptr && !known->moved() && !known->held()) {
+            return known;
         }
         MovedGuest guest;
         const wire::ResumeVerdict answer = ask_for(settings_, key, &guest);
+        if (answer != wire::ResumeVerdict::kAccepted && known != nullptr && !known->left()) {
+            return known;  // Frozen, and perhaps not for good.
+        }
         if (answer != wire::ResumeVerdict::kAccepted) {
-            const bool may_come = was_here || answer == wire::ResumeVerdict::kNotNow;
+            const bool may_come = known != nullptr || answer == wire::ResumeVerdict::kNotNow;
             *verdict = may_come ? wire::LinkVerdict::kNotNow : wire::LinkVerdict::kUnknown;
             return nullptr;
         }

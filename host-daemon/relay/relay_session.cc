@@ -213,45 +213,71 @@ void Session::start_pump() {
     pump_ = std::jthread([this] { pump(); });
 }
 
-/// The worker has gone while it held the session. True unless it died.
+bool Session::is_in(wire::WorkerState state) const {
+    return channel_.host_words()->worker_state.load() == state;
+}
+
+bool Session::held() const {
+    const wire::MirrorWords* words = words_.load();
+    return words != nullptr && words->hold.load() != 0;
+}
+
+bool Session::left() const {
+    return moved_.load() || (held() && is_in(wire::WorkerState::kDisowned));
+}
+
+/// A program's worker has gone while it held the session. True unless it died.
 bool Session::was_given_away() {
     for (milliseconds waited{0}; waited < kDeathNotice && !stop_.load(); waited += kHeldPause) {
-        const auto state = channel_.host_words()->worker_state.load();
-        if (state == wire::WorkerState::kDead || state == wire::WorkerState::kDisowned) {
-            return state == wire::WorkerState::kDisowned;
+        if (is_in(wire::WorkerState::kDead) || is_in(wire::WorkerState::kDisowned)) {
+            return is_in(wire::WorkerState::kDisowned);
         }
         std::this_thread::sleep_for(kHeldPause);
     }
     return true;
 }
 
+void Session::tell_death() {
+    words_.load()->hold.store(0);
+    channel_.host_words()->worker_state.store(wire::WorkerState::kDead);
+    mirror_->pump();
+    std::this_thread::sleep_for(milliseconds(200));
+    over_.store(true);
+}
+
 void Session::pump() {
-    wire::MirrorWords& words = *words_.load();
     wire::Backoff backoff;
     bool was_held = false;
+    bool was_disowned = false;
     while (!stop_.load() && !over_.load()) {
-        const bool is_held = words.hold.load() != 0;
-        if (has_lost_worker(is_held)) {
+        const bool is_held = held();
+        if (worker_ >= 0 && wire::hung_up(worker_)) {
             if (is_held && was_given_away()) {
                 moved_at_ = std::chrono::steady_clock::now();
                 moved_.store(true);
                 link_.cut();
-                break;
+            } else {
+                tell_death();
             }
-            words.hold.store(0);
-            channel_.host_words()->worker_state.store(wire::WorkerState::kDead);
-            mirror_->pump();
-            std::this_thread::sleep_for(milliseconds(200));
-            over_.store(true);
+            break;
+        }
+        if (is_held && is_in(wire::WorkerState::kDead)) {
+            tell_death();
             break;
         }
         if (is_held) {
+            // Granted away: a guest that is here all the same must not wait for ever. It dials
+            // again, and is told as long as it may be on its way that it has to wait.
+            if (!was_disowned && is_in(wire::WorkerState::kDisowned)) {
+                was_disowned = true;
+                link_.cut();
+            }
             was_held = true;
             std::this_thread::sleep_for(kHeldPause);
             continue;
         }
         if (was_held) {
-            was_held = false;
+            was_held = was_disowned = false;
             link_.look_at_acks();
         }
         if (mirror_->pump()) {
@@ -263,15 +289,6 @@ void Session::pump() {
     if (!moved_.load()) {
         leave_channel();
     }
-}
-
-/// A VM's channel that is dead is told to the guest as any host's words are.
-bool Session::has_lost_worker(bool is_held) {
-    if (worker_ >= 0) {
-        return wire::hung_up(worker_);
-    }
-    const auto state = channel_.host_words()->worker_state.load();
-    return is_held && (state == wire::WorkerState::kDisowned || state == wire::WorkerState::kDead);
 }
 
 }  // namespace gantry::relay

@@ -50,6 +50,10 @@ public:
     [[nodiscard]] bool over() const;
     /// Its worker has given it away: this is only the memory of it.
     [[nodiscard]] bool moved() const { return moved_.load(); }
+    /// Its worker is frozen: whether the guest is to be served here, gantryd knows.
+    [[nodiscard]] bool held() const;
+    /// Its worker has given it away, or is about to.
+    [[nodiscard]] bool left() const;
 
 private:
     void receive(std::span<const std::byte> bytes);
@@ -60,8 +64,9 @@ private:
     [[nodiscard]] std::optional<std::uint64_t> ackable() const;
     void start_pump();
     void pump();
-    [[nodiscard]] bool has_lost_worker(bool is_held);
+    [[nodiscard]] bool is_in(wire::WorkerState state) const;
     [[nodiscard]] bool was_given_away();
+    void tell_death();
 
     const Settings settings_;
     const SessionKey key_;
