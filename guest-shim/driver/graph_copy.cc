@@ -29,14 +29,25 @@ struct Ownership {
     Ownership* next;
 };
 
-/// Extents without an owner are given back, which waits for the device, once they are so many.
-constexpr std::uint64_t kRetiredBytesMax = 16ull << 20;
+/// A page-locked extent that nobody uses: locking pages takes a driver milliseconds.
+struct Spare {
+    void* extent;
+    std::uint64_t bytes;
+    Spare* next;
+};
+
+/// Extents without an owner can be used again, once the device was waited for: when they are so
+/// many.
+constexpr std::uint64_t kRetiredBytesMax = 4ull << 20;
+constexpr std::uint64_t kSpareBytesMax = 16ull << 20;
 
 std::atomic<bool> g_any{false};
 session::FutexMutex g_mutex;
 Ownership* g_ownerships;
 StagedCopy* g_retired;
 std::uint64_t g_retired_bytes;
+Spare* g_spares;
+std::uint64_t g_spare_bytes;
 
 void copy_row(const StagedCopy& staged, std::uint64_t y, std::uint64_t z) {
     const ShapedCopy& copy = staged.copy;
@@ -65,14 +76,65 @@ void move_bytes(void* user_data) {
     }
 }
 
-void release(StagedCopy* staged) {
-    if (staged->extent != nullptr) {
-        return_extent(staged->extent);
+/// One of this size or a little more, or null.
+void* take_spare(std::uint64_t bytes, std::uint64_t* found_bytes) {
+    session::Guard guard(g_mutex);
+    for (Spare** at = &g_spares; *at != nullptr; at = &(*at)->next) {
+        Spare* spare = *at;
+        if (spare->bytes < bytes || spare->bytes / 2 > bytes) {
+            continue;
+        }
+        *at = spare->next;
+        void* extent = spare->extent;
+        *found_bytes = spare->bytes;
+        g_spare_bytes -= spare->bytes;
+        std::free(spare);
+        return extent;
+    }
+    return nullptr;
+}
+
+bool keep_spare(void* extent, std::uint64_t bytes) {
+    session::Guard guard(g_mutex);
+    if (bytes > kSpareBytesMax - g_spare_bytes) {
+        return false;
+    }
+    auto* spare = static_cast<Spare*>(std::malloc(sizeof(Spare)));
+    if (spare == nullptr) {
+        return false;
+    }
+    *spare = {extent, bytes, g_spares};
+    g_spares = spare;
+    g_spare_bytes += bytes;
+    return true;
+}
+
+void drop_spares() {
+    Spare* spares = nullptr;
+    {
+        session::Guard guard(g_mutex);
+        spares = g_spares;
+        g_spares = nullptr;
+        g_spare_bytes = 0;
+    }
+    while (spares != nullptr) {
+        Spare* next = spares->next;
+        return_extent(spares->extent);
+        std::free(spares);
+        spares = next;
+    }
+}
+
+/// `is_idle`: the device was waited for since the copy could run. Returning an extent does that.
+void release(StagedCopy* staged, bool* is_idle) {
+    if (staged->extent != nullptr && !(*is_idle && keep_spare(staged->extent, staged->bytes))) {
+        *is_idle = return_extent(staged->extent) == CUDA_SUCCESS;
     }
     std::free(staged);
 }
 
 /// Gives back what nobody owns, if it is worth waiting for the device. A capture forbids that.
+/// `is_needed`: memory is short.
 void give_back(bool is_needed) {
     if (captures_open()) {
         return;
@@ -87,10 +149,14 @@ void give_back(bool is_needed) {
         g_retired = nullptr;
         g_retired_bytes = 0;
     }
+    bool is_idle = false;
     while (retired != nullptr) {
         StagedCopy* next = retired->next;
-        release(retired);
+        release(retired, &is_idle);
         retired = next;
+    }
+    if (is_needed) {
+        drop_spares();
     }
 }
 
@@ -114,7 +180,10 @@ CUresult make_staged(const ShapedCopy& copy, PageableEnds pageable, StagedCopy**
     staged->pageable = pageable;
     if (pageable != PageableEnds::kBoth) {
         staged->bytes = copy.width_bytes * copy.height * copy.depth;
-        CUresult result = take_extent(staged->bytes, 0, &staged->extent);
+        staged->extent = take_spare(staged->bytes, &staged->bytes);
+        CUresult result = staged->extent != nullptr
+                              ? CUDA_SUCCESS
+                              : take_extent(staged->bytes, 0, &staged->extent);
         if (result != CUDA_SUCCESS) {
             give_back(true);
             result = take_extent(staged->bytes, 0, &staged->extent);
