@@ -14,7 +14,9 @@ namespace {
 constexpr unsigned kMostReaders = 6;
 static_assert(kMostReaders - 1 <= kMostHelpers);
 constexpr std::uint64_t kMostShownBytes = 512ull << 10;
-constexpr std::uint64_t kEndPatienceNs = 200'000;
+/// As long as an answer is spun for; what keeps the host from showing anything is looked for often.
+constexpr std::uint64_t kEndPatienceNs = 10'000'000;
+constexpr std::uint64_t kEndLookNs = 200'000;
 constexpr std::uint32_t kFirstReadWord = Outbox::kCells;
 
 struct Slice {
@@ -84,15 +86,33 @@ CUresult post_read(Copy* copy, Slice* slice) noexcept {
                 &slice->position);
 }
 
+bool shows_reads() noexcept {
+    return g_connection.host->bulk_locked.load(std::memory_order_acquire) != 0;
+}
+
+/// Spins for the slice's end: what was queued before the copy may take a while.
+bool comes_in_time(const Copy& copy, const std::atomic<std::uint64_t>& word,
+                   std::uint64_t ended) noexcept {
+    for (std::uint64_t spun = 0; spun < kEndPatienceNs; spun += kEndLookNs) {
+        if (spin_for(word, ended, kEndLookNs)) {
+            return true;
+        }
+        if (g_connection.cpus < kCpusToSpin || !copy.is_unannounced() || !shows_reads()) {
+            return false;
+        }
+    }
+    return false;
+}
+
 /// The host shows that the slice has arrived, and that counts. Once one did not in time, others are
-/// not waited for: a kernel ran before the copy, or a capture keeps the host from looking.
+/// not waited for: a kernel runs before the copy, or a capture keeps the host from looking.
 bool is_shown(const Copy& copy, const Slice& slice) noexcept {
     const auto& word = g_connection.host->bulk_done[slice.word];
     const std::uint64_t ended = slice.position + 1;
     return copy.is_unannounced() &&
            (word.load(std::memory_order_acquire) == ended ||
             (!copy.is_late.load(std::memory_order_relaxed) &&
-             spin_for(word, ended, kEndPatienceNs))) &&
+             comes_in_time(copy, word, ended))) &&
            copy.is_unannounced();
 }
 
@@ -141,7 +161,7 @@ private:
     [[nodiscard]] bool is_possible() const noexcept {
         return copy_->is_shared && !copy_->is_late.load(std::memory_order_relaxed) &&
                g_connection.cpus >= kCpusToSpin && copy_->is_unannounced() &&
-               g_connection.host->bulk_locked.load(std::memory_order_acquire) != 0;
+               shows_reads();
     }
 
     bool post_next() noexcept {

@@ -22,10 +22,9 @@ void BulkBoard::attach(wire::HostWords* words) {
         events_.push_back(copy.event);
     }
     copies_.clear();
-    count_ = 0;
-    if (words != nullptr) {
-        words->bulk_locked.store(0, std::memory_order_release);
-    }
+    note_count_locked();
+    is_locked_ = false;
+    tell_guest_locked();
 }
 
 void BulkBoard::announce(bool migrating) {
@@ -35,9 +34,28 @@ void BulkBoard::announce(bool migrating) {
 
 void BulkBoard::locked(bool is_locked) {
     std::lock_guard lock(mutex_);
+    is_locked_ = is_locked;
+    tell_guest_locked();
+}
+
+void BulkBoard::capturing(bool begins) {
+    std::lock_guard lock(mutex_);
+    captures_ = begins ? captures_ + 1 : captures_ - 1;
+    tell_guest_locked();
+}
+
+void BulkBoard::tell_guest_locked() {
     if (words_ != nullptr) {
-        words_->bulk_locked.store(is_locked ? 1 : 0, std::memory_order_release);
+        words_->bulk_locked.store(is_locked_ && captures_ == 0 ? 1 : 0,
+                                  std::memory_order_release);
     }
+}
+
+void BulkBoard::note_count_locked() {
+    count_ = copies_.size();
+    arrivals_ = static_cast<std::size_t>(
+        std::count_if(copies_.begin(), copies_.end(),
+                      [](const Copy& copy) { return copy.way == Way::kToGuest; }));
 }
 
 CUevent BulkBoard::take_event_locked() {
@@ -72,7 +90,7 @@ void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUs
             show_locked(word, position);
         }
     }
-    count_ = copies_.size();
+    note_count_locked();
 }
 
 void BulkBoard::ended(std::uint32_t word, std::uint64_t position) {
@@ -128,7 +146,7 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
     for (const Copy& copy : ended) {
         show_locked(copy.word, copy.position);
     }
-    count_ = copies_.size();
+    note_count_locked();
     return worst;
 }
 

@@ -36,6 +36,8 @@ public:
     void announce(bool migrating);
     /// The bulk area is page-locked, or not any more.
     void locked(bool is_locked);
+    /// A stream captures, or does so no more: the driver is not asked meanwhile.
+    void capturing(bool begins);
 
     /// The command at `position` has queued a copy in this stream; `word` < wire::kBulkWords.
     void started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream);
@@ -46,6 +48,10 @@ public:
     CUresult look(const std::function<void(CUstream)>& before_arrivals);
     /// The guest asks about a copy from its memory that it had queued before.
     void look_at(std::uint32_t word, std::uint64_t position);
+    /// Copies to the guest are in flight, whose ends it looks for.
+    [[nodiscard]] bool has_arrivals() const {
+        return arrivals_.load(std::memory_order_acquire) != 0;
+    }
     /// A copy was queued a moment ago and has not ended: worth looking soon.
     [[nodiscard]] bool is_pending(std::chrono::steady_clock::time_point now,
                                   std::chrono::microseconds patience) const;
@@ -59,14 +65,19 @@ private:
         CUstream stream = nullptr;
     };
     void show_locked(std::uint32_t word, std::uint64_t position);
+    void tell_guest_locked();
     CUevent take_event_locked();
+    void note_count_locked();
 
     Device& device_;
     std::atomic<std::size_t> count_{0};
+    std::atomic<std::size_t> arrivals_{0};  ///< Of these, copies to the guest.
     std::atomic<std::chrono::steady_clock::rep> last_start_{0};
     std::mutex mutex_;
     wire::HostWords* words_ = nullptr;
     bool announced_ = false;
+    bool is_locked_ = false;
+    std::uint32_t captures_ = 0;
     std::vector<Copy> copies_;  ///< Oldest first, one a word.
     std::vector<CUevent> events_;
 };

@@ -155,6 +155,7 @@ CUresult on_cuStreamBeginCapture_v2(CallContext& context,
     }
     if (result == CUDA_SUCCESS) {
         call.process().captures.fetch_add(1);
+        call.process().bulk_board.capturing(true);
     }
     return result;
 }
@@ -179,6 +180,7 @@ CUresult on_cuStreamEndCapture(CallContext& context, const wire::cuStreamEndCapt
     if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
         result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && call.process().captures.load() != 0) {
         call.process().captures.fetch_sub(1);
+        call.process().bulk_board.capturing(false);
     }
     if (result != CUDA_SUCCESS || graph == nullptr) {
         return result;

@@ -149,7 +149,8 @@ struct alignas(kPageBytes) HostWords {
     alignas(64) std::atomic<std::uint64_t> event_done[kEventWords];
     /// Position plus 1 of the newest copy that has ended, by the word that the guest named in it.
     alignas(64) std::atomic<std::uint64_t> bulk_done[kBulkWords];
-    /// 1 while the bulk area is page-locked: a copy to it runs beside the ring.
+    /// 1 while the bulk area is page-locked and nothing is captured: a copy to it runs beside the
+    /// ring, and its end is looked for.
     std::atomic<std::uint32_t> bulk_locked;
 };
 
