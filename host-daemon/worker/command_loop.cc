@@ -1,5 +1,7 @@
 #include "host-daemon/worker/command_loop.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -14,6 +16,14 @@ constexpr int kWatches = 8;  // The same while calls wait: each asks the driver 
 constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
 
 constexpr std::size_t kMostCallbackArgs = 64;
+
+/// Longer than the waits that are worth waiting on the loop's thread, and short beside those that
+/// are not: what other threads of the guest may lose. Twenty looks a millisecond while calls wait.
+constexpr long kStandInNapNs = 50'000;
+constexpr unsigned long kStandInSlackNs = 5'000;
+constexpr unsigned kQuietNaps = 100;  // Then the stand-in sleeps until the loop is lent again.
+
+constexpr bool is_lent(std::uint64_t turn) { return turn % 2 != 0; }
 
 bool has_data_trailing(std::uint16_t op) {
     return op == static_cast<std::uint16_t>(wire::ControlOp::kWriteDevice) ||
@@ -32,15 +42,26 @@ void CommandLoop::start(ChannelMemory* memory, std::uint64_t next, std::set<std:
     head_published_ = next;
     memory_->host_words().head.store(next, std::memory_order_release);
     mode_.store(Mode::kRunning, std::memory_order_release);
-    thread_ = std::thread([this] { run(); });
+    turn_.store(0, std::memory_order_release);
+    begin_stand_in();
+    threads_.emplace_back([this] { run(true); });
+}
+
+void CommandLoop::begin_stand_in() {
+    if (hooks_.wait_here && threads_.empty()) {
+        threads_.emplace_back([this] { run(false); });
+    }
 }
 
 void CommandLoop::stop() {
-    if (!thread_.joinable()) {
+    if (threads_.empty()) {
         return;
     }
     set_mode(Mode::kStopping);
-    thread_.join();
+    for (std::thread& thread : threads_) {
+        thread.join();
+    }
+    threads_.clear();
 }
 
 void CommandLoop::set_mode(Mode mode) {
@@ -49,6 +70,7 @@ void CommandLoop::set_mode(Mode mode) {
         mode_.store(mode, std::memory_order_release);
     }
     changed_.notify_all();
+    ring_stand_in();
     wake();
 }
 
@@ -84,25 +106,85 @@ void CommandLoop::seal() {
 
 void CommandLoop::resume() { set_mode(Mode::kRunning); }
 
-void CommandLoop::run() {
+void CommandLoop::run(bool serves) {
     if (hooks_.on_start) {
         hooks_.on_start();
     }
+    while (serves ? serve() : stand_in()) {
+        serves = !serves;
+    }
+}
+
+/// False when the loop is to stop, true when another thread has it.
+bool CommandLoop::serve() {
     for (;;) {
         if (mode_.load(std::memory_order_acquire) != Mode::kRunning) {
             std::unique_lock lock(mutex_);
             publish_head(true);
             stay_held(lock);
             if (mode_.load(std::memory_order_relaxed) == Mode::kStopping) {
-                return;
+                return false;
             }
         }
-        if (breached_ || !step()) {
-            idle();
-        } else {
-            was_idle_ = false;
+        if (!breached_ && step()) {
+            is_streaming_ = true;
+            if (was_idle_) {
+                end_pause();
+            }
+        } else if (!idle()) {
+            return true;
         }
     }
+}
+
+/// False when the loop is to stop, true when it is this thread's.
+bool CommandLoop::stand_in() {
+    prctl(PR_SET_TIMERSLACK, kStandInSlackNs);
+    std::uint64_t seen = 0;
+    for (unsigned quiet_naps = 0;;) {
+        if (mode_.load(std::memory_order_acquire) == Mode::kStopping) {
+            return false;
+        }
+        std::uint64_t turn = turn_.load(std::memory_order_acquire);
+        if (is_lent(turn) && turn == seen) {
+            if (turn_.compare_exchange_strong(turn, turn + 1, std::memory_order_acq_rel)) {
+                return true;
+            }
+            continue;
+        }
+        quiet_naps = turn == seen ? quiet_naps + 1 : 0;
+        seen = turn;
+        if (quiet_naps > kQuietNaps) {
+            quiet_naps = 0;
+            const std::uint32_t bell = stand_in_bell_.load();
+            stand_in_sleeps_.store(true);
+            if (turn_.load() == turn && mode_.load() != Mode::kStopping) {
+                stand_in_bell_.wait(bell);
+            }
+            stand_in_sleeps_.store(false);
+            continue;
+        }
+        const timespec nap{0, kStandInNapNs};
+        nanosleep(&nap, nullptr);
+    }
+}
+
+void CommandLoop::ring_stand_in() {
+    if (stand_in_sleeps_.load()) {
+        stand_in_bell_.fetch_add(1);
+        stand_in_bell_.notify_one();
+    }
+}
+
+void CommandLoop::lend() {
+    turn_.fetch_add(1);  // Before the look at who sleeps.
+    ring_stand_in();
+}
+
+bool CommandLoop::take_back() {
+    std::uint64_t turn = turn_.load(std::memory_order_relaxed);
+    return is_lent(turn) &&
+           turn_.compare_exchange_strong(turn, turn + 1, std::memory_order_acq_rel);
 }
 
 void CommandLoop::stay_held(std::unique_lock<std::mutex>& lock) {
@@ -181,6 +263,12 @@ void CommandLoop::help_callbacks() {
     }
 }
 
+void CommandLoop::end_pause() {
+    const auto pause = std::chrono::steady_clock::now() - idle_since_;
+    spin_now_us_ = pause < std::chrono::microseconds(long_spin_us_) ? long_spin_us_ : spin_us_;
+    was_idle_ = false;
+}
+
 bool CommandLoop::step() {
     wire::CommandView view;
     const char* reason = nullptr;
@@ -244,6 +332,9 @@ void CommandLoop::execute(const wire::CommandView& view) {
                                  std::min(args_room, bytes), view.trailing_bytes);
     command.header.args = command.args.data();
     command.header.trailing = command.trailing.data();
+    if (is_streaming_) {
+        ring_.ask_ahead(view);  // While the driver is busy.
+    }
     hooks_.execute(command);
     // Only this thread counts, so no locked instruction is needed.
     executed_count_.store(executed_count() + 1, std::memory_order_relaxed);
@@ -268,24 +359,32 @@ void CommandLoop::publish_head(bool force) {
     }
 }
 
-void CommandLoop::idle() {
+/// False when the loop is another thread's.
+bool CommandLoop::idle() {
+    is_streaming_ = false;
     publish_head(true);
+    if (hooks_.wait_here && !breached_) {
+        const Waited waited = hooks_.wait_here();
+        if (waited != Waited::kNot) {
+            return waited == Waited::kHere;
+        }
+    }
     bool pending = hooks_.poll();
     // While a call waits, asking the driver is all the pause there is: its answer is due as soon
     // as the device is done.
     for (int look = 0; pending && look < kWatches; ++look) {
         if (!breached_ && ring_.has_next()) {
-            return;
+            return true;
         }
         pending = hooks_.poll();
         if (pending && look + 1 == kWatches) {
             was_idle_ = false;
-            return;
+            return true;
         }
     }
     for (int look = 0; look < kLooks; ++look) {
         if (!breached_ && ring_.has_next()) {
-            return;
+            return true;
         }
         wire::cpu_relax();
     }
@@ -295,8 +394,8 @@ void CommandLoop::idle() {
         idle_since_ = now;
     }
     const auto idle_for = now - idle_since_;
-    if (pending || idle_for < std::chrono::microseconds(spin_us_)) {
-        return;
+    if (pending || idle_for < std::chrono::microseconds(spin_now_us_)) {
+        return true;
     }
     if (memory_->sleep() == wire::Sleep::kPoll) {
         // 5 us after the spin, then growing with the time idle up to 200 us.
@@ -304,7 +403,7 @@ void CommandLoop::idle() {
             200'000, 5'000 + std::chrono::nanoseconds(idle_for).count() / 8);
         timespec time{0, static_cast<long>(nap)};
         nanosleep(&time, nullptr);
-        return;
+        return true;
     }
     auto& words = memory_->host_words();
     const std::uint32_t bell = memory_->guest_words().doorbell.load(std::memory_order_acquire);
@@ -317,6 +416,7 @@ void CommandLoop::idle() {
         wire::futex_wait(&memory_->guest_words().doorbell, bell, kSleepSliceNs);
     }
     words.consumer_sleeps.store(0, std::memory_order_relaxed);
+    return true;
 }
 
 }  // namespace gantry::worker

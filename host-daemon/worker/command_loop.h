@@ -11,13 +11,24 @@
 // and skipped later (executed_ahead(), part of the snapshot). The same happens while a driver holds
 // the loop up inside a command (help_callbacks()). resume() goes on as if nothing had happened.
 //
+// LENDING. A call that waits inside the driver may do so on the loop's own thread, which spares a
+// short wait the way to another thread and back: the thread lends the loop (lend()), makes the
+// call, answers, and takes the loop back (take_back()). A second thread, the stand-in, looks every
+// kStandInNap whether the loop is lent for longer than that; then it goes on with the loop, and the
+// thread that waited stands in from then on. So a wait that never ends holds up the other lanes,
+// and a hold(), for two naps at most. The loop is lent at a command boundary with an empty ring
+// only.
+//
 // SLEEPING. Spins for spin_us, then tells the guest (HostWords.consumer_sleeps) and sleeps on the
-// doorbell; with a VM border in between it naps in growing steps instead.
+// doorbell; with a VM border in between it naps in growing steps instead. A guest whose last pause
+// was shorter than long_spin_us is spun for that long: waking up takes as long as a launch.
 //
 // FAILURE. A malformed record ends the loop: on_breach is called once with the reason.
-// Threads: run() has its own thread; the other calls come from the control thread.
+// Threads: the loop has one at a time, of the two that run(); lend() and take_back() are called on
+// it, the other calls come from the control thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -46,8 +57,13 @@ struct Command {
 
 class CommandLoop {
 public:
+    enum class Waited {
+        kNot,       ///< Nothing waits that may do so here.
+        kHere,      ///< The loop was lent and taken back.
+        kReplaced,  ///< ... or not: the stand-in has it.
+    };
     struct Hooks {
-        std::function<void()> on_start;                     ///< In the loop's thread, first.
+        std::function<void()> on_start;  ///< In each thread that may be the loop's, first.
         std::function<void(const Command&)> execute;
         /// Looks at what is pending without blocking; true while something is, and then it is asked
         /// again without a pause.
@@ -59,9 +75,20 @@ public:
         std::function<std::uint64_t()> kept_from;
         /// The loop passes a command that was executed before its turn, or by another worker.
         std::function<void(std::uint64_t)> on_passed;
+        /// The ring is empty. May lend the loop for as long as a call waits. Null: no stand-in.
+        std::function<Waited()> wait_here = nullptr;
     };
 
-    CommandLoop(Hooks hooks, std::uint32_t spin_us) : hooks_(std::move(hooks)), spin_us_(spin_us) {}
+    /// `long_spin_us`: at least `spin_us`; 0: the same.
+    CommandLoop(Hooks hooks, std::uint32_t spin_us, std::uint32_t long_spin_us = 0)
+        : hooks_(std::move(hooks)),
+          spin_us_(spin_us),
+          long_spin_us_(std::max(spin_us, long_spin_us)),
+          spin_now_us_(spin_us) {
+        // Now: a stack that is mapped when the guest has begun would change where a driver puts
+        // what it allocates then (channel_memory.cc).
+        begin_stand_in();
+    }
     ~CommandLoop() { stop(); }
     CommandLoop(const CommandLoop&) = delete;
     CommandLoop& operator=(const CommandLoop&) = delete;
@@ -96,15 +123,26 @@ public:
     /// Nudges the loop out of its sleep.
     void wake();
 
+    [[nodiscard]] bool has_stand_in() const { return hooks_.wait_here != nullptr; }
+    /// On the loop's thread, inside Hooks::wait_here: it will be away for a while.
+    void lend();
+    /// It is back. False: the loop is another thread's by now.
+    [[nodiscard]] bool take_back();
+
 private:
     enum class Mode : std::uint32_t { kRunning, kHolding, kSealed, kStopping };
 
-    void run();
+    void run(bool serves);
+    bool serve();
+    bool stand_in();
+    void begin_stand_in();
+    void ring_stand_in();
+    void end_pause();
     bool step();  ///< False when the ring is empty or malformed.
     void execute(const wire::CommandView& view);
     void pass(std::uint64_t position);
     void publish_head(bool force);
-    void idle();
+    bool idle();
     void look_ahead();
     void execute_ahead(const wire::CommandView& view, std::span<const std::byte> args);
     void stay_held(std::unique_lock<std::mutex>& lock);
@@ -112,6 +150,8 @@ private:
 
     Hooks hooks_;
     std::uint32_t spin_us_;
+    std::uint32_t long_spin_us_;
+    std::uint32_t spin_now_us_;  ///< The loop's thread: one of the two.
     ChannelMemory* memory_ = nullptr;
     wire::RingConsumer ring_;
     wire::RingConsumer ahead_;
@@ -124,6 +164,7 @@ private:
     std::set<std::uint64_t> skip_;  ///< The loop's thread: executed before start().
     std::chrono::steady_clock::time_point idle_since_{};
     bool was_idle_ = false;
+    bool is_streaming_ = false;  ///< The last command was there when the one before had ended.
     bool breached_ = false;
     std::atomic<std::uint64_t> next_{0};
     std::atomic<std::uint64_t> executed_count_{0};
@@ -132,7 +173,11 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     Mode seen_ = Mode::kRunning;  ///< The mode the loop's thread acts on; under mutex_.
-    std::thread thread_;
+    /// Odd while the loop is lent; who makes it even again has the loop.
+    alignas(64) std::atomic<std::uint64_t> turn_{0};
+    std::atomic<std::uint32_t> stand_in_bell_{0};
+    std::atomic<bool> stand_in_sleeps_{false};
+    std::vector<std::thread> threads_;
 };
 
 }  // namespace gantry::worker

@@ -24,7 +24,8 @@ constexpr std::chrono::milliseconds kCarryPatience{200};
 /// be done again from the ring. Only while the loop is sealed.
 bool GuestProcess::is_drained_to_callbacks() {
     if (!held.active() || !held.is_regular() || captures.load() != 0 ||
-        executors_->busy_count() != 0 || callbacks.outstanding() != held.root_count() ||
+        executors_->busy_count() != 0 || waits_here_.load() != 0 ||
+        callbacks.outstanding() != held.root_count() ||
         !callbacks.has_reached(held.first_roots()) || memory.has_parked() || kept_from() == 0) {
         return false;
     }
@@ -71,7 +72,7 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     for (;;) {
         // A synchronisation is worth starting only when no callback can be queued any more.
         if (!is_posted && callbacks.outstanding() == 0 && executors_->busy_count() == 0 &&
-            waiting_count_.load() == 0) {
+            waiting_count() == 0) {
             is_posted = true;
             executors_->post(LaneExecutors::kChoreLane, [this, drained] {
                 drained->store(static_cast<int>(synchronise_device()));
@@ -79,7 +80,7 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
         }
         const auto now = std::chrono::steady_clock::now();
         if (is_posted && drained->load() >= 0 && executors_->busy_count() == 0 &&
-            waiting_count_.load() == 0) {
+            waiting_count() == 0) {
             break;
         }
         is_carried = is_sealed && !is_posted && is_drained_to_callbacks();

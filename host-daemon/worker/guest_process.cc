@@ -18,12 +18,26 @@ namespace {
 
 /// Native waits spin. The loop's thread does it for the guest where there are processors for it;
 /// handing a wait to a thread of its own costs tens of microseconds.
-std::uint32_t wait_spin_us(std::uint32_t spin_us) {
+bool has_processors_to_spin() {
     constexpr unsigned kCpusToSpin = 4;
+    return std::thread::hardware_concurrency() >= kCpusToSpin;
+}
+
+std::uint32_t wait_spin_us(std::uint32_t spin_us) {
     constexpr std::uint32_t kLongSpinUs = 10'000;
-    return spin_us != 0 && std::thread::hardware_concurrency() >= kCpusToSpin
-               ? std::max(spin_us, kLongSpinUs)
-               : spin_us;
+    return spin_us != 0 && has_processors_to_spin() ? std::max(spin_us, kLongSpinUs) : spin_us;
+}
+
+/// A guest that computes between its calls, for no longer than this, finds its worker awake.
+std::uint32_t long_spin_us(std::uint32_t spin_us) {
+    constexpr std::uint32_t kPauseUs = 500;
+    return spin_us != 0 && has_processors_to_spin() ? kPauseUs : 0;
+}
+
+bool may_ever_wait_here(const ProcessOptions& options) {
+    return options.wait_here == ProcessOptions::WaitHere::kWithProcessorsToSpare
+               ? options.spin_us != 0 && has_processors_to_spin()
+               : options.wait_here == ProcessOptions::WaitHere::kAlways;
 }
 
 constexpr std::size_t kPollEvery = 64;  // Look at waiting calls that often while the ring is full.
@@ -68,8 +82,11 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
                  if (held.active()) {
                      held.begin(position);
                  }
-             }},
-            options.spin_us) {
+             },
+             may_ever_wait_here(options)
+                 ? std::function<CommandLoop::Waited()>([this] { return wait_here(); })
+                 : nullptr},
+            options.spin_us, long_spin_us(options.spin_us)) {
     memory.on_freed = [this](DeviceVa address) { shared.freed(address.value); };
     if (!device.can_place()) {
         // Every lane's thread now: a stack that is mapped later would change where the driver puts
@@ -101,6 +118,7 @@ void GuestProcess::execute(const Command& command) {
     }
     note_command(command.header.op);
     Call call(*this, command);
+    note_lane(call.lane());
     if (command.header.op != static_cast<std::uint16_t>(region::ControlOp::kConfirm)) {
         pinned_writes.note_work();
     }
@@ -108,11 +126,7 @@ void GuestProcess::execute(const Command& command) {
         held.begin(command.header.position);
     }
     if (may_block(call)) {
-        if (!(held.active() && held.waits(call)) && look_at_wait(call)) {
-            run_call(call);
-        } else {
-            begin_wait(call);
-        }
+        wait_or_run(call);
     } else {
         run_call(call);
     }

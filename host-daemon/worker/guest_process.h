@@ -58,9 +58,13 @@ struct ProcessLimits {
 };
 
 struct ProcessOptions {
+    enum class WaitHere { kWithProcessorsToSpare, kNever, kAlways };
+
     DeviceBaseline baseline;
     ProcessLimits limits;
     std::uint32_t spin_us = 20;
+    /// Whether short waits may take place on the loop's thread (waits.cc).
+    WaitHere wait_here = WaitHere::kWithProcessorsToSpare;
 };
 
 /// What a channel's commands need to go on after a move, beside the objects.
@@ -223,6 +227,8 @@ private:
         CUstream stream = nullptr;              ///< The word's.
         std::optional<WaitWords::Ticket> word;  ///< Lands when what the call waits for has ended.
         std::chrono::steady_clock::time_point ask_at;  ///< ... or the driver tells an error.
+        bool may_have_word = false;  ///< It was not tried yet.
+        bool waits_here = false;     ///< Unless another call comes to wait first.
     };
 
     void execute(const Command& command);
@@ -230,6 +236,15 @@ private:
     bool poll();
     bool watch_waiting(std::chrono::steady_clock::time_point now);
     bool has_come(Waiting& waiting, std::chrono::steady_clock::time_point now);
+    void begin_watch(Waiting& waiting, std::chrono::steady_clock::time_point now);
+    void note_lane(std::uint32_t lane);
+    [[nodiscard]] bool is_alone() const;
+    void wait_or_run(Call& call);
+    CommandLoop::Waited wait_here();
+    [[nodiscard]] std::size_t waiting_count() const {
+        const std::size_t waiting = waiting_count_.load();  // First: they go from here to there.
+        return waiting + waits_here_.load();
+    }
     void look_at_events(std::size_t most);
     void look_at_bulk_copies();
     [[nodiscard]] bool is_drained_to_callbacks();
@@ -249,10 +264,13 @@ private:
     /// Below it commands may be executed again, after a move.
     std::uint64_t first_new_position_ = 0;
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
+    std::uint32_t last_lane_ = 0;          ///< The loop's thread only.
+    std::uint32_t commands_of_lane_ = 0;   ///< ... of the last one, in a row.
     std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
     std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
     std::atomic<std::chrono::steady_clock::time_point> landed_at_{};
     std::atomic<std::size_t> waiting_count_{0};
+    std::atomic<std::size_t> waits_here_{0};  ///< On threads that lent the loop.
     std::array<std::atomic<std::uint32_t>, wire::kLaneCount> async_errors_{};
     std::mutex lane_stream_mutex_;
     std::array<CUstream, wire::kLaneCount> lane_streams_{};

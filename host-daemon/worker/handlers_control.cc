@@ -303,6 +303,12 @@ bool is_pollable(const Call& call) {
     }
 }
 
+bool may_wait_here(const Call& call) {
+    return is_pollable(call) ||
+           (call.number() >= cuda::kFirstOp && (call.op() == cuda::Op::cuCtxSynchronize ||
+                                                call.op() == cuda::Op::cuCtxSynchronize_v2));
+}
+
 bool look_at_wait(Call& call) {
     if (!is_pollable(call)) {
         return false;

@@ -1,6 +1,12 @@
-// GuestProcess: calls that wait for the device. The loop's thread looks at them for a while, by a
-// word that lands behind the awaited work or by asking the driver; then a thread of the lane takes
-// them. Between these looks it shows what events and bulk copies have come to.
+// GuestProcess: calls that wait for the device: where they do so, and how their end is noticed. And
+// between these looks, what events and bulk copies have come to.
+//
+// HERE. The call of a guest that uses one lane waits inside the driver on the loop's own thread, as
+// soon as the ring has nothing more; the loop is lent meanwhile (command_loop.h). This is native's
+// own wait: nothing else is asked of the driver or the device.
+// BY A WORD. Else the driver is asked whether the call would wait, and if so the device writes a
+// word behind the work, which the loop looks at between commands.
+// ON A LANE'S THREAD. What has no word, or has waited for long, goes to its lane's executor.
 #include <algorithm>
 
 #include "host-daemon/worker/call.h"
@@ -10,26 +16,36 @@
 namespace gantry::worker {
 namespace {
 
-constexpr std::size_t kEventsAtOnce = 4;
-constexpr std::chrono::microseconds kEventsEvery{1};
+using std::chrono::steady_clock;
+
 /// How often a stream is asked for errors while a word in it is waited for.
 constexpr std::chrono::microseconds kErrorsEvery{20};
+constexpr std::size_t kEventsAtOnce = 4;
+constexpr std::chrono::microseconds kEventsEvery{1};
+/// Commands of one lane in a row after which the guest counts as one thread's.
+constexpr std::uint32_t kAloneAfter = 16;
 
 }  // namespace
 
 void GuestProcess::begin_wait(const Call& call) {
-    Waiting waiting{call.keep(), std::chrono::steady_clock::now(), {}, {}, {}};
-    if (call.awaited() && may_skip_waits() && sticky_error.load() == 0 && captures.load() == 0 &&
-        objects.count_kind(HandleKind::kContext) <= 1) {
-        waiting.stream = *call.awaited();
-        waiting.word = wait_words_.queue(waiting.stream);
-        waiting.ask_at = waiting.since + kErrorsEvery;
-    }
+    Waiting waiting{call.keep(), steady_clock::now(), {}, {}, {}};
+    waiting.may_have_word = true;
     waiting_.push_back(std::move(waiting));
     waiting_count_.store(waiting_.size());
 }
 
-bool GuestProcess::has_come(Waiting& waiting, std::chrono::steady_clock::time_point now) {
+/// Queues the word, where the end of a stream is all that the call waits for.
+void GuestProcess::begin_watch(Waiting& waiting, steady_clock::time_point now) {
+    waiting.may_have_word = false;
+    if (waiting.call->awaited() && may_skip_waits() && sticky_error.load() == 0 &&
+        captures.load() == 0 && objects.count_kind(HandleKind::kContext) <= 1) {
+        waiting.stream = *waiting.call->awaited();
+        waiting.word = wait_words_.queue(waiting.stream);
+        waiting.ask_at = now + kErrorsEvery;
+    }
+}
+
+bool GuestProcess::has_come(Waiting& waiting, steady_clock::time_point now) {
     if (waiting.word) {
         if (wait_words_.has_landed(*waiting.word)) {
             landed_stream_ = waiting.stream;
@@ -42,7 +58,13 @@ bool GuestProcess::has_come(Waiting& waiting, std::chrono::steady_clock::time_po
         }
         waiting.ask_at = now + kErrorsEvery;
     }
-    return look_at_wait(*waiting.call);
+    if (look_at_wait(*waiting.call)) {
+        return true;
+    }
+    if (waiting.may_have_word) {
+        begin_watch(waiting, now);
+    }
+    return false;
 }
 
 bool GuestProcess::poll() {
@@ -51,6 +73,8 @@ bool GuestProcess::poll() {
         look_at_events(kEventsAtOnce);
         look_at_bulk_copies();
         events_due_ = now + kEventsEvery;
+    } else if (bulk_board.has_arrivals()) {
+        look_at_bulk_copies();
     }
     const bool is_copying = bulk_board.is_pending(now, std::chrono::microseconds(wait_spin_us_));
     return watch_waiting(now) || is_copying;
@@ -73,7 +97,7 @@ void GuestProcess::look_at_bulk_copies() {
     }
 }
 
-bool GuestProcess::watch_waiting(std::chrono::steady_clock::time_point now) {
+bool GuestProcess::watch_waiting(steady_clock::time_point now) {
     if (waiting_.empty()) {
         return false;
     }
@@ -96,6 +120,47 @@ bool GuestProcess::watch_waiting(std::chrono::steady_clock::time_point now) {
     });
     waiting_count_.store(waiting_.size());
     return is_any_due;
+}
+
+void GuestProcess::note_lane(std::uint32_t lane) {
+    commands_of_lane_ = lane == last_lane_ ? commands_of_lane_ + 1 : 0;
+    last_lane_ = lane;
+}
+
+/// Nobody else is known to want the loop meanwhile: no other lane, no callback, no copy that
+/// another thread of the guest awaits. A guess only: the stand-in mends a wrong one.
+bool GuestProcess::is_alone() const {
+    return loop_.has_stand_in() && commands_of_lane_ >= kAloneAfter && waiting_.empty() &&
+           !held.active() && captures.load(std::memory_order_relaxed) == 0 &&
+           callbacks.outstanding() == 0 && !bulk_board.has_arrivals();
+}
+
+/// The guest's call waits for the device, as far as is known without asking the driver.
+void GuestProcess::wait_or_run(Call& call) {
+    if (held.active() && held.waits(call)) {
+        begin_wait(call);
+    } else if (is_alone() && may_wait_here(call)) {
+        begin_wait(call);
+        waiting_.back().waits_here = true;
+    } else if (look_at_wait(call)) {
+        run_call(call);
+    } else {
+        begin_wait(call);
+    }
+}
+
+CommandLoop::Waited GuestProcess::wait_here() {
+    if (waiting_.size() != 1 || !waiting_.front().waits_here) {
+        return CommandLoop::Waited::kNot;
+    }
+    const std::shared_ptr<Call> call = std::move(waiting_.front().call);
+    waiting_.clear();
+    waits_here_.fetch_add(1);  // First: a freeze must not miss it.
+    waiting_count_.store(0);
+    loop_.lend();
+    run_call(*call);
+    waits_here_.fetch_sub(1);
+    return loop_.take_back() ? CommandLoop::Waited::kHere : CommandLoop::Waited::kReplaced;
 }
 
 }  // namespace gantry::worker

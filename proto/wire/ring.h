@@ -200,6 +200,10 @@ public:
             }
             view->position = next_;
             view->bytes = read_once(header->bytes);
+            if (view->bytes > kRecordAlign) {
+                // Its second line comes while the first is looked at.
+                __builtin_prefetch(reinterpret_cast<const std::byte*>(header) + kRecordAlign);
+            }
             view->op = read_once(header->op);
             view->lane = read_once(header->lane);
             view->context = read_once(header->context);
@@ -227,6 +231,15 @@ public:
         const auto* header =
             reinterpret_cast<const CommandHeader*>(ring_ + (next_ & (ring_bytes_ - 1)));
         return header->publish.load(std::memory_order_acquire) == next_ + 1;
+    }
+
+    /// Asks for the first lines of the record behind this one, which the producer has written
+    /// already, as far as the caller knows: it would lose lines that it is about to write.
+    void ask_ahead(const CommandView& view) const {
+        for (std::uint64_t line = 0; line < 2; ++line) {
+            const std::uint64_t at = view.position + view.bytes + line * kRecordAlign;
+            __builtin_prefetch(ring_ + (at & (ring_bytes_ - 1)));
+        }
     }
 
     /// Steps over the record that peek() returned.

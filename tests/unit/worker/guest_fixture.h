@@ -100,7 +100,7 @@ public:
     std::uint64_t post(std::uint16_t op, std::span<const std::byte> args,
                        std::span<const std::byte> trailing, bool wants_reply = false) {
         wire::RingRecord record;
-        while (!ring_.try_reserve(op, kLane, static_cast<std::uint32_t>(args.size()),
+        while (!ring_.try_reserve(op, lane_, static_cast<std::uint32_t>(args.size()),
                                   static_cast<std::uint32_t>(trailing.size()), &record)) {
             std::this_thread::yield();
         }
@@ -120,7 +120,7 @@ public:
         return record.position;
     }
     Reply wait(std::uint64_t position) {
-        wire::ReplyPage& page = memory_.reply(kLane);
+        wire::ReplyPage& page = memory_.reply(lane_);
         Reply reply;
         if (reaches(page.seq, position + 1)) {
             reply.status = page.status;
@@ -207,6 +207,8 @@ public:
             .as<hand::GlobalReply>()
             .address;
     }
+    /// As another thread of the guest.
+    void use_lane(std::uint16_t lane) { lane_ = lane; }
     [[nodiscard]] std::uint64_t tail() const { return ring_.tail(); }
     void retain() {
         EXPECT_EQ(call(Op::cuDevicePrimaryCtxRetain, hand::ContextCall{kContext, 0, 0}).status, 0u);
@@ -215,17 +217,21 @@ public:
 private:
     ChannelMemory& memory_;
     wire::RingProducer ring_;
+    std::uint16_t lane_ = kLane;
 };
 
 /// A worker's inside, in this process.
 struct Host {
-    explicit Host(std::uint64_t quota = kQuotaBytes, std::uint32_t spin_us = kSpinUs) {
+    using WaitHere = ProcessOptions::WaitHere;
+    explicit Host(std::uint64_t quota = kQuotaBytes, std::uint32_t spin_us = kSpinUs,
+                  WaitHere wait_here = WaitHere::kWithProcessorsToSpare) {
         auto loaded = driver::DriverLibrary::load(GANTRY_TEST_SOFT_DRIVER);
         GANTRY_ASSERT(loaded.ok(), "%s", loaded.error().text.c_str());
         library = std::move(loaded).value();
         device = std::move(Device::open(*library, 0)).value();
         ProcessOptions options;
         options.spin_us = spin_us;
+        options.wait_here = wait_here;
         options.limits.device_memory_bytes = quota;
         options.baseline.memory_bytes = quota;
         const auto facts = device->facts(options.baseline).value();
@@ -252,11 +258,14 @@ inline std::unique_ptr<ChannelMemory> map_guest_memory(int fd) {
 
 /// A worker that serves a guest from its beginning.
 struct Serving {
-    explicit Serving(std::uint64_t quota = kQuotaBytes, std::uint32_t spin_us = kSpinUs)
-        : Serving(map_region(ChannelMemory::create_region(kRegionBytes)->get()), quota, spin_us) {}
+    explicit Serving(std::uint64_t quota = kQuotaBytes, std::uint32_t spin_us = kSpinUs,
+                     Host::WaitHere wait_here = Host::WaitHere::kWithProcessorsToSpare)
+        : Serving(map_region(ChannelMemory::create_region(kRegionBytes)->get()), quota, spin_us,
+                  wait_here) {}
     explicit Serving(std::unique_ptr<ChannelMemory> memory, std::uint64_t quota = kQuotaBytes,
-                     std::uint32_t spin_us = kSpinUs)
-        : host(quota, spin_us),
+                     std::uint32_t spin_us = kSpinUs,
+                     Host::WaitHere wait_here = Host::WaitHere::kWithProcessorsToSpare)
+        : host(quota, spin_us, wait_here),
           channel(serve(std::move(memory))),
           guest(channel, 1ull << wire::kGenerationShift) {}
 

@@ -71,7 +71,9 @@ struct Counted {
 /// A worker that serves, with a stream, an event and some memory of its guest's.
 struct Served : Serving {
     /// `spin_us`: how long the worker's loop itself looks after a call that waits.
-    explicit Served(std::uint32_t spin_us = kSpinUs) : Serving(kQuotaBytes, spin_us) {
+    explicit Served(std::uint32_t spin_us = kSpinUs,
+                    Host::WaitHere wait_here = Host::WaitHere::kNever)
+        : Serving(kQuotaBytes, spin_us, wait_here) {
         guest.retain();
         guest.load_module();
         create_stream(kStream);
@@ -289,6 +291,113 @@ TEST(Waits, ACaptureIsNotDisturbed) {
         guest.send(Op::cuStreamEndCapture, payload::cuStreamEndCapture_call{kSecond, graph});
         served.write_value(kSecond, 1);
         EXPECT_EQ(guest.wait(wait).status, 0u);
+    }));
+}
+
+/// A worker whose loop waits on its own thread, and a guest that has used one lane for a while.
+struct Alone : Served {
+    Alone() : Served(kSpinUs, Host::WaitHere::kAlways) {
+        for (int i = 0; i < 32; ++i) {
+            guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
+        }
+        Counted::streams = Counted::events = Counted::contexts = Counted::words = 0;
+    }
+};
+
+TEST(Waits, AGuestOfOneThreadWaitsInTheDriverAsNatively) {
+    EXPECT_TRUE(in_child([] {
+        Alone alone;
+        Guest& guest = alone.guest;
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        for (int i = 1; i <= 300; ++i) {
+            guest.add(alone.data, 1, kStream);
+            EXPECT_EQ(guest.synchronise(kStream), 0u);
+            EXPECT_EQ(Counted::streams, i);
+        }
+        guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, kStream});
+        EXPECT_EQ(alone.synchronise_event(), 0u);
+        EXPECT_EQ(alone.synchronise_all(), 0u);
+        EXPECT_EQ(guest.read(alone.data, 64)[1], 300u);
+        EXPECT_EQ(Counted::events, 1);
+        EXPECT_EQ(Counted::contexts, 1);
+        EXPECT_EQ(Counted::words, 0);
+        EXPECT_EQ(guest.synchronise(kSecond + 7),
+                  static_cast<std::uint32_t>(CUDA_ERROR_INVALID_HANDLE));
+    }));
+}
+
+TEST(Waits, AWaitInTheDriverHoldsUpNobodyElse) {
+    EXPECT_TRUE(in_child([] {
+        Alone alone;
+        Guest& guest = alone.guest;
+        for (std::uint32_t round = 1; round <= 5; ++round) {
+            alone.wait_until_equal(kStream, round);
+            const std::uint64_t wait = alone.begin_waiting(Op::cuCtxSynchronize, 0);
+            EXPECT_EQ(Counted::contexts, static_cast<int>(round));
+            guest.use_lane(kLane + 1);  // What ends the wait comes from another thread.
+            const auto info =
+                guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
+            EXPECT_EQ(info.status, 0u);
+            alone.write_value(0, round);
+            guest.use_lane(kLane);
+            EXPECT_EQ(guest.wait(wait).status, 0u);
+            for (int i = 0; i < 20; ++i) {  // Alone again.
+                guest.add(alone.data + 128, 1, kStream);
+            }
+        }
+        EXPECT_EQ(alone.synchronise_all(), 0u);
+        EXPECT_EQ(guest.read(alone.data + 128, 1)[0], 100u);
+    }));
+}
+
+TEST(Waits, AnErrorAndTextComeWithTheCallThatWaitedInTheDriver) {
+    EXPECT_TRUE(in_child([] {
+        Alone alone;
+        Guest& guest = alone.guest;
+        guest.stage_piece(2, 0, sizeof(kPrintingPtx), kPrintingPtx);
+        EXPECT_EQ(guest.load(kModule + 1, 2, sizeof(kPrintingPtx)), 0u);
+        const std::string name = "print";
+        guest.call(Op::cuModuleGetFunction, hand::NameCall{kModule + 1, kKernel + 1},
+                   std::as_bytes(std::span(name)));
+        hand::LaunchCall launch{};
+        launch.kernel = kKernel + 1;
+        launch.stream = kStream;
+        for (int i = 0; i < 3; ++i) {
+            launch.grid[i] = launch.block[i] = 1;
+        }
+        guest.send(Op::cuLaunchKernel, launch);
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+        EXPECT_TRUE(alone.host.output.pending());
+        EXPECT_EQ(Counted::streams, 1);
+        guest.add(64, 1, kStream);  // No such memory.
+        EXPECT_EQ(guest.synchronise(kStream),
+                  static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS));
+    }));
+}
+
+TEST(Waits, AFreezeWaitsForACallInTheDriver) {
+    EXPECT_TRUE(in_child([] {
+        Alone alone;
+        Guest& guest = alone.guest;
+        GuestProcess& process = *alone.host.process;
+        alone.wait_until_equal(kStream, 1);
+        const std::uint64_t wait = alone.begin_waiting(Op::cuStreamSynchronize, kStream);
+        EXPECT_EQ(Counted::streams, 1);
+        const auto refused = process.freeze(50ms);
+        EXPECT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().reason, "drain.deadline");
+        std::thread freezer([&] {
+            EXPECT_TRUE(process.freeze(20s).ok());
+            EXPECT_TRUE(alone.is_answered(wait));
+            process.thaw();
+        });
+        alone.host.device->bind_thread();
+        std::this_thread::sleep_for(30ms);
+        // The device's own work ends it: the guest's commands are not executed meanwhile.
+        EXPECT_EQ(alone.host.library->api().cuMemsetD32_v2(alone.data, 1, 1), CUDA_SUCCESS);
+        freezer.join();
+        EXPECT_EQ(guest.wait(wait).status, 0u);
+        EXPECT_EQ(alone.synchronise_all(), 0u);
     }));
 }
 

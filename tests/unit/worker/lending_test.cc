@@ -1,0 +1,188 @@
+// The loop is lent while a call waits on its thread: a short wait keeps it, a long one hands it
+// over.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "host-daemon/worker/command_loop.h"
+
+namespace gantry::worker {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+constexpr std::uint64_t kRegionBytes = 16ull << 20;
+constexpr std::uint64_t kStart = 1ull << wire::kGenerationShift;
+constexpr std::uint64_t kWaitsForGate = ~0ull;  // Arguments of commands that wait ...
+constexpr std::uint64_t kWaits = 1ull << 32;    // ... and of those that do for some microseconds.
+
+/// A loop whose commands may wait on its thread, as calls do inside a driver.
+struct Lender {
+    Lender()
+        : loop({nullptr, [this](const Command& command) { execute(command); },
+                [] { return false; }, [](const wire::CommandView&, std::span<const std::byte>) {},
+                [](const std::string&) {}, nullptr, nullptr,
+                [this] { return wait_here(); }},
+               5) {
+        auto region = ChannelMemory::create_region(kRegionBytes);
+        auto mapped = ChannelMemory::map(std::move(region).value(), {0, kRegionBytes});
+        memory = std::move(mapped).value();
+        producer.attach(const_cast<std::byte*>(memory->ring()), memory->layout().ring_bytes,
+                        &memory->host_words().head, kStart);
+        memory->host_words().head.store(kStart);
+        loop.start(memory.get(), kStart, {});
+    }
+    ~Lender() {
+        open_gate();
+        loop.stop();
+    }
+    void send(std::uint64_t argument) {
+        wire::RingRecord record;
+        while (!producer.try_reserve(static_cast<std::uint16_t>(wire::ControlOp::kDropImage), 3, 8,
+                                     0, &record)) {
+            std::this_thread::yield();
+        }
+        std::memcpy(record.args(), &argument, 8);
+        record.publish();
+        memory->guest_words().doorbell.fetch_add(1);
+        wire::futex_wake_all(&memory->guest_words().doorbell);
+    }
+    // The loop's thread, whichever it is: so the members without a lock need none.
+    void execute(const Command& command) {
+        std::uint64_t argument = 0;
+        std::memcpy(&argument, command.args.data(), 8);
+        arguments.push_back(argument);
+        threads.insert(std::this_thread::get_id());
+        if (argument == kWaitsForGate || (argument & kWaits) != 0) {
+            waiting = argument;
+        }
+        executed.store(arguments.size());
+    }
+    CommandLoop::Waited wait_here() {
+        if (waiting == 0) {
+            return CommandLoop::Waited::kNot;
+        }
+        const std::uint64_t wanted = std::exchange(waiting, 0);
+        away.fetch_add(1);
+        loop.lend();
+        if (wanted == kWaitsForGate) {
+            std::unique_lock lock(mutex);
+            changed.wait(lock, [this] { return is_open; });
+        } else {
+            std::this_thread::sleep_for(std::chrono::microseconds(wanted & 0xffff));
+        }
+        away.fetch_sub(1);
+        const bool is_back = loop.take_back();
+        (is_back ? kept : lost).fetch_add(1);
+        return is_back ? CommandLoop::Waited::kHere : CommandLoop::Waited::kReplaced;
+    }
+    void open_gate() {
+        std::lock_guard lock(mutex);
+        is_open = true;
+        changed.notify_all();
+    }
+    void close_gate() {
+        std::lock_guard lock(mutex);
+        is_open = false;
+    }
+    template <typename Condition>
+    static bool comes(Condition condition) {
+        for (int i = 0; i < 20'000 && !condition(); ++i) {
+            std::this_thread::sleep_for(500us);
+        }
+        return condition();
+    }
+
+    std::vector<std::uint64_t> arguments;
+    std::set<std::thread::id> threads;
+    std::uint64_t waiting = 0;
+    std::atomic<std::size_t> executed{0};
+    std::atomic<int> away{0};
+    std::atomic<int> kept{0};
+    std::atomic<int> lost{0};
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_open = false;
+    std::unique_ptr<ChannelMemory> memory;
+    wire::RingProducer producer;
+    CommandLoop loop;
+};
+
+TEST(Lending, AWaitThatLastsHandsTheLoopOver) {
+    Lender lender;
+    std::size_t sent = 0;
+    for (int round = 0; round < 10; ++round) {
+        lender.close_gate();
+        lender.send(kWaitsForGate);
+        ++sent;
+        ASSERT_TRUE(Lender::comes([&] { return lender.away == 1; }));
+        for (std::uint64_t i = 0; i < 100; ++i) {
+            lender.send(i);
+            ++sent;
+        }
+        ASSERT_TRUE(Lender::comes([&] { return lender.executed == sent; }));
+        EXPECT_EQ(lender.away, 1);
+        lender.open_gate();
+        ASSERT_TRUE(Lender::comes([&] { return lender.away == 0 && lender.lost == round + 1; }));
+    }
+    lender.loop.stop();
+    EXPECT_EQ(lender.threads.size(), 2u);
+    EXPECT_EQ(lender.kept, 0);
+}
+
+TEST(Lending, ShortWaitsKeepTheLoopAndNothingIsLostOrDoneTwice) {
+    Lender lender;
+    std::mt19937 random(7);
+    constexpr std::size_t kCommands = 3000;
+    std::vector<std::uint64_t> sent;
+    for (std::size_t i = 0; i < kCommands; ++i) {
+        // No wait, one shorter than a nap of the stand-in, or one longer.
+        const auto kind = random() % 8;
+        sent.push_back(kind == 0 ? kWaits | (random() % 400) : kind == 1 ? kWaits : i);
+        lender.send(sent.back());
+        if (random() % 4 == 0) {
+            std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
+        }
+    }
+    ASSERT_TRUE(Lender::comes([&] { return lender.executed == kCommands; }));
+    lender.loop.stop();
+    EXPECT_EQ(lender.arguments, sent);
+    EXPECT_GT(lender.kept, 0);
+}
+
+TEST(Lending, AHoldStopsALoopThatIsLent) {
+    Lender lender;
+    lender.send(kWaitsForGate);
+    ASSERT_TRUE(Lender::comes([&] { return lender.away == 1; }));
+    ASSERT_TRUE(lender.loop.hold(steady_clock::now() + 5s));
+    lender.send(1);
+    std::this_thread::sleep_for(5ms);
+    EXPECT_EQ(lender.executed, 1u);
+    lender.loop.seal();
+    lender.open_gate();  // Whoever waited does not get the loop back.
+    ASSERT_TRUE(Lender::comes([&] { return lender.lost == 1; }));
+    EXPECT_EQ(lender.executed, 1u);
+    lender.loop.resume();
+    ASSERT_TRUE(Lender::comes([&] { return lender.executed == 2; }));
+}
+
+TEST(Lending, AStopWaitsForWhatWaits) {
+    Lender lender;
+    lender.send(kWaitsForGate);
+    ASSERT_TRUE(Lender::comes([&] { return lender.away == 1; }));
+    std::thread opener([&] {
+        std::this_thread::sleep_for(20ms);
+        lender.open_gate();
+    });
+    lender.loop.stop();
+    EXPECT_EQ(lender.away, 0);
+    opener.join();
+}
+
+}  // namespace
+}  // namespace gantry::worker
