@@ -248,7 +248,7 @@ TEST(Copies, WhatIsNeverShownIsAskedFor) {
 }
 
 TEST(Copies, ALateEndIsWaitedForUnlessNobodyLooks) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker, Device& device) {
+    EXPECT_TRUE(with_device([](FakeWorker& worker, Device& device) {
         const auto source = pattern(4096, 6);
         write(source);
         settle();
