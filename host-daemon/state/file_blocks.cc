@@ -82,6 +82,12 @@ private:
     std::uint64_t bytes_ = 0;
 };
 
+/// The slots of all threads. Between two transfers there are none, as a rule (may_unlock_).
+std::optional<Mapping>& stage_of_process() {
+    static auto* const stage = new std::optional<Mapping>();  // Never ended: it may be locked.
+    return *stage;
+}
+
 enum class Direction { kToFile, kFromFile };
 
 /// One store() or load().
@@ -95,7 +101,9 @@ public:
           file_(file),
           direction_(direction),
           chunks_(chunks),
-          registers_((way == FileWay::kAuto ? kAutoWay : way) == FileWay::kRegistered) {}
+          may_unlock_(!process.held.active()),
+          registers_((way == FileWay::kAuto ? kAutoWay : way) == FileWay::kRegistered &&
+                     may_unlock_) {}
 
     Result<void> run() {
         if (chunks_.empty()) {
@@ -120,7 +128,7 @@ public:
             }
             take_chunks(0);
         }
-        if (stage_) {
+        if (stage_ && may_unlock_) {
             api_.cuMemHostUnregister(stage_->at());  // Refused where it was not registered.
             stage_.reset();
         }
@@ -293,6 +301,7 @@ private:
             stage_.emplace(kStageHint, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             if (stage_->at() == nullptr) {
+                stage_.reset();
                 return Error{Code::kResourceExhausted, "state.file",
                              fmt::format("no memory to copy through: {}", std::strerror(errno))};
             }
@@ -425,6 +434,9 @@ private:
     int file_;
     Direction direction_;
     std::span<const FileChunk> chunks_;
+    /// A driver may wait for the device before it gives page-locked memory back, and a device with
+    /// an open host callback never comes to rest: then the slots stay, for the next time.
+    const bool may_unlock_;
     std::atomic<bool> registers_;
     std::atomic<int> refused_{0};
     std::optional<Mapping> map_;
@@ -434,7 +446,7 @@ private:
     std::counting_semaphore<> allocating_{kAllocatingMax};
     std::mutex mutex_;  // outcome_ and stage_
     Result<void> outcome_;
-    std::optional<Mapping> stage_;
+    std::optional<Mapping>& stage_ = stage_of_process();
     Spent pages_;
     Spent registering_;
     Spent waiting_;
