@@ -14,6 +14,8 @@ namespace {
 constexpr std::uint32_t kLooksPerCheck = 64;  // Of a worker that may be gone: a system call.
 
 std::atomic<bool> g_stopped{false};
+std::atomic<std::uint32_t> g_migrations{0};     // Announcements, begun and ended, that were seen.
+std::atomic<std::uint64_t> g_unknown_below{0};  // Position: another host may have had the record.
 std::atomic<bool> g_asking{false};         // Guards the two below.
 std::atomic<std::uint64_t> g_asked{0};     // Position plus 1 of the last kLookAtEvent.
 std::atomic<std::uint32_t> g_unanswered{0};
@@ -66,6 +68,24 @@ bool ask_to_look(std::uint64_t event, std::uint64_t recorded) noexcept {
 
 }  // namespace
 
+namespace {
+
+/// A worker shows nothing of what was recorded before a migration: the host is asked for it. Every
+/// record of this thread's that precedes the end of one lies below the ring's end now.
+bool may_be_of_another_host(std::uint64_t recorded) noexcept {
+    const std::uint32_t announced = g_connection.host->announce.load(std::memory_order_acquire);
+    if (announced != g_migrations.load(std::memory_order_acquire)) {
+        const std::uint64_t end = g_connection.ring.tail();
+        std::uint64_t below = g_unknown_below.load(std::memory_order_relaxed);
+        while (below < end && !g_unknown_below.compare_exchange_weak(below, end)) {
+        }
+        g_migrations.store(announced, std::memory_order_release);
+    }
+    return recorded < g_unknown_below.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
 EventState look_at_event(std::uint64_t event, std::uint64_t recorded) noexcept {
     if (gate() != CUDA_SUCCESS || g_stopped.load(std::memory_order_relaxed) ||
         g_connection.environment.synchronous) {
@@ -87,7 +107,8 @@ EventState look_at_event(std::uint64_t event, std::uint64_t recorded) noexcept {
         return EventState::kDone;
     }
     // A later record of another event has the word: nothing is known of this one.
-    if (done > recorded || callbacks_started() || !ask_to_look(event, recorded)) {
+    if (done > recorded || may_be_of_another_host(recorded) || callbacks_started() ||
+        !ask_to_look(event, recorded)) {
         return EventState::kUnknown;
     }
     return EventState::kPending;

@@ -1,16 +1,29 @@
 #include "host-daemon/worker/event_board.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "proto/cuda/handle_bits.h"
 
 namespace gantry::worker {
+namespace {
+
+/// What one look() of the loop may cost: questions to the driver, and records passed over.
+constexpr std::size_t kAskedAtOnce = 4;
+constexpr std::size_t kSeenAtOnce = 64;
+
+bool contains(const std::vector<CUstream>& streams, CUstream stream) {
+    return std::find(streams.begin(), streams.end(), stream) != streams.end();
+}
+
+}  // namespace
 
 void EventBoard::attach(wire::HostWords* words, std::uint64_t executed) {
     std::lock_guard lock(mutex_);
     words_ = words;
     announced_ = false;
     open_.clear();
+    by_event_.clear();
     open_count_ = 0;
     if (words == nullptr) {
         return;
@@ -30,11 +43,10 @@ void EventBoard::announce(bool migrating) {
 void EventBoard::recorded(std::uint64_t event, std::uint64_t position, CUevent native,
                           CUstream stream) {
     std::lock_guard lock(mutex_);
-    std::erase_if(open_, [event](const Open& open) { return open.event == event; });
-    if (open_.size() == kOpenMax) {
-        open_.erase(open_.begin());
+    if (const auto known = by_event_.find(event); known != by_event_.end()) {
+        end_locked(known->second);
     }
-    open_.push_back({event, position, native, stream});
+    by_event_[event] = open_.insert(open_.end(), {event, position, native, stream});
     open_count_ = open_.size();
 }
 
@@ -43,7 +55,14 @@ void EventBoard::forget(std::uint64_t event) {
         return;
     }
     std::lock_guard lock(mutex_);
-    std::erase_if(open_, [event](const Open& open) { return open.event == event; });
+    if (const auto known = by_event_.find(event); known != by_event_.end()) {
+        end_locked(known->second);
+    }
+}
+
+void EventBoard::end_locked(Records::iterator open) {
+    by_event_.erase(open->event);
+    open_.erase(open);
     open_count_ = open_.size();
 }
 
@@ -54,37 +73,62 @@ void EventBoard::show_locked(std::uint64_t event, std::uint64_t position) {
     }
 }
 
-CUresult EventBoard::look(std::size_t most) {
+CUresult EventBoard::look() {
     if (open_count_.load(std::memory_order_acquire) == 0) {
         return CUDA_SUCCESS;
     }
     std::lock_guard lock(mutex_);
+    return look_locked({}, kAskedAtOnce, kSeenAtOnce);
+}
+
+CUresult EventBoard::look_at_all() {
+    if (open_count_.load(std::memory_order_acquire) == 0) {
+        return CUDA_SUCCESS;
+    }
+    std::lock_guard lock(mutex_);
+    std::vector<CUstream> seen;
+    std::vector<CUstream> done;
+    for (auto open = open_.rbegin(); open != open_.rend(); ++open) {
+        if (!contains(seen, open->stream)) {
+            seen.push_back(open->stream);
+            if (device_.api().cuEventQuery(open->native) == CUDA_SUCCESS) {
+                done.push_back(open->stream);
+            }
+        }
+    }
+    constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+    return look_locked(done, kAll, kAll);
+}
+
+CUresult EventBoard::look_locked(const std::vector<CUstream>& done, std::size_t ask_most,
+                                 std::size_t see_most) {
     if (words_ == nullptr || announced_) {
         return CUDA_SUCCESS;
     }
-    std::array<CUstream, 8> busy{};
-    std::size_t busy_count = 0;
+    std::vector<CUstream> busy;
     CUresult worst = CUDA_SUCCESS;
-    std::erase_if(open_, [&](const Open& open) {
-        const auto* end = busy.begin() + busy_count;
-        if (most == 0 || busy_count == busy.size() ||
-            std::find(busy.cbegin(), end, open.stream) != end) {
-            return false;
+    for (auto next = open_.begin(); next != open_.end() && ask_most != 0 && see_most != 0;
+         --see_most) {
+        const auto open = next++;
+        if (contains(busy, open->stream)) {
+            continue;
         }
-        --most;
-        const CUresult result = device_.api().cuEventQuery(open.native);
+        CUresult result = CUDA_SUCCESS;
+        if (!contains(done, open->stream)) {
+            --ask_most;
+            result = device_.api().cuEventQuery(open->native);
+        }
         if (result == CUDA_ERROR_NOT_READY) {
-            busy[busy_count++] = open.stream;
-            return false;
+            busy.push_back(open->stream);
+            continue;
         }
         if (result == CUDA_SUCCESS) {
-            show_locked(open.event, open.position);
+            show_locked(open->event, open->position);
         } else {
             worst = result;
         }
-        return true;
-    });
-    open_count_ = open_.size();
+        end_locked(open);
+    }
     return worst;
 }
 

@@ -5,16 +5,20 @@
 // completed; the loop calls it now and then, and whoever is about to answer a command that tells of
 // completed work calls it first: a guest that has synchronised must see its events done.
 //
-// Invariant: what is shown has completed. Nothing is shown while a migration is announced. What is
-// forgotten (more records open than kOpenMax, a restore) costs the guest a kLookAtEvent.
+// Invariant: what is shown has completed, and what has completed is shown by look_at_all(), however
+// many records are open: a guest takes what is not shown for pending. Nothing is shown while a
+// migration is announced; of records before it the guest asks (guest-shim/session/events.cc).
 // Threads: all calls lock. Failure: a driver's error is look()'s result; the record is forgotten.
-// Cost: with nothing open one load; a look is a query of the driver per stream with open records.
+// Cost: with nothing open one load; else a query of the driver per stream with open records. An
+// event has one open record at most.
 #pragma once
 
-#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <list>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "host-daemon/worker/device.h"
@@ -24,8 +28,6 @@ namespace gantry::worker {
 
 class EventBoard {
 public:
-    static constexpr std::size_t kOpenMax = 128;
-
     explicit EventBoard(Device& device) : device_(device) {}
 
     /// Null: shows nothing any more. `executed`: all commands below this position were executed.
@@ -36,8 +38,11 @@ public:
     void recorded(std::uint64_t event, std::uint64_t position, CUevent native, CUstream stream);
     /// Nobody asks the driver about the event any more: before it is destroyed.
     void forget(std::uint64_t event);
-    /// Asks about at most `most` records, oldest first, and of each stream until one is not ready.
-    CUresult look(std::size_t most);
+    /// Asks about a few records, oldest first, and of each stream until one is not ready.
+    CUresult look();
+    /// Shows every record that has completed. A stream's newest is asked about first: when it has
+    /// completed, so have those before it.
+    CUresult look_at_all();
     /// The guest's kLookAtEvent at `position`; `native` is null when there is no such event.
     CUresult look_at(std::uint64_t event, std::uint64_t recorded, CUevent native,
                      std::uint64_t position);
@@ -51,14 +56,20 @@ private:
         CUevent native = nullptr;
         CUstream stream = nullptr;
     };
+    using Records = std::list<Open>;
     void show_locked(std::uint64_t event, std::uint64_t position);
+    /// Oldest first; in the streams of `done` all records have completed.
+    CUresult look_locked(const std::vector<CUstream>& done, std::size_t ask_most,
+                         std::size_t see_most);
+    void end_locked(Records::iterator open);
 
     Device& device_;
     std::atomic<std::size_t> open_count_{0};
     std::mutex mutex_;
     wire::HostWords* words_ = nullptr;
     bool announced_ = false;
-    std::vector<Open> open_;  ///< Oldest first.
+    Records open_;  ///< Oldest first.
+    std::unordered_map<std::uint64_t, Records::iterator> by_event_;
 };
 
 }  // namespace gantry::worker

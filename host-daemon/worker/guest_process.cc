@@ -162,7 +162,7 @@ void GuestProcess::run_call(Call& call) {
         }
     }
     if (tells_of_completion(call)) {
-        look_at_events(EventBoard::kOpenMax);
+        look_at_events(Look::kAll);
         look_at_bulk_copies();
     }
     call.finish(result);

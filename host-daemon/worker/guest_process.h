@@ -245,7 +245,8 @@ private:
         const std::size_t waiting = waiting_count_.load();  // First: they go from here to there.
         return waiting + waits_here_.load();
     }
-    void look_at_events(std::size_t most);
+    enum class Look : std::uint8_t { kSome, kAll };
+    void look_at_events(Look look);
     void look_at_bulk_copies();
     [[nodiscard]] bool is_drained_to_callbacks();
     void run_call(Call& call);

@@ -20,7 +20,6 @@ using std::chrono::steady_clock;
 
 /// How often a stream is asked for errors while a word in it is waited for.
 constexpr std::chrono::microseconds kErrorsEvery{20};
-constexpr std::size_t kEventsAtOnce = 4;
 constexpr std::chrono::microseconds kEventsEvery{1};
 /// Commands of one lane in a row after which the guest counts as one thread's.
 constexpr std::uint32_t kAloneAfter = 16;
@@ -70,7 +69,7 @@ bool GuestProcess::has_come(Waiting& waiting, steady_clock::time_point now) {
 bool GuestProcess::poll() {
     const auto now = std::chrono::steady_clock::now();
     if (now >= events_due_) {
-        look_at_events(kEventsAtOnce);
+        look_at_events(Look::kSome);
         look_at_bulk_copies();
         events_due_ = now + kEventsEvery;
     } else if (bulk_board.has_arrivals()) {
@@ -80,9 +79,9 @@ bool GuestProcess::poll() {
     return watch_waiting(now) || is_copying;
 }
 
-void GuestProcess::look_at_events(std::size_t most) {
+void GuestProcess::look_at_events(Look look) {
     if (captures.load(std::memory_order_relaxed) == 0) {  // A capture does not like questions.
-        note_result(0, event_board.look(most), true);
+        note_result(0, look == Look::kAll ? event_board.look_at_all() : event_board.look(), true);
     }
 }
 
@@ -91,7 +90,7 @@ void GuestProcess::look_at_bulk_copies() {
         const auto before_arrivals = [this](CUstream stream) {
             landed_stream_ = stream;
             landed_at_ = std::chrono::steady_clock::now();
-            look_at_events(EventBoard::kOpenMax);
+            look_at_events(Look::kAll);
         };
         note_result(0, bulk_board.look(before_arrivals), true);
     }

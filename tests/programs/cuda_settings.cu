@@ -20,6 +20,7 @@ static unsigned* counter() {
     unsigned* memory = nullptr;
     CHECK(cudaMalloc((void**)&memory, 4));
     CHECK(cudaMemset(memory, 0, 4));
+    CHECK(cudaDeviceSynchronize());  // The streams that use it wait for no other.
     return memory;
 }
 
@@ -57,7 +58,7 @@ static int check_wait(bool blocks) {
 /// Does the launch itself tell that its kernel wrote where it may not?
 static int check_error(bool blocks) {
     CHECK(cudaFree(nullptr));
-    spin<<<1, 1>>>(50'000'000, counter());
+    spin<<<1, 1>>>(500'000'000, counter());
     write_to<<<1, 1>>>((unsigned*)16);
     EXPECT_STATUS(cudaGetLastError(), blocks ? cudaErrorIllegalAddress : cudaSuccess);
     EXPECT_STATUS(cudaDeviceSynchronize(), cudaErrorIllegalAddress);

@@ -9,6 +9,46 @@ __global__ void spin(volatile int* go) {
     }
 }
 
+/// However many records are open in however many streams that still run: a stream's own are done
+/// once it was waited for, and every query says so at once.
+static void check_many(int* go, cudaStream_t stream) {
+    enum { kMany = 600, kStreams = 12 };
+    static cudaEvent_t marks[kMany];
+    cudaStream_t gated[kStreams], gate;
+    cudaEvent_t opened, last;
+    *(volatile int*)go = 0;
+    CHECK(cudaStreamCreateWithFlags(&gate, cudaStreamNonBlocking));
+    CHECK(cudaEventCreateWithFlags(&opened, cudaEventDisableTiming));
+    CHECK(cudaEventCreateWithFlags(&last, cudaEventDisableTiming));
+    spin<<<1, 1, 0, gate>>>(go);
+    CHECK(cudaEventRecord(opened, gate));
+    for (int i = 0; i < kMany; ++i) {
+        CHECK(cudaEventCreateWithFlags(&marks[i], cudaEventDisableTiming));
+    }
+    for (int i = 0; i < kStreams; ++i) {
+        CHECK(cudaStreamCreateWithFlags(&gated[i], cudaStreamNonBlocking));
+        CHECK(cudaStreamWaitEvent(gated[i], opened, 0));
+        CHECK(cudaEventRecord(marks[i], gated[i]));
+    }
+    CHECK(cudaEventRecord(last, stream));
+    CHECK(cudaStreamSynchronize(stream));
+    CHECK(cudaEventQuery(last));
+    for (int i = kStreams; i < kMany; ++i) {
+        CHECK(cudaEventRecord(marks[i], gate));
+    }
+    EXPECT_STATUS(cudaEventQuery(marks[0]), cudaErrorNotReady);
+    *(volatile int*)go = 1;
+    CHECK(cudaDeviceSynchronize());
+    for (int i = 0; i < kMany; ++i) {
+        CHECK(cudaEventQuery(marks[i]));
+        CHECK(cudaEventDestroy(marks[i]));
+    }
+    for (int i = 0; i < kStreams; ++i) {
+        CHECK(cudaStreamDestroy(gated[i]));
+    }
+    CHECK(cudaStreamDestroy(gate));
+}
+
 int main() {
     int* go = nullptr;
     CHECK(cudaMallocHost((void**)&go, 4096));
@@ -48,6 +88,7 @@ int main() {
             CHECK(cudaEventElapsedTime(&asked[i][k], marks[i], marks[k]));
         }
     }
+    check_many(go, stream);
     cudaEvent_t unasked, renewed;
     CHECK(cudaEventCreate(&unasked));
     CHECK(cudaEventCreate(&renewed));

@@ -71,7 +71,7 @@ TEST(Session, KnowsEventsFromWhatTheHostShows) {
         worker.start();
         CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
         const std::uint64_t event = cuda::make_handle(cuda::HandleKind::kEvent, 1ull << 24 | 300);
-        const std::uint64_t recorded = 4096;
+        std::uint64_t recorded = 4096;
         auto& shown = worker.host().event_done[300 % wire::kEventWords];
         const auto state = [&] { return session::look_at_event(event, recorded); };
         const auto looks = [&] {  // Commands are seen in order: the call is the last.
@@ -97,6 +97,11 @@ TEST(Session, KnowsEventsFromWhatTheHostShows) {
         CHECK_OR_EXIT(state() == EventState::kUnknown);
         worker.host().announce = 2;
         CHECK_OR_EXIT(state() == EventState::kDone);
+        shown = 0;  // Recorded before the migration: this host may know nothing of it.
+        CHECK_OR_EXIT(state() == EventState::kUnknown);
+        recorded = session::g_connection.ring.tail() + 4096;  // And after it.
+        CHECK_OR_EXIT(state() == EventState::kPending);
+        shown = recorded + 1;
         worker.host().late_errors = 1;
         CHECK_OR_EXIT(state() == EventState::kUnknown);
         CHECK_OR_EXIT(state() == EventState::kDone);
