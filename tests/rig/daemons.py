@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -56,9 +57,15 @@ openssl x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 
 
 
 def free_port():
-    """A TCP port of 127.0.0.1 that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+    """A TCP port of 127.0.0.1 that nobody listens on now, and none of those that outgoing
+    connections are given: a daemon that is ended and started again must find it free."""
+    while True:
+        port = random.randrange(20000, 32000)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            pass
 
 
 class Daemon:
