@@ -1,5 +1,5 @@
 // SharedMemory: device memory that this worker's guest process gives to other processes of its VM,
-// and what it has opened of theirs (proto/decisions/0005-memory-between-processes.md).
+// and what it has opened of theirs (proto/decisions/0006-memory-between-processes.md).
 //
 // What is given is the physical memory of a whole extent of the arena, as a descriptor of the
 // driver's, offered to the host's broker under a token. What is opened is mapped whole in a range

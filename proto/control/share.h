@@ -2,7 +2,7 @@
 //
 // A guest process that gives memory to another one of its VM (cuIpc*, shareable handles) gets a
 // token for it; its worker offers the memory's descriptor to the broker under that token, and the
-// other process's worker opens it there (proto/decisions/0005-memory-between-processes.md).
+// other process's worker opens it there (proto/decisions/0006-memory-between-processes.md).
 //
 // kOffer and kOpen and kCount are answered, in order; kWithdraw and kClose are not. Descriptors:
 // one beside kOffer, one beside the answer to kOpen. Both sides treat the other as hostile.
