@@ -12,7 +12,7 @@ __global__ void spin(volatile int* go) {
 /// However many records are open in however many streams that still run: a stream's own are done
 /// once it was waited for, and every query says so at once.
 static void check_many(int* go, cudaStream_t stream) {
-    enum { kMany = 600, kStreams = 12 };
+    enum { kMany = 300, kStreams = 12 };
     static cudaEvent_t marks[kMany];
     cudaStream_t gated[kStreams], gate;
     cudaEvent_t opened, last;
