@@ -12,10 +12,6 @@ namespace {
 constexpr std::size_t kAskedAtOnce = 4;
 constexpr std::size_t kSeenAtOnce = 64;
 
-bool contains(const std::vector<CUstream>& streams, CUstream stream) {
-    return std::find(streams.begin(), streams.end(), stream) != streams.end();
-}
-
 }  // namespace
 
 void EventBoard::attach(wire::HostWords* words, std::uint64_t executed) {
@@ -73,35 +69,18 @@ void EventBoard::show_locked(std::uint64_t event, std::uint64_t position) {
     }
 }
 
-CUresult EventBoard::look() {
-    if (open_count_.load(std::memory_order_acquire) == 0) {
-        return CUDA_SUCCESS;
-    }
-    std::lock_guard lock(mutex_);
-    return look_locked({}, kAskedAtOnce, kSeenAtOnce);
-}
+CUresult EventBoard::look() { return ask(kAskedAtOnce, kSeenAtOnce); }
 
 CUresult EventBoard::look_at_all() {
+    constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+    return ask(kAll, kAll);
+}
+
+CUresult EventBoard::ask(std::size_t ask_most, std::size_t see_most) {
     if (open_count_.load(std::memory_order_acquire) == 0) {
         return CUDA_SUCCESS;
     }
     std::lock_guard lock(mutex_);
-    std::vector<CUstream> seen;
-    std::vector<CUstream> done;
-    for (auto open = open_.rbegin(); open != open_.rend(); ++open) {
-        if (!contains(seen, open->stream)) {
-            seen.push_back(open->stream);
-            if (device_.api().cuEventQuery(open->native) == CUDA_SUCCESS) {
-                done.push_back(open->stream);
-            }
-        }
-    }
-    constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
-    return look_locked(done, kAll, kAll);
-}
-
-CUresult EventBoard::look_locked(const std::vector<CUstream>& done, std::size_t ask_most,
-                                 std::size_t see_most) {
     if (words_ == nullptr || announced_) {
         return CUDA_SUCCESS;
     }
@@ -110,14 +89,11 @@ CUresult EventBoard::look_locked(const std::vector<CUstream>& done, std::size_t 
     for (auto next = open_.begin(); next != open_.end() && ask_most != 0 && see_most != 0;
          --see_most) {
         const auto open = next++;
-        if (contains(busy, open->stream)) {
+        if (std::find(busy.begin(), busy.end(), open->stream) != busy.end()) {
             continue;
         }
-        CUresult result = CUDA_SUCCESS;
-        if (!contains(done, open->stream)) {
-            --ask_most;
-            result = device_.api().cuEventQuery(open->native);
-        }
+        --ask_most;
+        const CUresult result = device_.api().cuEventQuery(open->native);
         if (result == CUDA_ERROR_NOT_READY) {
             busy.push_back(open->stream);
             continue;

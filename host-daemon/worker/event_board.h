@@ -9,8 +9,8 @@
 // many records are open: a guest takes what is not shown for pending. Nothing is shown while a
 // migration is announced; of records before it the guest asks (guest-shim/session/events.cc).
 // Threads: all calls lock. Failure: a driver's error is look()'s result; the record is forgotten.
-// Cost: with nothing open one load; else a query of the driver per stream with open records. An
-// event has one open record at most.
+// Cost: with nothing open one load; else a query of the driver per completed record and per busy
+// stream. An event has one open record at most.
 #pragma once
 
 #include <atomic>
@@ -40,8 +40,8 @@ public:
     void forget(std::uint64_t event);
     /// Asks about a few records, oldest first, and of each stream until one is not ready.
     CUresult look();
-    /// Shows every record that has completed. A stream's newest is asked about first: when it has
-    /// completed, so have those before it.
+    /// Shows every record that has completed. Each is asked about by itself: a stream's handle may
+    /// be that of one that is gone, whose records still wait.
     CUresult look_at_all();
     /// The guest's kLookAtEvent at `position`; `native` is null when there is no such event.
     CUresult look_at(std::uint64_t event, std::uint64_t recorded, CUevent native,
@@ -58,9 +58,7 @@ private:
     };
     using Records = std::list<Open>;
     void show_locked(std::uint64_t event, std::uint64_t position);
-    /// Oldest first; in the streams of `done` all records have completed.
-    CUresult look_locked(const std::vector<CUstream>& done, std::size_t ask_most,
-                         std::size_t see_most);
+    CUresult ask(std::size_t ask_most, std::size_t see_most);
     void end_locked(Records::iterator open);
 
     Device& device_;
