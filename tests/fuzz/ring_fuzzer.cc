@@ -71,7 +71,7 @@ struct Region {
 void mirror(const std::uint8_t* data, std::size_t size) {
     static Region region;  // Large: cleared in part below instead of made anew.
     std::memset(static_cast<void*>(region.memory), 0, 4 * kPageBytes);
-    HostMirror host(region.channel, [](std::span<const std::byte>) { return true; });
+    HostMirror host(region.channel, 0, [](std::span<const std::byte>) { return true; });
     const auto bytes = std::as_bytes(std::span(data, size));
     const std::size_t half = size / 2;
     if (host.receive(bytes.first(half))) {

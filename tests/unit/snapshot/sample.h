@@ -86,7 +86,7 @@ inline Result<void> write_memory_sample(int fd, const std::string& name) {
     }
     std::vector<std::uint64_t> places(4);
     GANTRY_TRY(memory->place(blocks, places));
-    for (const std::size_t i : {3, 0}) {
+    for (const std::size_t i : {std::size_t{3}, std::size_t{0}}) {
         GANTRY_TRY(memory->store(places[i], sample_block(contents[i])));
     }
     if (places[1] != MemoryWriter::kNotStored || places[2] != MemoryWriter::kNotStored) {
