@@ -128,6 +128,7 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
     if (auto token = session->source().frozen_token()) {
         event.frozen = *token;
     }
+    event.announced = session->source().is_announced();
     session->driver()->feed(std::move(event));
     watch_region(info.id);
 }

@@ -110,6 +110,7 @@ void SourceDriver::publish() {
     status_.state = machine_.state();
     status_.epoch = machine_.epoch();
     status_.serves = machine_.serves();
+    status_.announced = machine_.announced();
     status_.migration = machine_.migration();
     status_.progress = machine_.progress();
     if (status_.migration != bulk_migration_) {
@@ -189,7 +190,9 @@ void SourceDriver::carry_out(engine::Action action) {
             break;
         case ActionKind::kDescribe:
             on_slow([this] {
-                auto needs = source_.describe();
+                const auto announced = source_.announce();
+                auto needs = announced ? source_.describe()
+                                       : Result<engine::SessionNeeds>(announced.error());
                 engine::SourceEvent event =
                     needs ? event_of(SourceEventKind::kDescribed)
                           : error_event(SourceEventKind::kDescribeFailed, needs.error());
@@ -254,6 +257,9 @@ void SourceDriver::carry_out(engine::Action action) {
         case ActionKind::kEndPrecopy:
             ++cut_serial_;
             on_slow([this] { source_.end_precopy(); });
+            break;
+        case ActionKind::kEndAnnouncement:
+            on_slow([this] { source_.end_announcement(); });
             break;
         case ActionKind::kRelease:
             on_slow([this] {

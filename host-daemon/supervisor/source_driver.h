@@ -44,6 +44,7 @@ struct SourceStatus {
     engine::SourceState state = engine::SourceState::kServing;
     Epoch epoch;
     bool serves = true;
+    bool announced = false;  ///< engine::SourceMachine::announced
     std::optional<engine::MigrationId> migration;
     engine::Progress progress;
     engine::MigrationId last_migration;  ///< That under way, or the one before.

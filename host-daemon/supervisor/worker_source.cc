@@ -139,14 +139,33 @@ Result<engine::SessionNeeds> WorkersSource::describe() {
     return needs;
 }
 
-Result<void> WorkersSource::begin_precopy(engine::Seed seed) {
-    GANTRY_TRY(for_all(
+Result<void> WorkersSource::announce() {
+    return for_all(
         [] {
             control::ToWorker request;
             request.mutable_announce()->set_migrating(true);
             return request;
         },
-        kQuickCall));
+        kQuickCall);
+}
+
+void WorkersSource::end_announcement() {
+    for (const auto& worker : workers_.all()) {
+        control::ToWorker request;
+        request.mutable_announce()->set_migrating(false);
+        (void)worker->call(std::move(request), kQuickCall);
+    }
+}
+
+bool WorkersSource::is_announced() {
+    const auto workers = workers_.all();
+    return std::any_of(workers.begin(), workers.end(), [](const auto& worker) {
+        const auto status = worker->status();
+        return status && status->announced();
+    });
+}
+
+Result<void> WorkersSource::begin_precopy(engine::Seed seed) {
     return for_all(
         [&] {
             control::ToWorker request;
@@ -326,9 +345,6 @@ void WorkersSource::end_precopy() {
         control::ToWorker end;
         end.mutable_end_precopy();
         (void)worker->call(std::move(end), kQuickCall);
-        control::ToWorker announce;
-        announce.mutable_announce()->set_migrating(false);
-        (void)worker->call(std::move(announce), kQuickCall);
     }
     workers_.drop_staging();
 }

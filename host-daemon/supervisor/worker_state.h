@@ -31,6 +31,10 @@ public:
         : workers_(workers), facts_(std::move(facts)) {}
 
     Result<engine::SessionNeeds> describe() override;
+    Result<void> announce() override;
+    void end_announcement() override;
+    /// Whether a worker holds to an announcement, perhaps of a gantryd that has ended.
+    bool is_announced();
     Result<void> begin_precopy(engine::Seed seed) override;
     Result<engine::ScanResult> scan(engine::PartId part) override;
     Result<std::unique_ptr<engine::StagedBlocks>> read_blocks(

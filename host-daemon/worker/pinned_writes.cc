@@ -107,7 +107,10 @@ PinnedWrites::Samples PinnedWrites::take_samples_locked() const {
 
 void PinnedWrites::announce(bool migrating) {
     std::lock_guard lock(mutex_);
-    if (migrating && !announced_ && enabled_) {
+    if (migrating && announced_) {
+        return;  // Another attempt within the hypervisor's job: what is kept, stays.
+    }
+    if (migrating && enabled_) {
         // The hypervisor's first pass over all memory begins after this: it carries what has
         // completed by now.
         ++tick_;

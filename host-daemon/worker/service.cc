@@ -192,6 +192,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kAnnounce:
             if (ChannelMemory* channel = process_->channel(); channel != nullptr) {
                 process_->announce(request.announce().migrating());
+                announced_ = request.announce().migrating();
             }
             return {};
         case Kind::kShutdown:
@@ -514,6 +515,7 @@ void Service::status(control::FromWorker* reply) {
         *body->mutable_complete() = *complete_;
     }
     *body->mutable_limits() = started_.limits();
+    body->set_announced(announced_);
     if (process_ == nullptr) {
         return;
     }

@@ -125,6 +125,7 @@ private:
     std::unique_ptr<ChannelMemory> attached_;  ///< Of an Activate that stayed back.
     std::uint64_t epoch_ = 0;
     bool fenced_ = false;
+    bool announced_ = false;  ///< The last kAnnounce was that of a migration.
     bool restoring_ = false;
     bool guest_gone_ = false;
     bool done_ = false;

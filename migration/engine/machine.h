@@ -93,7 +93,7 @@ enum class ActionKind : std::uint32_t {
     kReportProgress = 4,  ///< progress
     kFinished = 5,        ///< outcome: the migration is over on this side
     // source
-    kDescribe = 10,      ///< answer: kDescribed or kDescribeFailed
+    kDescribe = 10,      ///< StateSource::announce, describe; answer: kDescribed or kDescribeFailed
     kBeginPrecopy = 11,  ///< seed; answer: kPrecopyBegun or kRoundFailed
     kSendRound = 12,     ///< round: send graphs, scan, send what changed; answer:
                          ///< kRoundSent/kRoundFailed
@@ -110,6 +110,7 @@ enum class ActionKind : std::uint32_t {
     kRelease = 20,       ///< answer: kReleased
     kAbortJob = 21,      ///< virDomainAbortJob, if the settings allow it
     kUnfence = 22,       ///< epoch: StateSource::unfence
+    kEndAnnouncement = 23,  ///< StateSource::end_announcement
     // target
     kReserve = 30,       ///< needs; answer: kReserved or kReserveFailed
     kAdmit = 31,         ///< let the hook end with success

@@ -126,6 +126,7 @@ const char* to_string(ActionKind kind) {
         GANTRY_NAME(ActionKind, Fence);
         GANTRY_NAME(ActionKind, Thaw);
         GANTRY_NAME(ActionKind, EndPrecopy);
+        GANTRY_NAME(ActionKind, EndAnnouncement);
         GANTRY_NAME(ActionKind, Release);
         GANTRY_NAME(ActionKind, AbortJob);
         GANTRY_NAME(ActionKind, Unfence);

@@ -47,6 +47,10 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
     if (record_.granted) {
         if (record_.granted_migration == id && record_.granted_token == request.token) {
             send_to(id, MsgGrant{request.token, Epoch{record_.epoch.value + 1}});
+        } else if (record_.granted_migration == id) {
+            // Late: it has asked again since. A final word would say that it was given nothing.
+            send_to(id, MsgGrantRefused{std::string(grant_refusal::kNotFrozen),
+                                        "A newer state was granted to this migration.", false});
         } else {
             send_to(id, MsgGrantRefused{std::string(grant_refusal::kOtherMigration),
                                         "The session was given to another migration.", true});

@@ -23,6 +23,7 @@ public:
     std::optional<MigrationId> migration() const;
     const Progress& progress() const { return progress_; }
     bool serves() const;
+    bool announced() const { return announced_ && !record_.granted && !lost_; }
 
 private:
     enum class Timer { kState, kRetry, kHeartbeat, kPoll, kIdleRound };
@@ -72,6 +73,7 @@ private:
     void on_restarted(const SourceEvent& event);
     void on_domain(const DomainReport& report);
     void on_domain_while_moving(const DomainReport& report);
+    void look_whether_job_is_over(const DomainReport& report);
     void on_guest_resumed();
     void on_guest_away();
     void on_worker_lost();
@@ -158,6 +160,12 @@ private:
     bool guest_suspended_ = false;
     bool guest_gone_ = false;
     std::optional<TimePoint> frozen_at_;
+
+    /// Since the first Prepare of a job of libvirt's, whatever becomes of gantryd's attempts, until
+    /// libvirt has had no job for a while and the guest runs here: attempts come and go within one
+    /// job, and QEMU copies the guest's memory once.
+    bool announced_ = false;
+    std::optional<TimePoint> job_over_since_;
 
     ProgressMeter meter_;
     Progress progress_;

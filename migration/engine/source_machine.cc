@@ -13,6 +13,9 @@ Actions SourceMachine::Impl::step(const SourceEvent& event, TimePoint now) {
     now_ = std::max(now_, now);
     out_.clear();
     on_event(event);
+    if (announced() && !timers_.is_set(Timer::kPoll)) {
+        timers_.set(Timer::kPoll, now_ + settings_.job_poll);
+    }
     return std::move(out_);
 }
 
@@ -135,6 +138,7 @@ void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
               "The session's workers did not survive; its GPU state on this host is gone.");
         return;
     }
+    announced_ = event.announced;
     // The epoch is still ours, whatever the peer thinks. If the workers are frozen, libvirt knows
     // whether their guest still lives here.
     if (frozen_) {  // a grant may have come back just before
@@ -155,6 +159,7 @@ void SourceMachine::Impl::on_domain(const DomainReport& report) {
     }
     const bool running = report.domain == DomainState::kRunning;
     guest_gone_ = report.domain == DomainState::kAbsent;
+    look_whether_job_is_over(report);
     if (lost_request_ && state_ == SourceState::kLost) {
         const auto [id, request] = *lost_request_;
         lost_request_.reset();
@@ -178,6 +183,25 @@ void SourceMachine::Impl::on_domain(const DomainReport& report) {
     }
     if (m_ && state_ != SourceState::kGranting && !record_.granted) {
         on_domain_while_moving(report);
+    }
+}
+
+/// Not at the first report: it may be as old as the question, and libvirt shows no job yet between
+/// the target's hook and the first copy.
+void SourceMachine::Impl::look_whether_job_is_over(const DomainReport& report) {
+    const bool is_over = report.domain == DomainState::kRunning && report.job == JobState::kNone;
+    if (!is_over || !announced() || m_ || frozen_or_freezing()) {
+        job_over_since_.reset();
+        return;
+    }
+    if (!job_over_since_) {
+        job_over_since_ = now_;
+    }
+    if (now_ - *job_over_since_ >= settings_.job_absent_grace) {
+        job_over_since_.reset();
+        announced_ = false;
+        timers_.clear(Timer::kPoll);
+        emit(ActionKind::kEndAnnouncement);
     }
 }
 
@@ -308,7 +332,7 @@ void SourceMachine::Impl::on_timers() {
 
 void SourceMachine::Impl::on_poll() {
     const bool frozen_here = frozen_or_freezing() && !record_.granted;
-    if (!m_ && !frozen_here) {
+    if (!m_ && !frozen_here && !announced()) {
         return;
     }
     emit(ActionKind::kQueryDomain);
@@ -438,6 +462,9 @@ const Progress& SourceMachine::progress() const {
 }
 bool SourceMachine::serves() const {
     return impl_->serves();
+}
+bool SourceMachine::announced() const {
+    return impl_->announced();
 }
 
 }  // namespace gantry::engine

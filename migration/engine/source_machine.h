@@ -92,6 +92,7 @@ struct SourceEvent {
     DurableRecord record;
     std::optional<FreezeToken> frozen;  ///< kRestarted: what StateSource::frozen_token says.
     bool workers_alive = true;          ///< kRestarted: every worker of the session lives.
+    bool announced = false;  ///< kRestarted: what StateSource::announce said still holds.
     Seed seed;  ///< Message events: 128 fresh random bits for a migration that may begin now.
     Error error;
 };
@@ -124,6 +125,8 @@ public:
     [[nodiscard]] const Progress& progress() const;
     /// True while commands of the guest may be executed here (not frozen, not granted, not lost).
     [[nodiscard]] bool serves() const;
+    /// True while a hypervisor may be copying the guest's memory (StateSource::announce).
+    [[nodiscard]] bool announced() const;
 
 private:
     class Impl;

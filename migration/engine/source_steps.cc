@@ -23,6 +23,8 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
     m_->target = prepare.capabilities;
     m_->peer_heard = now_;
     m_->begun_at = now_;
+    announced_ = true;
+    job_over_since_.reset();
     meter_.reset();
     progress_ = {};
     timers_.clear_all();

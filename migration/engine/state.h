@@ -111,6 +111,15 @@ public:
     /// Parts, bytes and everything preflight wants to know. Cheap; while kernels run; any time.
     virtual Result<SessionNeeds> describe() = 0;
 
+    /// A hypervisor is about to copy the guest's memory, and sees no write of the host's: from now
+    /// on the workers keep what the GPU's side writes there until the guest has touched it. Must
+    /// come before the hypervisor's first pass, and last as long as its job. Idempotent: what is
+    /// kept since the first call stays.
+    virtual Result<void> announce() = 0;
+
+    /// No hypervisor copies the guest's memory any more. Idempotent, never fails visibly.
+    virtual void end_announcement() = 0;
+
     /// Starts dirty tracking under a fresh seed: everything counts as never sent. While a migration
     /// runs this starts over. Kernels keep running.
     virtual Result<void> begin_precopy(Seed seed) = 0;

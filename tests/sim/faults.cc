@@ -116,6 +116,7 @@ void World::restart_daemon(int index) {
         event.workers_alive = worker != nullptr;
         guests[index].told = guests[index].told || worker == nullptr;
         event.frozen = worker != nullptr ? worker->frozen : std::nullopt;
+        event.announced = worker != nullptr && worker->announcement != 0;
         const bool granted = event.record.granted;
         start_source(index, event.record.epoch);
         source_step(index, event);

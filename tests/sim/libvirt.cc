@@ -188,6 +188,9 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
     trace("libvirt phase %d", phase);
     switch (phase) {
         case 1:  // an incoming QEMU is up
+            if (const Worker* worker = hosts[job.from].worker.get()) {
+                job.announcement = worker->announcement;
+            }
             target.domain = Domain::kPausedIncoming;
             target.told = false;
             hosts[job.to].guest_came = true;

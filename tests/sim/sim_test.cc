@@ -56,7 +56,8 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations,
                                          Mutation::kActivateBeforeGrant,
                                          Mutation::kApplyStaleBatches,
                                          Mutation::kKeepReturnedGrant,
-                                         Mutation::kReturnUnproven));
+                                         Mutation::kReturnUnproven,
+                                         Mutation::kAnnounceEachAttempt));
 
 }  // namespace
 }  // namespace gantry::sim

@@ -128,7 +128,11 @@ void World::source_act(int index, const engine::Action& action) {
     switch (action.kind) {
         case ActionKind::kSend: send(index, *action.message); break;
         case ActionKind::kDescribe:
-            answer(delay(100, 50'000), [] {
+            answer(worker_call(index, 100, 50'000), [this, index] {
+                Worker* worker = hosts[index].worker.get();
+                if (worker != nullptr && worker->announcement == 0) {
+                    worker->announcement = ++last_announcement;
+                }
                 SourceEvent event = source_event(SourceEventKind::kDescribed);
                 event.needs = describe(kBlocks * engine::kBlockBytes);
                 return event;
@@ -217,6 +221,11 @@ void World::source_act(int index, const engine::Action& action) {
                     !then.source || !then.source->migration()) {
                     return;
                 }
+                if (job.from == index && job.announcement &&
+                    guests[index].domain != Domain::kRunning &&
+                    then.worker->announcement != *job.announcement) {
+                    violate("the final state lacks what the GPU wrote since QEMU copied the guest");
+                }
                 engine::MsgComplete complete;
                 complete.token = token;
                 complete.round = round;
@@ -271,7 +280,19 @@ void World::source_act(int index, const engine::Action& action) {
                 return source_event(SourceEventKind::kThawed);
             });
             break;
-        case ActionKind::kEndPrecopy: ++host.source_op; break;
+        case ActionKind::kEndPrecopy:
+            ++host.source_op;
+            if (options.mutation == Mutation::kAnnounceEachAttempt && host.worker) {
+                host.worker->announcement = 0;
+            }
+            break;
+        case ActionKind::kEndAnnouncement:
+            after(worker_call(index, 100, 20'000), [this, index] {
+                if (Worker* worker = hosts[index].worker.get()) {
+                    worker->announcement = 0;
+                }
+            });
+            break;
         case ActionKind::kRelease:
             answer(delay(100, 20'000), [this, index] {
                 Host& then = hosts[index];

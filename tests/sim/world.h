@@ -46,6 +46,7 @@ enum class Mutation {
     kApplyStaleBatches,    ///< Late batches of older rounds are applied, and nothing is verified.
     kKeepReturnedGrant,    ///< The source does not take back what the target could not use.
     kReturnUnproven,       ///< The target returns grants without looking whether it has served.
+    kAnnounceEachAttempt,  ///< An attempt that ends takes its announcement along.
 };
 
 struct Options {
@@ -85,6 +86,7 @@ struct Worker {
     std::optional<engine::FreezeToken> complete;
     std::optional<engine::MigrationId> receiving;
     Epoch epoch;
+    std::uint64_t announcement = 0;  ///< 0: none. Each begins under a number of its own.
     std::vector<std::optional<std::uint64_t>> last_sent =
         std::vector<std::optional<std::uint64_t>>(kBlocks);
     std::vector<std::uint64_t> unacked_round = std::vector<std::uint64_t>(kBlocks, 0);
@@ -258,7 +260,10 @@ struct World {
         int from = 0;
         int to = 1;
         Script script = Script::kPlain;
+        /// What the source's worker had announced when QEMU began to copy the guest's memory.
+        std::optional<std::uint64_t> announcement;
     } job;
+    std::uint64_t last_announcement = 0;
     int migrations_left = 0;
 };
 

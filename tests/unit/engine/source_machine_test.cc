@@ -194,6 +194,79 @@ TEST_F(Source, RestartWithFrozenWorkersAsksLibvirtFirst) {
     EXPECT_NE(find(receive(request({kId, 1})), ActionKind::kPersistGrant), nullptr);
 }
 
+TEST_F(Source, ALateRequestForAnOlderStateIsNotRefusedForGood) {
+    const FreezeToken token = to_frozen();
+    receive(request(token));
+    step(SourceEventKind::kGrantDurable);
+    FreezeToken older = token;
+    --older.count;
+    const Actions answer = receive(request(older));
+    ASSERT_TRUE(sends<MsgGrantRefused>(answer));
+    EXPECT_FALSE(std::get<MsgGrantRefused>(find(answer, ActionKind::kSend)->message->body).is_final)
+        << "whoever withdraws would take it for the proof that nothing was granted";
+}
+
+TEST_F(Source, AnAnnouncementOutlivesTheAttemptsOfOneJob) {
+    to_precopy();
+    EXPECT_TRUE(machine_.announced());
+    const Actions aborted = receive(MsgAbort{"migration.withdrawn", ""});
+    EXPECT_NE(find(aborted, ActionKind::kEndPrecopy), nullptr);
+    EXPECT_EQ(find(aborted, ActionKind::kEndAnnouncement), nullptr) << "QEMU goes on copying";
+    const auto report = [&](DomainState domain, JobState job) {
+        SourceEvent event;
+        event.kind = SourceEventKind::kDomain;
+        event.domain = {domain, job};
+        return step(event);
+    };
+    // Neither while libvirt's job goes on, nor while the guest is away, nor by one report alone.
+    for (int i = 0; i < 3; ++i) {
+        now_ += Settings{}.job_absent_grace;
+        EXPECT_EQ(find(report(DomainState::kRunning, JobState::kOutgoing),
+                       ActionKind::kEndAnnouncement),
+                  nullptr);
+        EXPECT_EQ(find(report(DomainState::kPaused, JobState::kNone), ActionKind::kEndAnnouncement),
+                  nullptr);
+        EXPECT_EQ(find(report(DomainState::kRunning, JobState::kNone),
+                       ActionKind::kEndAnnouncement),
+                  nullptr);
+    }
+    EXPECT_TRUE(machine_.announced());
+    now_ += Settings{}.job_absent_grace;
+    EXPECT_NE(find(step(SourceEventKind::kTimer), ActionKind::kQueryDomain), nullptr)
+        << "it keeps asking";
+    EXPECT_NE(find(report(DomainState::kRunning, JobState::kNone), ActionKind::kEndAnnouncement),
+              nullptr);
+    EXPECT_FALSE(machine_.announced());
+    EXPECT_EQ(machine_.next_deadline(), std::nullopt);
+}
+
+TEST_F(Source, ANewAttemptWhileTheGuestIsAwayKeepsTheAnnouncement) {
+    to_frozen();
+    step(SourceEventKind::kGuestGone);
+    TargetCapabilities target;
+    target.gpu_name = "gpu";
+    target.cc = {9, 0};
+    const Actions begun = receive(MsgPrepare{kEngineProtocolVersion, "vm", target}, {5, 6});
+    EXPECT_NE(find(begun, ActionKind::kDescribe), nullptr);
+    EXPECT_EQ(find(begun, ActionKind::kEndAnnouncement), nullptr);
+    EXPECT_TRUE(machine_.announced());
+}
+
+TEST_F(Source, RestartEndsAnAnnouncementOnlyWithTheJob) {
+    SourceEvent restarted;
+    restarted.kind = SourceEventKind::kRestarted;
+    restarted.record = {Epoch{7}, false, {}, {}};
+    restarted.announced = true;
+    step(restarted);
+    SourceEvent domain;
+    domain.kind = SourceEventKind::kDomain;
+    domain.domain = {DomainState::kRunning, JobState::kNone};
+    EXPECT_EQ(find(step(domain), ActionKind::kEndAnnouncement), nullptr);
+    EXPECT_TRUE(machine_.next_deadline().has_value());
+    now_ += Settings{}.job_absent_grace;
+    EXPECT_NE(find(step(domain), ActionKind::kEndAnnouncement), nullptr);
+}
+
 TEST_F(Source, PausedArrivalIsGrantedOnlyWhenTheGuestIsGone) {
     const FreezeToken token = to_frozen();
     MsgGrantRequest paused = request(token);

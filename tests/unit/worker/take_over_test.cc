@@ -236,6 +236,7 @@ void run_pinned_source(int region, Shared* shared) {
     copy_down(guest, data, kUnconfirmed);
     EXPECT_EQ(guest.synchronise(0), 0u);
     ASSERT_TRUE(host.process->freeze(5s).ok());
+    host.process->announce(true);  // Another attempt within the hypervisor's job.
     EXPECT_EQ(pinned_word(memory, kRows.offset + 3 * 1024), kRows.copied);
     shared->tail = guest.tail();
     state::PartState part(*host.process, 1);
