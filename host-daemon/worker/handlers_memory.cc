@@ -17,18 +17,17 @@ CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address
     }
     DeviceMemory& memory = call.process().memory;
     auto made = memory.allocate(bytes);
-    if (!made.ok() && !memory.has_parked()) {
-        made = memory.allocate(bytes);  // What was pending may have been freed in between.
-    }
-    if (!made.ok() && made.error().code == Code::kResourceExhausted && memory.has_parked()) {
-        if (!call.may_wait()) {
-            call.defer();
-            return CUDA_SUCCESS;
+    if (!made.ok() && made.error().code == Code::kResourceExhausted) {
+        if (memory.has_parked()) {  // Asked once: another thread may reap at any time.
+            if (!call.may_wait()) {
+                call.defer();
+                return CUDA_SUCCESS;
+            }
+            if (const CUresult idle = call.process().synchronise_device(); idle != CUDA_SUCCESS) {
+                return idle;
+            }
+            memory.reap(true);
         }
-        if (const CUresult idle = call.process().synchronise_device(); idle != CUDA_SUCCESS) {
-            return idle;
-        }
-        memory.reap(true);
         made = memory.allocate(bytes);
     }
     if (!made.ok()) {
