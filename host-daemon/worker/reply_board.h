@@ -11,6 +11,7 @@
 // into the log, one fence, and a wake-up call only if the guest says that it sleeps.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -56,7 +57,7 @@ private:
 
     ChannelMemory* memory_ = nullptr;
     std::vector<Answer> last_;  ///< By lane; position 0 and no seq: none yet.
-    std::vector<bool> valid_ = std::vector<bool>(wire::kLaneCount, false);
+    std::array<bool, wire::kLaneCount> valid_{};  ///< Bytes: lanes publish beside each other.
     std::uint64_t confirmed_[wire::kLaneCount] = {};
 };
 

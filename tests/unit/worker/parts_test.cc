@@ -1,6 +1,7 @@
 // The worker's parts without a driver: ring loop, reply log, callbacks, images, output, objects.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <thread>
@@ -304,6 +305,41 @@ TEST(ReplyBoard, TheNewestAnswerWinsAnExtentThatWasReused) {
     ASSERT_TRUE(target.board.load(log, {}).ok());
     target.board.republish();
     EXPECT_EQ(target.memory->bulk(0, 4096)[0], std::byte{2});
+}
+
+/// Each lane's thread publishes for itself; what one writes down must not undo another's.
+TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
+    Board b;
+    constexpr int kRounds = 5'000;
+    std::atomic<ReplyBoard*> board{nullptr};
+    std::atomic<int> round{0};
+    std::atomic<int> done{0};
+    const auto publish = [](ReplyBoard& to, std::uint32_t first) {
+        for (std::uint32_t lane = first; lane < wire::kLaneCount; lane += 2) {
+            to.publish(make_answer(kStart + lane * 64, lane, 0, 0));
+        }
+    };
+    std::thread other([&] {
+        for (int i = 1; i <= kRounds; ++i) {
+            while (round.load() != i) {
+            }
+            publish(*board.load(), 1);
+            done.store(i);
+        }
+    });
+    std::size_t lost = 0;
+    for (int i = 1; i <= kRounds; ++i) {
+        ReplyBoard fresh;
+        fresh.attach(b.memory.get());
+        board = &fresh;
+        round = i;
+        publish(fresh, 0);
+        while (done.load() != i) {
+        }
+        lost += wire::kLaneCount - fresh.log().size();
+    }
+    other.join();
+    EXPECT_EQ(lost, 0u);
 }
 
 TEST(ReplyBoard, RefusesAnImpossibleLog) {
