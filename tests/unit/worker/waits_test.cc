@@ -350,6 +350,35 @@ TEST(Waits, AWaitInTheDriverHoldsUpNobodyElse) {
     }));
 }
 
+TEST(Waits, TwoWaitsAtOnceHoldUpNobodyElseEither) {
+    EXPECT_TRUE(in_child([] {
+        Alone alone;
+        Guest& guest = alone.guest;
+        alone.create_stream(kSecond);
+        alone.wait_until_equal(kStream, 1);
+        alone.wait_until_equal(kSecond, 1);
+        const std::uint64_t first = alone.begin_waiting(Op::cuStreamSynchronize, kStream);
+        guest.use_lane(kLane + 1);
+        for (int i = 0; i < 32; ++i) {  // As if this one were alone now.
+            guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
+        }
+        const std::uint64_t second = alone.begin_waiting(Op::cuStreamSynchronize, kSecond);
+        guest.use_lane(kLane + 2);
+        const auto info = guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
+        EXPECT_EQ(info.status, 0u) << "nobody was left to take commands from the ring";
+        const auto refused = alone.host.process->freeze(50ms);
+        ASSERT_FALSE(refused.ok());
+        EXPECT_NE(refused.error().text.find("did not run dry"), std::string::npos)
+            << "the loop came to no boundary: " << refused.error().text;
+        alone.host.device->bind_thread();
+        EXPECT_EQ(alone.host.library->api().cuMemsetD32_v2(alone.data, 1, 1), CUDA_SUCCESS);
+        guest.use_lane(kLane + 1);
+        EXPECT_EQ(guest.wait(second).status, 0u);
+        guest.use_lane(kLane);
+        EXPECT_EQ(guest.wait(first).status, 0u);
+    }));
+}
+
 TEST(Waits, AnErrorAndTextComeWithTheCallThatWaitedInTheDriver) {
     EXPECT_TRUE(in_child([] {
         Alone alone;
