@@ -128,14 +128,12 @@ void GuestProcess::note_lane(std::uint32_t lane) {
 
 /// Nobody else is known to want the loop meanwhile: no other lane, no callback, no copy that
 /// another thread of the guest awaits. A guess only: the stand-in mends a wrong one; so no call
-/// waits here while another does, since there would be nobody left to take the loop. Not for a
-/// guest in a VM: one of its moves has ended with other digests since there is this way, and it has
-/// not been shown that this was not why (README.md, "What does not work yet").
+/// waits here while another does, since there would be nobody left to take the loop.
 bool GuestProcess::is_alone() const {
-    return loop_.has_stand_in() && memory_->sleep() == wire::Sleep::kFutex &&
-           commands_of_lane_ >= kAloneAfter && waiting_.empty() && waits_here_.load() == 0 &&
-           !held.active() && captures.load(std::memory_order_relaxed) == 0 &&
-           callbacks.outstanding() == 0 && !bulk_board.has_arrivals();
+    return loop_.has_stand_in() && commands_of_lane_ >= kAloneAfter && waiting_.empty() &&
+           waits_here_.load() == 0 && !held.active() &&
+           captures.load(std::memory_order_relaxed) == 0 && callbacks.outstanding() == 0 &&
+           !bulk_board.has_arrivals();
 }
 
 /// The guest's call waits for the device, as far as is known without asking the driver.
