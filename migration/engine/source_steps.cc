@@ -23,6 +23,12 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
     m_->target = prepare.capabilities;
     m_->peer_heard = now_;
     m_->begun_at = now_;
+    if (guest_gone_ && !announced_) {  // Its host lacks libvirt's hook, most likely.
+        alert(AlertKind::kAwaitingOperator, "migration.not_announced",
+              "The guest left this host before its migration was announced here: what its GPU was "
+              "writing into page-locked memory then may be missing at the target. Install Gantry's "
+              "hook for libvirt on every host.");
+    }
     announced_ = true;
     job_over_since_.reset();
     meter_.reset();

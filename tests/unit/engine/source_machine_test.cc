@@ -240,6 +240,17 @@ TEST_F(Source, AnAnnouncementOutlivesTheAttemptsOfOneJob) {
     EXPECT_EQ(machine_.next_deadline(), std::nullopt);
 }
 
+TEST_F(Source, AGuestThatLeftUnannouncedIsToldOf) {
+    step(SourceEventKind::kGuestGone);
+    TargetCapabilities target;
+    target.gpu_name = "gpu";
+    target.cc = {9, 0};
+    const Actions begun = receive(MsgPrepare{kEngineProtocolVersion, "vm", target});
+    const Action* alert = find(begun, ActionKind::kAlert);
+    ASSERT_NE(alert, nullptr);
+    EXPECT_EQ(alert->error.reason, "migration.not_announced");
+}
+
 TEST_F(Source, ANewAttemptWhileTheGuestIsAwayKeepsTheAnnouncement) {
     to_frozen();
     step(SourceEventKind::kGuestGone);
@@ -249,6 +260,7 @@ TEST_F(Source, ANewAttemptWhileTheGuestIsAwayKeepsTheAnnouncement) {
     const Actions begun = receive(MsgPrepare{kEngineProtocolVersion, "vm", target}, {5, 6});
     EXPECT_NE(find(begun, ActionKind::kDescribe), nullptr);
     EXPECT_EQ(find(begun, ActionKind::kEndAnnouncement), nullptr);
+    EXPECT_EQ(find(begun, ActionKind::kAlert), nullptr);
     EXPECT_TRUE(machine_.announced());
 }
 
