@@ -50,9 +50,13 @@ void RegionWatcher::look(const std::vector<Claim>& claims) {
                 spdlog::error("session {}: {}", session_->info().id, opened.error().to_string());
                 session_->refuse(claim, opened.error());
             }
-        } else if (claim.state == wire::ClaimState::kClosing &&
-                   claim.generation == seen_[claim.channel]) {
+        } else if (claim.state == wire::ClaimState::kClosing && claim.generation != 0 &&
+                   claim.generation != closed_[claim.channel]) {
+            // Also one whose process ended on the way here: what the other host wrote about it has
+            // not come along, and nobody may take the channel before it is said.
             session_->close_channel(part);
+            seen_[claim.channel] = claim.generation;
+            closed_[claim.channel] = claim.generation;
         }
     }
 }

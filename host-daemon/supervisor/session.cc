@@ -203,26 +203,28 @@ Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& han
         worker->end();
         return served.error();
     }
-    workers_.add(std::move(worker));
+    workers_.add(worker);
+    // After it can be seen: whoever announces meanwhile sees it, or has said so before.
+    if (const auto driver = this->driver(); driver && driver->status().announced) {
+        WorkersSource::announce_to(*worker);
+    }
     return write_record();
 }
 
-bool Session::close_channel(engine::PartId part) {
+void Session::close_channel(engine::PartId part) {
     const std::lock_guard opening(opening_);
     const auto worker = workers_.remove(part);
-    if (!worker) {
-        return false;
+    if (worker) {
+        worker->end();
     }
-    worker->end();
     const PartChannel at = channel_of(part);
-    {
+    if (at.generation != 0) {
         const std::lock_guard lock(mutex_);
         if (region_) {
             (void)region_->write_state(at.channel, at.generation, wire::ServeState::kClosed);
         }
     }
     (void)write_record();
-    return true;
 }
 
 void Session::on_worker_lost(engine::PartId part, const std::string& how) {

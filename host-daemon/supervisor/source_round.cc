@@ -97,6 +97,9 @@ void SourceDriver::send_round(Round round, bool resend) {
             break;
         }
         outcome = send_part(part, round);
+        if (!outcome && !source_.has(part)) {
+            outcome = {};  // Its program has ended.
+        }
     }
     round.stats.elapsed =
         std::chrono::duration_cast<engine::Duration>(Strand::Clock::now() - begun);
@@ -116,6 +119,7 @@ void SourceDriver::send_round(Round round, bool resend) {
 }
 
 Result<void> SourceDriver::push(control::BulkDown batch, SentBlocks blocks, Round& round) {
+    batch.set_batch(next_batch_++);  // Here: the target waits for every number.
     round.stats.bytes_content += blocks.blocks.size() * engine::kBlockBytes;
     round.stats.bytes_sent += batch.ByteSizeLong();
     if (!round.bulk || !round.bulk->push(std::move(batch), std::move(blocks),
@@ -127,7 +131,6 @@ Result<void> SourceDriver::push(control::BulkDown batch, SentBlocks blocks, Roun
 
 Result<void> SourceDriver::send_graph(engine::PartId part, Round& round) {
     control::BulkDown batch;
-    batch.set_batch(next_batch_++);
     batch.set_round(round.number);
     batch.set_part_id(part.value);
     GANTRY_ASSIGN(*batch.mutable_graph()->mutable_graph(), source_.graph(part));
@@ -200,7 +203,6 @@ Result<void> SourceDriver::send_blocks(engine::PartId part,
         return {};
     }
     control::BulkDown batch;
-    batch.set_batch(next_batch_++);
     batch.set_round(round.number);
     batch.set_part_id(part.value);
     control::BlockBatch& out = *batch.mutable_blocks();

@@ -149,6 +149,12 @@ Result<void> WorkersSource::announce() {
         kQuickCall);
 }
 
+void WorkersSource::announce_to(Worker& worker) {
+    control::ToWorker request;
+    request.mutable_announce()->set_migrating(true);
+    (void)worker.call(std::move(request), kQuickCall);
+}
+
 void WorkersSource::end_announcement() {
     for (const auto& worker : workers_.all()) {
         control::ToWorker request;
@@ -165,19 +171,30 @@ bool WorkersSource::is_announced() {
     });
 }
 
+Result<void> WorkersSource::begin(Worker& worker, engine::Seed seed) {
+    control::ToWorker request;
+    request.mutable_begin_precopy()->mutable_seed()->set_low(seed.low);
+    request.mutable_begin_precopy()->mutable_seed()->set_high(seed.high);
+    GANTRY_TRY(worker.call(std::move(request), kQuickCall));
+    return {};
+}
+
 Result<void> WorkersSource::begin_precopy(engine::Seed seed) {
-    return for_all(
-        [&] {
-            control::ToWorker request;
-            request.mutable_begin_precopy()->mutable_seed()->set_low(seed.low);
-            request.mutable_begin_precopy()->mutable_seed()->set_high(seed.high);
-            return request;
-        },
-        kQuickCall);
+    begun_.clear();
+    for (const auto& worker : workers_.all()) {
+        GANTRY_TRY(begin(*worker, seed));
+        begun_.insert(worker->part());
+    }
+    seed_ = seed;
+    return {};
 }
 
 Result<engine::ScanResult> WorkersSource::scan(engine::PartId part) {
     GANTRY_ASSIGN(auto worker, workers_.need(part));
+    if (seed_ && !begun_.contains(part)) {
+        GANTRY_TRY(begin(*worker, *seed_));
+        begun_.insert(part);
+    }
     control::ToWorker request;
     request.mutable_scan()->set_share_percent(kScanShare);
     GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
@@ -341,6 +358,7 @@ Result<void> WorkersSource::unfence(Epoch epoch) {
 }
 
 void WorkersSource::end_precopy() {
+    seed_.reset();
     for (const auto& worker : workers_.all()) {
         control::ToWorker end;
         end.mutable_end_precopy();

@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "host-daemon/supervisor/worker_set.h"
@@ -55,6 +57,9 @@ public:
     /// While suspended there is nothing that could be described, so no move begins.
     void set_suspended(bool suspended) { suspended_ = suspended; }
     [[nodiscard]] std::vector<engine::PartId> parts() const;
+    [[nodiscard]] bool has(engine::PartId part) const { return workers_.need(part).ok(); }
+    /// A worker that came while the session is announced.
+    static void announce_to(Worker& worker);
     /// A serialised control.ImageList with the part's images but for those in `known` (32 bytes
     /// each).
     Result<std::string> images(engine::PartId part, const std::vector<std::string>& known);
@@ -62,8 +67,13 @@ public:
 private:
     Result<void> for_all(const std::function<control::ToWorker()>& request,
                          std::chrono::milliseconds deadline);
+    static Result<void> begin(Worker& worker, engine::Seed seed);
     WorkerSet& workers_;
     SessionFacts facts_;
+    // Only on the strand of worker calls: the precopy under way, and whose workers know of it. A
+    // program that starts meanwhile brings a worker that does not.
+    std::optional<engine::Seed> seed_;
+    std::set<engine::PartId> begun_;
     std::atomic<bool> suspended_{false};
 };
 

@@ -9,13 +9,19 @@ need_program() {
 }
 # Kernel, image with the program under the shim, gantryd on every host, the VM on hosta. With
 # vm_key set, the VM has no shared memory: its program is over TCP, and a relay is on every host.
+# With beside set, that program runs again and again beside the other.
 start_gpu_vm() { # SEGMENT_MIB PAUSE_MS GPU_MEMORY_MIB HOST...
     local segment_mib=$1 pause_ms=$2 gpu_memory=$3
     shift 3
-    local over_tcp=()
+    local over_tcp=() with_beside=() shared_mib=64
+    if [ -n "${beside:-}" ]; then
+        with_beside=(--beside "$beside")
+        shared_mib=128                                  # A channel for each of the two.
+    fi
     copy_kernel
     if [ -n "${vm_key:-}" ]; then over_tcp=(--guest "$bin/gantry-guest"); fi
-    "$system/guest_image" "${over_tcp[@]}" --out "$RIG_DIR/guest.cpio" --program "$program" \
+    "$system/guest_image" "${over_tcp[@]}" "${with_beside[@]}" \
+        --out "$RIG_DIR/guest.cpio" --program "$program" \
         --argument 1000000 --argument "$segment_mib" --argument "$pause_ms" \
         --shim "$build/shim/libcuda.so.1" \
         --env "DEMO_MARKS=169.254.77.1:$marks_port" --probe "$bin/pause_probe" --on-exit stay
@@ -25,7 +31,7 @@ start_gpu_vm() { # SEGMENT_MIB PAUSE_MS GPU_MEMORY_MIB HOST...
         for host in "$@"; do start_relay "$host"; done
         start_vm hosta g1 1 --network --tcp "$vm_key" --gpu-memory "$gpu_memory"
     else
-        start_vm hosta g1 1 --network --shared 64 --gpu-memory "$gpu_memory"
+        start_vm hosta g1 1 --network --shared "$shared_mib" --gpu-memory "$gpu_memory"
     fi
     wait_console hosta g1 '^step 3 ' 120
 }
