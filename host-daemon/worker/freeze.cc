@@ -110,6 +110,7 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     if (!is_carried) {
         memory.settle();
     }
+    look_at_events(Look::kAll);  // Nobody asks about them anew where the region stays.
     look_at_bulk_copies();
     output.collect();
     frozen_ = true;

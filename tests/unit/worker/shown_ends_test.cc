@@ -45,6 +45,38 @@ TEST(ShownEnds, TellOfEventsButNotWhileAMigrationIsAnnounced) {
     }));
 }
 
+/// The worker that takes the region over knows nothing of these records, and no announcement tells
+/// the guest to ask: it would take them for pending after it has synchronised.
+TEST(ShownEnds, TellOfEventsThatAFreezeHasWaitedFor) {
+    EXPECT_TRUE(in_child([] {
+        Serving serving;
+        Host& host = serving.host;
+        Guest& guest = serving.guest;
+        const wire::HostWords& words = serving.channel.host_words();
+        guest.retain();
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+        constexpr std::size_t kEvents = 200;
+        std::uint64_t recorded[kEvents] = {};
+        for (std::size_t i = 0; i < kEvents; ++i) {
+            guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent + i, 0, 0});
+        }
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+        for (std::size_t i = 0; i < kEvents; ++i) {
+            recorded[i] = guest.send(Op::cuEventRecord,
+                                     payload::cuEventRecord_call{kEvent + i, kStream});
+        }
+        while (host.process->loop().next() <= recorded[kEvents - 1]) {
+        }
+        ASSERT_TRUE(host.process->freeze(5s).ok());
+        std::size_t shown = 0;
+        for (std::size_t i = 0; i < kEvents; ++i) {
+            const auto slot = cuda::handle_slot(kEvent + i) % wire::kEventWords;
+            shown += words.event_done[slot].load() == recorded[i] + 1 ? 1 : 0;
+        }
+        EXPECT_EQ(shown, kEvents);
+    }));
+}
+
 TEST(ShownEnds, TellOfBulkCopies) {
     EXPECT_TRUE(in_child([] {
         Serving serving;
