@@ -76,8 +76,7 @@ public:
     /// Starts a worker for a claim and tells the guest. Local guests: `link` has socket and region.
     Result<void> open_channel(const Claim& claim, const WorkerHandlers& handlers,
                               std::optional<GuestLink> link, std::uint64_t table_hash);
-    /// The guest process has ended: ends its worker, if there is one, and frees the
-    /// channel.
+    /// The guest process has ended: ends its worker, if there is one, and frees the channel.
     void close_channel(engine::PartId part);
     /// The worker died: tells its guest.
     void on_worker_lost(engine::PartId part, const std::string& how);
