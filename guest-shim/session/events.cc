@@ -66,10 +66,6 @@ bool ask_to_look(std::uint64_t event, std::uint64_t recorded) noexcept {
     return fine;
 }
 
-}  // namespace
-
-namespace {
-
 /// A worker shows nothing of what was recorded before a migration: the host is asked for it. Every
 /// record of this thread's that precedes the end of one lies below the ring's end now.
 bool may_be_of_another_host(std::uint64_t recorded) noexcept {

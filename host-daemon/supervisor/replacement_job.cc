@@ -96,9 +96,7 @@ Result<void> replace_one(Session& session, const std::shared_ptr<Worker>& old_wo
 
 Result<control::ReplaceWorkersReply> replace_all(Session& session, const SourceStatus& status,
                                                  const ReplacementHooks& hooks) {
-    // A new worker does not know what the hypervisor has missed.
-    const bool is_copied = status.announced && session.info().kind == SessionKind::kVm;
-    if (!status.serves || status.migration || is_copied || session.suspended()) {
+    if (session.is_moving(status) || session.suspended()) {
         return Error{Code::kFailedPrecondition, "session.busy",
                      "session " + session.info().id +
                          " is being moved or is suspended; replace its workers before or "

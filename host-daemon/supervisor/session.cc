@@ -178,6 +178,11 @@ Result<void> Session::serve(const std::shared_ptr<Worker>& worker, const Claim& 
     return region_->write_state(claim.channel, claim.generation, wire::ServeState::kServing);
 }
 
+bool Session::is_moving(const SourceStatus& status) const {
+    return !status.serves || status.migration ||
+           (status.announced && info_.kind == SessionKind::kVm);
+}
+
 Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& handlers,
                                    std::optional<GuestLink> link, std::uint64_t table_hash) {
     const std::lock_guard opening(opening_);

@@ -72,6 +72,9 @@ public:
     void own(std::shared_ptr<SourceDriver> driver);
     /// True while new programs may begin: owned, not frozen, granted or suspended.
     [[nodiscard]] bool serves() const;
+    /// True while its workers must stay as they are: not served here, being moved, or a VM that a
+    /// hypervisor may be copying, of which a new worker does not know what was missed.
+    [[nodiscard]] bool is_moving(const SourceStatus& status) const;
 
     /// Starts a worker for a claim and tells the guest. Local guests: `link` has socket and region.
     Result<void> open_channel(const Claim& claim, const WorkerHandlers& handlers,

@@ -159,9 +159,7 @@ Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& ses
     auto waiting = outcome->get_future();
     driver->run_with_workers([session, driver, outcome, request] {
         const SourceStatus status = driver->status();
-        // A restored worker does not know what a hypervisor has missed.
-        const bool is_copied = status.announced && session->info().kind == SessionKind::kVm;
-        if (!status.serves || status.migration || is_copied) {
+        if (session->is_moving(status)) {
             outcome->set_value(Error{Code::kFailedPrecondition, "session.busy",
                                      "session " + session->info().id +
                                          " is being moved; save it before or afterwards"});

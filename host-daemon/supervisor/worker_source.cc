@@ -139,27 +139,25 @@ Result<engine::SessionNeeds> WorkersSource::describe() {
     return needs;
 }
 
-Result<void> WorkersSource::announce() {
-    return for_all(
-        [] {
-            control::ToWorker request;
-            request.mutable_announce()->set_migrating(true);
-            return request;
-        },
-        kQuickCall);
+Result<void> WorkersSource::tell(Worker& worker, bool migrating) {
+    control::ToWorker request;
+    request.mutable_announce()->set_migrating(migrating);
+    GANTRY_TRY(worker.call(std::move(request), kQuickCall));
+    return {};
 }
 
-void WorkersSource::announce_to(Worker& worker) {
-    control::ToWorker request;
-    request.mutable_announce()->set_migrating(true);
-    (void)worker.call(std::move(request), kQuickCall);
+Result<void> WorkersSource::announce() {
+    for (const auto& worker : workers_.all()) {
+        GANTRY_TRY(tell(*worker, true));
+    }
+    return {};
 }
+
+void WorkersSource::announce_to(Worker& worker) { (void)tell(worker, true); }
 
 void WorkersSource::end_announcement() {
     for (const auto& worker : workers_.all()) {
-        control::ToWorker request;
-        request.mutable_announce()->set_migrating(false);
-        (void)worker->call(std::move(request), kQuickCall);
+        (void)tell(*worker, false);
     }
 }
 

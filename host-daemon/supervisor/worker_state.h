@@ -67,6 +67,7 @@ public:
 private:
     Result<void> for_all(const std::function<control::ToWorker()>& request,
                          std::chrono::milliseconds deadline);
+    static Result<void> tell(Worker& worker, bool migrating);
     static Result<void> begin(Worker& worker, engine::Seed seed);
     WorkerSet& workers_;
     SessionFacts facts_;

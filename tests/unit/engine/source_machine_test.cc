@@ -39,12 +39,15 @@ protected:
         });
     }
 
-    /// Up to the first round of precopy.
-    void to_precopy() {
+    Actions prepare(MigrationId id = kId) {
         TargetCapabilities target;
         target.gpu_name = "gpu";
         target.cc = {9, 0};
-        receive(MsgPrepare{kEngineProtocolVersion, "vm", target});
+        return receive(MsgPrepare{kEngineProtocolVersion, "vm", target}, id);
+    }
+    /// Up to the first round of precopy.
+    void to_precopy() {
+        prepare();
         SourceEvent described;
         described.kind = SourceEventKind::kDescribed;
         described.needs = SessionNeeds{};
@@ -242,10 +245,7 @@ TEST_F(Source, AnAnnouncementOutlivesTheAttemptsOfOneJob) {
 
 TEST_F(Source, AGuestThatLeftUnannouncedIsToldOf) {
     step(SourceEventKind::kGuestGone);
-    TargetCapabilities target;
-    target.gpu_name = "gpu";
-    target.cc = {9, 0};
-    const Actions begun = receive(MsgPrepare{kEngineProtocolVersion, "vm", target});
+    const Actions begun = prepare();
     const Action* alert = find(begun, ActionKind::kAlert);
     ASSERT_NE(alert, nullptr);
     EXPECT_EQ(alert->error.reason, "migration.not_announced");
@@ -254,10 +254,7 @@ TEST_F(Source, AGuestThatLeftUnannouncedIsToldOf) {
 TEST_F(Source, ANewAttemptWhileTheGuestIsAwayKeepsTheAnnouncement) {
     to_frozen();
     step(SourceEventKind::kGuestGone);
-    TargetCapabilities target;
-    target.gpu_name = "gpu";
-    target.cc = {9, 0};
-    const Actions begun = receive(MsgPrepare{kEngineProtocolVersion, "vm", target}, {5, 6});
+    const Actions begun = prepare({5, 6});
     EXPECT_NE(find(begun, ActionKind::kDescribe), nullptr);
     EXPECT_EQ(find(begun, ActionKind::kEndAnnouncement), nullptr);
     EXPECT_EQ(find(begun, ActionKind::kAlert), nullptr);
