@@ -57,7 +57,8 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
                 break;
             case cuda::HandleKind::kGraphExec: {
                 const auto exec = process.graphs.find(object.handle);
-                counts["graph.node"] += exec && exec->is_whole() ? 0 : 1;
+                const bool is_gone = !exec && !process.objects.contains(object.handle);
+                counts["graph.node"] += is_gone || (exec && exec->is_whole()) ? 0 : 1;
                 break;
             }
             default:

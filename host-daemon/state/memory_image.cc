@@ -68,6 +68,7 @@ std::vector<BlockRange> MemoryImage::ranges() const {
             out.push_back({MemorySpace::kDevice, first, end - first});
         }
     }
+    const auto hold = process_.memory.hold_layout();
     for (const worker::ArrayShape& array : worker::list_arrays(process_)) {
         out.push_back({MemorySpace::kArray, array.order << 32,
                        (array.linear_bytes + kBlockBytes - 1) / kBlockBytes});
@@ -380,6 +381,7 @@ bool MemoryImage::is_whole(BlockAddress block) const {
 }
 
 Result<bool> MemoryImage::read_array(const BlockRange& range, std::span<std::byte> out) {
+    const auto hold = process_.memory.hold_layout();
     const auto array = worker::find_array(process_, range.first >> 32);
     if (!array) {
         return false;

@@ -5,7 +5,8 @@
 // through one page-locked buffer on a stream of their own, so that they wait for nobody's kernels.
 //
 // Invariant: a block's fingerprint is always that of bytes that were copied out, never of live
-// memory; an extent is not unmapped while a copy of it runs (DeviceMemory::LayoutHold).
+// memory; no extent is unmapped, no array and no module ended while a copy of it runs
+// (DeviceMemory::hold_layout).
 // Threads: one at a time (the worker's control thread). Failure: reasons `state.*`.
 #pragma once
 

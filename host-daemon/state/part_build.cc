@@ -196,7 +196,8 @@ Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
             continue;
         }
         const auto match = wanted.find(object->handle);
-        if (match == wanted.end() || match->second->order != object->order) {
+        if (match == wanted.end() || match->second->order != object->order ||
+            (is_module_root(*object) && lies_elsewhere(graph, *object))) {
             process_.destroy_object(*object);
         }
     }
@@ -206,10 +207,13 @@ Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
     if (is_final && has_private) {
         GANTRY_TRY(restore_private(graph));
     }
-    std::set<std::uint64_t> put_off;  // Their module uses memory that only the final graph fixes.
+    // What only the final graph settles: modules that use memory which moves until then, and those
+    // that the guest ended while the early graph was on its way.
+    std::set<std::uint64_t> put_off;
     for (const worker::Object& object : graph.objects) {
-        const bool wait = !is_final && ((has_private && is_module_root(object)) ||
-                                        put_off.contains(object.parent));
+        const bool wait =
+            !is_final && ((is_module_root(object) && (has_private || !has_image(graph, object))) ||
+                          put_off.contains(object.parent));
         if (wait) {
             put_off.insert(object.handle);
         } else {
@@ -228,6 +232,26 @@ Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
         *late_graphs_->mutable_graph_execs() = graph.message.graph_execs();
     }
     return flush_kept_blocks();
+}
+
+bool PartState::lies_elsewhere(const DecodedGraph& graph, const worker::Object& object) {
+    worker::Sha256 sha{};
+    const worker::LoadedImage* wanted = image_of(graph, object.handle, &sha);
+    const auto loaded = process_.modules.get(object.handle);
+    if (wanted == nullptr || !loaded || !process_.device.can_place()) {
+        return false;
+    }
+    return std::any_of(
+        wanted->variables.begin(), wanted->variables.end(), [&](const auto& variable) {
+            const auto known = loaded->variables.find(variable.first);
+            return known == loaded->variables.end() ||
+                   known->second.address != variable.second.address;
+        });
+}
+
+bool PartState::has_image(const DecodedGraph& graph, const worker::Object& object) {
+    worker::Sha256 sha{};
+    return image_of(graph, object.handle, &sha) != nullptr && process_.images.find(sha) != nullptr;
 }
 
 Result<void> PartState::build_object(const DecodedGraph& graph, const worker::Object& object) {

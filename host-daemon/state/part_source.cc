@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
+#include <shared_mutex>
 
 #include "host-daemon/state/blocking_features.h"
 #include "host-daemon/state/code_entries.h"
@@ -162,18 +164,30 @@ Result<void> PartState::check_movable() {
 }
 
 Result<std::string> PartState::graph() {
-    GANTRY_TRY(check_movable());
-    // Graphs are read from the driver: no command of the guest may change one meanwhile.
+    using std::chrono::milliseconds;
+    // Objects and what is kept beside them must agree, so the guest's commands stand still while
+    // they are read. Where one takes too long for that, a target leaves out what hangs together no
+    // more until the final graph tells (part_build.cc); but CUDA's graphs are read from the driver,
+    // and no command may change one meanwhile.
+    const bool runs = process_.serving() && !process_.frozen();
     const bool has_graphs = process_.objects.count_kind(cuda::HandleKind::kGraph) != 0 ||
                             process_.objects.count_kind(cuda::HandleKind::kGraphExec) != 0;
-    const bool needs_hold = has_graphs && process_.serving() && !process_.frozen();
-    if (needs_hold &&
-        !process_.loop().hold(std::chrono::steady_clock::now() + std::chrono::seconds(2))) {
+    const milliseconds patience(has_graphs ? 2000 : 200);
+    const bool holds = runs && process_.loop().hold(std::chrono::steady_clock::now() + patience);
+    if (runs && has_graphs && !holds) {
         return Error{Code::kDeadlineExceeded, "drain.deadline",
                      "the command in hand did not end in time"};
     }
-    auto encoded = encode(process_, part_id_, false);
-    if (needs_hold) {
+    std::unique_lock lanes(process_.lane_changes, std::defer_lock);
+    if (holds) {
+        (void)lanes.try_lock_for(milliseconds(20));
+    }
+    const auto read = [this]() -> Result<snapshot::ObjectGraph> {
+        GANTRY_TRY(check_movable());
+        return encode(process_, part_id_, false);
+    };
+    const Result<snapshot::ObjectGraph> encoded = read();
+    if (holds) {
         process_.loop().resume();
     }
     if (!encoded.ok()) {

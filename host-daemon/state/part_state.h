@@ -175,6 +175,10 @@ private:
     Result<void> build_graphs(const snapshot::ObjectGraph& graph, bool late);
     void drop_graph(std::uint64_t handle);
     Result<void> build_object(const DecodedGraph& graph, const worker::Object& object);
+    /// The module was made before the guest asked for its variables: a driver that can place them
+    /// has them elsewhere, or nowhere yet.
+    bool lies_elsewhere(const DecodedGraph& graph, const worker::Object& object);
+    bool has_image(const DecodedGraph& graph, const worker::Object& object);
     Result<void> load_module(const DecodedGraph& graph, const worker::Object& object);
     Result<void> check_variables(const DecodedGraph& graph);
     Result<void> flush_kept_blocks();

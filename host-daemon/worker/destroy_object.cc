@@ -1,4 +1,6 @@
 // Ending objects whatever their kind: a context's end and a restore that follows a newer graph.
+#include <mutex>
+
 #include "host-daemon/worker/guest_process.h"
 
 namespace gantry::worker {
@@ -11,10 +13,20 @@ void end(CUresult (*function)(Handle), std::uint64_t native) {
     }
 }
 
+/// Of its own, outside the arena: nobody may be copying it while it ends.
+bool has_memory(HandleKind kind) {
+    return kind == HandleKind::kModule || kind == HandleKind::kLibrary ||
+           kind == HandleKind::kArray || kind == HandleKind::kMipmappedArray;
+}
+
 }  // namespace
 
 void GuestProcess::destroy_object(const Object& object) {
     const driver::DriverApi& api = device.api();
+    std::unique_lock<std::mutex> layout;
+    if (has_memory(object.kind())) {
+        layout = memory.hold_layout();
+    }
     switch (object.parent == 0 ? object.kind() : HandleKind::kInvalid) {
         case HandleKind::kStream:
             leave_stream(reinterpret_cast<CUstream>(object.native));

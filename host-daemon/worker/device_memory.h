@@ -108,7 +108,8 @@ public:
     [[nodiscard]] std::vector<ExtentRecord> extents_in(std::uint64_t address,
                                                        std::uint64_t bytes) const;
     [[nodiscard]] std::vector<OutsideRange> outside_ranges() const;
-    /// While it is held no memory is taken away (frees wait), so that it can be copied.
+    /// While it is held no memory is taken away, so that it can be copied: frees wait, and so do
+    /// the ends of modules and arrays, which are not the arena's (handlers.h, ends_memory).
     [[nodiscard]] std::unique_lock<std::mutex> hold_layout() const {
         return std::unique_lock(unmap_mutex_);
     }

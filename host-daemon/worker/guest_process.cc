@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <shared_mutex>
 #include <thread>
 
 #include "host-daemon/worker/call.h"
@@ -136,6 +138,14 @@ void GuestProcess::execute(const Command& command) {
 }
 
 void GuestProcess::run_call(Call& call) {
+    std::shared_lock changes(lane_changes, std::defer_lock);
+    if (call.may_wait() && !is_pollable(call)) {
+        changes.lock();
+    }
+    std::unique_lock<std::mutex> layout;
+    if (ends_memory(call)) {
+        layout = memory.hold_layout();
+    }
     CUresult result = enter_context(call.header().context);
     const bool is_noted = held.begin_touches(call);
     if (result == CUDA_SUCCESS && !call.has_ended()) {
@@ -144,6 +154,9 @@ void GuestProcess::run_call(Call& call) {
         } else {
             result = dispatch(call, call.op(), call.args(), call.trailing_bytes(), call);
         }
+    }
+    if (layout.owns_lock()) {
+        layout.unlock();
     }
     if (is_noted && !call.may_wait()) {
         note_work(call, result);

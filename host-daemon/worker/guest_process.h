@@ -21,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -132,6 +133,9 @@ public:
     std::function<void(const std::string&)> on_breach;
     std::function<void()> on_goodbye;
     std::function<void(std::uint64_t)> on_first_command;
+    /// Held shared by a lane's call that may make or end objects, while it runs: whoever has it
+    /// alone, with the loop held, sees objects and what is kept beside them agree.
+    std::shared_timed_mutex lane_changes;
     /// The value that the object made by replay() must get (textures and surfaces); 0: any.
     std::uint64_t wanted_native = 0;
 

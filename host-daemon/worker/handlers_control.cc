@@ -268,6 +268,18 @@ bool may_block(const Call& call) {
            ((cuda::op_flags(call.op()) & cuda::kOpMayBlock) != 0 || takes_long(call.op()));
 }
 
+bool ends_memory(const Call& call) {
+    switch (call.op()) {
+        case cuda::Op::cuModuleUnload:
+        case cuda::Op::cuLibraryUnload:
+        case cuda::Op::cuArrayDestroy:
+        case cuda::Op::cuMipmappedArrayDestroy:
+            return true;
+        default:
+            return false;
+    }
+}
+
 bool tells_of_completion(const Call& call) {
     if (may_block(call)) {
         return true;

@@ -21,12 +21,20 @@ void describe_array(const Array& array, TextureDescription& out) {
     out.levels[0] = array.level();
 }
 
-CUresult resource_linear(const CUDA_RESOURCE_DESC& resource, TextureDescription& out,
-                         bool& normalized) {
+/// A texture that is made again as it was may outlive its memory, as the one before it did: what is
+/// freed takes no texture along.
+enum class Memory : bool { kMustBeThere, kMayBeGone };
+
+bool is_there(std::uint64_t address, std::uint64_t bytes, Memory memory) {
+    return memory == Memory::kMayBeGone || MemoryMap::instance().covers(address, bytes);
+}
+
+CUresult resource_linear(const CUDA_RESOURCE_DESC& resource, Memory memory,
+                         TextureDescription& out, bool& normalized) {
     const auto& linear = resource.res.linear;
     if (!texel_format(linear.format, linear.numChannels, out.format, normalized) ||
         linear.sizeInBytes == 0 ||
-        !MemoryMap::instance().covers(linear.devPtr, linear.sizeInBytes)) {
+        !is_there(linear.devPtr, linear.sizeInBytes, memory)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uint64_t texels = linear.sizeInBytes / out.format.texel_bytes();
@@ -38,8 +46,8 @@ CUresult resource_linear(const CUDA_RESOURCE_DESC& resource, TextureDescription&
     return CUDA_SUCCESS;
 }
 
-CUresult resource_pitch(const CUDA_RESOURCE_DESC& resource, TextureDescription& out,
-                        bool& normalized) {
+CUresult resource_pitch(const CUDA_RESOURCE_DESC& resource, Memory memory,
+                        TextureDescription& out, bool& normalized) {
     const auto& pitch = resource.res.pitch2D;
     if (!texel_format(pitch.format, pitch.numChannels, out.format, normalized) ||
         pitch.width == 0 || pitch.height == 0 ||
@@ -48,7 +56,7 @@ CUresult resource_pitch(const CUDA_RESOURCE_DESC& resource, TextureDescription& 
     }
     const std::uint64_t bytes = pitch.pitchInBytes * (pitch.height - 1) +
                                 pitch.width * out.format.texel_bytes();
-    if (!MemoryMap::instance().covers(pitch.devPtr, bytes)) {
+    if (!is_there(pitch.devPtr, bytes, memory)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     out.shape = TextureShape::kArray2d;
@@ -60,7 +68,8 @@ CUresult resource_pitch(const CUDA_RESOURCE_DESC& resource, TextureDescription& 
     return CUDA_SUCCESS;
 }
 
-CUresult describe_resource(const CUDA_RESOURCE_DESC& resource, Entry& entry, bool& normalized) {
+CUresult describe_resource(const CUDA_RESOURCE_DESC& resource, Memory memory, Entry& entry,
+                           bool& normalized) {
     TextureDescription& out = entry.texture;
     switch (resource.resType) {
         case CU_RESOURCE_TYPE_ARRAY: {
@@ -87,8 +96,8 @@ CUresult describe_resource(const CUDA_RESOURCE_DESC& resource, Entry& entry, boo
             entry.keeps = mipmap;
             return CUDA_SUCCESS;
         }
-        case CU_RESOURCE_TYPE_LINEAR: return resource_linear(resource, out, normalized);
-        case CU_RESOURCE_TYPE_PITCH2D: return resource_pitch(resource, out, normalized);
+        case CU_RESOURCE_TYPE_LINEAR: return resource_linear(resource, memory, out, normalized);
+        case CU_RESOURCE_TYPE_PITCH2D: return resource_pitch(resource, memory, out, normalized);
         default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
@@ -147,7 +156,8 @@ CUresult create_texture(Context& context, const CUDA_RESOURCE_DESC* resource,
     }
     auto entry = std::make_shared<Entry>();
     bool normalized_format = false;
-    const CUresult error = describe_resource(*resource, *entry, normalized_format);
+    const Memory memory = wanted != 0 ? Memory::kMayBeGone : Memory::kMustBeThere;
+    const CUresult error = describe_resource(*resource, memory, *entry, normalized_format);
     if (error != CUDA_SUCCESS) {
         return error;
     }
