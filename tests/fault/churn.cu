@@ -1,6 +1,6 @@
 // A program that frees, allocates and fills buffers all the time and looks whether the others still
-// hold what it put there. In every step it ends a library, an array, a texture, a
-// stream and an event, too, and makes new ones. Argument 1: buffers, 2: steps. Prints "step N" now and then, at
+// hold what it put there. In every step it ends a library, an array, a texture, a stream and an
+// event, too, and makes new ones. Argument 1: buffers, 2: steps. Prints "step N" now and then, at
 // the end "PASS" with a digest of what it did, which does not depend on where the buffers lay.
 #include <cstdio>
 #include <cstdlib>
