@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "migration/transport/status_map.h"
 #include "proto/snapshot/object_graph.pb.h"
+#include "tests/unit/cli/ran.h"
 
 namespace gantry::cli {
 namespace {
@@ -63,7 +63,19 @@ public:
     grpc::Status Snapshot(grpc::ServerContext*, const control::SnapshotRequest* request,
                           control::SnapshotReply* reply) override {
         reply->set_bytes(3ULL << 20);
-        return answer("snapshot " + request->session() + " " + request->path());
+        return answer("snapshot " + request->session() + " " + request->path() +
+                      (request->suspend() ? " suspended" : ""));
+    }
+    grpc::Status Restore(grpc::ServerContext*, const control::RestoreRequest* request,
+                         control::RestoreReply* reply) override {
+        reply->set_bytes(3ULL << 20);
+        return answer("restore " + request->session() + " " + request->path());
+    }
+    grpc::Status ReplaceWorkers(grpc::ServerContext*,
+                                const control::ReplaceWorkersRequest* request,
+                                control::ReplaceWorkersReply* reply) override {
+        reply->add_workers()->set_pid(17);
+        return answer("replace " + request->session());
     }
     grpc::Status Pull(grpc::ServerContext*, const control::PullRequest* request,
                       control::PullReply* reply) override {
@@ -106,29 +118,9 @@ protected:
         std::filesystem::remove(socket_);
     }
 
-    struct Ran {
-        int status;
-        std::string out;
-        std::string err;
-        [[nodiscard]] std::vector<nlohmann::json> json() const { return lines(out); }
-        static std::vector<nlohmann::json> lines(const std::string& text) {
-            std::vector<nlohmann::json> found;
-            std::istringstream stream(text);
-            while (stream >> std::ws && !stream.eof()) {
-                nlohmann::json one;
-                stream >> one;
-                found.push_back(std::move(one));
-            }
-            return found;
-        }
-    };
     template <typename Command>
     Ran run(Form form, Command command) {
-        testing::internal::CaptureStdout();
-        testing::internal::CaptureStderr();
-        const int status = command(Context{socket_, form});
-        std::string out = testing::internal::GetCapturedStdout();
-        return {status, std::move(out), testing::internal::GetCapturedStderr()};
+        return capture([&] { return command(Context{socket_, form}); });
     }
 
     const std::string socket_;
@@ -154,6 +146,12 @@ std::vector<Named> all_commands() {
         {"inspect", [](const Context& c) { return run_inspect(c, "g1"); }, "inspect g1"},
         {"snapshot", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x", false); },
          "snapshot g1 /tmp/x"},
+        {"suspend", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x", true); },
+         "snapshot g1 /tmp/x suspended"},
+        {"restore", [](const Context& c) { return run_restore(c, "g1", "/tmp/x"); },
+         "restore g1 /tmp/x"},
+        {"replace-worker", [](const Context& c) { return run_replace_worker(c, "g1"); },
+         "replace g1"},
         {"pull", [](const Context& c) { return run_pull(c, "s", "a:1", "/run/h"); },
          "pull s a:1 /run/h"},
         {"fenced", [](const Context& c) { return run_fenced(c, "g1"); }, "fenced g1"},

@@ -1,0 +1,192 @@
+#include "migration/cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "migration/cli/commands.h"
+
+namespace gantry::cli {
+namespace {
+
+constexpr char kFooter[] =
+    "Exit status: 0 done; 1 refused or failed, the reason is on standard error; 2 wrong usage;\n"
+    "3 no gantryd answers; 4 no such session, VM or file.";
+
+struct Arguments {
+    Context context{"/run/gantry/operator.sock", Form::kText};
+    bool json = false;
+    std::string session;
+    std::string target;
+    std::string path;
+    std::string source;
+    std::string handover;
+    std::string cause = "-";
+    bool forever = false;
+    bool suspend = false;
+};
+
+class Command {
+public:
+    Command(CLI::App& app, Arguments& arguments) : app_(app), arguments_(arguments) {}
+
+    /// Adds a command that runs `action`.
+    CLI::App* add(const char* name, const char* help, std::function<int()> action) {
+        return add_to(app_, name, help, std::move(action));
+    }
+    CLI::App* add_to(CLI::App& parent, const char* name, const char* help,
+                     std::function<int()> action) {
+        CLI::App* command = parent.add_subcommand(name, help);
+        command->fallthrough();  // --json may stand behind the command
+        command->callback([this, action = std::move(action)] {
+            arguments_.context.form = arguments_.json ? Form::kJson : Form::kText;
+            status = action();
+        });
+        return command;
+    }
+
+    int status = kDone;
+
+private:
+    CLI::App& app_;
+    Arguments& arguments_;
+};
+
+void add_commands(Command& commands, Arguments& a) {
+    const auto session = [&](CLI::App* command, bool is_required) {
+        auto* option = command->add_option("session", a.session, "VM name, VM uuid or session id");
+        option->required(is_required);
+    };
+    session(commands.add("status", "List sessions, their programs and moves under way",
+                         [&] { return run_status(a.context, a.session); }),
+            false);
+    auto* preflight = commands.add("preflight", "Say whether a session could move, and why not",
+                                   [&] { return run_preflight(a.context, a.session, a.target); });
+    session(preflight, true);
+    preflight->add_option("target", a.target,
+                          "ADDRESS:PORT of the other host's gantryd; left out: this host");
+    auto* watch = commands.add("watch", "Follow a move until it has ended",
+                               [&] { return run_watch(a.context, a.session, !a.forever); });
+    session(watch, false);
+    watch->add_flag("--forever", a.forever, "go on after the move has ended");
+    session(commands.add("abort", "Abort a move under way; the session stays where it is",
+                         [&] { return run_abort(a.context, a.session); }),
+            true);
+    commands
+        .add("inspect",
+             "Print a session's graph of live objects as JSON, or what is in a snapshot file; "
+             "that file is read whole and checked, and needs no gantryd",
+             [&] { return run_inspect(a.context, a.session); })
+        ->add_option("session", a.session,
+                     "VM name, VM uuid or session id; or a file: what has a slash, ends in .gsnap "
+                     "or is there under this name")
+        ->required();
+    auto* snapshot =
+        commands.add("snapshot", "Save a session to a file; it goes on afterwards",
+                     [&] { return run_snapshot(a.context, a.session, a.path, a.suspend); });
+    session(snapshot, true);
+    snapshot->add_option("file", a.path, "file to write")->required();
+    snapshot->add_flag("--suspend", a.suspend,
+                       "give the GPU back: the programs' GPU calls wait until `gantry restore`");
+    auto* restore = commands.add("restore", "Go on with a suspended session from its file",
+                                 [&] { return run_restore(a.context, a.session, a.path); });
+    session(restore, true);
+    restore->add_option("file", a.path, "file that `gantry snapshot --suspend` wrote")->required();
+    session(commands.add("replace-worker",
+                         "Replace the workers of a session by fresh ones under its programs; "
+                         "device memory stays where it is",
+                         [&] { return run_replace_worker(a.context, a.session); }),
+            true);
+    auto* pull = commands.add(
+        "pull", "Take over the session of a program that is not a VM's from another gantryd",
+        [&] { return run_pull(a.context, a.session, a.source, a.handover); });
+    session(pull, true);
+    pull->add_option("--from", a.source, "ADDRESS:PORT of the gantryd that serves it")->required();
+    pull->add_option("--handover", a.handover,
+                     "its RUN_DIRECTORY/handover.sock, for a program that shares memory with it");
+    session(
+        commands.add("fenced", "Confirm that the source host of an arrival is down and stays down",
+                     [&] { return run_fenced(a.context, a.session); }),
+        true);
+    session(commands.add("discard", "Let go the state that is kept for a target",
+                         [&] { return run_discard(a.context, a.session); }),
+            true);
+}
+
+void add_hooks(CLI::App& app, Command& commands, Arguments& a) {
+    CLI::App* hook = app.add_subcommand("hook", "For libvirt's hook script; XML on standard input");
+    hook->require_subcommand(1);
+    hook->fallthrough();
+    commands
+        .add_to(*hook, "migrate-begin", "May this VM come here?",
+                [&a] { return run_hook_migrate_begin(a.context, a.session); })
+        ->add_option("vm", a.session, "name of the VM")
+        ->required();
+    auto* released = commands.add_to(*hook, "released", "This VM is not here any more", [&a] {
+        return run_hook_released(a.context, a.session, a.cause);
+    });
+    released->add_option("vm", a.session, "name of the VM")->required();
+    released->add_option("cause", a.cause, "libvirt's fourth argument");
+}
+
+/// What was wrong with the arguments, and where help is: that of the command named, if any.
+Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
+    std::string help = "gantry";
+    const CLI::App* command = &app;
+    while (!command->get_subcommands().empty()) {
+        command = command->get_subcommands().front();
+        help += " " + command->get_name();
+    }
+    // CLI11 would say that a command is missing, and not which one it does not know.
+    const std::vector<std::string> unknown = app.remaining(true);
+    const bool lacks_command = command->get_require_subcommand_min() != 0;
+    return {Code::kInvalidArgument, "command.usage",
+            (lacks_command && !unknown.empty() ? "there is no command '" + unknown.front() + "'"
+                                               : std::string(error.what())) +
+                "; see `" + help + " --help`"};
+}
+
+/// --help, which is text in either form, --version, or wrong usage.
+int end_of_parse(const CLI::App& app, const CLI::ParseError& error, bool is_json) {
+    if (is_json && dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
+        std::puts("{\"version\":\"" GANTRY_VERSION "\"}");
+        return kDone;
+    }
+    if (error.get_exit_code() == 0) {
+        return app.exit(error);
+    }
+    const Error wrong = usage_error(app, error);
+    std::fputs((is_json ? error_json(wrong) : error_text(wrong)).c_str(), stderr);
+    return kUsage;
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+    Arguments arguments;
+    CLI::App app{"GPU sessions of VMs and programs, and their moves between hosts"};
+    app.footer(kFooter);
+    app.add_option("--socket", arguments.context.socket, "gantryd's operator socket")
+        ->capture_default_str();
+    app.add_flag("--json", arguments.json,
+                 "print JSON instead of text; errors too, on standard error");
+    app.set_version_flag("--version", "gantry " GANTRY_VERSION);
+    app.require_subcommand(1);
+    Command commands(app, arguments);
+    add_commands(commands, arguments);
+    add_hooks(app, commands, arguments);
+    try {  // CLI11 reports wrong usage by throwing
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        // What stands behind the mistake has not been read.
+        const auto given = std::span(argv, static_cast<std::size_t>(argc));
+        return end_of_parse(app, error, std::ranges::count(given, std::string("--json")) != 0);
+    }
+    return commands.status;
+}
+
+}  // namespace gantry::cli
