@@ -9,6 +9,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "migration/cli/snapshot_file.h"
 #include "proto/snapshot/object_graph.pb.h"
 
 namespace gantry::cli {
@@ -127,6 +128,11 @@ int run_abort(const Context& context, const std::string& session) {
 }
 
 int run_inspect(const Context& context, const std::string& session) {
+    if (names_snapshot_file(session)) {
+        const auto text = context.form == Form::kJson ? snapshot_file_json(session)
+                                                      : snapshot_file_text(session);
+        return text.ok() ? (print(*text), kDone) : fail(context, text.error());
+    }
     Client client(context.socket);
     grpc::ClientContext rpc;
     set_deadline(rpc, kQuick);

@@ -17,7 +17,8 @@ int run_status(const Context& context, const std::string& session);
 int run_preflight(const Context& context, const std::string& session, const std::string& target);
 int run_watch(const Context& context, const std::string& session, bool until_ended);
 int run_abort(const Context& context, const std::string& session);
-int run_inspect(const Context& context, const std::string& session);
+/// Of a session, or of a snapshot file (snapshot_file.h), for which it needs no gantryd.
+int run_inspect(const Context& context, const std::string& session_or_file);
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
                  bool suspend);
 int run_restore(const Context& context, const std::string& session, const std::string& path);

@@ -10,6 +10,13 @@
 namespace gantry::snapshot {
 namespace {
 
+std::string without_line_end(std::string text) {
+    while (!text.empty() && text.back() == '\n') {
+        text.pop_back();
+    }
+    return text;
+}
+
 Result<std::string> to_json(const google::protobuf::Message& message) {
     google::protobuf::util::JsonPrintOptions options;
     options.add_whitespace = true;
@@ -19,10 +26,7 @@ Result<std::string> to_json(const google::protobuf::Message& message) {
     if (!status.ok()) {
         return Error{Code::kInternal, "snapshot.json", std::string(status.message())};
     }
-    while (!text.empty() && text.back() == '\n') {
-        text.pop_back();
-    }
-    return text;
+    return without_line_end(std::move(text));
 }
 
 std::string hex(std::span<const std::byte> bytes) {
@@ -37,18 +41,27 @@ std::string hex(std::span<const std::byte> bytes) {
 
 class JsonVisitor : public SnapshotVisitor {
 public:
-    explicit JsonVisitor(JsonDetail detail) : detail_(detail) {}
+    JsonVisitor(const std::string& path, JsonDetail detail, NeedsJson needs)
+        : path_(path), detail_(detail), needs_json_(needs) {}
 
     void on_version(std::uint32_t version) override { version_ = version; }
     Result<void> on_header(const SnapshotHeader& header) override {
-        GANTRY_ASSIGN(header_, to_json(header));
+        SnapshotHeader shown = header;
+        if (needs_json_ != nullptr && !header.needs().empty()) {
+            if (auto needs = needs_json_(header.needs())) {
+                needs_ = without_line_end(*std::move(needs));
+                shown.clear_needs();
+            }
+        }
+        GANTRY_ASSIGN(header_, to_json(shown));
         return {};
     }
     Result<void> on_graph(std::uint64_t part, std::string_view bytes) override {
         ObjectGraph graph;
         if (!graph.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
             return Error{Code::kDataLoss, "snapshot.malformed",
-                         "the object graph of part " + std::to_string(part) + " does not parse"};
+                         path_ + ": the object graph of part " + std::to_string(part) +
+                             " does not parse; take another copy of the snapshot"};
         }
         if (detail_ == JsonDetail::kGraphs) {
             GANTRY_ASSIGN(const std::string text, to_json(graph));
@@ -81,7 +94,9 @@ public:
                       ", \"block_count\": " + std::to_string(count) + "}";
         }
         std::string text = "{\n\"format_version\": " + std::to_string(version_) +
-                           ",\n\"header\": " + header_ + ",\n\"summary\": " + summary_ +
+                           ",\n\"header\": " + header_ +
+                           (needs_.empty() ? "" : ",\n\"needs\": " + needs_) +
+                           ",\n\"summary\": " + summary_ +
                            ",\n\"spaces\": [" + spaces + "],\n\"images\": [" + images_ + "]";
         if (detail_ == JsonDetail::kGraphs) {
             text += ",\n\"graphs\": [" + graphs_ + "]";
@@ -90,9 +105,12 @@ public:
     }
 
 private:
+    const std::string& path_;
     JsonDetail detail_;
+    NeedsJson needs_json_;
     std::uint32_t version_ = 0;
     std::string header_;
+    std::string needs_;
     std::string summary_;
     std::string graphs_;
     std::string images_;
@@ -101,8 +119,9 @@ private:
 
 }  // namespace
 
-Result<std::string> snapshot_json(const std::string& path, JsonDetail detail) {
-    JsonVisitor visitor(detail);
+Result<std::string> snapshot_json(const std::string& path, JsonDetail detail,
+                                  NeedsJson needs) {
+    JsonVisitor visitor(path, detail, needs);
     GANTRY_TRY(read_snapshot(path, visitor));
     return visitor.text();
 }

@@ -70,7 +70,8 @@ private:
             if (got < 0) {
                 return Error{Code::kUnavailable, "snapshot.io",
                              "cannot read " + name_ + " at offset " + std::to_string(offset_) +
-                                 ": " + std::strerror(errno)};
+                                 ": " + std::strerror(errno) +
+                                 "; name a snapshot file, or see to what it lies on"};
             }
             if (got == 0) {
                 return error("snapshot.truncated", offset_,
@@ -471,7 +472,8 @@ Result<std::uint64_t> read_snapshot(const std::string& path, SnapshotVisitor& vi
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return Error{errno == ENOENT ? Code::kNotFound : Code::kUnavailable, "snapshot.io",
-                     "cannot open " + path + ": " + std::strerror(errno)};
+                     "cannot open " + path + ": " + std::strerror(errno) +
+                         "; name a snapshot file that this user may read"};
     }
     auto result = read_snapshot(fd, path, visitor);
     ::close(fd);
