@@ -1,5 +1,4 @@
-// Device memory, page-locked host memory, managed memory, and registered pages.
-#include <sys/mman.h>
+// Device memory, page-locked host memory, and managed memory.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -16,14 +15,12 @@ namespace {
 constexpr std::uint64_t kPage = wire::kPageBytes;
 constexpr std::uint64_t kPitchAlignment = 512;
 
-void note_range(std::uint64_t address, std::uint64_t bytes, RangeKind kind, std::uint32_t flags,
-                std::uint64_t alias = 0) {
+void note_range(std::uint64_t address, std::uint64_t bytes, RangeKind kind, std::uint32_t flags) {
     Range range{};
     range.address = address;
     range.bytes = bytes;
     range.kind = kind;
     range.flags = flags;
-    range.alias = alias;
     range.context = session::current_context();
     range.device = current_device();
     add_range(&range);
@@ -57,53 +54,6 @@ CUresult free_device(const Range& range) {
         add_range(&again);
     }
     return result;
-}
-
-/// Moves the application's pages into the pool, so that host and guest see the same memory. The
-/// pages keep their address here; the device knows them by the pool's.
-CUresult move_pages_into_pool(std::uint64_t first, std::uint64_t bytes, std::uint64_t* pool_at) {
-    void* pool = nullptr;
-    if (const CUresult result = take_extent(bytes, 0, &pool); result != CUDA_SUCCESS) {
-        return result;
-    }
-    auto* pages = reinterpret_cast<void*>(first);
-    std::memcpy(pool, pages, bytes);
-    const std::uint64_t offset =
-        session::pinned_region_offset() + (bits(pool) - wire::kPinnedBase);
-    void* mapped = mmap(pages, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                        session::region_descriptor(), static_cast<off_t>(offset));
-    if (mapped != pages) {
-        return_extent(pool);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *pool_at = bits(pool);
-    return CUDA_SUCCESS;
-}
-
-CUresult move_pages_back(std::uint64_t first, std::uint64_t bytes, std::uint64_t pool_at) {
-    auto* pages = reinterpret_cast<void*>(first);
-    void* mapped = mmap(pages, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (mapped != pages) {
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    std::memcpy(pages, reinterpret_cast<void*>(pool_at), bytes);
-    return return_extent(reinterpret_cast<void*>(pool_at));
-}
-
-/// True when every page of the range may be read: mincore fails on a hole.
-bool is_mapped(std::uint64_t first, std::uint64_t bytes) {
-    unsigned char resident[256];
-    while (bytes != 0) {
-        const std::uint64_t piece = bytes < sizeof(resident) * kPage ? bytes
-                                                                      : sizeof(resident) * kPage;
-        if (mincore(reinterpret_cast<void*>(first), piece, resident) != 0) {
-            return false;
-        }
-        first += piece;
-        bytes -= piece;
-    }
-    return true;
 }
 
 }  // namespace
@@ -273,55 +223,6 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) noexcept {
     }
     *pFlags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
-}
-
-CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noexcept {
-    constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-    if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
-        return closed;
-    }
-    if (p == nullptr || bytesize == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if ((Flags & ~kKnown) != 0 || session::region_descriptor() < 0) {
-        return CUDA_ERROR_NOT_SUPPORTED;  // I/O memory and read-only pages cannot move.
-    }
-    const std::uint64_t first = bits(p) / kPage * kPage;
-    const std::uint64_t end = (bits(p) + bytesize + kPage - 1) / kPage * kPage;
-    Range range{};
-    for (std::uint64_t at = first; at < end; at += kPage) {
-        if (find_range(at, &range)) {
-            return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-        }
-    }
-    if (is_in_arena(first) || is_in_pool(first) || !is_mapped(first, end - first)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    std::uint64_t pool_at = 0;
-    const CUresult result = move_pages_into_pool(first, end - first, &pool_at);
-    if (result == CUDA_SUCCESS) {
-        note_range(bits(p), bytesize, RangeKind::kRegistered, Flags,
-                   pool_at + (bits(p) - first));
-    }
-    return result;
-}
-
-CUresult cuMemHostUnregister(void* p) noexcept {
-    Range range{};
-    if (!remove_range(bits(p), &range)) {
-        return find_range(bits(p), &range) ? CUDA_ERROR_INVALID_VALUE
-                                           : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    }
-    if (range.kind != RangeKind::kRegistered) {
-        add_range(&range);
-        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    }
-    const CUresult waited = synchronize_context();
-    const std::uint64_t first = range.address / kPage * kPage;
-    const std::uint64_t end = (range.address + range.bytes + kPage - 1) / kPage * kPage;
-    const CUresult result =
-        move_pages_back(first, end - first, range.alias - (range.address - first));
-    return waited != CUDA_SUCCESS ? waited : result;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) noexcept {

@@ -94,6 +94,20 @@ bool find_range(std::uint64_t address, Range* out) noexcept {
     return true;
 }
 
+bool next_range(std::uint64_t from, Range* out) noexcept {
+    session::Guard guard(g_mutex);
+    const std::size_t at = from == 0 ? 0 : upper(from - 1);
+    if (at == g_count) {
+        return false;
+    }
+    *out = g_ranges[at];
+    return true;
+}
+
+void lock_ranges() noexcept { g_mutex.lock(); }
+
+void unlock_ranges() noexcept { g_mutex.unlock(); }
+
 bool remove_range(std::uint64_t address, Range* out) noexcept {
     session::Guard guard(g_mutex);
     const std::size_t above = upper(address);

@@ -37,6 +37,11 @@ bool add_range(Range* range) noexcept;
 bool find_range(std::uint64_t address, Range* out) noexcept;
 /// Removes the range that starts at `address`, if it is there.
 bool remove_range(std::uint64_t address, Range* out) noexcept;
+/// The first range that starts at `from` or above.
+bool next_range(std::uint64_t from, Range* out) noexcept;
+/// Around a fork: no other thread is in the middle of a change then.
+void lock_ranges() noexcept;
+void unlock_ranges() noexcept;
 /// Removes a module's globals.
 void remove_ranges_of(std::uint64_t owner) noexcept;
 

@@ -1,0 +1,284 @@
+// cuMemHostRegister: the application's own pages become page-locked memory that the device sees.
+//
+// WHAT. The pages' bytes move into the pinned pool, and the pool is mapped in their place: address
+// and content stay, and host and guest see the same memory from there on. Unregistering moves the
+// bytes back into private pages. Only pages that are this process's own can move: private ones,
+// anonymous or of a file. Pages that other processes or a file share would be torn from them, so
+// they are refused by name (CUDA_ERROR_NOT_SUPPORTED).
+//
+// FORK. A child keeps what it inherits for itself, as it does natively: its registered pages become
+// private in the child. Pages that the child has not written yet show what the parent writes later.
+//
+// LIMIT. The move copies: what another thread writes to the pages while they are being registered
+// or unregistered may be lost.
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "guest-shim/driver/objects.h"
+#include "guest-shim/driver/ranges.h"
+#include "proto/cuda/gen/impl.h"
+
+namespace gantry::shim {
+namespace {
+
+constexpr std::uint64_t kPage = wire::kPageBytes;
+
+/// One line of /proc/self/maps.
+struct Mapping {
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+    int protection = PROT_NONE;
+    bool is_shared = false;
+};
+
+/// Reads /proc/self/maps line by line; without memory of its own, as the child of a fork must.
+class Mappings {
+public:
+    Mappings() : file_(open("/proc/self/maps", O_RDONLY | O_CLOEXEC)) {}
+    ~Mappings() {
+        if (file_ >= 0) {
+            close(file_);
+        }
+    }
+    Mappings(const Mappings&) = delete;
+    Mappings& operator=(const Mappings&) = delete;
+
+    /// False at the end, and when the file cannot be read.
+    bool next(Mapping* out) {
+        *out = Mapping{};
+        if (!read_number('-', &out->first) || !read_number(' ', &out->end)) {
+            return false;
+        }
+        const int bits[] = {PROT_READ, PROT_WRITE, PROT_EXEC};
+        for (const int bit : bits) {
+            out->protection |= take() != '-' ? bit : 0;
+        }
+        out->is_shared = take() == 's';
+        for (int character = take(); character >= 0 && character != '\n'; character = take()) {
+        }
+        return true;
+    }
+
+private:
+    int take() {
+        if (at_ == filled_) {
+            const ssize_t got = file_ < 0 ? 0 : read(file_, buffer_, sizeof(buffer_));
+            if (got <= 0) {
+                return -1;
+            }
+            filled_ = static_cast<std::size_t>(got);
+            at_ = 0;
+        }
+        return static_cast<unsigned char>(buffer_[at_++]);
+    }
+
+    bool read_number(char until, std::uint64_t* out) {
+        *out = 0;
+        int character = take();
+        for (; character >= 0 && character != until; character = take()) {
+            const int digit = character <= '9' ? character - '0' : character - 'a' + 10;
+            *out = *out * 16 + static_cast<std::uint64_t>(digit);
+        }
+        return character >= 0;
+    }
+
+    int file_;
+    std::size_t at_ = 0;
+    std::size_t filled_ = 0;
+    char buffer_[4096];
+};
+
+/// What all pages of [first, end) have in common. False where there are holes or differences.
+bool find_protection(std::uint64_t first, std::uint64_t end, Mapping* out) {
+    Mappings mappings;
+    Mapping each;
+    std::uint64_t known = first;
+    while (known < end && mappings.next(&each)) {
+        if (each.end <= known) {
+            continue;
+        }
+        if (each.first > known) {
+            return false;
+        }
+        if (known == first) {
+            *out = each;
+        } else if (each.protection != out->protection || each.is_shared != out->is_shared) {
+            return false;
+        }
+        known = each.end;
+    }
+    return known >= end;
+}
+
+/// Natively what cannot be pinned for writing is refused, unless the caller only lets it be read.
+CUresult check_pages(std::uint64_t first, std::uint64_t end, unsigned flags, int* protection) {
+    Mapping pages;
+    if (!find_protection(first, end, &pages) || (pages.protection & PROT_READ) == 0 ||
+        ((pages.protection & PROT_WRITE) == 0 && (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *protection = pages.protection;
+    return pages.is_shared || (pages.protection & PROT_EXEC) != 0 ? CUDA_ERROR_NOT_SUPPORTED
+                                                                  : CUDA_SUCCESS;
+}
+
+off_t region_offset_of(std::uint64_t pool_at) {
+    return static_cast<off_t>(session::pinned_region_offset() + (pool_at - wire::kPinnedBase));
+}
+
+CUresult move_pages_into_pool(std::uint64_t first, std::uint64_t bytes, int protection,
+                              std::uint64_t* pool_at) {
+    void* pool = nullptr;
+    if (const CUresult result = take_extent(bytes, 0, &pool); result != CUDA_SUCCESS) {
+        return result;
+    }
+    auto* pages = reinterpret_cast<void*>(first);
+    std::memcpy(pool, pages, bytes);
+    void* mapped = mmap(pages, bytes, protection, MAP_SHARED | MAP_FIXED,
+                        session::region_descriptor(), region_offset_of(bits(pool)));
+    if (mapped != pages) {
+        return_extent(pool);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *pool_at = bits(pool);
+    return CUDA_SUCCESS;
+}
+
+CUresult move_pages_back(std::uint64_t first, std::uint64_t bytes, std::uint64_t pool_at) {
+    Mapping before;
+    const bool is_known = find_protection(first, first + bytes, &before);
+    auto* pages = reinterpret_cast<void*>(first);
+    void* mapped = mmap(pages, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (mapped != pages) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    std::memcpy(pages, reinterpret_cast<void*>(pool_at), bytes);
+    if (is_known && before.protection != (PROT_READ | PROT_WRITE)) {
+        mprotect(pages, bytes, before.protection);
+    }
+    return return_extent(reinterpret_cast<void*>(pool_at));
+}
+
+std::uint64_t first_page_of(const Range& range) { return range.address / kPage * kPage; }
+
+std::uint64_t end_page_of(const Range& range) {
+    return (range.address + range.bytes + kPage - 1) / kPage * kPage;
+}
+
+void keep_private(const Range& range) {
+    const std::uint64_t first = first_page_of(range);
+    const std::uint64_t bytes = end_page_of(range) - first;
+    const std::uint64_t pool_at = range.alias - (range.address - first);
+    Mapping pages;
+    const int protection = find_protection(first, first + bytes, &pages)
+                               ? pages.protection
+                               : PROT_READ | PROT_WRITE;
+    auto* at = reinterpret_cast<void*>(first);
+    if (mmap(at, bytes, protection, MAP_PRIVATE | MAP_FIXED, session::region_descriptor(),
+             region_offset_of(pool_at)) == at) {
+        return;
+    }
+    // A device's memory may not be had privately: a copy then. Without memory the pages go, so
+    // that the child faults instead of writing into its parent's.
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+        at) {
+        std::memcpy(at, reinterpret_cast<void*>(pool_at), bytes);
+        mprotect(at, bytes, protection);
+    } else {
+        munmap(at, bytes);
+    }
+}
+
+void after_fork_in_child() {
+    unlock_ranges();
+    Range range{};
+    for (std::uint64_t from = 0; next_range(from, &range); from = range.address + 1) {
+        if (range.kind == RangeKind::kRegistered) {
+            keep_private(range);
+        }
+    }
+}
+
+void prepare_for_forks() {
+    static std::atomic<bool> done{false};
+    if (!done.exchange(true)) {
+        pthread_atfork(lock_ranges, unlock_ranges, after_fork_in_child);
+    }
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noexcept {
+    constexpr unsigned kServed = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                                 CU_MEMHOSTREGISTER_READ_ONLY;
+    if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
+        return closed;
+    }
+    if (p == nullptr || bytesize == 0 || bytesize > UINTPTR_MAX - kPage - bits(p) ||
+        (Flags & ~(kServed | CU_MEMHOSTREGISTER_IOMEMORY)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if ((Flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0 || session::region_descriptor() < 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // Memory of another device cannot move.
+    }
+    Range wanted{};
+    wanted.address = bits(p);
+    wanted.bytes = bytesize;
+    wanted.kind = RangeKind::kRegistered;
+    wanted.flags = Flags;
+    const std::uint64_t first = first_page_of(wanted);
+    const std::uint64_t end = end_page_of(wanted);
+    Range other{};
+    for (std::uint64_t at = first; at < end; at += kPage) {
+        if (find_range(at, &other)) {
+            return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        }
+    }
+    if (is_in_arena(first) || is_in_pool(first)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    int protection = PROT_NONE;
+    CUresult result = check_pages(first, end, Flags, &protection);
+    std::uint64_t pool_at = 0;
+    if (result == CUDA_SUCCESS) {
+        prepare_for_forks();
+        result = move_pages_into_pool(first, end - first, protection, &pool_at);
+    }
+    if (result == CUDA_SUCCESS) {
+        wanted.alias = pool_at + (wanted.address - first);
+        wanted.context = session::current_context();
+        wanted.device = current_device();
+        add_range(&wanted);
+    }
+    return result;
+}
+
+CUresult cuMemHostUnregister(void* p) noexcept {
+    Range range{};
+    if (!remove_range(bits(p), &range)) {
+        return find_range(bits(p), &range) ? CUDA_ERROR_INVALID_VALUE
+                                           : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    if (range.kind != RangeKind::kRegistered) {
+        add_range(&range);
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    const CUresult waited = synchronize_context();
+    const std::uint64_t first = first_page_of(range);
+    const CUresult result = move_pages_back(first, end_page_of(range) - first,
+                                            range.alias - (range.address - first));
+    return waited != CUDA_SUCCESS ? waited : result;
+}
+
+}  // namespace gantry::cuda_impl
