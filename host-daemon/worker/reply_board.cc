@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace gantry::worker {
 
@@ -19,7 +20,8 @@ void ReplyBoard::wake(std::uint32_t lane, const std::atomic<std::uint64_t>& word
     }
 }
 
-void ReplyBoard::write_page(const Answer& answer) {
+/// The word that whoever waits for the answer sleeps on.
+const std::atomic<std::uint64_t>& ReplyBoard::write_page(const Answer& answer) {
     wire::ReplyPage& page = memory_->reply(answer.lane);
     const std::size_t bytes = std::min(answer.payload.size(), wire::kReplyInlineBytes);
     if (bytes != 0) {
@@ -31,13 +33,18 @@ void ReplyBoard::write_page(const Answer& answer) {
     page.bulk_offset = answer.bulk_offset;
     page.bulk_bytes = answer.bulk_bytes;
     page.seq.store(answer.position + 1, std::memory_order_release);
-    wake(answer.lane, page.seq);
+    return page.seq;
 }
 
 void ReplyBoard::publish(const Answer& answer) {
     GANTRY_ASSERT(answer.lane < wire::kLaneCount, "lane %u", answer.lane);
-    write_page(answer);
-    // The log is read at command boundaries only: the guest need not wait for it.
+    std::atomic_flag& publishing = publishing_[answer.lane];
+    while (publishing.test_and_set(std::memory_order_acquire)) {
+        std::this_thread::yield();  // As long as it takes to copy an answer.
+    }
+    const std::atomic<std::uint64_t>& word = write_page(answer);
+    // The log is read at command boundaries only: a guest that looks at its page need not wait for
+    // it. One that sleeps is woken when all is done, as it might take this thread's processor.
     Answer& kept = last_[answer.lane];
     kept.position = answer.position;
     kept.lane = answer.lane;
@@ -47,6 +54,8 @@ void ReplyBoard::publish(const Answer& answer) {
     kept.bulk_bytes = answer.bulk_bytes;
     kept.payload.assign(answer.payload.begin(), answer.payload.end());  // Keeps its capacity.
     valid_[answer.lane] = true;
+    publishing.clear(std::memory_order_release);
+    wake(answer.lane, word);
 }
 
 void ReplyBoard::confirm(std::uint32_t lane, std::uint64_t position) {
@@ -116,7 +125,7 @@ void ReplyBoard::republish() {
             std::memcpy(extent.data(), answer.bulk.data(), answer.bulk.size());
         }
         answer.bulk.clear();
-        write_page(answer);
+        wake(lane, write_page(answer));
     }
     for (std::uint32_t lane = 0; lane < wire::kLaneCount; ++lane) {
         if (confirmed_[lane] != 0) {

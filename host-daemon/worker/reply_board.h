@@ -6,12 +6,15 @@
 // publishes the whole log again, so that an answer whose bytes the hypervisor did not carry is not
 // lost.
 //
-// Threads: one publisher per lane at a time (the consumer or that lane's executor). log(), load()
-// and republish() only while nobody publishes. Cost: one copy of the payload into the page, one
-// into the log, one fence, and a wake-up call only if the guest says that it sleeps.
+// Threads: publish() from anywhere. A guest may answer a page with its lane's next command before
+// the log has the answer, and a hostile one may send several commands on a lane without waiting: the
+// consumer and the lane's executor then take turns. log(), load() and republish() only while nobody
+// publishes. Cost: one copy of the payload into the page, one into the log, one locked instruction,
+// one fence, and a wake-up call only if the guest says that it sleeps.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -52,12 +55,13 @@ public:
     void republish();
 
 private:
-    void write_page(const Answer& answer);
+    const std::atomic<std::uint64_t>& write_page(const Answer& answer);
     void wake(std::uint32_t lane, const std::atomic<std::uint64_t>& word);
 
     ChannelMemory* memory_ = nullptr;
     std::vector<Answer> last_;  ///< By lane; position 0 and no seq: none yet.
     std::array<bool, wire::kLaneCount> valid_{};  ///< Bytes: lanes publish beside each other.
+    std::array<std::atomic_flag, wire::kLaneCount> publishing_{};  ///< Held for a page and its log.
     std::uint64_t confirmed_[wire::kLaneCount] = {};
 };
 

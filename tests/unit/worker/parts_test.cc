@@ -342,6 +342,27 @@ TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
     EXPECT_EQ(lost, 0u);
 }
 
+/// A guest may send its lane's next command as soon as the page shows the answer to the last one;
+/// another thread may then answer it while the first is still busy with the log.
+TEST(ReplyBoard, ALanesPublishersTakeTurns) {
+    Board b;
+    constexpr std::uint64_t kAnswers = 40'000;
+    const auto publish_every_other = [&](std::uint64_t first) {
+        for (std::uint64_t i = first; i < kAnswers; i += 2) {
+            while (b.memory->reply(3).seq.load() != (i == 0 ? 0 : kStart + i)) {
+            }
+            b.board.publish(make_answer(kStart + i, 3, 0, i % 101));
+        }
+    };
+    std::thread other([&] { publish_every_other(1); });
+    publish_every_other(0);
+    other.join();
+    const auto log = b.board.log();
+    ASSERT_EQ(log.size(), 1u);
+    EXPECT_EQ(log[0].position, kStart + kAnswers - 1);
+    EXPECT_EQ(log[0].payload, std::vector<std::byte>((kAnswers - 1) % 101, std::byte{3}));
+}
+
 TEST(ReplyBoard, RefusesAnImpossibleLog) {
     Board b;
     std::vector<Answer> log{make_answer(kStart, wire::kLaneCount, 0, 0)};
