@@ -114,6 +114,8 @@ struct HandlerTable {
     Handler convert_saturate[kElemCount][kElemCount] = {};
     Handler load[kCountOf<Access>][kCountOf<Cell>][3] = {};   ///< [..][..][log2 of count]
     Handler store[kCountOf<Access>][kCountOf<Cell>][3] = {};
+    Handler load_ordered[kCountOf<Cell>][3] = {};          ///< Flat, for others to wait for.
+    Handler store_ordered[kCountOf<Cell>][3] = {};
     Handler load_param[kCountOf<Cell>][3] = {};            ///< Uniform, from the parameter buffer.
     Handler guarded[2] = {};                               ///< [negated]
     Handler bfi32 = nullptr, bfi64 = nullptr;

@@ -134,9 +134,11 @@ void Decoder::op_ld(Operands operands) {
     }
     for (std::uint32_t first = 0; first < count; first += step) {
         const int log = step == 4 ? 2 : step == 2 ? 1 : 0;
-        Inst& inst = emit(from.kernel_parameter
-                              ? handlers().load_param[index_of(cell)][log]
-                              : handlers().load[index_of(from.access)][index_of(cell)][log]);
+        const HandlerTable& table = handlers();
+        Inst& inst = emit(from.kernel_parameter ? table.load_param[index_of(cell)][log]
+                          : ordered && from.access == Access::kFlat
+                              ? table.load_ordered[index_of(cell)][log]
+                              : table.load[index_of(from.access)][index_of(cell)][log]);
         inst.dst = slots[first];
         inst.b = step > 1 ? slots[first + 1] : 0;
         inst.c = step > 2 ? slots[first + 2] : 0;
@@ -187,7 +189,10 @@ void Decoder::op_st(Operands operands) {
     }
     for (std::uint32_t first = 0; first < count; first += step) {
         const int log = step == 4 ? 2 : step == 2 ? 1 : 0;
-        Inst& inst = emit(handlers().store[index_of(to.access)][index_of(cell)][log]);
+        const HandlerTable& table = handlers();
+        Inst& inst = emit(ordered && to.access == Access::kFlat
+                              ? table.store_ordered[index_of(cell)][log]
+                              : table.store[index_of(to.access)][index_of(cell)][log]);
         inst.dst = slots[first];
         inst.b = step > 1 ? slots[first + 1] : 0;
         inst.c = step > 2 ? slots[first + 2] : 0;

@@ -14,6 +14,7 @@ void fill_compare(HandlerTable& table);
 void fill_convert(HandlerTable& table);
 void fill_move(HandlerTable& table);
 void fill_memory(HandlerTable& table);
+void fill_ordered(HandlerTable& table);
 void fill_matrix(HandlerTable& table);
 
 [[nodiscard]] const HandlerTable& handler_table();

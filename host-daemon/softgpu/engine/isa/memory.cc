@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "host-daemon/softgpu/engine/isa/addresses.h"
+#include "host-daemon/softgpu/engine/isa/cells.h"
 #include "host-daemon/softgpu/engine/isa/fill.h"
 #include "host-daemon/softgpu/engine/kernel_code.h"
 
@@ -19,14 +20,6 @@ namespace {
 template <Access A, Cell C>
 inline constexpr bool kFrequent =
     (A == Access::kFlat || A == Access::kShared32) && C == Cell::kB32;
-
-template <Cell C> struct CellType;
-template <> struct CellType<Cell::kU8> { using type = u8; };
-template <> struct CellType<Cell::kS8> { using type = s8; };
-template <> struct CellType<Cell::kU16> { using type = u16; };
-template <> struct CellType<Cell::kS16> { using type = s16; };
-template <> struct CellType<Cell::kB32> { using type = u32; };
-template <> struct CellType<Cell::kB64> { using type = u64; };
 
 template <typename T>
 GANTRY_INLINE T peek(u64 address) {
@@ -43,10 +36,6 @@ GANTRY_INLINE __m128i peek16(u64 address) {
 }
 GANTRY_INLINE void poke16(u64 address, __m128i value) {
     *reinterpret_cast<volatile __m128i*>(address) = value;
-}
-
-GANTRY_INLINE u32 element_slot(const Inst* inst, int element) {
-    return element == 0 ? inst->dst : element == 1 ? inst->b : element == 2 ? inst->c : inst->d;
 }
 
 /// 32 loads from 64-bit addresses.

@@ -30,6 +30,7 @@ const HandlerTable& handler_table() {
         fill_convert(*made);
         fill_move(*made);
         fill_memory(*made);
+        fill_ordered(*made);
         fill_matrix(*made);
         return made;
     }();
