@@ -19,8 +19,9 @@ Error GpuPrints::failed(CUresult result, const char* what) const {
     return driver::to_error(device_.api(), result, "state.gpu", what);
 }
 
-Result<std::unique_ptr<GpuPrints>> GpuPrints::make(const worker::Device& device) {
-    std::unique_ptr<GpuPrints> made(new GpuPrints(device));
+Result<std::unique_ptr<GpuPrints>> GpuPrints::make(const worker::Device& device,
+                                                     std::chrono::seconds patience) {
+    std::unique_ptr<GpuPrints> made(new GpuPrints(device, patience));
     GANTRY_TRY(made->open());
     return made;
 }
@@ -205,7 +206,7 @@ Result<bool> GpuPrints::advance(Lane& lane, bool direct) {
     CUresult state = query(lane.stream);
     while (state == CUDA_ERROR_NOT_READY) {
         const auto waited = std::chrono::steady_clock::now() - begun;
-        if (waited > kPatience) {
+        if (waited > patience_) {
             call_off();
             return false;
         }

@@ -6,7 +6,7 @@
 // through memory on the device: the kernel stores there the words that it sums.
 //
 // A guest's kernel may keep the whole device for as long as it likes: a sum that is not done within
-// kPatience is called off (then it touches the guest's memory no more, which may be freed), comes
+// the patience given is called off (then it touches the guest's memory no more, which may be freed), comes
 // back as false, and until the device has caught up nothing more is put on it. The caller then goes
 // another way.
 //
@@ -32,7 +32,9 @@ extern const char kFingerprintPtx[];  ///< Zero-terminated.
 
 class GpuPrints {
 public:
-    static Result<std::unique_ptr<GpuPrints>> make(const worker::Device& device);
+    static constexpr std::chrono::seconds kPatience{2};
+    static Result<std::unique_ptr<GpuPrints>> make(const worker::Device& device,
+                                                   std::chrono::seconds patience = kPatience);
     ~GpuPrints();
     GpuPrints(const GpuPrints&) = delete;
     GpuPrints& operator=(const GpuPrints&) = delete;
@@ -51,8 +53,6 @@ public:
     Result<bool> copy(const snapshot::FingerprintKey& key,
                       std::span<const std::uint64_t> addresses, std::span<std::byte> to,
                       bool direct, std::span<snapshot::Fingerprint> out);
-
-    static constexpr std::chrono::seconds kPatience{2};
 
 private:
     static constexpr std::size_t kLaunchBlocks = 32768;  ///< Of one launch: 2 GiB.
@@ -75,7 +75,8 @@ private:
         bool crossing = false;    ///< Summed; the copy is on its way to the host.
     };
 
-    explicit GpuPrints(const worker::Device& device) : device_(device) {}
+    GpuPrints(const worker::Device& device, std::chrono::seconds patience)
+        : device_(device), patience_(patience) {}
     Result<void> open();
     Result<void> open_lane(Lane& lane, int priority);
     Result<void> send_key(const snapshot::FingerprintKey& key);
@@ -94,6 +95,7 @@ private:
     Error failed(CUresult result, const char* what) const;
 
     const worker::Device& device_;
+    const std::chrono::seconds patience_;
     Waits waits_ = Waits::kKeen;
     CUmodule module_ = nullptr;
     CUfunction function_ = nullptr;

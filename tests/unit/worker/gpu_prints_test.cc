@@ -28,7 +28,8 @@ struct Gpu {
     Gpu() {
         library = driver::DriverLibrary::load(driver_path).value();
         device = worker::Device::open(*library, 0).value();
-        prints = GpuPrints::make(*device).value();
+        // A soft GPU under ThreadSanitizer takes seconds for a stage.
+        prints = GpuPrints::make(*device, std::chrono::seconds(60)).value();
     }
 };
 
