@@ -6,9 +6,9 @@
 // through memory on the device: the kernel stores there the words that it sums.
 //
 // A guest's kernel may keep the whole device for as long as it likes: a sum that is not done within
-// the patience given is called off (then it touches the guest's memory no more, which may be freed), comes
-// back as false, and until the device has caught up nothing more is put on it. The caller then goes
-// another way.
+// the patience given is called off (then it touches the guest's memory no more, which may be
+// freed), comes back as false, and until the device has caught up nothing more is put on it. The
+// caller then goes another way.
 //
 // Made before the guest's first module, always: what a driver allocates for us moves what it
 // allocates afterwards, and the target's has to lie where the source's did.

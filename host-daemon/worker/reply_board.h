@@ -7,10 +7,10 @@
 // lost.
 //
 // Threads: publish() from anywhere. A guest may answer a page with its lane's next command before
-// the log has the answer, and a hostile one may send several commands on a lane without waiting: the
-// consumer and the lane's executor then take turns. log(), load() and republish() only while nobody
-// publishes. Cost: one copy of the payload into the page, one into the log, one locked instruction,
-// one fence, and a wake-up call only if the guest says that it sleeps.
+// the log has the answer, and a hostile one may send several commands on a lane without waiting:
+// the consumer and the lane's executor then take turns. log(), load() and republish() only while
+// nobody publishes. Cost: one copy of the payload into the page, one into the log, one locked
+// instruction, one fence, and a wake-up call only if the guest says that it sleeps.
 #pragma once
 
 #include <array>
