@@ -1,235 +1,347 @@
 // The rules for memory that a hypervisor moves (proto/wire/region.h, MIGRATION), against a model of
-// one whose dirty log sees what the guest writes and nothing that the host writes, as QEMU's does.
-//
-// The model: the guest's mappings are write-protected page by page and a fault is a dirty page; the
-// worker has a mapping of its own. A pass copies dirty pages into what will be the target's memory;
-// the switch-over puts that in place of the region, so that host writes in clean pages are lost.
-// Built twice more with a rule taken out (CMakeLists.txt): then a test here must fail.
+// one (moving_rig.h). The product is built three times more with a rule taken out of it
+// (CMakeLists.txt): the test here that is about the rule must fail then, with its own words.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <functional>
-#include <set>
-#include <utility>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
 
-#include "guest-shim/session/connection.h"
-#include "guest-shim/session/session.h"
-#include "tests/unit/shim/in_child.h"
+#include "host-daemon/worker/channel_memory.h"
+#include "tests/unit/shim/moving_rig.h"
 
 namespace gantry::test {
 namespace {
 
-constexpr auto kOp = static_cast<cuda::Op>(100);
-constexpr std::size_t kPages = FakeWorker::kRegionBytes / wire::kPageBytes;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Pages = std::vector<std::size_t>;
 
-/// What the fault handler reaches: one a process.
-struct Mapping {
-    std::byte* base = nullptr;
-    std::size_t first_page = 0;  ///< In the region.
-    std::size_t pages = 0;
-};
-Mapping g_mappings[2];
-std::atomic<bool> g_dirty[kPages];
-
-void on_fault(int, siginfo_t* info, void*) {
-    auto* at = static_cast<std::byte*>(info->si_addr);
-    for (const Mapping& mapping : g_mappings) {
-        if (at >= mapping.base && at < mapping.base + mapping.pages * wire::kPageBytes) {
-            const auto page = static_cast<std::size_t>(at - mapping.base) / wire::kPageBytes;
-            g_dirty[mapping.first_page + page].store(true);
-            mprotect(mapping.base + page * wire::kPageBytes, wire::kPageBytes,
-                     PROT_READ | PROT_WRITE);
-            return;
-        }
-    }
-    _exit(3);
-}
-
-class Hypervisor {
+/// A guest, the host that serves it and what moves both. Each step is one call, true if it went
+/// well; what did not is told once.
+class Move {
 public:
-    /// After the session has started.
-    explicit Hypervisor(FakeWorker& worker) : worker_(worker), target_(FakeWorker::kRegionBytes) {
-        const std::size_t pool = worker.layout().pinned / wire::kPageBytes;
-        g_mappings[0] = {reinterpret_cast<std::byte*>(session::g_connection.guest_directory), 0,
-                         pool};
-        g_mappings[1] = {reinterpret_cast<std::byte*>(wire::kPinnedBase), pool, kPages - pool};
-        struct sigaction action {};
-        action.sa_sigaction = on_fault;
-        action.sa_flags = SA_SIGINFO;
-        sigaction(SIGSEGV, &action, nullptr);
+    explicit Move(std::uint32_t threads) : threads_(threads), target_(kMovedBytes) {
+        void* shared = mmap(nullptr, sizeof(MovingRig), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        rig_ = static_cast<MovingRig*>(shared);
+        file_ = std::move(worker::ChannelMemory::create_region(kMovedBytes)).value();
+        region_ = static_cast<std::byte*>(mmap(nullptr, kMovedBytes, PROT_READ | PROT_WRITE,
+                                               MAP_SHARED, file_.get(), 0));
+        wire::compute_layout(kMovedBytes, 1, 0, &layout_);
+    }
+    ~Move() {
+        for (const pid_t host : hosts_) {
+            end(host);
+        }
+        end(guest_);
+        munmap(region_, kMovedBytes);
+        munmap(rig_, sizeof(MovingRig));
+    }
+    Move(const Move&) = delete;
+    Move& operator=(const Move&) = delete;
+
+    MovingRig& rig() { return *rig_; }
+    const wire::ChannelLayout& layout() const { return layout_; }
+
+    bool start() {
+        const std::string path = "/tmp/gantry-moving-test-" + std::to_string(getpid()) + ".sock";
+        unlink(path.c_str());
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+        const control::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+            listen(listener.get(), 1) != 0) {
+            return told("no socket");
+        }
+        setenv("GANTRY_TRANSPORT", ("unix:" + path).c_str(), 1);
+        run_host(listener.get());
+        guest_ = fork();
+        if (guest_ == 0) {
+            run_moved_guest(rig_, threads_);
+        }
+        const bool fine = until([this] { return rig_->started.load(); }, "the guest starts");
+        unlink(path.c_str());
+        return fine;
     }
 
-    /// Logs from here on.
-    void clear_log() {
-        for (auto& page : g_dirty) {
-            page.store(false);
-        }
-        for (const Mapping& mapping : g_mappings) {
-            mprotect(mapping.base, mapping.pages * wire::kPageBytes, PROT_READ);
-        }
+    /// Every thread makes its next `count` calls.
+    bool calls(std::uint64_t count) {
+        allow(count);
+        return until([this] { return slowest() >= rig_->calls_allowed.load(); },
+                     "the guest has its answers");
     }
-    void first_pass() {
-        clear_log();
-        std::memcpy(target_.data(), worker_.region(), target_.size());
+    void allow(std::uint64_t count) { rig_->calls_allowed.fetch_add(count); }
+    [[nodiscard]] std::uint64_t slowest() const {
+        std::uint64_t done = rig_->calls_done[0].load();
+        for (std::uint32_t i = 1; i < threads_; ++i) {
+            done = std::min(done, rig_->calls_done[i].load());
+        }
+        return done;
     }
-    /// Copies what the guest has written since the pass before.
-    void pass() {
-        for (std::size_t page = 0; page < kPages; ++page) {
-            if (g_dirty[page].load()) {
-                std::memcpy(target_.data() + page * wire::kPageBytes,
-                            worker_.region() + page * wire::kPageBytes, wire::kPageBytes);
+
+    bool announce(bool migrating) {
+        rig_->announced.store(migrating);
+        return until([this] { return rig_->announced.load() == rig_->announced_done.load(); },
+                     "the migration is announced");
+    }
+    bool first_pass() {
+        return take_log(true) && (std::memcpy(target_.data(), region_, kMovedBytes), true);
+    }
+    /// While the guest runs: what it has written since the pass before.
+    bool pass() {
+        if (!take_log(false)) {
+            return false;
+        }
+        copy_pages(taken());
+        return true;
+    }
+
+    bool stop_guest() {
+        int status = 0;
+        return kill(guest_, SIGSTOP) == 0 && waitpid(guest_, &status, WUNTRACED) == guest_ &&
+                       WIFSTOPPED(status)
+                   ? true
+                   : told("the guest does not stop");
+    }
+    /// Only while the guest is stopped.
+    [[nodiscard]] Pages dirty() const {
+        Pages pages;
+        for (std::size_t page = 0; page < kMovedPages; ++page) {
+            if (rig_->dirty[page].load()) {
+                pages.push_back(page);
             }
         }
+        return pages;
     }
-    /// The guest goes on in the memory that was carried.
-    void switch_over() { std::memcpy(worker_.region(), target_.data(), target_.size()); }
+    void copy_pages(const Pages& pages) {
+        for (const std::size_t page : pages) {
+            std::memcpy(target_.data() + page * wire::kPageBytes,
+                        region_ + page * wire::kPageBytes, wire::kPageBytes);
+        }
+    }
+    bool freeze() {
+        rig_->freeze.store(true);
+        return until([this] { return rig_->frozen.load(); }, "the source freezes");
+    }
+    /// What a source does once another host has been granted the session.
+    bool disown() {
+        rig_->disown.store(true);
+        return until([this] { return rig_->disowned.load(); }, "the source gives the session up");
+    }
+    /// The guest is in the memory that was carried.
+    void switch_over() { std::memcpy(region_, target_.data(), kMovedBytes); }
+    void resume_guest() { kill(guest_, SIGCONT); }
+    bool take_over() {
+        // The first host stays, with nothing to do: the guest's socket is with it.
+        rig_->freeze.store(false);
+        rig_->frozen.store(false);
+        for (std::size_t i = 1; i < hosts_.size(); ++i) {
+            end(hosts_[i]);
+        }
+        kill(hosts_[0], SIGSTOP);
+        hosts_.resize(1);
+        rig_->announced.store(false);
+        rig_->announced_done.store(false);
+        run_host(-1);
+        return until([this] { return rig_->serving.load(); }, "the target serves");
+    }
 
-    static std::set<std::size_t> dirty_pages() {
-        std::set<std::size_t> pages;
-        for (std::size_t page = 0; page < kPages; ++page) {
-            if (g_dirty[page].load()) {
-                pages.insert(page);
+    bool until(const std::function<bool()>& reached, const char* what) {
+        const auto deadline = Clock::now() + kLimit;
+        while (!reached()) {
+            if (rig_->failed.load()) {
+                return told(rig_->failure);
+            }
+            if (Clock::now() > deadline) {
+                return told(std::string("in vain waited for this: ") + what);
+            }
+            std::this_thread::sleep_for(100us);
+        }
+        return true;
+    }
+
+private:
+    static constexpr auto kLimit = 20s;  // Where a rule is taken out the guest may hang.
+
+    static bool told(const std::string& what) {
+        ADD_FAILURE() << what;
+        return false;
+    }
+    static void end(pid_t child) {
+        if (child > 0) {
+            kill(child, SIGKILL);
+            waitpid(child, nullptr, 0);
+        }
+    }
+    void run_host(int listener) {
+        rig_->serving.store(false);
+        const pid_t host = fork();
+        if (host == 0) {
+            run_moved_host(rig_, file_.get(), listener);
+        }
+        hosts_.push_back(host);
+    }
+    bool take_log(bool whole) {
+        std::memset(rig_->taken, 0, sizeof(rig_->taken));
+        rig_->log_whole.store(whole);
+        rig_->log_asked.fetch_add(1);
+        return until([this] { return rig_->log_asked.load() == rig_->log_given.load(); },
+                     "the log is given");
+    }
+    [[nodiscard]] Pages taken() const {
+        Pages pages;
+        for (std::size_t page = 0; page < kMovedPages; ++page) {
+            if (rig_->taken[page]) {
+                pages.push_back(page);
             }
         }
         return pages;
     }
 
-private:
-    FakeWorker& worker_;
+    std::uint32_t threads_;
+    MovingRig* rig_ = nullptr;
+    control::UniqueFd file_;
+    std::byte* region_ = nullptr;
+    wire::ChannelLayout layout_{};
     std::vector<std::byte> target_;
+    pid_t guest_ = -1;
+    std::vector<pid_t> hosts_;
 };
-
-/// What a target does before it serves: host-owned words and the kept answer, again.
-void take_over(FakeWorker& worker, const Seen& answered, std::uint64_t payload) {
-    worker.host().worker_state.store(wire::WorkerState::kRunning);
-    worker.host().announce.store(2);
-#ifndef GANTRY_MUTANT_WITHOUT_LOG
-    worker.answer(answered, 0, &payload, sizeof(payload));
-#else
-    (void)answered;
-    (void)payload;
-#endif
-}
-
-/// Runs `body` in a child that has a session.
-bool with_session(const std::function<void(FakeWorker&)>& body) {
-    constexpr unsigned kLimitS = 5;  // Where a rule is taken out the guest may hang.
-    return in_child(
-        [&body](FakeWorker& worker) {
-            worker.start();
-            CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
-            body(worker);
-        },
-        kLimitS);
-}
-
-CUresult call_for(std::uint64_t* value) {
-    return session::call(kOp, nullptr, 0, nullptr, 0, value, sizeof(*value), nullptr, 0, nullptr);
-}
-
-/// Until the guest sleeps in its wait for the answer, having written so in its words.
-void wait_until_asleep(FakeWorker& worker, const Seen& command) {
-    while (worker.guest().lane_waiting[command.lane].load() == 0) {
-        usleep(100);
-    }
-}
 
 // What the host wrote into page-locked memory before an answer that was consumed has been carried.
 TEST(Hypervisor, CarriesWhatWasTouchedAndConfirmed) {
-    EXPECT_TRUE(with_session([](FakeWorker& worker) {
-        auto* word = static_cast<volatile std::uint32_t*>(session::pinned_allocate(4096));
-        *word = 1;
-        Hypervisor hypervisor(worker);
-        worker.host().announce.store(1);
-        hypervisor.first_pass();
-        worker.on_call = [](FakeWorker& self, const Seen& command) {
-            const std::uint32_t written = 7;
-            std::memcpy(self.region() + self.layout().pinned, &written, sizeof(written));
-            const std::uint64_t payload = 5;
-            self.answer(command, 0, &payload, sizeof(payload));
-        };
-        std::uint64_t value = 0;
-        CHECK_OR_EXIT(call_for(&value) == CUDA_SUCCESS && value == 5);
-        worker.hold(true);
-        usleep(2000);  // The guest is idle here: a pause finds it so.
-        hypervisor.pass();
-        hypervisor.switch_over();
-        CHECK_OR_EXIT(*word == 7);
-    }));
+    Move move(1);
+    ASSERT_TRUE(move.start() && move.calls(5));
+    ASSERT_TRUE(move.announce(true) && move.first_pass());
+    ASSERT_TRUE(move.calls(1));  // The guest is idle after it: a pause finds it so.
+    ASSERT_TRUE(move.stop_guest());
+    move.copy_pages(move.dirty());
+    ASSERT_TRUE(move.freeze());
+    move.switch_over();
+    ASSERT_TRUE(move.take_over());
+    move.resume_guest();
+    EXPECT_TRUE(move.calls(3));
 }
 
-// An answer that no pass has carried, since the guest had not seen it: the target's log has it.
+// An answer that came while the guest stood still, so that no page of it is dirty: the target
+// publishes it from the log.
 TEST(Hypervisor, AnAnswerThatWasNotCarriedComesFromTheLog) {
-    EXPECT_TRUE(with_session([](FakeWorker& worker) {
-        Hypervisor hypervisor(worker);
-        worker.host().announce.store(1);
-        hypervisor.first_pass();
-        int executed = 0;
-        worker.on_call = [&](FakeWorker& self, const Seen& command) {
-            ++executed;
-            // A guest that is paused writes nothing. This one cannot be, so it is left to fall
-            // asleep in its wait, and the answer's number, for which it waits, is left out: what
-            // it would do upon it in the pause would be lost with the page, and it would hang.
-            wait_until_asleep(self, command);
-            hypervisor.pass();
-            const std::uint64_t payload = 9;
-            std::memcpy(self.reply(command.lane).payload, &payload, sizeof(payload));
-            hypervisor.switch_over();  // The page of the answer is the old one again.
-            take_over(self, command, payload);
-        };
-        std::uint64_t value = 0;
-        CHECK_OR_EXIT(call_for(&value) == CUDA_SUCCESS);
-        CHECK_OR_EXIT(value == 9 && executed == 1);
-    }));
+    Move move(1);
+    ASSERT_TRUE(move.start() && move.calls(3));
+    ASSERT_TRUE(move.announce(true) && move.first_pass());
+    move.rig().held.store(true);
+    move.allow(1);
+    ASSERT_TRUE(move.until([&] { return move.rig().pending.load(); }, "a command lies there"));
+    ASSERT_TRUE(move.stop_guest());
+    move.copy_pages(move.dirty());
+    const std::uint64_t answered = move.rig().answered.load();
+    move.rig().held.store(false);
+    ASSERT_TRUE(move.until([&] { return move.rig().answered.load() > answered; }, "an answer"));
+    ASSERT_TRUE(move.freeze());
+    move.switch_over();
+    ASSERT_TRUE(move.take_over());
+    move.resume_guest();
+    EXPECT_TRUE(move.calls(2));
 }
 
-/// Pages in which the host has words or bytes, by a layout.
-std::set<std::size_t> host_pages(const wire::ChannelLayout& layout) {
-    std::set<std::size_t> pages{1};  // HostDirectory
-    const auto add = [&](std::uint64_t from, std::uint64_t bytes) {
-        for (std::uint64_t at = from; at < from + bytes; at += wire::kPageBytes) {
-            pages.insert(at / wire::kPageBytes);
-        }
-    };
-    add(layout.host_words, sizeof(wire::HostWords));
-    add(layout.replies, wire::kLaneCount * sizeof(wire::ReplyPage));
-    add(layout.bulk, layout.bulk_bytes);
-    return pages;
-}
-
-bool meets(const std::set<std::size_t>& a, const std::set<std::size_t>& b) {
-    return std::any_of(a.begin(), a.end(), [&](std::size_t page) { return b.contains(page); });
-}
-
-// The page split: without a migration the guest dirties no page that the host writes, so that no
-// page of the guest's stream carries host bytes of some earlier moment.
+// The page split, by what both sides really write: without a migration no page but page-locked
+// memory, which is theirs both, is written by guest and host.
 TEST(Hypervisor, GuestWritesNoPageOfTheHost) {
-    EXPECT_TRUE(with_session([](FakeWorker& worker) {
-        Hypervisor hypervisor(worker);
-        hypervisor.clear_log();
-        bool first = true;
-        worker.on_call = [&first](FakeWorker& self, const Seen& command) {
-            if (std::exchange(first, false)) {
-                wait_until_asleep(self, command);  // so that it has written its words, too
-            }
-            const std::uint64_t payload = command.position;
-            self.answer(command, 0, &payload, sizeof(payload));
+    Move move(kMovedThreads);
+    ASSERT_TRUE(move.start() && move.calls(2));
+    ASSERT_TRUE(move.first_pass());
+    move.rig().watch.store(true);
+    ASSERT_TRUE(move.until([&] { return move.rig().watching.load(); }, "the host is watched"));
+    ASSERT_TRUE(move.calls(30));
+    ASSERT_TRUE(move.stop_guest());
+    const Pages by_guest = move.dirty();
+    EXPECT_FALSE(by_guest.empty());
+    std::size_t by_host = 0;
+    for (std::size_t page = 0; page < move.layout().pinned / wire::kPageBytes; ++page) {
+        by_host += move.rig().host_dirty[page].load() ? 1 : 0;
+        EXPECT_FALSE(move.rig().host_dirty[page].load() &&
+                     std::find(by_guest.begin(), by_guest.end(), page) != by_guest.end())
+            << "page " << page << " of the region is written by both sides";
+    }
+    EXPECT_GE(by_host, 2u) << "the host's words, and a reply";
+}
+
+// Post-copy: dirty pages leave the source last, after it was told that the session is another
+// host's. The guest has the memory by then, and must not be told so, too.
+TEST(Hypervisor, PagesPulledLateCarryNoWordsOfTheHost) {
+    Move move(1);
+    ASSERT_TRUE(move.start() && move.calls(2));
+    ASSERT_TRUE(move.announce(true) && move.first_pass());
+    ASSERT_TRUE(move.calls(3));
+    ASSERT_TRUE(move.stop_guest());
+    ASSERT_TRUE(move.freeze() && move.disown());
+    move.copy_pages(move.dirty());
+    move.switch_over();
+    move.allow(1);
+    move.resume_guest();
+    std::this_thread::sleep_for(50ms);  // The guest waits for its answer, and looks who serves it.
+    ASSERT_TRUE(move.take_over());
+    EXPECT_TRUE(move.calls(2));
+}
+
+// Two threads that call without end, moved and stopped wherever they stand; some moves are called
+// off. Every call is executed once, in order, and what it wrote is there.
+TEST(Hypervisor, MovesAtAnyMoment) {
+    constexpr int kMoves = 25;
+    Move move(kMovedThreads);
+    ASSERT_TRUE(move.start());
+    move.allow(1u << 30);
+    for (int seed = 0; seed < kMoves; ++seed) {
+        SCOPED_TRACE("move " + std::to_string(seed));
+        std::mt19937 random(static_cast<unsigned>(seed));
+        const auto linger = [&random] {
+            std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
         };
-        std::uint64_t value = 0;
-        for (int i = 0; i < 50; ++i) {
-            CHECK_OR_EXIT(call_for(&value) == CUDA_SUCCESS);
+        const std::uint64_t before = move.slowest();
+        ASSERT_TRUE(move.announce(true) && move.first_pass());
+        for (unsigned passes = random() % 4; passes > 0; --passes) {
+            linger();
+            ASSERT_TRUE(move.pass());
         }
-        const auto dirty = Hypervisor::dirty_pages();
-        CHECK_OR_EXIT(!dirty.empty());
-        CHECK_OR_EXIT(!meets(dirty, host_pages(worker.layout())));
-        // With the host's words in the guest's page, the same look finds it.
-        wire::ChannelLayout unsplit = worker.layout();
-        unsplit.host_words = unsplit.guest_words;
-        CHECK_OR_EXIT(meets(dirty, host_pages(unsplit)));
-    }));
+        linger();
+        ASSERT_TRUE(move.stop_guest());
+        if (random() % 4 == 0) {
+            move.resume_guest();
+            ASSERT_TRUE(move.announce(false));
+        } else {
+            const bool first = random() % 2 == 0;
+            if (first) {
+                move.copy_pages(move.dirty());
+                linger();
+            }
+            ASSERT_TRUE(move.freeze());
+            if (!first) {
+                move.copy_pages(move.dirty());
+            }
+            move.switch_over();
+            const bool runs_first = random() % 2 == 0;
+            if (runs_first) {
+                move.resume_guest();
+                linger();
+            }
+            ASSERT_TRUE(move.take_over());
+            move.resume_guest();
+        }
+        ASSERT_TRUE(move.until([&] { return move.slowest() > before + 2; }, "the calls go on"));
+    }
 }
 
 }  // namespace
