@@ -28,11 +28,26 @@ __attribute__((constructor)) void make_primary_slots() {
     }
 }
 
+/// The host has destroyed them with their context.
+void forget_streams_and_events(std::uint64_t context) {
+    g_streams.for_each([&](std::uint64_t handle, const Stream* stream) {
+        if (stream->context == context) {
+            g_streams.destroy(handle);
+        }
+    });
+    g_events.for_each([&](std::uint64_t handle, const Event* event) {
+        if (event->context == context) {
+            g_events.destroy(handle);
+        }
+    });
+}
+
 CUresult end_on_host(cuda::Op op, Context* context) {
     const cuda::wire_hand::ContextEndCall arguments{
         context->handle, static_cast<std::uint32_t>(context->device), 0};
     const CUresult result = call_status(op, arguments);
     context->active.store(false);
+    forget_streams_and_events(context->handle);
     dark::forget_context(reinterpret_cast<void*>(context->handle));
     return result;
 }
@@ -307,7 +322,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
     if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     g_limits_changed.store(true);
     const cuda::wire::cuCtxSetLimit_call arguments{static_cast<std::uint32_t>(limit), 0, value};
@@ -316,7 +331,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
 
 CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
     if (pvalue == nullptr || static_cast<unsigned>(limit) >= CU_LIMIT_MAX) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return pvalue == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     const auto number = static_cast<std::uint32_t>(limit);
     const wire::DeviceFacts* facts = session::device_facts(current_device());

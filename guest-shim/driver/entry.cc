@@ -152,7 +152,7 @@ CUresult cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTable
 }
 
 CUresult cuProfilerInitialize(const char*, const char*, CUoutput_mode) noexcept {
-    return CUDA_SUCCESS;
+    return CUDA_ERROR_NOT_SUPPORTED;  // Documented to be the one answer since CUDA 12.0.
 }
 
 CUresult cuProfilerStart() noexcept { return CUDA_SUCCESS; }

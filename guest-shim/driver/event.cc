@@ -75,10 +75,11 @@ CUresult cuEventDestroy_v2(CUevent hEvent) noexcept {
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream) noexcept {
     Event* event = g_events.find(bits(hEvent));
-    if (event == nullptr || captures_open()) {
-        if (event != nullptr) {
-            event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
-        }
+    if (__builtin_expect(event == nullptr || !is_stream(hStream), 0)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (captures_open()) {
+        event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
         return marshal::cuEventRecord(hEvent, hStream);
     }
     return record_event(event, hStream);
@@ -87,6 +88,9 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream) noexcept {
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) noexcept {
     if (flags == 0) {
         return cuEventRecord(hEvent, hStream);
+    }
+    if (flags != CU_EVENT_RECORD_EXTERNAL) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     session::stop_following_events();  // A node of a graph, perhaps: it records with each launch.
     return marshal::cuEventRecordWithFlags(hEvent, hStream, flags);

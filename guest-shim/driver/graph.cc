@@ -234,7 +234,9 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
         return CUDA_ERROR_INVALID_HANDLE;
     }
     cuda::wire::cuGraphInstantiateWithParams_call arguments{};
-    arguments.exec = session::mint(HandleKind::kGraphExec);
+    if (g_graph_execs.create(HandleKind::kGraphExec, &arguments.exec) == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     arguments.graph = bits(hGraph);
     arguments.flags = instantiateParams->flags;
     arguments.upload_stream = bits(instantiateParams->hUploadStream);
@@ -243,11 +245,13 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
         call_reply(cuda::Op::cuGraphInstantiateWithParams, arguments, &reply);
     instantiateParams->hErrNode_out = reinterpret_cast<CUgraphNode>(reply.error_node);
     instantiateParams->result_out = static_cast<CUgraphInstantiateResult>(reply.result);
-    if (result == CUDA_SUCCESS) {
-        inherit_copies(arguments.exec, arguments.graph);
-        *phGraphExec = reinterpret_cast<CUgraphExec>(arguments.exec);
+    if (result != CUDA_SUCCESS) {
+        g_graph_execs.destroy(arguments.exec);
+        return result;
     }
-    return result;
+    inherit_copies(arguments.exec, arguments.graph);
+    *phGraphExec = reinterpret_cast<CUgraphExec>(arguments.exec);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,

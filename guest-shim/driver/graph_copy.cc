@@ -6,8 +6,11 @@
 #include "guest-shim/driver/ranges.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"
+#include "proto/cuda/gen/wire_structs.h"
 
 namespace gantry::shim {
+
+constinit SlotTable<GraphExec> g_graph_execs;
 
 using cuda::wire_hand::GraphCopyNodeCall;
 using cuda::wire_hand::PageableEnds;
@@ -350,17 +353,26 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
     if (phGraphExec == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::uint64_t exec = session::mint(HandleKind::kGraphExec);
-    const CUresult result = marshal::cuGraphInstantiateWithFlags(exec, hGraph, flags);
-    if (result == CUDA_SUCCESS) {
-        inherit_copies(exec, bits(hGraph));
-        *phGraphExec = reinterpret_cast<CUgraphExec>(exec);
+    std::uint64_t exec = 0;
+    if (g_graph_execs.create(HandleKind::kGraphExec, &exec) == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return result;
+    const CUresult result = marshal::cuGraphInstantiateWithFlags(exec, hGraph, flags);
+    if (result != CUDA_SUCCESS) {
+        g_graph_execs.destroy(exec);
+        return result;
+    }
+    inherit_copies(exec, bits(hGraph));
+    *phGraphExec = reinterpret_cast<CUgraphExec>(exec);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) noexcept {
-    const CUresult result = marshal::cuGraphExecDestroy(hGraphExec);
+    if (!g_graph_execs.destroy(bits(hGraphExec))) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUresult result = post_args(
+        cuda::Op::cuGraphExecDestroy, cuda::wire::cuGraphExecDestroy_call{bits(hGraphExec)});
     if (result == CUDA_SUCCESS) {
         disown_copies(bits(hGraphExec));
     }

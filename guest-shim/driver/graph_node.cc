@@ -180,14 +180,18 @@ CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
     if (cuda::handle_kind(bits(hGraph)) != HandleKind::kGraph) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    // Waits: only the host knows whether this is a graph of the application's own.
+    const CUresult result =
+        call_status(cuda::Op::cuGraphDestroy, cuda::wire::cuGraphDestroy_call{bits(hGraph)});
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     g_nodes.for_each([&](std::uint64_t handle, GraphNode* node) {
         if (node->graph == bits(hGraph)) {
             release_parts(node);
             g_nodes.destroy(handle);
         }
     });
-    const CUresult result =
-        post_args(cuda::Op::cuGraphDestroy, cuda::wire::cuGraphDestroy_call{bits(hGraph)});
     disown_copies(bits(hGraph));
     return result;
 }

@@ -9,6 +9,7 @@
 #include "guest-shim/driver/graph_copy.h"
 #include "guest-shim/driver/ranges.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
 
 namespace gantry::shim {
@@ -177,6 +178,15 @@ CUresult cuMemcpyDtoH_v2(DefaultStream default_stream, void* dstHost, CUdevicept
 CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
                               CUstream hStream) noexcept {
     return to_host(dstHost, srcDevice, ByteCount, hStream, false);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                           CUcontext srcContext, size_t ByteCount, CUstream hStream) noexcept {
+    if (!is_device_side(dstDevice, ByteCount) || !is_device_side(srcDevice, ByteCount)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return marshal::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                      hStream);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,

@@ -166,11 +166,11 @@ CUresult copy_shaped(const ShapedCopy& copy, CUstream stream, bool blocking) noe
     if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
         return closed;
     }
-    if (copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0) {
-        return CUDA_SUCCESS;
-    }
     if (!is_stream(stream)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0) {
+        return CUDA_SUCCESS;
     }
     if (!is_valid(copy.source, copy) || !is_valid(copy.target, copy)) {
         return CUDA_ERROR_INVALID_VALUE;

@@ -93,8 +93,14 @@ struct Event {
     std::atomic<std::uint64_t> recorded;
 };
 
+/// An executable graph: known by its name, so that a launch of one that is gone fails at once.
+struct GraphExec {
+    std::uint64_t handle;
+};
+
 extern SlotTable<Stream> g_streams;
 extern SlotTable<Event> g_events;
+extern SlotTable<GraphExec> g_graph_execs;
 
 inline std::uint64_t bits(const void* handle) noexcept {
     return reinterpret_cast<std::uint64_t>(handle);

@@ -63,6 +63,8 @@ CUresult put_attribute(const Range& range, std::uint64_t pointer, CUpointer_attr
             return put(out, range.bytes);
         case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
             return put(out, range.address);
+        case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+            return put(out, static_cast<unsigned long long>(range.id));
         default:
             return CUDA_ERROR_INVALID_VALUE;
     }

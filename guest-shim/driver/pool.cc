@@ -76,8 +76,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) n
         return CUDA_ERROR_INVALID_HANDLE;
     }
     if (bytesize == 0) {
-        *dptr = 0;
-        return CUDA_SUCCESS;
+        return CUDA_ERROR_INVALID_VALUE;
     }
     cuda::wire::cuMemAllocAsync_reply reply{};
     const cuda::wire::cuMemAllocAsync_call arguments{bytesize, bits(hStream)};
@@ -98,8 +97,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
         return CUDA_ERROR_INVALID_HANDLE;
     }
     if (bytesize == 0) {
-        *dptr = 0;
-        return CUDA_SUCCESS;
+        return CUDA_ERROR_INVALID_VALUE;
     }
     cuda::wire::cuMemAllocFromPoolAsync_reply reply{};
     const cuda::wire::cuMemAllocFromPoolAsync_call arguments{bytesize, bits(pool), bits(hStream)};
@@ -120,11 +118,13 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {
     }
     Range range{};
     if (!remove_range(dptr, &range)) {
-        // Not known here: an allocation that a graph made. The host knows.
-        if (!is_in_arena(dptr)) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-    } else if (range.kind != RangeKind::kDevice && range.kind != RangeKind::kDeviceAsync) {
+        // Not known here: an allocation that a graph made, or one freed before. The host knows.
+        return is_in_arena(dptr) && !is_in_pool(dptr)
+                   ? call_status(cuda::Op::cuMemFreeAsync,
+                                 cuda::wire::cuMemFreeAsync_call{dptr, bits(hStream)})
+                   : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (range.kind != RangeKind::kDevice && range.kind != RangeKind::kDeviceAsync) {
         add_range(&range);
         return CUDA_ERROR_INVALID_VALUE;
     }

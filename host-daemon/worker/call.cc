@@ -24,6 +24,18 @@ std::uint64_t owner_in(HandleKind kind, std::span<const std::byte> args) {
     return 0;
 }
 
+/// An error of a command that nobody waited for is told by the lane's next call of a kind that CUDA
+/// documents to report earlier errors, and that has nothing but its result to lose: one that waits
+/// for the device, a query of a stream or an event, or a copy to the host. A call that creates,
+/// configures or destroys answers for itself alone: told of another's failure, the application
+/// would not know what it has, and nobody would own the object.
+bool tells_of_earlier_errors(std::uint16_t number) {
+    const auto op = static_cast<cuda::Op>(number);
+    return number == static_cast<std::uint16_t>(wire::ControlOp::kReadDevice) ||
+           op == cuda::Op::cuStreamQuery || op == cuda::Op::cuEventQuery ||
+           cuda::op_info(op).effect == cuda::OpEffect::kSynchronises;
+}
+
 /// Names what a configuring command sets, so that only the newest is kept: the op, and the first
 /// argument beside the object itself ("attribute X" in all calls that have one).
 std::uint64_t configuration_key(std::uint64_t handle, const Recipe& recipe) {
@@ -126,7 +138,7 @@ void Call::finish(CUresult result) {
     answer.status = static_cast<std::uint32_t>(result);
     answer.bulk_offset = bulk_offset_;
     answer.bulk_bytes = bulk_bytes_;
-    if (result == CUDA_SUCCESS && number() >= cuda::kFirstOp) {
+    if (result == CUDA_SUCCESS && tells_of_earlier_errors(number())) {
         if (const std::uint32_t late = process_.take_async_error(lane()); late != CUDA_SUCCESS) {
             answer.status = late;
         }
@@ -169,7 +181,7 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
             if (exec_ != 0) {
                 return resolve_exec_node(native);
             }
-            return *native != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+            return *native != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         case HandleKind::kContext:
             if (handle == cuda::primary_context_handle(0)) {
                 *native = reinterpret_cast<std::uint64_t>(process_.device.context());
@@ -180,7 +192,13 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
             break;
     }
     *native = process_.objects.native(handle, kind);
-    return *native != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (*native != 0) {
+        return CUDA_SUCCESS;
+    }
+    // What native documents for the kind.
+    const bool is_graph = kind == HandleKind::kGraph || kind == HandleKind::kGraphExec;
+    return is_graph || kind == HandleKind::kMemPool ? CUDA_ERROR_INVALID_VALUE
+                                                    : CUDA_ERROR_INVALID_HANDLE;
 }
 
 /// A node where an exec is meant: the one that the exec was made from.
@@ -191,7 +209,7 @@ CUresult Call::resolve_exec_node(std::uint64_t* native) {
                                  ? graphs.restored_node
                                  : graphs.node_in(exec_, exec_node_);
     *native = reinterpret_cast<std::uint64_t>(node);
-    return node != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return node != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult Call::guest_handle(cuda::HandleKind kind, std::uint64_t native, std::uint64_t* handle) {

@@ -35,6 +35,15 @@ def shim_marshal_h(layouts):
     return text + end_namespace("gantry::marshal")
 
 
+# Kinds whose live handles the guest knows by itself: a bad one is found here, at its own call.
+KNOWN_KINDS = ("context", "module", "library", "kernel", "function", "stream", "event",
+               "graph_exec")
+# What native answers for a handle that is none; CUDA_ERROR_INVALID_HANDLE for the other kinds.
+BAD_HANDLE = {"context": "CUDA_ERROR_INVALID_CONTEXT", "graph": "CUDA_ERROR_INVALID_VALUE",
+              "graph_exec": "CUDA_ERROR_INVALID_VALUE", "graph_node": "CUDA_ERROR_INVALID_VALUE",
+              "mem_pool": "CUDA_ERROR_INVALID_VALUE"}
+
+
 def _reject(condition, result):
     return f"    if ({condition}) {{\n        return {result};\n    }}\n"
 
@@ -51,10 +60,8 @@ def _checks(call):
         elif kind in ("array_in", "handles_in"):
             count = _count(param)
             text += _reject(f"{name} == nullptr && {count} != 0", "CUDA_ERROR_INVALID_VALUE")
-        elif kind == "handle":
-            result = ("CUDA_ERROR_INVALID_CONTEXT" if param.args[0] == "context"
-                      else "CUDA_ERROR_INVALID_HANDLE")
-            text += _reject(f"convert<std::uint64_t>({name}) == 0", result)
+        elif kind in ("handle", "handle?"):
+            text += _check_handle(param)
         elif kind == "among":
             condition = " && ".join(f"{name} != {value}" for value in param.args)
             text += _reject(condition, "CUDA_ERROR_INVALID_VALUE")
@@ -63,6 +70,16 @@ def _checks(call):
             text += _reject(f"({name} & ~static_cast<{param.ctype}>({mask})) != 0",
                             "CUDA_ERROR_INVALID_VALUE")
     return text
+
+
+def _check_handle(param):
+    of, word = param.args[0], f"convert<std::uint64_t>({param.name})"
+    bad = BAD_HANDLE.get(of, "CUDA_ERROR_INVALID_HANDLE")
+    if of in KNOWN_KINDS:
+        unknown = f"!is_known(cuda::{enum_kind(of)}, {word})"
+        nullable = param.optional and of != "stream"  # Stream 0 is known.
+        return _reject(f"{word} != 0 && {unknown}" if nullable else unknown, bad)
+    return "" if param.optional else _reject(f"{word} == 0", bad)
 
 
 def _count(param):

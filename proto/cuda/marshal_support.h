@@ -6,7 +6,15 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "proto/cuda/handle_kinds.h"
+
 namespace gantry::marshal {
+
+/// True for the handle of a live object of this process, as far as the guest's own tables tell
+/// (default streams are known; of kinds without a table every handle is). Takes no lock. Defined
+/// by the shim: a command that nobody waits for must not carry a handle that the host will refuse,
+/// because the error would come back with a later, innocent call.
+bool is_known(cuda::HandleKind kind, std::uint64_t handle) noexcept;
 
 /// Trailing bytes of a command with more than one item: each item padded to 8 bytes. Small ones
 /// stay on the stack; failed() tells that memory ran out.

@@ -1,4 +1,8 @@
 // Stream-ordered allocation and memory pools.
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
 #include "host-daemon/softgpu/memory/allocate.h"
@@ -16,6 +20,44 @@ using softgpu::MemoryKind;
 using softgpu::MemoryMap;
 using softgpu::MemoryPool;
 using softgpu::Stream;
+
+/// A free on its way through a stream: a second one of the same address is an error of its caller.
+class PendingFree {
+public:
+    explicit PendingFree(std::uint64_t address) : address_(address) {}
+    PendingFree(const PendingFree&) = delete;
+    PendingFree& operator=(const PendingFree&) = delete;
+    ~PendingFree() { end(); }  // Also of work that is dropped.
+
+    /// Null when one is pending already.
+    static std::shared_ptr<PendingFree> begin(std::uint64_t address) {
+        const std::lock_guard lock(mutex());
+        return addresses().insert(address).second ? std::make_shared<PendingFree>(address)
+                                                  : nullptr;
+    }
+
+    /// Before the memory is free: its address may then be given out again.
+    void end() {
+        const std::lock_guard lock(mutex());
+        if (!has_ended_) {
+            has_ended_ = true;
+            addresses().erase(address_);
+        }
+    }
+
+private:
+    static std::mutex& mutex() {
+        static auto* const the_mutex = new std::mutex;
+        return *the_mutex;
+    }
+    static std::unordered_set<std::uint64_t>& addresses() {
+        static auto* const the_addresses = new std::unordered_set<std::uint64_t>;
+        return *the_addresses;  // Never destroyed: work may be dropped while the process ends.
+    }
+
+    const std::uint64_t address_;
+    bool has_ended_ = false;
+};
 
 /// A capturing stream allocates and frees by graph nodes.
 CUresult capture_allocation(const std::shared_ptr<Stream>& stream, Context& context,
@@ -96,9 +138,19 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {
         (range->kind != MemoryKind::kPooled && range->kind != MemoryKind::kDevice)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    std::shared_ptr<PendingFree> pending;
+    if (!softgpu::is_graph_allocation(dptr)) {  // That may be allocated anew in between.
+        pending = PendingFree::begin(dptr);
+        if (pending == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
     const MemoryKind kind = range->kind;
     softgpu::Scheduler::instance().submit(
-        stream, std::make_unique<softgpu::FunctionWork>([dptr, kind] {
+        stream, std::make_unique<softgpu::FunctionWork>([dptr, kind, pending] {
+            if (pending != nullptr) {
+                pending->end();
+            }
             if (softgpu::free_graph_allocation(dptr)) {
                 return;
             }

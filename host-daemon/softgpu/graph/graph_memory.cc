@@ -79,6 +79,11 @@ bool free_graph_allocation(std::uint64_t address) {
     return true;
 }
 
+bool is_graph_allocation(std::uint64_t address) {
+    const std::lock_guard lock(book().mutex);
+    return book().known.contains(address);
+}
+
 GraphMemoryUse graph_memory_use(int device) {
     const std::lock_guard lock(book().mutex);
     return book().use[device];

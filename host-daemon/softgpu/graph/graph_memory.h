@@ -39,6 +39,7 @@ struct FreeOperation final : Operation {
 
 /// cuMemFree(Async) of a graph's allocation: true when the address was one.
 bool free_graph_allocation(std::uint64_t address);
+bool is_graph_allocation(std::uint64_t address);
 
 struct GraphMemoryUse {
     std::uint64_t used = 0;

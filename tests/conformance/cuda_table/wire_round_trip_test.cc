@@ -35,6 +35,9 @@ struct Bytes : worker::Reply {
     }
 };
 
+/// The one handle that the guest's tables do not know.
+constexpr std::uint64_t kDeadHandle = 0x4700'dead;
+
 /// What the driver calls the guest's device 0.
 constexpr std::int32_t kDriverDevice = 3;
 
@@ -151,6 +154,12 @@ std::uint64_t mint(HandleKind) noexcept { return g_next_handle++; }
 
 }  // namespace session
 
+namespace marshal {
+
+bool is_known(HandleKind, std::uint64_t handle) noexcept { return handle != kDeadHandle; }
+
+}  // namespace marshal
+
 namespace cuda_impl {
 
 CUresult refused(Op) noexcept { return CUDA_ERROR_NOT_SUPPORTED; }
@@ -201,6 +210,23 @@ TEST_F(WireRoundTrip, ADestroyedObjectIsForgotten) {
     ASSERT_EQ(marshal::cuGraphDestroy(graph), CUDA_SUCCESS);
     EXPECT_TRUE(context_.objects.empty());
     EXPECT_EQ(marshal::cuGraphDestroy(graph), CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(WireRoundTrip, ADeadHandleIsRefusedBeforeAnythingCrosses) {
+    g_last_op = Op::kNone;
+    auto* const dead = handle_of<CUstream>(kDeadHandle);
+    auto* const event = handle_of<CUevent>(kDeadHandle);
+    EXPECT_EQ(marshal::cuStreamWaitEvent(dead, handle_of<CUevent>(0x4701), 0),
+              CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(marshal::cuStreamWaitEvent(nullptr, event, 0), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(marshal::cuCtxRecordEvent(handle_of<CUcontext>(kDeadHandle), event),
+              CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(marshal::cuGraphUpload(handle_of<CUgraphExec>(kDeadHandle), nullptr),
+              CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(marshal::cuMemcpyPeerAsync(8, handle_of<CUcontext>(kDeadHandle), 16, nullptr, 4,
+                                         nullptr),
+              CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(g_last_op, Op::kNone);
 }
 
 TEST_F(WireRoundTrip, HandWrittenShimCodeNamesTheHandle) {

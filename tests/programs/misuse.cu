@@ -1,0 +1,203 @@
+// Trap: a call that is at fault says so itself, with native's code, and the next call, which is
+// not, is not blamed for it: through a shim that queues commands the error is easily found too
+// late.
+#include "driver_entry.h"
+
+__global__ void nothing() {}
+
+static int wrong = 0;
+static decltype(&cuMemAlloc) alloc_;
+static decltype(&cuMemFree) free_;
+
+/// One row of the table: what a misuse gave, and that a valid allocation after it is untouched.
+static void row(const char* what, int got, int wanted) {
+    CUdeviceptr memory = 0;
+    const int next = alloc_(&memory, 4096);
+    const bool fine = got == wanted && next == CUDA_SUCCESS && memory != 0;
+    printf("%-44s %4d%s\n", what, got, fine ? "" : "   <- wrong");
+    if (!fine) {
+        fprintf(stderr, "misuse: %s gave %d, expected %d; the next cuMemAlloc gave %d\n", what, got,
+                wanted, next);
+        ++wrong;
+    }
+    if (memory != 0) {
+        OK(free_(memory));
+    }
+}
+#define ROW(call, wanted) row(#call, (int)(call), (int)(wanted))
+
+static CUstream dead_stream() {
+    cudaStream_t stream;
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK(cudaStreamDestroy(stream));
+    return stream;
+}
+
+static CUevent dead_event() {
+    cudaEvent_t event;
+    CHECK(cudaEventCreate(&event));
+    CHECK(cudaEventDestroy(event));
+    return event;
+}
+
+static void events() {
+    ENTRY(cuEventRecord, 12000);
+    ENTRY(cuEventRecordWithFlags, 12000);
+    ENTRY(cuStreamWaitEvent, 12000);
+    ENTRY(cuEventQuery, 12000);
+    ENTRY(cuEventSynchronize, 12000);
+    ENTRY(cuEventDestroy, 12000);
+    CUstream gone = dead_stream();
+    CUevent over = dead_event();
+    cudaEvent_t event;
+    CHECK(cudaEventCreate(&event));
+    ROW(cuEventRecord_(over, 0), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventRecord_(event, gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventRecord_(nullptr, 0), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventRecordWithFlags_(over, 0, 0), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventRecordWithFlags_(event, 0, 64), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuStreamWaitEvent_(0, over, 0), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuStreamWaitEvent_(gone, event, 0), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventQuery_(over), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventSynchronize_(over), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventDestroy_(over), CUDA_ERROR_INVALID_HANDLE);
+    CHECK(cudaEventDestroy(event));
+}
+
+static void streams(CUdeviceptr memory, void* host) {
+    ENTRY(cuStreamSynchronize, 12000);
+    ENTRY(cuStreamQuery, 12000);
+    ENTRY(cuStreamDestroy, 12000);
+    ENTRY(cuStreamSetAttribute, 12000);
+    ENTRY(cuStreamWriteValue32, 12000);
+    ENTRY(cuStreamWaitValue32, 12000);
+    ENTRY(cuStreamBeginCapture, 12000);
+    ENTRY(cuLaunchHostFunc, 12000);
+    ENTRY(cuMemcpyHtoDAsync, 12000);
+    ENTRY(cuMemcpyDtoDAsync, 12000);
+    ENTRY(cuMemcpyPeerAsync, 12000);
+    ENTRY(cuMemcpy2DAsync, 12000);
+    ENTRY(cuMemsetD8Async, 12000);
+    ENTRY(cuMemsetD2D8Async, 12000);
+    ENTRY(cuCtxGetCurrent, 12000);
+    CUcontext context = nullptr;
+    OK(cuCtxGetCurrent_(&context));
+    CUstream gone = dead_stream();
+    CUstreamAttrValue value = {};
+    value.syncPolicy = CU_SYNC_POLICY_AUTO;
+    CUDA_MEMCPY2D copy = {};
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = memory;
+    copy.dstDevice = memory + 2048;
+    copy.srcPitch = copy.dstPitch = 64;
+    copy.WidthInBytes = 16;
+    copy.Height = 4;
+    ROW(cuStreamSynchronize_(gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuStreamQuery_(gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuStreamDestroy_(gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuStreamSetAttribute_(gone, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+        CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuStreamWriteValue32_(gone, memory, 1, 0), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuStreamWaitValue32_(gone, memory, 1, 0), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuStreamWriteValue32_(0, memory + 2, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuStreamBeginCapture_(gone, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuLaunchHostFunc_(gone, [](void*) {}, nullptr), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuMemcpyHtoDAsync_(memory, host, 16, gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuMemcpyDtoDAsync_(memory, memory + 64, 16, gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuMemcpyPeerAsync_(memory, context, memory + 64, context, 16, gone),
+        CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuMemcpy2DAsync_(&copy, gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuMemsetD8Async_(memory, 0, 16, gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuMemsetD2D8Async_(memory, 64, 0, 16, 2, gone), CUDA_ERROR_INVALID_HANDLE);
+}
+
+static void pools() {
+    ENTRY(cuMemAllocAsync, 12000);
+    ENTRY(cuMemFreeAsync, 12000);
+    CUstream gone = dead_stream();
+    CUdeviceptr memory = 0;
+    ROW(cuMemAllocAsync_(&memory, 4096, gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuMemAllocAsync_(&memory, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAllocAsync_(&memory, 4096, 0));
+    ROW(cuMemFreeAsync_(memory, gone), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuMemFreeAsync_(memory, 0));
+    ROW(cuMemFreeAsync_(memory, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudaStreamSynchronize(0));
+    ROW(cuMemFreeAsync_(memory, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void graphs() {
+    ENTRY(cuGraphLaunch, 12000);
+    ENTRY(cuGraphUpload, 12000);
+    ENTRY(cuGraphExecDestroy, 12000);
+    ENTRY(cuGraphDestroy, 12000);
+    ENTRY(cuGraphInstantiateWithFlags, 12000);
+    CUstream gone = dead_stream();
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaGraphCreate(&graph, 0));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    ROW(cuGraphLaunch_(exec, gone), CUDA_ERROR_INVALID_HANDLE);
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    CUgraphExec made = nullptr;
+    ROW(cuGraphLaunch_(exec, 0), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuGraphUpload_(exec, 0), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuGraphExecDestroy_(exec), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuGraphDestroy_(graph), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuGraphInstantiateWithFlags_(&made, graph, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void settings() {
+    ENTRY(cuCtxGetLimit, 12000);
+    ENTRY(cuCtxSetLimit, 12000);
+    ENTRY(cuMemHostRegister, 12000);
+    size_t size = 0;
+    static char pages[8192];
+    ROW(cuCtxGetLimit_(&size, (CUlimit)99), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    ROW(cuCtxSetLimit_((CUlimit)99, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    ROW(cuMemHostRegister_(pages, sizeof pages, 64), CUDA_ERROR_INVALID_VALUE);
+}
+
+/// Nothing is lost: an allocation that follows a misuse is the application's, or was never made.
+static void nothing_leaks() {
+    ENTRY(cuEventRecord, 12000);
+    CUevent over = dead_event();
+    constexpr size_t kBytes = 64 << 20;
+    size_t before = 0, after = 0, total = 0;
+    CHECK(cudaMemGetInfo(&before, &total));
+    for (int i = 0; i < 10; ++i) {
+        CUdeviceptr memory = 0;
+        cuEventRecord_(over, 0);
+        if (alloc_(&memory, kBytes) == CUDA_SUCCESS) {
+            OK(free_(memory));
+        }
+    }
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemGetInfo(&after, &total));
+    if (before > after + kBytes) {
+        fprintf(stderr, "misuse: %zu MiB are lost\n", (before - after) >> 20);
+        ++wrong;
+    }
+}
+
+int main() {
+    void* memory = nullptr;
+    void* host = nullptr;
+    CHECK(cudaMalloc(&memory, 4096));
+    CHECK(cudaMallocHost(&host, 4096));
+    alloc_ = entry<decltype(&cuMemAlloc)>("cuMemAlloc", 12000);
+    free_ = entry<decltype(&cuMemFree)>("cuMemFree", 12000);
+    events();
+    midpoint();
+    streams((CUdeviceptr)memory, host);
+    pools();
+    graphs();
+    settings();
+    nothing_leaks();
+    nothing<<<1, 1>>>();  // The session is as sound as before.
+    CHECK(cudaGetLastError());
+    CHECK(cudaDeviceSynchronize());
+    EXPECT(wrong == 0);
+    return pass("misuse");
+}
