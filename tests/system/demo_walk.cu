@@ -13,15 +13,15 @@
 // a datagram to port 7778 then ends the program after the step at hand.
 //
 // Usage: demo_walk STEPS [SEGMENT_MIB [PAUSE_MS]]; PAUSE_MS: between two steps, as for input.
-#include <arpa/inet.h>
 #include <cuda_runtime.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
+
+#include "demo_marks.h"
 
 #define CHECK(call)                                                                        \
     do {                                                                                   \
@@ -34,7 +34,6 @@
     } while (0)
 
 enum { kSegments = 9, kLists = 32, kNodes = 256, kThreads = 256, kBlocks = 512 };
-enum { kStopPort = 7778 };
 
 struct Node {
     Node* next;
@@ -130,55 +129,29 @@ __global__ void walk_lists(const uint64_t* seed, Digests* digests) {
     atomicAdd(&digests->list, (unsigned long long)sum);
 }
 
-struct Mark {
-    uint32_t kind;
-    uint32_t reserved;
-    uint64_t number;
-};
-
 static void* send_marks(void* where) {
-    char address[64];
-    int port = 0;
-    struct sockaddr_in to;
-    memset(&to, 0, sizeof to);
-    to.sin_family = AF_INET;
-    if (sscanf((const char*)where, "%63[^:]:%d", address, &port) != 2 ||
-        inet_pton(AF_INET, address, &to.sin_addr) != 1) {
+    const int fd = demo_open_marks((const char*)where);
+    if (fd < 0) {
         printf("demo_walk: DEMO_MARKS=%s is not ADDRESS:PORT\n", (const char*)where);
         return NULL;
     }
-    to.sin_port = htons((uint16_t)port);
-    const int fd = socket(AF_INET, SOCK_DGRAM, 0);
     uint64_t* word = NULL;
     cudaStream_t stream;
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK(cudaMalloc(&word, sizeof *word));
-    for (Mark mark = {1, 0, 0};; ++mark.number) {
+    for (uint64_t number = 0;; ++number) {
         uint64_t back = 0;
-        CHECK(cudaMemcpyAsync(word, &mark.number, sizeof back, cudaMemcpyHostToDevice, stream));
+        CHECK(cudaMemcpyAsync(word, &number, sizeof back, cudaMemcpyHostToDevice, stream));
         CHECK(cudaMemcpyAsync(&back, word, sizeof back, cudaMemcpyDeviceToHost, stream));
         CHECK(cudaStreamSynchronize(stream));
-        if (back != mark.number) {
-            printf("demo_walk: wrote %lu to the GPU, read %lu\n", (unsigned long)mark.number,
+        if (back != number) {
+            printf("demo_walk: wrote %lu to the GPU, read %lu\n", (unsigned long)number,
                    (unsigned long)back);
             exit(1);
         }
-        (void)!sendto(fd, &mark, sizeof mark, 0, (struct sockaddr*)&to, sizeof to);
+        demo_send_mark(fd, number);
         usleep(5000);
     }
-}
-
-static int open_stop_socket(void) {
-    struct sockaddr_in here;
-    memset(&here, 0, sizeof here);
-    here.sin_family = AF_INET;
-    here.sin_port = htons(kStopPort);
-    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr*)&here, sizeof here) != 0) {
-        printf("demo_walk: cannot listen for the word to stop\n");
-        exit(1);
-    }
-    return fd;
 }
 
 int main(int argc, char** argv) {
@@ -226,7 +199,11 @@ int main(int argc, char** argv) {
     link_lists<<<1, kLists, 0, main_stream>>>(nodes);
     CHECK(cudaStreamSynchronize(main_stream));
     const char* marks = getenv("DEMO_MARKS");
-    const int stop_fd = marks != NULL ? open_stop_socket() : -1;
+    const int stop_fd = marks != NULL ? demo_open_stop() : -1;
+    if (marks != NULL && stop_fd < 0) {
+        printf("demo_walk: cannot listen for the word to stop\n");
+        return 1;
+    }
     pthread_t thread;
     if (marks != NULL && pthread_create(&thread, NULL, send_marks, (void*)marks) != 0) {
         printf("demo_walk: cannot start the marks' thread\n");
@@ -252,8 +229,7 @@ int main(int argc, char** argv) {
         chain = mix(chain + digests_out->segment) + digests_out->list;
         printf("step %d digest %016lx\n", step, (unsigned long)chain);
         fflush(stdout);
-        char word = 0;
-        if (stop_fd >= 0 && recv(stop_fd, &word, 1, 0) > 0) {
+        if (demo_is_told_to_stop(stop_fd)) {
             break;
         }
         usleep((useconds_t)pause_ms * 1000);

@@ -1,5 +1,5 @@
 # Sourced after common.sh by the tests and the demonstration that move a VM with a CUDA program
-# (g1, tests/system/demo_walk.cu) between hosts.
+# (g1, tests/system/demo_walk.cu) between hosts. Another program may be named after this.
 program=$build/programs/demo_walk
 marks_port=7777 stop_port=7778
 
