@@ -6,18 +6,22 @@
 //
 // A link that it does not know may be that of a guest which was moved to this host: gantryd says so
 // and gives the region. A session whose worker gave it away is remembered as moved: whoever asks
-// for it is told to dial again, until the link would have been given up anyway.
+// for it is told to dial again, until the link would have been given up anyway. A session that is
+// over is let go within kForgetPause: its worker ends with the socket, its guest learns it by the
+// link's close.
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "host-daemon/relay/relay_session.h"
@@ -25,9 +29,17 @@
 namespace gantry::relay {
 namespace {
 
+constexpr std::chrono::milliseconds kForgetPause{50};
+
 class Relay {
 public:
-    explicit Relay(const Settings& settings) : settings_(settings) {}
+    explicit Relay(const Settings& settings)
+        : settings_(settings), forgetting_([this](const std::stop_token& stop) {
+              while (!stop.stop_requested()) {
+                  std::this_thread::sleep_for(kForgetPause);
+                  forget_ended();
+              }
+          }) {}
 
     /// Serves one fresh connection: finds or makes its session.
     void greet(int fd) {
@@ -57,6 +69,7 @@ public:
         session->adopt(fd, theirs, mine);
     }
 
+private:
     void forget_ended() {
         std::map<SessionKey, std::shared_ptr<Session>> ended;
         const std::lock_guard lock(mutex_);
@@ -69,7 +82,6 @@ public:
         }
     }
 
-private:
     std::shared_ptr<Session> make(SessionKey* key) {
         std::uint64_t token[2];
         if (::getrandom(token, sizeof token, 0) != sizeof token) {
@@ -118,6 +130,7 @@ private:
     Settings settings_;
     std::mutex mutex_;
     std::map<SessionKey, std::shared_ptr<Session>> sessions_;
+    std::jthread forgetting_;  // Last: it uses everything above.
 };
 
 int main_of(int argc, char** argv) {
@@ -147,7 +160,6 @@ int main_of(int argc, char** argv) {
     std::fflush(stdout);
     Relay relay(settings);
     wire::accept_forever("gantry-relay", listener, [&relay](int fd) {
-        relay.forget_ended();
         relay.greet(fd);
     });
     return 1;

@@ -121,15 +121,24 @@ bool ResumableLink::send(std::span<const std::byte> message) {
 }
 
 void ResumableLink::close() {
+    bool is_own_thread = false;
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
+        is_own_thread = thread_.get_id() == std::this_thread::get_id();
         closed_.store(true);
+        changed_.notify_all();
+        // The writer says goodbye and ends the connection, unless the other end takes nothing: else
+        // that would be taken for a cut, and what it holds kept until it has given up.
+        if (!is_own_thread) {
+            changed_.wait_for(lock, std::chrono::milliseconds(kGoodbyeMs),
+                              [this] { return active_fd_ < 0; });
+        }
         if (active_fd_ >= 0) {
             ::shutdown(active_fd_, SHUT_RDWR);
         }
         changed_.notify_all();
     }
-    if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) {
+    if (thread_.joinable() && !is_own_thread) {
         thread_.join();
     }
 }

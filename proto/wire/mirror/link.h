@@ -36,6 +36,7 @@ inline constexpr std::size_t kMaxUnackedBytes = 64ull << 20;
 inline constexpr std::uint32_t kMaxPacketBytes = 1u << 20;
 
 inline constexpr std::uint64_t kProbeMs = 100;
+inline constexpr std::uint64_t kGoodbyeMs = 500;  ///< close() waits so long to be heard.
 
 enum class LinkVerdict : std::uint32_t {
     kAccepted = 0,

@@ -110,6 +110,28 @@ TEST(ResumableLink, LosesAndRepeatsNothingOverACutNetwork) {
     host.close();
 }
 
+TEST(ResumableLink, ACloseIsNoCut) {
+    std::atomic<std::uint64_t> taken{0};
+    std::atomic<bool> is_closed{false};
+    ResumableLink host([&](std::span<const std::byte> b) { taken += b.size(); },
+                       [&] { is_closed.store(true); }, 60'000);
+    ResumableLink guest([](std::span<const std::byte>) {}, {}, 60'000);
+    Acceptor acceptor(host);
+    CutNetwork network(acceptor.port(), 1 << 20, 1 << 20);
+    guest.start_dialing([&] { return connect_tcp(network.address()); });
+    const std::byte byte{1};
+    guest.send(std::span(&byte, 1));
+    const auto wait_for = [](const auto& what) {
+        for (int i = 0; i < 10'000 && !what(); ++i) {
+            std::this_thread::sleep_for(milliseconds(1));
+        }
+        return what();
+    };
+    ASSERT_TRUE(wait_for([&] { return taken.load() == 1; }));
+    guest.close();
+    EXPECT_TRUE(wait_for([&] { return is_closed.load(); }));
+}
+
 TEST(ResumableLink, GivesUpWhenNobodyAnswers) {
     std::atomic<bool> closed{false};
     ResumableLink link([](std::span<const std::byte>) {}, [&] { closed.store(true); }, 50);
