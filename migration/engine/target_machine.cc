@@ -170,13 +170,15 @@ void TargetMachine::Impl::on_domain(const DomainReport& report) {
 }
 
 void TargetMachine::Impl::on_recovering_domain(const DomainReport& report) {
-    const bool here = report.domain != DomainState::kAbsent;
     enter(TargetState::kComplete, std::nullopt);
     timers_.set(Timer::kPoll, now_ + settings_.job_poll);
-    if (here) {
+    if (arrival_) {
+        request_grant();  // its event came before libvirt's answer, which may be older
+    }
+    if (report.domain != DomainState::kAbsent) {
         guest_starting_ = true;
         on_domain(report);
-    } else {
+    } else if (!arrival_) {
         withdraw();
     }
 }

@@ -1,0 +1,55 @@
+#include "migration/engine/target_machine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace gantry::engine {
+namespace {
+
+bool asks_for_grant(const Actions& actions) {
+    return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+        return action.message && std::holds_alternative<MsgGrantRequest>(action.message->body);
+    });
+}
+
+TargetEvent target_event(TargetEventKind kind) {
+    TargetEvent event;
+    event.kind = kind;
+    return event;
+}
+
+TargetEvent restarted_with_complete_state() {
+    TargetEvent event = target_event(TargetEventKind::kRestarted);
+    event.migration = MigrationId{1, 2};
+    event.complete = FreezeToken{{1, 2}, 3};
+    return event;
+}
+
+TargetEvent domain_event(DomainState state) {
+    TargetEvent event = target_event(TargetEventKind::kDomain);
+    event.domain = {state, JobState::kNone};
+    return event;
+}
+
+TEST(RestartedTarget, AsksForTheGrantWhenItsGuestsEventComesBeforeLibvirtsAnswer) {
+    for (const DomainState answer :
+         {DomainState::kRunning, DomainState::kPaused, DomainState::kAbsent}) {
+        TargetMachine target("s", Settings{});
+        (void)target.step(restarted_with_complete_state(), TimePoint{1});
+        EXPECT_FALSE(asks_for_grant(
+            target.step(target_event(TargetEventKind::kGuestResumedMigrated), TimePoint{2})));
+        EXPECT_TRUE(asks_for_grant(target.step(domain_event(answer), TimePoint{3})));
+        EXPECT_EQ(target.state(), TargetState::kRequesting);
+    }
+}
+
+TEST(RestartedTarget, LetsGoWhenItsGuestIsNotHere) {
+    TargetMachine target("s", Settings{});
+    (void)target.step(restarted_with_complete_state(), TimePoint{1});
+    EXPECT_FALSE(asks_for_grant(target.step(domain_event(DomainState::kAbsent), TimePoint{2})));
+    EXPECT_EQ(target.state(), TargetState::kWithdrawing);
+}
+
+}  // namespace
+}  // namespace gantry::engine
