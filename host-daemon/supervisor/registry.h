@@ -145,6 +145,7 @@ private:
     void on_arrived(const std::string& id, Epoch epoch);
     void on_arrival_ended(const std::string& id, engine::Outcome outcome, const Error& error);
     void remove_arrival(const std::string& id);
+    void forget_arrival_note(const std::string& id);
     void look_after_guest(const std::shared_ptr<Arrival>& arrival);
     Result<GuestLink> give_guest(const HandoverRequest& request);
 

@@ -242,8 +242,7 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
         entry.driver = driver;
         session->own(driver);
     }
-    session->set_arrival_note("");
-    (void)session->write_record();
+    (void)session->write_record();  // Its note stays until the source knows that it may let go.
     watch_region(id);
     if (session->info().kind == SessionKind::kVm) {
         stamp_owner(id, epoch);
@@ -277,7 +276,26 @@ void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
         return;
     }
     note_target_ended(id, outcome, error);
-    housekeeping_.post([this, id] { remove_arrival(id); });
+    housekeeping_.post([this, id] {
+        forget_arrival_note(id);
+        remove_arrival(id);
+    });
+}
+
+/// On housekeeping_ only. What is written about the way here matters no more: its source has let
+/// go, or the session is on its way to another host.
+void Registry::forget_arrival_note(const std::string& id) {
+    std::shared_ptr<Session> session;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end() || !arrivals_.contains(id)) {
+            return;
+        }
+        session = found->second.session;
+    }
+    session->set_arrival_note("");
+    (void)session->write_record();
 }
 
 /// On housekeeping_ only.
@@ -452,6 +470,9 @@ void Registry::receive(const std::string& session_id, engine::Message message,
         }
     }
     if (driver) {
+        if (std::holds_alternative<engine::MsgPrepare>(message.body)) {
+            housekeeping_.post([this, session_id] { forget_arrival_note(session_id); });
+        }
         driver->receive(std::move(message), std::move(link));
         return;
     }

@@ -57,6 +57,16 @@ Result<SessionRecord> read_record(const std::string& path) {
     return record;
 }
 
+/// It arrived, and something else has begun since.
+bool is_past_arrival(const SessionRecord& record, const EpochStore& store) {
+    const Epoch arrived = record.arrival->epoch;
+    const auto known = store.load(record.info.id);
+    const bool has_newer = known && *known && arrived.value != 0 &&
+                           ((*known)->epoch > arrived ||
+                            ((*known)->epoch == arrived && (*known)->granted));
+    return record.suspended || has_newer;
+}
+
 std::vector<std::string> json_files(const std::string& folder) {
     std::vector<std::string> out;
     if (DIR* open = ::opendir(folder.c_str())) {
@@ -81,7 +91,7 @@ Result<void> Registry::adopt_all() {
                           record.error().to_string());
             continue;
         }
-        if (record->arrival) {
+        if (record->arrival && !is_past_arrival(*record, store_)) {
             adopt_arrival(*record->arrival, record->workers);
         } else {
             adopt_session(record->info, record->workers, record->suspended);
@@ -135,7 +145,8 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
 
 /// Workers that hold the complete state may be all that is left of the session: the machine asks
 /// the source. Anything less goes back to it, in case that it was granted in the last moments; but
-/// not what this host's disk says it owns, which may have been served.
+/// not what this host's disk says it owns, which may have been served: the source is told again,
+/// or it would keep what it has for ever.
 void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRecord>& workers) {
     const ArrivalRequest& request = note.request;
     const std::string id = request.info.id;
