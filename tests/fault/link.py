@@ -17,6 +17,7 @@ class Link:
         self.port, self.far_port = self.listener.getsockname()[1], port
         self.passes = {"to_listener": threading.Event(), "to_caller": threading.Event()}
         self.lock, self.open, self.closed = threading.Lock(), [], False
+        self.withheld_bytes = 0  # That a silence has kept from its other end.
         for way in self.passes.values():
             way.set()
         threading.Thread(target=self.accept, daemon=True).start()
@@ -41,6 +42,8 @@ class Link:
     def copy(self, source, sink, passes):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if not passes.is_set():
+                    self.withheld_bytes += len(data)
                 passes.wait()
                 sink.sendall(data)
         for one in (source, sink):
@@ -57,9 +60,11 @@ class Link:
                     one.shutdown(socket.SHUT_RDWR)
                     one.close()
 
-    def cut(self, way):
-        """Silence in one direction first, then broken connections; new ones are fine."""
+    def cut(self, way, then=lambda: None):
+        """Silence in one direction first, then broken connections; new ones are fine. `then` is
+        called when the silence has begun."""
         self.passes[way].clear()
+        then()
         time.sleep(CUT_S)
         self.reset()
         self.passes[way].set()

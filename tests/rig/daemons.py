@@ -26,7 +26,7 @@ def listening_sockets():
     return {row[7] for row in rows if len(row) > 7 and int(row[3], 16) & 0x10000}
 
 
-def wait_until(what, condition, seconds=20.0):
+def wait_until(what, condition, seconds=20.0, interval_s=0.01):
     """Polls `condition` until it is true; its value. Failure after `seconds` of patience."""
     seconds *= PATIENCE
     end = time.monotonic() + seconds
@@ -34,7 +34,7 @@ def wait_until(what, condition, seconds=20.0):
         value = condition()
         if value:
             return value
-        time.sleep(0.01)
+        time.sleep(interval_s)
     raise Failure(f"waited {seconds} s in vain for {what}")
 
 

@@ -1,0 +1,234 @@
+"""Two gantryds on loopback, a CUDA program, and its move from one to the other, for sweep.py.
+
+A gantryd can be held at a named step (hold.cc), so that what is done to it, to its peer, to a
+worker or to a link is done exactly then, however short the step is.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from link import CUT_S, Link
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
+from daemons import PATIENCE, Daemon, Failure, free_port, listening_sockets, wait_until
+
+STEPS, MIB, PAUSE_MS = 40, 8, 50
+TCP_MIB = 2  # Every step copies all of it, over gantry-guest, this proxy and gantry-relay.
+
+# What the program may take after the harm: its own time, and what the engine's settings give the
+# two gantryds to notice and to begin again (migration/engine/machine.h, registry_vm.cc).
+PROGRAM_S = 5.0
+RESERVATION_S = 5.0  # As configured here.
+RETRY_MAX_S, JOB_POLL_S, JOB_ABSENT_GRACE_S, PULLER_SILENCE_S = 4.0, 2.0, 6.0, 15.0
+AGAIN_S = RETRY_MAX_S + JOB_POLL_S + PROGRAM_S  # The longest repeat, a look, the rest of the run.
+# As often a target tries to serve what it was granted before it gives it up.
+ACTIVATIONS_S = 8 * JOB_POLL_S + RETRY_MAX_S
+DEADLINES_S = {
+    "worker": AGAIN_S,
+    "gantryd": AGAIN_S + RESERVATION_S,
+    "link": CUT_S + AGAIN_S + RESERVATION_S,
+    "guest link": CUT_S + AGAIN_S,
+    "for good": PULLER_SILENCE_S + JOB_ABSENT_GRACE_S + AGAIN_S,
+}
+
+
+class Stage:
+    """Both gantryds, the program, and the move; ends everything at the end of the block."""
+
+    def __init__(self, arguments, over_tcp=False):
+        self.arguments, self.over_tcp = arguments, over_tcp or arguments.moved_guest
+        self.mib = TCP_MIB if self.over_tcp else MIB
+
+    def __enter__(self):
+        self.holder = tempfile.TemporaryDirectory(prefix="gfault")
+        self.folder = pathlib.Path(self.holder.name)
+        for name in ("ca.pem", "host.pem", "host.key"):
+            shutil.copy(self.arguments.certificates / name, self.folder)
+        extra = {"migration": f"bandwidth_mib_s = {self.arguments.bandwidth}\n"
+                              f"reservation_s = {RESERVATION_S:.0f}\n"}
+        self.source, self.target = (
+            Daemon(self.arguments.build, self.folder, name, free_port(), extra=extra,
+                   environment={"LD_PRELOAD": str(self.arguments.hold),
+                                "HOLD_FILE": str(self.folder / name / "hold")})
+            for name in "ab")
+        self.program, self.helpers, self.mover = None, [], None
+        self.link, self.guest_link, self.ended = Link(self.source.port), None, threading.Event()
+        for daemon in (self.source, self.target):
+            daemon.spawn()
+        for daemon in (self.source, self.target):
+            daemon.wait_ready()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        if self.program is not None and self.program.poll() is None:
+            self.program.kill()
+            self.program.wait()
+        for helper in self.helpers:
+            helper.kill()
+            helper.wait()
+        for link in (self.link, self.guest_link):
+            if link is not None:
+                link.close()
+        for daemon in (self.source, self.target):
+            hold_file(daemon).unlink(missing_ok=True)
+            daemon.end_all()
+        self.holder.cleanup()
+
+    def helper(self, name, *words):
+        """A program of ours beside the daemons; the path of what it prints."""
+        log = self.folder / f"{name}-{len(self.helpers)}.log"
+        with open(log, "wb") as out:
+            self.helpers.append(subprocess.Popen(
+                [self.arguments.build / "bin" / name, *map(str, words)], stdout=out, stderr=out,
+                stdin=subprocess.DEVNULL))
+        return log
+
+    def guest_transport(self):
+        if not self.over_tcp:
+            return self.source.guest_socket
+        ports = [self.relay(self.source)]
+        self.guest_link = Link(ports[0])
+        if self.arguments.moved_guest:
+            ports.append(self.relay(self.target))
+            threading.Thread(target=self.lead_guest, args=ports, daemon=True).start()
+        path = self.folder / "guest.sock"
+        self.helper("gantry-guest", "--listen", path, "--host",
+                    f"127.0.0.1:{self.guest_link.port}")
+        wait_until("gantry-guest", lambda: str(path) in listening_sockets())
+        return path
+
+    def relay(self, daemon):
+        log = self.helper("gantry-relay", "--listen", "127.0.0.1:0", "--daemon",
+                          daemon.guest_socket)
+        told = wait_until("gantry-relay", lambda: re.search(r"port (\d+)\n", log.read_text()))
+        return int(told.group(1))
+
+    def lead_guest(self, to_source, to_target):
+        """The guest is at the target once that was granted the session, until it gives it back:
+        what the newest of its attempts has come to counts."""
+        while not self.ended.wait(0.01):
+            told = full_log(self.target)
+            is_there = told.rfind("-> Activating") > told.rfind("-> Returning")
+            port = to_target if is_there else to_source
+            if port != self.guest_link.far_port:
+                self.guest_link.far_port = port
+                self.guest_link.reset()
+
+    def run_program(self):
+        self.output = open(self.source.folder / "program.out", "w+b")
+        environment = dict(os.environ,
+                           GANTRY_TRANSPORT=f"unix:{self.guest_transport()}",
+                           LD_LIBRARY_PATH=str(self.arguments.build / "shim"))
+        self.program = subprocess.Popen(
+            [self.arguments.program, str(self.mib), str(STEPS), str(PAUSE_MS)], stdout=self.output,
+            stderr=subprocess.STDOUT, env=environment)
+        wait_until("the program's first steps", self.has_begun, 40)
+        self.session = self.source.sessions()[0]["session_id"]
+
+    def has_begun(self):
+        if self.program.poll() is not None:
+            raise Failure(f"the program ended early:\n{self.text()}")
+        return self.text().count("step") >= 3
+
+    def text(self):
+        self.output.flush()
+        return pathlib.Path(self.output.name).read_text()
+
+    def begin_move(self):
+        def pull():
+            handover = [] if self.arguments.moved_guest else ["--handover",
+                                                              self.source.handover_socket]
+            self.target.gantry("pull", self.session, "--from", f"127.0.0.1:{self.link.port}",
+                               *handover, timeout=120 * PATIENCE)
+        self.mover = threading.Thread(
+            target=lambda: contextlib.suppress(subprocess.TimeoutExpired) and pull(), daemon=True)
+        self.mover.start()
+
+    def hold(self, daemon, where):
+        """From now on `daemon` stops where hold.cc is told to; where it is held now, it goes on."""
+        new = daemon.folder / "hold.new"
+        new.write_text(where)
+        new.rename(hold_file(daemon))
+
+    def wait_held(self, daemon):
+        where = hold_file(daemon).read_text()
+        wait_until(f"{daemon.name} at '{where}'", lambda: held_at(daemon) == where, 15, 0.002)
+
+    def release(self):
+        """What is held goes on, if it has not been killed."""
+        for daemon in (self.source, self.target):
+            hold_file(daemon).unlink(missing_ok=True)
+
+    def record(self, daemon):
+        """(epoch, granted away) of the session as `daemon`'s disk has it; None: nothing."""
+        with contextlib.suppress(FileNotFoundError):
+            text = (daemon.folder / "state" / "epochs" / self.session).read_text()
+            if found := re.search(r"epoch (\d+)\ngranted (\d)", text):
+                return int(found.group(1)), found.group(2) == "1"
+        return None
+
+    def owners(self):
+        """Which of the two own the session, as their disks have it: never both."""
+        owned = [daemon.name for daemon in (self.target, self.source)
+                 if (record := self.record(daemon)) and not record[1]]
+        if len(owned) > 1 and self.record(self.source)[1] is False:  # read after the target's
+            raise Failure("both hosts own the session: "
+                          f"{self.record(self.source)}, {self.record(self.target)}")
+        return owned
+
+    def finish(self, deadline_s):
+        """The program's exit status. While it runs, at most one host owns its session."""
+        end = time.monotonic() + deadline_s * PATIENCE
+        while (status := self.program.poll()) is None:
+            self.owners()
+            if time.monotonic() > end:
+                raise Failure(f"the program does not end within {deadline_s * PATIENCE} s; its "
+                              f"output:\n{self.text()}")
+            time.sleep(0.01)
+        return status
+
+    def check_all_ended(self, deadline_s):
+        """After the program's end: the operator's command has ended, nobody owns the session, and
+        no worker is left."""
+        if self.mover is not None:
+            self.mover.join(deadline_s * PATIENCE)
+            if self.mover.is_alive():
+                raise Failure("`gantry pull` does not end")
+        alive = [daemon for daemon in (self.source, self.target) if daemon.child is not None]
+        wait_until("the end of the session on both hosts",
+                   lambda: not any(daemon.sessions() for daemon in alive), deadline_s, 0.1)
+        left = [pid for daemon in alive for pid in daemon.record_pids() if is_running(pid)]
+        if self.owners() or left:
+            raise Failure(f"after its program's end {self.owners()} own the session, and workers "
+                          f"{left} run")
+
+
+def hold_file(daemon):
+    return daemon.folder / "hold"
+
+
+def held_at(daemon):
+    with contextlib.suppress(FileNotFoundError):
+        return (daemon.folder / "hold.held").read_text()
+    return None
+
+
+def full_log(daemon):
+    return "".join(path.read_text() for path in sorted(daemon.folder.glob("log.*")))
+
+
+def is_running(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
