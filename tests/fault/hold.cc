@@ -43,9 +43,10 @@ std::string order() {
 
 void hold(const std::string& at) {
     const std::string told = std::getenv("HOLD_FILE") + std::string(".held");
-    const int file = ::open((told + ".new").c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+    const std::string fresh = told + ".new";
+    const int file = ::open(fresh.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
     if (file < 0 || ::write(file, at.data(), at.size()) < 0 || ::close(file) != 0 ||
-        std::rename((told + ".new").c_str(), told.c_str()) != 0) {
+        std::rename(fresh.c_str(), told.c_str()) != 0) {
         std::abort();
     }
     for (int ms = 0; ms < kWaitMaxMs && order() == at; ++ms) {

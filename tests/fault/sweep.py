@@ -169,8 +169,8 @@ def check(stage, wanted, victim, is_error_fine):
         outcome = "clear error: " + CLEAR_ERROR.search(text).group(0)
     if victim == "for good":  # The target waits for its source until an operator lets it go.
         stage.target.gantry("abort", stage.session)
-    # A guest over TCP that was told of its source's worker's death is waited for at the target for a
-    # minute, as long as gantry-guest dials.
+    # A guest over TCP that was told of its worker's death at the source is waited for at the target
+    # for a minute, as long as gantry-guest dials.
     is_awaited = (stage.over_tcp and outcome != "digests equal" and
                   "-> Activating" in full_log(stage.target) and
                   "its guest has come" not in full_log(stage.target))
