@@ -1,4 +1,4 @@
-// The worker's parts without a driver: ring loop, reply log, callbacks, images, output, objects.
+// The worker's parts without a driver: ring loop, reply log, callbacks, images, output.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,7 +10,6 @@
 #include "host-daemon/worker/command_loop.h"
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
-#include "host-daemon/worker/objects.h"
 #include "host-daemon/worker/output_capture.h"
 #include "host-daemon/worker/reply_board.h"
 
@@ -310,7 +309,7 @@ TEST(ReplyBoard, TheNewestAnswerWinsAnExtentThatWasReused) {
 /// Each lane's thread publishes for itself; what one writes down must not undo another's.
 TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
     Board b;
-    constexpr int kRounds = 5'000;
+    constexpr int kRounds = 2'000;
     std::atomic<ReplyBoard*> board{nullptr};
     std::atomic<int> round{0};
     std::atomic<int> done{0};
@@ -322,6 +321,7 @@ TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
     std::thread other([&] {
         for (int i = 1; i <= kRounds; ++i) {
             while (round.load() != i) {
+                std::this_thread::yield();
             }
             publish(*board.load(), 1);
             done.store(i);
@@ -335,6 +335,7 @@ TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
         round = i;
         publish(fresh, 0);
         while (done.load() != i) {
+            std::this_thread::yield();
         }
         lost += wire::kLaneCount - fresh.log().size();
     }
@@ -346,10 +347,11 @@ TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
 /// another thread may then answer it while the first is still busy with the log.
 TEST(ReplyBoard, ALanesPublishersTakeTurns) {
     Board b;
-    constexpr std::uint64_t kAnswers = 40'000;
+    constexpr std::uint64_t kAnswers = 4'000;
     const auto publish_every_other = [&](std::uint64_t first) {
         for (std::uint64_t i = first; i < kAnswers; i += 2) {
             while (b.memory->reply(3).seq.load() != (i == 0 ? 0 : kStart + i)) {
+                std::this_thread::yield();
             }
             b.board.publish(make_answer(kStart + i, 3, 0, i % 101));
         }
@@ -502,61 +504,6 @@ TEST(OutputCapture, DeliversPiecesAndSplitsThemWhenRoomIsShort) {
     }
     EXPECT_EQ(got[0], text);
     EXPECT_EQ(got[1], text);
-}
-
-TEST(ObjectTable, ForgetsWithTheParentAndKeepsKindsApart) {
-    ObjectTable table(100);
-    const std::uint64_t library = cuda::make_handle(HandleKind::kLibrary, 1 << 24);
-    const std::uint64_t kernel = cuda::make_handle(HandleKind::kKernel, 1 << 24);
-    const std::uint64_t function = cuda::make_handle(HandleKind::kFunction, 1 << 24);
-    EXPECT_TRUE(table.insert({library, 11, 0, 0, 0, {}, {}}));
-    EXPECT_TRUE(table.insert({kernel, 12, 0, 0, library, {}, {}}));
-    EXPECT_TRUE(table.insert({function, 13, 0, 0, kernel, {}, {}}));
-    EXPECT_FALSE(table.insert({kernel, 99, 0, 0, 0, {}, {}}));
-    EXPECT_FALSE(table.insert({1234, 99, 0, 0, 0, {}, {}}));
-    EXPECT_EQ(table.native(kernel, HandleKind::kKernel), 12u);
-    EXPECT_EQ(table.native(kernel, HandleKind::kStream), 0u);
-    EXPECT_EQ(table.handle_of(13, HandleKind::kFunction), function);
-    EXPECT_TRUE(table.erase(library));
-    EXPECT_EQ(table.size(), 0u);
-    EXPECT_EQ(table.count_kind(HandleKind::kKernel), 0u);
-}
-
-TEST(ObjectTable, FindsByTheDriversHandleAsItChanges) {
-    ObjectTable table(100);
-    const std::uint64_t graph = cuda::make_handle(HandleKind::kGraph, 1 << 24);
-    const std::uint64_t other = cuda::make_handle(HandleKind::kGraph, 2 << 24);
-    const std::uint64_t node = cuda::make_handle(HandleKind::kGraphNode, 1 << 24);
-    const std::uint64_t alias = cuda::make_handle(HandleKind::kGraphNode, 2 << 24);
-    EXPECT_TRUE(table.insert({graph, 21, 0, 0, 0, {}, {}}));
-    EXPECT_TRUE(table.insert({other, 22, 0, 0, 0, {}, {}}));
-    EXPECT_TRUE(table.insert({node, 21, 0, 0, graph, {}, {}}));
-    EXPECT_TRUE(table.insert({alias, 21, 0, 0, graph, {}, {}}));
-    EXPECT_EQ(table.handle_of(21, HandleKind::kGraph), graph);
-    EXPECT_EQ(table.handle_of(21, HandleKind::kGraphNode), node);
-    EXPECT_EQ(table.handle_of(21, HandleKind::kGraphExec), 0u);
-    table.set_native(node, 23);
-    EXPECT_EQ(table.handle_of(21, HandleKind::kGraphNode), alias);
-    EXPECT_EQ(table.handle_of(23, HandleKind::kGraphNode), node);
-    EXPECT_TRUE(table.erase(alias));
-    EXPECT_EQ(table.handle_of(21, HandleKind::kGraphNode), 0u);
-    EXPECT_FALSE(table.erase(alias));
-    // A child goes with the parent that it has now.
-    table.set_parent(node, other);
-    EXPECT_TRUE(table.erase(graph));
-    EXPECT_EQ(table.handle_of(23, HandleKind::kGraphNode), node);
-    EXPECT_TRUE(table.erase(other));
-    EXPECT_EQ(table.handle_of(23, HandleKind::kGraphNode), 0u);
-    EXPECT_EQ(table.size(), 0u);
-}
-
-TEST(ObjectTable, RefusesOneTooMany) {
-    ObjectTable table(2);
-    for (std::uint64_t i = 1; i <= 3; ++i) {
-        EXPECT_EQ(
-            table.insert({cuda::make_handle(HandleKind::kEvent, i << 24), i, 0, 0, 0, {}, {}}),
-            i <= 2);
-    }
 }
 
 TEST(LaneExecutors, RunsALanesJobsInOrderAndLanesBesideEachOther) {

@@ -92,10 +92,11 @@ struct Served : Serving {
     std::uint32_t synchronise_event() {
         return guest.call(Op::cuEventSynchronize, payload::cuEventSynchronize_call{kEvent}).status;
     }
-    void wait_until_equal(std::uint64_t stream, std::uint32_t value) {
+    /// Or a later one: on a busy machine the device may look after the next has been written.
+    void wait_for_value(std::uint64_t stream, std::uint32_t value) {
         guest.send(Op::cuStreamWaitValue32_v2,
                    payload::cuStreamWaitValue32_v2_call{stream, data, value,
-                                                        CU_STREAM_WAIT_VALUE_EQ});
+                                                        CU_STREAM_WAIT_VALUE_GEQ});
     }
     void write_value(std::uint64_t stream, std::uint32_t value) {
         guest.send(Op::cuStreamWriteValue32_v2,
@@ -189,7 +190,7 @@ TEST(Waits, TheContextWaitsForStreamsThatWereDestroyedAtWork) {
         Served served;
         Guest& guest = served.guest;
         served.create_stream(kSecond);
-        served.wait_until_equal(kSecond, 7);
+        served.wait_for_value(kSecond, 7);
         guest.send(Op::cuStreamDestroy_v2, payload::cuStreamDestroy_v2_call{kSecond});
         const std::uint64_t wait = served.begin_waiting(Op::cuCtxSynchronize, 0);
         served.write_value(kStream, 7);
@@ -210,7 +211,7 @@ TEST(Waits, AWordTellsOfTheEndOfAStream) {
         std::uint32_t value = 0;
         for (const Op op : {Op::cuStreamSynchronize, Op::cuCtxSynchronize}) {
             for (const std::uint64_t stream : {kStream, std::uint64_t{0}}) {
-                served.wait_until_equal(stream, ++value);
+                served.wait_for_value(stream, ++value);
                 const std::uint64_t wait = served.begin_waiting(op, stream);
                 EXPECT_EQ(Counted::words, static_cast<int>(value));
                 served.write_value(kSecond, value);
@@ -240,8 +241,8 @@ TEST(Waits, AContextWithTwoStreamsAtWorkWaitsForBoth) {
             served.write_value(kSecond + 1, 0);
             EXPECT_EQ(guest.synchronise(kSecond + 1), 0u);
             const int words = Counted::words;
-            served.wait_until_equal(last == kStream ? kSecond : kStream, 1);
-            served.wait_until_equal(last, 2);
+            served.wait_for_value(last == kStream ? kSecond : kStream, 1);
+            served.wait_for_value(last, 2);
             const std::uint64_t wait = served.begin_waiting(Op::cuCtxSynchronize, 0);
             served.write_value(kSecond + 1, 1);
             std::this_thread::sleep_for(20ms);
@@ -258,7 +259,7 @@ TEST(Waits, ABlockingStreamBesideTheLegacyOneIsLeftToTheDriver) {
         Served served(kLongSpinUs);
         Guest& guest = served.guest;
         served.create_stream(kSecond, CU_STREAM_DEFAULT);
-        served.wait_until_equal(kSecond, 1);
+        served.wait_for_value(kSecond, 1);
         guest.add(served.data + 128, 1, 0);
         const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, 0);
         EXPECT_EQ(Counted::words, 0);
@@ -272,7 +273,7 @@ TEST(Waits, AnErrorIsToldByTheCallThatWaitsForIt) {
         Served served(kLongSpinUs);
         Guest& guest = served.guest;
         served.create_stream(kSecond);
-        served.wait_until_equal(kStream, 1);
+        served.wait_for_value(kStream, 1);
         guest.add(64, 1, kStream);  // No such memory.
         const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, kStream);
         EXPECT_EQ(Counted::words, 1);
@@ -287,7 +288,7 @@ TEST(Waits, ACaptureIsNotDisturbed) {
         Served served(kLongSpinUs);
         Guest& guest = served.guest;
         served.create_stream(kSecond);
-        served.wait_until_equal(kStream, 1);
+        served.wait_for_value(kStream, 1);
         guest.send(Op::cuStreamBeginCapture_v2,
                    payload::cuStreamBeginCapture_v2_call{kSecond,
                                                          CU_STREAM_CAPTURE_MODE_RELAXED, 0});
@@ -339,7 +340,7 @@ TEST(Waits, AWaitInTheDriverHoldsUpNobodyElse) {
         Alone alone;
         Guest& guest = alone.guest;
         for (std::uint32_t round = 1; round <= 5; ++round) {
-            alone.wait_until_equal(kStream, round);
+            alone.wait_for_value(kStream, round);
             const std::uint64_t wait = alone.begin_waiting(Op::cuCtxSynchronize, 0);
             EXPECT_EQ(Counted::contexts, static_cast<int>(round));
             guest.use_lane(kLane + 1);  // What ends the wait comes from another thread.
@@ -363,8 +364,8 @@ TEST(Waits, TwoWaitsAtOnceHoldUpNobodyElseEither) {
         Alone alone;
         Guest& guest = alone.guest;
         alone.create_stream(kSecond);
-        alone.wait_until_equal(kStream, 1);
-        alone.wait_until_equal(kSecond, 1);
+        alone.wait_for_value(kStream, 1);
+        alone.wait_for_value(kSecond, 1);
         const std::uint64_t first = alone.begin_waiting(Op::cuStreamSynchronize, kStream);
         guest.use_lane(kLane + 1);
         for (int i = 0; i < 32; ++i) {  // As if this one were alone now.
@@ -416,7 +417,7 @@ TEST(Waits, AFreezeWaitsForACallInTheDriver) {
         Alone alone;
         Guest& guest = alone.guest;
         GuestProcess& process = *alone.host.process;
-        alone.wait_until_equal(kStream, 1);
+        alone.wait_for_value(kStream, 1);
         const std::uint64_t wait = alone.begin_waiting(Op::cuStreamSynchronize, kStream);
         EXPECT_EQ(Counted::streams, 1);
         const auto refused = process.freeze(50ms);
