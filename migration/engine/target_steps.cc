@@ -152,6 +152,7 @@ void TargetMachine::Impl::on_applied(FreezeToken token) {
     send(MsgVerified{token});
     report(Phase::kSwitchover, 1.0);
     enter(TargetState::kComplete, std::nullopt);
+    admit();  // a guest that was paused before precopy had converged waits for nothing else
     if (arrival_) {
         request_grant();
     }
