@@ -6,6 +6,7 @@
 #include <grpcpp/security/credentials.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@ constexpr std::chrono::seconds kCallDeadline{8};
 constexpr std::size_t kEarlyMessagesMax = 8;
 constexpr std::chrono::milliseconds kRedialFirst{100};
 constexpr std::chrono::milliseconds kRedialMax{2000};
+constexpr std::chrono::milliseconds kFarewell{500};  ///< A link's end waits so long for its words.
 
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const TlsMaterial& tls) {
     grpc::SslCredentialsOptions options;
@@ -143,10 +145,15 @@ public:
           channel_(make_channel(address_, tls_)),
           thread_([this] { run(); }) {}
 
+    /// The last message may say that the migration has ended, and nobody would repeat it.
     ~GrpcTargetLink() override {
         stopping_ = true;
         {
-            const std::lock_guard lock(mutex_);
+            std::unique_lock lock(mutex_);
+            if (pump_ != nullptr) {
+                pump_->finish();
+                stream_ended_.wait_for(lock, kFarewell, [this] { return pump_ == nullptr; });
+            }
             if (context_ != nullptr) {
                 context_->TryCancel();
             }
@@ -197,6 +204,9 @@ private:
         Pump pump(stream.get());
         {
             const std::lock_guard lock(mutex_);
+            if (stopping_) {
+                context.TryCancel();  // the end of this link cannot any more
+            }
             context_ = &context;
             pump_ = &pump;
             for (control::EngineMessage& message : early_) {
@@ -206,9 +216,10 @@ private:
         }
         bool got_message = false;
         control::EngineMessage in;
-        while (!stopping_ && stream->Read(&in)) {
+        while (stream->Read(&in)) {
             got_message = true;
-            if (auto message = from_proto(in)) {
+            auto message = from_proto(in);
+            if (message && !stopping_) {
                 handlers_.message(std::move(*message));
             }
         }
@@ -216,6 +227,7 @@ private:
             const std::lock_guard lock(mutex_);
             context_ = nullptr;
             pump_ = nullptr;
+            stream_ended_.notify_all();
         }
         context.TryCancel();
         pump.stop();
@@ -230,6 +242,7 @@ private:
     std::shared_ptr<grpc::Channel> channel_;
     std::atomic<bool> stopping_{false};
     std::mutex mutex_;
+    std::condition_variable stream_ended_;
     grpc::ClientContext* context_ = nullptr;
     Pump* pump_ = nullptr;
     std::vector<control::EngineMessage> early_;

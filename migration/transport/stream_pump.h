@@ -1,7 +1,8 @@
 // StreamPump: a bounded queue and one thread that writes it to a gRPC stream. Internal.
 //
 // send() never blocks: when the queue is full or the stream has ended the message is dropped, which
-// the engine's machines are made for. The owner must call stop() before the stream is destroyed.
+// the engine's machines are made for. finish() lets what is queued go out and closes the writing
+// half, if the stream has one. The owner must call stop() before the stream is destroyed.
 #pragma once
 
 #include <condition_variable>
@@ -28,6 +29,11 @@ public:
             changed_.notify_one();
         }
     }
+    void finish() {
+        const std::lock_guard lock(mutex_);
+        finishing_ = true;
+        changed_.notify_one();
+    }
     void stop() {
         {
             const std::lock_guard lock(mutex_);
@@ -43,8 +49,16 @@ private:
     void run() {
         std::unique_lock lock(mutex_);
         for (;;) {
-            changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+            changed_.wait(lock, [this] { return stopping_ || finishing_ || !queue_.empty(); });
             if (stopping_) {
+                return;
+            }
+            if (queue_.empty()) {
+                stopping_ = true;
+                lock.unlock();
+                if constexpr (requires { stream_->WritesDone(); }) {
+                    (void)stream_->WritesDone();
+                }
                 return;
             }
             const Message message = std::move(queue_.front());
@@ -63,6 +77,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Message> queue_;
+    bool finishing_ = false;
     bool stopping_ = false;
     std::thread thread_;
 };

@@ -70,6 +70,8 @@ public:
         {
             const std::lock_guard lock(mutex);
             session = session_id;
+            heard_abort |= std::holds_alternative<engine::MsgAbort>(message.body);
+            changed.notify_all();
         }
         link->send({message.migration, engine::MsgGrant{{}, Epoch{5}}});
     }
@@ -77,7 +79,9 @@ public:
         return queue;
     }
     std::mutex mutex;
+    std::condition_variable changed;
     std::string session;
+    bool heard_abort = false;
     std::shared_ptr<BulkQueue> queue = std::make_shared<BulkQueue>([](std::uint64_t) {});
 };
 
@@ -207,6 +211,34 @@ TEST(PeerStreams, MessagesAndBatchesCross) {
     EXPECT_GE(server.backend.queue->acknowledged_bytes(), 50'000U);
     EXPECT_TRUE(server.backend.queue->take_unacknowledged().empty());
     server.backend.queue->close();
+}
+
+// A target says that it gives up and takes its link down at once; nobody repeats that word.
+TEST(PeerStreams, LastMessageArrivesAlthoughTheLinkEnds) {
+    auto& certificates = Certificates::instance();
+    for (int i = 0; i < 20; ++i) {
+        Server server(certificates.material("ours", "a"));
+        PeerClient client(server.address(), certificates.material("ours", "b"), {"hostb", "test"});
+        std::mutex mutex;
+        std::condition_variable changed;
+        bool is_open = false;
+        TargetLinkHandlers handlers;
+        handlers.message = [&](const engine::Message&) {
+            const std::lock_guard lock(mutex);
+            is_open = true;
+            changed.notify_all();
+        };
+        auto link = client.pull("session-1", handlers);
+        std::unique_lock lock(mutex);
+        link->send({{1, 2}, engine::MsgAlive{}});
+        ASSERT_TRUE(changed.wait_for(lock, 30s, [&] { return is_open; }));
+        lock.unlock();
+        link->send({{1, 2}, engine::MsgAbort{"migration.guest_stopped", "It has gone."}});
+        link.reset();
+        std::unique_lock heard(server.backend.mutex);
+        EXPECT_TRUE(server.backend.changed.wait_for(heard, 5s,
+                                                    [&] { return server.backend.heard_abort; }));
+    }
 }
 
 TEST(BulkQueueTest, LostStreamGivesItsBatchesBack) {
