@@ -331,6 +331,9 @@ Result<void> Arrival::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
                                                   {request_.info.id, epoch.value}));
         has_guest_link_ = true;
         sink_.note_served();  // the source could not serve it any more
+        if (!link.socket.valid()) {
+            session_->note_program_ended();
+        }
         session_->set_link(std::move(link));
     }
     const bool is_vm = request_.info.kind == SessionKind::kVm;

@@ -302,7 +302,10 @@ void Registry::on_worker_event(const std::string& id, engine::PartId part,
         spdlog::info("session {}: its program (worker {}) has ended{}", id, part.value,
                      event.guest_gone().orderly() ? "" : " without a goodbye");
         if (!driver->status().serves) {
-            return;  // frozen or granted: the engine decides what becomes of the state
+            // Frozen or granted: the engine decides who closes it.
+            session->note_program_ended();
+            housekeeping_.post([this] { look_after_guests(); });
+            return;
         }
         if (session->info().kind == SessionKind::kLocal) {
             close_session(id, wire::WorkerState::kNone);

@@ -251,6 +251,9 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
     housekeeping_.post([this] { look_after_guests(); });
     if (session->info().kind == SessionKind::kLocal && session->workers().empty()) {
         housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDead); });
+    } else if (session->has_program_ended()) {
+        spdlog::info("session {}: its program has ended on its way", id);
+        housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kNone); });
     }
 }
 

@@ -97,11 +97,23 @@ Result<control::ReplaceWorkersReply> Registry::replace_workers(
 /// On housekeeping_ only.
 void Registry::look_after_guests() {
     bool is_awaited = false;
+    std::vector<std::string> ended;
     {
         const std::lock_guard lock(mutex_);
         for (const auto& [id, entry] : sessions_) {
             is_awaited = entry.session->awaits_relay() || is_awaited;
+            if (entry.session->info().kind == SessionKind::kLocal &&
+                entry.session->has_program_ended()) {
+                const bool serves = entry.driver->status().serves;  // taken back, or never frozen
+                is_awaited = !serves || is_awaited;
+                if (serves) {
+                    ended.push_back(id);
+                }
+            }
         }
+    }
+    for (const std::string& id : ended) {
+        close_session(id, wire::WorkerState::kNone);
     }
     if (is_awaited && stranded_.empty()) {  // else the timer is set
         constexpr std::chrono::seconds kAgain{5};

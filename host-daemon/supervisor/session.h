@@ -115,6 +115,10 @@ public:
     /// True while it is waited for the relay. A guest that did not come within as long as
     /// gantry-guest dials will not: its worker is told that it has ended.
     bool awaits_relay();
+    /// A local program's end while its session was frozen or on its way: it is closed by whoever
+    /// serves it next.
+    void note_program_ended() { program_ended_.store(true); }
+    [[nodiscard]] bool has_program_ended() const { return program_ended_.load(); }
     /// The region's channels as the guest laid them out; opens the region's file when needed.
     Result<std::vector<Claim>> claims();
     /// Empties a VM's region: the guest has just booted, what lies there is of an earlier life.
@@ -157,6 +161,7 @@ private:
     control::UniqueFd socket_;
     control::UniqueFd guest_end_;  ///< For the relay.
     std::chrono::steady_clock::time_point guest_end_made_;
+    std::atomic<bool> program_ended_{false};
     std::uint32_t channel_count_ = 0;
     std::string arrival_note_;
     std::optional<Suspension> suspended_;
