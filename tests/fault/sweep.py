@@ -8,6 +8,7 @@ session is moved with `gantry pull`. Each case does one harm at one named step:
   link              between the gantryds, control and bulk streams: what the source (or the target)
                     sends is held back for some seconds, then every connection is reset
   link for good     nothing passes any more, in either direction
+  program           the CUDA program itself: SIGKILL
   guest link        the program's TCP connection (gantry-guest, gantry-relay), in either direction
 
 The gantryd whose step it is stands still there until the harm is done (hold.cc), and a case whose
@@ -260,6 +261,24 @@ def operator(stage, daemon, word):
     wait_until(f"`gantry {word}`", says, DEADLINES_S["gantryd"], 0.2)
 
 
+def run_ended(arguments, wanted, step):
+    """The program itself is killed: nothing of it may stay, at either end."""
+    with Stage(arguments) as stage:
+        try:
+            stage.run_program()
+            whose, where = MOVE[step]
+            stage.hold(end(stage, whose), where)
+            stage.begin_move()
+            stage.wait_held(end(stage, whose))
+            stage.program.kill()
+            stage.program.wait()
+            stage.release()
+            stage.check_all_ended(ACTIVATIONS_S)
+            return "all has ended"
+        except Failure as failure:
+            raise told(stage, failure) from None
+
+
 def run_fenced(arguments, wanted):
     """The source's host is lost while it writes the grant: the target has all of the session, and
     takes it when an operator vouches for that."""
@@ -343,6 +362,9 @@ def all_cases(moved_guest):
             lambda a, w, s=side, v=victim, t=step: run_returned(a, w, s, v, t))
     for step in ("precopy", "frozen"):
         cases[f"link for good at {step}"] = lambda a, w, t=step: run_cut_for_good(a, w, t)
+    if not moved_guest:
+        for step in MOVE:
+            cases[f"program at {step}"] = lambda a, w, t=step: run_ended(a, w, t)
     cases["target host for good at granted, discarded at the source"] = run_discarded
     if moved_guest:  # Any other comes by way of the source's worker.
         cases["source host for good at grant written, fenced"] = run_fenced
@@ -362,7 +384,7 @@ def timed(case, arguments, wanted):
     begun = time.monotonic()
     try:
         outcome, failed = case(arguments, wanted), False
-    except Failure as failure:
+    except (Failure, subprocess.TimeoutExpired) as failure:  # The second: a gantryd does not end.
         outcome, failed = f"FAILED: {failure}", True
     return f"{outcome} ({time.monotonic() - begun:.1f} s)", failed
 
