@@ -60,6 +60,7 @@ class Stage:
                                 "HOLD_FILE": str(self.folder / name / "hold")})
             for name in "ab")
         self.program, self.helpers, self.mover = None, [], None
+        self.lost = []  # Hosts that will not come back.
         self.link, self.guest_link, self.ended = Link(self.source.port), None, threading.Event()
         for daemon in (self.source, self.target):
             daemon.spawn()
@@ -177,9 +178,10 @@ class Stage:
         return None
 
     def owners(self):
-        """Which of the two own the session, as their disks have it: never both."""
+        """Which of the two own the session, as their disks have it: never both. A lost host's disk
+        does not count, by an operator's word."""
         owned = [daemon.name for daemon in (self.target, self.source)
-                 if (record := self.record(daemon)) and not record[1]]
+                 if daemon not in self.lost and (record := self.record(daemon)) and not record[1]]
         if len(owned) > 1 and self.record(self.source)[1] is False:  # read after the target's
             raise Failure("both hosts own the session: "
                           f"{self.record(self.source)}, {self.record(self.target)}")

@@ -248,6 +248,7 @@ def run_cut_for_good(arguments, wanted, step):
 
 def lose_host(stage, daemon):
     """Its gantryd and its workers, for good."""
+    stage.lost.append(daemon)
     daemon.kill()
     kill_workers(daemon.record_pids())
     stage.release()
@@ -275,22 +276,6 @@ def run_ended(arguments, wanted, step):
             stage.release()
             stage.check_all_ended(ACTIVATIONS_S)
             return "all has ended"
-        except Failure as failure:
-            raise told(stage, failure) from None
-
-
-def run_fenced(arguments, wanted):
-    """The source's host is lost while it writes the grant: the target has all of the session, and
-    takes it when an operator vouches for that."""
-    with Stage(arguments) as stage:
-        try:
-            stage.run_program()
-            stage.hold(stage.source, MOVE["grant written"][1])
-            stage.begin_move()
-            stage.wait_held(stage.source)
-            lose_host(stage, stage.source)
-            operator(stage, stage.target, "fenced")
-            return check(stage, wanted[stage.mib], "gantryd", False)
         except Failure as failure:
             raise told(stage, failure) from None
 
@@ -365,9 +350,7 @@ def all_cases(moved_guest):
     if not moved_guest:
         for step in MOVE:
             cases[f"program at {step}"] = lambda a, w, t=step: run_ended(a, w, t)
-    cases["target host for good at granted, discarded at the source"] = run_discarded
-    if moved_guest:  # Any other comes by way of the source's worker.
-        cases["source host for good at grant written, fenced"] = run_fenced
+        cases["target host for good at granted, discarded at the source"] = run_discarded
     for victim in ("worker", "gantryd", "guest link"):
         cases[f"source {victim} before a move"] = lambda a, w, v=victim: run_before(a, w, v)
     return cases
