@@ -3,7 +3,7 @@
 //   unix:PATH         the host's gantryd on this machine: a memfd over a unix socket (attach.h)
 //   ivshmem:          the first inter-VM shared memory device; ivshmem:PATH names its resource2
 //   file:PATH         a region in a file that both sides map (tests, other shared memory)
-//   tcp:HOST:PORT     a region mirrored over TCP
+// A program that reaches its host over TCP uses unix:PATH as well: gantry-guest listens there.
 // Without a setting: an ivshmem device when there is one, else the default unix socket.
 #pragma once
 

@@ -95,6 +95,8 @@ enum class Owner { kOld, kFresh, kNobody };
 
 /// In order. At kReleased the old worker has let go.
 enum class Step { kChecked, kPrepared, kFrozen, kFinal, kAttached, kReleased, kActivated };
+inline constexpr Step kSteps[] = {Step::kChecked,  Step::kPrepared, Step::kFrozen,   Step::kFinal,
+                                  Step::kAttached, Step::kReleased, Step::kActivated};
 const char* to_string(Step step);
 
 struct Options {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <fstream>
 #include <sstream>
 
@@ -49,6 +50,17 @@ std::vector<std::string> section_names() {
         }
     }
     return names;
+}
+
+bool is_address(const std::string& text) {
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string::npos || colon == 0) {
+        return false;
+    }
+    const char* end = text.data() + text.size();
+    unsigned port = 0;
+    const auto [at, error] = std::from_chars(text.data() + colon + 1, end, port);
+    return error == std::errc{} && at == end && port <= 65535;
 }
 
 class Reader {
@@ -170,6 +182,15 @@ private:
         *choice.place(config_) = *text;
     }
 
+    void store(const ConfigKey& key, const AddressPlace& address, const toml::node& value) {
+        const auto text = value.value_exact<std::string>();
+        if (!text || (!text->empty() && !is_address(*text))) {
+            wrong_type(key, value, "\"ADDRESS:PORT\", with a port of at most 65535");
+            return;
+        }
+        *address.place(config_) = *text;
+    }
+
     std::string file_;
     std::string problems_;
     Config config_;
@@ -195,6 +216,9 @@ struct Printer {
         }
         return out + "]";
     }
+    std::string operator()(const AddressPlace& address) const {
+        return in_quotes(*address.place(config));
+    }
     std::string operator()(const ChoicePlace& choice) const {
         return in_quotes(*choice.place(config));
     }
@@ -204,6 +228,29 @@ struct Printer {
 
 Result<Config> parse_config(const std::string& text, const std::string& name) {
     return Reader{name}.read(text);
+}
+
+Result<void> check_files(const Config& config) {
+    std::vector<std::pair<const char*, std::string>> named = {
+        {"worker.executable", config.worker.executable},
+        {"worker.profile", config.worker.profile}};
+    // Without a folder the loader looks for it.
+    if (config.worker.driver.find('/') != std::string::npos) {
+        named.emplace_back("worker.driver", config.worker.driver);
+    }
+    if (!config.peer.listen.empty()) {
+        named.insert(named.end(), {{"peer.authority", config.peer.authority},
+                                   {"peer.certificate", config.peer.certificate},
+                                   {"peer.key", config.peer.key}});
+    }
+    std::string problems;
+    for (const auto& [key, path] : named) {
+        if (!path.empty() && !std::ifstream(path)) {
+            problems += (problems.empty() ? "" : "\n") + std::string(key) + ": cannot read " + path;
+        }
+    }
+    return problems.empty() ? Result<void>{}
+                            : Error{Code::kNotFound, "config.file", problems};
 }
 
 Result<Config> load_config(const std::string& path) {

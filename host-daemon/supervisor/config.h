@@ -29,7 +29,7 @@ struct OperatorConfig {
 struct GuestConfig {
     std::string socket = "/run/gantry/guest.sock";  // empty: no local guests
     std::vector<std::int64_t> allow_uids;           // empty: any
-    std::int64_t region_mib = 64;
+    std::int64_t region_mib = 4096;
     std::int64_t memory_mib = 0;  // quota of each local session; 0: the device's memory
 };
 
@@ -89,6 +89,9 @@ struct Config {
     MigrationConfig migration;
     MetricsConfig metrics;
 };
+
+/// That the files which it names can be read; the error lists each that cannot, one a line.
+Result<void> check_files(const Config& config);
 
 /// Reads and checks a file; the error lists every problem found, one a line.
 Result<Config> load_config(const std::string& path);

@@ -6,6 +6,7 @@ namespace {
 #define GANTRY_PLACE(member) [](Config& c) { return &c.member; }
 #define GANTRY_STRING(member) StringPlace(GANTRY_PLACE(member))
 #define GANTRY_BOOL(member) BoolPlace(GANTRY_PLACE(member))
+#define GANTRY_ADDRESS(member) (AddressPlace{GANTRY_PLACE(member)})
 #define GANTRY_INT(member, min, max) IntPlace{GANTRY_PLACE(member), min, max}
 
 constexpr std::int64_t kMibMax = 1LL << 24;  // 16 TiB
@@ -33,7 +34,8 @@ const ConfigKey kKeys[] = {
      IntListPlace([](Config& c) { return &c.guest.allow_uids; }),
      "user ids that may use it; empty: any"},
     {"guest", "region_mib", GANTRY_INT(guest.region_mib, 8, 65536),
-     "shared memory of each program, MiB"},
+     "memory that each program shares with its worker, MiB; its page-locked and managed memory "
+     "lies there, and what is used of it counts"},
     {"guest", "memory_mib", GANTRY_INT(guest.memory_mib, 0, kMibMax),
      "device memory of each program, MiB; 0: the device's"},
 
@@ -67,9 +69,9 @@ const ConfigKey kKeys[] = {
     {"worker", "start_timeout_s", GANTRY_INT(worker.start_timeout_s, 1, 3600),
      "how long a worker may take to make its context"},
 
-    {"peer", "listen", GANTRY_STRING(peer.listen),
+    {"peer", "listen", GANTRY_ADDRESS(peer.listen),
      "ADDRESS:PORT for other gantryds (mutual TLS); empty: no migration to or from this host"},
-    {"peer", "advertise", GANTRY_STRING(peer.advertise),
+    {"peer", "advertise", GANTRY_ADDRESS(peer.advertise),
      "ADDRESS:PORT that other hosts reach it by; empty: as listen"},
     {"peer", "authority", GANTRY_STRING(peer.authority), "PEM: who signs the hosts' certificates"},
     {"peer", "certificate", GANTRY_STRING(peer.certificate), "PEM: this host's certificate"},
@@ -94,7 +96,7 @@ const ConfigKey kKeys[] = {
     {"migration", "bandwidth_mib_s", GANTRY_INT(migration.bandwidth_mib_s, 0, 1 << 20),
      "bound of precopy, MiB/s; 0: none"},
 
-    {"metrics", "listen", GANTRY_STRING(metrics.listen),
+    {"metrics", "listen", GANTRY_ADDRESS(metrics.listen),
      "ADDRESS:PORT of the Prometheus endpoint, for example 127.0.0.1:9464; empty: none"},
 };
 

@@ -27,10 +27,16 @@ struct ChoicePlace {
     std::string_view choices;
 };
 
+/// ADDRESS:PORT with a port of at most 65535, or nothing.
+struct AddressPlace {
+    StringPlace place;
+};
+
 struct ConfigKey {
     std::string_view section;
     std::string_view name;
-    std::variant<StringPlace, BoolPlace, IntPlace, IntListPlace, ChoicePlace> place;
+    std::variant<StringPlace, BoolPlace, IntPlace, IntListPlace, ChoicePlace,
+                 AddressPlace> place;
     std::string_view help;
 };
 

@@ -115,6 +115,11 @@ int run(const Options& options) {
         return 0;
     }
     if (options.check_only) {
+        if (const auto found = check_files(*config); !found) {
+            std::fprintf(stderr, "gantryd: %s: %s\n", options.config_path.c_str(),
+                         found.error().text.c_str());
+            return 1;
+        }
         std::printf("%s: no mistake found\n", options.config_path.c_str());
         return 0;
     }

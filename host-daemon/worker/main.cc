@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "host-daemon/replacement/replacement.h"
 #include "host-daemon/worker/last_words.h"
 #include "host-daemon/worker/log.h"
 #include "host-daemon/worker/service.h"
@@ -24,6 +25,21 @@ int run_controlled(int control_fd, const ServiceOptions& options) {
     install_last_words();
     Service service(std::move(listener).value(), options);
     return service.run();
+}
+
+/// Empty when it is STEP:old or STEP:fresh, as CLI11 wants it.
+std::string check_kill_at(const std::string& value) {
+    std::string steps;
+    for (const replacement::Step step : replacement::kSteps) {
+        for (const char* whom : {"old", "fresh"}) {
+            const std::string known = std::string(replacement::to_string(step)) + ":" + whom;
+            if (value == known) {
+                return {};
+            }
+            steps += (steps.empty() ? "" : ", ") + known;
+        }
+    }
+    return "'" + value + "' is none of " + steps;
 }
 
 int run(int argc, char** argv) {
@@ -44,9 +60,13 @@ int run(int argc, char** argv) {
     app.add_option("--device", standalone.device, "Device number of the driver")
         ->capture_default_str();
     app.add_option("--memory-mib", standalone.memory_mib,
-                   "Device memory quota of each guest process; 0: what the device has")
+                   "Device memory quota of each guest process, MiB; 0: what the device has")
+        ->check(CLI::Range(0, 1 << 24))
         ->capture_default_str();
-    app.add_option("--region-mib", standalone.region_mib, "Shared memory of each guest process")
+    app.add_option("--region-mib", standalone.region_mib,
+                   "Memory that each guest process shares with its worker, MiB: its page-locked "
+                   "and managed memory lies there. Takes what is used of it")
+        ->check(CLI::Range(8, 65536))
         ->capture_default_str();
     app.add_option("--spin-us", service.spin_us,
                    "How long an idle worker looks for commands before it sleeps")
@@ -69,8 +89,13 @@ int run(int argc, char** argv) {
         ->check(CLI::Range(0, 100));
     app.add_option("--kill-at", standalone.kill_at,
                    "For tests, with --listen: STEP:old or STEP:fresh, the worker to kill when a "
-                   "replacement comes to this step");
-    CLI11_PARSE(app, argc, argv);
+                   "replacement comes to this step")
+        ->check(check_kill_at);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;  // As the other programs; 0: help.
+    }
     // One heap, grown by brk: mappings made at other moments than in the worker that this one
     // replaces would change the addresses that NVIDIA's driver picks (channel_memory.cc).
     mallopt(M_ARENA_MAX, 1);

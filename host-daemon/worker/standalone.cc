@@ -269,6 +269,11 @@ int Standalone::run() {
         return 1;
     }
     broker_ = std::move(broker).value();
+    // A driver, device or profile that cannot serve is told of now, not to the first program.
+    if (const auto probe = launch(0); !probe.ok()) {
+        log_line("%s; see --driver, --device and --profile", probe.error().to_string().c_str());
+        return 1;
+    }
     log_line("serving local guest processes on %s", options_.socket_path.c_str());
     for (bool ended = false; !ended;) {
         std::vector<pollfd> waiting = {{guests->fd(), POLLIN, 0},

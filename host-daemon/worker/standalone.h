@@ -25,7 +25,7 @@ struct StandaloneOptions {
     std::string profile;
     std::uint32_t device = 0;
     std::uint64_t memory_mib = 0;
-    std::uint64_t region_mib = 512;
+    std::uint64_t region_mib = 4096;
     std::uint32_t spin_us = 20;
     bool seccomp = true;
     std::string replace;

@@ -55,6 +55,9 @@ CUresult cuda_error(const Error& error) {
     if (error.reason == "module.place") {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (error.reason == "ptx.version") {
+        return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    }
     return CUDA_ERROR_INVALID_PTX;
 }
 

@@ -67,6 +67,13 @@ void mark_address_taken(LinkedProgram& program) {
     }
 }
 
+/// Of PTX, 10 * major + minor: that of the CUDA version which the driver shows.
+constexpr int kNewestVersion = 90;
+
+std::string version_text(int version) {
+    return std::to_string(version / 10) + "." + std::to_string(version % 10);
+}
+
 }  // namespace
 
 Program::Program(std::unique_ptr<LinkedProgram> linked) : linked_(std::move(linked)) {}
@@ -77,6 +84,13 @@ Result<std::unique_ptr<Program>> Program::link(std::span<const PtxSource> source
     auto linked = std::make_unique<LinkedProgram>();
     for (const PtxSource& source : sources) {
         GANTRY_ASSIGN(ptx::Module module, ptx::parse(source.text, source.name));
+        if (module.version > kNewestVersion) {
+            return Error{Code::kUnimplemented, "ptx.version",
+                         std::string(source.name) + ": PTX of version " +
+                             version_text(module.version) + "; this driver reads up to " +
+                             version_text(kNewestVersion) +
+                             ": build with CUDA 13.0 or an older toolkit"};
+        }
         linked->modules.push_back(std::move(module));
     }
     GANTRY_TRY(resolve_symbols(*linked));

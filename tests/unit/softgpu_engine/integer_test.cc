@@ -97,6 +97,35 @@ TEST(SoftgpuInteger, SixteenBit) {
     run("shl.b16 %rs0, %rs1, 20;", [](u16, u16) { return u16{0}; });
 }
 
+TEST(SoftgpuInteger, PairsOfHalves) {
+    const auto both = [](u32 a, u32 b, const std::function<int(int, int)>& each, bool is_signed) {
+        const auto half = [is_signed](u32 word) {
+            return is_signed ? int{static_cast<s16>(word)} : int{static_cast<u16>(word)};
+        };
+        const auto low = static_cast<u16>(each(half(a), half(b)));
+        const auto high = static_cast<u16>(each(half(a >> 16), half(b >> 16)));
+        return (u32{high} << 16) | low;
+    };
+    const auto sum = [](int a, int b) { return a + b; };
+    const auto lesser = [](int a, int b) { return std::min(a, b); };
+    const auto larger = [](int a, int b) { return std::max(a, b); };
+    const auto positive = [](int a, int b) { return std::max({a, b, 0}); };
+    const auto small = [](int a, int b) { return std::max(std::min(a, b), 0); };
+    for (const bool is_signed : {false, true}) {
+        const std::string type = is_signed ? ".s16x2" : ".u16x2";
+        expect32("add" + type + " %r0, %r1, %r2;",
+                 [&](u32 a, u32 b, u32) { return both(a, b, sum, is_signed); });
+        expect32("min" + type + " %r0, %r1, %r2;",
+                 [&](u32 a, u32 b, u32) { return both(a, b, lesser, is_signed); });
+        expect32("max" + type + " %r0, %r1, %r2;",
+                 [&](u32 a, u32 b, u32) { return both(a, b, larger, is_signed); });
+    }
+    expect32("max.s16x2.relu %r0, %r1, %r2;",
+             [&](u32 a, u32 b, u32) { return both(a, b, positive, true); });
+    expect32("min.s16x2.relu %r0, %r1, %r2;",
+             [&](u32 a, u32 b, u32) { return both(a, b, small, true); });
+}
+
 TEST(SoftgpuInteger, DivisionByZeroAndOverflow) {
     expect32("div.u32 %r0, %r1, %r2;", [](u32 a, u32 b, u32) { return b == 0 ? ~0U : a / b; });
     expect32("rem.u32 %r0, %r1, %r2;", [](u32 a, u32 b, u32) { return b == 0 ? a : a % b; });

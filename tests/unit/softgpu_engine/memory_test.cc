@@ -14,6 +14,7 @@ TEST(SoftgpuMemory, WidthsAndVectors) {
     const u64 a = 0x8182838485868788ULL, b = 0x1112131415161718ULL;
     EXPECT_EQ(evaluate(base + "ld.shared.u8 %r0, [%r20+1];", "%r0", {a}, {b})[0], 0x87U);
     EXPECT_EQ(evaluate(base + "ld.shared.s8 %r0, [%r20+1];", "%r0", {a}, {b})[0], 0xffffff87U);
+    EXPECT_EQ(evaluate(base + "ld.weak.shared.u8 %r0, [%r20+1];", "%r0", {a}, {b})[0], 0x87U);
     EXPECT_EQ(evaluate(base + "ld.shared.s16 %r0, [%r20+2];", "%r0", {a}, {b})[0], 0xffff8586U);
     EXPECT_EQ(evaluate(base + "ld.shared.s32 %rd0, [%r20+4];", "%rd0", {a}, {b})[0],
               0xffffffff81828384ULL);

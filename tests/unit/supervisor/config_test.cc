@@ -54,6 +54,39 @@ TEST(Config, WrongTypeAndRangeAreRefused) {
               std::string::npos);
 }
 
+TEST(Config, AddressesHaveAHostAndAPort) {
+    for (const char* wrong : {"foo", "9464", ":9464", "127.0.0.1:", "127.0.0.1:99999", "h:1x"}) {
+        for (const char* place : {"[peer]\nlisten", "[peer]\nadvertise", "[metrics]\nlisten"}) {
+            const std::string error = error_of(std::string(place) + " = '" + wrong + "'\n");
+            EXPECT_NE(error.find("gantryd.toml:2:"), std::string::npos) << wrong << ": " << error;
+            EXPECT_NE(error.find("ADDRESS:PORT"), std::string::npos) << wrong << ": " << error;
+        }
+    }
+    for (const char* right : {"", "127.0.0.1:9464", "[::1]:16515", "host-a:1"}) {
+        EXPECT_TRUE(parse_config(std::string("[peer]\nlisten = '") + right + "'\n", "x").ok());
+    }
+}
+
+TEST(Config, FilesThatItNamesAreLookedFor) {
+    Config config;
+    config.worker.executable = "/proc/self/exe";
+    config.worker.driver = "libcuda.so.1";  // The loader's to find.
+    config.worker.profile = "";
+    config.peer.listen = "";
+    EXPECT_TRUE(check_files(config).ok());
+    config.worker.profile = "/nowhere/p.toml";
+    config.worker.driver = "/nowhere/libcuda.so.1";
+    config.peer.listen = "127.0.0.1:1";
+    config.peer.key = "/nowhere/host.key";
+    const auto found = check_files(config);
+    ASSERT_FALSE(found.ok());
+    for (const char* key : {"worker.profile", "worker.driver", "peer.key"}) {
+        EXPECT_NE(found.error().text.find(std::string(key) + ": cannot read /nowhere/"),
+                  std::string::npos)
+            << found.error().text;
+    }
+}
+
 TEST(Config, ReportsAllMistakesAtOnce) {
     const std::string error = error_of("[guest]\nregion_mb = 1\n[peer]\nstreams = 0\n");
     EXPECT_NE(error.find("gantryd.toml:2:"), std::string::npos) << error;

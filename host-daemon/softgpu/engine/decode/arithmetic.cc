@@ -117,6 +117,9 @@ void Decoder::add_or_sub(Operands operands, bool subtract) {
         op_carry(operands);
         return;
     }
+    if (!subtract && pair_of_halves(operands, exec::VideoOp::kAdd)) {
+        return;
+    }
     const Type type = modifiers_.take_type();
     const bool saturating = (type == Type::kS32 || type == Type::kF32) && modifiers_.take("sat");
     const Binary op = subtract ? (saturating ? Binary::kSubSat : Binary::kSub)
@@ -211,6 +214,9 @@ void Decoder::op_rem(Operands operands) {
 }
 
 void Decoder::min_or_max(Operands operands, bool larger) {
+    if (pair_of_halves(operands, larger ? exec::VideoOp::kMax : exec::VideoOp::kMin)) {
+        return;
+    }
     const Type type = modifiers_.take_type();
     const bool nan = modifiers_.take("NaN");
     const bool xorsign = modifiers_.take("xorsign");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "host-daemon/softgpu/engine/exec/handlers.h"
+#include "host-daemon/softgpu/engine/exec/video.h"
 #include "host-daemon/softgpu/engine/linked.h"
 
 namespace gantry::softgpu {
@@ -185,6 +186,8 @@ private:
     void op_dp4a(Operands operands);
     void op_dp2a(Operands operands);
     void op_video(Operands operands);
+    /// add, min and max of .u16x2 and .s16x2; false where the types are others.
+    bool pair_of_halves(Operands operands, exec::VideoOp op);
 
     // Compare, select, move, convert (decode/moves.cc, decode/compare.cc).
     void op_setp(Operands operands);

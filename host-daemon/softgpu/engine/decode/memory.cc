@@ -45,6 +45,7 @@ void Decoder::take_cache_hints() {
 
 /// True for accesses that another thread's progress may be waited for with.
 bool Decoder::take_ordering() {
+    modifiers_.take("weak");  // What an access without a word is.
     const bool ordered = !modifiers_.take_any({"volatile", "relaxed", "acquire", "release",
                                                "mmio", "acq_rel"}).empty();
     modifiers_.take_any({"cta", "cluster", "gpu", "sys"});

@@ -88,4 +88,30 @@ void Decoder::op_video(Operands operands) {
         (saturate ? 4 : 0) | (is_signed_integer(result) ? 8 : 0) | (wrap ? 16 : 0));
 }
 
+bool Decoder::pair_of_halves(Operands operands, VideoOp op) {
+    const std::string_view type = modifiers_.take_any({"u16x2", "s16x2"});
+    if (type.empty()) {
+        return false;
+    }
+    const bool is_signed = type == "s16x2";
+    const bool relu = is_signed && op != VideoOp::kAdd && modifiers_.take("relu");
+    if (!expect_count(operands, 3, 3)) {
+        return true;
+    }
+    const std::uint32_t a = source(operands[1], Type::kU32);
+    const std::uint32_t b = source(operands[2], Type::kU32);
+    const std::uint32_t dst = destination(operands[0], Type::kU32);
+    if (bad()) {
+        return true;
+    }
+    Inst& inst = emit(exec::video());
+    inst.dst = dst;
+    inst.a = a;
+    inst.b = b;
+    inst.c = constant32(0);
+    inst.aux = static_cast<std::uint16_t>(static_cast<unsigned>(op) | (1U << 4));
+    inst.flags = static_cast<std::uint8_t>((is_signed ? 1 | 2 | 8 : 0) | (relu ? 32 : 0));
+    return true;
+}
+
 }  // namespace gantry::softgpu

@@ -87,6 +87,7 @@ u32 one_lane(const Inst* inst, u32 a, u32 b, u32 c) {
     for (u32 i = 0; i < parts; ++i) {
         s64 value = apply(inst, extract(a, bits, i, a_signed), extract(b, bits, i, b_signed));
         value = saturate ? clamp_to(value, bits, signed_result) : value;
+        value = (inst->flags & 32U) != 0 ? std::max<s64>(value, 0) : value;
         packed |= (static_cast<u32>(value) & ((1U << bits) - 1)) << (bits * i);
         sum += value;
     }
