@@ -153,7 +153,11 @@ def may_fail(arguments, side, victim, step):
         # A program that shares memory with the hosts comes by way of the source's worker; one over
         # TCP is told of its death by the source's relay, if it is there still.
         return at < ORDER["activating" if arguments.moved_guest else "serving"]
-    return victim == "worker" and at >= ORDER["serving"]
+    if victim == "worker":
+        return at >= ORDER["serving"]
+    # It holds what the guest's relay has to ask for; its worker takes that for the guest's end.
+    return (victim == "gantryd" and side == "target" and arguments.moved_guest and
+            at >= ORDER["serving"])
 
 
 def check(stage, wanted, victim, is_error_fine):
@@ -170,12 +174,7 @@ def check(stage, wanted, victim, is_error_fine):
         outcome = "clear error: " + CLEAR_ERROR.search(text).group(0)
     if victim == "for good":  # The target waits for its source until an operator lets it go.
         stage.target.gantry("abort", stage.session)
-    # A guest over TCP that was told of its worker's death at the source is waited for at the target
-    # for a minute, as long as gantry-guest dials.
-    is_awaited = (stage.over_tcp and outcome != "digests equal" and
-                  "-> Activating" in full_log(stage.target) and
-                  "its guest has come" not in full_log(stage.target))
-    stage.check_all_ended(max(deadline_s, ACTIVATIONS_S), is_awaited)
+    stage.check_all_ended(max(deadline_s, ACTIVATIONS_S))
     return outcome
 
 
