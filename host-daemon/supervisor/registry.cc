@@ -298,6 +298,11 @@ void Registry::on_worker_event(const std::string& id, engine::PartId part,
         engine::TargetEvent called;
         called.kind = engine::TargetEventKind::kGuestCalled;
         arrival->feed(std::move(called));
+    } else if (event.has_guest_gone() && !session && arrival) {
+        if (arrival->request().info.kind == SessionKind::kLocal) {
+            arrival->session()->note_program_ended();  // Before it counts as served here.
+            housekeeping_.post([this] { look_after_guests(); });
+        }
     } else if (event.has_guest_gone() && session) {
         spdlog::info("session {}: its program (worker {}) has ended{}", id, part.value,
                      event.guest_gone().orderly() ? "" : " without a goodbye");
