@@ -46,8 +46,8 @@ bool attach(const char* setting, std::uint64_t table_hash, unsigned timeout_ms, 
         return attach_ivshmem(path, out, problem);
     }
     return fail(problem, CUDA_ERROR_INVALID_VALUE,
-                "GANTRY_TRANSPORT=%s: unknown transport; use unix:PATH (over TCP: start "
-                "gantry-guest --listen PATH --host HOST:PORT first), ivshmem:[PATH] or file:PATH",
+                "GANTRY_TRANSPORT=%s: unknown transport; use unix:PATH, ivshmem:[PATH] or "
+                "file:PATH (over TCP: unix:PATH of a gantry-guest)",
                 setting);
 }
 

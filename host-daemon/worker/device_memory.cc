@@ -188,6 +188,19 @@ std::vector<DeviceVa> DeviceMemory::parked_now() const {
     return addresses;
 }
 
+std::uint64_t DeviceMemory::free_bytes(std::uint64_t quota_bytes) const {
+    std::lock_guard lock(mutex_);
+    std::uint64_t used = share_.used_bytes(arena_.mapped_bytes());
+    for (const Parked& parked : parked_) {
+        const auto allocation = arena_.find(parked.address);
+        if (allocation && allocation->bytes > ArenaAllocator::kSmallBytesMax) {
+            constexpr std::uint64_t kUnit = ArenaAllocator::kGranuleBytes;
+            used -= std::min(used, (allocation->bytes + kUnit - 1) / kUnit * kUnit);
+        }
+    }
+    return quota_bytes - std::min(quota_bytes, used);
+}
+
 void DeviceMemory::reap_these(const std::vector<DeviceVa>& parked) {
     const std::set<DeviceVa> wanted(parked.begin(), parked.end());
     std::lock_guard hold(unmap_mutex_);

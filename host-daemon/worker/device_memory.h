@@ -116,6 +116,9 @@ public:
     /// Live allocations; parked ones are reaped by a freeze before it asks.
     [[nodiscard]] std::vector<AllocationRecord> allocations() const;
     [[nodiscard]] std::uint64_t mapped_bytes() const { return arena_.mapped_bytes(); }
+    /// What the quota has left: what was freed and waits for work that may use it is there for an
+    /// allocation that asks. (Small ones, which share what is mapped, count until they go.)
+    [[nodiscard]] std::uint64_t free_bytes(std::uint64_t quota_bytes) const;
     [[nodiscard]] std::uint64_t quota_bytes() const { return arena_.quota_bytes(); }
     [[nodiscard]] MemoryShare& share() { return share_; }
     Result<void> reshape(std::span<const ExtentRecord> extents,

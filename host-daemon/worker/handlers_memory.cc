@@ -82,10 +82,8 @@ CUresult on_cuMemGetInfo_v2(CallContext& context, const wire::cuMemGetInfo_v2_ca
                             std::span<const std::byte>, Reply& reply) {
     GuestProcess& process = as_call(context).process();
     wire::cuMemGetInfo_v2_reply answer{};
-    const std::uint64_t quota = process.facts.total_memory_bytes;
-    const std::uint64_t used = process.memory.share().used_bytes(process.memory.mapped_bytes());
-    answer.total = quota;
-    answer.free = used < quota ? quota - used : 0;
+    answer.total = process.facts.total_memory_bytes;
+    answer.free = process.memory.free_bytes(answer.total);
     reply.put(answer);
     return CUDA_SUCCESS;
 }
