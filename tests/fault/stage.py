@@ -21,6 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 from daemons import PATIENCE, Daemon, Failure, free_port, listening_sockets, wait_until
 
 STEPS, MIB, PAUSE_MS = 40, 8, 50
+TCP_GONE_S = 75  # gantry-relay waits a minute for a guest whose link is away (relay_session.h).
 TCP_MIB = 2  # Every step copies all of it, over gantry-guest, this proxy and gantry-relay.
 
 # What the program may take after the harm: its own time, and what the engine's settings give the
@@ -217,8 +218,9 @@ class Stage:
         def go_on():
             return [daemon for daemon in alive
                     if daemon.sessions() and not (daemon is self.target and self.awaits_guest())]
-        wait_until("the end of the session on both hosts", lambda: not go_on(), deadline_s,
-                   0.1)
+        # A guest over TCP whose goodbye was lost with its link is waited for a minute.
+        patience_s = max(deadline_s, TCP_GONE_S / PATIENCE) if self.over_tcp else deadline_s
+        wait_until("the end of the session on both hosts", lambda: not go_on(), patience_s, 0.1)
         if self.awaits_guest():
             alive.remove(self.target)
         left = [pid for daemon in alive for pid in daemon.record_pids() if is_running(pid)]
