@@ -1,31 +1,32 @@
-// Memory between processes that use this driver directly: a handle names the arena's file in its
-// giver's process, which the taker opens under /proc. So both must be of one user, as with a card.
-#include <fcntl.h>
+// Memory and events between processes that use this driver: a handle names a file of its giver's
+// process (the arena, or the page of its events), which the taker opens under /proc. So both must
+// be of one user, as with a card.
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <mutex>
-#include <sstream>
-#include <string>
 
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
 #include "host-daemon/softgpu/run/context.h"
 #include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/run/event.h"
+#include "host-daemon/softgpu/run/peer_process.h"
 #include "host-daemon/softgpu/run/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
 namespace {
 
+using softgpu::Event;
 using softgpu::MemoryKind;
 using softgpu::MemoryMap;
 using softgpu::MemoryRange;
 using softgpu::Scheduler;
+using softgpu::SharedEvent;
 
 constexpr std::uint64_t kIpcMagic = 0x4950'4354'464f'5347;  // "GSOFTCPI"
 
@@ -57,25 +58,6 @@ OpenedBook& opened_book() {
     return *book;
 }
 
-/// Start time of a process in ticks; 0 when there is none.
-std::uint64_t start_of(std::int32_t process) {
-    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-    std::string text;
-    std::getline(file, text);
-    const std::size_t name_end = text.rfind(')');
-    if (name_end == std::string::npos) {
-        return 0;
-    }
-    std::istringstream fields(text.substr(name_end + 1));
-    std::string skipped;
-    for (int number = 3; number < 22; ++number) {
-        fields >> skipped;
-    }
-    std::uint64_t started = 0;
-    fields >> started;
-    return started;
-}
-
 bool is_sound(const IpcHandle& handle) {
     return handle.magic == kIpcMagic && handle.process > 0 && handle.file >= 0 &&
            handle.address >= softgpu::kArenaBase && handle.bytes != 0 &&
@@ -86,13 +68,9 @@ bool is_sound(const IpcHandle& handle) {
 /// Maps the pages that the allocation lies in.
 bool map_opened(OpenedMemory* memory) {
     const IpcHandle& handle = memory->handle;
-    const std::string path = "/proc/" + std::to_string(handle.process) + "/fd/" +
-                             std::to_string(handle.file);
-    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (file < 0 || start_of(handle.process) != handle.started) {
-        if (file >= 0) {
-            close(file);
-        }
+    const int file = softgpu::open_peer_file(handle.process, handle.started, handle.file,
+                                             softgpu::kArenaFileName);
+    if (file < 0) {
         return false;
     }
     constexpr std::uint64_t kPage = 4096;
@@ -119,7 +97,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle_v1* pHandle, CUdeviceptr dptr) noexcep
     }
     IpcHandle handle;
     handle.process = getpid();
-    handle.started = start_of(handle.process);
+    handle.started = softgpu::own_start();
     handle.file = softgpu::Arena::instance().file();
     handle.address = range->base;
     handle.bytes = range->bytes;
@@ -181,6 +159,38 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
         munmap(opened->second.mapped, opened->second.mapped_bytes);
         book.opened.erase(opened);
     }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle_v1* pHandle, CUevent hEvent) noexcept {
+    GANTRY_CURRENT(context);
+    const auto event = softgpu::find<Event>(hEvent);
+    if (event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (pHandle == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // Made for one process, or another process's to give.
+    if (event->shared == nullptr || !event->shared->is_own()) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const SharedEvent::Handle handle = event->shared->handle();
+    std::memcpy(pHandle, &handle, sizeof(handle));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle_v1 given) noexcept {
+    GANTRY_CURRENT(context);
+    if (phEvent == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    SharedEvent::Handle handle;
+    std::memcpy(static_cast<void*>(&handle), &given, sizeof(given));
+    std::shared_ptr<SharedEvent> shared;
+    GANTRY_CU(SharedEvent::open(handle, shared));
+    *phEvent = softgpu::publish<CUevent>(std::make_shared<Event>(
+        context, unsigned{CU_EVENT_DISABLE_TIMING} | CU_EVENT_INTERPROCESS, std::move(shared)));
     return CUDA_SUCCESS;
 }
 

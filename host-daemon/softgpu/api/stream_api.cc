@@ -15,7 +15,6 @@ namespace {
 
 using softgpu::Context;
 using softgpu::Event;
-using softgpu::EventMark;
 using softgpu::Scheduler;
 using softgpu::Stream;
 
@@ -153,12 +152,12 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
     if (handled) {
         return CUDA_SUCCESS;
     }
-    const auto mark = event->mark();
-    if (mark == nullptr || mark->point.reached()) {
+    auto point = event->awaited();
+    if (!point) {
         return CUDA_SUCCESS;
     }
     auto nothing = std::make_unique<softgpu::FunctionWork>([] {}, true);
-    Scheduler::instance().submit(stream, std::move(nothing), {mark->point});
+    Scheduler::instance().submit(stream, std::move(nothing), {std::move(*point)});
     return CUDA_SUCCESS;
 }
 
@@ -257,7 +256,15 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
     if (phEvent == nullptr || (Flags & ~kEventFlagsKnown) != 0 || bad_ipc) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *phEvent = softgpu::publish<CUevent>(std::make_shared<Event>(context, Flags));
+    std::shared_ptr<softgpu::SharedEvent> shared;
+    if ((Flags & CU_EVENT_INTERPROCESS) != 0) {
+        shared = softgpu::SharedEvent::create();
+        if (shared == nullptr) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    *phEvent =
+        softgpu::publish<CUevent>(std::make_shared<Event>(context, Flags, std::move(shared)));
     return CUDA_SUCCESS;
 }
 
@@ -290,17 +297,14 @@ CUresult cuEventQuery(CUevent hEvent) noexcept {
     std::shared_ptr<Event> event;
     GANTRY_CU(event_of(hEvent, event));
     GANTRY_CU(softgpu::refuse_captured_event(event));
-    const auto mark = event->mark();
-    return mark == nullptr || mark->point.reached() ? softgpu::poison() : CUDA_ERROR_NOT_READY;
+    return event->has_passed() ? softgpu::poison() : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) noexcept {
     std::shared_ptr<Event> event;
     GANTRY_CU(event_of(hEvent, event));
     GANTRY_CU(softgpu::refuse_captured_event(event));
-    if (const auto mark = event->mark()) {
-        Scheduler::instance().wait(mark->point);
-    }
+    event->wait();
     softgpu::DeviceOutput::instance().flush();
     return softgpu::poison();
 }
@@ -360,13 +364,13 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) noexcept {
     if (context == nullptr || event == nullptr) {
         return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
     }
-    const auto mark = event->mark();
-    if (mark == nullptr || mark->point.reached()) {
+    const auto point = event->awaited();
+    if (!point) {
         return CUDA_SUCCESS;
     }
     for (const auto& stream : Scheduler::instance().streams_of(*context)) {
         Scheduler::instance().submit(
-            stream, std::make_unique<softgpu::FunctionWork>([] {}, true), {mark->point});
+            stream, std::make_unique<softgpu::FunctionWork>([] {}, true), {*point});
     }
     return CUDA_SUCCESS;
 }

@@ -23,7 +23,7 @@ public:
                 continue;
             }
             if (const auto mark = marks_.find(&step); mark != marks_.end()) {
-                mark->second->time_ns.store(now_ns());
+                mark->second->pass();
             } else if (error == CUDA_SUCCESS) {
                 step.operation->run();
             } else {
@@ -195,11 +195,12 @@ CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
             continue;
         }
         if (step.operation->type() == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
-            marks[&step] = std::make_shared<EventMark>();
+            marks[&step] =
+                static_cast<const EventOperation&>(*step.operation).event->new_mark();
         } else if (step.operation->type() == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
             const auto& wait = static_cast<const EventOperation&>(*step.operation);
-            if (const auto mark = wait.event->mark()) {
-                needs.push_back(mark->point);
+            if (auto point = wait.event->awaited()) {
+                needs.push_back(std::move(*point));
             }
         }
     }

@@ -37,7 +37,7 @@ bool Arena::reserve() {
     if (window == MAP_FAILED) {
         return false;
     }
-    file_ = memfd_create("gantry-soft-vram", MFD_CLOEXEC);
+    file_ = memfd_create(kArenaFileName, MFD_CLOEXEC);
     return window == pointer(kArenaBase) && file_ >= 0 &&
            ftruncate(file_, static_cast<off_t>(kArenaBytes)) == 0;
 }

@@ -34,6 +34,9 @@ inline constexpr std::uint64_t kGlobalsBytes = kArenaBytes / 8;
 inline constexpr std::uint64_t kGlobalsBase = kArenaBase + kArenaBytes - kGlobalsBytes;
 inline constexpr std::uint64_t kGlobalsBlock = 65536;
 
+/// As the system shows the file behind the arena.
+inline constexpr char kArenaFileName[] = "gantry-soft-vram";
+
 class Arena {
 public:
     static Arena& instance();
