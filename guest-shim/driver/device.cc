@@ -27,7 +27,6 @@ bool is_cut_at_the_border(int attribute) {
         case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
-        case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
             return true;
         default:
             return false;

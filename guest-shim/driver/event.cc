@@ -1,5 +1,9 @@
 // Events: named and made here without waiting. What the host shows of their completion answers most
 // queries (session.h, look_at_event); frameworks ask for every buffer that they want to use again.
+//
+// Of an event that processes share the host alone knows the state. And processes tell each other by
+// other ways than their rings: so what one does with such an event is done at the host when its
+// call returns.
 #include <cstring>
 
 #include "guest-shim/driver/objects.h"
@@ -12,6 +16,27 @@ namespace gantry::shim {
 constinit SlotTable<Event> g_events;
 
 namespace {
+
+std::atomic<bool> g_shares_events{false};
+
+/// Waits until the host has executed what was posted; the call asks neither driver nor device.
+CUresult settle(CUresult posted) noexcept {
+    if (posted != CUDA_SUCCESS) {
+        return posted;
+    }
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    return marshal::cuMemGetInfo_v2(&free_bytes, &total_bytes);
+}
+
+bool is_shared(CUevent handle) noexcept {
+    const Event* event = g_events.find(bits(handle));
+    return event != nullptr && event->shared.load(std::memory_order_acquire);
+}
+
+CUresult settle_if(bool is_needed, CUresult posted) noexcept {
+    return __builtin_expect(is_needed, 0) ? settle(posted) : posted;
+}
 
 /// Posts a record and keeps its position, by which its completion is shown.
 CUresult record_event(Event* event, CUstream stream) {
@@ -32,6 +57,17 @@ CUresult record_event(Event* event, CUstream stream) {
 }
 
 }  // namespace
+
+void share_event(Event* event) noexcept {
+    event->shared.store(true, std::memory_order_release);
+    g_shares_events.store(true, std::memory_order_relaxed);
+}
+
+CUresult settle_graph_events(CUresult launched) noexcept {
+    return settle_if(!session::follows_events() && g_shares_events.load(std::memory_order_relaxed),
+                     launched);
+}
+
 }  // namespace gantry::shim
 
 namespace gantry::cuda_impl {
@@ -53,9 +89,7 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
     event->handle = handle;
     event->context = session::current_context();
     event->flags = Flags;
-    // Between processes no event can be shared here; as an event of one process it is sound.
-    const cuda::wire::cuEventCreate_call arguments{
-        handle, Flags & ~static_cast<unsigned>(CU_EVENT_INTERPROCESS), 0};
+    const cuda::wire::cuEventCreate_call arguments{handle, Flags, 0};
     const CUresult result = post_args(cuda::Op::cuEventCreate, arguments);
     if (result != CUDA_SUCCESS) {
         g_events.destroy(handle);
@@ -66,21 +100,23 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
 }
 
 CUresult cuEventDestroy_v2(CUevent hEvent) noexcept {
+    const bool shared = is_shared(hEvent);
     if (!g_events.destroy(bits(hEvent))) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    return post_args(cuda::Op::cuEventDestroy_v2, cuda::wire::cuEventDestroy_v2_call{bits(hEvent)});
+    return settle_if(shared, post_args(cuda::Op::cuEventDestroy_v2,
+                                       cuda::wire::cuEventDestroy_v2_call{bits(hEvent)}));
 }
-
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream) noexcept {
     Event* event = g_events.find(bits(hEvent));
     if (__builtin_expect(event == nullptr || !is_stream(hStream), 0)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (captures_open()) {
+    const bool shared = event->shared.load(std::memory_order_acquire);
+    if (shared || captures_open()) {
         event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
-        return marshal::cuEventRecord(hEvent, hStream);
+        return settle_if(shared, marshal::cuEventRecord(hEvent, hStream));
     }
     return record_event(event, hStream);
 }
@@ -93,14 +129,26 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
         return CUDA_ERROR_INVALID_VALUE;
     }
     session::stop_following_events();  // A node of a graph, perhaps: it records with each launch.
-    return marshal::cuEventRecordWithFlags(hEvent, hStream, flags);
+    return settle_if(is_shared(hEvent), marshal::cuEventRecordWithFlags(hEvent, hStream, flags));
+}
+
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) noexcept {
+    return settle_if(is_shared(hEvent), marshal::cuStreamWaitEvent(hStream, hEvent, Flags));
+}
+
+CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) noexcept {
+    return settle_if(is_shared(hEvent), marshal::cuCtxRecordEvent(hCtx, hEvent));
+}
+
+CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) noexcept {
+    return settle_if(is_shared(hEvent), marshal::cuCtxWaitEvent(hCtx, hEvent));
 }
 
 CUresult cuEventQuery(CUevent hEvent) noexcept {
     const Event* event = g_events.find(bits(hEvent));
     const std::uint64_t recorded =
         event != nullptr ? event->recorded.load(std::memory_order_acquire) : Event::kInCapture;
-    if (recorded == Event::kInCapture || captures_open()) {
+    if (recorded == Event::kInCapture || captures_open() || is_shared(hEvent)) {
         return marshal::cuEventQuery(hEvent);
     }
     switch (session::look_at_event(bits(hEvent), recorded)) {

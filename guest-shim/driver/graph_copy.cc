@@ -384,7 +384,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) noexcept {
     if (result == CUDA_SUCCESS && captures_open() && !none_staged() && is_captured(hStream)) {
         inherit_copies(capture_graph(hStream), bits(hGraph));  // A child of the captured graph.
     }
-    return launched(result, hStream);
+    return launched(settle_graph_events(result), hStream);
 }
 
 }  // namespace gantry::cuda_impl

@@ -1,5 +1,5 @@
-// Memory given to other processes of the same VM, and opened of theirs. A handle is the host's:
-// what it names is checked there, whoever presents it.
+// Memory and events given to other processes of the same VM, and opened of theirs. A handle is the
+// host's: what it names is checked there, whoever presents it.
 #include <cstring>
 
 #include "guest-shim/driver/objects.h"
@@ -14,6 +14,7 @@ using namespace gantry::shim;
 namespace {
 
 static_assert(sizeof(cuda::wire_hand::ShareHandle) == sizeof(CUipcMemHandle_v1));
+static_assert(sizeof(cuda::wire_hand::ShareHandle) == sizeof(CUipcEventHandle_v1));
 
 }  // namespace
 
@@ -72,6 +73,52 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
         remove_range(dptr, &range);
     }
     return result;
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle_v1* pHandle, CUevent hEvent) noexcept {
+    Event* event = g_events.find(bits(hEvent));
+    if (event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (pHandle == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // Made for one process, or another process's to give.
+    if ((event->flags & CU_EVENT_INTERPROCESS) == 0 || event->opened) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    cuda::wire::cuIpcGetEventHandle_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuIpcGetEventHandle,
+                                       cuda::wire::cuIpcGetEventHandle_call{event->handle}, &reply);
+    if (result == CUDA_SUCCESS) {
+        share_event(event);
+        std::memcpy(pHandle, &reply, sizeof(*pHandle));
+    }
+    return result;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle_v1 handle) noexcept {
+    if (phEvent == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    cuda::wire::cuIpcOpenEventHandle_call arguments{};
+    Event* event = g_events.create(HandleKind::kEvent, &arguments.event);
+    if (event == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    event->handle = arguments.event;
+    event->context = session::current_context();
+    event->flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    event->opened = true;
+    share_event(event);
+    std::memcpy(&arguments.handle, &handle, sizeof(arguments.handle));
+    const CUresult result = call_status(cuda::Op::cuIpcOpenEventHandle, arguments);
+    if (result != CUDA_SUCCESS) {
+        g_events.destroy(event->handle);
+        return result;
+    }
+    *phEvent = reinterpret_cast<CUevent>(event->handle);
+    return CUDA_SUCCESS;
 }
 
 }  // namespace gantry::cuda_impl

@@ -91,6 +91,10 @@ struct Event {
     std::uint32_t flags;
     /// Ring position of the newest record; 0: never recorded; kInCapture: the host knows more.
     std::atomic<std::uint64_t> recorded;
+    /// Other processes have it too, or may: the host knows more, and has to know of what is done
+    /// with it before they are told (event.cc).
+    std::atomic<bool> shared;
+    bool opened;  ///< Another process's.
 };
 
 /// An executable graph: known by its name, so that a launch of one that is gone fails at once.
@@ -101,6 +105,11 @@ struct GraphExec {
 extern SlotTable<Stream> g_streams;
 extern SlotTable<Event> g_events;
 extern SlotTable<GraphExec> g_graph_execs;
+
+/// From now on other processes may have the event.
+void share_event(Event* event) noexcept;
+/// A graph was launched with this result: it may have recorded events that others have too.
+CUresult settle_graph_events(CUresult launched) noexcept;
 
 inline std::uint64_t bits(const void* handle) noexcept {
     return reinterpret_cast<std::uint64_t>(handle);

@@ -112,6 +112,8 @@ EventState look_at_event(std::uint64_t event, std::uint64_t recorded) noexcept {
 
 void stop_following_events() noexcept { g_stopped.store(true, std::memory_order_relaxed); }
 
+bool follows_events() noexcept { return !g_stopped.load(std::memory_order_relaxed); }
+
 void note_synchronised(std::uint64_t stream) noexcept {
     if (Thread* self = thread(); self != nullptr) {
         self->synced_end = self->answered_end;

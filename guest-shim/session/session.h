@@ -127,6 +127,7 @@ enum class EventState {
 EventState look_at_event(std::uint64_t event, std::uint64_t recorded) noexcept;
 /// From now on look_at_event() knows nothing: events are recorded in ways that are not followed.
 void stop_following_events() noexcept;
+bool follows_events() noexcept;
 
 /// The calling thread's last command has waited for all work in `stream`.
 void note_synchronised(std::uint64_t stream) noexcept;

@@ -123,24 +123,26 @@ bool ShareBroker::act(Connection& asker, const ShareRequest& request,
                       std::vector<control::UniqueFd>& in) {
     ShareReply reply;
     int out = -1;
-    Offers& offers = groups_[asker.group];
+    Group& group = groups_[asker.group];
+    Offers& offers = group.offers;
     switch (request.op) {
         case ShareOp::kOffer:
             reply = offer(asker, request, in);
             break;
         case ShareOp::kOpen:
-            reply = open(asker, request.token, &out);
+            reply = open(asker, request, &out);
             break;
         case ShareOp::kCount:
             reply = said(ShareStatus::kDone);
             for (const auto& [token, known] : offers) {
-                reply.bytes += known.owner == asker.id ? known.open_count : 0;
+                const bool counts = known.owner == asker.id && known.kind == request.kind;
+                reply.bytes += counts ? known.open_count : 0;
             }
             break;
         case ShareOp::kWithdraw: {
             const auto known = offers.find(request.token);
             if (known != offers.end() && known->second.owner == asker.id) {
-                withdraw(offers, known);
+                withdraw(group, known);
             }
             return true;
         }
@@ -165,58 +167,71 @@ bool ShareBroker::act(Connection& asker, const ShareRequest& request,
 
 ShareReply ShareBroker::offer(Connection& asker, const ShareRequest& request,
                               std::vector<control::UniqueFd>& in) {
-    const bool is_kind = request.kind == ShareKind::kDeviceMemory ||
-                         request.kind == ShareKind::kEventPage;
-    if (in.size() != 1 || !is_kind || request.bytes == 0) {
+    const bool is_memory = request.kind == ShareKind::kDeviceMemory && in.size() == 1 &&
+                           request.bytes != 0;
+    const bool is_event = request.kind == ShareKind::kEvent && in.empty();
+    if (!is_memory && !is_event) {
         return said(ShareStatus::kMalformed);
     }
-    Offers& offers = groups_[asker.group];
+    Group& group = groups_[asker.group];
+    std::size_t& count = group.counts[request.kind];
     const auto token = new_token();
-    if (offers.size() >= kOffersMax || !token.ok()) {
+    if (count >= (is_memory ? kMemoryMax : kEventsMax) || !token.ok()) {
         return said(ShareStatus::kFull);
     }
-    Offer& made = offers[*token];
+    ++count;
+    Offer& made = group.offers[*token];
     made.owner = asker.id;
     made.kind = request.kind;
     made.bytes = request.bytes;
-    made.descriptor = std::move(in[0]);
+    made.word = request.word;
+    if (is_memory) {
+        made.descriptor = std::move(in[0]);
+    }
     ShareReply reply = said(ShareStatus::kDone);
     reply.token = *token;
     return reply;
 }
 
-ShareReply ShareBroker::open(Connection& asker, const ShareToken& token, int* out) {
-    Offers& offers = groups_[asker.group];
-    const auto known = offers.find(token);
-    if (known == offers.end() || known->second.owner == 0) {
+ShareReply ShareBroker::open(Connection& asker, const ShareRequest& request, int* out) {
+    Offers& offers = groups_[asker.group].offers;
+    const auto known = offers.find(request.token);
+    if (known == offers.end() || known->second.owner == 0 || known->second.kind != request.kind) {
         return said(ShareStatus::kUnknown);
     }
     if (known->second.owner == asker.id) {
         return said(ShareStatus::kOwn);
     }
     ++known->second.open_count;
-    ++asker.opened[token];
+    ++asker.opened[request.token];
     *out = known->second.descriptor.get();
     ShareReply reply = said(ShareStatus::kDone);
     reply.kind = known->second.kind;
-    reply.token = token;
+    reply.token = request.token;
     reply.bytes = known->second.bytes;
+    reply.word = known->second.word;
     return reply;
 }
 
-void ShareBroker::withdraw(Offers& offers, Offers::iterator offer) {
+void ShareBroker::withdraw(Group& group, Offers::iterator offer) {
     offer->second.owner = 0;
     offer->second.descriptor.reset();
     if (offer->second.open_count == 0) {
-        offers.erase(offer);
+        erase(group, offer);
     }
 }
 
+void ShareBroker::erase(Group& group, Offers::iterator offer) {
+    --group.counts[offer->second.kind];
+    group.offers.erase(offer);
+}
+
 void ShareBroker::close(const Connection& asker, const ShareToken& token) {
-    Offers& offers = groups_[asker.group];
-    const auto known = offers.find(token);
-    if (known != offers.end() && --known->second.open_count == 0 && known->second.owner == 0) {
-        offers.erase(known);
+    Group& group = groups_[asker.group];
+    const auto known = group.offers.find(token);
+    if (known != group.offers.end() && --known->second.open_count == 0 &&
+        known->second.owner == 0) {
+        erase(group, known);
     }
 }
 
@@ -230,14 +245,15 @@ void ShareBroker::drop(Connection& connection) {
     if (group == groups_.end()) {
         return;
     }
-    for (auto known = group->second.begin(); known != group->second.end();) {
+    Offers& offers = group->second.offers;
+    for (auto known = offers.begin(); known != offers.end();) {
         const auto next = std::next(known);
         if (known->second.owner == connection.id) {
             withdraw(group->second, known);
         }
         known = next;
     }
-    if (group->second.empty()) {
+    if (offers.empty()) {
         groups_.erase(group);
     }
 }

@@ -1,4 +1,4 @@
-// ShareBroker: passes descriptors of shared memory from worker to worker, within a group.
+// ShareBroker: passes shared memory and events from worker to worker, within a group.
 //
 // A group is what may share: the processes of one VM, or the local programs of one user. Whoever
 // holds a connection belongs to the group it was made for; nothing that a worker says changes that,
@@ -8,7 +8,8 @@
 // Owner: gantryd, or a worker that serves by itself. A thread of its own answers; it never waits
 // for a worker: one that does not take its answers, or sends what is none, loses its connection.
 // What a connection offered goes with it; what others have opened stays theirs. Failure: `share.*`.
-// Cost: a descriptor for each offer that stands, kOffersMax of them a group.
+// Cost: a descriptor for each offer of memory that stands, kMemoryMax of them a group; of events
+// kEventsMax.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ namespace gantry::sharing {
 
 class ShareBroker {
 public:
-    static constexpr std::size_t kOffersMax = 256;
+    static constexpr std::size_t kMemoryMax = 256;
+    static constexpr std::size_t kEventsMax = 8192;
 
     static Result<std::unique_ptr<ShareBroker>> start();
     ~ShareBroker();
@@ -49,9 +51,14 @@ private:
         control::ShareKind kind = control::ShareKind::kInvalid;
         std::uint64_t bytes = 0;
         control::UniqueFd descriptor;
+        control::ShareWord word{};
         std::uint64_t open_count = 0;
     };
     using Offers = std::map<control::ShareToken, Offer>;
+    struct Group {
+        Offers offers;
+        std::map<control::ShareKind, std::size_t> counts;  ///< Of the offers.
+    };
 
     explicit ShareBroker(control::UniqueFd wake) : wake_(std::move(wake)) {}
     void serve();
@@ -61,8 +68,9 @@ private:
              std::vector<control::UniqueFd>& in);
     control::ShareReply offer(Connection& asker, const control::ShareRequest& request,
                               std::vector<control::UniqueFd>& in);
-    control::ShareReply open(Connection& asker, const control::ShareToken& token, int* out);
-    void withdraw(Offers& offers, Offers::iterator offer);
+    control::ShareReply open(Connection& asker, const control::ShareRequest& request, int* out);
+    static void withdraw(Group& group, Offers::iterator offer);
+    static void erase(Group& group, Offers::iterator offer);
     void close(const Connection& asker, const control::ShareToken& token);
     void drop(Connection& connection);
 
@@ -74,7 +82,7 @@ private:
 
     // The thread's own.
     std::vector<std::unique_ptr<Connection>> connections_;
-    std::map<std::string, Offers> groups_;
+    std::map<std::string, Group> groups_;
     std::thread thread_;
 };
 

@@ -65,7 +65,8 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
                 break;
         }
     }
-    counts["ipc"] = process.shared.open_count();
+    counts["ipc.memory"] = process.shared.open_count();
+    counts["ipc.events"] = process.shared_events.open_count();
     if (process.device.extension() == nullptr) {
         counts["device_heap"] = heap_users(process);
     }

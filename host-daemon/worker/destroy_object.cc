@@ -35,6 +35,7 @@ void GuestProcess::destroy_object(const Object& object) {
         case HandleKind::kEvent:
             event_board.forget(object.handle);
             end(api.cuEventDestroy_v2, object.native);
+            shared_events.ended(object.handle);
             break;
         case HandleKind::kModule:
             end(api.cuModuleUnload, object.native);

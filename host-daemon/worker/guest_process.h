@@ -45,6 +45,8 @@
 #include "host-daemon/worker/pinned_writes.h"
 #include "host-daemon/worker/pool_book.h"
 #include "host-daemon/worker/reply_board.h"
+#include "host-daemon/worker/share_link.h"
+#include "host-daemon/worker/shared_events.h"
 #include "host-daemon/worker/shared_memory.h"
 #include "host-daemon/worker/staging_pool.h"
 #include "host-daemon/worker/virtual_memory.h"
@@ -146,7 +148,9 @@ public:
     ObjectTable objects;
     DeviceMemory memory;
     VirtualMemory virtual_memory{device, memory};
-    SharedMemory shared{device, memory};
+    ShareLink share_link;
+    SharedMemory shared{device, memory, share_link};
+    SharedEvents shared_events{device, share_link};
     ImageStore images;
     ModuleRegistry modules;
     CallbackBroker callbacks;

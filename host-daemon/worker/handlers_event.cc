@@ -2,6 +2,7 @@
 // an event that was never recorded answers queries and waits as one that is long past.
 #include "host-daemon/worker/handlers.h"
 
+#include "host-daemon/worker/log.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
@@ -27,11 +28,12 @@ CUresult prepare_record(Call& call, std::uint64_t handle, std::uint64_t stream_h
     return call.stream(stream_handle, stream);
 }
 
-/// A record in a capture is none of the event's.
+/// A record in a capture is none of the event's; what others may record, the guest asks about.
 CUresult note_record(Call& call, std::uint64_t handle, CUevent event, CUstream stream,
                      CUresult result) {
     EventBoard& board = call.process().event_board;
-    if (result == CUDA_SUCCESS && call.process().captures.load(std::memory_order_relaxed) == 0) {
+    if (result == CUDA_SUCCESS && call.process().captures.load(std::memory_order_relaxed) == 0 &&
+        !call.process().shared_events.is_shared(handle)) {
         board.recorded(handle, call.header().position, event, stream);
     } else {
         board.forget(handle);
@@ -40,6 +42,21 @@ CUresult note_record(Call& call, std::uint64_t handle, CUevent event, CUstream s
 }
 
 }  // namespace
+
+/// Where the driver cannot make an event that processes share, it is sound as one process's.
+CUresult on_cuEventCreate(CallContext& context, const wire::cuEventCreate_call& create,
+                          std::span<const std::byte> trailing, Reply& reply) {
+    CUresult result = generated::on_cuEventCreate(context, create, trailing, reply);
+    constexpr std::uint32_t kShared = CU_EVENT_INTERPROCESS;
+    if (result != CUDA_SUCCESS && (create.Flags & kShared) != 0 &&
+        as_call(context).process().sticky_error.load() == 0) {
+        log_limited("the driver makes no event that processes can share: error %d", result);
+        wire::cuEventCreate_call own = create;
+        own.Flags &= ~kShared;
+        result = generated::on_cuEventCreate(context, own, trailing, reply);
+    }
+    return result;
+}
 
 CUresult on_cuEventRecord(CallContext& context, const wire::cuEventRecord_call& record,
                           std::span<const std::byte>, Reply&) {
@@ -75,8 +92,13 @@ CUresult on_cuCtxRecordEvent(CallContext& context, const wire::cuCtxRecordEvent_
 
 CUresult on_cuEventDestroy_v2(CallContext& context, const wire::cuEventDestroy_v2_call& destroy,
                               std::span<const std::byte> trailing, Reply& reply) {
-    as_call(context).process().event_board.forget(destroy.hEvent);
-    return generated::on_cuEventDestroy_v2(context, destroy, trailing, reply);
+    GuestProcess& process = as_call(context).process();
+    process.event_board.forget(destroy.hEvent);
+    const CUresult result = generated::on_cuEventDestroy_v2(context, destroy, trailing, reply);
+    if (result == CUDA_SUCCESS) {
+        process.shared_events.ended(destroy.hEvent);
+    }
+    return result;
 }
 
 CUresult on_cuEventElapsedTime(CallContext& context, const wire::cuEventElapsedTime_call& call,

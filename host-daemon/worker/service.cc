@@ -203,7 +203,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
                 return Error{Code::kInvalidArgument, "worker.protocol",
                              "the broker's connection is missing"};
             }
-            process_->shared.connect(std::move(in[0]));
+            process_->share_link.connect(std::move(in[0]));
             return {};
         case Kind::kAttachArena:
             return attach_arena(request.attach_arena(), in);

@@ -9,7 +9,6 @@ namespace gantry::worker {
 
 using control::ShareKind;
 using control::ShareOp;
-using control::ShareReply;
 using control::ShareRequest;
 using control::ShareStatus;
 using control::ShareToken;
@@ -20,50 +19,22 @@ constexpr std::uint64_t kShareGranule = ArenaAllocator::kGranuleBytes;
 
 }  // namespace
 
-void SharedMemory::connect(control::UniqueFd broker) {
-    std::lock_guard lock(mutex_);
-    broker_ = control::PacketSocket(std::move(broker));
-    offered_.clear();
-    offer_count_ = 0;
-}
-
-Result<SharedMemory::Answer> SharedMemory::ask(const ShareRequest& request, int descriptor) {
-    const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
-    GANTRY_TRY(broker_.send(std::as_bytes(std::span(&request, 1)), descriptors));
-    auto packet = broker_.receive(kAnswerTime);
-    Answer answer;
-    if (!packet.ok() || packet->bytes.size() != sizeof(answer.reply)) {
-        broker_.close();  // A late answer would be taken for the next one's.
-        return packet.ok() ? Error{Code::kInternal, "share.protocol", "no answer of a broker's"}
-                           : packet.error();
-    }
-    std::memcpy(&answer.reply, packet->bytes.data(), sizeof(answer.reply));
-    if (!packet->descriptors.empty()) {
-        answer.descriptor = std::move(packet->descriptors[0]);
-    }
-    return answer;
-}
-
-void SharedMemory::tell(ShareOp op, const ShareToken& token) {
-    ShareRequest request;
-    request.op = op;
-    request.token = token;
-    if (broker_.valid()) {
-        (void)broker_.send(std::as_bytes(std::span(&request, 1)), {});
-    }
-}
-
 CUresult SharedMemory::offer(std::uint64_t address, Handle* handle) {
     std::lock_guard lock(mutex_);
     const auto allocation = memory_.find(DeviceVa{address});
     if (!allocation || !memory_.is_live(allocation->address)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!broker_.valid()) {
+    const std::uint64_t connection = link_.connection();
+    if (connection == 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     const std::uint64_t base = allocation->address.value;
     auto known = offered_.find(base);
+    if (known != offered_.end() && known->second.connection != connection) {
+        offered_.erase(known);
+        known = offered_.end();
+    }
     if (known == offered_.end()) {
         const auto extents = memory_.extents_in(base, 1);
         if (extents.empty()) {
@@ -74,7 +45,8 @@ CUresult SharedMemory::offer(std::uint64_t address, Handle* handle) {
         request.op = ShareOp::kOffer;
         request.kind = ShareKind::kDeviceMemory;
         request.bytes = extents.front().bytes;
-        const auto answer = piece.ok() ? ask(request, piece->get()) : Result<Answer>(piece.error());
+        const auto answer = piece.ok() ? link_.ask(request, piece->get())
+                                       : Result<Answer>(piece.error());
         if (!answer.ok()) {
             log_limited("memory of this process cannot be shared: %s",
                         answer.error().to_string().c_str());
@@ -84,7 +56,7 @@ CUresult SharedMemory::offer(std::uint64_t address, Handle* handle) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         known = offered_
-                    .emplace(base, Offered{answer->reply.token,
+                    .emplace(base, Offered{answer->reply.token, answer->connection,
                                            base - extents.front().address.value,
                                            allocation->bytes})
                     .first;
@@ -113,7 +85,7 @@ void SharedMemory::withdraw(std::uint64_t address) {
 void SharedMemory::withdraw_locked(std::uint64_t address) {
     const auto known = offered_.find(address);
     if (known != offered_.end()) {
-        tell(ShareOp::kWithdraw, known->second.token);
+        link_.tell(ShareOp::kWithdraw, known->second.token);
         offered_.erase(known);
         offer_count_ = offered_.size();
     }
@@ -166,7 +138,7 @@ CUresult SharedMemory::open(const Handle& handle, std::uint64_t* address) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::lock_guard lock(mutex_);
-    if (!broker_.valid()) {
+    if (link_.connection() == 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     for (auto& [start, opened] : opened_) {
@@ -178,8 +150,9 @@ CUresult SharedMemory::open(const Handle& handle, std::uint64_t* address) {
     }
     ShareRequest request;
     request.op = ShareOp::kOpen;
+    request.kind = ShareKind::kDeviceMemory;
     request.token = token;
-    const auto answer = ask(request);
+    const auto answer = link_.ask(request);
     if (!answer.ok()) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -194,13 +167,12 @@ CUresult SharedMemory::open(const Handle& handle, std::uint64_t* address) {
     opened.token = token;
     opened.uses = 1;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    if (answer->reply.kind == ShareKind::kDeviceMemory && answer->descriptor.valid() &&
-        bytes % kShareGranule == 0 && handle.offset < bytes &&
+    if (answer->descriptor.valid() && bytes % kShareGranule == 0 && handle.offset < bytes &&
         handle.bytes <= bytes - handle.offset) {
         result = map(*answer, &opened);
     }
     if (result != CUDA_SUCCESS) {
-        tell(ShareOp::kClose, token);
+        link_.tell(ShareOp::kClose, token);
         return result;
     }
     *address = opened.base + handle.offset;
@@ -219,7 +191,7 @@ CUresult SharedMemory::close(std::uint64_t address, bool* is_last) {
     if (*is_last) {
         memory_.remove_window(address);
         unmap(opened->second);
-        tell(ShareOp::kClose, opened->second.token);
+        link_.tell(ShareOp::kClose, opened->second.token);
         opened_.erase(opened);
     }
     return CUDA_SUCCESS;
@@ -233,11 +205,11 @@ void SharedMemory::close_all() {
     for (const auto& [address, opened] : opened_) {
         memory_.remove_window(address);
         unmap(opened);
-        tell(ShareOp::kClose, opened.token);
+        link_.tell(ShareOp::kClose, opened.token);
     }
     opened_.clear();
     for (const auto& [address, offered] : offered_) {
-        tell(ShareOp::kWithdraw, offered.token);
+        link_.tell(ShareOp::kWithdraw, offered.token);
     }
     offered_.clear();
     offer_count_ = 0;
@@ -245,15 +217,8 @@ void SharedMemory::close_all() {
 
 std::uint64_t SharedMemory::open_count() {
     std::lock_guard lock(mutex_);
-    std::uint64_t count = opened_.size();
-    if (!offered_.empty() && broker_.valid()) {
-        ShareRequest request;
-        request.op = ShareOp::kCount;
-        if (const auto answer = ask(request); answer.ok()) {
-            count += answer->reply.bytes;
-        }
-    }
-    return count;
+    return opened_.size() +
+           (offered_.empty() ? 0 : link_.open_elsewhere(ShareKind::kDeviceMemory));
 }
 
 }  // namespace gantry::worker

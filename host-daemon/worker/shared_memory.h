@@ -7,9 +7,9 @@
 // that the handle is about. This worker's snapshots leave it out (a move is refused while anything
 // is open); its quota counts it, so that memory which its giver has freed cannot pile up uncounted.
 //
-// Threads: all calls lock; offer() and open() ask the broker and may wait kAnswerTime. Failure: the
-// driver's results; CUDA_ERROR_NOT_SUPPORTED where there is no broker. Cost: a round trip to the
-// broker and, for open(), a mapping of the driver.
+// Threads: all calls lock; offer() and open() ask the broker and may wait. Failure: the driver's
+// results; CUDA_ERROR_NOT_SUPPORTED where there is no broker. Cost: a round trip to the broker and,
+// for open(), a mapping of the driver.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,7 @@
 #include <mutex>
 
 #include "host-daemon/worker/device_memory.h"
-#include "proto/control/channel.h"
-#include "proto/control/share.h"
+#include "host-daemon/worker/share_link.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
@@ -27,15 +26,13 @@ namespace gantry::worker {
 class SharedMemory {
 public:
     using Handle = cuda::wire_hand::ShareHandle;
-    static constexpr std::chrono::milliseconds kAnswerTime{2000};
 
-    SharedMemory(Device& device, DeviceMemory& memory) : device_(device), memory_(memory) {}
+    SharedMemory(Device& device, DeviceMemory& memory, ShareLink& link)
+        : device_(device), memory_(memory), link_(link) {}
     ~SharedMemory() { close_all(); }
     SharedMemory(const SharedMemory&) = delete;
     SharedMemory& operator=(const SharedMemory&) = delete;
 
-    /// From here on this is the broker's connection; what was offered over an earlier one is gone.
-    void connect(control::UniqueFd broker);
 
     /// A handle for the allocation that contains `address`; the same one as long as it lives.
     CUresult offer(std::uint64_t address, Handle* handle);
@@ -58,6 +55,7 @@ public:
 private:
     struct Offered {
         control::ShareToken token;
+        std::uint64_t connection = 0;  ///< Of the link: over a later one it opens nothing.
         std::uint64_t offset = 0;  ///< Of the allocation in its extent.
         std::uint64_t bytes = 0;
     };
@@ -68,12 +66,7 @@ private:
         std::uint32_t uses = 0;
         CUmemGenericAllocationHandle handle = 0;
     };
-    struct Answer {
-        control::ShareReply reply;
-        control::UniqueFd descriptor;
-    };
-    Result<Answer> ask(const control::ShareRequest& request, int descriptor = -1);
-    void tell(control::ShareOp op, const control::ShareToken& token);
+    using Answer = ShareLink::Answer;
     void withdraw(std::uint64_t address);
     void withdraw_locked(std::uint64_t address);
     CUresult map(const Answer& piece, Opened* opened);
@@ -81,9 +74,9 @@ private:
 
     Device& device_;
     DeviceMemory& memory_;
+    ShareLink& link_;
     std::atomic<std::size_t> offer_count_{0};
     std::mutex mutex_;
-    control::PacketSocket broker_;
     std::map<std::uint64_t, Offered> offered_;  ///< By the allocation's address.
     std::map<std::uint64_t, Opened> opened_;    ///< By the address that the guest was given.
 };

@@ -1,13 +1,17 @@
 // What a worker says to the share broker of its host: fixed records over a SOCK_SEQPACKET socket.
 //
-// A guest process that gives memory to another one of its VM (cuIpc*, shareable handles) gets a
-// token for it; its worker offers the memory's descriptor to the broker under that token, and the
-// other process's worker opens it there (proto/decisions/0006-memory-between-processes.md).
+// A guest process that gives memory or an event to another one of its VM (cuIpc*) gets a token for
+// it; its worker offers the memory's descriptor, or the driver's own handle of the event, to the
+// broker under that token, and the other process's worker opens it there
+// (proto/decisions/0006-memory-between-processes.md, 0007-events-between-processes.md).
 //
 // kOffer and kOpen and kCount are answered, in order; kWithdraw and kClose are not. Descriptors:
-// one beside kOffer, one beside the answer to kOpen. Both sides treat the other as hostile.
+// of memory one beside kOffer, one beside the answer to kOpen. Both sides treat the other as
+// hostile.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace gantry::control {
@@ -20,11 +24,11 @@ struct ShareToken {
 
 enum class ShareOp : std::uint32_t {
     kInvalid = 0,
-    kOffer = 1,     ///< A descriptor of `bytes`: the answer names its token.
+    kOffer = 1,     ///< Of `kind`: the answer names its token.
     kWithdraw = 2,  ///< The token opens nothing more; who has opened it keeps it.
-    kOpen = 3,      ///< Answered with a descriptor.
+    kOpen = 3,      ///< Answered with what was offered, where it is of `kind`.
     kClose = 4,     ///< One kOpen less.
-    kCount = 5,     ///< How often what this worker offers is open: in `bytes` of the answer.
+    kCount = 5,     ///< How often what this worker offers of `kind` is open: in `bytes`.
 };
 
 enum class ShareStatus : std::uint32_t {
@@ -38,15 +42,18 @@ enum class ShareStatus : std::uint32_t {
 
 enum class ShareKind : std::uint32_t {
     kInvalid = 0,
-    kDeviceMemory = 1,  ///< As cuMemExportToShareableHandle gives it.
-    kEventPage = 2,     ///< Memory of the host.
+    kDeviceMemory = 1,  ///< A descriptor, as cuMemExportToShareableHandle gives it, of `bytes`.
+    kEvent = 2,         ///< A `word`, as cuIpcGetEventHandle gives it.
 };
+
+using ShareWord = std::array<std::byte, 64>;
 
 struct ShareRequest {
     ShareOp op = ShareOp::kInvalid;
     ShareKind kind = ShareKind::kInvalid;
     ShareToken token;
     std::uint64_t bytes = 0;
+    ShareWord word{};
 };
 
 struct ShareReply {
@@ -54,8 +61,9 @@ struct ShareReply {
     ShareKind kind = ShareKind::kInvalid;
     ShareToken token;
     std::uint64_t bytes = 0;
+    ShareWord word{};
 };
 
-static_assert(sizeof(ShareRequest) == 32 && sizeof(ShareReply) == 32);
+static_assert(sizeof(ShareRequest) == 96 && sizeof(ShareReply) == 96);
 
 }  // namespace gantry::control

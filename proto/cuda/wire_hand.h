@@ -193,10 +193,11 @@ struct LinkReply {
     std::uint64_t cubin_bytes;
 };
 
-// ---- memory between processes -------------------------------------------------------------------
+// ---- memory and events between processes --------------------------------------------------------
 
-/// What a CUipcMemHandle holds, and cuIpcGetMemHandle's reply. The guest may pass it on as it
-/// likes: whoever opens it has the token looked up among what processes of its own VM offer.
+/// What a CUipcMemHandle or a CUipcEventHandle holds, and the reply of cuIpcGet*Handle. The guest
+/// may pass it on as it likes: whoever opens it has the token looked up among what processes of its
+/// own VM offer.
 struct ShareHandle {
     static constexpr std::uint32_t kMagic = 0x48534e47;  // "GNSH"
     std::uint32_t magic;
@@ -204,7 +205,7 @@ struct ShareHandle {
     std::uint64_t token_low;
     std::uint64_t token_high;
     std::uint64_t offset;  ///< Of the allocation in what is offered.
-    std::uint64_t bytes;   ///< Of the allocation.
+    std::uint64_t bytes;   ///< Of the allocation. Both 0 for an event.
     std::uint64_t reserved[3];
 };
 static_assert(sizeof(ShareHandle) == 64);
@@ -227,6 +228,17 @@ struct IpcOpenCall {
 
 struct IpcOpenReply {
     std::uint64_t address;
+};
+
+/// cuIpcGetEventHandle: call -> ShareHandle.
+struct IpcEventCall {
+    std::uint64_t event;
+};
+
+/// cuIpcOpenEventHandle: call -> status.
+struct IpcOpenEventCall {
+    std::uint64_t event;  ///< The new event's handle.
+    ShareHandle handle;
 };
 
 // ---- launches -----------------------------------------------------------------------------------

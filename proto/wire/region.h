@@ -50,7 +50,7 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 6;           // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 7;           // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.

@@ -39,6 +39,7 @@ public:
         request.kind = kind;
         request.token = token;
         request.bytes = kBytes;
+        request.word.fill(std::byte{0x5a});
         const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
         ASSERT_TRUE(socket_.send(std::as_bytes(std::span(&request, 1)), descriptors).ok());
     }
@@ -56,8 +57,9 @@ public:
         return answer;
     }
 
-    Answer ask(ShareOp op, const ShareToken& token = {}, int descriptor = -1) {
-        tell(op, token, descriptor);
+    Answer ask(ShareOp op, const ShareToken& token = {}, int descriptor = -1,
+               ShareKind kind = ShareKind::kDeviceMemory) {
+        tell(op, token, descriptor, kind);
         auto answered = answer();
         EXPECT_TRUE(answered.has_value());
         return answered ? std::move(*answered) : Answer{};
@@ -70,7 +72,16 @@ public:
         return made.reply.token;
     }
 
-    std::uint64_t open_count() { return ask(ShareOp::kCount).reply.bytes; }
+    /// An event.
+    ShareToken offer_event() {
+        const Answer made = ask(ShareOp::kOffer, {}, -1, ShareKind::kEvent);
+        EXPECT_EQ(made.reply.status, ShareStatus::kDone);
+        return made.reply.token;
+    }
+
+    std::uint64_t open_count(ShareKind kind = ShareKind::kDeviceMemory) {
+        return ask(ShareOp::kCount, {}, -1, kind).reply.bytes;
+    }
 
     control::PacketSocket& socket() { return socket_; }
 
@@ -100,6 +111,31 @@ TEST_F(Broker, TheGroupOpensWhatOneOfItOffers) {
     EXPECT_EQ(opened.reply.bytes, kBytes);
     EXPECT_EQ(file_of(opened.descriptor.get()), file_of(memory.get()));
     EXPECT_NE(giver.offer(memory.get()), token);
+}
+
+TEST_F(Broker, AnEventIsAWordAndCountsByItself) {
+    Peer giver(*broker, "vm 1");
+    Peer taker(*broker, "vm 1");
+    const ShareToken event = giver.offer_event();
+    const ShareToken piece = giver.offer(memory.get());
+    const Answer opened = taker.ask(ShareOp::kOpen, event, -1, ShareKind::kEvent);
+    EXPECT_EQ(opened.reply.status, ShareStatus::kDone);
+    EXPECT_EQ(opened.reply.kind, ShareKind::kEvent);
+    EXPECT_FALSE(opened.descriptor.valid());
+    control::ShareWord word;
+    word.fill(std::byte{0x5a});
+    EXPECT_EQ(opened.reply.word, word);
+    EXPECT_EQ(giver.open_count(ShareKind::kEvent), 1u);
+    EXPECT_EQ(giver.open_count(), 0u);
+    // Neither passes for the other.
+    EXPECT_EQ(taker.ask(ShareOp::kOpen, event).reply.status, ShareStatus::kUnknown);
+    EXPECT_EQ(taker.ask(ShareOp::kOpen, piece, -1, ShareKind::kEvent).reply.status,
+              ShareStatus::kUnknown);
+    EXPECT_EQ(giver.ask(ShareOp::kOffer, {}, memory.get(), ShareKind::kEvent).reply.status,
+              ShareStatus::kMalformed);
+    Peer stranger(*broker, "vm 2");
+    EXPECT_EQ(stranger.ask(ShareOp::kOpen, event, -1, ShareKind::kEvent).reply.status,
+              ShareStatus::kUnknown);
 }
 
 TEST_F(Broker, ATokenOfAnotherVmIsNoToken) {
@@ -190,10 +226,15 @@ TEST_F(Broker, NonsenseCostsItsSenderTheConnection) {
 
 TEST_F(Broker, OffersAreBounded) {
     Peer giver(*broker, "vm 1");
-    for (std::size_t i = 0; i < ShareBroker::kOffersMax; ++i) {
+    for (std::size_t i = 0; i < ShareBroker::kMemoryMax; ++i) {
         (void)giver.offer(memory.get());
     }
     EXPECT_EQ(giver.ask(ShareOp::kOffer, {}, memory.get()).reply.status, ShareStatus::kFull);
+    for (std::size_t i = 0; i < ShareBroker::kEventsMax; ++i) {
+        (void)giver.offer_event();
+    }
+    EXPECT_EQ(giver.ask(ShareOp::kOffer, {}, -1, ShareKind::kEvent).reply.status,
+              ShareStatus::kFull);
     Peer elsewhere(*broker, "vm 2");
     (void)elsewhere.offer(memory.get());
 }
