@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A process gives memory to another one: while it is open neither can be taken elsewhere.
+"""A process gives memory or events to another one: while they are open neither can be moved.
 
 Through a real gantryd. Both sessions refuse a snapshot and a replacement of their worker by
 name, and go on.
@@ -16,7 +16,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 import guard
 from daemons import PATIENCE, Daemon, Failure, running, wait_until
 
-REASON = "feature.ipc.not_movable"
 DEADLINE_S = 100 * PATIENCE
 
 
@@ -37,7 +36,7 @@ def check(arguments, work):
             program = subprocess.Popen([arguments.program], stdout=log, stderr=log,
                                        env=environment)
         try:
-            wait_until("memory open in two processes",
+            wait_until("what is open in two processes",
                        lambda: mark.exists() or program.poll() is not None, DEADLINE_S)
             demand(program.poll() is None, f"the program ended early: {out.read_text()}")
             sessions = [entry["session_id"] for entry in daemon.sessions()]
@@ -48,7 +47,8 @@ def check(arguments, work):
                     done = daemon.gantry(*words)
                     said = done.stdout + done.stderr
                     demand(done.returncode != 0, f"{words[0]} was not refused: {said}")
-                    demand(REASON in said, f"{words[0]}: not {REASON} but {said}")
+                    demand(arguments.reason in said,
+                           f"{words[0]}: not {arguments.reason} but {said}")
                     print(f"{words[0]}: {done.stderr.strip()}")
             pathlib.Path(f"{mark}.go").touch()
             demand(program.wait(timeout=DEADLINE_S) == 0, out.read_text())
@@ -65,6 +65,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--program", type=pathlib.Path, required=True)
+    parser.add_argument("--reason", required=True)
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     with tempfile.TemporaryDirectory(prefix="gshare") as folder:
