@@ -92,6 +92,13 @@ std::shared_ptr<TargetDriver> Arrival::driver() const {
     return driver_;
 }
 
+TargetStatus Arrival::status() const {
+    TargetStatus status = driver()->status();
+    const std::lock_guard lock(mutex_);
+    engine::add_attempts(progress_before_, &status.progress);
+    return status;
+}
+
 void Arrival::feed(engine::TargetEvent event) {
     using Kind = engine::TargetEventKind;
     if (event.kind == Kind::kGuestResumedMigrated || event.kind == Kind::kGuestResumedPostcopy ||
@@ -296,11 +303,13 @@ Result<void> Arrival::begin_again() {
     GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
     const std::shared_ptr<TargetDriver> old = driver();
     old->stop();
+    const engine::Progress so_far = status().progress;
     (void)sink_.discard();  // its own may not have been carried out any more
     std::optional<engine::TargetEventKind> guest_state;
     {
         const std::lock_guard lock(mutex_);
         driver_ = make_driver();
+        progress_before_ = so_far;
         guest_state = guest_state_;
     }
     driver()->begin(random_migration(), std::move(capabilities));

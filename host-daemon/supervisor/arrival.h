@@ -77,7 +77,8 @@ public:
     Result<std::optional<engine::FreezeToken>> complete_token() { return sink_.complete_token(); }
     [[nodiscard]] const ArrivalRequest& request() const { return request_; }
     [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
-    [[nodiscard]] TargetStatus status() const { return driver()->status(); }
+    /// Its progress is that of all attempts together.
+    [[nodiscard]] TargetStatus status() const;
     [[nodiscard]] std::vector<std::string> alerts() const;
     /// The guest is here, and the source has been silent for long.
     [[nodiscard]] bool has_waited_in_vain() const;
@@ -119,6 +120,7 @@ private:
     /// What libvirt said last about the guest on this host; told again to a new attempt.
     std::optional<engine::TargetEventKind> guest_state_;
     std::shared_ptr<TargetDriver> driver_;
+    engine::Progress progress_before_;  ///< Of the attempts that have failed.
     std::unique_ptr<transport::TargetLink> link_;
 };
 

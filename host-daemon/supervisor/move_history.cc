@@ -79,6 +79,7 @@ std::optional<control::SessionStatus> WatchFilter::next(control::SessionStatus s
         control::MoveProgress& move = *status.mutable_move();
         move.set_percent(std::max(move.percent(), shown.move.percent()));
         if (move.direction() == shown.move.direction()) {
+            move.set_round(std::max(move.round(), shown.move.round()));
             move.set_bytes_processed(
                 std::max(move.bytes_processed(), shown.move.bytes_processed()));
             move.set_bytes_on_wire(std::max(move.bytes_on_wire(), shown.move.bytes_on_wire()));

@@ -44,8 +44,8 @@ private:
 /// Writes how it ended into `move`.
 void end_move(engine::Outcome outcome, const Error& error, control::MoveProgress* move);
 
-/// Percentage and bytes never run backwards within one move, not even when a second attempt of the
-/// same `virsh migrate` begins.
+/// Percentage, rounds and bytes never run backwards within one move, not even when a second attempt
+/// of the same `virsh migrate` begins.
 class WatchFilter {
 public:
     /// What to write now; nullopt: nothing has changed but the workers' counters.

@@ -363,9 +363,23 @@ std::shared_ptr<SourceDriver> Registry::make_driver(const std::shared_ptr<Sessio
         const std::lock_guard lock(mutex_);
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
             found->second.peer_heard = {};
-            found->second.pull_ended = found->second.driver->status().last_migration;
+            const SourceStatus status = found->second.driver->status();
+            found->second.pull_ended = status.last_migration;
+            found->second.attempt_error.reset();
+            if (status.awaits_attempt) {
+                found->second.attempt_error = error;
+                return;
+            }
         }
         note_source_ended(id, outcome, error);
+    };
+    hooks.given_up = [this, id] {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = sessions_.find(id);
+            found != sessions_.end() && found->second.attempt_error) {
+            const Error error = *std::exchange(found->second.attempt_error, std::nullopt);
+            note_source_ended(id, engine::Outcome::kRolledBack, error);
+        }
     };
     hooks.released = [this, id] {
         housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDisowned); });

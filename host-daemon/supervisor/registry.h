@@ -90,6 +90,7 @@ private:
         std::unique_ptr<RegionWatcher> watcher;
         std::vector<std::string> alerts;
         Strand::Clock::time_point peer_heard;  ///< A target's last message, see local_report().
+        std::optional<Error> attempt_error;  ///< Of the last attempt, while another may come.
         std::optional<engine::MigrationId> pull_ended;  ///< What it says now counts no more.
     };
 

@@ -73,6 +73,13 @@ void fill_target_move(const TargetStatus& status, control::MoveProgress* move) {
     }
 }
 
+/// An attempt has failed, and the move goes on: it is no "failed" one yet.
+void tell_of_retry(control::MoveProgress* move) {
+    if (move->phase() == phase_word(engine::Phase::kFailed)) {
+        move->set_phase("retry");
+    }
+}
+
 void fill_worker(const std::shared_ptr<Worker>& worker, control::WorkerInfo* out) {
     out->set_part_id(worker->part().value);
     out->set_pid(static_cast<std::uint32_t>(worker->pid()));
@@ -117,8 +124,9 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
     for (const auto& worker : entry.session->workers().all()) {
         fill_worker(worker, out.add_workers());
     }
-    if (status.migration) {
+    if (status.migration || status.awaits_attempt) {
         fill_source_move(status, out.mutable_move());
+        tell_of_retry(out.mutable_move());
     } else if (const auto arrival = arrivals_.find(id); arrival != arrivals_.end()) {
         fill_target_move(arrival->second->status(), out.mutable_move());  // not confirmed yet
     } else if (const auto* ended = history_.find(id)) {
@@ -142,6 +150,7 @@ control::SessionStatus Registry::describe(const Arrival& arrival) {
     }
     out.set_source_fenced(arrival.source_fenced());
     fill_target_move(status, out.mutable_move());
+    tell_of_retry(out.mutable_move());
     for (const std::string& alert : arrival.alerts()) {
         out.add_alerts(alert);
     }

@@ -111,6 +111,7 @@ void SourceDriver::publish() {
     status_.epoch = machine_.epoch();
     status_.serves = machine_.serves();
     status_.announced = machine_.announced();
+    status_.awaits_attempt = machine_.awaits_attempt();
     status_.migration = machine_.migration();
     status_.progress = machine_.progress();
     if (status_.migration != bulk_migration_) {
@@ -136,8 +137,12 @@ void SourceDriver::publish() {
 
 void SourceDriver::step(const engine::SourceEvent& event) {
     const engine::SourceState before = machine_.state();
+    const bool awaited_attempt = machine_.awaits_attempt();
     engine::Actions actions = machine_.step(event, engine_now());
     publish();
+    if (awaited_attempt && !machine_.awaits_attempt() && !machine_.migration()) {
+        hooks_.given_up();
+    }
     if (machine_.state() != before) {
         spdlog::info("session {}: {} -> {} ({})", session_id_, to_string(before),
                      to_string(machine_.state()), to_string(event.kind));

@@ -35,7 +35,10 @@ struct SourceHooks {
     std::function<void()> abort_job;
     std::function<void(engine::AlertKind, const Error&)> alert;
     std::function<void(const engine::Progress&)> progress;
+    /// An attempt has ended; the move goes on while status().awaits_attempt.
     std::function<void(engine::Outcome, const Error&)> finished;
+    /// No other attempt came.
+    std::function<void()> given_up;
     /// The session is not here any more (granted and confirmed): take it out of the books.
     std::function<void()> released;
 };
@@ -45,6 +48,7 @@ struct SourceStatus {
     Epoch epoch;
     bool serves = true;
     bool announced = false;  ///< engine::SourceMachine::announced
+    bool awaits_attempt = false;  ///< engine::SourceMachine::awaits_attempt
     std::optional<engine::MigrationId> migration;
     engine::Progress progress;
     engine::MigrationId last_migration;  ///< That under way, or the one before.
@@ -79,6 +83,7 @@ private:
         std::uint64_t number = 0;
         std::uint64_t cut_serial = 0;  ///< What cut_serial_ was when the round was ordered.
         std::shared_ptr<BulkQueue> bulk;
+        std::uint64_t blocks_before = 0;  ///< Acknowledged before it began.
         engine::RoundStats stats;
     };
     void order_round(std::uint64_t number, bool resend);
@@ -88,6 +93,7 @@ private:
     Result<void> send_blocks(engine::PartId part, std::span<const engine::BlockAddress> blocks,
                              Round& round);
     Result<void> push(control::BulkDown batch, SentBlocks blocks, Round& round);
+    static void count_acknowledged(Round& round);
     void pace(const Round& round, Strand::Clock::time_point begun, std::uint64_t sent_before);
     [[nodiscard]] bool is_cut(const Round& round) const {
         return cut_serial_ != round.cut_serial;

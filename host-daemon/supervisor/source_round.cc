@@ -82,6 +82,7 @@ void SourceDriver::order_round(std::uint64_t number, bool resend) {
     round.number = number;
     round.cut_serial = cut_serial_;
     round.bulk = current_bulk();
+    round.blocks_before = round.bulk ? round.bulk->acknowledged_blocks() : 0;
     on_slow([this, round = std::move(round), resend] { send_round(round, resend); });
 }
 
@@ -104,6 +105,7 @@ void SourceDriver::send_round(Round round, bool resend) {
     round.stats.elapsed =
         std::chrono::duration_cast<engine::Duration>(Strand::Clock::now() - begun);
     round.stats.batch_count = next_batch_ - 1;
+    count_acknowledged(round);
     if (outcome) {
         feed(round_event(engine::SourceEventKind::kRoundSent, round.number, round.stats));
         return;
@@ -116,6 +118,13 @@ void SourceDriver::send_round(Round round, bool resend) {
     // The machine orders the round again at once: what fails at once must not spin.
     std::this_thread::sleep_for(kFailureDelay);
     feed(std::move(event));
+}
+
+void SourceDriver::count_acknowledged(Round& round) {
+    if (round.bulk) {
+        round.stats.bytes_acknowledged =
+            (round.bulk->acknowledged_blocks() - round.blocks_before) * engine::kBlockBytes;
+    }
 }
 
 Result<void> SourceDriver::push(control::BulkDown batch, SentBlocks blocks, Round& round) {
@@ -174,6 +183,7 @@ Result<void> SourceDriver::send_part(engine::PartId part, Round& round) {
                 compression_.note_link(static_cast<double>(acknowledged - before) / took.count());
             }
             reported = now;
+            count_acknowledged(round);
             feed(round_event(engine::SourceEventKind::kRoundProgress, round.number, round.stats));
         }
         pace(round, begun, sent_before);

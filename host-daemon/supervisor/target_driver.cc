@@ -71,9 +71,11 @@ void TargetDriver::publish() {
     status_.migration = machine_.migration();
     const std::uint64_t content = status_.progress.bytes_content;
     const std::uint64_t wire = status_.progress.bytes_sent;
+    const double percent = status_.progress.percent;
     status_.progress = machine_.progress();
     status_.progress.bytes_content = content;
     status_.progress.bytes_sent = wire;
+    status_.progress.percent = std::max(status_.progress.percent, percent);
 }
 
 void TargetDriver::step(const engine::TargetEvent& event) {
@@ -229,6 +231,9 @@ void TargetDriver::count_bytes(const control::BulkDown& batch) {
     const std::lock_guard lock(mutex_);
     status_.progress.bytes_content += blocks * engine::kBlockBytes;
     status_.progress.bytes_sent += batch.ByteSizeLong();
+    status_.progress.percent = std::max(
+        status_.progress.percent, engine::first_round_percent(status_.progress.bytes_content,
+                                                              status_.progress.bytes_total));
 }
 
 void TargetDriver::end_batch(std::uint64_t round, std::uint64_t batch, bool applied) {

@@ -24,6 +24,7 @@ public:
     const Progress& progress() const { return progress_; }
     bool serves() const;
     bool announced() const { return announced_ && !record_.granted && !lost_; }
+    bool awaits_attempt() const { return awaits_attempt_ && announced() && !m_; }
 
 private:
     enum class Timer { kState, kRetry, kHeartbeat, kPoll, kIdleRound };
@@ -47,7 +48,6 @@ private:
         std::vector<RoundRecord> rounds;
         std::uint64_t bytes_sent_before = 0;  ///< By rounds that have ended.
         std::uint64_t bytes_content_before = 0;
-        TimePoint begun_at{};
         std::uint32_t round_failures = 0;
         std::uint32_t verify_failures = 0;
         std::uint32_t freeze_failures = 0;
@@ -74,6 +74,7 @@ private:
     void on_domain(const DomainReport& report);
     void on_domain_while_moving(const DomainReport& report);
     void look_whether_job_is_over(const DomainReport& report);
+    void look_whether_move_is_over(const DomainReport& report);
     void on_guest_resumed();
     void on_guest_away();
     void on_worker_lost();
@@ -129,6 +130,7 @@ private:
     void alert(AlertKind kind, std::string reason, std::string text);
     void abort_job();
     void report(Phase phase, double fraction);
+    void report_round();
     void close_round_stats();
     void arm_retry();
     bool frozen_or_freezing() const { return frozen_.has_value() || pending_.has_value(); }
@@ -166,6 +168,11 @@ private:
     /// job, and QEMU copies the guest's memory once.
     bool announced_ = false;
     std::optional<TimePoint> job_over_since_;
+    bool awaits_attempt_ = false;
+    std::optional<TimePoint> move_over_since_;
+    /// Of the earlier attempts of one move, which an operator sees as one.
+    std::uint64_t rounds_before_ = 0;
+    TimePoint move_begun_at_{};
 
     ProgressMeter meter_;
     Progress progress_;

@@ -56,7 +56,7 @@ void SourceMachine::Impl::on_event(const SourceEvent& event) {
             if (is_this_round) {
                 m_->stats = event.stats;
                 timers_.set(Timer::kState, now_ + settings_.round_deadline);
-                report(frozen_ ? Phase::kSwitchover : Phase::kPrecopy, 0.0);
+                report_round();
             }
             break;
         case Kind::kRoundFailed:
@@ -160,6 +160,7 @@ void SourceMachine::Impl::on_domain(const DomainReport& report) {
     const bool running = report.domain == DomainState::kRunning;
     guest_gone_ = report.domain == DomainState::kAbsent;
     look_whether_job_is_over(report);
+    look_whether_move_is_over(report);
     if (lost_request_ && state_ == SourceState::kLost) {
         const auto [id, request] = *lost_request_;
         lost_request_.reset();
@@ -202,6 +203,20 @@ void SourceMachine::Impl::look_whether_job_is_over(const DomainReport& report) {
         announced_ = false;
         timers_.clear(Timer::kPoll);
         emit(ActionKind::kEndAnnouncement);
+    }
+}
+
+/// For what operators are told. Unlike an announcement, it ends where the guest is paused or gone.
+void SourceMachine::Impl::look_whether_move_is_over(const DomainReport& report) {
+    if (!awaits_attempt() || report.job != JobState::kNone) {
+        move_over_since_.reset();
+        return;
+    }
+    move_over_since_ = move_over_since_.value_or(now_);
+    const Duration grace = report.domain == DomainState::kAbsent ? settings_.reservation_ttl
+                                                                 : settings_.job_absent_grace;
+    if (now_ - *move_over_since_ >= grace) {
+        awaits_attempt_ = false;
     }
 }
 
@@ -465,6 +480,9 @@ bool SourceMachine::serves() const {
 }
 bool SourceMachine::announced() const {
     return impl_->announced();
+}
+bool SourceMachine::awaits_attempt() const {
+    return impl_->awaits_attempt();
 }
 
 }  // namespace gantry::engine

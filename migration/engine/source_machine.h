@@ -74,6 +74,7 @@ struct RoundStats {
     std::uint64_t bytes_resident = 0;
     std::uint64_t bytes_changed = 0;  ///< Found by the scan of this round.
     std::uint64_t bytes_content = 0;  ///< Content of the blocks sent so far in this round.
+    std::uint64_t bytes_acknowledged = 0;  ///< Content of those that the target has confirmed.
     std::uint64_t bytes_sent = 0;     ///< Put on the link for it, after elision and compression.
     std::uint64_t batch_count = 0;    ///< kRoundSent: batches of this round on all streams
                                       ///< together.
@@ -127,6 +128,10 @@ public:
     [[nodiscard]] bool serves() const;
     /// True while a hypervisor may be copying the guest's memory (StateSource::announce).
     [[nodiscard]] bool announced() const;
+    /// True after an attempt that failed while its job may go on, in which the target may begin
+    /// another: for an operator that is one move, whose end is that of the last attempt. Turns
+    /// false when the hypervisor's job is over.
+    [[nodiscard]] bool awaits_attempt() const;
 
 private:
     class Impl;

@@ -5,6 +5,23 @@
 #include "migration/engine/source_impl.h"
 
 namespace gantry::engine {
+namespace {
+
+/// How much of precopy counts as done after so many rounds, unless they have converged.
+double precopy_done(std::size_t rounds) {
+    return rounds == 0 ? 0.0 : 0.8 + 0.15 * (1.0 - 1.0 / static_cast<double>(rounds));
+}
+
+/// No other attempt follows within the hypervisor's job: it has ended, or the target will not.
+bool ends_the_move(std::string_view reason) {
+    constexpr std::string_view kEnds[] = {grant_refusal::kGuestNotGone,
+                                          "migration.aborted_by_operator",
+                                          "migration.verify_failed", "migration.job_failed",
+                                          "migration.job_gone"};
+    return std::ranges::count(kEnds, reason) != 0;
+}
+
+}  // namespace
 
 void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepare& prepare,
                                           Seed seed) {
@@ -17,12 +34,12 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
         emit(ActionKind::kEndPrecopy);
         ended_.push_back({m_->id, why, {}});
     }
+    const bool goes_on = m_ || awaits_attempt();
     m_.emplace(Migration{});  // Not emplace(): clang 14 asks for its default values too early.
     m_->id = id;
     m_->seed = seed;
     m_->target = prepare.capabilities;
     m_->peer_heard = now_;
-    m_->begun_at = now_;
     if (guest_gone_ && !announced_) {  // Its host lacks libvirt's hook, most likely.
         alert(AlertKind::kAwaitingOperator, "migration.not_announced",
               "The guest left this host before its migration was announced here: what its GPU was "
@@ -31,8 +48,16 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
     }
     announced_ = true;
     job_over_since_.reset();
-    meter_.reset();
-    progress_ = {};
+    if (!goes_on) {
+        meter_.reset();
+        progress_ = {};
+        move_begun_at_ = now_;
+    }
+    awaits_attempt_ = false;
+    move_over_since_.reset();
+    rounds_before_ = progress_.round;
+    m_->bytes_sent_before = progress_.bytes_sent;
+    m_->bytes_content_before = progress_.bytes_content;
     timers_.clear_all();
     enter(SourceState::kDescribing, settings_.describe_deadline);
     timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
@@ -143,7 +168,7 @@ void SourceMachine::Impl::on_round_sent(const SourceEvent& event) {
         action.token = *frozen_;
         action.round = m_->round;
     }
-    report(frozen_ ? Phase::kSwitchover : Phase::kPrecopy, 0.5);
+    report_round();
 }
 
 void SourceMachine::Impl::on_round_acked(std::uint64_t round) {
@@ -176,8 +201,7 @@ void SourceMachine::Impl::after_precopy_round() {
     progress_.bytes_remaining = estimate.bytes_remaining;
     progress_.link_bytes_per_second = estimate.bytes_per_second;
     progress_.downtime_estimate = estimate.downtime.value_or(Duration{});
-    const double rounds = static_cast<double>(m_->rounds.size());
-    report(Phase::kPrecopy, m_->converged ? 1.0 : 0.8 + 0.15 * (1.0 - 1.0 / rounds));
+    report(Phase::kPrecopy, m_->converged ? 1.0 : precopy_done(m_->rounds.size()));
     timers_.clear(Timer::kRetry);
     if (m_->converged) {
         send(MsgConverged{progress_.downtime_estimate, estimate.bytes_remaining});
@@ -349,6 +373,7 @@ void SourceMachine::Impl::end_migration(Outcome outcome, Error why, Announce ann
         ended_.pop_front();
     }
     m_.reset();
+    awaits_attempt_ = outcome == Outcome::kRolledBack && !ends_the_move(ended_.back().why.reason);
     timers_.clear_all();
     if (frozen_or_freezing()) {
         enter(SourceState::kHolding, settings_.operator_deadline);
@@ -399,12 +424,29 @@ void SourceMachine::Impl::report(Phase phase, double fraction) {
     progress_.phase = phase;
     progress_.percent = meter_.advance(phase, fraction);
     if (m_) {
-        progress_.round = m_->round;
+        progress_.round = rounds_before_ + m_->round;
         progress_.bytes_sent = m_->bytes_sent_before + m_->stats.bytes_sent;
         progress_.bytes_content = m_->bytes_content_before + m_->stats.bytes_content;
-        progress_.elapsed = now_ - m_->begun_at;
+        progress_.elapsed = now_ - move_begun_at_;
     }
     emit(ActionKind::kReportProgress).progress = progress_;
+}
+
+/// While a round is under way: by what the target has acknowledged of it.
+void SourceMachine::Impl::report_round() {
+    // The first round sends everything; what its later parts hold is not known before their scan.
+    const std::uint64_t due = m_->rounds.empty()
+                                  ? std::max(m_->stats.bytes_changed, progress_.bytes_total)
+                                  : m_->stats.bytes_changed;
+    const auto done = static_cast<double>(std::min(m_->stats.bytes_acknowledged, due));
+    const double share = due == 0 ? 0.0 : done / static_cast<double>(due);
+    if (frozen_) {
+        report(Phase::kSwitchover, 0.5 * share);
+        return;
+    }
+    const double from = precopy_done(m_->rounds.size());
+    const double to = precopy_done(m_->rounds.size() + 1);
+    report(Phase::kPrecopy, from + (to - from) * share);
 }
 
 void SourceMachine::Impl::close_round_stats() {

@@ -183,6 +183,21 @@ Convergence judge_convergence(const std::vector<RoundRecord>& rounds,
     return Convergence::kAnotherRound;
 }
 
+void add_attempts(const Progress& before, Progress* progress) {
+    progress->percent = std::max(progress->percent, before.percent);
+    progress->round += before.round;
+    progress->bytes_content += before.bytes_content;
+    progress->bytes_sent += before.bytes_sent;
+    progress->elapsed += before.elapsed;
+}
+
+double first_round_percent(std::uint64_t bytes_content, std::uint64_t bytes_total) {
+    const PhaseSpan span = phase_span(Phase::kPrecopy);
+    const auto done = static_cast<double>(std::min(bytes_content, bytes_total));
+    const double share = bytes_total == 0 ? 0.0 : done / static_cast<double>(bytes_total);
+    return span.begin + (span.end - span.begin) * 0.5 * share;
+}
+
 void ProgressMeter::reset() {
     percent_ = 0.0;
 }

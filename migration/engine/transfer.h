@@ -139,6 +139,14 @@ private:
     double percent_ = 0.0;
 };
 
+/// What an operator sees of a move whose earlier attempts, `before` in all, have failed: nothing
+/// of it runs backwards.
+void add_attempts(const Progress& before, Progress* progress);
+
+/// The target's percentage while the first round comes: so much content of so much memory. The
+/// round counts for half of precopy there.
+[[nodiscard]] double first_round_percent(std::uint64_t bytes_content, std::uint64_t bytes_total);
+
 // ---- rounds at the target ----
 
 /// Books of which batches of which round have been applied. Batches of one round may come in any

@@ -44,6 +44,7 @@ void BulkQueue::acknowledge(std::uint64_t round, std::uint64_t batch) {
     const auto found = unacknowledged_.find({round, batch});
     if (found != unacknowledged_.end() && found->second.stream != 0) {
         acknowledged_bytes_ += found->second.bytes;
+        acknowledged_blocks_ += found->second.blocks.blocks.size();
         unacknowledged_.erase(found);
     }
 }
@@ -91,6 +92,11 @@ std::vector<SentBlocks> BulkQueue::take_unacknowledged() {
     queued_bytes_ = 0;
     changed_.notify_all();
     return out;
+}
+
+std::uint64_t BulkQueue::acknowledged_blocks() const {
+    const std::lock_guard lock(mutex_);
+    return acknowledged_blocks_;
 }
 
 std::uint64_t BulkQueue::acknowledged_bytes() const {

@@ -48,6 +48,8 @@ public:
 
     /// Empties the queue and forgets what was on its way.
     std::vector<SentBlocks> take_unacknowledged();
+    /// Blocks acknowledged since the start, for the operator's percentage.
+    [[nodiscard]] std::uint64_t acknowledged_blocks() const;
     /// Content bytes acknowledged since the start, for the measure of the link.
     [[nodiscard]] std::uint64_t acknowledged_bytes() const;
     /// True while something is queued: the link is what limits.
@@ -69,6 +71,7 @@ private:
     std::map<std::uint64_t, bool> streams_;  ///< Stream: open?
     std::size_t queued_bytes_ = 0;
     std::uint64_t acknowledged_bytes_ = 0;
+    std::uint64_t acknowledged_blocks_ = 0;
     std::uint64_t next_stream_ = 1;
     bool closed_ = false;
 };

@@ -46,13 +46,13 @@ protected:
         return receive(MsgPrepare{kEngineProtocolVersion, "vm", target}, id);
     }
     /// Up to the first round of precopy.
-    void to_precopy() {
-        prepare();
+    void to_precopy(MigrationId id = kId) {
+        prepare(id);
         SourceEvent described;
         described.kind = SourceEventKind::kDescribed;
         described.needs = SessionNeeds{};
         step(described);
-        receive(MsgReady{});
+        receive(MsgReady{}, id);
         step(SourceEventKind::kPrecopyBegun);
         ASSERT_EQ(machine_.state(), SourceState::kPrecopy);
     }
@@ -241,6 +241,70 @@ TEST_F(Source, AnAnnouncementOutlivesTheAttemptsOfOneJob) {
               nullptr);
     EXPECT_FALSE(machine_.announced());
     EXPECT_EQ(machine_.next_deadline(), std::nullopt);
+}
+
+TEST_F(Source, TheAttemptsOfOneJobAreOneMoveForAnOperator) {
+    to_precopy();
+    SourceEvent progress;
+    progress.kind = SourceEventKind::kRoundProgress;
+    progress.round = 1;
+    progress.stats.bytes_changed = progress.stats.bytes_content = 100 * kBlockBytes;
+    progress.stats.bytes_sent = 70;
+    progress.stats.bytes_acknowledged = 50 * kBlockBytes;
+    step(progress);
+    const Progress before = machine_.progress();
+    EXPECT_GT(before.percent, 30.0) << "half of the first round is acknowledged";
+    EXPECT_LT(before.percent, 40.0);
+    EXPECT_FALSE(machine_.awaits_attempt());
+    receive(MsgAbort{"migration.withdrawn", ""});
+    EXPECT_TRUE(machine_.awaits_attempt());
+    prepare({5, 6});
+    EXPECT_FALSE(machine_.awaits_attempt());
+    const Progress after = machine_.progress();
+    EXPECT_EQ(after.percent, before.percent);
+    EXPECT_EQ(after.bytes_sent, before.bytes_sent);
+    EXPECT_EQ(after.bytes_content, before.bytes_content);
+    EXPECT_GE(after.round, before.round);
+    EXPECT_GT(after.elapsed, before.elapsed);
+}
+
+TEST_F(Source, AMoveIsOverWithItsJobAndTheNextBeginsAtZero) {
+    for (const JobState job : {JobState::kOutgoing, JobState::kNone}) {
+        const MigrationId id{3, job == JobState::kNone ? 1U : 2U};
+        to_precopy(id);
+        EXPECT_EQ(machine_.progress().round, 0U);  // Nothing of it has been told yet.
+        EXPECT_LT(machine_.progress().percent, 3.0);
+        SourceEvent progress;
+        progress.kind = SourceEventKind::kRoundProgress;
+        progress.round = 1;
+        progress.stats.bytes_changed = progress.stats.bytes_acknowledged = kBlockBytes;
+        step(progress);
+        EXPECT_GT(machine_.progress().percent, 60.0);
+        receive(MsgAbort{"migration.withdrawn", ""}, id);
+        SourceEvent report;
+        report.kind = SourceEventKind::kDomain;
+        report.domain = {DomainState::kPaused, job};  // An operator's pause counts as well.
+        step(report);
+        now_ += Settings{}.job_absent_grace;
+        step(report);
+        EXPECT_EQ(machine_.awaits_attempt(), job == JobState::kOutgoing);
+        step(SourceEventKind::kGuestResumed);
+        report.domain = {DomainState::kRunning, JobState::kNone};
+        step(report);
+        now_ += Settings{}.job_absent_grace;
+        step(report);
+        EXPECT_FALSE(machine_.awaits_attempt());
+    }
+}
+
+TEST_F(Source, AnAbortOrTheJobsEndEndsTheMoveAtOnce) {
+    for (const SourceEventKind kind : {SourceEventKind::kOperatorAbort,
+                                       SourceEventKind::kJobFailed}) {
+        to_precopy({4, static_cast<std::uint64_t>(kind)});
+        const Actions ended = step(kind);
+        EXPECT_NE(find(ended, ActionKind::kFinished), nullptr);
+        EXPECT_FALSE(machine_.awaits_attempt());
+    }
 }
 
 TEST_F(Source, AGuestThatLeftUnannouncedIsToldOf) {
