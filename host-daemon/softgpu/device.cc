@@ -1,5 +1,7 @@
 #include "host-daemon/softgpu/device.h"
 
+#include <tuple>
+
 namespace gantry::softgpu {
 namespace {
 
@@ -174,6 +176,45 @@ bool Device::charge(std::uint64_t bytes) {
 
 void Device::refund(std::uint64_t bytes) {
     used_bytes.fetch_sub(bytes);
+}
+
+void Device::show(const DeviceProfile& shown) {
+    const std::lock_guard lock(mutex);
+    const auto key = [](const DeviceProfile& p) {
+        return std::tie(p.sm_count, p.max_threads_per_sm, p.max_blocks_per_sm, p.registers_per_sm,
+                        p.shared_bytes_per_sm, p.reserved_shared_bytes_per_block);
+    };
+    if (key(shown) != key(residency())) {
+        shown_.push_back(std::make_unique<const DeviceProfile>(shown));
+        residency_.store(shown_.back().get());
+    }
+}
+
+bool show_attribute(int attribute, int value, DeviceProfile& profile) {
+    constexpr int kWhole = 2147483647;
+    const struct {
+        int attribute;
+        std::uint32_t* out;
+        int least;
+        int most;  // As in a profile file.
+    } known[] = {
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &profile.sm_count, 1, 65536},
+        {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &profile.max_threads_per_sm, 1, 65536},
+        {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &profile.max_blocks_per_sm, 1, 1024},
+        {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &profile.registers_per_sm, 1,
+         kWhole},
+        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &profile.shared_bytes_per_sm, 1,
+         kWhole},
+        {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
+         &profile.reserved_shared_bytes_per_block, 0, kWhole},
+    };
+    for (const auto& entry : known) {
+        if (entry.attribute == attribute) {
+            *entry.out = static_cast<std::uint32_t>(value);
+            return value >= entry.least && value <= entry.most;
+        }
+    }
+    return true;
 }
 
 bool device_attribute(const Device& device, int attribute, int& value) {

@@ -198,6 +198,26 @@ CUresult flush_output() {
     return CUDA_SUCCESS;
 }
 
+CUresult show_attributes(CUdevice ordinal, const CUdevice_attribute* numbers, const int* values,
+                         size_t count) {
+    GANTRY_CU(check_ready());
+    Device* const device = device_of(ordinal);
+    if (device == nullptr) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (count != 0 && (numbers == nullptr || values == nullptr)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    DeviceProfile shown = device->profile.engine;
+    for (size_t i = 0; i < count; ++i) {
+        if (!show_attribute(numbers[i], values[i], shown)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    device->show(shown);
+    return CUDA_SUCCESS;
+}
+
 const GantrySoftExtension kTable = {
     sizeof(GantrySoftExtension), 1,
     GANTRY_SOFT_HOST_ADDRESSABLE, place_next_load,
@@ -206,7 +226,7 @@ const GantrySoftExtension kTable = {
     restore_private_state,       create_texture_at,
     create_surface_at,           set_output,
     flush_output,                place_next_load_in,
-    list_managed,
+    list_managed,                show_attributes,
 };
 
 }  // namespace

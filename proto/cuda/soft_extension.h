@@ -101,6 +101,13 @@ typedef struct GantrySoftExtension {
     /// A library's managed variables, as list_variables (addresses are 0 until it is used; names
     /// are valid until the thread's next call). Costs next to nothing for an image that names none.
     CUresult (*list_managed)(CUlibrary library, GantrySoftVariable *out, size_t *count);
+
+    /// What the program was told of its device, perhaps on another host. How many blocks are
+    /// resident at once (occupancy, cooperative grids, %nsmid) follows it from then on, since
+    /// programs compute grids from numbers that they read once; all other limits stay this
+    /// device's. Attributes that do not matter are ignored; 1 for a value out of range.
+    CUresult (*show_attributes)(CUdevice device, const CUdevice_attribute *numbers,
+                                const int *values, size_t count);
 } GantrySoftExtension;
 
 #ifdef __cplusplus

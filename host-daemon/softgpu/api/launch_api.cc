@@ -147,7 +147,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockS
         if (blocks * tried > best_threads) {
             best_threads = blocks * tried;
             *blockSize = tried;
-            *minGridSize = blocks * static_cast<int>(function->device.profile.engine.sm_count);
+            *minGridSize = blocks * static_cast<int>(function->device.residency().sm_count);
         }
     }
     return CUDA_SUCCESS;
@@ -168,7 +168,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
     if (dynamicSmemSize == nullptr || numBlocks <= 0 || !block_size_valid(*function, blockSize)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto& profile = function->device.profile.engine;
+    const auto& profile = function->device.residency();
     const std::uint64_t per_block =
         profile.shared_bytes_per_sm / static_cast<unsigned>(numBlocks) / 128 * 128;
     const std::uint64_t taken =
@@ -211,7 +211,7 @@ CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
     const auto blocks = static_cast<std::uint64_t>(
         softgpu::resident_blocks(*function, threads, config->sharedMemBytes));
     *numClusters =
-        static_cast<int>(blocks * function->device.profile.engine.sm_count / cluster);
+        static_cast<int>(blocks * function->device.residency().sm_count / cluster);
     return CUDA_SUCCESS;
 }
 

@@ -118,7 +118,7 @@ CUresult pack_parameters(const KernelInfo& kernel, void** kernel_params, void** 
 }
 
 int resident_blocks(const Function& function, std::uint32_t threads, std::uint64_t dynamic_bytes) {
-    const DeviceProfile& profile = function.device.profile.engine;
+    const DeviceProfile& profile = function.device.residency();
     if (dynamic_bytes > profile.shared_bytes_per_sm) {
         return 0;
     }
@@ -156,7 +156,7 @@ CUresult make_launch(const std::shared_ptr<Context>& context, const void* functi
         const auto per_sm = static_cast<std::uint64_t>(resident_blocks(
             function, static_cast<std::uint32_t>(shape.block.count()),
             shape.dynamic_shared_bytes));
-        if (shape.grid.count() > per_sm * context->device.profile.engine.sm_count) {
+        if (shape.grid.count() > per_sm * context->device.residency().sm_count) {
             return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
         }
     }

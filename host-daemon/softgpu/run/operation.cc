@@ -108,7 +108,7 @@ void KernelOperation::run() const {
             std::max(kStackBytesMin, context->limits[CU_LIMIT_STACK_SIZE]));
     }
     const LaunchStatus status = softgpu::run(*function->program, function->index, config,
-                                             context->device.profile.engine, services);
+                                             context->device.residency(), services);
     if (status.ok()) {
         return;
     }

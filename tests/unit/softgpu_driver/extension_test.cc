@@ -137,6 +137,49 @@ TEST_F(ExtensionTest, TextureHandlesCanBeChosen) {
     ASSERT_CU(cuTexObjectDestroy(4242));
 }
 
+TEST_F(ExtensionTest, RoomForBlocksIsThatOfTheDeviceShown) {
+    CUfunction poke = function(load(), "poke");
+    CUdeviceptr p = 0;
+    unsigned value = 7;
+    ASSERT_CU(cuMemAlloc_v2(&p, 4));
+    void* params[] = {&p, &value};
+    const auto launch = [&](int blocks) {
+        const CUresult result = cuLaunchCooperativeKernel(
+            poke, static_cast<unsigned>(blocks), 1, 1, 32, 1, 1, 0, nullptr, params);
+        return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
+    };
+    const auto each = [&] {
+        int blocks = 0;
+        EXPECT_CU(CUDA_SUCCESS,
+                  cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, poke, 32, 0));
+        return blocks;
+    };
+    EXPECT_EQ(each(), 32);
+    EXPECT_CU(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, launch(132 * 32 + 1));
+    const CUdevice_attribute numbers[] = {
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN};
+    const int larger[] = {160, 40, 1 << 20};
+    ASSERT_CU(soft_->show_attributes(0, numbers, larger, 3));
+    EXPECT_EQ(each(), 40);
+    ASSERT_CU(launch(160 * 40));
+    EXPECT_CU(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, launch(160 * 40 + 1));
+    // What a block may have stays this device's.
+    EXPECT_CU(CUDA_ERROR_INVALID_VALUE,
+              cuFuncSetAttribute(poke, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 232449));
+    const int smaller[] = {2, 1, 0};
+    ASSERT_CU(soft_->show_attributes(0, numbers, smaller, 3));
+    EXPECT_CU(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, launch(3));
+    ASSERT_CU(launch(2));
+    const int wrong[] = {0, 1, 0};
+    EXPECT_CU(CUDA_ERROR_INVALID_VALUE, soft_->show_attributes(0, numbers, wrong, 3));
+    EXPECT_CU(CUDA_ERROR_INVALID_DEVICE, soft_->show_attributes(9, numbers, larger, 3));
+    ASSERT_CU(soft_->show_attributes(0, nullptr, nullptr, 0));  // Itself again.
+    EXPECT_EQ(each(), 32);
+    ASSERT_CU(cuMemFree_v2(p));
+}
+
 TEST_F(ExtensionTest, StateRoundTripsAndDamagedStateIsRefused) {
     std::size_t bytes = 0;
     ASSERT_CU(soft_->save_private_state(context_, nullptr, &bytes));
