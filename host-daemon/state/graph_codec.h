@@ -55,4 +55,7 @@ bool decode_command(std::string_view bytes, worker::RecordedCommand* out);
 
 Result<DecodedGraph> decode(std::string_view bytes);
 
+/// What the guest was told of its device.
+void take_facts(const snapshot::DeviceFacts& from, wire::DeviceFacts* facts);
+
 }  // namespace gantry::state

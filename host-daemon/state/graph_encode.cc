@@ -334,6 +334,21 @@ void add_facts(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     out->set_profile_kind(snapshot::PROFILE_KIND_MOVABLE);
 }
 
+void add_cooperative_grids(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
+    const auto is_alive = [&](std::uint64_t handle) { return process.objects.contains(handle); };
+    for (const worker::FunctionUse& use : process.device_use.list(is_alive)) {
+        for (const worker::CooperativeGrid& grid : use.grids) {
+            snapshot::CooperativeGrid* out = graph->add_cooperative_grids();
+            out->set_function(use.function);
+            out->set_kernel(use.kernel);
+            out->set_blocks(grid.blocks);
+            out->set_threads_per_block(grid.threads_per_block);
+            out->set_shared_bytes(grid.shared_bytes);
+            out->set_registers_per_thread(grid.registers_per_thread);
+        }
+    }
+}
+
 /// State behind the driver's extension, if it has any for this process.
 void add_private(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     const GantrySoftExtension* extension = process.device.extension();
@@ -468,6 +483,7 @@ Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_
     add_virtual_memory(process, &graph);
     add_pools(process, &graph);
     add_links(process, &graph);
+    add_cooperative_grids(process, &graph);
     add_private(process, &graph);
     GANTRY_TRY(GraphReader(process).read_all(&graph));
     if (frozen) {

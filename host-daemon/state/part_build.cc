@@ -18,9 +18,10 @@ bool is_same(const worker::RecordedCommand& a, const worker::RecordedCommand& b)
     return a.op == b.op && a.context == b.context && a.args == b.args && a.trailing == b.trailing;
 }
 
-bool has_command(const worker::Object& object, const worker::RecordedCommand& wanted) {
-    return std::any_of(object.configuration.begin(), object.configuration.end(),
-                       [&](const auto& entry) { return is_same(entry.second, wanted); });
+bool has_command(const worker::Object& object, std::uint64_t key,
+                 const worker::RecordedCommand& wanted) {
+    const auto entry = object.configuration.find(key);
+    return entry != object.configuration.end() && is_same(entry->second, wanted);
 }
 
 std::string name_of(const worker::Object& object) {
@@ -186,6 +187,9 @@ Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
 Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
     process_.device.bind_thread();
     GANTRY_TRY(build_memory(graph));
+    wire::DeviceFacts shown = process_.facts;
+    take_facts(graph.message.device(), &shown);
+    GANTRY_TRY(process_.device.show(shown));
     std::map<std::uint64_t, const worker::Object*> wanted;
     for (const worker::Object& object : graph.objects) {
         wanted.emplace(object.handle, &object);
@@ -218,6 +222,14 @@ Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
             put_off.insert(object.handle);
         } else {
             GANTRY_TRY(build_object(graph, object));
+        }
+    }
+    for (const snapshot::CooperativeGrid& grid : graph.message.cooperative_grids()) {
+        if (process_.objects.contains(grid.function())) {
+            process_.device_use.restore(
+                grid.function(), grid.kernel(),
+                {grid.blocks(), grid.threads_per_block(), grid.shared_bytes(),
+                 grid.registers_per_thread()});
         }
     }
     GANTRY_TRY(check_variables(graph));
@@ -270,10 +282,12 @@ Result<void> PartState::build_object(const DecodedGraph& graph, const worker::Ob
                                     "making object " + name_of(object) + " again");
         }
     }
+    std::uint16_t replayed = 0;  // Later commands of its kind are the last word: once more.
     for (const auto& [key, command] : object.configuration) {
-        if (present && has_command(*present, command)) {
+        if (present && command.op != replayed && has_command(*present, key, command)) {
             continue;
         }
+        replayed = command.op;
         if (const CUresult result = process_.replay(command); result != CUDA_SUCCESS) {
             return driver::to_error(process_.device.api(), result, "state.object",
                                     "configuring object " + name_of(object) + " again");

@@ -7,6 +7,7 @@
 
 #include "host-daemon/state/blocking_features.h"
 #include "host-daemon/state/code_entries.h"
+#include "host-daemon/state/device_needs.h"
 #include "host-daemon/state/part_state.h"
 
 namespace gantry::state {
@@ -45,6 +46,7 @@ PartFacts PartState::describe() {
         facts.modules.push_back(std::move(module));
     }
     facts.blocking = blocking_features(process_, part_id_);
+    facts.attributes = attribute_needs(process_);
     return facts;
 }
 

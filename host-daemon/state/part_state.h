@@ -62,6 +62,7 @@ struct PartFacts {
     std::uint64_t object_count = 0;
     std::vector<ModuleFacts> modules;
     std::vector<engine::BlockingFeature> blocking;
+    std::vector<engine::AttributeNeed> attributes;
 };
 
 class PartState {

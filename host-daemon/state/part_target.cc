@@ -8,7 +8,6 @@
 #include "host-daemon/state/part_state.h"
 
 namespace gantry::state {
-namespace {
 
 void take_facts(const snapshot::DeviceFacts& from, wire::DeviceFacts* facts) {
     std::memset(facts->name, 0, sizeof(facts->name));
@@ -24,8 +23,6 @@ void take_facts(const snapshot::DeviceFacts& from, wire::DeviceFacts* facts) {
         }
     }
 }
-
-}  // namespace
 
 std::vector<Problem> PartState::check(const DecodedGraph& graph) {
     std::vector<Problem> problems;

@@ -2,6 +2,7 @@
 
 #include "host-daemon/worker/log.h"
 #include "proto/cuda/gen/op_table.h"
+#include "proto/cuda/gen/wire_structs.h"
 
 namespace gantry::worker {
 namespace {
@@ -44,6 +45,27 @@ std::uint64_t configuration_key(std::uint64_t handle, const Recipe& recipe) {
     const std::uint64_t what = words[0] == handle ? words[1] : words[0];
     const std::uint64_t key = static_cast<std::uint64_t>(recipe.op) << 48;
     return key | (what & 0xffffffff);
+}
+
+/// The dynamic shared memory that a function was allowed by this command, if it is one.
+std::optional<std::int32_t> granted_shared(const Recipe& recipe) {
+    std::uint32_t attribute = 0;
+    std::int32_t value = 0;
+    if (recipe.op == cuda::Op::cuFuncSetAttribute &&
+        recipe.args.size() >= sizeof(cuda::wire::cuFuncSetAttribute_call)) {
+        cuda::wire::cuFuncSetAttribute_call arguments{};
+        std::memcpy(&arguments, recipe.args.data(), sizeof(arguments));
+        attribute = arguments.attrib;
+        value = arguments.value;
+    } else if (recipe.op == cuda::Op::cuKernelSetAttribute &&
+               recipe.args.size() >= sizeof(cuda::wire::cuKernelSetAttribute_call)) {
+        cuda::wire::cuKernelSetAttribute_call arguments{};
+        std::memcpy(&arguments, recipe.args.data(), sizeof(arguments));
+        attribute = arguments.attrib;
+        value = arguments.val;
+    }
+    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? std::optional(value)
+                                                                       : std::nullopt;
 }
 
 }  // namespace
@@ -269,6 +291,13 @@ void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe&
     }
     if (kind == HandleKind::kContext && handle == 0) {
         handle = command_.header.context;
+    }
+    if (const auto bytes = granted_shared(recipe);
+        bytes && process_.device_use.note_dynamic_shared(*this, handle, *bytes)) {
+        // The most that was granted is granted again before the present value is set: the guest
+        // does not ask a second time (guest-shim/driver/kernel.cc). An attribute 0 cannot be set.
+        process_.objects.configure(handle, static_cast<std::uint64_t>(recipe.op) << 48,
+                                   recorded());
     }
     process_.objects.configure(handle, configuration_key(handle, recipe), recorded());
 }

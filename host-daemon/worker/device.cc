@@ -208,12 +208,30 @@ std::uint64_t Device::memory_bytes() const {
     return api().cuDeviceTotalMem_v2(&bytes, device_) == CUDA_SUCCESS ? bytes : 0;
 }
 
-std::uint64_t Device::memory_free_bytes() const {
+Result<void> Device::show(const wire::DeviceFacts& facts) {
+    std::vector<CUdevice_attribute> numbers;
+    std::vector<int> values;
+    for (std::uint32_t i = 0; i < wire::kMaxDeviceAttributes; ++i) {
+        if (facts.attribute_status[i] == CUDA_SUCCESS) {
+            numbers.push_back(static_cast<CUdevice_attribute>(i));
+            values.push_back(facts.attributes[i]);
+        }
+    }
+    if (extension_ != nullptr &&
+        extension_->show_attributes(device_, numbers.data(), values.data(), numbers.size()) !=
+            CUDA_SUCCESS) {
+        return Error{Code::kInvalidArgument, "device.shown",
+                     "the guest was told of a device that this driver cannot stand in for"};
+    }
+    return {};
+}
+
+std::optional<std::uint64_t> Device::memory_free_bytes() const {
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
     if (api().cuMemGetInfo_v2 == nullptr ||
         api().cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) {
-        return 0;
+        return std::nullopt;
     }
     return free_bytes;
 }

@@ -74,8 +74,12 @@ public:
 
     /// The device as it is; the baseline is laid over it by the caller's Facts.
     [[nodiscard]] Result<wire::DeviceFacts> facts(const DeviceBaseline& baseline) const;
+    /// The guest was told this of its device on another host: a driver that can goes by it where it
+    /// limits how many blocks are resident. Reason `device.shown`.
+    Result<void> show(const wire::DeviceFacts& facts);
     [[nodiscard]] std::uint64_t memory_bytes() const;
-    [[nodiscard]] std::uint64_t memory_free_bytes() const;
+    /// nullopt: the driver does not tell.
+    [[nodiscard]] std::optional<std::uint64_t> memory_free_bytes() const;
     [[nodiscard]] std::optional<std::int32_t> attribute(CUdevice_attribute number) const;
 
     Result<void> map(DeviceVa address, std::uint64_t bytes) override;

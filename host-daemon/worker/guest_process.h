@@ -31,6 +31,7 @@
 #include "host-daemon/worker/command_loop.h"
 #include "host-daemon/worker/device.h"
 #include "host-daemon/worker/device_memory.h"
+#include "host-daemon/worker/device_use.h"
 #include "host-daemon/worker/event_board.h"
 #include "host-daemon/worker/event_times.h"
 #include "host-daemon/worker/graph_book.h"
@@ -153,6 +154,7 @@ public:
     SharedEvents shared_events{device, share_link};
     ImageStore images;
     ModuleRegistry modules;
+    DeviceUse device_use;
     CallbackBroker callbacks;
     StagingPool staging;
     PinnedWrites pinned_writes;

@@ -90,6 +90,25 @@ CUresult make_config(Call& call, const LaunchExCall& launch, std::span<const std
     return result;
 }
 
+/// Launches, and notes what a cooperative grid needs of a device.
+CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchConfig& config,
+                           CUfunction function, PackedArguments& packed) {
+    call.process().counters.launches.fetch_add(1, std::memory_order_relaxed);
+    const CUresult result = call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
+    bool is_cooperative = false;
+    for (unsigned i = 0; i < config.numAttrs; ++i) {
+        is_cooperative |= config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE &&
+                          config.attrs[i].value.cooperative != 0;
+    }
+    if (result == CUDA_SUCCESS && is_cooperative) {
+        call.process().device_use.note_cooperative(
+            call, launch.kernel,
+            std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
+            launch.block[0] * launch.block[1] * launch.block[2], launch.shared_bytes);
+    }
+    return result;
+}
+
 void run_host_function(void* callback) { CallbackBroker::run(callback, CUDA_SUCCESS); }
 
 void run_stream_callback(CUstream, CUresult status, void* callback) {
@@ -177,8 +196,7 @@ CUresult on_cuLaunchCooperativeKernel(CallContext& context,
     config.attrs = &cooperative;
     config.numAttrs = 1;
     PackedArguments packed(trailing);
-    call.process().counters.launches.fetch_add(1, std::memory_order_relaxed);
-    return call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
+    return launch_configured(call, launch, config, function, packed);
 }
 
 CUresult on_cuLaunchKernelEx(CallContext& context, const wire::cuLaunchKernelEx_call& launch,
@@ -196,8 +214,7 @@ CUresult on_cuLaunchKernelEx(CallContext& context, const wire::cuLaunchKernelEx_
         return call.malformed(call.op(), "size of the packed arguments");
     }
     PackedArguments packed(trailing);
-    call.process().counters.launches.fetch_add(1, std::memory_order_relaxed);
-    return call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
+    return launch_configured(call, launch.launch, config, function, packed);
 }
 
 CUresult on_cuLaunchHostFunc(CallContext& context, const wire::cuLaunchHostFunc_call& call,

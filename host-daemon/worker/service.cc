@@ -376,7 +376,7 @@ void Service::describe_device(control::DeviceDescription* out) const {
     out->set_compute_capability_minor(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
     out->set_multiprocessor_count(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
     out->set_memory_bytes(device_->memory_bytes());
-    out->set_memory_free_bytes(device_->memory_free_bytes());
+    out->set_memory_free_bytes(device_->memory_free_bytes().value_or(0));
     out->set_driver_version(static_cast<std::uint32_t>(library_->version()));
     for (std::uint32_t i = 0; i < gantry::wire::kMaxDeviceAttributes; ++i) {
         if (facts.attribute_status[i] == CUDA_SUCCESS) {

@@ -59,6 +59,12 @@ Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
         blocking->set_id(feature.id);
         blocking->set_detail(feature.detail);
     }
+    for (const engine::AttributeNeed& need : facts.attributes) {
+        control::AttributeNeed* attribute = body->add_attributes();
+        attribute->set_attribute(need.attribute);
+        attribute->set_name(need.name);
+        attribute->set_value_min(need.value_min);
+    }
     control::ModuleList modules;
     for (const state::ModuleFacts& module : facts.modules) {
         control::Module* listed = modules.add_modules();

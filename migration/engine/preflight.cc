@@ -126,9 +126,9 @@ private:
                 [&](const auto& entry) { return entry.first == need.attribute; });
             if (it != target_.attributes.end() && it->second < need.value_min) {
                 refuse(reason::kGpuAttributeTooLow,
-                       format("the VM was promised %s (attribute %u) of at least %" PRId64
-                              ", %s on %s offers %" PRId64 ": choose another GPU, or give the VM "
-                              "a baseline before it starts.", need.name.c_str(), need.attribute,
+                       format("the VM uses %s (attribute %u) of %" PRId64 ", %s on %s offers %"
+                              PRId64 ": choose another GPU, or end the process that uses it "
+                              "first.", need.name.c_str(), need.attribute,
                               need.value_min, target_.gpu_name.c_str(), host(), it->second));
             }
         }
