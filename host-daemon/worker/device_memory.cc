@@ -1,5 +1,7 @@
 #include "host-daemon/worker/device_memory.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -188,17 +190,24 @@ std::vector<DeviceVa> DeviceMemory::parked_now() const {
     return addresses;
 }
 
-std::uint64_t DeviceMemory::free_bytes(std::uint64_t quota_bytes) const {
-    std::lock_guard lock(mutex_);
-    std::uint64_t used = share_.used_bytes(arena_.mapped_bytes());
+std::uint64_t DeviceMemory::parked_bytes() const {
+    std::uint64_t bytes = 0;
     for (const Parked& parked : parked_) {
         const auto allocation = arena_.find(parked.address);
         if (allocation && allocation->bytes > ArenaAllocator::kSmallBytesMax) {
             constexpr std::uint64_t kUnit = ArenaAllocator::kGranuleBytes;
-            used -= std::min(used, (allocation->bytes + kUnit - 1) / kUnit * kUnit);
+            bytes += (allocation->bytes + kUnit - 1) / kUnit * kUnit;
         }
     }
-    return quota_bytes - std::min(quota_bytes, used);
+    return bytes;
+}
+
+std::uint64_t DeviceMemory::free_bytes(std::uint64_t quota_bytes) {
+    const std::uint64_t device = device_free_bytes();
+    std::lock_guard lock(mutex_);
+    const std::uint64_t used = share_.used_bytes(arena_.mapped_bytes());
+    const std::uint64_t left = quota_bytes - std::min(quota_bytes, used);
+    return std::min(quota_bytes, std::min(left, device) + parked_bytes());
 }
 
 void DeviceMemory::reap_these(const std::vector<DeviceVa>& parked) {
@@ -393,6 +402,20 @@ Result<void> DeviceMemory::reshape(std::span<const ExtentRecord> extents,
     auto reshaped = arena_.reshape(extents, allocations, reservations);
     share_.set_restoring(false);
     return reshaped;
+}
+
+std::uint64_t DeviceMemory::device_free_bytes() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    const std::int64_t tick = now.tv_sec * 1'000'000'000 + now.tv_nsec;
+    const std::uint64_t mapped = mapped_bytes();
+    const std::lock_guard lock(free_mutex_);
+    if (free_seen_.tick != tick) {
+        constexpr std::uint64_t kUnknown = ~std::uint64_t{0} / 2;
+        free_seen_ = {tick, device_.memory_free_bytes().value_or(kUnknown), mapped};
+    }
+    const std::uint64_t could = free_seen_.free_bytes + free_seen_.mapped_bytes;
+    return could > mapped ? could - mapped : 0;
 }
 
 void DeviceMemory::free_everything() {

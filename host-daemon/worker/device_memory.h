@@ -118,7 +118,9 @@ public:
     [[nodiscard]] std::uint64_t mapped_bytes() const { return arena_.mapped_bytes(); }
     /// What the quota has left: what was freed and waits for work that may use it is there for an
     /// allocation that asks. (Small ones, which share what is mapped, count until they go.)
-    [[nodiscard]] std::uint64_t free_bytes(std::uint64_t quota_bytes) const;
+    /// Never more than the device can give: a guest goes on with the size that it was told, here
+    /// perhaps on a smaller device, or on one that others use. The device's context is current.
+    [[nodiscard]] std::uint64_t free_bytes(std::uint64_t quota_bytes);
     [[nodiscard]] std::uint64_t quota_bytes() const { return arena_.quota_bytes(); }
     [[nodiscard]] MemoryShare& share() { return share_; }
     Result<void> reshape(std::span<const ExtentRecord> extents,
@@ -155,6 +157,19 @@ private:
     GraphUse graph_use_;
     std::map<std::uint64_t, std::uint64_t> windows_;  ///< Start -> bytes.
     std::uint64_t pinned_pool_bytes_ = 0;
+
+    /// What the device could still give, whoever else uses it: by what the driver said at most some
+    /// milliseconds ago, less what was mapped since.
+    std::uint64_t device_free_bytes();
+    std::uint64_t parked_bytes() const;
+
+    struct FreeSeen {
+        std::int64_t tick = -1;  ///< Of the coarse clock.
+        std::uint64_t free_bytes = 0;
+        std::uint64_t mapped_bytes = 0;
+    };
+    std::mutex free_mutex_;
+    FreeSeen free_seen_;
 };
 
 }  // namespace gantry::worker

@@ -1,6 +1,8 @@
 // Device memory from the arena, page-locked memory of the pool, and stream-ordered allocation.
 #include "host-daemon/worker/handlers.h"
 
+#include <algorithm>
+
 #include "host-daemon/worker/log.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
