@@ -19,16 +19,6 @@ namespace {
 
 std::atomic<bool> g_shares_events{false};
 
-/// Waits until the host has executed what was posted; the call asks neither driver nor device.
-CUresult settle(CUresult posted) noexcept {
-    if (posted != CUDA_SUCCESS) {
-        return posted;
-    }
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    return marshal::cuMemGetInfo_v2(&free_bytes, &total_bytes);
-}
-
 bool is_shared(CUevent handle) noexcept {
     const Event* event = g_events.find(bits(handle));
     return event != nullptr && event->shared.load(std::memory_order_acquire);

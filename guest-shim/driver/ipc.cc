@@ -1,11 +1,34 @@
 // Memory and events given to other processes of the same VM, and opened of theirs. A handle is the
 // host's: what it names is checked there, whoever presents it.
+#include <atomic>
 #include <cstring>
 
 #include "guest-shim/driver/objects.h"
 #include "guest-shim/driver/ranges.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+namespace {
+
+std::atomic<bool> g_gives_memory{false};
+
+}  // namespace
+
+CUresult settle(CUresult posted) noexcept {
+    if (posted != CUDA_SUCCESS) {
+        return posted;
+    }
+    // Answered in order by the host itself.
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    return marshal::cuMemGetInfo_v2(&free_bytes, &total_bytes);
+}
+
+bool gives_memory() noexcept { return g_gives_memory.load(std::memory_order_relaxed); }
+
+}  // namespace gantry::shim
 
 namespace gantry::cuda_impl {
 
@@ -30,6 +53,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle_v1* pHandle, CUdeviceptr dptr) noexcep
         call_reply(cuda::Op::cuIpcGetMemHandle, cuda::wire::cuIpcGetMemHandle_call{range.address},
                    &reply);
     if (result == CUDA_SUCCESS) {
+        g_gives_memory.store(true, std::memory_order_relaxed);
         std::memcpy(pHandle, &reply, sizeof(*pHandle));
     }
     return result;

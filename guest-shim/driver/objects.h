@@ -106,6 +106,10 @@ extern SlotTable<Stream> g_streams;
 extern SlotTable<Event> g_events;
 extern SlotTable<GraphExec> g_graph_execs;
 
+/// Waits until the host has executed what this thread posted with this result (ipc.cc).
+CUresult settle(CUresult posted) noexcept;
+/// This process has given memory to others, which open it by its handle until it is freed.
+bool gives_memory() noexcept;
 /// From now on other processes may have the event.
 void share_event(Event* event) noexcept;
 /// A graph was launched with this result: it may have recorded events that others have too.

@@ -52,6 +52,11 @@ void ShareLink::tell(ShareOp op, const ShareToken& token) {
     }
 }
 
+void ShareLink::withdraw(const ShareToken& token) {
+    tell(ShareOp::kWithdraw, token);
+    (void)open_elsewhere(ShareKind::kDeviceMemory);  // Answered after what was told before.
+}
+
 std::uint64_t ShareLink::open_elsewhere(ShareKind kind) {
     ShareRequest request;
     request.op = ShareOp::kCount;

@@ -31,6 +31,8 @@ public:
     /// The descriptor stays the caller's.
     Result<Answer> ask(const control::ShareRequest& request, int descriptor = -1);
     void tell(control::ShareOp op, const control::ShareToken& token);
+    /// When it returns nobody can open the token any more (or there is no broker).
+    void withdraw(const control::ShareToken& token);
     /// How often others have open what is offered here.
     [[nodiscard]] std::uint64_t open_elsewhere(control::ShareKind kind);
 

@@ -97,7 +97,7 @@ CUresult SharedEvents::open(const Handle& handle, std::uint64_t event, CUevent* 
 void SharedEvents::forget(std::uint64_t event) {
     std::lock_guard lock(mutex_);
     if (const auto offered = offered_.find(event); offered != offered_.end()) {
-        link_.tell(ShareOp::kWithdraw, offered->second.token);
+        link_.withdraw(offered->second.token);
         offered_.erase(offered);
     }
     if (const auto opened = opened_.find(event); opened != opened_.end()) {

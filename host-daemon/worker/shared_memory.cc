@@ -85,7 +85,7 @@ void SharedMemory::withdraw(std::uint64_t address) {
 void SharedMemory::withdraw_locked(std::uint64_t address) {
     const auto known = offered_.find(address);
     if (known != offered_.end()) {
-        link_.tell(ShareOp::kWithdraw, known->second.token);
+        link_.withdraw(known->second.token);
         offered_.erase(known);
         offer_count_ = offered_.size();
     }
