@@ -203,8 +203,9 @@ std::uint64_t DeviceMemory::parked_bytes() const {
 }
 
 std::uint64_t DeviceMemory::free_bytes(std::uint64_t quota_bytes) {
-    const std::uint64_t device = device_free_bytes();
+    // What the driver says has to fit what is mapped: nothing may be unmapped in between.
     std::lock_guard lock(mutex_);
+    const std::uint64_t device = device_free_bytes();
     const std::uint64_t used = share_.used_bytes(arena_.mapped_bytes());
     const std::uint64_t left = quota_bytes - std::min(quota_bytes, used);
     return std::min(quota_bytes, std::min(left, device) + parked_bytes());
@@ -409,7 +410,6 @@ std::uint64_t DeviceMemory::device_free_bytes() {
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     const std::int64_t tick = now.tv_sec * 1'000'000'000 + now.tv_nsec;
     const std::uint64_t mapped = mapped_bytes();
-    const std::lock_guard lock(free_mutex_);
     if (free_seen_.tick != tick) {
         constexpr std::uint64_t kUnknown = ~std::uint64_t{0} / 2;
         free_seen_ = {tick, device_.memory_free_bytes().value_or(kUnknown), mapped};

@@ -159,7 +159,7 @@ private:
     std::uint64_t pinned_pool_bytes_ = 0;
 
     /// What the device could still give, whoever else uses it: by what the driver said at most some
-    /// milliseconds ago, less what was mapped since.
+    /// milliseconds ago, less what was mapped since. Locked.
     std::uint64_t device_free_bytes();
     std::uint64_t parked_bytes() const;
 
@@ -168,7 +168,6 @@ private:
         std::uint64_t free_bytes = 0;
         std::uint64_t mapped_bytes = 0;
     };
-    std::mutex free_mutex_;
     FreeSeen free_seen_;
 };
 

@@ -232,14 +232,19 @@ void Standalone::replace_all(control::PacketSocket& asker) {
         std::memcpy(&wish, asked->bytes.data(), sizeof(wish));
     }
     std::string answer;
-    bool failed = guests_.empty();
+    bool failed = false;
+    bool is_any_left = false;
     for (Guest& guest : guests_) {
         const auto replaced = replace(guest, wish);
-        failed = failed || !replaced.ok();
+        // A program that ended meanwhile leaves nothing to be moved.
+        const bool has_ended = !replaced.ok() && is_gone(guest);
+        is_any_left = is_any_left || !has_ended;
+        failed = failed || (!replaced.ok() && !has_ended);
         answer += fmt::format("part {}: {}\n", guest.part_id,
                               replaced.ok() ? *replaced : replaced.error().to_string());
     }
-    answer = (failed ? (guests_.empty() ? "no guest\n" : "failed\n")
+    answer = (!is_any_left ? "no guest\n"
+              : failed     ? "failed\n"
               : wish.rehearsals != 0 ? "rehearsed\n" : "moved\n") + answer;
     (void)asker.send(std::as_bytes(std::span(answer)), {});
 }

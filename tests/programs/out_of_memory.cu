@@ -9,10 +9,16 @@ int main() {
     EXPECT_STATUS(cudaMalloc(&memory, total_bytes + (1ull << 30)), cudaErrorMemoryAllocation);
     cudaGetLastError();
     void* kept = nullptr;
-    CHECK(cudaMalloc(&kept, 64 << 20));
-    size_t less = 0;
-    CHECK(cudaMemGetInfo(&less, &total_bytes));
-    EXPECT(less + (60 << 20) <= free_bytes);
+    bool is_counted = false;
+    for (int i = 0; !is_counted; ++i) {  // Others may free theirs on a shared card meanwhile.
+        EXPECT(i < 20);
+        CHECK(cudaFree(kept));
+        CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+        CHECK(cudaMalloc(&kept, 64 << 20));
+        size_t less = 0;
+        CHECK(cudaMemGetInfo(&less, &total_bytes));
+        is_counted = less + (60 << 20) <= free_bytes;
+    }
     midpoint();
     EXPECT_STATUS(cudaMalloc(&memory, total_bytes), cudaErrorMemoryAllocation);
     cudaGetLastError();
