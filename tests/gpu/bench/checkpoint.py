@@ -77,6 +77,19 @@ def has_room(folder, size):
         path.unlink(missing_ok=True)
 
 
+def warm(folder, size):
+    """Has `size` bytes of memory touched and free right before they are wanted. A virtual machine
+    may get its memory from its host at first touch, far slower than the kernel clears pages, and
+    hand it back soon after it was freed: that would be measured, and not a checkpoint."""
+    path = folder / "warm"
+    file = os.open(path, os.O_CREAT | os.O_WRONLY)
+    try:
+        os.posix_fallocate(file, 0, size)
+    finally:
+        os.close(file)
+        path.unlink()
+
+
 @contextlib.contextmanager
 def resident(bench, mib, environment):
     """The program with `mib` of device memory, checked at the end of the block."""
@@ -127,6 +140,7 @@ def gantry_rates(bench, folder, mib, rounds):
             session = daemon.sessions()[0]["session_id"]
             file = work / "session.gsnap"
             for _ in range(rounds):
+                warm(folder, mib << 20)
                 for name, words in (("checkpoint", ("snapshot", session, file, "--suspend")),
                                     ("restore", ("restore", session, file))):
                     took = command(daemon, mib, *words)
@@ -140,11 +154,12 @@ def gantry_rates(bench, folder, mib, rounds):
     return rates
 
 
-def nvidia_rates(bench, mib, rounds):
+def nvidia_rates(bench, folder, mib, rounds):
     """GB/s of NVIDIA's own checkpoint (lock and checkpoint) and restore (restore and unlock)."""
     rates = {"checkpoint": [], "restore": []}
     with resident(bench, mib, {}) as program:
         for _ in range(rounds):
+            warm(folder, mib << 20)
             took = figures([sys.executable, HERE / "driver.py", "checkpoint", program.pid])
             for name, calls in (("checkpoint", ("lock", "checkpoint")),
                                 ("restore", ("restore", "unlock"))):
@@ -165,7 +180,7 @@ def size_rows(bench, folder, gib, link):
         table.skipped(f"{gib:g} GiB beside cuCheckpointProcess*", "the soft GPU has no such call")
         return
     with table.attempt(f"{gib:g} GiB by cuCheckpointProcess*"):
-        nvidia = nvidia_rates(bench, mib, rounds)
+        nvidia = nvidia_rates(bench, folder, mib, rounds)
         for name in ("checkpoint", "restore"):
             table.pair(f"{name} {gib:g} GiB / cuCheckpointProcess*",
                        [statistics.median(gantry[name])], [statistics.median(nvidia[name])],
