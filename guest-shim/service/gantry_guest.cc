@@ -18,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "proto/base/settings.h"
 #include "proto/wire/mirror/endpoint.h"
 #include "proto/wire/mirror/link.h"
 #include "proto/wire/wait.h"
@@ -255,6 +256,11 @@ private:
 };
 
 int main_of(int argc, char** argv) {
+    char unknown[300];
+    if (!check_setting_names(environ, unknown, sizeof unknown)) {
+        std::fprintf(stderr, "gantry-guest: %s\n", unknown);
+        return 2;
+    }
     Settings settings;
     std::string vm;
     std::string key;

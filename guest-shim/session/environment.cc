@@ -4,26 +4,12 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "proto/base/settings.h"
+
 extern char** environ;
 
 namespace gantry::session {
 namespace {
-
-constexpr char kPrefix[] = "GANTRY_";
-constexpr char kKnown[] =
-    "GANTRY_TRANSPORT, GANTRY_SYNC, GANTRY_TRACE, GANTRY_REPORT, GANTRY_CONNECT_TIMEOUT_MS";
-
-/// Keys that other parts of Gantry read in the same process (the soft driver's, NVML's).
-bool is_foreign(const char* key, unsigned long key_bytes) {
-    static constexpr const char* kForeign[] = {"GANTRY_SOFT", "GANTRY_NVML_", "GANTRY_TEST_"};
-    for (const char* prefix : kForeign) {
-        const unsigned long prefix_bytes = std::strlen(prefix);
-        if (key_bytes >= prefix_bytes && std::strncmp(key, prefix, prefix_bytes) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
 
 bool key_is(const char* entry, unsigned long key_bytes, const char* key) {
     return std::strlen(key) == key_bytes && std::strncmp(entry, key, key_bytes) == 0;
@@ -50,9 +36,12 @@ bool parse_milliseconds(const char* value, unsigned* out) {
 }  // namespace
 
 bool read_environment(Environment* out, char* problem, unsigned long problem_bytes) {
+    if (!check_setting_names(environ, problem, problem_bytes)) {
+        return false;
+    }
     for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
         const char* equals = std::strchr(*entry, '=');
-        if (equals == nullptr || std::strncmp(*entry, kPrefix, sizeof(kPrefix) - 1) != 0) {
+        if (equals == nullptr) {
             continue;
         }
         const auto key_bytes = static_cast<unsigned long>(equals - *entry);
@@ -70,11 +59,6 @@ bool read_environment(Environment* out, char* problem, unsigned long problem_byt
             wanted = parse_milliseconds(value, &out->connect_timeout_ms)
                          ? nullptr
                          : "1 to 3600000 milliseconds";
-        } else if (!is_foreign(*entry, key_bytes)) {
-            std::snprintf(problem, problem_bytes,
-                          "unknown setting %.*s in the environment; known are %s",
-                          static_cast<int>(key_bytes), *entry, kKnown);
-            return false;
         }
         if (wanted != nullptr) {
             std::snprintf(problem, problem_bytes, "%s in the environment: the value must be %s",

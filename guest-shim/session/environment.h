@@ -1,5 +1,5 @@
-// GANTRY_* settings, read once at start. An unknown GANTRY_ variable is an error, so that a typing
-// mistake is not silently without effect.
+// GANTRY_* settings, read once at start. A GANTRY_ name that no part of Gantry knows
+// (proto/base/settings.h) is an error, so that a typing mistake is not silently without effect.
 #pragma once
 
 namespace gantry::session {

@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "host-daemon/relay/relay_session.h"
+#include "proto/base/settings.h"
 
 namespace gantry::relay {
 namespace {
@@ -134,6 +135,11 @@ private:
 };
 
 int main_of(int argc, char** argv) {
+    char unknown[300];
+    if (!check_setting_names(environ, unknown, sizeof unknown)) {
+        std::fprintf(stderr, "gantry-relay: %s\n", unknown);
+        return 2;
+    }
     Settings settings;
     std::string problem = wire::read_options(argc, argv, {{"listen", &settings.listen},
                                                           {"daemon", &settings.daemon},

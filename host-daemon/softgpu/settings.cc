@@ -5,14 +5,12 @@
 #include <string>
 #include <string_view>
 
+#include "proto/base/settings.h"
+
 namespace gantry::softgpu {
 namespace {
 
 constexpr std::string_view kPrefix = "GANTRY_SOFT_";
-constexpr const char* kKnown =
-    "GANTRY_SOFT_PROFILE, GANTRY_SOFT_MEMORY, GANTRY_SOFT_THREADS, GANTRY_SOFT_ISA and "
-    "GANTRY_SOFT_LOG";
-
 bool is_thread_count(std::string_view value) {
     int count = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
@@ -32,6 +30,10 @@ Error wrong(std::string_view entry, const std::string& what) {
 }  // namespace
 
 Result<void> check_settings(const char* const* environment) {
+    char unknown[300];
+    if (!check_setting_names(environment, unknown, sizeof(unknown))) {
+        return Error{Code::kInvalidArgument, "settings.value", unknown};
+    }
     for (; environment != nullptr && *environment != nullptr; ++environment) {
         const std::string_view entry = *environment;
         const std::size_t equals = entry.find('=');
@@ -52,8 +54,6 @@ Result<void> check_settings(const char* const* environment) {
             if (!is_one_of(value, {"on", "off", "refusals"})) {
                 return wrong(entry, "the value must be on, off or refusals");
             }
-        } else if (key != "PROFILE" && key != "MEMORY") {
-            return wrong(entry, std::string("unknown setting; known are ") + kKnown);
         }
     }
     return {};

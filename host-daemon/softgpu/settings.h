@@ -6,8 +6,9 @@
 
 namespace gantry::softgpu {
 
-/// Refuses (settings.value) an environment, NULL-ended as `environ`, with a GANTRY_SOFT_ key that
-/// is none of ours, or with a value of ours that is none: a misspelt setting must not pass for one.
+/// Refuses (settings.value) an environment, NULL-ended as `environ`, with a GANTRY_ name that no
+/// part of Gantry knows, or with a value of ours that is none: a misspelt setting must not pass for
+/// one.
 /// GANTRY_SOFT_PROFILE and GANTRY_SOFT_MEMORY are checked where profiles are loaded.
 Result<void> check_settings(const char* const* environment);
 

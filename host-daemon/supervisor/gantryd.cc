@@ -7,6 +7,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include "host-daemon/supervisor/operator_service.h"
 #include "host-daemon/supervisor/registry.h"
 #include "host-daemon/supervisor/version.h"
+#include "proto/base/settings.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -102,6 +104,11 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
 }
 
 int run(const Options& options) {
+    char problem[300];
+    if (!check_setting_names(environ, problem, sizeof(problem))) {
+        std::fprintf(stderr, "gantryd: %s [gantryd.settings]\n", problem);
+        return 1;
+    }
     auto config = load_config(options.config_path);
     if (!config) {
         std::fprintf(stderr, "gantryd: %s\n", config.error().text.c_str());

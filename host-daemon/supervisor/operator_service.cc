@@ -33,6 +33,15 @@ grpc::Status finish(Result<Reply> result, Reply* reply) {
     return grpc::Status::OK;
 }
 
+Error not_here(const std::string& name, bool was_here) {
+    if (was_here) {
+        return {Code::kNotFound, "session.ended", "'" + name + "' has ended without a move"};
+    }
+    return {Code::kNotFound, "session.unknown",
+            "no session or VM '" + name + "' on this host; `gantry status` lists them, and "
+            "`gantry watch --wait` waits for one to come"};
+}
+
 class Service final : public control::Operator::Service {
 public:
     explicit Service(Registry& registry) : registry_(registry) {}
@@ -100,6 +109,7 @@ public:
         WatchFilter filter;
         const std::uint64_t begun = registry_.history_serial();
         bool has_moved = false;
+        bool was_here = false;
         while (!context->IsCancelled()) {
             has_moved = has_moved || registry_.has_ended(request->session(), begun);
             const control::ListSessionsReply list = registry_.list(request->session(), begun);
@@ -117,6 +127,11 @@ public:
             }
             if (request->until_ended() && has_moved && !moving) {
                 return grpc::Status::OK;
+            }
+            was_here = was_here || list.sessions_size() != 0;
+            const bool is_gone = list.sessions_size() == 0 && !request->session().empty();
+            if (is_gone && (was_here || !request->wait())) {
+                return transport::to_status(not_here(request->session(), was_here));
             }
             std::this_thread::sleep_for(kWatchInterval);
         }

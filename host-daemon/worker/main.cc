@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "host-daemon/worker/log.h"
 #include "host-daemon/worker/service.h"
 #include "host-daemon/worker/standalone.h"
+#include "proto/base/settings.h"
 
 namespace gantry::worker {
 namespace {
@@ -95,6 +97,11 @@ int run(int argc, char** argv) {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;  // As the other programs; 0: help.
+    }
+    char problem[300];
+    if (!check_setting_names(environ, problem, sizeof(problem))) {
+        fmt::print(stderr, "gantry-worker: {} [worker.settings]\n", problem);
+        return 2;
     }
     // One heap, grown by brk: mappings made at other moments than in the worker that this one
     // replaces would change the addresses that NVIDIA's driver picks (channel_memory.cc).

@@ -1,5 +1,7 @@
 #include "migration/cli/command_line.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -9,10 +11,12 @@
 #include <vector>
 
 #include "migration/cli/commands.h"
+#include "proto/base/settings.h"
 
 namespace gantry::cli {
 namespace {
 
+constexpr char kReleased[] = "released";
 constexpr char kFooter[] =
     "Exit status: 0 done; 1 refused or failed, the reason is on standard error; 2 wrong usage;\n"
     "3 no gantryd answers; 4 no such session, VM or file.";
@@ -27,6 +31,7 @@ struct Arguments {
     std::string handover;
     std::string cause = "-";
     bool forever = false;
+    bool wait = false;
     bool suspend = false;
 };
 
@@ -42,9 +47,9 @@ public:
                      std::function<int()> action) {
         CLI::App* command = parent.add_subcommand(name, help);
         command->fallthrough();  // --json may stand behind the command
-        command->callback([this, action = std::move(action)] {
+        command->callback([this, command, action = std::move(action)] {
             arguments_.context.form = arguments_.json ? Form::kJson : Form::kText;
-            status = action();
+            status = may_run(*command) ? action() : kUsage;
         });
         return command;
     }
@@ -52,6 +57,19 @@ public:
     int status = kDone;
 
 private:
+    /// False, having said why, where the environment holds a misspelt setting. Not asked of what
+    /// only lets go: libvirt's hook tells it once.
+    bool may_run(const CLI::App& command) const {
+        char problem[300];
+        if (command.get_name() == kReleased ||
+            check_setting_names(environ, problem, sizeof(problem))) {
+            return true;
+        }
+        const Error error{Code::kInvalidArgument, "command.settings", problem};
+        std::fputs((arguments_.json ? error_json(error) : error_text(error)).c_str(), stderr);
+        return false;
+    }
+
     CLI::App& app_;
     Arguments& arguments_;
 };
@@ -69,10 +87,13 @@ void add_commands(Command& commands, Arguments& a) {
     session(preflight, true);
     preflight->add_option("target", a.target,
                           "ADDRESS:PORT of the other host's gantryd; left out: this host");
-    auto* watch = commands.add("watch", "Follow a move until it has ended",
-                               [&] { return run_watch(a.context, a.session, !a.forever); });
+    auto* watch = commands.add("watch", "Follow a move until it has ended", [&] {
+        return run_watch(a.context, a.session, {!a.forever, a.wait});
+    });
     session(watch, false);
     watch->add_flag("--forever", a.forever, "go on after the move has ended");
+    watch->add_flag("--wait", a.wait,
+                    "wait for a session that is not here, such as one that moves to this host");
     session(commands.add("abort", "Abort a move under way; the session stays where it is",
                          [&] { return run_abort(a.context, a.session); }),
             true);
@@ -126,7 +147,7 @@ void add_hooks(CLI::App& app, Command& commands, Arguments& a) {
                 [&a] { return run_hook_migrate_begin(a.context, a.session); })
         ->add_option("vm", a.session, "name of the VM")
         ->required();
-    auto* released = commands.add_to(*hook, "released", "This VM is not here any more", [&a] {
+    auto* released = commands.add_to(*hook, kReleased, "This VM is not here any more", [&a] {
         return run_hook_released(a.context, a.session, a.cause);
     });
     released->add_option("vm", a.session, "name of the VM")->required();

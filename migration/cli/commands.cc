@@ -98,12 +98,13 @@ int run_preflight(const Context& context, const std::string& session, const std:
     return reply.can_move() ? kDone : kRefused;
 }
 
-int run_watch(const Context& context, const std::string& session, bool until_ended) {
+int run_watch(const Context& context, const std::string& session, Watching watching) {
     Client client(context.socket);
     grpc::ClientContext rpc;
     control::WatchRequest request;
     request.set_session(session);
-    request.set_until_ended(until_ended);
+    request.set_until_ended(watching.until_ended);
+    request.set_wait(watching.wait);
     const auto reader = client.stub().Watch(&rpc, request);
     control::WatchReply reply;
     while (reader->Read(&reply)) {

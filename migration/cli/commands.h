@@ -15,7 +15,11 @@ struct Context {
 
 int run_status(const Context& context, const std::string& session);
 int run_preflight(const Context& context, const std::string& session, const std::string& target);
-int run_watch(const Context& context, const std::string& session, bool until_ended);
+struct Watching {
+    bool until_ended = true;  ///< Ends with the move under way, or the next.
+    bool wait = false;        ///< A session that is not here may come.
+};
+int run_watch(const Context& context, const std::string& session, Watching watching);
 int run_abort(const Context& context, const std::string& session);
 /// Of a session, or of a snapshot file (snapshot_file.h), for which it needs no gantryd.
 int run_inspect(const Context& context, const std::string& session_or_file);

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "migration/libvirt/xml.h"
 
@@ -163,7 +164,97 @@ Result<void> parse_cc_min(const xmlNode* needs, GpuNeeds* result) {
     return {};
 }
 
+/// What one element of the operator's metadata may hold; each child at most once.
+struct ElementShape {
+    const char* name;
+    std::vector<std::string_view> attributes;
+    std::vector<ElementShape> children;
+};
+
+const ElementShape& gpu_shape() {
+    static const ElementShape shape{"gpu",
+                                    {},
+                                    {{"needs", {"memory_mib", "cc_min"}, {}},
+                                     {"region", {"shmem"}, {}},
+                                     {"tcp", {"key"}, {}}}};
+    return shape;
+}
+
+/// "'a', 'b'", or "none".
+std::string listed(const std::vector<std::string_view>& names) {
+    std::string result;
+    for (const std::string_view name : names) {
+        result += (result.empty() ? "" : ", ") + quoted(name);
+    }
+    return result.empty() ? "none" : result;
+}
+
+std::string_view local_name(const xmlChar* name) { return reinterpret_cast<const char*>(name); }
+
+bool is_ours(const xmlNs* ns) { return ns != nullptr && local_name(ns->href) == kNeedsNamespace; }
+
+/// Refuses what would be passed over in silence: an operator who misspells a limit must not run
+/// without it.
+Result<void> check_shape(const xmlNode* element, const ElementShape& shape) {
+    const std::string where = std::string("Gantry's <") + shape.name + "> metadata ";
+    for (const xmlAttr* one = element->properties; one != nullptr; one = one->next) {
+        const std::string_view name = local_name(one->name);
+        if (one->ns != nullptr || std::ranges::count(shape.attributes, name) == 0) {
+            return bad(reason::kMetadata, where + "has the unknown attribute " + quoted(name) +
+                                              "; known are: " + listed(shape.attributes));
+        }
+    }
+    std::vector<std::string_view> seen;
+    std::vector<std::string_view> known;
+    for (const ElementShape& child : shape.children) {
+        known.emplace_back(child.name);
+    }
+    for (const xmlNode* node = element->children; node != nullptr; node = node->next) {
+        if (node->type == XML_COMMENT_NODE || xmlIsBlankNode(node) != 0) {
+            continue;
+        }
+        if (node->type != XML_ELEMENT_NODE) {
+            return bad(reason::kMetadata, where + "holds text: everything is in attributes");
+        }
+        const std::string_view name = local_name(node->name);
+        const auto child = std::ranges::find(known, name);
+        if (!is_ours(node->ns) || child == known.end()) {
+            return bad(reason::kMetadata, where + "has the unknown element " + quoted(name) +
+                                              "; known are, of the namespace " + kNeedsNamespace +
+                                              ": " + listed(known));
+        }
+        if (std::ranges::count(seen, name) != 0) {
+            return bad(reason::kMetadata, where + "has several elements " + quoted(name));
+        }
+        seen.push_back(name);
+        GANTRY_TRY(check_shape(node, shape.children[static_cast<std::size_t>(
+                                         child - known.begin())]));
+    }
+    return {};
+}
+
+/// The one <gpu> of the metadata, nullptr where there is none; nothing else there may be of our
+/// namespace.
+Result<const xmlNode*> find_gpu(const xmlNode* metadata) {
+    const xmlNode* gpu = nullptr;
+    for (const xmlNode* node = metadata == nullptr ? nullptr : metadata->children; node != nullptr;
+         node = node->next) {
+        if (node->type != XML_ELEMENT_NODE || !is_ours(node->ns)) {
+            continue;
+        }
+        if (local_name(node->name) != "gpu" || gpu != nullptr) {
+            return bad(reason::kMetadata, "<metadata> has the element " +
+                                              quoted(local_name(node->name)) +
+                                              " of the namespace " + kNeedsNamespace +
+                                              ": there can be one, and its name is 'gpu'");
+        }
+        gpu = node;
+    }
+    return gpu;
+}
+
 Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
+    GANTRY_TRY(check_shape(gpu, gpu_shape()));
     const xmlNode* needs = xml::child(gpu, "needs", kNeedsNamespace);
     if (needs == nullptr) {
         return bad(reason::kMetadata,
@@ -179,7 +270,13 @@ Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
     }
     result.memory_mib = *mib;
     GANTRY_TRY(parse_cc_min(needs, &result));
+    const xmlNode* region = xml::child(gpu, "region", kNeedsNamespace);
     if (const xmlNode* tcp = xml::child(gpu, "tcp", kNeedsNamespace)) {
+        if (region != nullptr) {
+            return bad(reason::kMetadata,
+                       "Gantry's <gpu> metadata has both <tcp> and <region>: a VM's programs reach "
+                       "the GPU over one of them");
+        }
         result.guest_key = xml::attribute(tcp, "key").value_or("");
         const bool is_hex = std::all_of(result.guest_key.begin(), result.guest_key.end(),
                                         [](unsigned char c) { return std::isxdigit(c) != 0; });
@@ -189,7 +286,6 @@ Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
         }
         return result;
     }
-    const xmlNode* region = xml::child(gpu, "region", kNeedsNamespace);
     GANTRY_ASSIGN(result.region,
                   parse_region(domain, region == nullptr ? std::nullopt
                                                          : xml::attribute(region, "shmem")));
@@ -255,7 +351,8 @@ Result<DomainInfo> parse_domain_xml(std::string_view text) {
     GANTRY_ASSIGN(info.name, parse_name(name == nullptr ? "" : xml::text(name)));
     GANTRY_ASSIGN(info.uuid, parse_uuid(uuid == nullptr ? "" : xml::text(uuid)));
     const xmlNode* metadata = xml::child(domain, "metadata");
-    if (const xmlNode* gpu = xml::child(metadata, "gpu", kNeedsNamespace)) {
+    GANTRY_ASSIGN(const xmlNode* gpu, find_gpu(metadata));
+    if (gpu != nullptr) {
         GANTRY_ASSIGN(info.gpu, parse_gpu(domain, gpu));
         if (!info.gpu->guest_key.empty()) {
             RegionDevice& region = info.gpu->region;

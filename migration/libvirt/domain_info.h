@@ -14,6 +14,8 @@
 // or, for a VM whose programs reach the GPU over TCP (proto/decisions/0003-tcp-guests.md), in place
 // of the region and without a <shmem> device:
 //         <gantry:tcp key='64 hex digits, which gantry-guest in the VM knows too'/>
+// An attribute or element there that is none of these is refused (vm.metadata), as is any other
+// element of that namespace: misspelt, it would be a VM without GPU, or without its limit.
 //     <shmem name='gantry-g1' role='master'><model type='ivshmem-plain'/><size unit='M'>64</size>
 // gantryd stamps, live, an element of its own (libvirt keeps one element per namespace):
 //     <gantry_owner:owner xmlns:gantry_owner='urn:gantry:owner:1' daemon='10.77.0.1:7700'

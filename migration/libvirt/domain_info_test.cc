@@ -137,6 +137,33 @@ TEST(DomainInfo, RefusesWrongNeeds) {
     }
 }
 
+TEST(DomainInfo, RefusesMetadataThatItDoesNotKnow) {
+    const auto gpu = [](const std::string& inside, const std::string& attributes = "") {
+        return domain("<g:gpu xmlns:g='urn:gantry:vm:1' " + attributes + ">" + inside + "</g:gpu>");
+    };
+    const std::string good = "<g:needs memory_mib='1'/>";
+    ASSERT_TRUE(parse_domain_xml(gpu("\n <!-- why -->" + good + "\n")).ok());
+    expect_refused(gpu("<g:needs memory_mib='1' cc_mim='9.0'/>"), reason::kMetadata,
+                   "<needs> metadata has the unknown attribute 'cc_mim'; known are: 'memory_mib', "
+                   "'cc_min'");
+    expect_refused(gpu("<g:needs memory_mib='1' g:cc_min='9.0'/>"), reason::kMetadata, "'cc_min'");
+    expect_refused(gpu(good + "<g:region shm='gantry-g1'/>"), reason::kMetadata,
+                   "<region> metadata has the unknown attribute 'shm'; known are: 'shmem'");
+    expect_refused(gpu(good + "<g:regoin shmem='gantry-g1'/>"), reason::kMetadata,
+                   "<gpu> metadata has the unknown element 'regoin'");
+    expect_refused(gpu(good + "<region shmem='gantry-g1'/>"), reason::kMetadata,
+                   "known are, of the namespace urn:gantry:vm:1: 'needs', 'region', 'tcp'");
+    expect_refused(gpu(good, "memory_mib='2'"), reason::kMetadata, "known are: none");
+    expect_refused(gpu("<g:needs memory_mib='1'><g:cc_min/></g:needs>"), reason::kMetadata,
+                   "<needs> metadata has the unknown element 'cc_min'");
+    expect_refused(gpu(good + good), reason::kMetadata, "several elements 'needs'");
+    expect_refused(gpu("memory_mib=1" + good), reason::kMetadata, "holds text");
+    expect_refused(gpu(good + "<g:region/><g:tcp key='" + std::string(64, 'a') + "'/>"),
+                   reason::kMetadata, "both <tcp> and <region>");
+    expect_refused(domain("<g:gpus xmlns:g='urn:gantry:vm:1'>" + good + "</g:gpus>"),
+                   reason::kMetadata, "the element 'gpus' of the namespace urn:gantry:vm:1");
+}
+
 TEST(DomainInfo, RefusesRegionsThatCannotWork) {
     const std::string ours = needs("memory_mib='1'");
     const std::string plain = "<model type='ivshmem-plain'/><size unit='M'>64</size>";

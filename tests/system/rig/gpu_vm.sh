@@ -93,7 +93,8 @@ start_watch() { # MOVE HOST...
     local move=$1 host
     shift
     for host in "$@"; do
-        start_on "$host" "watch-$move" "$(watch_file "$move" "$host")" gantry --json watch g1
+        start_on "$host" "watch-$move" "$(watch_file "$move" "$host")" \
+            gantry --json watch g1 --wait
     done
     for host in "$@"; do        # A VM that is there is told of at once.
         [ "$host" != "${1}" ] || eventually 10 test -s "$(watch_file "$move" "$host")" ||

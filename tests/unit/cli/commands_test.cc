@@ -47,7 +47,8 @@ public:
             reply.mutable_status()->mutable_move()->set_percent(percent);
             writer->Write(reply);
         }
-        return answer("watch " + request->session() + (request->until_ended() ? "" : " forever"));
+        return answer("watch " + request->session() + (request->until_ended() ? "" : " forever") +
+                      (request->wait() ? " waiting" : ""));
     }
     grpc::Status Abort(grpc::ServerContext*, const control::AbortRequest* request,
                        control::AbortReply* reply) override {
@@ -141,7 +142,9 @@ std::vector<Named> all_commands() {
         {"status", [](const Context& c) { return run_status(c, "g1"); }, "list g1"},
         {"preflight", [](const Context& c) { return run_preflight(c, "g1", "b:1"); },
          "preflight g1 b:1"},
-        {"watch", [](const Context& c) { return run_watch(c, "g1", true); }, "watch g1"},
+        {"watch", [](const Context& c) { return run_watch(c, "g1", {}); }, "watch g1"},
+        {"watch", [](const Context& c) { return run_watch(c, "g1", {.wait = true}); },
+         "watch g1 waiting"},
         {"abort", [](const Context& c) { return run_abort(c, "g1"); }, "abort g1"},
         {"inspect", [](const Context& c) { return run_inspect(c, "g1"); }, "inspect g1"},
         {"snapshot", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x", false); },
@@ -205,10 +208,11 @@ TEST_F(CliCommands, EachSaysThatNoDaemonAnswersAndWhatToDo) {
 }
 
 TEST_F(CliCommands, WatchWritesALineForEveryChange) {
-    const Ran text = run(Form::kText, [](const Context& c) { return run_watch(c, "", false); });
+    const auto follow = [](const Context& c) { return run_watch(c, "", {.until_ended = false}); };
+    const Ran text = run(Form::kText, follow);
     EXPECT_EQ(daemon_.asked, "watch  forever");
     EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 3);
-    const Ran json = run(Form::kJson, [](const Context& c) { return run_watch(c, "", false); });
+    const Ran json = run(Form::kJson, follow);
     EXPECT_EQ(std::count(json.out.begin(), json.out.end(), '\n'), 3);  // one object a line
     EXPECT_EQ(json.json()[1]["status"]["move"]["percent"], 60.0);
 }

@@ -59,12 +59,16 @@ Refusal start_after(const std::function<void(FakeWorker&)>& prepare) {
     return refusal;
 }
 
-TEST(Refusal, UnknownSettingIsNamedWithTheKnownOnes) {
+TEST(Refusal, UnknownSettingIsNamedWithTheNearestKnown) {
     const Refusal refusal =
         start_after([](FakeWorker&) { setenv("GANTRY_TRANSPROT", "unix:/x", 1); });
     EXPECT_EQ(refusal.cuda_error, CUDA_ERROR_INVALID_VALUE);
     EXPECT_THAT(refusal.text, AllOf(StartsWith("gantry: unknown setting GANTRY_TRANSPROT"),
-                                    HasSubstr("known are GANTRY_TRANSPORT, GANTRY_SYNC")));
+                                    HasSubstr("the nearest that is known is GANTRY_TRANSPORT:")));
+    const Refusal soft =
+        start_after([](FakeWorker&) { setenv("GANTRY_SOFT_THREAD", "2", 1); });
+    EXPECT_EQ(soft.cuda_error, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_THAT(soft.text, HasSubstr("the nearest that is known is GANTRY_SOFT_THREADS:"));
 }
 
 TEST(Refusal, UnknownTransportIsNamedWithTheKnownOnes) {
