@@ -196,7 +196,6 @@ Result<std::string> store_by_worker(WorkersSource& source, Worker& worker, contr
         digest->add(space, block.address.index, block.print);
     }
     std::vector<std::uint64_t> places(entries.size());
-    writer.leave_contents_to_worker();
     GANTRY_TRY(writer.place(entries, places));
     control::FileRunList list;
     std::size_t count = 0;

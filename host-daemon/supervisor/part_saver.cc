@@ -1,7 +1,9 @@
 #include "host-daemon/supervisor/part_saver.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "host-daemon/supervisor/direct_memory.h"
@@ -18,8 +20,12 @@ using snapshot::MemoryWriter;
 
 /// Fewer are not worth a list and a second look; a file has room for them from here on.
 constexpr std::size_t kWorkersBlocksMin = 64;
-/// Blocks that a thread hashes and then copies, from its cache.
-constexpr std::size_t kSaveBlocks = 8;
+/// Blocks that a thread hashes and then writes, from its cache: a large page, which the system need
+/// not clear first when it is written in one go.
+constexpr std::size_t kSaveBlocks = 32;
+/// Threads that read mapped memory. Writers to a file exclude each other, and hashing is no slower
+/// than writing: more have nothing to do, and more than cores keep each other from their turns.
+constexpr std::size_t kSaveThreadsMax = 4;
 
 class PartSaver {
 public:
@@ -49,7 +55,13 @@ public:
             return batches_[i].is_direct ? save_direct(batches_[i], in_turn)
                                          : save_staged(batches_[i], in_turn);
         };
-        return Turns().run(slot_threads(), batches_.size(), save);
+        const bool is_direct = std::all_of(batches_.begin(), batches_.end(),
+                                           [](const Batch& batch) { return batch.is_direct; });
+        const std::size_t threads =
+            is_direct ? std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1,
+                                                kSaveThreadsMax)
+                      : slot_threads();
+        return Turns().run(threads, batches_.size(), save);
     }
 
     [[nodiscard]] SavedMemory take_staged() { return std::move(staged_); }

@@ -90,7 +90,7 @@ Result<void> MemoryWriter::place(std::span<const Block> blocks, std::span<std::u
         }
         put(entry + 20, static_cast<std::uint32_t>(form));
     }
-    return contents_.reserve(next_);
+    return {};
 }
 
 Result<MemoryWriter::Finished> MemoryWriter::finish(std::uint64_t ordinal) {

@@ -41,9 +41,8 @@ public:
         return contents_.write(place, bytes);
     }
 
-    /// Somebody else puts the contents of stored blocks into file(): nothing is allocated for them
-    /// here. The file has the length that all of them take.
-    void leave_contents_to_worker() { contents_.leave_to_others(); }
+    /// For somebody else who puts the contents of stored blocks there. The file has the length that
+    /// all of them take.
     [[nodiscard]] int file() const { return fd_; }
     Result<void> read_back(std::uint64_t place, std::span<std::byte> to) const {
         return read_at(fd_, name_, place, to);

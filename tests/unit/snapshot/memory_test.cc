@@ -246,7 +246,7 @@ void on_large_pages(const char* options, const std::function<void(const std::str
     fs::remove_all(pattern);
 }
 
-TEST(MemorySection, SeveralThreadsWriteOneMappedFile) {
+TEST(MemorySection, SeveralThreadsWriteOneFileOfLargePages) {
     for (const char* options : {"huge=always", "huge=within_size"}) {
         on_large_pages(options, [](const std::string& folder) {
             write_and_read_many(folder + "/many", 2U << 20);
