@@ -5,33 +5,65 @@
 
 #include "guest-shim/driver/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/op_table.h"
 #include "proto/cuda/gen/wire_structs.h"
 
 namespace gantry::shim {
+
+std::atomic<int> g_captures{0};
+
 namespace {
 
-std::atomic<int> g_captures{0};  // Begun and not ended.
-
-bool none_captures() { return g_captures.load(std::memory_order_acquire) == 0; }
+bool none_captures() { return !captures_open(); }
 
 /// A capture that has begun here, and the handle that its graph has and will have.
 struct OpenCapture {
     std::uint64_t stream;
     std::uint64_t id;  ///< The host's, as cuStreamGetCaptureInfo tells it; 0 until asked for.
     std::uint64_t graph;
+    CUstreamCaptureMode mode;
+    const session::Thread* thread;  ///< Who began it.
 };
 constexpr std::size_t kMostOpenCaptures = 64;
 session::FutexMutex g_open_mutex;
 OpenCapture g_open[kMostOpenCaptures];
 
-void open_capture(std::uint64_t stream) {
+void open_capture(std::uint64_t stream, CUstreamCaptureMode mode) {
     session::Guard guard(g_open_mutex);
     for (OpenCapture& open : g_open) {
         if (open.graph == 0) {
-            open = {stream, 0, session::mint(HandleKind::kGraph)};
+            open = {stream, 0, session::mint(HandleKind::kGraph), mode, session::thread()};
             return;
         }
     }
+}
+
+/// A capture that was not begun as relaxed is ended by the thread that began it.
+bool is_other_threads(std::uint64_t stream) {
+    session::Guard guard(g_open_mutex);
+    for (const OpenCapture& open : g_open) {
+        if (open.graph != 0 && open.stream == stream) {
+            return open.mode != CU_STREAM_CAPTURE_MODE_RELAXED && open.thread != session::thread();
+        }
+    }
+    return false;
+}
+
+/// What a capture is to a potentially unsafe call of this thread.
+bool forbids(const OpenCapture& open, const session::Thread& self) {
+    const bool own = open.thread == &self && open.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool global = open.mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                        self.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return open.graph != 0 && (own || global);
+}
+
+/// Makes the stream's capture invalid: a captured stream cannot be waited for, and who tries loses
+/// the capture. False when the stream is not captured any more, as when it was destroyed.
+bool spoil_capture(std::uint64_t stream) {
+    const CUresult result = call_status(cuda::Op::cuStreamSynchronize,
+                                        cuda::wire::cuStreamSynchronize_call{stream});
+    return result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+           result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
 /// The graph handle of a stream's capture, which is over now.
@@ -83,7 +115,7 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
                                                              static_cast<std::uint32_t>(mode), 0};
     const CUresult result = call_status(cuda::Op::cuStreamBeginCapture_v2, arguments);
     if (result == CUDA_SUCCESS) {
-        open_capture(bits(stream));
+        open_capture(bits(stream), mode);
     } else {
         g_captures.fetch_sub(1, std::memory_order_acq_rel);
     }
@@ -92,7 +124,47 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
 
 }  // namespace
 
-bool captures_open() noexcept { return !none_captures(); }
+CUresult refuse_in_capture() noexcept {
+    const session::Thread* self = session::thread();
+    if (!captures_open() || self == nullptr ||
+        self->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = CUDA_SUCCESS;
+    for (OpenCapture& slot : g_open) {
+        g_open_mutex.lock();
+        const OpenCapture open = slot;
+        g_open_mutex.unlock();
+        if (!forbids(open, *self)) {
+            continue;
+        }
+        if (spoil_capture(open.stream)) {
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return result;
+}
+
+void abandon_capture(std::uint64_t stream) noexcept {
+    session::Guard guard(g_open_mutex);
+    for (OpenCapture& open : g_open) {
+        if (open.graph != 0 && open.stream == stream) {
+            open = {};
+            g_captures.fetch_sub(1, std::memory_order_acq_rel);
+        }
+    }
+}
+
+CUresult settled_in_capture(cuda::Op op, CUresult result) noexcept {
+    const cuda::OpInfo& info = cuda::op_info(op);
+    const bool queues = info.op_class == cuda::OpClass::kAsync ||
+                        info.op_class == cuda::OpClass::kBulk ||
+                        info.effect == cuda::OpEffect::kWrites ||
+                        info.effect == cuda::OpEffect::kLaunches;
+    // Of a call that has failed nothing is left for a later one either.
+    const CUresult told = queues ? settle(CUDA_SUCCESS) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS ? result : told;
+}
 
 bool is_captured(CUstream stream) noexcept {
     cuda::wire::cuStreamIsCapturing_reply reply{};
@@ -133,6 +205,10 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
     }
     if (none_captures()) {
         return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    *phGraph = nullptr;
+    if (is_other_threads(bits(hStream))) {
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }
     const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream),
                                                         close_capture(bits(hStream))};

@@ -135,10 +135,17 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) noexcept {
 }
 
 CUresult cuEventQuery(CUevent hEvent) noexcept {
+    if (captures_open()) {
+        // Of an event of a capture natively nobody may ask, of others who may call anything.
+        const CUresult result = marshal::cuEventQuery(hEvent);
+        const CUresult refused =
+            result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? refuse_in_capture() : result;
+        return refused != CUDA_SUCCESS ? refused : result;
+    }
     const Event* event = g_events.find(bits(hEvent));
     const std::uint64_t recorded =
         event != nullptr ? event->recorded.load(std::memory_order_acquire) : Event::kInCapture;
-    if (recorded == Event::kInCapture || captures_open() || is_shared(hEvent)) {
+    if (recorded == Event::kInCapture || is_shared(hEvent)) {
         return marshal::cuEventQuery(hEvent);
     }
     switch (session::look_at_event(bits(hEvent), recorded)) {

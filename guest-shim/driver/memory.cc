@@ -97,6 +97,9 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) noexcept {
     if (bytesize == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     cuda::wire::cuMemAlloc_v2_reply reply{};
     const CUresult result =
         call_reply(cuda::Op::cuMemAlloc_v2, cuda::wire::cuMemAlloc_v2_call{bytesize}, &reply);
@@ -134,6 +137,9 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) noexcept {
     if (dptr == 0) {
         return CUDA_SUCCESS;
     }
+    if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     Range range{};
     if (!remove_range(dptr, &range)) {
         // A graph may have allocated it anew: the host knows.
@@ -166,6 +172,9 @@ CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) noexcept
         *pp = nullptr;
         return CUDA_SUCCESS;
     }
+    if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     return allocate_in_pool(pp, bytesize, RangeKind::kHost, Flags | CU_MEMHOSTALLOC_DEVICEMAP);
 }
 
@@ -188,6 +197,9 @@ CUresult cuMemFreeHost(void* p) noexcept {
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) noexcept {
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
+        return refused;
     }
     void* memory = nullptr;
     const CUresult result = allocate_in_pool(dptr == nullptr ? nullptr : &memory, bytesize,

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "guest-shim/driver/captures.h"
 #include "guest-shim/driver/slot_table.h"
 #include "guest-shim/session/session.h"
 #include "proto/cuda/abi.h"
@@ -148,9 +149,7 @@ CUresult post_args(cuda::Op op, const Call& arguments) noexcept {
 CUresult synchronize_context() noexcept;
 CUresult synchronize_stream(std::uint64_t stream) noexcept;
 
-/// True while a stream of this process is being captured (capture.cc).
-bool captures_open() noexcept;
-/// True while this stream is. Asks the host when any is.
+/// True while this stream is being captured. Asks the host when any is.
 bool is_captured(CUstream stream) noexcept;
 
 /// What a call answers that has queued a kernel or a graph with this result: with

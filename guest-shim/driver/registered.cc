@@ -232,6 +232,9 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noex
     if ((Flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0 || session::region_descriptor() < 0) {
         return CUDA_ERROR_NOT_SUPPORTED;  // Memory of another device cannot move.
     }
+    if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
+        return refused;
+    }
     Range wanted{};
     wanted.address = bits(p);
     wanted.bytes = bytesize;

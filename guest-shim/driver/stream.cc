@@ -98,6 +98,9 @@ CUresult cuStreamDestroy_v2(CUstream hStream) noexcept {
     if (!g_streams.destroy(bits(hStream))) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    if (captures_open()) {
+        abandon_capture(bits(hStream));
+    }
     return post_args(cuda::Op::cuStreamDestroy_v2,
                      cuda::wire::cuStreamDestroy_v2_call{bits(hStream)});
 }

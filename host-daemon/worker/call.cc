@@ -160,7 +160,10 @@ void Call::finish(CUresult result) {
     answer.status = static_cast<std::uint32_t>(result);
     answer.bulk_offset = bulk_offset_;
     answer.bulk_bytes = bulk_bytes_;
-    if (result == CUDA_SUCCESS && tells_of_earlier_errors(number())) {
+    // While streams are captured the guest asks this behind each call that it posts.
+    const bool settles = number() == static_cast<std::uint16_t>(cuda::Op::cuMemGetInfo_v2) &&
+                         process_.captures.load(std::memory_order_relaxed) != 0;
+    if (result == CUDA_SUCCESS && (settles || tells_of_earlier_errors(number()))) {
         if (const std::uint32_t late = process_.take_async_error(lane()); late != CUDA_SUCCESS) {
             answer.status = late;
         }

@@ -1,6 +1,7 @@
 // The check made at every entry point of libcuda.so.1: a few loads.
 #pragma once
 
+#include "guest-shim/driver/captures.h"
 #include "guest-shim/session/report.h"
 #include "guest-shim/session/session.h"
 #include "proto/cuda/gen/impl.h"
@@ -47,11 +48,17 @@ inline CUresult enter(cuda::Op op) noexcept {
     if ((flags & cuda::kOpNeedsContext) != 0 && session::current_context() == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
+    if (op == cuda::Op::cuCtxSynchronize || op == cuda::Op::cuCtxSynchronize_v2) {
+        return shim::refuse_in_capture();
+    }
     return CUDA_SUCCESS;
 }
 
 /// Made after every call: counts errors by name. "Not ready" is an answer, not an error.
 inline CUresult leave(cuda::Op op, CUresult result) noexcept {
+    if (shim::captures_open()) {
+        result = shim::settled_in_capture(op, result);
+    }
     if (__builtin_expect(result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY, 0)) {
         session::note_failure(static_cast<std::uint16_t>(op), result);
     }

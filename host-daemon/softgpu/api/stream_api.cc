@@ -297,6 +297,7 @@ CUresult cuEventQuery(CUevent hEvent) noexcept {
     std::shared_ptr<Event> event;
     GANTRY_CU(event_of(hEvent, event));
     GANTRY_CU(softgpu::refuse_captured_event(event));
+    GANTRY_CU(softgpu::refuse_during_capture());
     return event->has_passed() ? softgpu::poison() : CUDA_ERROR_NOT_READY;
 }
 
