@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <iterator>
 
+#include "proto/snapshot/large_pages.h"
+
 namespace gantry::supervisor {
 namespace {
-
-constexpr std::uint64_t kLargePage = 2U << 20;
 
 /// A file of this size that stays so, whatever its other holders do.
 bool is_fixed_file(int file, std::uint64_t bytes) {
@@ -41,26 +41,6 @@ std::map<std::uint64_t, std::uint64_t> data_of(int file, std::uint64_t bytes) {
         at = end;
     }
     return data;
-}
-
-/// Reserves addresses at which large pages of the file can be mapped as such, and maps it there.
-void* map_aligned(int file, std::uint64_t bytes, int protection) {
-    void* window = ::mmap(nullptr, bytes + kLargePage, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (window == MAP_FAILED) {
-        return MAP_FAILED;
-    }
-    const auto at = reinterpret_cast<std::uintptr_t>(window);
-    const std::uintptr_t aligned = (at + kLargePage - 1) / kLargePage * kLargePage;
-    void* got = ::mmap(reinterpret_cast<void*>(aligned), bytes, protection,
-                       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0);
-    const bool mapped = got != MAP_FAILED;
-    const std::uintptr_t keep_end = mapped ? aligned + bytes : at;
-    if (mapped && aligned != at) {
-        ::munmap(window, aligned - at);
-    }
-    ::munmap(reinterpret_cast<void*>(keep_end), at + bytes + kLargePage - keep_end);
-    return got;
 }
 
 }  // namespace
@@ -104,7 +84,7 @@ bool DirectMemory::add(std::uint64_t address, std::uint64_t bytes, int file, For
     Piece piece;
     piece.bytes = bytes;
     const bool writes = purpose == For::kWriting;
-    void* got = map_aligned(file, bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ);
+    void* got = snapshot::map_aligned(file, 0, bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ);
     if (got == MAP_FAILED) {
         return false;
     }

@@ -12,17 +12,23 @@
 #include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/stored_sender.h"
 #include "host-daemon/supervisor/turns.h"
+#include "proto/snapshot/large_pages.h"
 
 namespace gantry::supervisor {
 namespace {
 
 using engine::kBlockBytes;
+using snapshot::kLargePageBytes;
 using snapshot::StoredBlock;
 using snapshot::StoredForm;
 
 constexpr std::size_t kLoadBlocks = 32;
 /// Blocks read and then verified, from the cache.
 constexpr std::size_t kReadBlocks = 4;
+/// Of a large page, that have to be filled: fewer do not warrant all its memory.
+constexpr std::size_t kPageBlocksMin = kLargePageBytes / kBlockBytes / 2;
+/// Of large pages that are made in one go: each go waits for all cores.
+constexpr std::uint64_t kMakeBytes = 64U << 20;
 
 class PartLoader {
 public:
@@ -57,6 +63,7 @@ public:
     }
 
     Result<void> run() {
+        make_pages();
         GANTRY_TRY(Turns().run(slot_threads(), batches_.size(),
                                [&](std::size_t i, const auto&) -> Result<void> {
                                    return batches_[i].kind == Kind::kDirect
@@ -106,7 +113,41 @@ private:
         return block.form == StoredForm::kZero ? Kind::kNothing : Kind::kDirect;
     }
 
-    /// The bytes of blocks that are all stored, from the file to where they are wanted.
+    /// Large pages where most of one is about to be filled. A hint only.
+    void make_pages() const {
+        std::vector<std::span<std::byte>> ranges;
+        const std::byte* page = nullptr;  // That of the blocks before,
+        std::size_t filled = 0;           // and how many they are.
+        for (const Batch& batch : batches_) {
+            for (const StoredBlock& block : batch.blocks) {
+                const std::span<std::byte> to = lies_at(block.ref);
+                if (to.empty()) {
+                    continue;
+                }
+                std::byte* const first =
+                    to.data() - reinterpret_cast<std::uintptr_t>(to.data()) % kLargePageBytes;
+                filled = first == page ? filled + 1 : 1;
+                page = first;
+                if (filled != kPageBlocksMin) {
+                    continue;
+                }
+                std::span<std::byte>* last = ranges.empty() ? nullptr : &ranges.back();
+                if (last != nullptr && last->data() + last->size() == first &&
+                    last->size() < kMakeBytes) {
+                    *last = {last->data(), last->size() + kLargePageBytes};
+                } else {
+                    ranges.emplace_back(first, kLargePageBytes);
+                }
+            }
+        }
+        (void)Turns().run(slot_threads(), ranges.size(),
+                          [&](std::size_t i, const auto&) -> Result<void> {
+                              snapshot::make_large_pages(ranges[i].data(), ranges[i].size());
+                              return {};
+                          });
+    }
+
+    /// The bytes of blocks that are all stored, from the file to where they are wanted; verified.
     Result<void> read(std::span<const StoredBlock> blocks, std::uint64_t offset,
                       std::byte* to) const {
         for (std::size_t at = 0; at < blocks.size(); at += kReadBlocks) {
@@ -124,6 +165,8 @@ private:
         return {};
     }
 
+    /// Not looked at here: before anything runs on them the worker's digest of all its memory has
+    /// to be the file's, and if it is not the damaged block is looked for (restore_job.cc).
     Result<void> load_direct(const Batch& batch) const {
         std::uint64_t offset = batch.offset;
         for (std::size_t at = 0; at < batch.blocks.size();) {
@@ -136,7 +179,7 @@ private:
             const std::span<std::byte> to = lies_at(batch.blocks[at].ref, count);
             // Fresh memory: its pages in one go instead of a fault for each. A hint only.
             ::madvise(to.data(), to.size(), MADV_POPULATE_WRITE);
-            GANTRY_TRY(read(batch.blocks.subspan(at, count), offset, to.data()));
+            GANTRY_TRY(memory_.read(offset, to));
             offset += to.size();
             at += count;
         }

@@ -1,16 +1,56 @@
 #include "proto/snapshot/contents_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "proto/snapshot/large_pages.h"
 
 namespace gantry::snapshot {
-namespace {
+/// Pages of the file that are made at a time, and which have been.
+struct ContentsFile::Steps {
+    static constexpr std::uint64_t kBytes = 64U << 20;
+    struct Step {
+        std::once_flag made;
+        std::atomic<bool> next_is_taken{false};
+    };
 
-constexpr std::uint64_t kLargePage = 2U << 20;
+    Steps(int file, std::uint64_t from, std::uint64_t to)
+        : fd(file), begin(from), end(to), steps((to - from + kBytes - 1) / kBytes) {}
 
-}  // namespace
+    /// The step itself is waited for, the one behind it made while others write to this one.
+    void come_to(std::uint64_t offset) {
+        const std::uint64_t at = offset < begin ? 0 : (offset - begin) / kBytes;
+        if (at >= steps.size()) {
+            return;
+        }
+        make(at);
+        if (at + 1 < steps.size() && !steps[at].next_is_taken.exchange(true)) {
+            make(at + 1);
+        }
+    }
+    void make(std::uint64_t step) {
+        std::call_once(steps[step].made, [&] {
+            const std::uint64_t from = begin + step * kBytes;
+            make_large_pages(fd, from, std::min(kBytes, end - from));
+        });
+    }
+
+    const int fd;
+    const std::uint64_t begin;
+    const std::uint64_t end;
+    std::vector<Step> steps;
+};
+
+void ContentsFile::EndSteps::operator()(Steps* steps) const {
+    delete steps;
+}
 
 Error write_error(int number, const std::string& name, std::uint64_t offset) {
     const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
@@ -66,18 +106,27 @@ Result<void> read_at(int fd, const std::string& name, std::uint64_t offset,
 Result<ContentsFile> ContentsFile::open(int fd, std::string name, std::uint64_t offset,
                                         std::uint64_t bytes_max) {
     ContentsFile file(fd, std::move(name));
-    const std::uint64_t end = round_up(offset + bytes_max, kLargePage);
-    if (bytes_max < 2 * kLargePage) {
+    const std::uint64_t end = round_up(offset + bytes_max, kLargePageBytes);
+    if (bytes_max < 2 * kLargePageBytes) {
         return file;
     }
     if (::ftruncate(fd, static_cast<off_t>(end)) != 0) {
         return write_error(errno, file.name_, offset);
     }
     file.is_longer_ = true;
+    struct stat status {};
+    if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+        static_cast<std::uint64_t>(status.st_blksize) < kLargePageBytes) {
+        file.steps_.reset(new Steps(fd, round_up(offset, kLargePageBytes), end));
+    }
     return file;
 }
 
 Result<void> ContentsFile::write(std::uint64_t offset, std::span<const std::byte> bytes) const {
+    if (steps_ != nullptr && !bytes.empty()) {
+        steps_->come_to(offset);
+        steps_->come_to(offset + bytes.size() - 1);
+    }
     return write_at(fd_, name_, offset, bytes);
 }
 

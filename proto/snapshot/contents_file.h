@@ -6,6 +6,9 @@
 // mapped always is, by one thread, for which the others wait), and nothing faults. A full disk is
 // an error and no signal.
 //
+// On a tmpfs whose files have small pages the system makes large ones, when asked, in a tenth of
+// the time: each step of the file is made by the first writer that comes near it (large_pages.h).
+//
 // The file has its full length from the start: with huge=within_size this decides about large
 // pages, and others can be left to write to it.
 // Threads: write() any; the rest one at a time, not beside close(). Does not own the descriptor.
@@ -13,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -31,10 +35,15 @@ public:
     Result<void> close(std::uint64_t end);
 
 private:
+    struct Steps;
+    struct EndSteps {
+        void operator()(Steps* steps) const;
+    };
     ContentsFile(int fd, std::string name) : fd_(fd), name_(std::move(name)) {}
 
     int fd_;
     std::string name_;
+    std::unique_ptr<Steps, EndSteps> steps_;  ///< Empty: no pages are made ahead.
     bool is_longer_ = false;  ///< Than its contents, until it is closed.
 };
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <iterator>
 #include <thread>
 
+#include "proto/snapshot/large_pages.h"
 #include "tests/unit/snapshot/sample.h"
 
 namespace gantry::snapshot {
@@ -229,8 +231,8 @@ TEST(MemorySection, SeveralThreadsWriteOneFile) {
     fs::remove_all(pattern);
 }
 
-/// On a file system with large pages, which a namespace of this process alone has.
-void on_large_pages(const char* options, const std::function<void(const std::string&)>& test) {
+/// On a file system that a namespace of this process alone has.
+void on_tmpfs(const char* options, const std::function<void(const std::string&)>& test) {
     std::string pattern = (fs::temp_directory_path() / "gantry-large-XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     std::thread apart([&] {  // Its own view of the file systems ends with it.
@@ -239,7 +241,7 @@ void on_large_pages(const char* options, const std::function<void(const std::str
             ::mount("gantry", pattern.c_str(), "tmpfs", 0, options) == 0) {
             test(pattern);
         } else {
-            GTEST_SKIP() << "no tmpfs with large pages can be mounted here";
+            GTEST_SKIP() << "no tmpfs can be mounted here";
         }
     });
     apart.join();
@@ -248,19 +250,70 @@ void on_large_pages(const char* options, const std::function<void(const std::str
 
 TEST(MemorySection, SeveralThreadsWriteOneFileOfLargePages) {
     for (const char* options : {"huge=always", "huge=within_size"}) {
-        on_large_pages(options, [](const std::string& folder) {
+        on_tmpfs(options, [](const std::string& folder) {
             write_and_read_many(folder + "/many", 2U << 20);
         });
     }
 }
 
+TEST(MemorySection, SeveralThreadsWriteOneFileWhosePagesAreMadeLarge) {
+    on_tmpfs("huge=never", [](const std::string& folder) {
+        write_and_read_many(folder + "/many", 4096);
+    });
+}
+
 TEST(MemorySection, FullFileSystemIsAnErrorAndNoSignal) {
-    on_large_pages("huge=always,size=16m", [](const std::string& folder) {
-        auto out = AtomicFile::create(folder + "/many");
-        ASSERT_TRUE(out.ok());
-        const auto written = write_many(out->fd(), "many");
-        ASSERT_FALSE(written.ok());
-        EXPECT_EQ(written.error().reason, "snapshot.disk_full");
+    for (const char* options : {"huge=always,size=16m", "huge=never,size=16m"}) {
+        on_tmpfs(options, [](const std::string& folder) {
+            auto out = AtomicFile::create(folder + "/many");
+            ASSERT_TRUE(out.ok());
+            const auto written = write_many(out->fd(), "many");
+            ASSERT_FALSE(written.ok());
+            EXPECT_EQ(written.error().reason, "snapshot.disk_full");
+        });
+    }
+}
+
+/// Eight large pages; of the first four each has bytes in its last small page.
+TEST(LargePages, WhatLiesThereStaysAlsoWhileItIsWritten) {
+    constexpr std::uint64_t kBytes = 8 * kLargePageBytes;
+    const int fd = ::memfd_create("pages", MFD_CLOEXEC);
+    ASSERT_EQ(::ftruncate(fd, static_cast<off_t>(kBytes)), 0);
+    void* got = map_aligned(fd, 0, kBytes, PROT_READ | PROT_WRITE);
+    ASSERT_NE(got, MAP_FAILED);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(got) % kLargePageBytes, 0U);
+    auto* const bytes = static_cast<std::byte*>(got);
+    std::vector<std::byte> expected(kBytes);
+    for (std::uint64_t page = 1; page <= 4; ++page) {
+        expected[page * kLargePageBytes - 1] = std::byte{static_cast<unsigned char>(page)};
+    }
+    std::copy_n(expected.begin(), 4 * kLargePageBytes, bytes);
+    std::atomic<bool> made{false};
+    std::jthread writer([&] {  // The last page's bytes, again and again.
+        for (unsigned round = 0; !made || round < 100; ++round) {
+            for (std::uint64_t at = 7 * kLargePageBytes; at < kBytes; at += 512) {
+                bytes[at] = std::byte{static_cast<unsigned char>(round)};
+                expected[at] = bytes[at];
+            }
+        }
+    });
+    make_large_pages(bytes + 1, kBytes - 1);  // Seven of them lie there as a whole.
+    made = true;
+    writer.join();
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), bytes));
+    ::munmap(got, kBytes);
+    ::close(fd);
+}
+
+TEST(LargePages, NoRoomIsNoSignal) {
+    on_tmpfs("huge=never,size=3m", [](const std::string& folder) {
+        const int fd = ::open((folder + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        ASSERT_EQ(::ftruncate(fd, 8 * static_cast<off_t>(kLargePageBytes)), 0);
+        make_large_pages(fd, 0, 8 * kLargePageBytes);
+        std::vector<std::byte> bytes(kLargePageBytes);
+        EXPECT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+        EXPECT_EQ(bytes, std::vector<std::byte>(kLargePageBytes));
+        ::close(fd);
     });
 }
 

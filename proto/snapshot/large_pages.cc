@@ -1,0 +1,80 @@
+#include "proto/snapshot/large_pages.h"
+
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <array>
+
+namespace gantry::snapshot {
+namespace {
+
+constexpr std::uint64_t kSmallPageBytes = 4096;
+/// MADV_COLLAPSE, which the headers of Debian 12's C library do not name.
+constexpr int kAdviceCollapse = 25;
+
+bool populate(std::byte* at, std::uint64_t bytes) {
+    return ::madvise(at, bytes, MADV_POPULATE_WRITE) == 0;  // An error where a write were a signal.
+}
+
+/// True when all of a large page is there, whose first small one has just been asked for.
+bool came_as_whole(std::byte* at) {
+    std::array<unsigned char, kLargePageBytes / kSmallPageBytes> resident{};
+    return ::mincore(at, kLargePageBytes, resident.data()) == 0 &&
+           std::all_of(resident.begin(), resident.end(),
+                       [](unsigned char page) { return (page & 1U) != 0; });
+}
+
+}  // namespace
+
+void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection) {
+    void* window = ::mmap(nullptr, bytes + kLargePageBytes, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (window == MAP_FAILED) {
+        return MAP_FAILED;
+    }
+    const auto at = reinterpret_cast<std::uintptr_t>(window);
+    const std::uintptr_t aligned = (at + kLargePageBytes - 1) / kLargePageBytes * kLargePageBytes;
+    void* got = ::mmap(reinterpret_cast<void*>(aligned), bytes, protection,
+                       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, static_cast<off_t>(offset));
+    const bool mapped = got != MAP_FAILED;
+    const std::uintptr_t keep_end = mapped ? aligned + bytes : at;
+    if (mapped && aligned != at) {
+        ::munmap(window, aligned - at);
+    }
+    ::munmap(reinterpret_cast<void*>(keep_end), at + bytes + kLargePageBytes - keep_end);
+    return got;
+}
+
+void make_large_pages(std::byte* at, std::uint64_t bytes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(at);
+    const std::uint64_t ahead = (kLargePageBytes - begin % kLargePageBytes) % kLargePageBytes;
+    if (bytes < ahead + kLargePageBytes) {
+        return;
+    }
+    std::byte* const first = at + ahead;
+    const std::uint64_t whole = (bytes - ahead) / kLargePageBytes * kLargePageBytes;
+    for (std::uint64_t offset = 0; offset < whole; offset += kLargePageBytes) {
+        if (!populate(first + offset, kSmallPageBytes) ||
+            (offset == 0 && came_as_whole(first))) {
+            return;
+        }
+    }
+    ::madvise(first, whole, kAdviceCollapse);
+}
+
+void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes) {
+    struct statfs system {};
+    if (bytes < kLargePageBytes || ::fstatfs(file, &system) != 0 ||
+        system.f_type != TMPFS_MAGIC) {
+        return;
+    }
+    void* got = map_aligned(file, offset, bytes, PROT_READ | PROT_WRITE);
+    if (got != MAP_FAILED) {
+        make_large_pages(static_cast<std::byte*>(got), bytes);
+        ::munmap(got, bytes);
+    }
+}
+
+}  // namespace gantry::snapshot

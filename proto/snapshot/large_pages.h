@@ -1,0 +1,29 @@
+// Large pages for memory that is about to be filled as a whole: a tmpfs file's, shared memory's.
+//
+// Where the system's settings give shared memory pages of 4 KiB, to make one of them takes longer
+// than to fill it, and to free it takes long again. A process may ask for large pages all the same
+// (MADV_COLLAPSE, from Linux 6.1 on), where one small page is there already.
+//
+// What lies there stays as it is, also while others read and write it. A hint only: without such
+// pages, or room for them, nothing changes. Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gantry::snapshot {
+
+inline constexpr std::uint64_t kLargePageBytes = 2U << 20;
+
+/// Maps a part of a file to addresses at which its large pages can be mapped as such; MAP_FAILED.
+/// `offset`: a multiple of kLargePageBytes.
+void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection);
+
+/// Of a shared, writable mapping by map_aligned(): makes every large page that lies in the range as
+/// a whole. Costs what clearing them costs; nothing where the system gives large pages by itself.
+void make_large_pages(std::byte* at, std::uint64_t bytes);
+
+/// The same of a file that is mapped nowhere; nothing unless it lies on tmpfs.
+void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes);
+
+}  // namespace gantry::snapshot
