@@ -71,7 +71,8 @@ Result<void> GpuPrints::open_lane(Lane& lane, int priority) {
     keep(api.cuMemAlloc_v2(&lane.addresses, kLaunchBlocks * sizeof(std::uint64_t)));
     keep(api.cuMemAlloc_v2(&lane.stage, kStageBlocks * kBlockBytes));
     keep(api.cuMemAlloc_v2(&lane.gate, 2 * sizeof(std::uint64_t)));
-    host(lane.host_addresses, kLaunchBlocks * sizeof(std::uint64_t));
+    host(lane.host_addresses, std::max(kLaunchBlocks * sizeof(std::uint64_t),
+                                       snapshot::kKeyWords * sizeof(std::uint32_t)));
     host(lane.prints, kLaunchBlocks * sizeof(Fingerprint));
     host(lane.bounce, kStageBlocks * kBlockBytes);
     if (result != CUDA_SUCCESS) {
@@ -154,8 +155,6 @@ Result<void> GpuPrints::send_key(const snapshot::FingerprintKey& key) {
     // Both lanes are idle here. Not the plain copy: of pageable memory it may return while the
     // bytes are still on their way, and the lanes' streams wait for no other.
     key_words_.clear();
-    static_assert(snapshot::kKeyWords * sizeof(std::uint32_t) <=
-                  kLaunchBlocks * sizeof(std::uint64_t));
     Lane& lane = lanes_.front();
     std::memcpy(lane.host_addresses, words.data(), words.size_bytes());
     CUresult result = device_.api().cuMemcpyHtoDAsync_v2(key_, lane.host_addresses,

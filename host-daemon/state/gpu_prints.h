@@ -55,7 +55,7 @@ public:
                       bool direct, std::span<snapshot::Fingerprint> out);
 
 private:
-    static constexpr std::size_t kLaunchBlocks = 32768;  ///< Of one launch: 2 GiB.
+    static constexpr std::size_t kLaunchBlocks = 8192;   ///< Of one launch: 512 MiB.
     static constexpr std::size_t kStageBlocks = 128;     ///< Of one gathered copy: 8 MiB.
     /// How long after its launch was let go on a block of threads may begin without asking again.
     static constexpr std::chrono::nanoseconds kLate{2'000'000};
