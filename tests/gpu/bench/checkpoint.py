@@ -2,6 +2,7 @@
 tmpfs; NVIDIA's cuCheckpointProcess* on a native process with the same bytes; and the link to the
 device, measured in the same run."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -21,6 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 GIB = 1 << 30
 OF_LINK, FROM_GIB = 0.9, 16  # The promise, and the size from which on it holds.
 PIECE = 1 << 26
+WARMERS = 8
 COPIES = os.environ.pop("GANTRY_SNAPSHOTS", "auto")  # gantryd's; the shim knows no such word.
 SPARE, GROWTH_SECONDS = 3 * GIB, 10
 STEPS = re.compile(r"session \S+ (goes on from|lies in) .*? us \((.*)\)$")
@@ -81,13 +83,20 @@ def warm(folder, size):
     """Has `size` bytes of memory touched and free right before they are wanted. A virtual machine
     may get its memory from its host at first touch, far slower than the kernel clears pages, and
     hand it back soon after it was freed: that would be measured, and not a checkpoint."""
-    path = folder / "warm"
-    file = os.open(path, os.O_CREAT | os.O_WRONLY)
+    paths = [folder / f"warm{i}" for i in range(WARMERS)]
+    piece = bytes(PIECE)
+
+    def fill(path):
+        with open(path, "wb", buffering=0) as file:
+            for _ in range(0, size // WARMERS, PIECE):
+                file.write(piece)
+
     try:
-        os.posix_fallocate(file, 0, size)
+        with concurrent.futures.ThreadPoolExecutor(WARMERS) as pool:
+            list(pool.map(fill, paths))
     finally:
-        os.close(file)
-        path.unlink()
+        for path in paths:
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
