@@ -63,6 +63,13 @@ CUresult launch(cuda::Op op, CUfunction function, const Shape& shape, CUstream s
     if (__builtin_expect(result == CUDA_SUCCESS, 1)) {
         result = packed_bytes(*kernel, arguments, &param_bytes);
     }
+    if (__builtin_expect(kernel->attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] > 0, 0) &&
+        result == CUDA_SUCCESS && !is_plain_launch(*kernel, shape, nullptr, 0)) {
+        const LaunchCall call = launch_call(*kernel, shape, stream, param_bytes);
+        return launched(launch_and_wait(op, &call, sizeof(call), nullptr, 0, *kernel, arguments,
+                                        param_bytes),
+                        stream);
+    }
     session::Record record;
     if (__builtin_expect(result == CUDA_SUCCESS, 1)) {
         result = session::reserve(static_cast<std::uint16_t>(op), sizeof(LaunchCall), param_bytes,
@@ -77,8 +84,28 @@ CUresult launch(cuda::Op op, CUfunction function, const Shape& shape, CUstream s
     return launched(session::finish(record), stream);
 }
 
+/// Native refuses a cooperative grid that cannot be resident at once before it queues anything.
+CUresult check_resident(CUfunction function, const Shape& shape) {
+    int blocks = 0;
+    const std::uint64_t threads =
+        static_cast<std::uint64_t>(shape.block[0]) * shape.block[1] * shape.block[2];
+    if (threads == 0 || threads > 1024 ||
+        cuda_impl::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &blocks, function, static_cast<int>(threads), shape.shared_bytes) != CUDA_SUCCESS) {
+        return CUDA_SUCCESS;  // Another check says what is wrong.
+    }
+    const std::int32_t* limits = session::device_facts(current_device())->attributes;
+    const auto resident =
+        static_cast<std::uint64_t>(blocks) *
+        static_cast<std::uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
+    const std::uint64_t grid =
+        static_cast<std::uint64_t>(shape.grid[0]) * shape.grid[1] * shape.grid[2];
+    return grid > resident ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
+}
+
 /// Attributes that name objects are checked here; the value travels as the ABI has it.
-CUresult read_attributes(const CUlaunchConfig& config, LaunchAttribute* out) {
+CUresult read_attributes(const CUlaunchConfig& config, CUfunction function, const Shape& shape,
+                         LaunchAttribute* out) {
     for (unsigned i = 0; i < config.numAttrs; ++i) {
         const CUlaunchAttribute& attribute = config.attrs[i];
         out[i].id = static_cast<std::uint32_t>(attribute.id);
@@ -87,6 +114,11 @@ CUresult read_attributes(const CUlaunchConfig& config, LaunchAttribute* out) {
         std::memcpy(out[i].value, &attribute.value, sizeof(attribute.value));
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) {
             return CUDA_ERROR_NOT_SUPPORTED;
+        }
+        if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute.value.cooperative != 0) {
+            if (const CUresult result = check_resident(function, shape); result != CUDA_SUCCESS) {
+                return result;
+            }
         }
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
             attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
@@ -111,20 +143,26 @@ CUresult launch_ex(const CUlaunchConfig& config, CUfunction function, const Argu
     LaunchAttribute attributes[cuda::wire_hand::kMaxLaunchAttributes];
     std::uint32_t param_bytes = 0;
     CUresult result = check_shape(*kernel, shape);
-    result = result != CUDA_SUCCESS ? result : read_attributes(config, attributes);
+    result = result != CUDA_SUCCESS ? result : read_attributes(config, function, shape, attributes);
     result = result != CUDA_SUCCESS ? result : packed_bytes(*kernel, arguments, &param_bytes);
     const auto attribute_bytes =
         static_cast<std::uint32_t>(config.numAttrs * sizeof(LaunchAttribute));
-    session::Record record;
-    result = result != CUDA_SUCCESS
-                 ? result
-                 : session::reserve(static_cast<std::uint16_t>(cuda::Op::cuLaunchKernelEx),
-                                    sizeof(LaunchExCall), attribute_bytes + param_bytes, &record);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     const LaunchExCall call{launch_call(*kernel, shape, config.hStream, param_bytes),
                             config.numAttrs, 0};
+    if (!is_plain_launch(*kernel, shape, config.attrs, config.numAttrs)) {
+        return launched(launch_and_wait(cuda::Op::cuLaunchKernelEx, &call, sizeof(call), attributes,
+                                        attribute_bytes, *kernel, arguments, param_bytes),
+                        config.hStream);
+    }
+    session::Record record;
+    result = session::reserve(static_cast<std::uint16_t>(cuda::Op::cuLaunchKernelEx),
+                              sizeof(LaunchExCall), attribute_bytes + param_bytes, &record);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     std::memcpy(record.args, &call, sizeof(call));
     std::memcpy(record.trailing, attributes, attribute_bytes);
     pack(*kernel, arguments, record.trailing + attribute_bytes, param_bytes);
@@ -241,20 +279,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
     if (kernel == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    // Native refuses a grid that cannot be resident at once before it queues anything.
-    int blocks = 0;
-    const auto threads =
-        static_cast<std::uint64_t>(blockDimX) * blockDimY * static_cast<std::uint64_t>(blockDimZ);
-    if (threads != 0 && threads <= 1024 &&
-        cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, f, static_cast<int>(threads),
-                                                    sharedMemBytes) == CUDA_SUCCESS) {
-        const std::int32_t* limits = session::device_facts(current_device())->attributes;
-        const auto resident =
-            static_cast<std::uint64_t>(blocks) *
-            static_cast<std::uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
-        if (static_cast<std::uint64_t>(gridDimX) * gridDimY * gridDimZ > resident) {
-            return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-        }
+    if (const CUresult result = check_resident(f, shape); result != CUDA_SUCCESS) {
+        return result;
     }
     return launch(cuda::Op::cuLaunchCooperativeKernel, f, shape, hStream, {kernelParams, nullptr});
 }

@@ -26,4 +26,16 @@ CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments, std::uin
 void pack(const Kernel& kernel, const Arguments& arguments, std::byte* out, std::uint32_t bytes)
     noexcept;
 
+// ---- launches of which the host's driver may find something wrong (launch_attributes.cc) --------
+
+/// True when no driver that has told of this device refuses the launch for its attributes or its
+/// clusters, `shape` and a cooperative grid's size having been checked.
+bool is_plain_launch(const Kernel& kernel, const Shape& shape, const CUlaunchAttribute* attributes,
+                     unsigned count) noexcept;
+/// A launch whose result is the host's: it returns when the host's driver has taken or refused it.
+CUresult launch_and_wait(cuda::Op op, const void* call, std::uint32_t call_bytes,
+                         const void* attributes, std::uint32_t attribute_bytes,
+                         const Kernel& kernel, const Arguments& arguments,
+                         std::uint32_t param_bytes) noexcept;
+
 }  // namespace gantry::shim

@@ -156,7 +156,7 @@ bool from_profile(const Device& device, int attribute, int& value) {
         case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return plain(p.l2_bytes / 8 * 5);
         case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
             return whole(e.reserved_shared_bytes_per_block);
-        case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: return plain(p.capability() >= 90 ? 1 : 0);
+        case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: return plain(0);  // One block is a cluster.
         case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT: return plain(p.capability() >= 90 ? 4 : 1);
         default: return false;
     }

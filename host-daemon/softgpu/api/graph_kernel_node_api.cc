@@ -140,6 +140,11 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
     CUlaunchAttribute attribute{};
     attribute.id = attr;
     attribute.value = *value;
+    const auto& dim = value->clusterDim;
+    if (attr == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && (dim.x != 1 || dim.y != 1 || dim.z != 1)) {
+        return std::uint64_t{dim.x} * dim.y * dim.z == 0 ? CUDA_ERROR_INVALID_CLUSTER_SIZE
+                                                         : CUDA_ERROR_NOT_SUPPORTED;
+    }
     node->operation = with_attribute(
         *node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL), attribute);
     return CUDA_SUCCESS;

@@ -186,7 +186,7 @@ CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,
     if (clusterSize == nullptr || config == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *clusterSize = function->nonportable_cluster != 0 ? 16 : 8;
+    *clusterSize = 1;  // A block by itself: the device has no others.
     return CUDA_SUCCESS;
 }
 
@@ -207,11 +207,15 @@ CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
     if (cluster == 0 || cluster > 16) {
         return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     }
+    if (cluster > 1) {
+        *numClusters = 0;
+        return CUDA_SUCCESS;
+    }
     const std::uint32_t threads = config->blockDimX * config->blockDimY * config->blockDimZ;
     const auto blocks = static_cast<std::uint64_t>(
         softgpu::resident_blocks(*function, threads, config->sharedMemBytes));
     *numClusters =
-        static_cast<int>(blocks * function->device.residency().sm_count / cluster);
+        static_cast<int>(blocks * function->device.residency().sm_count);
     return CUDA_SUCCESS;
 }
 

@@ -83,10 +83,10 @@ CUresult check_cluster(const Function& function, const LaunchShape& shape, Dim3&
     }
     const bool divides = shape.grid.x % cluster.x == 0 && shape.grid.y % cluster.y == 0 &&
                          shape.grid.z % cluster.z == 0;
-    if (!divides || (cluster.count() > 1 && function.device.profile.capability() < 90)) {
+    if (!divides) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
+    return cluster.count() > 1 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;  // As the device tells.
 }
 
 }  // namespace
