@@ -128,6 +128,7 @@ void SourceMachine::Impl::on_taken_back() {
     if (lost_) {
         frozen_.reset();
         enter(SourceState::kLost, std::nullopt);
+        emit(ActionKind::kQueryDomain);
         return;
     }
     emit(ActionKind::kUnfence).epoch = record_.epoch;
@@ -161,6 +162,7 @@ void SourceMachine::Impl::on_grant_write_failed(const Error& error) {
           "The grant could not be written to disk, so the session stays here: " + error.text);
     if (lost_) {
         enter(SourceState::kLost, std::nullopt);
+        emit(ActionKind::kQueryDomain);
         return;
     }
     timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);

@@ -78,6 +78,7 @@ private:
     void on_guest_resumed();
     void on_guest_away();
     void on_worker_lost();
+    void go_on_without_lost();
     void on_timers();
     void on_state_deadline();
     void on_retry();

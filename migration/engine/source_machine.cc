@@ -136,6 +136,7 @@ void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
         enter(SourceState::kLost, std::nullopt);
         alert(AlertKind::kStateLost, "session.lost",
               "The session's workers did not survive; its GPU state on this host is gone.");
+        emit(ActionKind::kQueryDomain);  // where the guest runs here, what is left of it goes on
         return;
     }
     announced_ = event.announced;
@@ -172,7 +173,8 @@ void SourceMachine::Impl::on_domain(const DomainReport& report) {
         }
         return;
     }
-    if (running && frozen_or_freezing()) {
+    const bool lost_here = lost_ && !record_.granted && state_ != SourceState::kGranting;
+    if (running && (frozen_or_freezing() || lost_here)) {
         on_guest_resumed();  // the event was missed
         return;
     }
@@ -279,13 +281,28 @@ void SourceMachine::Impl::on_guest_resumed() {
         return;
     }
     if (lost_) {
-        newest_token_ = {};
-        lost_token_unknown_ = false;
+        go_on_without_lost();
         return;
     }
     if (frozen_) {
         roll_back();
     }
+}
+
+/// A worker died while the session was frozen, and the guest is back: no copy of that freeze can be
+/// granted any more. The program of that worker has its CUDA error; the others go on, and a later
+/// move takes what there is then.
+void SourceMachine::Impl::go_on_without_lost() {
+    lost_ = false;
+    lost_token_unknown_ = false;
+    lost_request_.reset();
+    if (m_) {
+        m_->doomed = true;
+        m_->doom = {Code::kDataLoss, "session.lost", "A worker of the session died at the source."};
+    }
+    timers_.clear_all();
+    enter(SourceState::kThawing, settings_.freeze_deadline);
+    emit(ActionKind::kThaw);
 }
 
 void SourceMachine::Impl::on_guest_away() {
@@ -304,25 +321,31 @@ void SourceMachine::Impl::on_worker_lost() {
     if (lost_ || state_ == SourceState::kReleased) {
         return;
     }
+    if (record_.granted || state_ == SourceState::kGranting) {
+        lost_ = true;  // the target has all of it
+        alert(AlertKind::kStateLost, "session.lost",
+              "A worker of the session died; its GPU state on this host is gone.");
+        return;
+    }
+    const Error why{Code::kDataLoss, "session.worker_lost",
+                    "The worker of one of the session's programs died during the move; the others "
+                    "go on at the source, and can be moved again."};
+    if (!frozen_) {
+        if (pending_ && m_) {
+            abort_job();  // else the guest arrives there without any of its programs' state
+        }
+        fail(why);
+        return;
+    }
     lost_ = true;
     alert(AlertKind::kStateLost, "session.lost",
           "A worker of the session died; its GPU state on this host is gone.");
-    if (record_.granted || state_ == SourceState::kGranting) {
-        return;  // the target has all of it
-    }
-    const bool was_frozen = frozen_.has_value();
+    // The target may have all of it, and ask for the grant: until the guest runs here again.
     frozen_.reset();
     pending_.reset();
-    if (!was_frozen) {
-        newest_token_ = {};
-        if (m_) {
-            end_migration(Outcome::kLost, {Code::kDataLoss, "session.lost",
-                                           "A worker of the session died at the source."},
-                          Announce::kYes);
-        }
-    }
     timers_.clear_all();
     enter(SourceState::kLost, std::nullopt);
+    emit(ActionKind::kQueryDomain);
 }
 
 void SourceMachine::Impl::on_timers() {

@@ -34,7 +34,8 @@ enum class SourceState : std::uint32_t {
     kRecovering = 11,  ///< gantryd restarted: asking workers and libvirt before anything else.
     kHolding = 12,     ///< Frozen, guest gone from here, peer silent: state kept for it.
     kReleased = 13,    ///< Final: nothing of the session is left here.
-    kLost = 14,        ///< Final but for a grant: the workers died.
+    kLost = 14,        ///< A worker died frozen: waits for the last token's grant, or for the
+                       ///< guest to run here again, when what is left of the session goes on.
     kTakingBack = 15,  ///< The grant came back unused: the epoch after it is being written.
 };
 
@@ -57,7 +58,7 @@ enum class SourceEventKind : std::uint32_t {
     kGrantWriteFailed = 13,
     kThawed = 14,
     kReleased = 15,
-    kWorkerLost = 16,    ///< A worker of the session died: its state here is gone.
+    kWorkerLost = 16,    ///< A worker of the session died: its program's state here is gone.
     kDomain = 17,        ///< domain
     kGuestSuspended = 18,      ///< SUSPENDED_MIGRATED, SUSPENDED_POSTCOPY
     kGuestPreSwitchover = 19,  ///< QMP pre-switchover/device, GET_VRING_BASE, lock plugin's release

@@ -88,7 +88,9 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
     } else if (prepare.session_id != session_id_) {
         refuse("session.unknown", "The source has no GPU session of this VM.");
     } else if (lost_) {
-        refuse("session.lost", "The session's worker at the source died: its GPU state is gone.");
+        refuse("session.lost", "A worker of the session died at the source while it was frozen: "
+                               "until the VM runs there again, nothing can be moved.");
+        emit(ActionKind::kQueryDomain);
     } else if (record_.granted || state_ == SourceState::kGranting) {
         refuse("session.granted", "The source has given this session away already.");
     } else if (state_ == SourceState::kThawing || state_ == SourceState::kRecovering ||

@@ -31,7 +31,7 @@ engine::SessionNeeds describe(std::uint64_t resident_bytes) {
 engine::FinalPart final_part(const Worker& worker) {
     engine::FinalPart part;
     part.part = {1};
-    part.graph = std::to_string(worker.next_seq);
+    part.graph = worker.dead ? kDeadGraph : std::to_string(worker.next_seq);
     for (std::size_t i = 0; i < kBlocks; ++i) {
         part.digest.add(1, i, {worker.device[i], 0});
     }
@@ -44,6 +44,17 @@ void World::start_source(int index, Epoch epoch) {
     Host& host = hosts[index];
     host.source = std::make_unique<engine::SourceMachine>("vm", epoch, settings);
     host.source_timer.reset();
+}
+
+/// A machine that goes on after its workers died finds a session without programs.
+void World::stand_in(int index) {
+    Host& host = hosts[index];
+    if (!host.worker) {
+        host.worker = std::make_unique<Worker>();
+        host.worker->serves_role = true;
+        host.worker->dead = true;
+        host.worker->epoch = host.source->epoch();
+    }
 }
 
 void World::source_step(int index, const SourceEvent& given) {
@@ -129,6 +140,7 @@ void World::source_act(int index, const engine::Action& action) {
         case ActionKind::kSend: send(index, *action.message); break;
         case ActionKind::kDescribe:
             answer(worker_call(index, 100, 50'000), [this, index] {
+                stand_in(index);
                 Worker* worker = hosts[index].worker.get();
                 if (worker != nullptr && worker->announcement == 0) {
                     worker->announcement = ++last_announcement;
@@ -184,6 +196,11 @@ void World::source_act(int index, const engine::Action& action) {
             const bool fails = faulty && random.chance(0.05);
             after(worker_call(index, 200, 100'000), [this, index, life, token, fails] {
                 Host& then = hosts[index];
+                if (!then.worker && then.life == life) {
+                    SourceEvent event = source_event(SourceEventKind::kFreezeFailed);
+                    event.error = {Code::kUnavailable, "worker.gone", "injected"};
+                    source_step(index, event);
+                }
                 if (!then.worker || !then.worker->serves_role || then.worker->fenced) {
                     return;
                 }
@@ -221,7 +238,7 @@ void World::source_act(int index, const engine::Action& action) {
                     !then.source || !then.source->migration()) {
                     return;
                 }
-                if (job.from == index && job.announcement &&
+                if (job.from == index && job.announcement && !then.worker->dead &&
                     guests[index].domain != Domain::kRunning &&
                     then.worker->announcement != *job.announcement) {
                     violate("the final state lacks what the GPU wrote since QEMU copied the guest");
@@ -274,9 +291,8 @@ void World::source_act(int index, const engine::Action& action) {
             break;
         case ActionKind::kThaw:
             answer(worker_call(index, 100, 20'000), [this, index] {
-                if (Worker* worker = hosts[index].worker.get()) {
-                    worker->frozen.reset();
-                }
+                stand_in(index);
+                hosts[index].worker->frozen.reset();
                 return source_event(SourceEventKind::kThawed);
             });
             break;

@@ -190,7 +190,8 @@ void World::target_act(int index, const engine::Action& action) {
                                    options.mutation == Mutation::kApplyStaleBatches;
                 const bool good = equal && !fails;
                 if (good) {
-                    then.worker->next_seq = std::stoull(part.graph);
+                    then.worker->dead = part.graph == kDeadGraph;
+                    then.worker->next_seq = then.worker->dead ? 0 : std::stoull(part.graph);
                     then.worker->complete = token;
                 }
                 TargetEvent event = target_event(good ? TargetEventKind::kApplied
@@ -252,7 +253,7 @@ void World::target_act(int index, const engine::Action& action) {
                 then.worker->epoch = epoch;
                 then.has_served = true;
                 then.note.reset();
-                guests[index].told = false;
+                guests[index].told = then.worker->dead;
                 then.sink_free_at += delay(0, 40'000);
                 after(then.sink_free_at - now, [this, index, life = then.life,
                                                 attempt = then.target_attempt] {

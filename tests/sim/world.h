@@ -72,6 +72,7 @@ struct Verdict {
 
 inline constexpr std::size_t kBlocks = 16;
 using Device = std::vector<std::uint64_t>;
+inline constexpr char kDeadGraph[] = "dead";  ///< Of a Worker that is.
 
 /// What one command does to the device. Depends on more than its own block.
 void execute_command(Device& device, std::uint64_t seq);
@@ -80,6 +81,9 @@ void execute_command(Device& device, std::uint64_t seq);
 struct Worker {
     bool serves_role = false;   ///< Owns (or owned) the session here, as opposed to receiving it.
     bool fenced = false;
+    /// Stands for a session whose one program died of its worker: nothing of it is executed any
+    /// more, and it moves as any other.
+    bool dead = false;
     Device device = Device(kBlocks, 0);
     std::uint64_t next_seq = 0;
     std::optional<engine::FreezeToken> frozen;
@@ -91,7 +95,7 @@ struct Worker {
         std::vector<std::optional<std::uint64_t>>(kBlocks);
     std::vector<std::uint64_t> unacked_round = std::vector<std::uint64_t>(kBlocks, 0);
 
-    [[nodiscard]] bool executes() const { return serves_role && !fenced && !frozen; }
+    [[nodiscard]] bool executes() const { return serves_role && !fenced && !frozen && !dead; }
 };
 
 enum class Domain { kAbsent, kPausedIncoming, kPaused, kRunning };
@@ -173,6 +177,7 @@ struct World {
     void source_send_round(int host, std::uint64_t round, std::vector<std::size_t> blocks,
                            std::size_t sent, std::uint64_t batch);
     void start_source(int host, Epoch epoch);
+    void stand_in(int host);
 
     // target_driver.cc
     void target_step(int host, const engine::TargetEvent& event);

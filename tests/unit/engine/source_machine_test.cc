@@ -405,6 +405,77 @@ TEST_F(Source, AReturnedGrantWhoseStateIsGoneIsNotTakenBack) {
     EXPECT_EQ(find(released, ActionKind::kFinished)->outcome, Outcome::kLost);
 }
 
+TEST_F(Source, AWorkerThatDiesInPrecopyEndsTheMoveAndTheSessionCanMoveAgain) {
+    to_precopy();
+    const Actions lost = step(SourceEventKind::kWorkerLost);
+    EXPECT_TRUE(sends<MsgAbort>(lost));
+    EXPECT_EQ(find(lost, ActionKind::kFinished)->error.reason, "session.worker_lost");
+    EXPECT_EQ(machine_.state(), SourceState::kServing);
+    EXPECT_TRUE(machine_.serves()) << "the session's other programs go on";
+    to_precopy({3, 4});
+}
+
+TEST_F(Source, AWorkerThatDiesInTheFreezeTakesTheJobBackAndTheSessionCanMoveAgain) {
+    to_precopy();
+    finish_round(1);
+    step(SourceEventKind::kGuestSuspended);
+    ASSERT_EQ(machine_.state(), SourceState::kFreezing);
+    const Actions lost = step(SourceEventKind::kWorkerLost);
+    EXPECT_NE(find(lost, ActionKind::kAbortJob), nullptr);
+    EXPECT_TRUE(sends<MsgAbort>(lost));
+    SourceEvent failed;
+    failed.kind = SourceEventKind::kFreezeFailed;
+    failed.error = {Code::kUnavailable, "worker.gone", "process 1 has ended"};
+    step(failed);
+    EXPECT_EQ(machine_.state(), SourceState::kServing);
+    step(SourceEventKind::kGuestResumed);
+    EXPECT_TRUE(machine_.serves());
+    to_precopy({3, 4});
+}
+
+TEST_F(Source, AWorkerThatDiesFrozenLeavesTheGrantToTheTarget) {
+    const FreezeToken token = to_frozen();
+    EXPECT_FALSE(sends<MsgAbort>(step(SourceEventKind::kWorkerLost)));
+    EXPECT_EQ(machine_.state(), SourceState::kLost);
+    EXPECT_TRUE(sends<MsgRefused>(prepare({3, 4})));
+    EXPECT_NE(find(receive(request(token)), ActionKind::kPersistGrant), nullptr);
+    EXPECT_TRUE(sends<MsgGrant>(step(SourceEventKind::kGrantDurable)));
+}
+
+TEST_F(Source, AWorkerThatDiedFrozenIsForgottenWhenTheGuestIsBack) {
+    for (const bool is_told : {true, false}) {  // by the event, or when libvirt is asked
+        machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+        const FreezeToken token = to_frozen();
+        EXPECT_NE(find(step(SourceEventKind::kWorkerLost), ActionKind::kQueryDomain), nullptr);
+        SourceEvent runs;
+        runs.kind = is_told ? SourceEventKind::kGuestResumed : SourceEventKind::kDomain;
+        runs.domain.domain = DomainState::kRunning;
+        EXPECT_NE(find(step(runs), ActionKind::kThaw), nullptr) << "the other workers are frozen";
+        EXPECT_EQ(find(receive(request(token)), ActionKind::kPersistGrant), nullptr);
+        step(SourceEventKind::kThawed);
+        EXPECT_EQ(machine_.state(), SourceState::kServing);
+        EXPECT_TRUE(machine_.serves());
+        EXPECT_EQ(find(receive(request(token)), ActionKind::kPersistGrant), nullptr);
+        to_precopy({3, 4});
+    }
+}
+
+TEST_F(Source, AWorkerThatDiedWhileGantrydWasAwayHoldsUpNothingOnceTheGuestRuns) {
+    SourceEvent restarted;
+    restarted.kind = SourceEventKind::kRestarted;
+    restarted.record.epoch = Epoch{7};
+    restarted.workers_alive = false;
+    EXPECT_NE(find(step(restarted), ActionKind::kQueryDomain), nullptr);
+    EXPECT_FALSE(machine_.serves());
+    SourceEvent runs;
+    runs.kind = SourceEventKind::kDomain;
+    runs.domain.domain = DomainState::kRunning;
+    EXPECT_NE(find(step(runs), ActionKind::kThaw), nullptr);
+    step(SourceEventKind::kThawed);
+    EXPECT_TRUE(machine_.serves());
+    to_precopy();
+}
+
 TEST_F(Source, RefusesByPreflightWithTheSameFindingsWhenAskedAgain) {
     const MsgPrepare prepare{kEngineProtocolVersion, "vm", {}};
     receive(prepare);
