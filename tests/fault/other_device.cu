@@ -5,7 +5,7 @@
 #include <cooperative_groups.h>
 #include <string>
 
-#include "program.h"
+#include "tests/programs/program.h"
 
 namespace cg = cooperative_groups;
 

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""scripts/dev/check_includes must refuse each way around its rules that we know, and say why."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SHIM, ENGINE = "guest-shim/session/x.cc", "migration/engine/x.cc"
+SPELL_OUT = "write the path from the root"
+# File, its line, a part of what must be said; None: it is right.
+CASES = (
+    (SHIM, '#include "proto/wire/ring.h"', None),
+    (SHIM, "#include <sys/mman.h>", None),
+    (SHIM, "#include <cstring>  // memcpy", None),
+    ("guest-shim/service/x.cc", "#include <string>", None),
+    (ENGINE, "#include <vector>", None),
+    ("host-daemon/worker/x.cc", "#include <fmt/format.h>", None),
+    ("tests/unit/x.cc", '#include "fixture.h"', None),
+    (SHIM, '#include "host-daemon/worker/log.h"',
+     'guest-shim may not include "host-daemon/worker/log.h"'),
+    (ENGINE, '#include "proto/wire/ring.h"', "migration/engine may not include"),
+    (SHIM, '#include "../../host-daemon/worker/log.h"', SPELL_OUT),
+    (SHIM, '#include "guest-shim/../host-daemon/worker/log.h"', SPELL_OUT),
+    (SHIM, '#include "./log.h"', SPELL_OUT),
+    (SHIM, '#include "log.h"', SPELL_OUT),
+    (SHIM, '#include "/usr/include/fmt/format.h"', SPELL_OUT),
+    ("tests/unit/x.cc", '#include "no_such_fixture.h"', SPELL_OUT),
+    (SHIM, '#include "fmt/format.h"', "names no folder of this tree"),
+    (SHIM, "#include <host-daemon/worker/log.h>", "is a header of this tree"),
+    (SHIM, "#include <guest-shim/session/session.h>", "is a header of this tree"),
+    (SHIM, "#include <../../host-daemon/worker/log.h>", "leads elsewhere by its path"),
+    (SHIM, "#include </usr/include/fmt/format.h>", "leads elsewhere by its path"),
+    (SHIM, "#include <string>", "<string> may not be used in guest-shim"),
+    (SHIM, "#include <optional>", "<optional> may not be used in guest-shim"),
+    (SHIM, "#include <fmt/format.h>", "may not be used in guest-shim"),
+    (SHIM, "#include <zstd.h>", "may not be used in guest-shim"),
+    ("guest-shim/service/x.cc", "#include <grpcpp/server.h>", "may not be used"),
+    (ENGINE, "#include <thread>", "may not be used in migration/engine"),
+    (ENGINE, "#include <sys/mman.h>", "may not be used in migration/engine"),
+    ("proto/wire/x.h", "#include <google/protobuf/message.h>", "may not be used in proto/wire"),
+    (SHIM, "  #  include<string>", "may not be used"),
+    (SHIM, "/* why */ #include <string>", "may not be used"),
+    (SHIM, "%:include <string>", "may not be used"),
+    (SHIM, "#include /* why */ <string>", "with one name"),
+    (SHIM, "#define H <string>\n#include H", "with one name"),
+    (SHIM, "#include_next <string>", "with one name"),
+    (SHIM, "#import <string>", "with one name"),
+    (SHIM, "#include \\\n<string>", "with one name"),
+    (SHIM, "#\\\ninclude <string>", "in one line"),
+    (SHIM, "import <string>;", "in one line"),
+    ("guest-shim/session/x.hh", "#include <string>", "may not be used"),
+    ("guest-shim/session/x.inc", "#include <string>", "may not be used"),
+    ("migration/unknown/x.cc", '#include "proto/base/result.h"', "may not include"),
+)
+
+
+def outcome(checker, name, line):
+    with tempfile.TemporaryDirectory(prefix="includes") as folder:
+        path = pathlib.Path(folder) / name
+        path.parent.mkdir(parents=True)
+        (path.parent / "fixture.h").write_text("")
+        path.write_text(f"// what it is\n{line}\n")
+        return subprocess.run([checker, folder], capture_output=True, text=True, timeout=30)
+
+
+def main():
+    checker = sys.argv[1]
+    wrong = 0
+    for name, line, said in CASES:
+        done = outcome(checker, name, line)
+        right = done.returncode == (0 if said is None else 1)
+        if said is not None:
+            right = right and said in done.stdout and f"{name}:" in done.stdout
+        if not right:
+            wrong += 1
+            print(f"FAILED: {name}: {line!r}: {said!r}, got {done}")
+    print(f"{len(CASES)} trees, {wrong} judged wrongly")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
