@@ -79,6 +79,21 @@ std::uint64_t close_capture(std::uint64_t stream) {
     return session::mint(HandleKind::kGraph);
 }
 
+/// Makes the captures invalid that `concerns` names; 900 if there are any.
+template <typename Concerns>
+CUresult spoil_captures(Concerns concerns) {
+    CUresult result = CUDA_SUCCESS;
+    for (OpenCapture& slot : g_open) {
+        g_open_mutex.lock();
+        const OpenCapture open = slot;
+        g_open_mutex.unlock();
+        if (concerns(open) && spoil_capture(open.stream)) {
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return result;
+}
+
 CUresult ask_host(std::uint64_t stream, cuda::wire::cuStreamGetCaptureInfo_v3_reply* reply) {
     const cuda::wire::cuStreamGetCaptureInfo_v3_call arguments{stream, 0, 0};
     return call_reply(cuda::Op::cuStreamGetCaptureInfo_v3, arguments, reply);
@@ -130,19 +145,15 @@ CUresult refuse_in_capture() noexcept {
         self->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
         return CUDA_SUCCESS;
     }
-    CUresult result = CUDA_SUCCESS;
-    for (OpenCapture& slot : g_open) {
-        g_open_mutex.lock();
-        const OpenCapture open = slot;
-        g_open_mutex.unlock();
-        if (!forbids(open, *self)) {
-            continue;
-        }
-        if (spoil_capture(open.stream)) {
-            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
-    }
-    return result;
+    return spoil_captures([&](const OpenCapture& open) { return forbids(open, *self); });
+}
+
+CUresult refuse_context_in_capture() noexcept {
+    const std::uint64_t context = session::current_context();
+    return spoil_captures([&](const OpenCapture& open) {
+        const Stream* stream = g_streams.find(open.stream);
+        return open.graph != 0 && (stream == nullptr || stream->context == context);
+    });
 }
 
 void abandon_capture(std::uint64_t stream) noexcept {

@@ -22,10 +22,14 @@ inline bool captures_open() noexcept {
     return __builtin_expect(g_captures.load(std::memory_order_acquire) != 0, 0);
 }
 
-/// For calls that are potentially unsafe (those that allocate and free memory at once, wait for a
-/// context or query an event): 900 where an open capture's mode and the thread's forbid
+/// For calls that are potentially unsafe (those that allocate and free memory at once, wait, or ask
+/// whether a wait is over): 900 where an open capture's mode and the thread's forbid
 /// them, and these captures are invalid then.
 CUresult refuse_in_capture() noexcept;
+
+/// For waiting for the current context: 900 while any stream of it is captured, whatever the modes,
+/// and these captures are invalid then.
+CUresult refuse_context_in_capture() noexcept;
 
 /// The stream goes: a capture that began on it is over.
 void abandon_capture(std::uint64_t stream) noexcept;

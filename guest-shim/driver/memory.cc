@@ -184,8 +184,14 @@ CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) noexcept {
 
 CUresult cuMemFreeHost(void* p) noexcept {
     Range range{};
-    if (p == nullptr || !remove_range(bits(p), &range)) {
-        return p == nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (p == nullptr) {
+        return CUDA_SUCCESS;
+    }
+    if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
+        return refused;
+    }
+    if (!remove_range(bits(p), &range)) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     if (range.kind != RangeKind::kHost) {
         add_range(&range);

@@ -41,6 +41,9 @@ void GuestProcess::leave_context() {
 }
 
 CUresult GuestProcess::synchronise_context() {
+    if (captures.load() != 0) {
+        return synchronise_beside_captures();
+    }
     const std::uint64_t left = left_streams_.load();
     const CUresult result = device.api().cuCtxSynchronize();
     std::uint64_t settled = settled_streams_.load();
@@ -51,6 +54,9 @@ CUresult GuestProcess::synchronise_context() {
 
 CUresult GuestProcess::synchronise_device() {
     CUresult worst = synchronise_context();
+    if (captures.load() != 0) {
+        return worst;
+    }
     const CUcontext own = t_context;
     for (const Object& context : objects.list_kind(HandleKind::kContext)) {
         const auto native = reinterpret_cast<CUcontext>(context.native);

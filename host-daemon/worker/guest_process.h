@@ -193,6 +193,9 @@ public:
     void leave_stream(CUstream stream);
     /// Synchronises the calling thread's context. The thread may block.
     CUresult synchronise_context();
+    /// Waits for what runs while streams are captured: to wait for a context then is refused, and
+    /// costs its captures.
+    CUresult synchronise_beside_captures();
 
     /// 0, 1: the legacy stream; 2: the lane's own; else a stream handle.
     CUresult resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out);

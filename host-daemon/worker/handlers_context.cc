@@ -182,6 +182,7 @@ CUresult on_cuStreamEndCapture(CallContext& context, const wire::cuStreamEndCapt
         result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && call.process().captures.load() != 0) {
         call.process().captures.fetch_sub(1);
         call.process().bulk_board.capturing(false);
+        call.process().schedule_reap();
     }
     if (result != CUDA_SUCCESS || graph == nullptr) {
         return result;

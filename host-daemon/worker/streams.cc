@@ -1,6 +1,9 @@
 // GuestProcess: the guest's streams and the lanes' own, and what the driver says of them.
 #include "host-daemon/worker/guest_process.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace gantry::worker {
 
 namespace region = gantry::wire;
@@ -90,6 +93,33 @@ GuestProcess::StreamsSeen GuestProcess::query_streams(bool wants_others_only) {
         }
     }
     return seen;
+}
+
+CUresult GuestProcess::synchronise_beside_captures() {
+    const auto& api = device.api();
+    if (api.cuStreamIsCapturing == nullptr) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    std::vector<CUstream> streams = {nullptr};
+    {
+        std::lock_guard lock(lane_stream_mutex_);
+        std::copy_if(lane_streams_.begin(), lane_streams_.end(), std::back_inserter(streams),
+                     [](CUstream stream) { return stream != nullptr; });
+    }
+    for (const std::uint64_t stream : objects.natives_of(HandleKind::kStream)) {
+        streams.push_back(reinterpret_cast<CUstream>(stream));
+    }
+    CUresult worst = CUDA_SUCCESS;
+    for (const CUstream stream : streams) {
+        auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+        CUresult result = api.cuStreamIsCapturing(stream, &status);
+        if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) {
+            result = api.cuStreamSynchronize(stream);
+        }
+        // Also where the legacy stream cannot be waited for, beside a captured one that blocks.
+        worst = worst == CUDA_SUCCESS ? result : worst;
+    }
+    return worst;
 }
 
 void GuestProcess::leave_stream(CUstream stream) {

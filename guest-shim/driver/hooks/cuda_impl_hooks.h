@@ -28,6 +28,26 @@ constexpr bool makes_events_record(cuda::Op op) noexcept {
     }
 }
 
+/// Calls that are potentially unsafe while a stream is captured, as an H200's driver has it. Those
+/// of them that may be given nothing to do, or an event of the capture, look for themselves.
+constexpr bool asks_in_capture(cuda::Op op) noexcept {
+    switch (op) {
+        case cuda::Op::cuCtxSetLimit:
+        case cuda::Op::cuCtxSynchronize:
+        case cuda::Op::cuCtxSynchronize_v2:
+        case cuda::Op::cuGraphInstantiate:
+        case cuda::Op::cuGraphInstantiateWithFlags:
+        case cuda::Op::cuGraphInstantiateWithParams:
+        case cuda::Op::cuMemPoolCreate:
+        case cuda::Op::cuMemPoolTrimTo:
+        case cuda::Op::cuStreamQuery:
+        case cuda::Op::cuStreamSynchronize:
+            return true;
+        default:
+            return false;
+    }
+}
+
 inline CUresult enter(cuda::Op op) noexcept {
     if (makes_events_record(op)) {
         session::stop_following_events();
@@ -48,8 +68,9 @@ inline CUresult enter(cuda::Op op) noexcept {
     if ((flags & cuda::kOpNeedsContext) != 0 && session::current_context() == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (op == cuda::Op::cuCtxSynchronize || op == cuda::Op::cuCtxSynchronize_v2) {
-        return shim::refuse_in_capture();
+    if (asks_in_capture(op) && shim::captures_open()) {
+        const bool whole = op == cuda::Op::cuCtxSynchronize || op == cuda::Op::cuCtxSynchronize_v2;
+        return whole ? shim::refuse_context_in_capture() : shim::refuse_in_capture();
     }
     return CUDA_SUCCESS;
 }
@@ -58,6 +79,9 @@ inline CUresult enter(cuda::Op op) noexcept {
 inline CUresult leave(cuda::Op op, CUresult result) noexcept {
     if (shim::captures_open()) {
         result = shim::settled_in_capture(op, result);
+        if (op == cuda::Op::cuEventSynchronize && result == CUDA_SUCCESS) {
+            result = shim::refuse_in_capture();  // The host has said that no capture has the event.
+        }
     }
     if (__builtin_expect(result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY, 0)) {
         session::note_failure(static_cast<std::uint16_t>(op), result);

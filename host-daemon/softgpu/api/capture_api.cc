@@ -35,7 +35,9 @@ CUresult capture_info(CUstream handle, const InfoOut& out) {
     }
     *out.status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (!softgpu::capturing(stream)) {
-        return softgpu::refuse_legacy_during_capture(stream);
+        // Asking spoils nothing.
+        return softgpu::captures_beside(stream).empty() ? CUDA_SUCCESS
+                                                        : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     const std::lock_guard lock(graph_mutex());
     const auto capture = softgpu::capture_of(stream);

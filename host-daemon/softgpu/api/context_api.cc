@@ -263,7 +263,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
     if (thread_state().in_host_callback) {
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    GANTRY_CU(softgpu::refuse_during_capture());
+    GANTRY_CU(softgpu::refuse_context_during_capture(context));
     Scheduler::instance().wait(Scheduler::instance().points_of(*context));
     softgpu::DeviceOutput::instance().flush();
     return softgpu::take_error(*context);
@@ -275,6 +275,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
     if (!settable || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
+    GANTRY_CU(softgpu::refuse_during_capture());
     const std::lock_guard lock(context->mutex);
     const bool heap_in_use = limit == CU_LIMIT_MALLOC_HEAP_SIZE && context->heap.bytes() != 0;
     const bool fifo_in_use = limit == CU_LIMIT_PRINTF_FIFO_SIZE && context->printf_used;

@@ -29,6 +29,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags)
     if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+    GANTRY_CU(softgpu::refuse_during_capture());
     const std::lock_guard lock(graph_mutex());
     auto exec = std::make_shared<GraphExec>();
     exec->steps = std::make_shared<std::vector<ExecStep>>();

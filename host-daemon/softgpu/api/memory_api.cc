@@ -144,6 +144,7 @@ CUresult cuMemFreeHost(void* p) noexcept {
     if (p == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    GANTRY_CU(softgpu::refuse_during_capture());
     drain(context);
     return softgpu::free_pinned(p);
 }

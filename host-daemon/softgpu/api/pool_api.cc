@@ -232,6 +232,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps_v1* poolProps)
         poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    GANTRY_CU(softgpu::refuse_during_capture());
     if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -264,6 +265,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) noexcept {
     if (found == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    GANTRY_CU(softgpu::refuse_during_capture());
     found->trim(minBytesToKeep);
     return CUDA_SUCCESS;
 }

@@ -122,6 +122,7 @@ CUresult cuStreamQuery(CUstream hStream) noexcept {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     GANTRY_CU(softgpu::refuse_legacy_during_capture(stream));
+    GANTRY_CU(softgpu::refuse_during_capture());
     return Scheduler::instance().points_before(stream).empty() ? softgpu::poison()
                                                                : CUDA_ERROR_NOT_READY;
 }
@@ -134,6 +135,7 @@ CUresult cuStreamSynchronize(CUstream hStream) noexcept {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     GANTRY_CU(softgpu::refuse_legacy_during_capture(stream));
+    GANTRY_CU(softgpu::refuse_during_capture());
     return softgpu::wait_for(stream, *context);
 }
 
@@ -305,6 +307,7 @@ CUresult cuEventSynchronize(CUevent hEvent) noexcept {
     std::shared_ptr<Event> event;
     GANTRY_CU(event_of(hEvent, event));
     GANTRY_CU(softgpu::refuse_captured_event(event));
+    GANTRY_CU(softgpu::refuse_during_capture());
     event->wait();
     softgpu::DeviceOutput::instance().flush();
     return softgpu::poison();
@@ -324,6 +327,9 @@ CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
     GANTRY_CU(event_of(hEnd, end));
     if (pMilliseconds == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (softgpu::is_captured_event(start) || softgpu::is_captured_event(end)) {
+        return CUDA_ERROR_CAPTURED_EVENT;  // The capture goes on.
     }
     const auto first = start->mark();
     const auto second = end->mark();

@@ -251,21 +251,57 @@ CUresult refuse_during_capture() {
     return refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-CUresult refuse_legacy_during_capture(const std::shared_ptr<Stream>& stream) {
+std::vector<std::shared_ptr<CaptureState>> captures_beside(const std::shared_ptr<Stream>& stream) {
+    std::vector<std::shared_ptr<CaptureState>> found;
     if (!stream->legacy || g_active_captures.load(std::memory_order_relaxed) == 0) {
+        return found;
+    }
+    const std::lock_guard lock(graph_mutex());
+    for (const auto& capture : g_captures) {
+        const auto waits = [&](const auto& each) {
+            return each.first->blocking() && each.first->context() == stream->context();
+        };
+        const bool beside = std::any_of(capture->tips.begin(), capture->tips.end(), waits);
+        if (beside) {
+            found.push_back(capture);
+        }
+    }
+    return found;
+}
+
+CUresult refuse_legacy_during_capture(const std::shared_ptr<Stream>& stream) {
+    const auto beside = captures_beside(stream);
+    const std::lock_guard lock(graph_mutex());
+    for (const auto& capture : beside) {
+        capture->invalid = true;
+    }
+    return beside.empty() ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+CUresult refuse_context_during_capture(const std::shared_ptr<Context>& context) {
+    if (g_active_captures.load(std::memory_order_relaxed) == 0) {
         return CUDA_SUCCESS;
     }
     const std::lock_guard lock(graph_mutex());
     bool refused = false;
     for (const auto& capture : g_captures) {
         for (const auto& [taking_part, tips] : capture->tips) {
-            if (taking_part->blocking() && taking_part->context() == stream->context()) {
+            if (taking_part->context() == context) {
                 capture->invalid = true;
                 refused = true;
             }
         }
     }
-    return refused ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+    return refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+bool is_captured_event(const std::shared_ptr<Event>& event) {
+    if (g_active_captures.load(std::memory_order_relaxed) == 0) {
+        return false;
+    }
+    const std::lock_guard lock(graph_mutex());
+    const auto capture = event->capture.lock();
+    return capture != nullptr && !capture->tips.empty();
 }
 
 CUresult refuse_captured_event(const std::shared_ptr<Event>& event) {

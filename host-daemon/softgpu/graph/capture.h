@@ -55,9 +55,15 @@ void abandon_capture(const std::shared_ptr<Stream>& stream);
 
 /// For calls that a capture forbids: 900 and the captures concerned become invalid, or 0.
 CUresult refuse_during_capture();
+/// For waiting for a whole context: 900 while any stream of it captures, whatever the modes.
+CUresult refuse_context_during_capture(const std::shared_ptr<Context>& context);
+/// Captures that take part in what a legacy stream waits for; none for any other stream.
+std::vector<std::shared_ptr<CaptureState>> captures_beside(const std::shared_ptr<Stream>& stream);
 /// For work on the legacy stream: 906 while a blocking stream of the context captures.
 CUresult refuse_legacy_during_capture(const std::shared_ptr<Stream>& stream);
-/// For queries of an event that a capture recorded: 907.
+/// For queries of an event that a capture recorded: 907, and the capture is invalid.
 CUresult refuse_captured_event(const std::shared_ptr<Event>& event);
+/// True for an event that an open capture recorded.
+bool is_captured_event(const std::shared_ptr<Event>& event);
 
 }  // namespace gantry::softgpu
