@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "guest-shim/driver/code.h"
+#include "guest-shim/driver/launch.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
 
@@ -125,6 +126,7 @@ CUresult set_attribute(Kernel* kernel, cuda::Op op, int attribute, int value,
     const CUresult result = is_granted ? post_args(op, arguments) : call_status(op, arguments);
     if (result == CUDA_SUCCESS) {
         note_attribute(kernel, attribute, value);
+        forget_accepted(kernel);
         if (is_dynamic && value > kernel->granted_dynamic_bytes) {
             kernel->granted_dynamic_bytes = value;
         }

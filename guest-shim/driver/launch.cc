@@ -54,7 +54,7 @@ LaunchCall launch_call(const Kernel& kernel, const Shape& shape, CUstream stream
 
 CUresult launch(cuda::Op op, CUfunction function, const Shape& shape, CUstream stream,
                 const Arguments& arguments) {
-    const Kernel* kernel = find_kernel(function);
+    Kernel* kernel = find_kernel(function);
     if (__builtin_expect(kernel == nullptr || !is_stream(stream), 0)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -66,8 +66,8 @@ CUresult launch(cuda::Op op, CUfunction function, const Shape& shape, CUstream s
     if (__builtin_expect(kernel->attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] > 0, 0) &&
         result == CUDA_SUCCESS && !is_plain_launch(*kernel, shape, nullptr, 0)) {
         const LaunchCall call = launch_call(*kernel, shape, stream, param_bytes);
-        return launched(launch_and_wait(op, &call, sizeof(call), nullptr, 0, *kernel, arguments,
-                                        param_bytes),
+        return launched(launch_asking(op, &call, sizeof(call), shape, nullptr, 0, kernel, arguments,
+                                      param_bytes),
                         stream);
     }
     session::Record record;
@@ -129,7 +129,7 @@ CUresult read_attributes(const CUlaunchConfig& config, CUfunction function, cons
 }
 
 CUresult launch_ex(const CUlaunchConfig& config, CUfunction function, const Arguments& arguments) {
-    const Kernel* kernel = find_kernel(function);
+    Kernel* kernel = find_kernel(function);
     if (kernel == nullptr || !is_stream(config.hStream)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -153,8 +153,8 @@ CUresult launch_ex(const CUlaunchConfig& config, CUfunction function, const Argu
     const LaunchExCall call{launch_call(*kernel, shape, config.hStream, param_bytes),
                             config.numAttrs, 0};
     if (!is_plain_launch(*kernel, shape, config.attrs, config.numAttrs)) {
-        return launched(launch_and_wait(cuda::Op::cuLaunchKernelEx, &call, sizeof(call), attributes,
-                                        attribute_bytes, *kernel, arguments, param_bytes),
+        return launched(launch_asking(cuda::Op::cuLaunchKernelEx, &call, sizeof(call), shape,
+                                      attributes, attribute_bytes, kernel, arguments, param_bytes),
                         config.hStream);
     }
     session::Record record;

@@ -33,9 +33,12 @@ void pack(const Kernel& kernel, const Arguments& arguments, std::byte* out, std:
 bool is_plain_launch(const Kernel& kernel, const Shape& shape, const CUlaunchAttribute* attributes,
                      unsigned count) noexcept;
 /// A launch whose result is the host's: it returns when the host's driver has taken or refused it.
-CUresult launch_and_wait(cuda::Op op, const void* call, std::uint32_t call_bytes,
-                         const void* attributes, std::uint32_t attribute_bytes,
-                         const Kernel& kernel, const Arguments& arguments,
-                         std::uint32_t param_bytes) noexcept;
+/// One that is equal, arguments and stream aside, to one of the kernel's last that were taken is
+/// only queued: the driver takes it again.
+CUresult launch_asking(cuda::Op op, const void* call, std::uint32_t call_bytes, const Shape& shape,
+                       const void* attributes, std::uint32_t attribute_bytes, Kernel* kernel,
+                       const Arguments& arguments, std::uint32_t param_bytes) noexcept;
+/// What the kernel was told changes what the driver takes.
+void forget_accepted(Kernel* kernel) noexcept;
 
 }  // namespace gantry::shim
