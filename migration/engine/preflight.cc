@@ -196,8 +196,9 @@ private:
                        version_text(target_.driver_version).c_str(),
                        version_text(needs_.driver_version).c_str()));
         }
-        if (needs_.snapshot_version < target_.snapshot_version_min ||
-            needs_.snapshot_version > target_.snapshot_version_max) {
+        const bool is_read = needs_.snapshot_version >= target_.snapshot_version_min &&
+                             needs_.snapshot_version <= target_.snapshot_version_max;
+        if (!needs_.parts.empty() && !is_read) {  // Without a program there is no state to read.
             refuse(reason::kSnapshotVersion,
                    format("the session's state has format version %u, gantryd on %s reads %u to "
                           "%u: bring both hosts to the same Gantry release.",

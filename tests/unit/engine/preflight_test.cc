@@ -111,6 +111,15 @@ TEST(Preflight, Versions) {
     expect_refusal(n, t, reason::kSnapshotVersion, {"version 2", "1 to 1"});
 }
 
+TEST(Preflight, AVmWithoutProgramsHasNoStateToRead) {
+    auto n = needs();
+    n.parts.clear();
+    n.modules.clear();
+    n.snapshot_version = 0;
+    n.driver_version = n.driver_version_min = 0;
+    EXPECT_TRUE(preflight(n, target()).empty());
+}
+
 TEST(Preflight, Features) {
     auto n = needs();
     n.blocking.push_back({{1}, "ipc.memory", "2 imported allocations"});
