@@ -56,7 +56,7 @@ struct Kernel {
     std::uint32_t attribute_status[cuda::wire_hand::kFunctionAttributeCount];
     /// The most dynamic shared memory that the driver has granted so far: less is granted too.
     std::int32_t granted_dynamic_bytes;
-    /// Two launches, by what was wanted of them, that the driver has accepted (launch_attributes.cc).
+    /// Two launches, by what was wanted of them, that the driver accepted (launch_attributes.cc).
     std::uint64_t accepted[2];
 };
 

@@ -94,6 +94,9 @@ public:
     void saw_end() { has_ended_ = number() >= cuda::kFirstOp; }
     /// ... and the call does nothing but wait, so that only its answer is left.
     [[nodiscard]] bool has_ended() const { return has_ended_; }
+    /// What the driver said when it was asked ahead of the call, and says once only.
+    void saw_failure(CUresult failure) { failure_ = failure; }
+    [[nodiscard]] CUresult failure() const { return failure_; }
     /// The end of what is in this stream now is all that the call waits for.
     void set_awaited(CUstream stream) { awaited_ = stream; }
     [[nodiscard]] std::optional<CUstream> awaited() const { return awaited_; }
@@ -132,6 +135,7 @@ private:
     bool is_deferred_ = false;
     bool is_kept_ = false;
     bool has_ended_ = false;
+    CUresult failure_ = CUDA_SUCCESS;
     std::optional<CUstream> awaited_;
     std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.
     CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.

@@ -148,6 +148,7 @@ void GuestProcess::run_call(Call& call) {
     }
     CUresult result = enter_context(call.header().context);
     const bool is_noted = held.begin_touches(call);
+    result = result == CUDA_SUCCESS ? call.failure() : result;
     if (result == CUDA_SUCCESS && !call.has_ended()) {
         if (const Handler handler = find_handler(call.number()); handler != nullptr) {
             result = handler(call);

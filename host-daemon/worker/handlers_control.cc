@@ -344,6 +344,9 @@ bool look_at_wait(Call& call) {
             break;
         case cuda::Op::cuEventSynchronize:
             result = query_event(call, first_word(call));
+            if (result == CUDA_ERROR_CAPTURED_EVENT) {  // The capture is lost, the event's too.
+                call.saw_failure(result);
+            }
             break;
         case cuda::Op::cuCtxSynchronize: {
             const auto seen = process.query_streams();
