@@ -278,12 +278,14 @@ void GuestProcess::schedule_reap() {
     }
     executors_->post(LaneExecutors::kChoreLane, [this] {
         reap_scheduled_.store(false);
+        std::unique_lock gate(capture_gate);
         if (captures.load() != 0) {
             return;  // The end of the capture schedules it anew: a context cannot be waited for.
         }
         // Only what was parked before the synchronisation may go.
         const auto parked = memory.parked_now();
         synchronise_device();
+        gate.unlock();
         memory.reap_these(parked);
     });
 }

@@ -171,6 +171,9 @@ public:
     std::atomic<std::uint32_t> sticky_error{0};
     std::atomic<std::uint32_t> guest_pid{0};
     std::atomic<std::uint32_t> captures{0};  ///< Streams being captured now.
+    /// Held while a capture begins, and while the worker by itself waits for the device: a context
+    /// that is waited for costs its captures.
+    std::mutex capture_gate;
     /// Code that may print was loaded: drivers give its text out in calls that synchronise.
     std::atomic<bool> may_print{false};
 

@@ -147,6 +147,15 @@ CUresult on_cuStreamBeginCapture_v2(CallContext& context,
     if (call.api().cuStreamBeginCapture_v2 == nullptr) {
         return call.unsupported(call.op());
     }
+    // It may wait for what was queued before a free, as natively the free itself does.
+    std::unique_lock gate(call.process().capture_gate, std::try_to_lock);
+    if (!gate.owns_lock() && !call.may_wait()) {
+        call.defer();
+        return CUDA_SUCCESS;
+    }
+    if (!gate.owns_lock()) {
+        gate.lock();
+    }
     CUstream stream = nullptr;
     CUresult result = call.stream(begin.hStream, &stream);
     if (result == CUDA_SUCCESS) {
