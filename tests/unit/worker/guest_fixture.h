@@ -93,7 +93,9 @@ public:
         template <typename T>
         T as() const {
             T value{};
-            std::memcpy(&value, payload.data(), std::min(sizeof(T), payload.size()));
+            if (!payload.empty()) {
+                std::memcpy(&value, payload.data(), std::min(sizeof(T), payload.size()));
+            }
             return value;
         }
     };
