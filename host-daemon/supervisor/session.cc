@@ -204,11 +204,11 @@ Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& han
                      "versions of the CUDA API table; install the same Gantry version on both "
                      "sides"};
     }
-    if (auto served = serve(worker, claim, table_hash); !served) {
+    if (auto added = source_.add(worker, [&] { return serve(worker, claim, table_hash); });
+        !added) {
         worker->end();
-        return served.error();
+        return added.error();
     }
-    workers_.add(worker);
     // After it can be seen: whoever announces meanwhile sees it, or has said so before.
     if (const auto driver = this->driver(); driver && driver->status().announced) {
         WorkersSource::announce_to(*worker);

@@ -100,6 +100,8 @@ private:
     }
     std::shared_ptr<BulkQueue> current_bulk() const;
     Result<void> mark_lost_unsent();
+    Result<void> mark_unsent(engine::PartId part, std::vector<engine::BlockAddress>& blocks);
+    Result<void> unless_ended(engine::PartId part, Result<void> outcome) const;
     void send_complete(engine::FreezeToken token, std::uint64_t round);
     void on_slow(std::function<void()> function) { slow_.post(std::move(function)); }
     void publish();
@@ -116,6 +118,7 @@ private:
     // slow_ only
     std::optional<snapshot::Fingerprint> zero_block_;
     std::map<engine::PartId, std::vector<std::string>> images_sent_;
+    std::map<engine::PartId, std::vector<engine::BlockAddress>> lost_;  ///< To be marked unsent.
     CompressionChooser compression_;
     std::uint64_t bandwidth_bytes_s_;
     std::uint64_t next_batch_ = 1;

@@ -43,6 +43,7 @@ void append_run(control::BlockBatch* batch, engine::BlockAddress block, bool zer
 void SourceDriver::begin_precopy(engine::Seed seed) {
     zero_block_ = snapshot::FingerprintKey(seed).zero_block();
     images_sent_.clear();
+    lost_.clear();
     if (auto bulk = current_bulk()) {
         (void)bulk->take_unacknowledged();  // everything counts as unsent anyway
     }
@@ -61,20 +62,32 @@ Result<void> SourceDriver::mark_lost_unsent() {
     if (!bulk) {
         return {};
     }
-    std::map<engine::PartId, std::vector<engine::BlockAddress>> lost;
     for (SentBlocks& sent : bulk->take_unacknowledged()) {
-        auto& blocks = lost[sent.part];
+        auto& blocks = lost_[sent.part];
         blocks.insert(blocks.end(), sent.blocks.begin(), sent.blocks.end());
     }
     images_sent_.clear();  // a lost graph may have carried images
-    for (auto& [part, blocks] : lost) {
-        std::sort(blocks.begin(), blocks.end());
-        for (std::size_t at = 0; at < blocks.size(); at += kMarkBlocksMax) {
-            const std::size_t count = std::min(kMarkBlocksMax, blocks.size() - at);
-            GANTRY_TRY(source_.mark_unsent(part, std::span(blocks).subspan(at, count)));
-        }
+    while (!lost_.empty()) {  // What could not be marked now is marked before the next round.
+        const engine::PartId part = lost_.begin()->first;
+        GANTRY_TRY(unless_ended(part, mark_unsent(part, lost_.begin()->second)));
+        lost_.erase(lost_.begin());
     }
     return {};
+}
+
+Result<void> SourceDriver::mark_unsent(engine::PartId part,
+                                       std::vector<engine::BlockAddress>& blocks) {
+    std::sort(blocks.begin(), blocks.end());
+    for (std::size_t at = 0; at < blocks.size(); at += kMarkBlocksMax) {
+        const std::size_t count = std::min(kMarkBlocksMax, blocks.size() - at);
+        GANTRY_TRY(source_.mark_unsent(part, std::span(blocks).subspan(at, count)));
+    }
+    return {};
+}
+
+/// A part whose program has ended is no part of the move any more, and cannot fail it.
+Result<void> SourceDriver::unless_ended(engine::PartId part, Result<void> outcome) const {
+    return source_.has(part) ? std::move(outcome) : Result<void>{};
 }
 
 void SourceDriver::order_round(std::uint64_t number, bool resend) {
@@ -97,10 +110,7 @@ void SourceDriver::send_round(Round round, bool resend) {
         if (!outcome || is_cut(round)) {
             break;
         }
-        outcome = send_part(part, round);
-        if (!outcome && !source_.has(part)) {
-            outcome = {};  // Its program has ended.
-        }
+        outcome = unless_ended(part, send_part(part, round));
     }
     round.stats.elapsed =
         std::chrono::duration_cast<engine::Duration>(Strand::Clock::now() - begun);
@@ -244,10 +254,17 @@ void SourceDriver::send_complete(engine::FreezeToken token, std::uint64_t round)
     engine::BlockSetDigest digest;
     for (const engine::PartId part : source_.parts()) {
         auto final_part = source_.final_part(part);
+        if (!final_part && !source_.has(part)) {
+            continue;
+        }
         if (!final_part) {
-            engine::SourceEvent event =
-                round_event(engine::SourceEventKind::kRoundFailed, round, {});
+            spdlog::warn("session {}: the final state of worker {}: {}", session_id_, part.value,
+                         final_part.error().to_string());
+            engine::SourceEvent event;
+            event.kind = engine::SourceEventKind::kCompleteFailed;
+            event.token = token;
             event.error = final_part.error();
+            std::this_thread::sleep_for(kFailureDelay);  // As after a round that failed.
             feed(std::move(event));
             return;
         }

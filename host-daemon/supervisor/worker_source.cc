@@ -102,12 +102,41 @@ std::vector<engine::PartId> WorkersSource::parts() const {
     return out;
 }
 
-Result<void> WorkersSource::for_all(const std::function<control::ToWorker()>& request,
-                                    std::chrono::milliseconds deadline) {
+Result<void> WorkersSource::for_each(const EachWorker& ask) {
     for (const auto& worker : workers_.all()) {
-        GANTRY_TRY(worker->call(request(), deadline));
+        const Result<void> asked = ask(worker);
+        if (!asked && !has_left(worker)) {
+            return asked;
+        }
     }
     return {};
+}
+
+/// Since the list was made: its program has ended, and what it would have said matters no more.
+bool WorkersSource::has_left(const std::shared_ptr<Worker>& worker) const {
+    return workers_.find(worker->part()) != worker;
+}
+
+Result<void> WorkersSource::add(const std::shared_ptr<Worker>& worker,
+                                const std::function<Result<void>()>& serve) {
+    const std::lock_guard lock(coming_);
+    if (is_frozen_) {
+        return Error{Code::kUnavailable, kSessionFrozen,
+                     "session " + facts_.session_id + " was frozen while the worker started"};
+    }
+    GANTRY_TRY(serve());
+    workers_.add(worker);
+    return {};
+}
+
+void WorkersSource::set_suspended(bool suspended) {
+    suspended_ = suspended;
+    set_frozen(suspended);  // It was frozen for this, and is not thawed.
+}
+
+void WorkersSource::set_frozen(bool is_frozen) {
+    const std::lock_guard lock(coming_);
+    is_frozen_ = is_frozen;
 }
 
 Result<engine::SessionNeeds> WorkersSource::describe() {
@@ -120,7 +149,7 @@ Result<engine::SessionNeeds> WorkersSource::describe() {
     needs.session_id = facts_.session_id;
     needs.memory_quota_bytes = facts_.quota_bytes;
     needs.cc_min = facts_.cc_min;
-    for (const auto& worker : workers_.all()) {
+    const auto ask = [&](const std::shared_ptr<Worker>& worker) -> Result<void> {
         control::ToWorker request;
         request.mutable_describe();
         GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kQuickCall));
@@ -135,7 +164,9 @@ Result<engine::SessionNeeds> WorkersSource::describe() {
             *described.mutable_modules() = std::move(*modules.mutable_modules());
         }
         merge(described, worker->part(), &needs);
-    }
+        return {};
+    };
+    GANTRY_TRY(for_each(ask));
     return needs;
 }
 
@@ -147,10 +178,7 @@ Result<void> WorkersSource::tell(Worker& worker, bool migrating) {
 }
 
 Result<void> WorkersSource::announce() {
-    for (const auto& worker : workers_.all()) {
-        GANTRY_TRY(tell(*worker, true));
-    }
-    return {};
+    return for_each([](const auto& worker) { return tell(*worker, true); });
 }
 
 void WorkersSource::announce_to(Worker& worker) { (void)tell(worker, true); }
@@ -179,10 +207,12 @@ Result<void> WorkersSource::begin(Worker& worker, engine::Seed seed) {
 
 Result<void> WorkersSource::begin_precopy(engine::Seed seed) {
     begun_.clear();
-    for (const auto& worker : workers_.all()) {
+    const auto ask = [&](const auto& worker) -> Result<void> {
         GANTRY_TRY(begin(*worker, seed));
         begun_.insert(worker->part());
-    }
+        return {};
+    };
+    GANTRY_TRY(for_each(ask));
     seed_ = seed;
     return {};
 }
@@ -268,40 +298,40 @@ Result<engine::FreezeReport> WorkersSource::freeze(engine::FreezeToken token,
                                                    std::chrono::microseconds deadline) {
     engine::FreezeReport report;
     report.token = token;
-    for (const auto& worker : workers_.all()) {
+    set_frozen(true);  // Before the list is made: no worker comes after it.
+    const Result<void> all_frozen = for_each([&](const auto& worker) -> Result<void> {
         control::ToWorker request;
         *request.mutable_freeze()->mutable_token() = to_proto(token);
         request.mutable_freeze()->set_deadline_us(static_cast<std::uint64_t>(deadline.count()));
         const auto patience =
             std::chrono::duration_cast<std::chrono::milliseconds>(deadline) + kQuickCall;
-        auto reply = worker->call(std::move(request), patience);
-        if (!reply) {
-            (void)thaw();  // all parts or none
-            return reply.error();
-        }
-        const control::FreezeReply& frozen = reply->message.freeze();
+        GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), patience));
+        const control::FreezeReply& frozen = reply.message.freeze();
         report.drain = std::max(report.drain, std::chrono::microseconds{frozen.drain_us()});
         report.parked_command_count += frozen.parked_command_count();
+        return {};
+    });
+    if (!all_frozen) {
+        (void)thaw();  // all parts or none
+        return all_frozen.error();
     }
     return report;
 }
 
 Result<std::optional<engine::FreezeToken>> WorkersSource::frozen_token() {
     std::optional<engine::FreezeToken> common;
-    for (const auto& worker : workers_.all()) {
+    bool is_common = true;
+    const auto ask = [&](const auto& worker) -> Result<void> {
         GANTRY_ASSIGN(const control::StatusReply status, worker->status());
-        if (!status.has_frozen()) {
-            return std::optional<engine::FreezeToken>{};
-        }
         const engine::FreezeToken token{
             {status.frozen().migration_low(), status.frozen().migration_high()},
             status.frozen().count()};
-        if (common && *common != token) {
-            return std::optional<engine::FreezeToken>{};
-        }
+        is_common = is_common && status.has_frozen() && (!common || *common == token);
         common = token;
-    }
-    return common;
+        return {};
+    };
+    GANTRY_TRY(for_each(ask));
+    return is_common ? common : std::nullopt;
 }
 
 Result<engine::FinalPart> WorkersSource::final_part(engine::PartId part) {
@@ -320,13 +350,15 @@ Result<engine::FinalPart> WorkersSource::final_part(engine::PartId part) {
 
 Result<void> WorkersSource::thaw() {
     Result<void> outcome;
-    for (const auto& worker : workers_.all()) {  // every one is tried, whatever the others say
+    (void)for_each([&](const auto& worker) -> Result<void> {
         control::ToWorker request;
         request.mutable_thaw();
         if (auto reply = worker->call(std::move(request), kQuickCall); !reply) {
-            outcome = reply.error();
+            outcome = has_left(worker) ? outcome : Result<void>(reply.error());
         }
-    }
+        return {};  // every one is tried, whatever the others say
+    });
+    set_frozen(false);
     return outcome;
 }
 
@@ -346,13 +378,12 @@ Result<void> WorkersSource::fence() {
 }
 
 Result<void> WorkersSource::unfence(Epoch epoch) {
-    return for_all(
-        [&] {
-            control::ToWorker request;
-            request.mutable_unfence()->set_epoch(epoch.value);
-            return request;
-        },
-        kQuickCall);
+    return for_each([&](const auto& worker) -> Result<void> {
+        control::ToWorker request;
+        request.mutable_unfence()->set_epoch(epoch.value);
+        GANTRY_TRY(worker->call(std::move(request), kQuickCall));
+        return {};
+    });
 }
 
 void WorkersSource::end_precopy() {

@@ -17,6 +17,9 @@
 
 namespace gantry::supervisor {
 
+/// A program has come while its session is frozen; it is served at the target, or after the thaw.
+inline constexpr char kSessionFrozen[] = "session.frozen";
+
 /// Facts about the session that no worker knows.
 struct SessionFacts {
     std::string session_id;
@@ -55,7 +58,12 @@ public:
     Result<void> release() override;
 
     /// While suspended there is nothing that could be described, so no move begins.
-    void set_suspended(bool suspended) { suspended_ = suspended; }
+    void set_suspended(bool suspended);
+    /// Takes in the worker of a program that has just come: `serve` attaches it to its guest.
+    /// Failure: that of `serve`; kUnavailable (`session.frozen`) between freeze() and thaw(), when
+    /// nothing may run that the freeze has not seen.
+    Result<void> add(const std::shared_ptr<Worker>& worker,
+                     const std::function<Result<void>()>& serve);
     [[nodiscard]] std::vector<engine::PartId> parts() const;
     [[nodiscard]] bool has(engine::PartId part) const { return workers_.need(part).ok(); }
     /// A worker that came while the session is announced.
@@ -65,8 +73,11 @@ public:
     Result<std::string> images(engine::PartId part, const std::vector<std::string>& known);
 
 private:
-    Result<void> for_all(const std::function<control::ToWorker()>& request,
-                         std::chrono::milliseconds deadline);
+    using EachWorker = std::function<Result<void>(const std::shared_ptr<Worker>&)>;
+    /// Until one fails. The failure of a worker whose program has ended meanwhile is none.
+    Result<void> for_each(const EachWorker& ask);
+    [[nodiscard]] bool has_left(const std::shared_ptr<Worker>& worker) const;
+    void set_frozen(bool is_frozen);
     static Result<void> tell(Worker& worker, bool migrating);
     static Result<void> begin(Worker& worker, engine::Seed seed);
     WorkerSet& workers_;
@@ -76,6 +87,8 @@ private:
     std::optional<engine::Seed> seed_;
     std::set<engine::PartId> begun_;
     std::atomic<bool> suspended_{false};
+    std::mutex coming_;  // is_frozen_, and that no worker comes while it changes
+    bool is_frozen_ = false;
 };
 
 class WorkersSink final : public engine::StateSink {

@@ -101,7 +101,7 @@ enum class ActionKind : std::uint32_t {
                          ///< unsent
     kFreeze = 14,        ///< token, deadline; answer: kFrozen or kFreezeFailed
     kSendComplete = 15,  ///< token, round: final parts as MsgComplete; answer:
-                         ///< kCompleteSent/kRoundFailed
+                         ///< kCompleteSent/kCompleteFailed
     kPersistGrant = 16,  ///< record: a grant, or the epoch after one that came back unused;
                          ///< answer: kGrantDurable, or kGrantWriteFailed (see there)
     kFence = 17,         ///< StateSource::fence

@@ -41,6 +41,7 @@ const char* to_string(SourceEventKind kind) {
         GANTRY_NAME(SourceEventKind, Frozen);
         GANTRY_NAME(SourceEventKind, FreezeFailed);
         GANTRY_NAME(SourceEventKind, CompleteSent);
+        GANTRY_NAME(SourceEventKind, CompleteFailed);
         GANTRY_NAME(SourceEventKind, GrantDurable);
         GANTRY_NAME(SourceEventKind, GrantWriteFailed);
         GANTRY_NAME(SourceEventKind, Thawed);

@@ -74,6 +74,13 @@ void SourceMachine::Impl::on_event(const SourceEvent& event) {
                 arm_retry();
             }
             break;
+        case Kind::kCompleteFailed:
+            // Whether or not the round has arrived: something came that it does not have.
+            if (m_ && !m_->doomed && state_ == SourceState::kFinalRound &&
+                frozen_ == event.token) {
+                resend_round(event.error);
+            }
+            break;
         case Kind::kGrantDurable: on_grant_durable(); break;
         case Kind::kGrantWriteFailed: on_grant_write_failed(event.error); break;
         case Kind::kThawed: on_thawed(); break;

@@ -69,6 +69,7 @@ enum class SourceEventKind : std::uint32_t {
     kOperatorAbort = 24,
     kOperatorDiscard = 25,     ///< In kHolding or kGranted: the state may go
     kRestarted = 26,           ///< record, frozen: first event after a restart of gantryd
+    kCompleteFailed = 27,      ///< token, error: the final parts were not sent
 };
 
 struct RoundStats {

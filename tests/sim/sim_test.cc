@@ -45,7 +45,7 @@ class Mutations : public testing::TestWithParam<Mutation> {};
 
 TEST_P(Mutations, AreCaught) {
     std::uint64_t caught = 0;
-    for (std::uint64_t seed = 1; seed <= 1'500; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 3'000; ++seed) {
         caught += run_seed({seed, GetParam(), false}).ok ? 0U : 1U;
     }
     EXPECT_GE(caught, 5U);

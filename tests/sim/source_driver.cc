@@ -232,7 +232,8 @@ void World::source_act(int index, const engine::Action& action) {
         case ActionKind::kSendComplete: {
             const engine::FreezeToken token = action.token;
             const std::uint64_t round = action.round;
-            after(worker_call(index, 200, 20'000), [this, index, life, token, round] {
+            const bool fails = faulty && random.chance(0.05);
+            after(worker_call(index, 200, 20'000), [this, index, life, token, round, fails] {
                 Host& then = hosts[index];
                 if (then.life != life || !then.worker || then.worker->frozen != token ||
                     !then.source || !then.source->migration()) {
@@ -242,6 +243,13 @@ void World::source_act(int index, const engine::Action& action) {
                     guests[index].domain != Domain::kRunning &&
                     then.worker->announcement != *job.announcement) {
                     violate("the final state lacks what the GPU wrote since QEMU copied the guest");
+                }
+                if (fails) {
+                    SourceEvent event = source_event(SourceEventKind::kCompleteFailed);
+                    event.token = token;
+                    event.error = {Code::kUnavailable, "worker.gone", "injected"};
+                    source_step(index, event);
+                    return;
                 }
                 engine::MsgComplete complete;
                 complete.token = token;

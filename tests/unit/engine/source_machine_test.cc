@@ -116,6 +116,40 @@ TEST_F(Source, NoGrantBeforeFreezeNorForAnotherToken) {
     EXPECT_EQ(machine_.state(), SourceState::kFrozen);
 }
 
+TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
+    for (const bool has_arrived : {false, true}) {
+        machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+        to_precopy();
+        finish_round(1);
+        SourceEvent frozen;
+        frozen.kind = SourceEventKind::kFrozen;
+        frozen.token = find(step(SourceEventKind::kGuestSuspended), ActionKind::kFreeze)->token;
+        step(frozen);
+        SourceEvent sent;
+        sent.kind = SourceEventKind::kRoundSent;
+        sent.round = 2;
+        ASSERT_NE(find(step(sent), ActionKind::kSendComplete), nullptr);
+        if (has_arrived) {
+            receive(MsgRoundAck{2});
+        }
+        SourceEvent failed;
+        failed.kind = SourceEventKind::kCompleteFailed;
+        failed.token = {kId, frozen.token.count + 1};
+        EXPECT_TRUE(step(failed).empty()) << "of another freeze";
+        failed.token = frozen.token;
+        const Actions again = step(failed);
+        const Action* round = find(again, ActionKind::kResendRound);
+        ASSERT_NE(round, nullptr) << has_arrived;
+        EXPECT_EQ(round->round, 3U);
+        sent.round = 3;
+        const Actions whole = step(sent);
+        const Action* complete = find(whole, ActionKind::kSendComplete);
+        ASSERT_NE(complete, nullptr);
+        EXPECT_EQ(complete->round, 3U);
+        EXPECT_EQ(complete->token, frozen.token);
+    }
+}
+
 TEST_F(Source, ResumedBeforeTheGrantIsARollback) {
     const FreezeToken token = to_frozen();
     const Actions resumed = step(SourceEventKind::kGuestResumed);
