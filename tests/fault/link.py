@@ -73,6 +73,12 @@ class Link:
         for way in self.passes.values():
             way.clear()
 
+    def mend(self):
+        """After cut_for_good: the old connections are broken, new ones are fine."""
+        self.reset()
+        for way in self.passes.values():
+            way.set()
+
     def close(self):
         self.closed = True
         self.listener.close()

@@ -7,7 +7,8 @@ session is moved with `gantry pull`. Each case does one harm at one named step:
   worker, gantryd   of the source or the target: SIGKILL (gantryd is started again)
   link              between the gantryds, control and bulk streams: what the source (or the target)
                     sends is held back for some seconds, then every connection is reset
-  link for good     nothing passes any more, in either direction
+  link for good     nothing passes any more, in either direction; a target that has asked for the
+                    grant waits for it beyond `gantry abort`, and is let go when it passes again
   program           the CUDA program itself: SIGKILL
   guest link        the program's TCP connection (gantry-guest, gantry-relay), in either direction
 
@@ -43,6 +44,7 @@ import guard
 from daemons import PATIENCE, Failure, make_certificates, wait_until
 
 CASES_AT_ONCE = 6  # Most of a case is waiting.
+TARGET_LETS_GO_S = 1.0  # What a target that may let go takes for it at most.
 CLEAR_ERROR = re.compile(r"^error: \S.*", re.M)
 
 # The steps of a move, in their order: whose they are, and where that gantryd is held.
@@ -174,8 +176,20 @@ def check(stage, wanted, victim, is_error_fine):
         outcome = "clear error: " + CLEAR_ERROR.search(text).group(0)
     if victim == "for good":  # The target waits for its source until an operator lets it go.
         stage.target.gantry("abort", stage.session)
+        if "-> Requesting" in full_log(stage.target):
+            check_waits_for_source(stage)
+            stage.link.mend()
     stage.check_all_ended(max(deadline_s, ACTIVATIONS_S))
     return outcome
+
+
+def check_waits_for_source(stage):
+    """A target that has asked for the grant may own the session without knowing it: whatever an
+    operator says, it lets go only when its source has said that it does not."""
+    wait_until("the target's withdrawal", lambda: "-> Withdrawing" in full_log(stage.target))
+    stage.mover.join(TARGET_LETS_GO_S)
+    if not stage.mover.is_alive():
+        raise Failure("the target has let go what its source may have granted")
 
 
 def told(stage, failure):
@@ -233,12 +247,13 @@ def run_cut_for_good(arguments, wanted, step):
     with Stage(arguments) as stage:
         try:
             stage.run_program()
-            stage.hold(stage.source, MOVE[step][1])
+            whose, where = MOVE[step]
+            stage.hold(end(stage, whose), where)
             stage.begin_move()
-            stage.wait_held(stage.source)
-            harm_link_for_good(stage, stage.source)
+            stage.wait_held(end(stage, whose))
+            harm_link_for_good(stage, end(stage, whose))
             outcome = check(stage, wanted[stage.mib], "for good", False)
-            if step == "frozen" and "(Thawed)" not in full_log(stage.source):
+            if step != "precopy" and "(Thawed)" not in full_log(stage.source):
                 raise Failure("the source has not taken the session back")
             return outcome
         except Failure as failure:
@@ -344,7 +359,7 @@ def all_cases(moved_guest):
                                ("source", "gantryd", "taken back, renamed")):
         cases[f"{side} {victim} at {step}"] = (
             lambda a, w, s=side, v=victim, t=step: run_returned(a, w, s, v, t))
-    for step in ("precopy", "frozen"):
+    for step in ("precopy", "frozen", "requesting"):
         cases[f"link for good at {step}"] = lambda a, w, t=step: run_cut_for_good(a, w, t)
     if not moved_guest:
         for step in MOVE:
