@@ -45,4 +45,12 @@ inline std::uint64_t count_of(std::span<const BlockRange> ranges) {
     return count;
 }
 
+struct Remainder {
+    std::vector<BlockRange> left;   ///< In the order of the ranges.
+    std::uint64_t taken_count = 0;  ///< Blocks.
+};
+
+/// `ranges` without the blocks that are in `taken`, too. Neither names a block twice.
+Remainder without(std::span<const BlockRange> ranges, std::vector<BlockRange> taken);
+
 }  // namespace gantry::state

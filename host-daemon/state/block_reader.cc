@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host-daemon/state/block_ranges.h"
 #include "host-daemon/worker/log.h"
 
 namespace gantry::state {
@@ -162,9 +163,10 @@ Result<void> BlockReader::look(const snapshot::FingerprintKey& key, const BlockR
     return look_at_copies(key, range, out);
 }
 
-Result<void> BlockReader::for_each_print(
+Result<std::uint64_t> BlockReader::for_each_print(
     const snapshot::FingerprintKey& key,
-    const std::function<void(BlockAddress, const Fingerprint&)>& visit) {
+    const std::function<void(BlockAddress, const Fingerprint&)>& visit,
+    std::vector<BlockRange> known) {
     GANTRY_TRY(usable_);
     process_.device.bind_thread();
     process_.refresh_private_ranges();
@@ -174,7 +176,8 @@ Result<void> BlockReader::for_each_print(
     const std::uint64_t step = rests             ? Pace::kPortionBlocks
                                : gpu_ != nullptr ? kGpuLookBlocks
                                                  : kLookBlocks;
-    for (const BlockRange& range : memory_.ranges()) {
+    const Remainder wanted = without(memory_.ranges(), std::move(known));
+    for (const BlockRange& range : wanted.left) {
         for (std::uint64_t done = 0; done < range.count; done += step) {
             const BlockRange some{range.space, range.first + done,
                                   std::min(range.count - done, step)};
@@ -190,7 +193,7 @@ Result<void> BlockReader::for_each_print(
             }
         }
     }
-    return {};
+    return wanted.taken_count;
 }
 
 Result<std::vector<CopiedBlock>> BlockReader::copy_in_place(const snapshot::FingerprintKey& key,

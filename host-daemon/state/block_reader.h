@@ -38,9 +38,12 @@ public:
     void set_share(unsigned percent) { pace_.set_share(percent); }
     /// Since it was last asked.
     [[nodiscard]] std::uint64_t take_rested_us() { return pace_.take_rested_us(); }
-    /// Calls visit for every block there is, range by range; vanished ones are left out.
-    Result<void> for_each_print(const snapshot::FingerprintKey& key,
-                                const std::function<void(BlockAddress, const Fingerprint&)>& visit);
+    /// Calls visit for every block there is but the `known` ones, range by range; vanished ones are
+    /// left out. Returns how many of `known` there are.
+    Result<std::uint64_t> for_each_print(
+        const snapshot::FingerprintKey& key,
+        const std::function<void(BlockAddress, const Fingerprint&)>& visit,
+        std::vector<BlockRange> known = {});
 
     /// Copies blocks to `out`, packed, in order; vanished ones are left out.
     Result<std::vector<CopiedBlock>> copy(const snapshot::FingerprintKey& key,

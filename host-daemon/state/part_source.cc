@@ -217,22 +217,29 @@ engine::BlockSetDigest PartState::sent_digest() const {
     return digest;
 }
 
-Result<engine::BlockSetDigest> PartState::digest(std::vector<CopiedBlock>* prints) {
+Result<engine::BlockSetDigest> PartState::digest() {
+    GANTRY_ASSIGN(const RestDigest all, digest_without({}, nullptr));
+    return all.digest;
+}
+
+Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> known,
+                                                        std::vector<CopiedBlock>* prints) {
     if (!seed_) {
         return Error{Code::kFailedPrecondition, "worker.state", "a digest needs a seed"};
     }
     if (key_ == nullptr) {
         key_ = std::make_unique<snapshot::FingerprintKey>(*seed_);
     }
-    engine::BlockSetDigest digest;
+    RestDigest out;
     reader_.set_share(0);
-    GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& print) {
-        digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
+    const auto visit = [&](BlockAddress block, const Fingerprint& print) {
+        out.digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
         if (prints != nullptr) {
             prints->push_back({block, print});
         }
-    }));
-    return digest;
+    };
+    GANTRY_ASSIGN(out.known_count, reader_.for_each_print(*key_, visit, std::move(known)));
+    return out;
 }
 
 void PartState::keep_image(std::vector<std::byte> bytes) {

@@ -148,8 +148,15 @@ public:
     bool add_staging(std::span<std::byte> area) { return memory_.add_staging(area); }
     void remove_staging(std::span<std::byte> area) { memory_.remove_staging(area); }
     /// Over all blocks, computed from memory now. Needs a seed (begin_precopy or prepare).
-    /// `prints`: where each block's goes; null: nowhere.
-    Result<engine::BlockSetDigest> digest(std::vector<CopiedBlock>* prints = nullptr);
+    Result<engine::BlockSetDigest> digest();
+    struct RestDigest {
+        engine::BlockSetDigest digest;
+        std::uint64_t known_count = 0;  ///< Blocks of `known` that are there.
+    };
+    /// The same of all but `known`, which are not read. `prints`: where each block's goes; null:
+    /// nowhere.
+    Result<RestDigest> digest_without(std::vector<BlockRange> known,
+                                      std::vector<CopiedBlock>* prints);
     /// Bytes of images by name: what get_images and an images blob carry. While frozen, also of
     /// those that are on their way from the guest.
     void keep_image(std::vector<std::byte> bytes);

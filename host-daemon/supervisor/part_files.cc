@@ -163,12 +163,25 @@ Result<SnapshotSettings> snapshot_settings() {
                      "'; it can be auto, registered or staged"};
 }
 
-Result<engine::BlockSetDigest> digest_now(Worker& worker) {
+Result<engine::BlockSetDigest> digest_now(Worker& worker) { return digest_beyond(worker, {}); }
+
+Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks& proven) {
+    const std::string runs = proven.runs.SerializeAsString();
     control::ToWorker request;
-    request.mutable_get_digest();
-    GANTRY_ASSIGN(const WorkerReply reply, worker.call(std::move(request), kLongCall));
-    const control::Digest& digest = reply.message.digest();
-    return engine::BlockSetDigest{digest.block_count(), {digest.sum_low(), digest.sum_high()}};
+    request.mutable_get_digest()->set_known_bytes(runs.size());
+    control::UniqueFd blob;
+    std::vector<int> descriptors;
+    if (!runs.empty()) {
+        GANTRY_ASSIGN(blob, control::make_blob(runs));
+        descriptors.push_back(blob.get());
+    }
+    GANTRY_ASSIGN(const WorkerReply reply,
+                  worker.call(std::move(request), kLongCall, descriptors));
+    const control::Digest& rest = reply.message.digest();
+    engine::BlockSetDigest digest{rest.block_count(), {rest.sum_low(), rest.sum_high()}};
+    digest.merge(proven.digest);
+    digest.block_count -= proven.digest.block_count - rest.known_count();
+    return digest;
 }
 
 Result<std::string> store_by_worker(WorkersSource& source, Worker& worker, control::FileWay way,

@@ -48,4 +48,12 @@ Result<LoadedByWorker> load_by_worker(Worker& worker, control::FileWay way,
 /// Of all that the worker holds now.
 Result<engine::BlockSetDigest> digest_now(Worker& worker);
 
+struct ProvenBlocks {
+    control::BlockRunList runs;     ///< Each block once.
+    engine::BlockSetDigest digest;  ///< Over these.
+};
+/// The same, where the fingerprints of `proven` have been taken here from the worker's memory; it
+/// reads all the others. A block that it does not have is not in the digest's count.
+Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks& proven);
+
 }  // namespace gantry::supervisor

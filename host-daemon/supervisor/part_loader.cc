@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "host-daemon/supervisor/block_runs.h"
 #include "host-daemon/supervisor/direct_memory.h"
-#include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/stored_sender.h"
 #include "host-daemon/supervisor/turns.h"
 #include "proto/snapshot/large_pages.h"
@@ -25,6 +25,8 @@ using snapshot::StoredForm;
 constexpr std::size_t kLoadBlocks = 32;
 /// Blocks read and then verified, from the cache.
 constexpr std::size_t kReadBlocks = 4;
+/// Of the blocks verified here, that the worker reads again at the end, when all of it is in place.
+constexpr std::size_t kReadAgainBlocks = 256;
 /// Of a large page, that have to be filled: fewer do not warrant all its memory.
 constexpr std::size_t kPageBlocksMin = kLargePageBytes / kBlockBytes / 2;
 /// Of large pages that are made in one go: each go waits for all cores.
@@ -62,7 +64,7 @@ public:
         }
     }
 
-    Result<void> run() {
+    Result<ProvenBlocks> run() {
         make_pages();
         GANTRY_TRY(Turns().run(slot_threads(), batches_.size(),
                                [&](std::size_t i, const auto&) -> Result<void> {
@@ -73,7 +75,7 @@ public:
         for (const Batch& batch : copies_) {
             GANTRY_TRY(copy(batch.blocks));
         }
-        return {};
+        return proven();
     }
 
 private:
@@ -165,8 +167,6 @@ private:
         return {};
     }
 
-    /// Not looked at here: before anything runs on them the worker's digest of all its memory has
-    /// to be the file's, and if it is not the damaged block is looked for (restore_job.cc).
     Result<void> load_direct(const Batch& batch) const {
         std::uint64_t offset = batch.offset;
         for (std::size_t at = 0; at < batch.blocks.size();) {
@@ -179,11 +179,37 @@ private:
             const std::span<std::byte> to = lies_at(batch.blocks[at].ref, count);
             // Fresh memory: its pages in one go instead of a fault for each. A hint only.
             ::madvise(to.data(), to.size(), MADV_POPULATE_WRITE);
-            GANTRY_TRY(memory_.read(offset, to));
+            GANTRY_TRY(read(batch.blocks.subspan(at, count), offset, to.data()));
             offset += to.size();
             at += count;
         }
         return {};
+    }
+
+    /// What load_direct() has verified where it lies, without the sample.
+    ProvenBlocks proven() const {
+        std::size_t count = 0;
+        for (const Batch& batch : batches_) {
+            count += batch.kind == Kind::kDirect ? batch.blocks.size() : 0;
+        }
+        const std::size_t step = std::max<std::size_t>(2, count / kReadAgainBlocks);
+        ProvenBlocks out;
+        std::vector<engine::BlockAddress> addresses;
+        std::size_t at = 0;
+        for (const Batch& batch : batches_) {
+            if (batch.kind != Kind::kDirect) {
+                continue;
+            }
+            for (const StoredBlock& block : batch.blocks) {
+                if (++at % step != 0) {
+                    addresses.push_back({static_cast<engine::MemorySpace>(block.ref.space),
+                                         block.ref.index});
+                    out.digest.add(block.ref.space, block.ref.index, block.fingerprint);
+                }
+            }
+        }
+        append_runs(addresses, out.runs.mutable_runs());
+        return out;
     }
 
     Result<void> load_staged(const Batch& batch) const {
@@ -230,20 +256,21 @@ private:
 
 }  // namespace
 
-Result<std::string> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
                                 const snapshot::StoredMemory& memory,
                                 const snapshot::FingerprintKey& key) {
     DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kWriting);
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
     if (!direct.empty() && !settings.always_by_worker) {
-        GANTRY_TRY(
+        GANTRY_ASSIGN(
+            ProvenBlocks proven,
             PartLoader(workers, worker, std::move(direct), std::nullopt, memory, key).run());
-        return std::string();
+        return LoadedMemory{std::move(proven), {}};
     }
     GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(*worker, settings.way, memory));
     GANTRY_TRY(PartLoader(workers, worker, std::nullopt, std::move(loaded.outside), memory, key)
                    .run());
-    return loaded.how;
+    return LoadedMemory{{}, loaded.how};
 }
 
 }  // namespace gantry::supervisor

@@ -2,24 +2,31 @@
 //
 // Each thread takes the next batch: it reads the contents from the file to where they belong, which
 // is the worker's memory itself (direct_memory.h) or a slot of its staging area, holds them against
-// their fingerprints there, and in the second case has the worker place them. Zero blocks are not
-// touched where the memory is fresh; copies come last, when their origins are there. Memory that
-// cannot be mapped here the worker fills itself (part_files.h).
+// their fingerprints there while they are in the cache, and in the second case has the worker place
+// them. Zero blocks are not touched where the memory is fresh; copies come last, when their origins
+// are there. Memory that cannot be mapped here the worker fills itself (part_files.h).
+//
+// What was verified in the worker's memory needs no second look by the worker, but for a sample.
 // Failure: the first error; the worker is of no use then.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/worker.h"
 #include "host-daemon/supervisor/worker_set.h"
 #include "proto/snapshot/container.h"
 
 namespace gantry::supervisor {
 
-/// The worker has been prepared with the part's graph, and nothing more. Returns how it went, for a
-/// log. What a worker fills itself is proven by its digest only.
-Result<std::string> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+struct LoadedMemory {
+    ProvenBlocks proven;  ///< All else is proven by the worker's digest only.
+    std::string how;      ///< For a log.
+};
+
+/// The worker has been prepared with the part's graph, and nothing more.
+Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
                                 const snapshot::StoredMemory& memory,
                                 const snapshot::FingerprintKey& key);
 

@@ -276,7 +276,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kApplyFinal:
             return apply_final(request.apply_final(), in);
         case Kind::kGetDigest:
-            return get_digest(request.get_digest(), reply, out);
+            return get_digest(request.get_digest(), in, reply, out);
         case Kind::kMarkComplete:
             if (!part_->channel_state()) {
                 return wrong_state("there is no complete state to mark");

@@ -203,12 +203,22 @@ Result<void> Service::read_blocks(const control::ReadBlocks& read, control::From
     return {};
 }
 
-Result<void> Service::get_digest(const control::GetDigest& get, control::FromWorker* reply,
-                                 Descriptors* out) {
+Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
+                                 control::FromWorker* reply, Descriptors* out) {
+    std::vector<state::BlockRange> known;
+    if (get.known_bytes() != 0) {
+        GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, get.known_bytes()));
+        control::BlockRunList list;
+        if (!list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
+        }
+        GANTRY_ASSIGN(known, state::to_ranges(list.runs()));
+    }
     std::vector<state::CopiedBlock> prints;
-    GANTRY_ASSIGN(const engine::BlockSetDigest digest,
-                  part_->digest(get.with_prints() ? &prints : nullptr));
-    state::set_digest(digest, reply->mutable_digest());
+    GANTRY_ASSIGN(const state::PartState::RestDigest rest,
+                  part_->digest_without(known, get.with_prints() ? &prints : nullptr));
+    state::set_digest(rest.digest, reply->mutable_digest());
+    reply->mutable_digest()->set_known_count(rest.known_count);
     if (get.with_prints()) {
         control::BlockPrints list;
         std::vector<engine::BlockAddress> addresses;

@@ -1,0 +1,82 @@
+#include "host-daemon/state/block_ranges.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+namespace gantry::state {
+namespace {
+
+using Block = std::pair<MemorySpace, std::uint64_t>;
+
+BlockRange device(std::uint64_t first, std::uint64_t count) {
+    return {MemorySpace::kDevice, first, count};
+}
+
+std::vector<Block> blocks_of(std::span<const BlockRange> ranges) {
+    std::vector<Block> blocks;
+    for (const BlockRange& range : ranges) {
+        EXPECT_NE(range.count, 0U);
+        for (std::uint64_t i = 0; i < range.count; ++i) {
+            blocks.emplace_back(range.space, range.first + i);
+        }
+    }
+    return blocks;
+}
+
+TEST(BlockRanges, WhatIsTakenFromOutsideOrBetweenIsNotCounted) {
+    const std::vector ranges{device(10, 5), device(20, 5)};
+    const Remainder rest = without(ranges, {device(0, 10), device(15, 5), device(25, 100)});
+    EXPECT_EQ(rest.taken_count, 0U);
+    EXPECT_EQ(blocks_of(rest.left), blocks_of(ranges));
+}
+
+TEST(BlockRanges, OneThatIsTakenMayReachOverTwo) {
+    const std::vector ranges{device(10, 5), device(20, 5)};
+    const Remainder rest = without(ranges, {device(12, 10)});
+    EXPECT_EQ(rest.taken_count, 5U);
+    EXPECT_EQ(blocks_of(rest.left), blocks_of(std::vector{device(10, 2), device(22, 3)}));
+}
+
+TEST(BlockRanges, TheSameNumbersOfAnotherSpaceStay) {
+    const std::vector ranges{device(10, 5), BlockRange{MemorySpace::kArray, 10, 5}};
+    const Remainder rest = without(ranges, {BlockRange{MemorySpace::kArray, 10, 5}});
+    EXPECT_EQ(rest.taken_count, 5U);
+    EXPECT_EQ(blocks_of(rest.left), blocks_of(std::vector{device(10, 5)}));
+}
+
+TEST(BlockRanges, AreTakenAsSetsAre) {
+    std::mt19937 random(11);
+    for (int round = 0; round < 2000; ++round) {
+        const auto some = [&random] {  // In ascending order, none touches the next.
+            std::vector<BlockRange> ranges;
+            for (const MemorySpace space : {MemorySpace::kDevice, MemorySpace::kArray}) {
+                std::uint64_t at = random() % 4;
+                for (std::uint64_t count = random() % 5; count != 0; --count) {
+                    ranges.push_back({space, at, 1 + random() % 6});
+                    at += ranges.back().count + 1 + random() % 4;
+                }
+            }
+            return ranges;
+        };
+        const std::vector<BlockRange> ranges = some();
+        std::vector<BlockRange> taken = some();
+        const std::vector<Block> gone = blocks_of(taken);
+        const std::set<Block> is_gone(gone.begin(), gone.end());
+        std::vector<Block> wanted;
+        for (const Block& block : blocks_of(ranges)) {
+            if (!is_gone.contains(block)) {
+                wanted.push_back(block);
+            }
+        }
+        std::shuffle(taken.begin(), taken.end(), random);
+        const Remainder rest = without(ranges, taken);
+        EXPECT_EQ(blocks_of(rest.left), wanted) << "round " << round;
+        EXPECT_EQ(rest.taken_count, blocks_of(ranges).size() - wanted.size());
+    }
+}
+
+}  // namespace
+}  // namespace gantry::state
