@@ -40,14 +40,17 @@ void RegionWatcher::look(const std::vector<Claim>& claims) {
         const engine::PartId part = part_of({claim.channel, claim.generation});
         const bool is_new = claim.generation != 0 && claim.generation != seen_[claim.channel];
         if (claim.state == wire::ClaimState::kOpen && is_new) {
+            if (!session_->source().may_come()) {
+                continue;  // Whoever serves the session next finds the claim.
+            }
             // The process that held the channel before has gone, if it did not say so.
             session_->close_channel(part_of({claim.channel, seen_[claim.channel]}));
-            spdlog::info("session {}: process {} of the guest opens channel {}",
-                         session_->info().id, claim.guest_pid, claim.channel);
             const auto opened = session_->open_channel(claim, handlers_, std::nullopt, 0);
             if (!opened && opened.error().reason == kSessionFrozen) {
-                return;  // Whoever serves the session next finds the claim.
+                continue;  // Meanwhile.
             }
+            spdlog::info("session {}: process {} of the guest opens channel {}",
+                         session_->info().id, claim.guest_pid, claim.channel);
             seen_[claim.channel] = claim.generation;
             if (!opened) {
                 spdlog::error("session {}: {}", session_->info().id, opened.error().to_string());

@@ -459,6 +459,9 @@ void Registry::receive(const std::string& session_id, engine::Message message,
     std::shared_ptr<SourceDriver> driver;
     {
         const std::lock_guard lock(mutex_);
+        if (stopping_) {
+            return;  // The next gantryd answers: it knows what this one has let go already.
+        }
         const auto found = sessions_.find(session_id);
         if (found != sessions_.end()) {
             driver = found->second.driver;

@@ -137,6 +137,10 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
     event.workers_alive = adopted == workers.size();
     if (auto token = session->source().frozen_token()) {
         event.frozen = *token;
+        if (!*token && event.workers_alive && !record.granted && !suspended) {
+            // Some may be frozen, for a freeze or a thaw that the last gantryd did not end.
+            (void)session->source().thaw();
+        }
     }
     event.announced = session->source().is_announced();
     session->driver()->feed(std::move(event));

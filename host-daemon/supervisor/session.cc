@@ -283,10 +283,15 @@ Result<void> Session::take_guests_back() {
     for (const auto& worker : workers_.all()) {
         control::ToWorker release;
         release.mutable_release()->set_return_guest(true);
-        GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(release), kLongCall));
-        if (reply.descriptors.size() > 1) {
+        auto reply = worker->call(std::move(release), kLongCall);
+        if (!reply && info_.kind == SessionKind::kLocal) {
+            return reply.error();
+        }
+        if (!reply) {  // The snapshot has what it held, and a VM's region is a file.
+            spdlog::warn("session {}: {}", info_.id, reply.error().to_string());
+        } else if (reply->descriptors.size() > 1) {
             const std::lock_guard lock(mutex_);
-            socket_ = std::move(reply.descriptors[1]);
+            socket_ = std::move(reply->descriptors[1]);
         }
         workers_.remove(worker->part());
         worker->end();

@@ -134,6 +134,9 @@ Result<control::SnapshotReply> save_frozen(Session& session, const std::string& 
     if (!written) {
         return written.error();
     }
+    if (suspend && !let_go && !session.suspended()) {
+        (void)source.thaw();
+    }
     GANTRY_TRY(let_go);
     phases.end(suspend ? "suspend" : "thaw");
     control::SnapshotReply reply;

@@ -217,6 +217,10 @@ void SourceDriver::carry_out(engine::Action action) {
             order_round(action.round, true);
             break;
         case ActionKind::kFreeze:
+            if (freezing_ == action.token) {
+                break;  // Asked again meanwhile: a second one might end after the machine gave up.
+            }
+            freezing_ = action.token;
             ++cut_serial_;
             on_slow([this, token = action.token, deadline = action.deadline] {
                 auto frozen = source_.freeze(token, deadline);
@@ -224,7 +228,12 @@ void SourceDriver::carry_out(engine::Action action) {
                     frozen ? event_of(SourceEventKind::kFrozen)
                            : error_event(SourceEventKind::kFreezeFailed, frozen.error());
                 event.token = token;
-                feed(std::move(event));
+                main_.post([this, event = std::move(event)] {
+                    if (freezing_ == event.token) {
+                        freezing_.reset();
+                    }
+                    step(event);
+                });
             });
             break;
         case ActionKind::kSendComplete:

@@ -114,6 +114,7 @@ private:
 
     // main_ only
     std::optional<std::pair<engine::MigrationId, std::shared_ptr<MessageLink>>> link_;
+    std::optional<engine::FreezeToken> freezing_;  ///< Under way on slow_.
 
     // slow_ only
     std::optional<snapshot::Fingerprint> zero_block_;

@@ -12,6 +12,8 @@ namespace {
 constexpr std::uint64_t kScanBlocksMax = 1ULL << 24;
 /// Percent of the time, that a scan may keep a GPU whose guest is served.
 constexpr unsigned kScanShare = 50;
+/// For the last worker of a session whose others took all the time there was.
+constexpr std::chrono::microseconds kFreezeLeast{100'000};
 
 control::FreezeToken to_proto(const engine::FreezeToken& token) {
     control::FreezeToken out;
@@ -117,12 +119,21 @@ bool WorkersSource::has_left(const std::shared_ptr<Worker>& worker) const {
     return workers_.find(worker->part()) != worker;
 }
 
+Result<void> WorkersSource::may_come() {
+    const std::lock_guard lock(coming_);
+    return is_frozen_ ? frozen() : Result<void>{};
+}
+
+Error WorkersSource::frozen() const {
+    return {Code::kUnavailable, kSessionFrozen,
+            "session " + facts_.session_id + " is frozen: its new programs have to wait"};
+}
+
 Result<void> WorkersSource::add(const std::shared_ptr<Worker>& worker,
                                 const std::function<Result<void>()>& serve) {
     const std::lock_guard lock(coming_);
     if (is_frozen_) {
-        return Error{Code::kUnavailable, kSessionFrozen,
-                     "session " + facts_.session_id + " was frozen while the worker started"};
+        return frozen();
     }
     GANTRY_TRY(serve());
     workers_.add(worker);
@@ -299,12 +310,17 @@ Result<engine::FreezeReport> WorkersSource::freeze(engine::FreezeToken token,
     engine::FreezeReport report;
     report.token = token;
     set_frozen(true);  // Before the list is made: no worker comes after it.
+    const auto end = std::chrono::steady_clock::now() + deadline;
     const Result<void> all_frozen = for_each([&](const auto& worker) -> Result<void> {
+        // One deadline for all: while one is asked the others' kernels come to their ends, too.
+        const auto left = std::max<std::chrono::microseconds>(
+            kFreezeLeast, std::chrono::duration_cast<std::chrono::microseconds>(
+                              end - std::chrono::steady_clock::now()));
         control::ToWorker request;
         *request.mutable_freeze()->mutable_token() = to_proto(token);
-        request.mutable_freeze()->set_deadline_us(static_cast<std::uint64_t>(deadline.count()));
+        request.mutable_freeze()->set_deadline_us(static_cast<std::uint64_t>(left.count()));
         const auto patience =
-            std::chrono::duration_cast<std::chrono::milliseconds>(deadline) + kQuickCall;
+            std::chrono::duration_cast<std::chrono::milliseconds>(left) + kQuickCall;
         GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), patience));
         const control::FreezeReply& frozen = reply.message.freeze();
         report.drain = std::max(report.drain, std::chrono::microseconds{frozen.drain_us()});
@@ -331,6 +347,9 @@ Result<std::optional<engine::FreezeToken>> WorkersSource::frozen_token() {
         return {};
     };
     GANTRY_TRY(for_each(ask));
+    if (is_common && common) {
+        set_frozen(true);  // Before a restart of gantryd.
+    }
     return is_common ? common : std::nullopt;
 }
 
@@ -348,15 +367,23 @@ Result<engine::FinalPart> WorkersSource::final_part(engine::PartId part) {
     return out;
 }
 
-Result<void> WorkersSource::thaw() {
+/// Every one is told, whatever the others say.
+Result<void> WorkersSource::tell_all(const std::function<control::ToWorker()>& request) {
     Result<void> outcome;
     (void)for_each([&](const auto& worker) -> Result<void> {
+        if (auto reply = worker->call(request(), kQuickCall); !reply && !has_left(worker)) {
+            outcome = reply.error();
+        }
+        return {};
+    });
+    return outcome;
+}
+
+Result<void> WorkersSource::thaw() {
+    const Result<void> outcome = tell_all([] {
         control::ToWorker request;
         request.mutable_thaw();
-        if (auto reply = worker->call(std::move(request), kQuickCall); !reply) {
-            outcome = has_left(worker) ? outcome : Result<void>(reply.error());
-        }
-        return {};  // every one is tried, whatever the others say
+        return request;
     });
     set_frozen(false);
     return outcome;
@@ -366,23 +393,18 @@ Result<void> WorkersSource::fence() {
     if (facts_.shares_region_with_target) {
         return {};
     }
-    Result<void> outcome;
-    for (const auto& worker : workers_.all()) {
+    return tell_all([] {
         control::ToWorker request;
         request.mutable_fence();
-        if (auto reply = worker->call(std::move(request), kQuickCall); !reply) {
-            outcome = reply.error();
-        }
-    }
-    return outcome;
+        return request;
+    });
 }
 
 Result<void> WorkersSource::unfence(Epoch epoch) {
-    return for_each([&](const auto& worker) -> Result<void> {
+    return tell_all([epoch] {
         control::ToWorker request;
         request.mutable_unfence()->set_epoch(epoch.value);
-        GANTRY_TRY(worker->call(std::move(request), kQuickCall));
-        return {};
+        return request;
     });
 }
 

@@ -59,6 +59,8 @@ public:
 
     /// While suspended there is nothing that could be described, so no move begins.
     void set_suspended(bool suspended);
+    /// That of add(), before a worker is started in vain.
+    Result<void> may_come();
     /// Takes in the worker of a program that has just come: `serve` attaches it to its guest.
     /// Failure: that of `serve`; kUnavailable (`session.frozen`) between freeze() and thaw(), when
     /// nothing may run that the freeze has not seen.
@@ -76,8 +78,10 @@ private:
     using EachWorker = std::function<Result<void>(const std::shared_ptr<Worker>&)>;
     /// Until one fails. The failure of a worker whose program has ended meanwhile is none.
     Result<void> for_each(const EachWorker& ask);
+    Result<void> tell_all(const std::function<control::ToWorker()>& request);
     [[nodiscard]] bool has_left(const std::shared_ptr<Worker>& worker) const;
     void set_frozen(bool is_frozen);
+    [[nodiscard]] Error frozen() const;
     static Result<void> tell(Worker& worker, bool migrating);
     static Result<void> begin(Worker& worker, engine::Seed seed);
     WorkerSet& workers_;

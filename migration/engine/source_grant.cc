@@ -125,13 +125,13 @@ void SourceMachine::Impl::on_taken_back() {
     const Error why{Code::kAborted, std::string(grant_refusal::kReturned),
                     "The target could not take the session into service; it is this host's again."};
     send_to(id, MsgGrantRefused{why.reason, why.text, true});
-    if (lost_) {
+    emit(ActionKind::kUnfence).epoch = record_.epoch;
+    if (lost_) {  // What is left goes on where the guest runs.
         frozen_.reset();
         enter(SourceState::kLost, std::nullopt);
         emit(ActionKind::kQueryDomain);
         return;
     }
-    emit(ActionKind::kUnfence).epoch = record_.epoch;
     if (m_) {
         end_migration(Outcome::kRolledBack, why, Announce::kNo);
     } else {

@@ -50,6 +50,7 @@ private:
         std::uint64_t bytes_content_before = 0;
         std::uint32_t round_failures = 0;
         std::uint32_t verify_failures = 0;
+        std::uint32_t state_failures = 0;  ///< Of frozen workers, to say their state.
         std::uint32_t freeze_failures = 0;
         bool begun = false;
         bool converged = false;
@@ -88,6 +89,7 @@ private:
     void on_message(const Message& message, Seed seed);
     void on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
     void on_unknown(const Message& message);
+    [[nodiscard]] bool waits_rightly(const MessageBody& body) const;
     void on_peer_message(const Message& message);
     void on_withdrawal(const MigrationId& id);
     void on_verified(FreezeToken token);
@@ -100,6 +102,7 @@ private:
     void on_precopy_begun();
     void begin_round();
     void resend_round(const Error& why);
+    static bool may_pass(const Error& why);
     void on_round_sent(const SourceEvent& event);
     void on_round_acked(std::uint64_t round);
     void after_precopy_round();

@@ -70,6 +70,9 @@ void SourceMachine::Impl::on_event(const SourceEvent& event) {
         case Kind::kFreezeFailed: on_freeze_failed(event.error); break;
         case Kind::kCompleteSent:
             if (state_ == SourceState::kFinalRound && frozen_ == event.token) {
+                if (m_) {
+                    m_->state_failures = 0;
+                }
                 enter(SourceState::kFrozen, settings_.switchover_deadline);
                 arm_retry();
             }

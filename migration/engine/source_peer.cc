@@ -53,14 +53,25 @@ void SourceMachine::Impl::on_unknown(const Message& message) {
                                     [&](const Ended& e) { return e.id == message.migration; });
     if (ended != ended_.end()) {
         send_to(message.migration, MsgAbort{ended->why.reason, ended->why.text});
-    } else {
+    } else if (!waits_rightly(message.body)) {
         send_to(message.migration, MsgAbort{std::string(kUnknownMigration),
                                             "The source knows no such migration (any more)."});
     }
 }
 
+/// An answer would end what will yet be granted, or taken up: the target repeats what it wants.
+bool SourceMachine::Impl::waits_rightly(const MessageBody& body) const {
+    const bool is_alive = std::holds_alternative<MsgAlive>(body);
+    if (state_ == SourceState::kLost) {  // It may be all that is left: see on_grant_request().
+        return is_alive || std::holds_alternative<MsgVerified>(body);
+    }
+    return is_alive && (pending_ || state_ == SourceState::kThawing ||
+                        state_ == SourceState::kRecovering ||
+                        state_ == SourceState::kTakingBack);
+}
+
 void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed) {
-    if (is_current(id)) {
+    if (is_current(id) && !lost_) {
         if (state_ == SourceState::kOffered) {
             send_offer();
         }

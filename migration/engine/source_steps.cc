@@ -132,7 +132,18 @@ void SourceMachine::Impl::begin_round() {
     emit(ActionKind::kSendRound).round = m_->round;
 }
 
+/// Links and workers that are away come back; what a frozen worker says of its state stays true.
+bool SourceMachine::Impl::may_pass(const Error& why) {
+    return why.code == Code::kUnavailable || why.code == Code::kDeadlineExceeded ||
+           why.code == Code::kCancelled;
+}
+
 void SourceMachine::Impl::resend_round(const Error& why) {
+    if (frozen_ && !may_pass(why) && ++m_->state_failures > settings_.verify_failures_max) {
+        abort_job();
+        fail({why.code, why.reason, "The frozen state cannot be moved: " + why.text});
+        return;
+    }
     if (++m_->round_failures > settings_.round_failures_max && !frozen_or_freezing()) {
         fail({Code::kUnavailable, "migration.link", "The link to the target failed again and "
                                                     "again, last: " + why.text});

@@ -260,10 +260,6 @@ void TargetMachine::Impl::on_grant_refused(const MsgGrantRefused& refused) {
 }
 
 void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
-    if (state_ == TargetState::kReturning) {
-        returned(Outcome::kRolledBack);  // the source, which alone could grant, knows of none
-        return;
-    }
     if (granted() || state_ == TargetState::kWithdrawing) {
         return;
     }

@@ -72,7 +72,12 @@ void World::deliver(int to, const Message& message) {
         return;
     }
     if (!host.source) {
-        if (!goes_both_ways(message.body)) {
+        if (std::holds_alternative<engine::MsgGrantRequest>(message.body) ||
+            std::holds_alternative<engine::MsgGrantReturned>(message.body) ||
+            std::holds_alternative<engine::MsgAbort>(message.body)) {
+            send(to, {message.migration,
+                      engine::MsgGrantRefused{"session.unknown", "unknown", true}});
+        } else if (!goes_both_ways(message.body)) {
             send(to, {message.migration,
                       engine::MsgAbort{std::string(engine::kUnknownMigration), "unknown"}});
         }

@@ -150,6 +150,46 @@ TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
     }
 }
 
+TEST_F(Source, AFrozenStateThatCannotBeSaidTakesTheMoveBack) {
+    const auto fail_final_round = [&](Code code, std::uint64_t round) {
+        SourceEvent failed;
+        failed.kind = SourceEventKind::kRoundFailed;
+        failed.round = round;
+        failed.error = {code, "feature.stream.capture.not_movable", "a stream is captured"};
+        return step(failed);
+    };
+    to_precopy();
+    finish_round(1);
+    SourceEvent frozen;
+    frozen.kind = SourceEventKind::kFrozen;
+    frozen.token = find(step(SourceEventKind::kGuestSuspended), ActionKind::kFreeze)->token;
+    step(frozen);
+    std::uint64_t round = 2;
+    for (; round < 20; ++round) {  // A link may be away for as long as it likes.
+        EXPECT_NE(find(fail_final_round(Code::kUnavailable, round), ActionKind::kResendRound),
+                  nullptr);
+    }
+    for (; round < 23; ++round) {
+        EXPECT_NE(find(fail_final_round(Code::kFailedPrecondition, round),
+                       ActionKind::kResendRound),
+                  nullptr);
+    }
+    const Actions given_up = fail_final_round(Code::kFailedPrecondition, round);
+    EXPECT_EQ(find(given_up, ActionKind::kResendRound), nullptr);
+    EXPECT_NE(find(given_up, ActionKind::kAbortJob), nullptr);
+    EXPECT_TRUE(sends<MsgAbort>(given_up));
+    EXPECT_NE(find(step(SourceEventKind::kGuestResumed), ActionKind::kThaw), nullptr);
+}
+
+TEST_F(Source, WhoMayHaveAllOfALostSessionIsNotSentAway) {
+    const FreezeToken token = to_frozen();
+    step(SourceEventKind::kWorkerLost);
+    EXPECT_FALSE(sends<MsgAbort>(receive(MsgVerified{token})));
+    EXPECT_FALSE(sends<MsgAbort>(receive(MsgAlive{})));
+    EXPECT_TRUE(sends<MsgAbort>(receive(MsgFreezeRequest{}))) << "it lacks something";
+    EXPECT_NE(find(receive(request(token)), ActionKind::kPersistGrant), nullptr);
+}
+
 TEST_F(Source, ResumedBeforeTheGrantIsARollback) {
     const FreezeToken token = to_frozen();
     const Actions resumed = step(SourceEventKind::kGuestResumed);
