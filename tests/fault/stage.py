@@ -21,6 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 from daemons import PATIENCE, Daemon, Failure, free_port, listening_sockets, wait_until
 
 STEPS, MIB, PAUSE_MS = 40, 8, 50
+LETS_GO_S = 2.0  # Of a session that has ended.
 TCP_GONE_S = 75  # gantry-relay waits a minute for a guest whose link is away (relay_session.h).
 TCP_MIB = 2  # Every step copies all of it, over gantry-guest, this proxy and gantry-relay.
 
@@ -223,8 +224,16 @@ class Stage:
         wait_until("the end of the session on both hosts", lambda: not go_on(), patience_s, 0.1)
         if self.awaits_guest():
             alive.remove(self.target)
-        left = [pid for daemon in alive for pid in daemon.record_pids() if is_running(pid)]
-        owners = [name for name in self.owners() if name in [daemon.name for daemon in alive]]
+
+        def remains():
+            left = [pid for daemon in alive for pid in daemon.record_pids() if is_running(pid)]
+            owners = [name for name in self.owners() if name in [daemon.name for daemon in alive]]
+            return owners, left
+        # A gantryd lists a session no more before it has let go all of it.
+        end = time.monotonic() + LETS_GO_S * PATIENCE
+        while any(remains()) and time.monotonic() < end:
+            time.sleep(0.05)
+        owners, left = remains()
         if owners or left:
             raise Failure(f"after its program's end {owners} own the session, and workers {left} "
                           "run")
