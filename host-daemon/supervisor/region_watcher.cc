@@ -40,7 +40,7 @@ void RegionWatcher::look(const std::vector<Claim>& claims) {
         const engine::PartId part = part_of({claim.channel, claim.generation});
         const bool is_new = claim.generation != 0 && claim.generation != seen_[claim.channel];
         if (claim.state == wire::ClaimState::kOpen && is_new) {
-            if (!session_->source().may_come()) {
+            if (session_->source().is_frozen()) {
                 continue;  // Whoever serves the session next finds the claim.
             }
             // The process that held the channel before has gone, if it did not say so.

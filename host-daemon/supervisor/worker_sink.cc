@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "host-daemon/supervisor/block_runs.h"
+#include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/stored_sender.h"
 #include "host-daemon/supervisor/worker_state.h"
 
@@ -209,15 +210,8 @@ Result<void> WorkersSink::apply_final(const engine::FinalPart& final_part) {
 }
 
 Result<engine::BlockSetDigest> WorkersSink::digest(engine::PartId part) {
-    GANTRY_ASSIGN(auto worker, workers_.need(part));
-    control::ToWorker request;
-    request.mutable_get_digest();
-    GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), kLongCall));
-    const control::Digest& digest = reply.message.digest();
-    engine::BlockSetDigest out;
-    out.block_count = digest.block_count();
-    out.sum = {digest.sum_low(), digest.sum_high()};
-    return out;
+    GANTRY_ASSIGN(const auto worker, workers_.need(part));
+    return digest_now(*worker);
 }
 
 Result<void> WorkersSink::mark_complete(engine::FreezeToken token) {

@@ -119,21 +119,18 @@ bool WorkersSource::has_left(const std::shared_ptr<Worker>& worker) const {
     return workers_.find(worker->part()) != worker;
 }
 
-Result<void> WorkersSource::may_come() {
+bool WorkersSource::is_frozen() const {
     const std::lock_guard lock(coming_);
-    return is_frozen_ ? frozen() : Result<void>{};
-}
-
-Error WorkersSource::frozen() const {
-    return {Code::kUnavailable, kSessionFrozen,
-            "session " + facts_.session_id + " is frozen: its new programs have to wait"};
+    return is_frozen_;
 }
 
 Result<void> WorkersSource::add(const std::shared_ptr<Worker>& worker,
                                 const std::function<Result<void>()>& serve) {
     const std::lock_guard lock(coming_);
     if (is_frozen_) {
-        return frozen();
+        return Error{Code::kUnavailable, kSessionFrozen,
+                     "session " + facts_.session_id +
+                         " is frozen: its new programs have to wait"};
     }
     GANTRY_TRY(serve());
     workers_.add(worker);
@@ -145,9 +142,9 @@ void WorkersSource::set_suspended(bool suspended) {
     set_frozen(suspended);  // It was frozen for this, and is not thawed.
 }
 
-void WorkersSource::set_frozen(bool is_frozen) {
+void WorkersSource::set_frozen(bool frozen) {
     const std::lock_guard lock(coming_);
-    is_frozen_ = is_frozen;
+    is_frozen_ = frozen;
 }
 
 Result<engine::SessionNeeds> WorkersSource::describe() {

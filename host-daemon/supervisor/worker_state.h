@@ -59,8 +59,8 @@ public:
 
     /// While suspended there is nothing that could be described, so no move begins.
     void set_suspended(bool suspended);
-    /// That of add(), before a worker is started in vain.
-    Result<void> may_come();
+    /// Then add() would refuse, and a worker be started in vain.
+    [[nodiscard]] bool is_frozen() const;
     /// Takes in the worker of a program that has just come: `serve` attaches it to its guest.
     /// Failure: that of `serve`; kUnavailable (`session.frozen`) between freeze() and thaw(), when
     /// nothing may run that the freeze has not seen.
@@ -80,8 +80,7 @@ private:
     Result<void> for_each(const EachWorker& ask);
     Result<void> tell_all(const std::function<control::ToWorker()>& request);
     [[nodiscard]] bool has_left(const std::shared_ptr<Worker>& worker) const;
-    void set_frozen(bool is_frozen);
-    [[nodiscard]] Error frozen() const;
+    void set_frozen(bool frozen);
     static Result<void> tell(Worker& worker, bool migrating);
     static Result<void> begin(Worker& worker, engine::Seed seed);
     WorkerSet& workers_;
@@ -91,7 +90,7 @@ private:
     std::optional<engine::Seed> seed_;
     std::set<engine::PartId> begun_;
     std::atomic<bool> suspended_{false};
-    std::mutex coming_;  // is_frozen_, and that no worker comes while it changes
+    mutable std::mutex coming_;  // is_frozen_, and that no worker comes while it changes
     bool is_frozen_ = false;
 };
 

@@ -216,7 +216,7 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
     }
     std::vector<state::CopiedBlock> prints;
     GANTRY_ASSIGN(const state::PartState::RestDigest rest,
-                  part_->digest_without(known, get.with_prints() ? &prints : nullptr));
+                  part_->digest_without(std::move(known), get.with_prints() ? &prints : nullptr));
     state::set_digest(rest.digest, reply->mutable_digest());
     reply->mutable_digest()->set_known_count(rest.known_count);
     if (get.with_prints()) {

@@ -90,6 +90,7 @@ private:
     void on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
     void on_unknown(const Message& message);
     [[nodiscard]] bool waits_rightly(const MessageBody& body) const;
+    [[nodiscard]] bool is_settling() const;
     void on_peer_message(const Message& message);
     void on_withdrawal(const MigrationId& id);
     void on_verified(FreezeToken token);
@@ -102,7 +103,6 @@ private:
     void on_precopy_begun();
     void begin_round();
     void resend_round(const Error& why);
-    static bool may_pass(const Error& why);
     void on_round_sent(const SourceEvent& event);
     void on_round_acked(std::uint64_t round);
     void after_precopy_round();

@@ -65,9 +65,12 @@ bool SourceMachine::Impl::waits_rightly(const MessageBody& body) const {
     if (state_ == SourceState::kLost) {  // It may be all that is left: see on_grant_request().
         return is_alive || std::holds_alternative<MsgVerified>(body);
     }
-    return is_alive && (pending_ || state_ == SourceState::kThawing ||
-                        state_ == SourceState::kRecovering ||
-                        state_ == SourceState::kTakingBack);
+    return is_alive && (is_settling() || state_ == SourceState::kTakingBack);
+}
+
+/// A new attempt is taken up in a moment.
+bool SourceMachine::Impl::is_settling() const {
+    return pending_ || state_ == SourceState::kThawing || state_ == SourceState::kRecovering;
 }
 
 void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed) {
@@ -104,9 +107,8 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
         emit(ActionKind::kQueryDomain);
     } else if (record_.granted || state_ == SourceState::kGranting) {
         refuse("session.granted", "The source has given this session away already.");
-    } else if (state_ == SourceState::kThawing || state_ == SourceState::kRecovering ||
-               pending_.has_value()) {
-        return;  // in a moment; the target repeats it
+    } else if (is_settling()) {
+        return;  // the target repeats it
     } else {
         begin_migration(id, prepare, seed);
     }

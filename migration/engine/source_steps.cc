@@ -21,6 +21,13 @@ bool ends_the_move(std::string_view reason) {
     return std::ranges::count(kEnds, reason) != 0;
 }
 
+
+/// Links and workers that are away come back; what a frozen worker says of its state stays true.
+bool may_pass(const Error& why) {
+    return why.code == Code::kUnavailable || why.code == Code::kDeadlineExceeded ||
+           why.code == Code::kCancelled;
+}
+
 }  // namespace
 
 void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepare& prepare,
@@ -130,12 +137,6 @@ void SourceMachine::Impl::begin_round() {
     timers_.clear(Timer::kIdleRound);
     timers_.set(Timer::kState, now_ + settings_.round_deadline);
     emit(ActionKind::kSendRound).round = m_->round;
-}
-
-/// Links and workers that are away come back; what a frozen worker says of its state stays true.
-bool SourceMachine::Impl::may_pass(const Error& why) {
-    return why.code == Code::kUnavailable || why.code == Code::kDeadlineExceeded ||
-           why.code == Code::kCancelled;
 }
 
 void SourceMachine::Impl::resend_round(const Error& why) {

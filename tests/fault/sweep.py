@@ -109,7 +109,7 @@ def harm_link(stage, daemon):
         raise Failure("nothing was on its way that the cut has kept back")
 
 
-def harm_link_for_good(stage, daemon):
+def harm_link_for_good(stage):
     stage.link.cut_for_good()
     stage.release()
 
@@ -251,7 +251,7 @@ def run_cut_for_good(arguments, wanted, step):
             stage.hold(end(stage, whose), where)
             stage.begin_move()
             stage.wait_held(end(stage, whose))
-            harm_link_for_good(stage, end(stage, whose))
+            harm_link_for_good(stage)
             outcome = check(stage, wanted[stage.mib], "for good", False)
             if step != "precopy" and "(Thawed)" not in full_log(stage.source):
                 raise Failure("the source has not taken the session back")

@@ -63,15 +63,18 @@ protected:
         step(sent);
         receive(MsgRoundAck{round});
     }
-    FreezeToken to_frozen() {
+    FreezeToken to_final_round() {
         to_precopy();
         finish_round(1);
         const Actions actions = step(SourceEventKind::kGuestSuspended);
-        const FreezeToken token = find(actions, ActionKind::kFreeze)->token;
         SourceEvent frozen;
         frozen.kind = SourceEventKind::kFrozen;
-        frozen.token = token;
+        frozen.token = find(actions, ActionKind::kFreeze)->token;
         step(frozen);
+        return frozen.token;
+    }
+    FreezeToken to_frozen() {
+        const FreezeToken token = to_final_round();
         SourceEvent sent;
         sent.kind = SourceEventKind::kRoundSent;
         sent.round = 2;
@@ -119,12 +122,7 @@ TEST_F(Source, NoGrantBeforeFreezeNorForAnotherToken) {
 TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
     for (const bool has_arrived : {false, true}) {
         machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
-        to_precopy();
-        finish_round(1);
-        SourceEvent frozen;
-        frozen.kind = SourceEventKind::kFrozen;
-        frozen.token = find(step(SourceEventKind::kGuestSuspended), ActionKind::kFreeze)->token;
-        step(frozen);
+        const FreezeToken token = to_final_round();
         SourceEvent sent;
         sent.kind = SourceEventKind::kRoundSent;
         sent.round = 2;
@@ -134,9 +132,9 @@ TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
         }
         SourceEvent failed;
         failed.kind = SourceEventKind::kCompleteFailed;
-        failed.token = {kId, frozen.token.count + 1};
+        failed.token = {kId, token.count + 1};
         EXPECT_TRUE(step(failed).empty()) << "of another freeze";
-        failed.token = frozen.token;
+        failed.token = token;
         const Actions again = step(failed);
         const Action* round = find(again, ActionKind::kResendRound);
         ASSERT_NE(round, nullptr) << has_arrived;
@@ -146,7 +144,7 @@ TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
         const Action* complete = find(whole, ActionKind::kSendComplete);
         ASSERT_NE(complete, nullptr);
         EXPECT_EQ(complete->round, 3U);
-        EXPECT_EQ(complete->token, frozen.token);
+        EXPECT_EQ(complete->token, token);
     }
 }
 
@@ -158,12 +156,7 @@ TEST_F(Source, AFrozenStateThatCannotBeSaidTakesTheMoveBack) {
         failed.error = {code, "feature.stream.capture.not_movable", "a stream is captured"};
         return step(failed);
     };
-    to_precopy();
-    finish_round(1);
-    SourceEvent frozen;
-    frozen.kind = SourceEventKind::kFrozen;
-    frozen.token = find(step(SourceEventKind::kGuestSuspended), ActionKind::kFreeze)->token;
-    step(frozen);
+    to_final_round();
     std::uint64_t round = 2;
     for (; round < 20; ++round) {  // A link may be away for as long as it likes.
         EXPECT_NE(find(fail_final_round(Code::kUnavailable, round), ActionKind::kResendRound),
