@@ -214,6 +214,7 @@ private:
         wire::HostWords* host = channel_.host_words();
         wire::GuestWords* guest = channel_.guest_words();
         wire::Backoff backoff;
+        wire::SleepNumbers sleeps;
         while (!wire::hung_up(socket_)) {
             if (link_.closed() || closed_) {
                 host->worker_state.store(wire::WorkerState::kDead, std::memory_order_release);
@@ -225,7 +226,7 @@ private:
             } else if (backoff.spinning()) {
                 backoff.pause();
             } else {
-                host->consumer_sleeps.store(1, std::memory_order_seq_cst);
+                host->consumer_sleeps.store(sleeps.next(), std::memory_order_seq_cst);
                 if (!mirror_->pump()) {
                     wire::futex_wait(&guest->doorbell, bell, 1'000'000);
                 }

@@ -18,15 +18,18 @@ constexpr std::uint64_t kSpinNs = 10'000'000;
 std::atomic<unsigned> g_spinners{0};
 
 /// Wakes a worker that sleeps. The fence orders our publish before our look at its flag; the worker
-/// raises the flag, fences, and looks at the ring once more before it sleeps.
+/// raises the flag, fences, and looks at the ring once more before it sleeps. Rung first and noted
+/// then: who rings beside us rings once too often, and nobody relies on a bell yet to be rung.
 void ring_doorbell() noexcept {
     if (g_connection.attachment.sleep != wire::Sleep::kFutex) {
         return;
     }
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (g_connection.host->consumer_sleeps.load(std::memory_order_relaxed) != 0) {
+    const std::uint32_t sleep = g_connection.host->consumer_sleeps.load(std::memory_order_relaxed);
+    if (sleep != 0 && sleep != g_connection.rung_for.load(std::memory_order_relaxed)) {
         g_connection.guest->doorbell.fetch_add(1, std::memory_order_release);
         wire::futex_wake_all(&g_connection.guest->doorbell);
+        g_connection.rung_for.store(sleep, std::memory_order_relaxed);
     }
 }
 

@@ -77,6 +77,8 @@ public:
         std::function<void(std::uint64_t)> on_passed;
         /// The ring is empty. May lend the loop for as long as a call waits. Null: no stand-in.
         std::function<Waited()> wait_here = nullptr;
+        /// True while poll() is due at once: it is asked before the loop looks at anything else.
+        std::function<bool()> is_poll_due = nullptr;
     };
 
     /// `long_spin_us`: at least `spin_us`; 0: the same.
@@ -143,6 +145,7 @@ private:
     void pass(std::uint64_t position);
     void publish_head(bool force);
     bool idle();
+    bool is_next_due();
     void look_ahead();
     void execute_ahead(const wire::CommandView& view, std::span<const std::byte> args);
     void stay_held(std::unique_lock<std::mutex>& lock);
@@ -155,6 +158,7 @@ private:
     ChannelMemory* memory_ = nullptr;
     wire::RingConsumer ring_;
     wire::RingConsumer ahead_;
+    wire::SleepNumbers sleeps_;  ///< The loop's thread.
     std::vector<std::byte> copy_;
     std::mutex ahead_mutex_;  ///< Who executes a callback's command holds it.
     std::set<std::uint64_t> executed_ahead_;  ///< Under ahead_mutex_ until sealed.

@@ -87,7 +87,8 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
              },
              may_ever_wait_here(options)
                  ? std::function<CommandLoop::Waited()>([this] { return wait_here(); })
-                 : nullptr},
+                 : nullptr,
+             [this] { return !waiting_.empty() || bulk_board.has_arrivals(); }},
             options.spin_us, long_spin_us(options.spin_us)) {
     memory.on_freed = [this](DeviceVa address) { shared.freed(address.value); };
     if (!device.can_place()) {

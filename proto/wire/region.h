@@ -50,7 +50,7 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 7;           // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 8;           // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
@@ -132,7 +132,8 @@ struct alignas(kPageBytes) HostWords {
     /// Owner's epoch, grows at every grant.
     alignas(64) std::atomic<std::uint64_t> epoch;
     std::atomic<std::uint32_t> announce;        ///< Odd while a migration is announced.
-    std::atomic<std::uint32_t> consumer_sleeps; ///< The worker wants the doorbell rung.
+    /// Not 0: the worker wants the doorbell rung, once for each number.
+    std::atomic<std::uint32_t> consumer_sleeps;
     std::atomic<std::uint32_t> sticky_error;    ///< CUresult that poisons the context, 0 if none.
     std::atomic<WorkerState> worker_state;
     /// Position of the last kConfirm answered plus 1, by lane.

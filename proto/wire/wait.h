@@ -39,6 +39,20 @@ inline std::uint64_t monotonic_ns() {
            static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+/// Numbers a consumer's sleeps (HostWords.consumer_sleeps): never 0, and not those of the consumer
+/// before it. Until one that was woken gets a processor its number stays, and ringing again would
+/// cost each command a system call.
+class SleepNumbers {
+public:
+    [[nodiscard]] std::uint32_t next() {
+        last_ += last_ + 1 == 0 ? 2 : 1;
+        return last_;
+    }
+
+private:
+    std::uint32_t last_ = static_cast<std::uint32_t>(monotonic_ns());
+};
+
 /// Growing pauses for polling: spins first, then yields, then sleeps up to kLongestSleepNs.
 class Backoff {
 public:

@@ -180,6 +180,27 @@ TEST(Session, PostsArriveInOrderWithTheContext) {
     }));
 }
 
+TEST(Session, RingsOnceForEachSleepOfTheWorker) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        const auto rings_of_ten = [&worker] {
+            const std::uint32_t before = worker.guest().doorbell.load();
+            for (int i = 0; i < 10; ++i) {
+                CHECK_OR_EXIT(session::post(kOpA, nullptr, 0, nullptr, 0) == CUDA_SUCCESS);
+            }
+            return worker.guest().doorbell.load() - before;
+        };
+        CHECK_OR_EXIT(rings_of_ten() == 0);
+        worker.host().consumer_sleeps.store(5);  // And it gets no processor to clear it.
+        CHECK_OR_EXIT(rings_of_ten() == 1);
+        worker.host().consumer_sleeps.store(6);
+        CHECK_OR_EXIT(rings_of_ten() == 1);
+        worker.host().consumer_sleeps.store(0);
+        CHECK_OR_EXIT(rings_of_ten() == 0);
+    }));
+}
+
 TEST(Session, WaitsForRoomInAFullRing) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
         worker.start();
