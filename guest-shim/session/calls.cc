@@ -1,5 +1,6 @@
 // Commands: reserving records, publishing them, waiting for answers, and the migration rule.
 #include <poll.h>
+#include <sched.h>
 
 #include <cstring>
 
@@ -46,6 +47,9 @@ CUresult reserve_on(std::uint16_t op, std::uint32_t lane, std::uint32_t args_byt
         return CUDA_ERROR_INVALID_VALUE;
     }
     wire::Backoff backoff;
+    if (g_connection.cpus < kCpusToSpin) {
+        backoff.stop_spinning();  // A full ring is work for longer than that, of other threads.
+    }
     while (!ring.try_reserve(op, static_cast<std::uint16_t>(lane), args_bytes, trailing_bytes,
                              record)) {
         if (!backoff.spinning() && worker_is_gone()) {
@@ -102,14 +106,53 @@ bool spin_until(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
     return reached;
 }
 
+/// The same where processors are few: whoever is waited for may want this one, so it is offered
+/// again and again. Where that is what helped, time after time, both are on one processor and stay
+/// there, as neither sleeps: then the next wait does, and who wakes this thread finds it a better
+/// one.
+bool yield_until(const std::atomic<std::uint64_t>& word, std::uint64_t expected) noexcept {
+    constexpr unsigned kYields = 16;
+    constexpr unsigned kFirstLooks = 256;  // A short call comes back by then.
+    constexpr unsigned kLooks = 64;
+    constexpr unsigned kCrowdedWaits = 8;
+    static std::atomic<unsigned> g_crowded_waits{0};
+    if (g_connection.cpus >= kCpusToSpin) {
+        return false;
+    }
+    const unsigned crowded = g_crowded_waits.load(std::memory_order_relaxed);
+    if (crowded >= kCrowdedWaits) {
+        g_crowded_waits.store(0, std::memory_order_relaxed);
+        return false;
+    }
+    for (unsigned yields = 0; yields < kYields; ++yields) {
+        const unsigned looks = yields == 0 ? kFirstLooks : kLooks;
+        for (unsigned look = 0; look < looks; ++look) {
+            if (word.load(std::memory_order_acquire) == expected) {
+                if (look != 0 && crowded != 0) {
+                    g_crowded_waits.store(0, std::memory_order_relaxed);
+                } else if (look == 0 && yields != 0) {
+                    g_crowded_waits.store(crowded + 1, std::memory_order_relaxed);
+                }
+                return true;
+            }
+            wire::cpu_relax();
+        }
+        sched_yield();
+    }
+    return false;
+}
+
 /// Waits until `word` holds `expected`; false when the worker has gone before.
 bool wait_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
               std::uint32_t lane) noexcept {
     if (word.load(std::memory_order_acquire) == expected ||
-        spin_until(word, expected, kSpinNs)) {
+        spin_until(word, expected, kSpinNs) || yield_until(word, expected)) {
         return true;
     }
     wire::Backoff backoff;
+    if (g_connection.cpus < kCpusToSpin) {
+        backoff.stop_spinning();
+    }
     while (word.load(std::memory_order_acquire) != expected) {
         if (!backoff.spinning() && worker_is_gone()) {
             return word.load(std::memory_order_acquire) == expected;

@@ -1,5 +1,6 @@
 #include "host-daemon/worker/command_loop.h"
 
+#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -414,6 +415,9 @@ bool CommandLoop::idle() {
     }
     const auto idle_for = now - idle_since_;
     if (pending || idle_for < std::chrono::microseconds(spin_now_us_)) {
+        if (!has_processors_) {
+            sched_yield();  // The guest, or its device, may wait for this very one.
+        }
         return true;
     }
     if (memory_->sleep() == wire::Sleep::kPoll) {

@@ -55,6 +55,12 @@ struct Command {
     bool trailing_is_shared = false;
 };
 
+/// Fewer processors have better things to do than to wait.
+inline bool has_processors_to_spin() {
+    constexpr unsigned kCpusToSpin = 4;
+    return std::thread::hardware_concurrency() >= kCpusToSpin;
+}
+
 class CommandLoop {
 public:
     enum class Waited {
@@ -154,6 +160,7 @@ private:
     Hooks hooks_;
     std::uint32_t spin_us_;
     std::uint32_t long_spin_us_;
+    const bool has_processors_ = has_processors_to_spin();
     std::uint32_t spin_now_us_;  ///< The loop's thread: one of the two.
     ChannelMemory* memory_ = nullptr;
     wire::RingConsumer ring_;

@@ -20,11 +20,6 @@ namespace {
 
 /// Native waits spin. The loop's thread does it for the guest where there are processors for it;
 /// handing a wait to a thread of its own costs tens of microseconds.
-bool has_processors_to_spin() {
-    constexpr unsigned kCpusToSpin = 4;
-    return std::thread::hardware_concurrency() >= kCpusToSpin;
-}
-
 std::uint32_t wait_spin_us(std::uint32_t spin_us) {
     constexpr std::uint32_t kLongSpinUs = 10'000;
     return spin_us != 0 && has_processors_to_spin() ? std::max(spin_us, kLongSpinUs) : spin_us;

@@ -69,6 +69,8 @@ public:
         nanosleep(&nap, nullptr);
         nap_ns_ = nap_ns_ * 2 > kLongestSleepNs ? kLongestSleepNs : nap_ns_ * 2;
     }
+    /// The caller has done that.
+    void stop_spinning() { round_ = kSpins; }
     [[nodiscard]] bool spinning() const { return round_ < kSpins; }
     void reset() {
         round_ = 0;
