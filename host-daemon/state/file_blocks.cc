@@ -18,6 +18,8 @@
 #include <thread>
 
 #include "host-daemon/state/file_pieces.h"
+#include "proto/snapshot/file_pages.h"
+#include "proto/snapshot/large_pages.h"
 #include "proto/snapshot/stream_copy.h"
 
 namespace gantry::state {
@@ -28,7 +30,6 @@ using Clock = std::chrono::steady_clock;
 constexpr unsigned kCopyThreadsMax = 16;
 constexpr std::uint64_t kSlotBytes = 2U << 20;
 constexpr std::size_t kSlots = 2;  ///< Of a thread.
-constexpr std::uint64_t kLargePage = 2U << 20;
 /// Away from where a driver takes device addresses, as every mapping of a worker's
 /// (channel_memory.cc).
 void* const kFileHint = reinterpret_cast<void*>(0x6600'0000'0000);
@@ -93,14 +94,16 @@ enum class Direction { kToFile, kFromFile };
 /// One store() or load().
 class Transfer {
 public:
+    /// `prepared`: settled, of this file; null: nothing is.
     Transfer(worker::GuestProcess& process, CUstream stream, int file, Direction direction,
-             FileWay way, std::span<const FileChunk> chunks)
+             FileWay way, std::span<const FileChunk> chunks, const PreparedFile* prepared)
         : api_(process.device.api()),
           device_(process.device),
           stream_(stream),
           file_(file),
           direction_(direction),
           chunks_(chunks),
+          prepared_(prepared),
           may_unlock_(!process.held.active()),
           registers_((way == FileWay::kAuto ? kAutoWay : way) == FileWay::kRegistered &&
                      may_unlock_) {}
@@ -110,7 +113,8 @@ public:
             return {};
         }
         const auto begin = Clock::now();
-        map_from_ = chunks_.front().begin() / kLargePage * kLargePage;
+        map_from_ = chunks_.front().begin() / snapshot::kLargePageBytes *
+                    snapshot::kLargePageBytes;
         const bool writes = direction_ == Direction::kToFile;
         map_.emplace(kFileHint, chunks_.back().end() - map_from_,
                      writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file_, map_from_);
@@ -141,9 +145,13 @@ public:
     [[nodiscard]] std::string how() const {
         return fmt::format(
             "{} in {} ms by {} threads, of each on average: pages {}, registering {}, device {}, "
-            "copying {} ms{}",
+            "copying {} ms{}{}",
             registers_ ? "registered" : "staged", took_ms_, threads_, mean(pages_),
             mean(registering_), mean(waiting_), mean(copying_),
+            prepared_ == nullptr
+                ? ""
+                : fmt::format("; of {} chunks {} were page-locked before", chunks_.size(),
+                              locked_chunks_.load()),
             refused_ == 0 ? ""
                           : fmt::format("; the file cannot be registered (error {})",
                                         refused_.load()));
@@ -153,6 +161,11 @@ private:
     struct Lane {
         std::byte* slots = nullptr;
         std::array<CUevent, kSlots> events{};
+        std::uint64_t chunk_from = 0;  ///< Of the file, and where it is mapped:
+        std::byte* chunk_at = nullptr;
+        [[nodiscard]] std::byte* at(std::uint64_t offset) const {
+            return chunk_at + (offset - chunk_from);
+        }
     };
 
     [[nodiscard]] std::int64_t mean(const Spent& spent) const {
@@ -170,19 +183,20 @@ private:
             }
             done = move(chunks_[next], thread, lane);
         }
+        for (const CUevent event : lane.events) {
+            if (event != nullptr) {
+                // Also after a failure: the device must not write to what is unmapped then.
+                const Result<void> landed = wait(event);
+                done = done ? landed : done;
+                api_.cuEventDestroy_v2(event);
+            }
+        }
         if (!done) {
             const std::lock_guard lock(mutex_);
             if (outcome_) {
                 outcome_ = done.error();
             }
             failed_ = true;
-        }
-        for (const CUevent event : lane.events) {
-            if (event != nullptr) {
-                // Also after a failure: the device must not write to what is unmapped then.
-                api_.cuEventSynchronize(event);
-                api_.cuEventDestroy_v2(event);
-            }
         }
     }
 
@@ -204,17 +218,31 @@ private:
     }
 
     Result<void> move(const FileChunk& chunk, std::size_t thread, Lane& lane) {
-        if (direction_ == Direction::kToFile) {
-            GANTRY_TRY(pages_.on([&] { return allocate(chunk); }));
+        const std::uint64_t bytes = chunk.end() - chunk.begin();
+        const PreparedFile::Place ready = prepared_ == nullptr
+                                              ? PreparedFile::Place{}
+                                              : prepared_->find(chunk.begin(), bytes);
+        lane.chunk_from = chunk.begin();
+        lane.chunk_at = ready.at;
+        if (ready.at == nullptr && map_->at() != nullptr) {
+            lane.chunk_at = map_->at() + (chunk.begin() - map_from_);
+        }
+        if (ready.is_locked) {
+            ++locked_chunks_;
+            GANTRY_TRY(queue_all(chunk, lane));
+            return check(api_.cuEventRecord(lane.events[0], stream_));  // Waited for in the end.
+        }
+        if (direction_ == Direction::kToFile && ready.at == nullptr) {
+            GANTRY_TRY(pages_.on([&] { return allocate(chunk, lane); }));
         }
         if (registers_) {
-            const CUresult result = registering_.on([&] { return lock(chunk); });
+            const CUresult result = registering_.on([&] { return lock(chunk, lane); });
             if (result == CUDA_SUCCESS) {
-                const Result<void> moved = move_registered(chunk, lane);
+                const Result<void> moved = queue_all(chunk, lane);
                 // What was queued before a failure has landed before the pages are let go.
                 const CUresult landed = api_.cuEventRecord(lane.events[0], stream_);
                 (void)wait(lane.events[0]);
-                registering_.on([&] { return api_.cuMemHostUnregister(at(chunk.begin())); });
+                registering_.on([&] { return api_.cuMemHostUnregister(lane.chunk_at); });
                 GANTRY_TRY(moved);
                 return check(landed);
             }
@@ -226,54 +254,25 @@ private:
                                                 : load_staged(chunk, lane);
     }
 
-    [[nodiscard]] std::byte* at(std::uint64_t offset) const {
-        return map_->at() + (offset - map_from_);
-    }
-
     /// The chunk's pages in the file, and in this process's table of them.
-    Result<void> allocate(const FileChunk& chunk) {
+    Result<void> allocate(const FileChunk& chunk, const Lane& lane) {
         allocating_.acquire();
-        Result<void> done = allocate_now(chunk);
+        Result<void> done = snapshot::make_pages(file_, "the file", chunk.begin(), lane.chunk_at,
+                                                 chunk.end() - chunk.begin());
         allocating_.release();
         return done;
     }
-    Result<void> allocate_now(const FileChunk& chunk) const {
-        const std::uint64_t bytes = chunk.end() - chunk.begin();
-        for (int attempt = 0; attempt < 2; ++attempt) {
-            if (::madvise(at(chunk.begin()), bytes, MADV_POPULATE_WRITE) == 0) {
-                return {};
-            }
-            const bool is_unknown = errno == EINVAL;  // To kernels before 5.14.
-            if (::fallocate(file_, 0, static_cast<off_t>(chunk.begin()),
-                            static_cast<off_t>(bytes)) != 0) {
-                break;
-            }
-            if (is_unknown) {
-                return {};
-            }
-            errno = EIO;
-        }
-        const int number = errno;
-        const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
-        return Error{full ? Code::kResourceExhausted : Code::kUnavailable,
-                     full ? "snapshot.disk_full" : "snapshot.io",
-                     fmt::format("cannot write at offset {}: {}{}", chunk.begin(),
-                                 std::strerror(number),
-                                 full ? "; free some space or choose another folder (no partial "
-                                        "file is left)"
-                                      : "")};
-    }
 
-    CUresult lock(const FileChunk& chunk) const {
+    CUresult lock(const FileChunk& chunk, const Lane& lane) const {
         const bool writes = direction_ == Direction::kToFile;
         return api_.cuMemHostRegister_v2(
-            at(chunk.begin()), chunk.end() - chunk.begin(),
+            lane.chunk_at, chunk.end() - chunk.begin(),
             CU_MEMHOSTREGISTER_PORTABLE | (writes ? 0U : CU_MEMHOSTREGISTER_READ_ONLY));
     }
 
-    Result<void> move_registered(const FileChunk& chunk, const Lane&) const {
+    Result<void> queue_all(const FileChunk& chunk, const Lane& lane) const {
         for (const FilePiece& piece : chunk.pieces) {
-            GANTRY_TRY(check(queue(piece, at(piece.offset))));
+            GANTRY_TRY(check(queue(piece, lane.at(piece.offset))));
         }
         return {};
     }
@@ -351,7 +350,7 @@ private:
             const FilePiece& last = filled[slot].back();
             const std::uint64_t offset = filled[slot].front().offset;
             copying_.on([&] {
-                snapshot::stream_copy(at(offset), lane.slots + slot * kSlotBytes,
+                snapshot::stream_copy(lane.at(offset), lane.slots + slot * kSlotBytes,
                                       last.offset + last.bytes - offset);
                 return 0;
             });
@@ -379,7 +378,7 @@ private:
         const bool is_mapped =
             map_->at() != nullptr &&
             pages_.on([&] {
-                return ::madvise(at(chunk.begin()), chunk.end() - chunk.begin(),
+                return ::madvise(lane.chunk_at, chunk.end() - chunk.begin(),
                                  MADV_POPULATE_READ);
             }) == 0;
         Cursor cursor{chunk.pieces};
@@ -394,7 +393,7 @@ private:
                 if (!is_mapped) {
                     return read(offset, {to, bytes});
                 }
-                snapshot::stream_copy(to, at(offset), bytes);
+                snapshot::stream_copy(to, lane.at(offset), bytes);
                 return {};
             }));
             for (const FilePiece& part : parts) {
@@ -434,11 +433,13 @@ private:
     int file_;
     Direction direction_;
     std::span<const FileChunk> chunks_;
+    const PreparedFile* prepared_;
     /// A driver may wait for the device before it gives page-locked memory back, and a device with
     /// an open host callback never comes to rest: then the slots stay, for the next time.
     const bool may_unlock_;
     std::atomic<bool> registers_;
     std::atomic<int> refused_{0};
+    std::atomic<std::size_t> locked_chunks_{0};
     std::optional<Mapping> map_;
     std::uint64_t map_from_ = 0;
     std::atomic<std::size_t> next_{0};
@@ -465,7 +466,8 @@ Result<FilePlan> plan_for(const MemoryImage& memory, int file, std::span<const F
 
 }  // namespace
 
-Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs, FileWay way) {
+Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs, FileWay way,
+                                      const PreparedFile* prepared) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
     const auto hold = process_.memory.hold_layout();
@@ -473,7 +475,8 @@ Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs, F
     if (!plan.zeros.empty() || !plan.copies.empty()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "only bytes are stored"};
     }
-    Transfer transfer(process_, memory_.stream(), file, Direction::kToFile, way, plan.chunks);
+    Transfer transfer(process_, memory_.stream(), file, Direction::kToFile, way, plan.chunks,
+                      prepared);
     GANTRY_TRY(transfer.run());
     return FileOutcome{std::move(plan.outside), plan.block_count, transfer.how()};
 }
@@ -493,7 +496,8 @@ Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs, Fi
                                              run.range.count * kBlockBytes, memory_.stream()),
                          "setting blocks to zero"));
     }
-    Transfer transfer(process_, memory_.stream(), file, Direction::kFromFile, way, plan.chunks);
+    Transfer transfer(process_, memory_.stream(), file, Direction::kFromFile, way, plan.chunks,
+                      nullptr);
     GANTRY_TRY(transfer.run());
     for (const FileRun& run : plan.copies) {
         GANTRY_TRY(check(api.cuMemcpyDtoDAsync_v2(run.range.first * kBlockBytes,

@@ -1,12 +1,13 @@
 // FileBlocks: a guest's blocks between device memory and the pages of a snapshot file, by several
 // threads, each of which takes the next 32 MiB of the file.
 //
-// Two ways. Registered: the file's own pages are page-locked for as long as the device reads or
-// writes them, and no CPU touches a byte. Staged: through page-locked memory of this process, two
-// slots a thread, one of which the device fills or empties while the CPU copies the other, past its
-// caches. Which one is faster the machine decides (proto/decisions/0004-snapshot-copies.md); what
-// cannot be registered is staged. A page of the file is allocated by the thread that takes it,
-// before anything is written there: a full disk is an error and no signal.
+// What was page-locked before (prepared_file.h) the device writes itself. Elsewhere there are two
+// ways. Registered: the file's own pages are page-locked for as long as the device reads or writes
+// them, and no CPU touches a byte. Staged: through page-locked memory of this process, two slots a
+// thread, one of which the device fills or empties while the CPU copies the other, past its caches.
+// Which one is faster the machine decides (proto/decisions/0004-snapshot-copies.md); what cannot be
+// registered is staged. A page of the file that is not there yet is allocated by the thread that
+// takes it, before anything is written there: a full disk is an error and no signal.
 //
 // Only blocks that lie in the arena as a whole; the others are named, and left alone. Copies go
 // through the image's one stream, so they wait for nobody's kernels and no stream is made.
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "host-daemon/state/memory_image.h"
+#include "host-daemon/state/prepared_file.h"
 
 namespace gantry::state {
 
@@ -44,7 +46,9 @@ public:
         : process_(process), memory_(memory) {}
 
     /// Writes blocks of form kBytes to a file that is long enough, at ascending offsets.
-    Result<FileOutcome> store(int file, std::span<const FileRun> runs, FileWay way);
+    /// `prepared`: settled, of this file; null: nothing is.
+    Result<FileOutcome> store(int file, std::span<const FileRun> runs, FileWay way,
+                              const PreparedFile* prepared);
     /// Bytes (at ascending offsets) and zeros, then copies. All is done when it returns.
     Result<FileOutcome> load(int file, std::span<const FileRun> runs, FileWay way);
 

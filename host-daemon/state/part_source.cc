@@ -26,6 +26,9 @@ PartFacts PartState::describe() {
         facts.pinned_bytes += range.bytes;
     }
     facts.object_count = process_.objects.size();
+    for (const worker::ImagePtr& image : images()) {
+        facts.image_bytes += image->bytes.size();
+    }
     for (const worker::LoadedImage& loaded : process_.modules.list()) {
         ModuleFacts module;
         module.image_sha256 = worker::to_hex(loaded.image->sha256);
@@ -244,6 +247,43 @@ Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> 
 
 void PartState::keep_image(std::vector<std::byte> bytes) {
     kept_images_.push_back(process_.images.adopt(std::move(bytes)));
+}
+
+Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> runs,
+                                            FileWay way) {
+    const bool is_prepared = prepared_file() != nullptr && prepared_->is_of(file);
+    if (is_prepared) {
+        prepared_->settle();
+    }
+    auto outcome = FileBlocks(process_, memory_).store(file, runs, way,
+                                                       is_prepared ? prepared_.get() : nullptr);
+    drop_prepared_file();  // Now, while the device is idle.
+    return outcome;
+}
+
+Result<void> PartState::prepare_file(control::UniqueFd file, snapshot::FileRange range,
+                                     FileWay way) {
+    if (prepared_file() != nullptr) {
+        return Error{Code::kUnavailable, "worker.file_busy",
+                     "another file is prepared, or is being let go"};
+    }
+    const auto locks = way == FileWay::kStaged ? PreparedFile::Locks::kNo
+                                               : PreparedFile::Locks::kYes;
+    GANTRY_ASSIGN(prepared_, PreparedFile::begin(process_, std::move(file), range, locks));
+    return {};
+}
+
+const PreparedFile* PartState::prepared_file() {
+    if (prepared_ != nullptr && prepared_->is_over()) {
+        prepared_.reset();
+    }
+    return prepared_.get();
+}
+
+void PartState::drop_prepared_file() {
+    if (prepared_file() != nullptr) {
+        prepared_->give_up();
+    }
 }
 
 std::vector<worker::ImagePtr> PartState::images() {

@@ -60,6 +60,7 @@ struct PartFacts {
     std::uint64_t resident_bytes = 0;
     std::uint64_t pinned_bytes = 0;
     std::uint64_t object_count = 0;
+    std::uint64_t image_bytes = 0;
     std::vector<ModuleFacts> modules;
     std::vector<engine::BlockingFeature> blocking;
     std::vector<engine::AttributeNeed> attributes;
@@ -87,9 +88,15 @@ public:
     Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
                                                  std::span<std::byte> out);
     /// Frozen: blocks into a snapshot's file, and blocks from one, see FileBlocks.
-    Result<FileOutcome> store_blocks(int file, std::span<const FileRun> runs, FileWay way) {
-        return FileBlocks(process_, memory_).store(file, runs, way);
-    }
+    /// What was prepared of this file is used, and given up then.
+    Result<FileOutcome> store_blocks(int file, std::span<const FileRun> runs, FileWay way);
+    /// Gets a part of a file ready for that, see PreparedFile. One at a time: `worker.file_busy`
+    /// while another one is there, or is still being let go.
+    Result<void> prepare_file(control::UniqueFd file, snapshot::FileRange range, FileWay way);
+    /// Null: there is none.
+    [[nodiscard]] const PreparedFile* prepared_file();
+    /// In the background.
+    void drop_prepared_file();
     Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs, FileWay way);
     void mark_unsent(std::span<const BlockAddress> blocks);
     /// Another worker has copied these, with these fingerprints of its copies.
@@ -209,6 +216,7 @@ private:
     std::map<std::uint64_t, std::string> built_graphs_;  ///< Target: descriptions, by handle.
     /// Those to be made with the region there.
     std::optional<snapshot::ObjectGraph> late_graphs_;
+    std::unique_ptr<PreparedFile> prepared_;
 };
 
 }  // namespace gantry::state

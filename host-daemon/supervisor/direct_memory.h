@@ -35,6 +35,9 @@ public:
     /// allocate it.
     [[nodiscard]] bool is_hole(std::uint64_t address, std::uint64_t bytes) const;
     [[nodiscard]] bool empty() const { return pieces_.empty(); }
+    /// That are mapped, and of these all that is not hole (For::kReading).
+    [[nodiscard]] std::uint64_t bytes() const;
+    [[nodiscard]] std::uint64_t data_bytes() const;
 
 private:
     struct Piece {

@@ -90,9 +90,10 @@ public:
         reply->set_session_id(request->session());
         return finish(registry_.pull(*request));
     }
-    grpc::Status Snapshot(grpc::ServerContext*, const control::SnapshotRequest* request,
+    grpc::Status Snapshot(grpc::ServerContext* context, const control::SnapshotRequest* request,
                           control::SnapshotReply* reply) override {
-        return finish(registry_.snapshot(*request), reply);
+        return finish(registry_.snapshot(*request, [context] { return context->IsCancelled(); }),
+                      reply);
     }
     grpc::Status Restore(grpc::ServerContext*, const control::RestoreRequest* request,
                          control::RestoreReply* reply) override {

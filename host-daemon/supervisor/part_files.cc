@@ -21,10 +21,6 @@ constexpr std::size_t kSampleBlocks = 256;
 /// The slowest disk that a snapshot may lie on.
 constexpr std::uint64_t kBytesPerSecondMin = 50'000'000;
 
-std::chrono::milliseconds patience(std::size_t blocks) {
-    return kLongCall + std::chrono::milliseconds(blocks * kBlockBytes * 1000 / kBytesPerSecondMin);
-}
-
 BlockAddress address_of_stored(const snapshot::BlockRef& ref) {
     return {static_cast<engine::MemorySpace>(ref.space), ref.index};
 }
@@ -72,7 +68,8 @@ Result<LoadedByWorker> copy_by_worker(Worker& worker, const control::FileRunList
     fill(request, bytes.size());
     const int descriptors[] = {file, blob.get()};
     GANTRY_ASSIGN(WorkerReply reply,
-                  worker.call(std::move(request), patience(blocks), descriptors));
+                  worker.call(std::move(request), patience_for(blocks * kBlockBytes),
+                              descriptors));
     const control::FileBlocksReply& done = reply.message.file_blocks();
     LoadedByWorker out{{}, done.how()};
     if (done.outside_bytes() != 0) {
@@ -161,6 +158,10 @@ Result<SnapshotSettings> snapshot_settings() {
     return Error{Code::kInvalidArgument, "gantryd.settings",
                  "GANTRY_SNAPSHOTS is '" + std::string(text) +
                      "'; it can be auto, registered or staged"};
+}
+
+std::chrono::milliseconds patience_for(std::uint64_t bytes) {
+    return kLongCall + std::chrono::milliseconds(bytes * 1000 / kBytesPerSecondMin);
 }
 
 Result<engine::BlockSetDigest> digest_now(Worker& worker) { return digest_beyond(worker, {}); }

@@ -13,6 +13,7 @@
 // Threads: one. Failure: the first error; nothing of a frozen worker has changed.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,9 @@ struct SnapshotSettings {
     bool always_by_worker = false;
 };
 Result<SnapshotSettings> snapshot_settings();
+
+/// How long a worker may take over so many bytes of a file.
+std::chrono::milliseconds patience_for(std::uint64_t bytes);
 
 /// `blocks`: all of the part, ascending, at least as many as a file has large pages for.
 Result<std::string> store_by_worker(WorkersSource& source, Worker& worker, control::FileWay way,

@@ -18,13 +18,11 @@ using engine::BlockAddress;
 using engine::kBlockBytes;
 using snapshot::MemoryWriter;
 
-/// Fewer are not worth a list and a second look; a file has room for them from here on.
-constexpr std::size_t kWorkersBlocksMin = 64;
 /// Blocks that a thread hashes and then writes, from its cache: a large page, which the system need
 /// not clear first when it is written in one go.
 constexpr std::size_t kSaveBlocks = 32;
-/// Threads that read mapped memory. Writers to a file exclude each other, and hashing is no slower
-/// than writing: more have nothing to do, and more than cores keep each other from their turns.
+/// Threads that read mapped memory. Where the file's pages are not there yet writers exclude each
+/// other, and hashing is no slower than writing; more than cores keep each other from their turns.
 constexpr std::size_t kSaveThreadsMax = 4;
 
 class PartSaver {
@@ -174,11 +172,16 @@ Result<SavedMemory> save_memory(WorkersSource& source, const std::shared_ptr<Wor
                                 std::span<const BlockAddress> blocks,
                                 const snapshot::FingerprintKey& key,
                                 snapshot::SnapshotWriter* writer) {
-    GANTRY_ASSIGN(MemoryWriter * memory,
-                  writer->begin_memory(worker->part().value, blocks.size()));
     DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kReading);
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-    if ((direct.empty() || settings.always_by_worker) && blocks.size() >= kWorkersBlocksMin) {
+    const bool by_worker = (direct.empty() || settings.always_by_worker) &&
+                           blocks.size() >= kWorkersBlocksMin;
+    if (by_worker) {
+        writer->use_pages(nullptr);  // From here on the file may be cut.
+    }
+    GANTRY_ASSIGN(MemoryWriter * memory,
+                  writer->begin_memory(worker->part().value, blocks.size()));
+    if (by_worker) {
         SavedMemory saved;
         saved.by_worker = true;
         GANTRY_ASSIGN(saved.how, store_by_worker(source, *worker, settings.way, blocks, key,

@@ -17,6 +17,9 @@
 
 namespace gantry::supervisor {
 
+/// Fewer are not worth a list and a second look; a file has room for them from here on.
+inline constexpr std::size_t kWorkersBlocksMin = 64;
+
 struct SavedMemory {
     /// Of the blocks that the worker itself read and fingerprinted, as they came: for comparison
     /// with what it says of them.

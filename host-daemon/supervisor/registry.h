@@ -47,7 +47,8 @@ public:
     Result<control::AdmitReply> admit(const control::AdmitRequest& request);
     Result<void> pull(const control::PullRequest& request);
     /// Saves a session to a file; with `suspend` its GPU is free afterwards.
-    Result<control::SnapshotReply> snapshot(const control::SnapshotRequest& request);
+    Result<control::SnapshotReply> snapshot(const control::SnapshotRequest& request,
+                                            const std::function<bool()>& is_cancelled);
     /// Goes on with a suspended session from its file.
     Result<control::RestoreReply> restore(const control::RestoreRequest& request);
     /// Fresh workers for a session's programs, under them.

@@ -10,9 +10,10 @@
 
 namespace gantry::supervisor {
 
-Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest& request) {
+Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest& request,
+                                                  const std::function<bool()>& is_cancelled) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
-    auto saved = save_snapshot(session, request);
+    auto saved = save_snapshot(session, request, is_cancelled);
     if (saved && session->suspended()) {
         {
             const std::lock_guard lock(mutex_);

@@ -2,8 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <future>
-
 #include "host-daemon/replacement/replacement.h"
 
 namespace gantry::supervisor {
@@ -114,17 +112,11 @@ Result<control::ReplaceWorkersReply> replace_all(Session& session, const SourceS
 Result<control::ReplaceWorkersReply> replace_workers(const std::shared_ptr<Session>& session,
                                                      ReplacementHooks hooks) {
     const auto driver = session->driver();
-    const auto outcome = std::make_shared<std::promise<Result<control::ReplaceWorkersReply>>>();
-    auto waiting = outcome->get_future();
-    driver->run_with_workers([session, driver, outcome, hooks = std::move(hooks)] {
-        outcome->set_value(replace_all(*session, driver->status(), hooks));
-    });
-    try {  // the standard library tells a dropped promise by throwing; it ends here
-        return waiting.get();
-    } catch (const std::future_error&) {
-        return Error{Code::kUnavailable, "session.closed",
-                     "session " + session->info().id + " ended before its workers were replaced"};
-    }
+    const auto replaced = driver->run_with_workers(
+        [&] { return replace_all(*session, driver->status(), hooks); });
+    return replaced.value_or(
+        Error{Code::kUnavailable, "session.closed",
+              "session " + session->info().id + " ended before its workers were replaced"});
 }
 
 }  // namespace gantry::supervisor

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <future>
 
 #include "host-daemon/supervisor/digest_report.h"
 #include "host-daemon/supervisor/part_loader.h"
@@ -247,18 +246,12 @@ Result<control::RestoreReply> restore_snapshot(const std::shared_ptr<Session>& s
                      "the file's path must be absolute: '" + request.path() + "'"};
     }
     const auto driver = session->driver();
-    const auto outcome = std::make_shared<std::promise<Result<control::RestoreReply>>>();
-    auto waiting = outcome->get_future();
-    driver->run_with_workers([session, driver, outcome, request, hooks = std::move(hooks)] {
-        outcome->set_value(
-            restore_suspended(session, request.path(), driver->status().epoch, hooks));
+    const auto restored = driver->run_with_workers([&] {
+        return restore_suspended(session, request.path(), driver->status().epoch, hooks);
     });
-    try {  // the standard library tells a dropped promise by throwing; it ends here
-        return waiting.get();
-    } catch (const std::future_error&) {
-        return Error{Code::kUnavailable, "session.closed",
-                     "session " + session->info().id + " ended before it could be restored"};
-    }
+    return restored.value_or(
+        Error{Code::kUnavailable, "session.closed",
+              "session " + session->info().id + " ended before it could be restored"});
 }
 
 }  // namespace gantry::supervisor

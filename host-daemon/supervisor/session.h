@@ -88,6 +88,8 @@ public:
     /// and ends these, which gives the GPU back. The guests' calls wait from now on.
     Result<void> suspend(const Suspension& into);
     [[nodiscard]] std::optional<Suspension> suspended() const;
+    /// Held while it is being saved.
+    [[nodiscard]] std::mutex& saving() { return saving_; }
     /// The guests are served by restored workers again.
     void resume();
     /// False once the program that waits in a suspended session of this host itself has ended.
@@ -155,6 +157,7 @@ private:
     WorkerSet workers_;
     WorkersSource source_;
     mutable std::mutex mutex_;  // all below but workers_
+    std::mutex saving_;
     std::mutex opening_;        // one channel at a time is opened or closed
     std::shared_ptr<SourceDriver> driver_;
     std::optional<Region> region_;

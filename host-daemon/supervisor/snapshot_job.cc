@@ -3,11 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
-#include <future>
+#include <mutex>
 
 #include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/part_saver.h"
 #include "host-daemon/supervisor/phases.h"
+#include "host-daemon/supervisor/snapshot_pages.h"
 #include "host-daemon/supervisor/version.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
@@ -45,7 +46,8 @@ Result<void> add_images(WorkersSource& source, engine::PartId part,
 }
 
 struct What {
-    std::string path;
+    snapshot::AtomicFile& file;
+    const snapshot::FilePages* pages;
     Epoch epoch;
     engine::Seed seed;
     std::string needs;  ///< Serialised control.SessionNeeds.
@@ -87,7 +89,6 @@ Result<void> write_part(Session& session, engine::PartId part,
 /// Everything of a frozen session into the file.
 Result<std::uint64_t> write_file(Session& session, const What& what, Phases& phases) {
     const std::vector<engine::PartId> parts = session.source().parts();
-    GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(what.path));
     snapshot::SnapshotHeader header;
     header.set_session_id(session.info().id);
     header.set_producer(std::string("gantryd ") + kGantryVersion);
@@ -100,37 +101,81 @@ Result<std::uint64_t> write_file(Session& session, const What& what, Phases& pha
     header.set_seed_high(what.seed.high);
     header.set_part_count(static_cast<std::uint32_t>(parts.size()));
     header.set_needs(what.needs);
-    snapshot::SnapshotWriter writer(file.fd(), what.path, header, snapshot::Codec::kStored);
+    snapshot::SnapshotWriter writer(what.file.fd(), what.file.path(), header,
+                                    snapshot::Codec::kStored);
+    writer.use_pages(what.pages);
     const snapshot::FingerprintKey key(what.seed);
     std::vector<std::string> images_known;
     for (const engine::PartId part : parts) {
         GANTRY_TRY(write_part(session, part, key, &images_known, &writer, phases));
     }
     GANTRY_TRY(writer.finish());
-    GANTRY_TRY(file.commit());
+    GANTRY_TRY(what.file.commit());
     phases.end("commit");
     return writer.bytes_written();
 }
 
-Result<control::SnapshotReply> save_frozen(Session& session, const std::string& path, Epoch epoch,
-                                           bool suspend) {
+/// One call.
+struct Job {
+    Session& session;
+    SourceDriver& driver;
+    const control::SnapshotRequest& request;
+    const std::function<bool()>& is_cancelled;
+    const Strand::Clock::time_point begun = Strand::Clock::now();
+    Phases phases{};
+
+    /// Whether the session may be saved, as far as can be told before it is frozen.
+    [[nodiscard]] Result<void> check() const {
+        const std::string& id = session.info().id;
+        if (is_cancelled()) {
+            return Error{Code::kCancelled, "snapshot.cancelled", "nobody waits for the snapshot"};
+        }
+        if (driver.is_stopped()) {
+            return closed(id);
+        }
+        if (session.is_moving(driver.status())) {
+            return Error{Code::kFailedPrecondition, "session.busy",
+                         "session " + id +
+                             " is being moved; save it before or afterwards"};
+        }
+        if (session.suspended()) {
+            return Error{Code::kFailedPrecondition, "session.suspended",
+                         "session " + id +
+                             " is suspended into a file; `gantry restore` it first"};
+        }
+        return {};
+    }
+    static Error closed(const std::string& id) {
+        return {Code::kUnavailable, "session.closed",
+                "session " + id + " ended before it could be saved"};
+    }
+};
+
+/// On the strand of worker calls.
+Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& file,
+                                               const SnapshotPages& pages) {
+    GANTRY_TRY(job.check());
+    Session& session = job.session;
+    const bool suspend = job.request.suspend();
     WorkersSource& source = session.source();
     GANTRY_ASSIGN(engine::SessionNeeds needs, source.describe());
     if (needs.modules.size() > kNeededModulesMax) {
         needs.modules.clear();  // a header is small; the workers check each graph anyway
     }
-    const What what{path, epoch, random_seed(), transport::to_proto(needs).SerializeAsString()};
-    const auto begun = Strand::Clock::now();
+    const What what{file, pages.mapped(), job.driver.status().epoch, random_seed(),
+                    transport::to_proto(needs).SerializeAsString()};
     const engine::FreezeToken token{random_migration(), 1};
-    Phases phases;
+    Phases& phases = job.phases;
+    phases.end("describe");
+    const auto frozen = Strand::Clock::now();
     GANTRY_TRY(source.freeze(token, kFreezeDeadline));
     phases.end("freeze");
-    Result<void> prepared = source.begin_precopy(what.seed);
+    Result<void> begun = source.begin_precopy(what.seed);
     Result<std::uint64_t> written =
-        prepared ? write_file(session, what, phases) : Result<std::uint64_t>(prepared.error());
+        begun ? write_file(session, what, phases) : Result<std::uint64_t>(begun.error());
     source.end_precopy();
     const Result<void> let_go =
-        written && suspend ? session.suspend({what.seed, path}) : source.thaw();
+        written && suspend ? session.suspend({what.seed, file.path()}) : source.thaw();
     if (!written) {
         return written.error();
     }
@@ -141,41 +186,45 @@ Result<control::SnapshotReply> save_frozen(Session& session, const std::string& 
     phases.end(suspend ? "suspend" : "thaw");
     control::SnapshotReply reply;
     reply.set_bytes(*written);
-    reply.set_elapsed_us(us_since(begun));
-    reply.set_pause_us(us_since(begun));
-    spdlog::info("session {} lies in {}: {} bytes in {} us ({})", session.info().id, path, *written,
-                 reply.elapsed_us(), phases.text());
+    reply.set_elapsed_us(us_since(job.begun));
+    reply.set_pause_us(us_since(frozen));
+    spdlog::info("session {} lies in {}: {} bytes, pause {} us, all in {} us ({})",
+                 session.info().id, file.path(), *written, reply.pause_us(), reply.elapsed_us(),
+                 phases.text());
     return reply;
+}
+
+Result<control::SnapshotReply> save(Job& job) {
+    GANTRY_TRY(job.check());
+    GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(job.request.path()));
+    GANTRY_ASSIGN(SnapshotPages pages,
+                  SnapshotPages::prepare(job.session, file.fd(), job.request.path(),
+                                         [&job] { return job.check(); }));
+    job.phases.end("prepare", pages.how());
+    const auto saved =
+        job.driver.run_with_workers([&] { return freeze_and_save(job, file, pages); });
+    if (!saved) {
+        return Job::closed(job.session.info().id);
+    }
+    if (*saved) {
+        pages.leave();
+    }
+    return *saved;
 }
 
 }  // namespace
 
 Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& session,
-                                             const control::SnapshotRequest& request) {
+                                             const control::SnapshotRequest& request,
+                                             const std::function<bool()>& is_cancelled) {
     if (request.path().empty() || request.path().front() != '/') {
         return Error{Code::kInvalidArgument, "snapshot.path",
                      "the file's path must be absolute: '" + request.path() + "'"};
     }
+    const std::lock_guard one_at_a_time(session->saving());
     const auto driver = session->driver();
-    const auto outcome =
-        std::make_shared<std::promise<Result<control::SnapshotReply>>>();
-    auto waiting = outcome->get_future();
-    driver->run_with_workers([session, driver, outcome, request] {
-        const SourceStatus status = driver->status();
-        if (session->is_moving(status)) {
-            outcome->set_value(Error{Code::kFailedPrecondition, "session.busy",
-                                     "session " + session->info().id +
-                                         " is being moved; save it before or afterwards"});
-            return;
-        }
-        outcome->set_value(save_frozen(*session, request.path(), status.epoch, request.suspend()));
-    });
-    try {  // the standard library tells a dropped promise by throwing; it ends here
-        return waiting.get();
-    } catch (const std::future_error&) {
-        return Error{Code::kUnavailable, "session.closed",
-                     "session " + session->info().id + " ended before it could be saved"};
-    }
+    Job job{*session, *driver, request, is_cancelled};
+    return save(job);
 }
 
 }  // namespace gantry::supervisor

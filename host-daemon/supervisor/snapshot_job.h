@@ -1,12 +1,17 @@
-// Saving a session to a file while it serves: freeze, write, then thaw, or suspend it (then its GPU
-// is free, and restore_job.h goes on from the file).
+// Saving a session to a file while it serves: prepare, freeze, write, then thaw, or suspend it (then
+// its GPU is free, and restore_job.h goes on from the file).
 //
 // The file (proto/snapshot/FORMAT.md) appears under its name whole or not at all; a failure (disk
-// full, a worker that dies) leaves the session running. The pause lasts as long as writing does.
-// Runs on the session's strand of worker calls, so nothing of a migration comes between.
+// full, a worker that dies) leaves the session running. Its pages are made before the freeze
+// (snapshot_pages.h), so that the pause lasts as long as copying does.
+// What is prepared is prepared by the calling thread: the session's strand of worker calls is free
+// meanwhile, for a move that begins (the snapshot is refused then, at once), for programs that start
+// and end, for workers that are replaced. From the freeze on all is done on the strand, so nothing
+// of a migration comes between. Of several calls for one session the others wait for the first.
 // Thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "host-daemon/supervisor/session.h"
@@ -14,7 +19,9 @@
 
 namespace gantry::supervisor {
 
+/// `is_cancelled`: nobody waits for it any more; asked until the freeze.
 Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& session,
-                                             const control::SnapshotRequest& request);
+                                             const control::SnapshotRequest& request,
+                                             const std::function<bool()>& is_cancelled);
 
 }  // namespace gantry::supervisor

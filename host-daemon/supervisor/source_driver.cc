@@ -67,6 +67,7 @@ SourceDriver::SourceDriver(std::string session_id, Epoch epoch, engine::Settings
 }
 
 void SourceDriver::stop() {
+    is_stopped_ = true;
     ++cut_serial_;
     if (auto bulk = current_bulk()) {
         bulk->close();

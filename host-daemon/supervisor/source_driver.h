@@ -11,9 +11,11 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "host-daemon/supervisor/compression.h"
 #include "host-daemon/supervisor/epoch_store.h"
@@ -68,9 +70,12 @@ public:
     /// The queue of the migration's bulk streams; nullptr when it is not the one under way.
     std::shared_ptr<BulkQueue> bulk(engine::MigrationId migration);
     [[nodiscard]] SourceStatus status() const;
-    /// Runs `function` on the strand of worker calls, where nothing of a migration runs meanwhile.
-    void run_with_workers(std::function<void()> function) { slow_.post(std::move(function)); }
+    /// Runs `work` on the strand of worker calls, where nothing of a migration runs meanwhile, and
+    /// waits for its outcome. Nothing: the driver was stopped before, and it has not run.
+    template <typename Work>
+    std::optional<std::invoke_result_t<Work>> run_with_workers(Work work);
     void stop();
+    [[nodiscard]] bool is_stopped() const { return is_stopped_; }
 
 private:
     void step(const engine::SourceEvent& event);
@@ -124,6 +129,7 @@ private:
     std::uint64_t bandwidth_bytes_s_;
     std::uint64_t next_batch_ = 1;
 
+    std::atomic<bool> is_stopped_{false};
     std::atomic<std::uint64_t> cut_serial_{0};  ///< Counted up: rounds ordered before end early.
     mutable std::mutex mutex_;  // bulk_, bulk_migration_, status_
     std::shared_ptr<BulkQueue> bulk_;
@@ -133,6 +139,21 @@ private:
     Strand slow_;
     Strand main_;
 };
+
+template <typename Work>
+std::optional<std::invoke_result_t<Work>> SourceDriver::run_with_workers(Work work) {
+    std::future<std::invoke_result_t<Work>> waiting;
+    {
+        const auto outcome = std::make_shared<std::promise<std::invoke_result_t<Work>>>();
+        waiting = outcome->get_future();
+        slow_.post([outcome, work = std::move(work)] { outcome->set_value(work()); });
+    }
+    try {  // the standard library tells a dropped promise by throwing; it ends here
+        return waiting.get();
+    } catch (const std::future_error&) {
+        return std::nullopt;
+    }
+}
 
 /// The engine's clock.
 engine::TimePoint engine_now();

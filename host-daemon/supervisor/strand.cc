@@ -24,6 +24,9 @@ void Strand::stop() {
     if (thread_.joinable()) {
         thread_.join();
     }
+    std::deque<std::function<void()>> dropped;
+    const std::lock_guard lock(mutex_);
+    dropped.swap(queue_);
 }
 
 void Strand::run() {

@@ -80,11 +80,13 @@ int Service::run() {
         if (waiting[0].revents != 0) {
             if (auto accepted = listener_.accept(std::chrono::milliseconds(0)); accepted.ok()) {
                 connection_ = std::move(accepted).value();  // A new connection replaces the old.
+                end_connections_work();
                 continue;
             }
         }
         if (waiting[1].revents != 0 && !answer_one()) {
             connection_.close();
+            end_connections_work();
             if (process_ != nullptr && process_->serving()) {
                 window_.reset();
             }
@@ -101,6 +103,13 @@ int Service::run() {
         }
     }
     return 0;
+}
+
+/// Whoever had a file prepared for a snapshot does not come for it any more.
+void Service::end_connections_work() {
+    if (part_ != nullptr) {
+        part_->drop_prepared_file();
+    }
 }
 
 /// A guest process sends nothing on its socket after the attachment: readable means its end.
@@ -260,6 +269,14 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             return pull_blocks(request.pull_blocks(), in, reply, out);
         case Kind::kNoteSent:
             return note_sent(request.note_sent(), in);
+        case Kind::kPrepareFile:
+            return prepare_file(request.prepare_file(), in);
+        case Kind::kAskPreparedFile:
+            ask_prepared_file(reply);
+            return {};
+        case Kind::kDropPreparedFile:
+            part_->drop_prepared_file();
+            return {};
         case Kind::kStoreBlocks:
             return store_blocks(request.store_blocks(), in, reply, out);
         case Kind::kLoadBlocks:

@@ -56,6 +56,7 @@ private:
                         control::FromWorker* reply, Descriptors* out);
     void send_event(const control::Event& event);
     void check_guest();
+    void end_connections_work();
     void flush_events();
 
     Result<void> start(const control::Start& start, const Descriptors& in,
@@ -90,6 +91,8 @@ private:
                          control::FromWorker* reply);
     Result<void> apply_blocks(const control::ApplyBlocks& apply);
     Result<void> apply_final(const control::ApplyFinal& apply, Descriptors& in);
+    Result<void> prepare_file(const control::PrepareFile& request, Descriptors& in);
+    void ask_prepared_file(control::FromWorker* reply);
     Result<void> store_blocks(const control::StoreBlocks& request, Descriptors& in,
                               control::FromWorker* reply, Descriptors* out);
     Result<void> load_blocks(const control::LoadBlocks& request, Descriptors& in,

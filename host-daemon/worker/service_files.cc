@@ -76,6 +76,38 @@ Result<void> answer(const state::FileOutcome& outcome, control::FromWorker* repl
 
 }  // namespace
 
+Result<void> Service::prepare_file(const control::PrepareFile& request, Descriptors& in) {
+    if (!process_->serving() || process_->frozen()) {
+        return wrong_state("a file is prepared while a guest is served");
+    }
+    if (in.size() != 1 || request.bytes() > ~request.offset()) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a file and a part of it are due"};
+    }
+    return part_->prepare_file(std::move(in[0]),
+                               {request.offset(), request.offset() + request.bytes()},
+                               way_of(request.way()));
+}
+
+void Service::ask_prepared_file(control::FromWorker* reply) {
+    control::PreparedFileReply* body = reply->mutable_prepared_file();
+    const state::PreparedFile* prepared = part_->prepared_file();
+    body->set_is_there(prepared != nullptr);
+    if (prepared == nullptr) {
+        return;
+    }
+    const state::PreparedFile::Progress progress = prepared->progress();
+    body->set_is_done(progress.is_done);
+    body->set_page_bytes(progress.page_bytes);
+    body->set_locked_bytes(progress.locked_bytes);
+    body->set_how(progress.how);
+    if (!progress.outcome) {
+        const Error& error = progress.outcome.error();
+        body->mutable_failure()->set_code(static_cast<std::uint32_t>(error.code));
+        body->mutable_failure()->set_reason(error.reason);
+        body->mutable_failure()->set_text(error.text);
+    }
+}
+
 Result<void> Service::store_blocks(const control::StoreBlocks& request, Descriptors& in,
                                    control::FromWorker* reply, Descriptors* out) {
     if (!process_->frozen()) {

@@ -41,6 +41,7 @@ Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
     body->set_resident_bytes(facts.resident_bytes);
     body->set_pinned_bytes(facts.pinned_bytes);
     body->set_object_count(facts.object_count);
+    body->set_image_bytes(facts.image_bytes);
     if (const ChannelMemory* channel = process_->channel();
         channel != nullptr && is_mirrored(*channel)) {
         body->set_mirror_region_bytes(channel->where().region_bytes);

@@ -64,6 +64,7 @@ private:
     int fd_ = -1;
 };
 
+class FilePages;
 class MemoryWriter;
 
 /// Writes a snapshot to a file descriptor it does not own. Call order: construct, any add_*,
@@ -90,7 +91,11 @@ public:
     /// file must be seekable.
     Result<MemoryWriter*> begin_memory(std::uint64_t part, std::uint64_t count);
     Result<void> end_memory();
-    /// Writes summary and end. The caller still has to commit its file.
+    /// Pages of the file that are there already, for the memory that begins from now on; null:
+    /// none, as at first. They stay as long.
+    void use_pages(const FilePages* pages);
+    /// Writes summary and end. A regular file that is longer is cut to what was written. The caller
+    /// still has to commit its file.
     Result<void> finish();
 
     [[nodiscard]] std::uint64_t bytes_written() const;

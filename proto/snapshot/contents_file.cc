@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "proto/snapshot/large_pages.h"
+#include "proto/snapshot/stream_copy.h"
 
 namespace gantry::snapshot {
 /// Pages of the file that are made at a time, and which have been.
@@ -50,16 +51,6 @@ struct ContentsFile::Steps {
 
 void ContentsFile::EndSteps::operator()(Steps* steps) const {
     delete steps;
-}
-
-Error write_error(int number, const std::string& name, std::uint64_t offset) {
-    const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
-    return {full ? Code::kResourceExhausted : Code::kUnavailable,
-            full ? "snapshot.disk_full" : "snapshot.io",
-            "cannot write " + name + " at offset " + std::to_string(offset) + ": " +
-                std::strerror(number) +
-                (full ? "; free some space or choose another folder (no partial file is left)"
-                      : "")};
 }
 
 Result<void> write_at(int fd, const std::string& name, std::uint64_t offset,
@@ -104,37 +95,33 @@ Result<void> read_at(int fd, const std::string& name, std::uint64_t offset,
 }
 
 Result<ContentsFile> ContentsFile::open(int fd, std::string name, std::uint64_t offset,
-                                        std::uint64_t bytes_max) {
-    ContentsFile file(fd, std::move(name));
+                                        std::uint64_t bytes_max, const FilePages* pages) {
+    ContentsFile file(fd, std::move(name), pages);
     const std::uint64_t end = round_up(offset + bytes_max, kLargePageBytes);
     if (bytes_max < 2 * kLargePageBytes) {
         return file;
     }
-    if (::ftruncate(fd, static_cast<off_t>(end)) != 0) {
-        return write_error(errno, file.name_, offset);
-    }
-    file.is_longer_ = true;
+    GANTRY_TRY(grow_file(fd, file.name_, end));
+    const std::uint64_t made = pages == nullptr ? 0 : pages->range().end;
+    const std::uint64_t begin = std::max(round_up(offset, kLargePageBytes), made);
     struct stat status {};
-    if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+    if (begin < end && ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
         static_cast<std::uint64_t>(status.st_blksize) < kLargePageBytes) {
-        file.steps_.reset(new Steps(fd, round_up(offset, kLargePageBytes), end));
+        file.steps_.reset(new Steps(fd, begin, end));
     }
     return file;
 }
 
 Result<void> ContentsFile::write(std::uint64_t offset, std::span<const std::byte> bytes) const {
+    if (std::byte* at = pages_ == nullptr ? nullptr : pages_->find(offset, bytes.size())) {
+        stream_copy(at, bytes.data(), bytes.size());
+        return {};
+    }
     if (steps_ != nullptr && !bytes.empty()) {
         steps_->come_to(offset);
         steps_->come_to(offset + bytes.size() - 1);
     }
     return write_at(fd_, name_, offset, bytes);
-}
-
-Result<void> ContentsFile::close(std::uint64_t end) {
-    if (is_longer_ && ::ftruncate(fd_, static_cast<off_t>(end)) != 0) {
-        return write_error(errno, name_, end);
-    }
-    return {};
 }
 
 }  // namespace gantry::snapshot

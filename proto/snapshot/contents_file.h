@@ -1,17 +1,18 @@
 // ContentsFile: the part of a new file into which several threads put blocks, each at its place.
 //
-// Written with pwrite(), in pieces as large as the caller has. Writers to one file exclude each
-// other in the kernel; yet two threads, of which one hashes while the other writes, beat those that
-// write to a mapping: a large page that is written as a whole is not cleared first (one that is
-// mapped always is, by one thread, for which the others wait), and nothing faults. A full disk is
-// an error and no signal.
+// Pages that are there before (file_pages.h) are written through their mapping. What lies beyond
+// them is written with pwrite(), in pieces as large as the caller has. Writers to one file exclude
+// each other in the kernel; yet two threads, of which one hashes while the other writes, beat those
+// that write to a mapping without pages: a large page that is written as a whole is not cleared
+// first (one that is mapped always is, by one thread, for which the others wait), and nothing
+// faults. A full disk is an error and no signal.
 //
 // On a tmpfs whose files have small pages the system makes large ones, when asked, in a tenth of
 // the time: each step of the file is made by the first writer that comes near it (large_pages.h).
 //
 // The file has its full length from the start: with huge=within_size this decides about large
-// pages, and others can be left to write to it.
-// Threads: write() any; the rest one at a time, not beside close(). Does not own the descriptor.
+// pages, and others can be left to write to it. It may be longer than its contents in the end.
+// Threads: write() any; the rest one at a time. Does not own the descriptor.
 #pragma once
 
 #include <cstddef>
@@ -21,30 +22,31 @@
 #include <string>
 
 #include "proto/base/result.h"
+#include "proto/snapshot/file_pages.h"
 
 namespace gantry::snapshot {
 
 class ContentsFile {
 public:
-    /// From `offset` on, at most `bytes_max`. `name`: of the file, for errors.
+    /// From `offset` on, at most `bytes_max`. `name`: of the file, for errors. `pages`: made
+    /// before, and there as long as this is written to; null: none.
     static Result<ContentsFile> open(int fd, std::string name, std::uint64_t offset,
-                                     std::uint64_t bytes_max);
+                                     std::uint64_t bytes_max, const FilePages* pages);
 
     Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes) const;
-    /// Nothing follows `end`: the file ends there, or where more is written later.
-    Result<void> close(std::uint64_t end);
 
 private:
     struct Steps;
     struct EndSteps {
         void operator()(Steps* steps) const;
     };
-    ContentsFile(int fd, std::string name) : fd_(fd), name_(std::move(name)) {}
+    ContentsFile(int fd, std::string name, const FilePages* pages)
+        : fd_(fd), name_(std::move(name)), pages_(pages) {}
 
     int fd_;
     std::string name_;
+    const FilePages* pages_;
     std::unique_ptr<Steps, EndSteps> steps_;  ///< Empty: no pages are made ahead.
-    bool is_longer_ = false;  ///< Than its contents, until it is closed.
 };
 
 /// Writes all of `bytes` at `offset`, whatever the descriptor's own position is.
@@ -54,13 +56,5 @@ Result<void> write_at(int fd, const std::string& name, std::uint64_t offset,
 /// As much as `to` holds; a file that ends before is `snapshot.truncated`.
 Result<void> read_at(int fd, const std::string& name, std::uint64_t offset,
                      std::span<std::byte> to);
-
-/// The least multiple of `unit` that is not below `value`.
-constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
-/// The system's answer to a failed write, in the words of every part of the writer.
-Error write_error(int number, const std::string& name, std::uint64_t offset);
 
 }  // namespace gantry::snapshot

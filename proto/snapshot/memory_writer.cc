@@ -34,8 +34,8 @@ MemoryWriter::MemoryWriter(int fd, std::string name, std::uint64_t section_at, s
 
 Result<std::unique_ptr<MemoryWriter>> MemoryWriter::start(int fd, std::string name,
                                                           std::uint64_t section_at,
-                                                          std::uint64_t part,
-                                                          std::uint64_t count) {
+                                                          std::uint64_t part, std::uint64_t count,
+                                                          const FilePages* pages) {
     if (count > kMemoryBlocksMax) {
         return Error{Code::kResourceExhausted, "snapshot.malformed",
                      std::to_string(count) + " blocks do not fit one part of " + name +
@@ -46,7 +46,7 @@ Result<std::unique_ptr<MemoryWriter>> MemoryWriter::start(int fd, std::string na
     const std::uint64_t contents_at =
         round_up(table_end, count >= kLargeBlocks ? kLargeAlign : kMemoryAlign);
     GANTRY_ASSIGN(ContentsFile contents,
-                  ContentsFile::open(fd, name, contents_at, count * kBlockBytes));
+                  ContentsFile::open(fd, name, contents_at, count * kBlockBytes, pages));
     return std::unique_ptr<MemoryWriter>(new MemoryWriter(
         fd, std::move(name), section_at, part, count, contents_at, std::move(contents)));
 }
@@ -96,7 +96,6 @@ Result<void> MemoryWriter::place(std::span<const Block> blocks, std::span<std::u
 Result<MemoryWriter::Finished> MemoryWriter::finish(std::uint64_t ordinal) {
     GANTRY_ASSERT(table_.size() / kEntryBytes == count_, "%zu of %llu blocks",
                   table_.size() / kEntryBytes, static_cast<unsigned long long>(count_));
-    GANTRY_TRY(contents_.close(next_));
     std::byte front[kSectionHeaderBytes + kMemoryHeadBytes] = {};
     put(front, static_cast<std::uint32_t>(Kind::kMemory));
     put(front + 8, next_ - section_at_ - kSectionHeaderBytes);

@@ -29,9 +29,11 @@ public:
     };
     static constexpr std::uint64_t kNotStored = ~std::uint64_t{0};
 
+    /// `pages`: of the file, made before; null: none.
     static Result<std::unique_ptr<MemoryWriter>> start(int fd, std::string name,
                                                        std::uint64_t section_at,
-                                                       std::uint64_t part, std::uint64_t count);
+                                                       std::uint64_t part, std::uint64_t count,
+                                                       const FilePages* pages);
 
     /// The next entries, ascending. `places`: where in the file the bytes of each have to be
     /// stored, or kNotStored.
@@ -41,8 +43,8 @@ public:
         return contents_.write(place, bytes);
     }
 
-    /// For somebody else who puts the contents of stored blocks there. The file has the length that
-    /// all of them take.
+    /// For somebody else who puts the contents of stored blocks there. The file is as long as all
+    /// of them take, or longer.
     [[nodiscard]] int file() const { return fd_; }
     Result<void> read_back(std::uint64_t place, std::span<std::byte> to) const {
         return read_at(fd_, name_, place, to);

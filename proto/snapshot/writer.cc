@@ -1,4 +1,5 @@
 #include <limits.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -103,9 +104,11 @@ public:
         GANTRY_ASSERT(memory_ == nullptr && !digests_[part].block_count, "part %llu",
                       static_cast<unsigned long long>(part));
         memory_part_ = part;
-        GANTRY_ASSIGN(memory_, MemoryWriter::start(fd_, name_, offset_, part, count));
+        GANTRY_ASSIGN(memory_, MemoryWriter::start(fd_, name_, offset_, part, count, pages_));
         return memory_.get();
     }
+
+    void use_pages(const FilePages* pages) { pages_ = pages; }
 
     Result<void> end_memory() {
         GANTRY_ASSIGN(const auto finished, memory_->finish(checksums_.size()));
@@ -137,7 +140,8 @@ public:
         std::byte end[16];
         put<std::uint64_t>(end, checksum_of_checksums());
         put<std::uint64_t>(end + 8, offset_ + kSectionHeaderBytes + sizeof end + 8);
-        return section(Kind::kEnd, {end});
+        GANTRY_TRY(section(Kind::kEnd, {end}));
+        return cut();
     }
 
     std::uint64_t bytes_written() const { return offset_; }
@@ -272,6 +276,17 @@ private:
         return write(parts);
     }
 
+    /// Memory was given more room than it took, and pages that were made ahead may be too many.
+    Result<void> cut() const {
+        struct stat status {};
+        const bool is_longer = ::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) &&
+                               static_cast<std::uint64_t>(status.st_size) > offset_;
+        if (is_longer && ::ftruncate(fd_, static_cast<off_t>(offset_)) != 0) {
+            return write_error(errno, name_, offset_);
+        }
+        return {};
+    }
+
     Result<void> write(const std::byte* bytes, std::size_t size) {
         iovec part{const_cast<std::byte*>(bytes), size};
         return write({&part, 1});
@@ -322,6 +337,7 @@ private:
     SnapshotSummary summary_;
     std::unique_ptr<MemoryWriter> memory_;  ///< While a part's memory is being written.
     std::uint64_t memory_part_ = 0;
+    const FilePages* pages_ = nullptr;
 };
 
 SnapshotWriter::SnapshotWriter(int fd, std::string name, const SnapshotHeader& header, Codec codec)
@@ -346,6 +362,9 @@ Result<MemoryWriter*> SnapshotWriter::begin_memory(std::uint64_t part, std::uint
 }
 Result<void> SnapshotWriter::end_memory() {
     return impl_->end_memory();
+}
+void SnapshotWriter::use_pages(const FilePages* pages) {
+    impl_->use_pages(pages);
 }
 Result<void> SnapshotWriter::finish() {
     return impl_->finish();

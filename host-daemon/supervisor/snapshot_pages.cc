@@ -1,0 +1,209 @@
+#include "host-daemon/supervisor/snapshot_pages.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "host-daemon/supervisor/direct_memory.h"
+#include "host-daemon/supervisor/part_files.h"
+#include "host-daemon/supervisor/part_saver.h"
+#include "proto/snapshot/large_pages.h"
+
+namespace gantry::supervisor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kLargePage = snapshot::kLargePageBytes;
+/// Of a file's first sections; of a part's graph and what surrounds it; of an object in a graph.
+constexpr std::uint64_t kHeaderBytes = 64U << 10;
+constexpr std::uint64_t kGraphBytes = 256U << 10;
+constexpr std::uint64_t kObjectBytes = 256;
+/// An entry of a part's table.
+constexpr std::uint64_t kEntryBytes = 64;
+/// Threads that make pages here; their programs run on the same processors.
+constexpr unsigned kThreadsMax = 4;
+/// Between two questions to a worker: at first, and at most.
+constexpr std::chrono::milliseconds kAskFirst{1};
+constexpr std::chrono::milliseconds kAskMost{20};
+/// How long a worker may take to let a file go.
+constexpr std::chrono::seconds kLettingGo{10};
+
+struct Part {
+    std::shared_ptr<Worker> worker;
+    PartEstimate estimate;
+    bool by_worker = false;
+};
+
+/// What a part holds now, as its worker says; nothing of one that does not.
+Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool always_by_worker) {
+    Part part{worker, {}, false};
+    control::ToWorker request;
+    request.mutable_describe();
+    const auto reply = worker->call(std::move(request), kQuickCall);
+    if (!reply) {
+        spdlog::info("session {}: nothing is prepared for worker {}: {}", session.info().id,
+                     worker->part().value, reply.error().to_string());
+        return part;
+    }
+    const control::DescribeReply& described = reply->message.describe();
+    const std::uint64_t resident = described.resident_bytes();
+    part.estimate.block_count = resident / engine::kBlockBytes;
+    part.estimate.other_bytes = described.image_bytes() + kGraphBytes +
+                                described.object_count() * kObjectBytes +
+                                (described.mirror_region_bytes() == 0 ? 0
+                                                                      : described.pinned_bytes());
+    const DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kReading);
+    part.by_worker = direct.empty() || always_by_worker;
+    part.estimate.stored_bytes =
+        part.by_worker ? resident
+                       : direct.data_bytes() + (resident - std::min(resident, direct.bytes()));
+    return part;
+}
+
+/// Asks until `is_enough` of a reply; nothing: the worker does not answer, or not in time.
+template <typename IsEnough, typename MayGoOn>
+Result<control::PreparedFileReply> ask(Worker& worker, Clock::time_point until,
+                                       const MayGoOn& may_go_on, IsEnough is_enough) {
+    for (auto pause = kAskFirst;; pause = std::min(2 * pause, kAskMost)) {
+        control::ToWorker request;
+        request.mutable_ask_prepared_file();
+        GANTRY_ASSIGN(const WorkerReply reply, worker.call(std::move(request), kQuickCall));
+        const control::PreparedFileReply& now = reply.message.prepared_file();
+        if (is_enough(now)) {
+            return now;
+        }
+        if (Clock::now() > until) {
+            return Error{Code::kDeadlineExceeded, "worker.deadline",
+                         "the file is not as it should be by now"};
+        }
+        GANTRY_TRY(may_go_on());
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+}  // namespace
+
+std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts) {
+    std::vector<snapshot::FileRange> ranges;
+    std::uint64_t at = kHeaderBytes;
+    std::uint64_t begin = 0;
+    for (const PartEstimate& part : parts) {
+        const std::uint64_t table_end = at + part.other_bytes + part.block_count * kEntryBytes;
+        at = snapshot::round_up(table_end, kLargePage) + part.stored_bytes;
+        const std::uint64_t end = snapshot::round_up(at, kLargePage);
+        ranges.push_back({begin, end});
+        begin = end;
+    }
+    return ranges;
+}
+
+Result<SnapshotPages> SnapshotPages::prepare(Session& session, int file, const std::string& name,
+                                             const MayGoOn& may_go_on) {
+    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+    std::vector<Part> parts;
+    std::vector<PartEstimate> estimates;
+    for (const auto& worker : session.workers().all()) {
+        parts.push_back(look_at(session, worker, settings.always_by_worker));
+        estimates.push_back(parts.back().estimate);
+    }
+    SnapshotPages pages;
+    if (parts.empty()) {
+        return pages;
+    }
+    const std::vector<snapshot::FileRange> ranges = lay_out(estimates);
+    const std::uint64_t end = ranges.back().end;
+    const bool is_by_workers = std::any_of(parts.begin(), parts.end(),
+                                           [](const Part& part) { return part.by_worker; });
+    if (!is_by_workers || !snapshot::is_on_tmpfs(file)) {
+        auto made = snapshot::FilePages::make(
+            file, name, {0, end},
+            std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax),
+            [&] { return may_go_on().ok(); });
+        GANTRY_TRY(may_go_on());
+        GANTRY_ASSIGN(pages.mapped_, std::move(made));
+        pages.how_ = std::to_string(end >> 20) + " MiB";
+        return pages;
+    }
+    GANTRY_TRY(snapshot::grow_file(file, name, end));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        if (parts[i].by_worker && parts[i].estimate.block_count >= kWorkersBlocksMin) {
+            GANTRY_TRY(pages.prepare_by(session, parts[i].worker, file, ranges[i], may_go_on));
+        }
+    }
+    for (const auto& worker : std::vector(pages.preparing_)) {
+        GANTRY_TRY(pages.await(session, worker, end, may_go_on));
+    }
+    return pages;
+}
+
+/// Has the worker begin.
+Result<void> SnapshotPages::prepare_by(Session& session, const std::shared_ptr<Worker>& worker,
+                                       int file, const snapshot::FileRange& range,
+                                       const MayGoOn& may_go_on) {
+    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+    // What was prepared for the snapshot before may still be on its way out.
+    const auto free = ask(*worker, Clock::now() + kLettingGo, may_go_on,
+                          [](const control::PreparedFileReply& now) { return !now.is_there(); });
+    GANTRY_TRY(may_go_on());
+    control::ToWorker request;
+    request.mutable_prepare_file()->set_offset(range.begin);
+    request.mutable_prepare_file()->set_bytes(range.bytes());
+    request.mutable_prepare_file()->set_way(settings.way);
+    const auto begun = free ? worker->call(std::move(request), kQuickCall, {&file, 1})
+                            : Result<WorkerReply>(free.error());
+    if (!begun) {
+        spdlog::info("session {}: worker {} prepares nothing: {}", session.info().id,
+                     worker->part().value, begun.error().to_string());
+        return {};
+    }
+    preparing_.push_back(worker);
+    return {};
+}
+
+/// Until the worker has done what it was asked for, of `bytes` at most.
+Result<void> SnapshotPages::await(Session& session, const std::shared_ptr<Worker>& worker,
+                                  std::uint64_t bytes, const MayGoOn& may_go_on) {
+    const auto done = ask(*worker, Clock::now() + patience_for(bytes), may_go_on,
+                          [](const control::PreparedFileReply& now) {
+                              return now.is_done() || !now.is_there();
+                          });
+    GANTRY_TRY(may_go_on());
+    if (done && done->failure().code() != 0) {
+        return to_error(done->failure());
+    }
+    how_ += how_.empty() ? "" : "; ";
+    how_ += done ? done->how() : done.error().to_string();
+    if (!done) {
+        spdlog::info("session {}: worker {} prepares no more: {}", session.info().id,
+                     worker->part().value, done.error().to_string());
+    }
+    return {};
+}
+
+void SnapshotPages::leave() {
+    drop();
+    preparing_.clear();
+}
+
+void SnapshotPages::drop() {
+    for (const auto& worker : preparing_) {
+        control::ToWorker request;
+        request.mutable_drop_prepared_file();
+        (void)worker->call(std::move(request), kQuickCall);
+    }
+}
+
+SnapshotPages::~SnapshotPages() {
+    drop();
+    const auto until = Clock::now() + kLettingGo;
+    for (const auto& worker : preparing_) {
+        (void)ask(
+            *worker, until, [] { return Result<void>(); },
+            [](const control::PreparedFileReply& now) { return !now.is_there(); });
+    }
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,79 @@
+// FilePages: pages of a new file that are made before anybody writes there, and where they are
+// mapped.
+//
+// To make a page costs the system more than to fill one that is there. A snapshot has its file's
+// pages made while the session still runs, and copies into the mapping when it is frozen: no page
+// is missing then, and threads that write to a mapping do not exclude each other, as writers to a
+// file do. Of a file on tmpfs these are its memory. Elsewhere room is reserved, and nothing mapped:
+// whether it suffices is known all the same.
+//
+// Nobody may cut the file while somebody writes to the mapping: a missing page would be a signal.
+// Threads: make() waits for threads of its own; the rest any. Failure: `snapshot.disk_full`,
+// `snapshot.io`. Does not own the descriptor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "proto/base/result.h"
+
+namespace gantry::snapshot {
+
+/// From `begin` to before `end`, as offsets in a file.
+struct FileRange {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    [[nodiscard]] std::uint64_t bytes() const { return end - begin; }
+};
+
+class FilePages {
+public:
+    FilePages() = default;
+    FilePages(FilePages&& other) noexcept
+        : at_(std::exchange(other.at_, nullptr)), range_(std::exchange(other.range_, {})) {}
+    FilePages& operator=(FilePages&& other) noexcept;
+    ~FilePages();
+
+    /// Makes the file at least as long as `range`, whose ends are multiples of a large page, and
+    /// the pages in it, by `threads`. `goes_on` is asked now and then; once it says no: kCancelled.
+    static Result<FilePages> make(int file, const std::string& name, FileRange range,
+                                  unsigned threads, const std::function<bool()>& goes_on);
+
+    /// Where this part of the file is mapped, with all its pages; null: not as a whole.
+    [[nodiscard]] std::byte* find(std::uint64_t offset, std::uint64_t bytes) const {
+        const bool is_inside = at_ != nullptr && offset >= range_.begin && offset <= range_.end &&
+                               bytes <= range_.end - offset;
+        return is_inside ? at_ + (offset - range_.begin) : nullptr;
+    }
+    [[nodiscard]] const FileRange& range() const { return range_; }
+
+private:
+    FilePages(std::byte* at, FileRange range) : at_(at), range_(range) {}
+
+    std::byte* at_ = nullptr;
+    FileRange range_;
+};
+
+/// The least multiple of `unit` that is not below `value`.
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
+/// The system's answer to a failed write, in the words of every part of the writer.
+Error write_error(int number, const std::string& name, std::uint64_t offset);
+
+/// Makes a file at least this long.
+Result<void> grow_file(int file, const std::string& name, std::uint64_t bytes);
+
+/// Makes the pages of a part of a file on tmpfs, large ones where they can be had. `at`: where the
+/// part is mapped, shared and writable. What lies there stays.
+Result<void> make_pages(int file, const std::string& name, std::uint64_t offset, std::byte* at,
+                        std::uint64_t bytes);
+
+/// The pages of a file are memory.
+bool is_on_tmpfs(int file);
+
+}  // namespace gantry::snapshot
