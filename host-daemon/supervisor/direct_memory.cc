@@ -130,16 +130,6 @@ std::uint64_t DirectMemory::bytes() const {
     return bytes;
 }
 
-std::uint64_t DirectMemory::data_bytes() const {
-    std::uint64_t bytes = 0;
-    for (const auto& [address, piece] : pieces_) {
-        for (const auto& [begin, end] : piece.data) {
-            bytes += end - begin;
-        }
-    }
-    return bytes;
-}
-
 bool DirectMemory::is_hole(std::uint64_t address, std::uint64_t bytes) const {
     const auto piece = piece_at(address, bytes);
     if (piece == pieces_.end()) {

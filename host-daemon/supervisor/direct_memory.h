@@ -11,6 +11,7 @@
 // out.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -35,9 +36,22 @@ public:
     /// allocate it.
     [[nodiscard]] bool is_hole(std::uint64_t address, std::uint64_t bytes) const;
     [[nodiscard]] bool empty() const { return pieces_.empty(); }
-    /// That are mapped, and of these all that is not hole (For::kReading).
     [[nodiscard]] std::uint64_t bytes() const;
-    [[nodiscard]] std::uint64_t data_bytes() const;
+    /// For::kReading: take(block) for all that are not hole as a whole.
+    template <typename Take>
+    void for_each_block(Take take) const {
+        for (const auto& [address, piece] : pieces_) {
+            std::uint64_t next = 0;
+            for (const auto& [begin, end] : piece.data) {
+                next = std::max(next, begin / engine::kBlockBytes * engine::kBlockBytes);
+                for (; next < end && next + engine::kBlockBytes <= piece.bytes;
+                     next += engine::kBlockBytes) {
+                    take(std::span<const std::byte, engine::kBlockBytes>(piece.base + next,
+                                                                         engine::kBlockBytes));
+                }
+            }
+        }
+    }
 
 private:
     struct Piece {

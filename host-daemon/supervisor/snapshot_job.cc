@@ -198,9 +198,11 @@ Result<control::SnapshotReply> save(Job& job) {
     GANTRY_TRY(job.check());
     GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(job.request.path()));
     GANTRY_ASSIGN(SnapshotPages pages,
-                  SnapshotPages::prepare(job.session, file.fd(), job.request.path(),
+                  SnapshotPages::prepare(job.session, job.driver, file.fd(), job.request.path(),
                                          [&job] { return job.check(); }));
     job.phases.end("prepare", pages.how());
+    spdlog::info("session {} is about to be saved: its file's pages are made [{}]",
+                 job.session.info().id, pages.how());
     const auto saved =
         job.driver.run_with_workers([&] { return freeze_and_save(job, file, pages); });
     if (!saved) {

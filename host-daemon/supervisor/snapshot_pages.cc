@@ -1,6 +1,7 @@
 #include "host-daemon/supervisor/snapshot_pages.h"
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include "host-daemon/supervisor/direct_memory.h"
 #include "host-daemon/supervisor/part_files.h"
 #include "host-daemon/supervisor/part_saver.h"
+#include "host-daemon/supervisor/snapshot_room.h"
 #include "proto/snapshot/large_pages.h"
 
 namespace gantry::supervisor {
@@ -37,6 +39,12 @@ struct Part {
     bool by_worker = false;
 };
 
+std::uint64_t data_bytes(const DirectMemory& direct) {
+    std::uint64_t bytes = 0;
+    direct.for_each_block([&](snapshot::BlockSpan block) { bytes += block.size(); });
+    return bytes;
+}
+
 /// What a part holds now, as its worker says; nothing of one that does not.
 Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool always_by_worker) {
     Part part{worker, {}, false};
@@ -59,7 +67,7 @@ Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool alway
     part.by_worker = direct.empty() || always_by_worker;
     part.estimate.stored_bytes =
         part.by_worker ? resident
-                       : direct.data_bytes() + (resident - std::min(resident, direct.bytes()));
+                       : data_bytes(direct) + (resident - std::min(resident, direct.bytes()));
     return part;
 }
 
@@ -100,8 +108,30 @@ std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts) {
     return ranges;
 }
 
-Result<SnapshotPages> SnapshotPages::prepare(Session& session, int file, const std::string& name,
-                                             const MayGoOn& may_go_on) {
+Result<SnapshotPages> SnapshotPages::prepare(Session& session, SourceDriver& driver, int file,
+                                             const std::string& name, const MayGoOn& may_go_on) {
+    auto pages = make(session, file, name, may_go_on);
+    if (pages || pages.error().reason != "snapshot.disk_full") {
+        return pages;
+    }
+    // Not for all that is held; but what is zero, or there twice, takes none.
+    (void)::ftruncate(file, 0);
+    const auto stored = stored_bytes_now(session, driver);
+    GANTRY_TRY(may_go_on());
+    const std::uint64_t room = free_bytes(file);
+    if (stored && *stored > room) {
+        return Error{Code::kResourceExhausted, "snapshot.disk_full",
+                     pages.error().text + "; " + std::to_string(*stored >> 20) +
+                         " MiB are to be stored, there is room for " +
+                         std::to_string(room >> 20) + " MiB"};
+    }
+    SnapshotPages none;
+    none.how_ = "not ahead: " + pages.error().text;
+    return none;
+}
+
+Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std::string& name,
+                                          const MayGoOn& may_go_on) {
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
     std::vector<Part> parts;
     std::vector<PartEstimate> estimates;

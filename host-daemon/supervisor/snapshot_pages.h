@@ -7,7 +7,8 @@
 // much is cut off in the end: a wrong estimate costs time, and nothing else.
 //
 // A worker that cannot prepare, or dies, fails nothing here: what it would have done is then done
-// in the pause, or fails there. A full disk is an error here already.
+// in the pause, or fails there. A full disk is an error here already, once what is to be stored was
+// looked at: where all memory has no room, that without zeros and repeats may have.
 // Threads: one. Beside the session's strand: a move may begin meanwhile, workers may be replaced,
 // programs start and end. Failure: `snapshot.disk_full`, or what `may_go_on` says.
 #pragma once
@@ -42,8 +43,8 @@ public:
     using MayGoOn = std::function<Result<void>()>;
 
     /// Of an empty file. `name`: for errors.
-    static Result<SnapshotPages> prepare(Session& session, int file, const std::string& name,
-                                         const MayGoOn& may_go_on);
+    static Result<SnapshotPages> prepare(Session& session, SourceDriver& driver, int file,
+                                         const std::string& name, const MayGoOn& may_go_on);
     SnapshotPages(SnapshotPages&& other) noexcept = default;
     SnapshotPages& operator=(SnapshotPages&&) = delete;
     /// Returns when the workers have let the file go, or do not within reason.
@@ -60,6 +61,8 @@ public:
 
 private:
     SnapshotPages() = default;
+    static Result<SnapshotPages> make(Session& session, int file, const std::string& name,
+                                      const MayGoOn& may_go_on);
     void drop();
     Result<void> prepare_by(Session& session, const std::shared_ptr<Worker>& worker, int file,
                             const snapshot::FileRange& range, const MayGoOn& may_go_on);

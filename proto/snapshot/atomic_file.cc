@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +10,9 @@
 
 namespace gantry::snapshot {
 namespace {
+
+/// What follows the path in the name of a file that is not whole yet.
+constexpr char kPartial[] = ".partial-";
 
 Error io_error(const std::string& what, const std::string& path) {
     const int number = errno;
@@ -48,7 +52,12 @@ AtomicFile::~AtomicFile() {
 }
 
 Result<AtomicFile> AtomicFile::create(const std::string& path) {
-    std::string temporary = path + ".partial-XXXXXX";
+    const int nameless =
+        ::open(folder_of(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (nameless >= 0) {
+        return AtomicFile(path, {}, nameless);
+    }
+    std::string temporary = path + kPartial + "XXXXXX";
     const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);
     if (fd < 0) {
         return io_error("cannot create", temporary);
@@ -56,9 +65,29 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
     return AtomicFile(path, temporary, fd);
 }
 
+/// A file without a name gets one beside its own: no call puts it in another's place at once.
+Result<void> AtomicFile::name() {
+    const std::string held = "/proc/self/fd/" + std::to_string(fd_);
+    for (;;) {
+        GANTRY_ASSIGN(const Seed random, random_seed());
+        const std::string temporary = path_ + kPartial + std::to_string(random.low);
+        if (::linkat(AT_FDCWD, held.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) ==
+            0) {
+            temporary_ = temporary;
+            return {};
+        }
+        if (errno != EEXIST) {
+            return io_error("cannot create", temporary);
+        }
+    }
+}
+
 Result<void> AtomicFile::commit() {
     if (::fsync(fd_) != 0) {
-        return io_error("cannot write", temporary_);
+        return io_error("cannot write", path_);
+    }
+    if (temporary_.empty()) {
+        GANTRY_TRY(name());
     }
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
         return io_error("cannot rename to", path_);

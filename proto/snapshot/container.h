@@ -43,8 +43,9 @@ struct BlockRefHash {
     }
 };
 
-/// A file that appears under its name whole or not at all. Not copyable; removes the temporary file
-/// unless commit succeeded.
+/// A file that appears under its name whole or not at all. Not copyable. Until then it has no name,
+/// so that it is gone with its owner, however that ends; where the file system needs one it has
+/// another, and is removed unless commit succeeded.
 class AtomicFile {
 public:
     static Result<AtomicFile> create(const std::string& path);
@@ -59,8 +60,9 @@ public:
 
 private:
     AtomicFile(std::string path, std::string temporary, int fd);
+    Result<void> name();
     std::string path_;
-    std::string temporary_;
+    std::string temporary_;  ///< Empty: it has no name.
     int fd_ = -1;
 };
 
