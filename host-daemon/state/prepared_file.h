@@ -89,7 +89,9 @@ private:
     void by_threads(std::size_t first, std::size_t count, Work work);
     [[nodiscard]] bool may_call() const;
     [[nodiscard]] snapshot::FileRange piece(std::size_t index) const;
-    [[nodiscard]] std::byte* at(std::uint64_t offset) const { return at_ + (offset - range_.begin); }
+    [[nodiscard]] std::byte* at(std::uint64_t offset) const {
+        return at_ + (offset - range_.begin);
+    }
     void set_state(State state);
     [[nodiscard]] bool is_wanted() const;
 

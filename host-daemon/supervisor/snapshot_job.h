@@ -1,13 +1,13 @@
-// Saving a session to a file while it serves: prepare, freeze, write, then thaw, or suspend it (then
-// its GPU is free, and restore_job.h goes on from the file).
+// Saving a session to a file while it serves: prepare, freeze, write, then thaw, or suspend it
+// (then its GPU is free, and restore_job.h goes on from the file).
 //
 // The file (proto/snapshot/FORMAT.md) appears under its name whole or not at all; a failure (disk
 // full, a worker that dies) leaves the session running. Its pages are made before the freeze
 // (snapshot_pages.h), so that the pause lasts as long as copying does.
-// What is prepared is prepared by the calling thread: the session's strand of worker calls is free
-// meanwhile, for a move that begins (the snapshot is refused then, at once), for programs that start
-// and end, for workers that are replaced. From the freeze on all is done on the strand, so nothing
-// of a migration comes between. Of several calls for one session the others wait for the first.
+// Preparing is the calling thread's: the session's strand of worker calls is free meanwhile, for a
+// move that begins (the snapshot is refused then, at once), for programs that start and end, for
+// workers that are replaced. From the freeze on all is done on the strand, so nothing of a move
+// comes between. Of several calls for one session the others wait for the first.
 // Thread-safe.
 #pragma once
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <limits>
 #include <thread>
 
 #include "host-daemon/supervisor/direct_memory.h"
@@ -71,6 +73,23 @@ Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool alway
     return part;
 }
 
+/// To what offset pages are made ahead. Those of a file on tmpfs are memory, and an estimate may be
+/// far too high where much is zero: half of what the system can give is left to others.
+std::uint64_t pages_end_max(int file) {
+    if (!snapshot::is_on_tmpfs(file)) {
+        return std::numeric_limits<std::uint64_t>::max();
+    }
+    std::ifstream text("/proc/meminfo");
+    std::string word;
+    std::uint64_t kib = 0;
+    while (text >> word) {
+        if (word == "MemAvailable:" && text >> kib) {
+            break;
+        }
+    }
+    return kib * 1024 / 2 / kLargePage * kLargePage;
+}
+
 /// Asks until `is_enough` of a reply; nothing: the worker does not answer, or not in time.
 template <typename IsEnough, typename MayGoOn>
 Result<control::PreparedFileReply> ask(Worker& worker, Clock::time_point until,
@@ -94,7 +113,8 @@ Result<control::PreparedFileReply> ask(Worker& worker, Clock::time_point until,
 
 }  // namespace
 
-std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts) {
+std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts,
+                                         std::uint64_t end_max) {
     std::vector<snapshot::FileRange> ranges;
     std::uint64_t at = kHeaderBytes;
     std::uint64_t begin = 0;
@@ -102,7 +122,7 @@ std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts) {
         const std::uint64_t table_end = at + part.other_bytes + part.block_count * kEntryBytes;
         at = snapshot::round_up(table_end, kLargePage) + part.stored_bytes;
         const std::uint64_t end = snapshot::round_up(at, kLargePage);
-        ranges.push_back({begin, end});
+        ranges.push_back({std::min(begin, end_max), std::min(end, end_max)});
         begin = end;
     }
     return ranges;
@@ -118,7 +138,7 @@ Result<SnapshotPages> SnapshotPages::prepare(Session& session, SourceDriver& dri
     (void)::ftruncate(file, 0);
     const auto stored = stored_bytes_now(session, driver);
     GANTRY_TRY(may_go_on());
-    const std::uint64_t room = free_bytes(file);
+    const std::uint64_t room = snapshot::free_bytes(file);
     if (stored && *stored > room) {
         return Error{Code::kResourceExhausted, "snapshot.disk_full",
                      pages.error().text + "; " + std::to_string(*stored >> 20) +
@@ -143,7 +163,7 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     if (parts.empty()) {
         return pages;
     }
-    const std::vector<snapshot::FileRange> ranges = lay_out(estimates);
+    const std::vector<snapshot::FileRange> ranges = lay_out(estimates, pages_end_max(file));
     const std::uint64_t end = ranges.back().end;
     const bool is_by_workers = std::any_of(parts.begin(), parts.end(),
                                            [](const Part& part) { return part.by_worker; });
@@ -159,7 +179,8 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     }
     GANTRY_TRY(snapshot::grow_file(file, name, end));
     for (std::size_t i = 0; i < parts.size(); ++i) {
-        if (parts[i].by_worker && parts[i].estimate.block_count >= kWorkersBlocksMin) {
+        if (parts[i].by_worker && parts[i].estimate.block_count >= kWorkersBlocksMin &&
+            ranges[i].bytes() != 0) {
             GANTRY_TRY(pages.prepare_by(session, parts[i].worker, file, ranges[i], may_go_on));
         }
     }

@@ -34,8 +34,9 @@ struct PartEstimate {
 };
 
 /// Where in the file each part will lie, from its images to the end of its memory: ascending, ends
-/// at multiples of a large page.
-std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts);
+/// at multiples of a large page. What lies beyond `end_max`, such a multiple too, is left out.
+std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts,
+                                         std::uint64_t end_max);
 
 class SnapshotPages {
 public:

@@ -1,8 +1,5 @@
 #include "host-daemon/supervisor/snapshot_room.h"
 
-#include <sys/statvfs.h>
-#include <unistd.h>
-
 #include <functional>
 #include <set>
 #include <utility>
@@ -76,14 +73,6 @@ Result<std::uint64_t> stored_bytes_now(Session& session, SourceDriver& driver) {
         return looked->error();
     }
     return bytes;
-}
-
-std::uint64_t free_bytes(int file) {
-    struct statvfs system {};
-    if (::fstatvfs(file, &system) != 0) {
-        return 0;
-    }
-    return (::geteuid() == 0 ? system.f_bfree : system.f_bavail) * system.f_frsize;
 }
 
 }  // namespace gantry::supervisor

@@ -15,7 +15,4 @@ namespace gantry::supervisor {
 /// worker calls, on which it asks workers whose memory cannot be mapped here.
 Result<std::uint64_t> stored_bytes_now(Session& session, SourceDriver& driver);
 
-/// Bytes that can still be written to the file system of this file.
-std::uint64_t free_bytes(int file);
-
 }  // namespace gantry::supervisor

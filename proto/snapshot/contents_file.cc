@@ -17,6 +17,7 @@ namespace gantry::snapshot {
 /// Pages of the file that are made at a time, and which have been.
 struct ContentsFile::Steps {
     static constexpr std::uint64_t kBytes = 64U << 20;
+    static constexpr std::uint64_t kFreeMin = 4 * kBytes;
     struct Step {
         std::once_flag made;
         std::atomic<bool> next_is_taken{false};
@@ -39,7 +40,10 @@ struct ContentsFile::Steps {
     void make(std::uint64_t step) {
         std::call_once(steps[step].made, [&] {
             const std::uint64_t from = begin + step * kBytes;
-            make_large_pages(fd, from, std::min(kBytes, end - from));
+            // Not all of the step may be written: where room is scarce it is left to what is.
+            if (free_bytes(fd) >= kFreeMin) {
+                make_large_pages(fd, from, std::min(kBytes, end - from));
+            }
         });
     }
 

@@ -4,6 +4,7 @@
 #include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -56,6 +57,14 @@ Error write_error(int number, const std::string& name, std::uint64_t offset) {
                 std::strerror(number) +
                 (full ? "; free some space or choose another folder (no partial file is left)"
                       : "")};
+}
+
+std::uint64_t free_bytes(int file) {
+    struct statvfs system {};
+    if (::fstatvfs(file, &system) != 0) {
+        return 0;
+    }
+    return (::geteuid() == 0 ? system.f_bfree : system.f_bavail) * system.f_frsize;
 }
 
 bool is_on_tmpfs(int file) {

@@ -73,6 +73,9 @@ Result<void> grow_file(int file, const std::string& name, std::uint64_t bytes);
 Result<void> make_pages(int file, const std::string& name, std::uint64_t offset, std::byte* at,
                         std::uint64_t bytes);
 
+/// That can still be written to the file system of this file; 0: it does not tell.
+std::uint64_t free_bytes(int file);
+
 /// The pages of a file are memory.
 bool is_on_tmpfs(int file);
 

@@ -219,6 +219,31 @@ TEST_F(Container, OldFileStaysUntilTheNewOneIsWhole) {
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
+TEST_F(Container, AFileGoesWithItsWriter) {
+    const pid_t writer = ::fork();
+    if (writer == 0) {  // Killed in the middle: no destructor runs.
+        auto file = AtomicFile::create(path("lost"));
+        (void)::write(file->fd(), "half of it", 10);
+        ::_exit(file.ok() ? 0 : 1);
+    }
+    int status = 1;
+    ASSERT_EQ(::waitpid(writer, &status, 0), writer);
+    EXPECT_EQ(status, 0);
+    EXPECT_TRUE(fs::is_empty(folder_)) << "a partial file is left";
+}
+
+TEST_F(Container, AWholeFileTakesTheOldOnesPlace) {
+    std::ofstream(path("name")) << "old";
+    auto file = AtomicFile::create(path("name"));
+    ASSERT_TRUE(file.ok());
+    ASSERT_EQ(::write(file->fd(), "new", 3), 3);
+    ASSERT_TRUE(file->commit().ok());
+    std::string text;
+    std::ifstream(path("name")) >> text;
+    EXPECT_EQ(text, "new");
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
 TEST_F(Container, JsonNamesWhatIsInside) {
     (void)sample(Codec::kLz4);
     const auto brief = snapshot_json(path("sample"), JsonDetail::kSummary);

@@ -1,9 +1,7 @@
 // Memory sections of the snapshot container: several threads write them, and anyone may read them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,7 +14,9 @@
 #include <iterator>
 #include <thread>
 
+#include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
+#include "tests/unit/snapshot/on_tmpfs.h"
 #include "tests/unit/snapshot/sample.h"
 
 namespace gantry::snapshot {
@@ -166,8 +166,9 @@ std::vector<std::byte> many_block(std::uint64_t i) {
     return block;
 }
 
-Result<void> write_many(int fd, const std::string& name) {
+Result<void> write_many(int fd, const std::string& name, const FilePages* pages = nullptr) {
     SnapshotWriter writer(fd, name, sample_header(), Codec::kStored);
+    writer.use_pages(pages);
     GANTRY_TRY(writer.add_graph(2, sample_graph(2)));
     GANTRY_ASSIGN(MemoryWriter * memory, writer.begin_memory(2, kManyBlocks));
     const FingerprintKey key({sample_header().seed_low(), sample_header().seed_high()});
@@ -201,10 +202,15 @@ Result<void> write_many(int fd, const std::string& name) {
     return writer.finish();
 }
 
-void write_and_read_many(const std::string& file, std::uint64_t page_bytes) {
+/// `made_to`: before how far pages are made.
+void write_and_read_many(const std::string& file, std::uint64_t page_bytes,
+                         std::uint64_t made_to = 0) {
     auto out = AtomicFile::create(file);
     ASSERT_TRUE(out.ok());
-    const auto written = write_many(out->fd(), file);
+    const auto pages =
+        FilePages::make(out->fd(), file, {0, made_to}, 2, [] { return true; });
+    ASSERT_TRUE(pages.ok()) << pages.error().text;
+    const auto written = write_many(out->fd(), file, &*pages);
     ASSERT_TRUE(written.ok()) << written.error().text;
     struct stat status {};
     ASSERT_EQ(::fstat(out->fd(), &status), 0);
@@ -231,23 +237,6 @@ TEST(MemorySection, SeveralThreadsWriteOneFile) {
     fs::remove_all(pattern);
 }
 
-/// On a file system that a namespace of this process alone has.
-void on_tmpfs(const char* options, const std::function<void(const std::string&)>& test) {
-    std::string pattern = (fs::temp_directory_path() / "gantry-large-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    std::thread apart([&] {  // Its own view of the file systems ends with it.
-        if (::unshare(CLONE_NEWNS) == 0 &&
-            ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-            ::mount("gantry", pattern.c_str(), "tmpfs", 0, options) == 0) {
-            test(pattern);
-        } else {
-            GTEST_SKIP() << "no tmpfs can be mounted here";
-        }
-    });
-    apart.join();
-    fs::remove_all(pattern);
-}
-
 TEST(MemorySection, SeveralThreadsWriteOneFileOfLargePages) {
     for (const char* options : {"huge=always", "huge=within_size"}) {
         on_tmpfs(options, [](const std::string& folder) {
@@ -260,6 +249,17 @@ TEST(MemorySection, SeveralThreadsWriteOneFileWhosePagesAreMadeLarge) {
     on_tmpfs("huge=never", [](const std::string& folder) {
         write_and_read_many(folder + "/many", 4096);
     });
+}
+
+/// Fewer pages than it takes, and more.
+TEST(MemorySection, SeveralThreadsWriteOneFileWhosePagesAreThere) {
+    for (const char* options : {"huge=never", "huge=always"}) {
+        for (const std::uint64_t made_to : {16U << 20, 128U << 20}) {
+            on_tmpfs(options, [&](const std::string& folder) {
+                write_and_read_many(folder + "/many", 4096, made_to);
+            });
+        }
+    }
 }
 
 TEST(MemorySection, FullFileSystemIsAnErrorAndNoSignal) {
