@@ -123,8 +123,9 @@ def command(daemon, mib, *words):
     if done.returncode != 0:
         raise RuntimeError(f"gantry {words[0]}: {done.stderr.strip()} {daemon.log_text(800)}")
     reply = json.loads(done.stdout)
-    return {"bytes": int(reply["bytes"]), "seconds": int(reply["elapsed_us"]) / 1e6,
-            "wall": time.monotonic() - begin}
+    elapsed = int(reply["elapsed_us"])
+    return {"bytes": int(reply["bytes"]), "seconds": elapsed / 1e6,
+            "pause": int(reply.get("pause_us", elapsed)) / 1e6, "wall": time.monotonic() - begin}
 
 
 def print_steps(daemon):
@@ -136,8 +137,10 @@ def print_steps(daemon):
 
 
 def gantry_rates(bench, folder, mib, rounds):
-    """GB/s of `gantry snapshot --suspend` and `gantry restore`, and of the commands as a whole."""
-    rates = {"checkpoint": [], "restore": [], "checkpoint_wall": [], "restore_wall": []}
+    """GB/s of `gantry snapshot --suspend` and `gantry restore`, of the former's pause, and of the
+    commands as a whole."""
+    rates = {"checkpoint": [], "restore": [], "checkpoint_pause": [], "checkpoint_wall": [],
+             "restore_wall": []}
     work = folder / f"gantryd-{mib}"
     work.mkdir()
     daemon = Daemon(bench.build, work, "a", driver=bench.runner.driver(),
@@ -157,6 +160,8 @@ def gantry_rates(bench, folder, mib, rounds):
                         raise RuntimeError(f"{name}: {took['bytes']} bytes of {mib} MiB")
                     rates[name].append(took["bytes"] / took["seconds"] / 1e9)
                     rates[f"{name}_wall"].append(took["bytes"] / took["wall"] / 1e9)
+                    if name == "checkpoint":
+                        rates["checkpoint_pause"].append(took["bytes"] / took["pause"] / 1e9)
                 for path in work.glob("session.gsnap*"):
                     path.unlink()
             print_steps(daemon)
@@ -181,6 +186,9 @@ def size_rows(bench, folder, gib, link):
     rounds = rounds_for(gib, bench.rounds)
     gantry = gantry_rates(bench, folder, mib, rounds)
     promised = OF_LINK if gib >= FROM_GIB and bench.is_gpu else None
+    table.pair(f"checkpoint {gib:g} GiB, while the program waits / the link to the device",
+               gantry["checkpoint_pause"], [link["pcie_out"]] * rounds, "GB/s", promised, True,
+               beside="link")
     for name, way in (("checkpoint", "pcie_out"), ("restore", "pcie_in")):
         table.pair(f"{name} {gib:g} GiB / the link to the device", gantry[name],
                    [link[way]] * rounds, "GB/s", promised, True, beside="link")
