@@ -38,11 +38,11 @@ std::uint64_t heap_users(worker::GuestProcess& process) {
 std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& process,
                                                        std::uint64_t part_id) {
     std::map<std::string, std::uint64_t> counts;
+    if (process.is_broken()) {
+        return {};  // None of it is carried (worker/broken.cc).
+    }
     if (process.captures.load() != 0) {
         counts["stream.capture"] = process.captures.load();
-    }
-    if (process.sticky_error.load() != 0) {
-        counts["context.sticky_error"] = 1;
     }
     for (const worker::Object& object :
          process.objects.list([](const worker::Object&) { return true; })) {

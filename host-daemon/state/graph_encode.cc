@@ -477,6 +477,12 @@ Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_
     graph.set_version(process.graphs.knows_memory() ? kGraphVersionMemoryNodes : 1);
     graph.set_part_id(part_id);
     add_facts(process, &graph);
+    if (process.is_broken()) {  // Its channel and its error are all there is (worker/broken.cc).
+        if (frozen) {
+            GANTRY_TRY(add_execution(process, &graph));
+        }
+        return graph;
+    }
     add_objects(process, &graph);
     add_modules(process, &graph);
     add_memory(process, &graph);

@@ -44,6 +44,9 @@ MemoryImage::~MemoryImage() {
 }
 
 std::vector<BlockRange> MemoryImage::ranges() const {
+    if (process_.is_broken()) {
+        return {};  // Nobody can read it any more, nor does anyone need it.
+    }
     std::map<std::uint64_t, std::uint64_t> device;  // First block -> end block.
     auto add = [&device](std::uint64_t address, std::uint64_t bytes) {
         const std::uint64_t first = address / kBlockBytes;

@@ -20,6 +20,9 @@ PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, Print
 
 PartFacts PartState::describe() {
     PartFacts facts;
+    if (process_.finds_broken()) {
+        return facts;  // Its channel and its error (worker/broken.cc): any GPU will do.
+    }
     process_.refresh_private_ranges();
     facts.resident_bytes = memory_.block_count() * kBlockBytes;
     for (const worker::PinnedRange& range : process_.memory.pinned_ranges()) {
@@ -98,6 +101,19 @@ Result<engine::ScanResult> PartState::scan_all(engine::BlockSetDigest* digest,
 
 Result<void> PartState::look(engine::ScanResult* result, engine::BlockSetDigest* digest,
                              unsigned share_percent) {
+    const Result<void> looked = look_once(result, digest, share_percent);
+    if (looked || !process_.finds_broken()) {
+        return looked;
+    }
+    *result = {};
+    if (digest != nullptr) {
+        *digest = {};
+    }
+    return look_once(result, digest, share_percent);
+}
+
+Result<void> PartState::look_once(engine::ScanResult* result, engine::BlockSetDigest* digest,
+                                  unsigned share_percent) {
     // A frozen guest needs nothing of the device.
     reader_.set_share(process_.frozen() ? 0 : share_percent);
     sent_.begin_look();
@@ -128,7 +144,14 @@ Result<std::vector<CopiedBlock>> PartState::read_blocks(std::span<const BlockAdd
         return Error{Code::kInvalidArgument, "state.arena",
                      fmt::format("{} blocks do not fit {} bytes", blocks.size(), out.size())};
     }
-    GANTRY_ASSIGN(auto copied, reader_.copy(*key_, blocks, out));
+    if (process_.is_broken()) {
+        return std::vector<CopiedBlock>();  // They vanished.
+    }
+    auto read = reader_.copy(*key_, blocks, out);
+    if (!read && process_.finds_broken()) {
+        return std::vector<CopiedBlock>();
+    }
+    GANTRY_ASSIGN(const auto copied, std::move(read));
     for (const CopiedBlock& block : copied) {
         sent_.set(block.address, block.fingerprint);
     }
@@ -191,7 +214,10 @@ Result<std::string> PartState::graph() {
         GANTRY_TRY(check_movable());
         return encode(process_, part_id_, false);
     };
-    const Result<snapshot::ObjectGraph> encoded = read();
+    Result<snapshot::ObjectGraph> encoded = read();
+    if (!encoded && process_.finds_broken()) {
+        encoded = read();
+    }
     if (holds) {
         process_.loop().resume();
     }
@@ -288,6 +314,9 @@ void PartState::drop_prepared_file() {
 
 std::vector<worker::ImagePtr> PartState::images() {
     std::vector<worker::ImagePtr> images;
+    if (process_.is_broken()) {
+        return images;
+    }
     std::set<worker::Sha256> listed;
     for (const worker::LoadedImage& loaded : process_.modules.list()) {
         if (listed.insert(loaded.image->sha256).second) {

@@ -172,8 +172,11 @@ public:
 private:
     /// No graph is given out that would restore wrongly.
     Result<void> check_movable();
+    /// Of a context that breaks meanwhile nothing is left to see.
     Result<void> look(engine::ScanResult* result, engine::BlockSetDigest* digest,
                       unsigned share_percent);
+    Result<void> look_once(engine::ScanResult* result, engine::BlockSetDigest* digest,
+                           unsigned share_percent);
     /// Device to device, portion by portion.
     Result<void> pull_ranges(const worker::PeerWindow& window, std::span<const BlockRange> ranges,
                              Pace& pace);

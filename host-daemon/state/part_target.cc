@@ -88,7 +88,7 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     GANTRY_TRY(process_.images.set_staged(graph.staged));
     take_facts(graph.message.device(), &process_.facts);
     process_.guest_pid = graph.message.process().guest_pid();
-    process_.sticky_error = static_cast<std::uint32_t>(graph.message.execution().sticky_error());
+    process_.lose_context(static_cast<CUresult>(graph.message.execution().sticky_error()));
     if (const CUresult result = process_.event_times.load(graph.event_times);
         result != CUDA_SUCCESS) {
         return driver::to_error(process_.device.api(), result, "state.events",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "host-daemon/driver/driver_library.h"
 #include "host-daemon/worker/call.h"
 #include "host-daemon/worker/guest_process.h"
 
@@ -71,8 +72,8 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     auto change_at = begin + kCallbackGrace;  // When to seal, or to give up being sealed.
     for (;;) {
         // A synchronisation is worth starting only when no callback can be queued any more.
-        if (!is_posted && callbacks.outstanding() == 0 && executors_->busy_count() == 0 &&
-            waiting_count() == 0) {
+        if (!is_posted && (callbacks.outstanding() == 0 || is_broken()) &&
+            executors_->busy_count() == 0 && waiting_count() == 0) {
             is_posted = true;
             executors_->post(LaneExecutors::kChoreLane, [this, drained] {
                 drained->store(static_cast<int>(synchronise_device()));
@@ -107,6 +108,9 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     }
     loop_.seal();
     device.bind_thread();
+    if (driver::is_sticky(static_cast<CUresult>(drained->load()))) {
+        note_sticky(static_cast<CUresult>(drained->load()));
+    }
     if (!is_carried) {
         memory.settle();
     }

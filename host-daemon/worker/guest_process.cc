@@ -117,6 +117,9 @@ void GuestProcess::execute(const Command& command) {
     note_command(command.header.op);
     Call call(*this, command);
     note_lane(call.lane());
+    if (__builtin_expect(refuse_for_lost_context(call), 0)) {
+        return;
+    }
     if (command.header.op != static_cast<std::uint16_t>(region::ControlOp::kConfirm)) {
         pinned_writes.note_work();
     }
@@ -247,12 +250,7 @@ void GuestProcess::note_result(std::uint32_t lane, CUresult result, bool is_answ
         return;
     }
     if (driver::is_sticky(result)) {
-        std::uint32_t none = 0;
-        sticky_error.compare_exchange_strong(none, static_cast<std::uint32_t>(result));
-        if (memory_ != nullptr) {
-            memory_->host_words().sticky_error.store(sticky_error.load(),
-                                                     std::memory_order_release);
-        }
+        note_sticky(result);
     }
     if (!is_answered && lane < region::kLaneCount) {
         std::uint32_t none = 0;

@@ -130,6 +130,15 @@ public:
     /// The guest has run a callback. False for one that it does not have.
     bool callback_done(std::uint64_t callback_id);
 
+    /// A sticky error has come: nothing of the device can be used any more. All that is left to
+    /// carry is the error, and the channel.
+    [[nodiscard]] bool is_broken() const { return sticky_error.load() != 0; }
+    /// The driver's answer to a question of no consequence: tells an error that no call has told
+    /// yet. Not while a stream is captured, which it would cost.
+    bool finds_broken();
+    /// The context stayed behind with its error, which is what every call of the device gets here.
+    void lose_context(CUresult error);
+
     /// Runs one recorded command again, as part of a restore.
     CUresult replay(const RecordedCommand& command);
 
@@ -205,6 +214,7 @@ public:
     /// Makes the context of a command current in the calling thread.
     CUresult enter_context(std::uint64_t context);
     void note_result(std::uint32_t lane, CUresult result, bool is_answered);
+    void note_sticky(CUresult result);
     [[nodiscard]] std::uint32_t take_async_error(std::uint32_t lane);
     /// Frees parked memory as soon as the device is idle, on the chore thread.
     void schedule_reap();
@@ -269,6 +279,7 @@ private:
     void callback_command(const gantry::wire::CommandView& view, std::span<const std::byte> args);
     void note_work(const Call& call, CUresult result);
     [[nodiscard]] std::uint64_t kept_from();
+    bool refuse_for_lost_context(Call& call);
     void bind_thread();
     void drop_lane_streams();
     void unregister_bulk();
@@ -278,6 +289,7 @@ private:
     bool frozen_ = false;
     bool first_command_ = false;
     bool has_carried_work_ = false;
+    bool has_lost_context_ = false;
     /// Below it commands may be executed again, after a move.
     std::uint64_t first_new_position_ = 0;
     std::vector<Waiting> waiting_;  ///< The loop's thread only.

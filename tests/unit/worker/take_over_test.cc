@@ -152,6 +152,84 @@ TEST(TakeOver, AnotherWorkerTakesTheGuestOverWhereItStood) {
     EXPECT_TRUE(common.in_child(run_target));
 }
 
+void run_broken_source(int region, Shared* shared) {
+    Serving serving(map_region(region));
+    Host& host = serving.host;
+    Guest& guest = serving.guest;
+    guest.retain();
+    guest.load_module();
+    shared->data = guest.allocate(3ull << 20);
+    state::PartState part(*host.process, 1);
+    part.begin_precopy(kSeed);
+    const auto before = part.scan();
+    ASSERT_TRUE(before.ok() && !before->changed.empty());
+    std::vector<std::byte> out(engine::kBlockBytes);
+    ASSERT_TRUE(part.read_blocks(std::span(before->changed).first(1), out).ok());
+    guest.add(0x10, 1, 0);  // No call tells of it: the next looks find it.
+    for (int i = 0; i < 20'000 && !host.process->is_broken(); ++i) {
+        ASSERT_TRUE(part.scan().ok());
+        std::this_thread::sleep_for(500us);
+    }
+    ASSERT_TRUE(host.process->is_broken());
+    EXPECT_EQ(part.describe().resident_bytes, 0u);
+    EXPECT_TRUE(part.describe().modules.empty() && part.describe().blocking.empty());
+    ASSERT_TRUE(host.process->freeze(5s).ok());
+    shared->last_position = guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
+                                       std::as_bytes(std::span(&kStream, 1)), {}, true);
+    guest.add(shared->data, 7, 0);
+    shared->tail = guest.tail();
+    const auto last = part.scan();
+    ASSERT_TRUE(last.ok());
+    EXPECT_TRUE(last->changed.empty());
+    EXPECT_EQ(part.digest()->block_count, 0u);
+    EXPECT_TRUE(part.images().empty());
+    share_state(part, shared);
+    EXPECT_EQ(shared->block_count, 0u);
+}
+
+/// `has_begun`: with what an early graph had the target build, which the last one takes back.
+void run_broken_target(int region, Shared* shared, bool has_begun) {
+    Host host;
+    state::PartState part(*host.process, 1);
+    if (has_begun) {
+        ASSERT_TRUE(host.process->memory.allocate(8ull << 20).ok());
+    }
+    const std::string_view graph(shared->graph, shared->graph_bytes);
+    const auto missing = part.apply_final(graph);
+    ASSERT_TRUE(missing.ok()) << missing.error().text;
+    EXPECT_TRUE(missing->empty());
+    EXPECT_EQ(host.process->objects.size(), 0u);
+    EXPECT_EQ(host.process->memory.mapped_bytes(), 0u);
+    ASSERT_TRUE(host.process->take_over(map_region(region), *part.channel_state(), 2).ok());
+    const ChannelMemory& taken = *host.process->channel();
+    EXPECT_EQ(taken.host_words().sticky_error.load(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    Guest guest(*host.process->channel(), shared->tail);
+    EXPECT_EQ(guest.wait(shared->last_position).status, CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(guest.synchronise(0), CUDA_ERROR_ILLEGAL_ADDRESS);
+    const auto allocated = guest.call(Op::cuMemAlloc_v2, payload::cuMemAlloc_v2_call{4096});
+    EXPECT_EQ(allocated.status, CUDA_ERROR_ILLEGAL_ADDRESS);
+    const auto read = guest.control(ControlOp::kReadDevice,
+                                    wire::ReadDeviceCall{shared->data, 64, 0, 0});
+    EXPECT_EQ(read.status, CUDA_ERROR_ILLEGAL_ADDRESS);
+    const auto reset = guest.call(Op::cuDevicePrimaryCtxReset_v2,
+                                  hand::ContextEndCall{kContext, 0, 0});
+    EXPECT_EQ(reset.status, CUDA_ERROR_NOT_PERMITTED);
+    EXPECT_EQ(guest.wait(guest.post(static_cast<std::uint16_t>(ControlOp::kGoodbye), {}, {},
+                                    true)).status,
+              0u);
+    // It goes on to the next host as it came.
+    ASSERT_TRUE(host.process->freeze(5s).ok());
+    EXPECT_TRUE(part.final_graph().ok());
+}
+
+TEST(TakeOver, ABrokenContextMovesAsItsError) {
+    for (const bool has_begun : {false, true}) {
+        Common common;
+        ASSERT_TRUE(common.in_child(run_broken_source));
+        EXPECT_TRUE(common.in_child(run_broken_target, has_begun));
+    }
+}
+
 /// The pinned pool in the test of moved pinned bytes; every buffer has a page of its own.
 struct PinnedBuffer {
     std::uint64_t offset;
