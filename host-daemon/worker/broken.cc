@@ -58,7 +58,7 @@ void GuestProcess::lose_context(CUresult error) {
 }
 
 bool GuestProcess::refuse_for_lost_context(Call& call) {
-    if (!has_lost_context_ || !needs_device(call.number())) {
+    if (!needs_device(call.number())) {
         return false;
     }
     // A context with such an error cannot be reset.

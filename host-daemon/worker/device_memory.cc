@@ -57,6 +57,7 @@ bool DeviceMemory::park(DeviceVa address, std::optional<CUstream> stream) {
     }
     if (known) {
         parked_.push_back({address, event});
+        note_parked();
     } else if (event != nullptr) {
         api.cuEventDestroy_v2(event);
     }
@@ -84,6 +85,7 @@ std::vector<DeviceVa> DeviceMemory::free_graph_memory() {
                 parked_.push_back({DeviceVa{address}, nullptr});
             }
         }
+        note_parked();
         graph_memory_.clear();
         note_graph_use();
     }
@@ -170,6 +172,7 @@ void DeviceMemory::reap(bool all) {
         arena_.free(parked.address);
         return true;
     });
+    note_parked();
 }
 
 void DeviceMemory::settle() {
@@ -203,12 +206,20 @@ std::uint64_t DeviceMemory::parked_bytes() const {
 }
 
 std::uint64_t DeviceMemory::free_bytes(std::uint64_t quota_bytes) {
-    // What the driver says has to fit what is mapped: nothing may be unmapped in between.
-    std::lock_guard lock(mutex_);
-    const std::uint64_t device = device_free_bytes();
-    const std::uint64_t used = share_.used_bytes(arena_.mapped_bytes());
-    const std::uint64_t left = quota_bytes - std::min(quota_bytes, used);
-    return std::min(quota_bytes, std::min(left, device) + parked_bytes());
+    ask_device();
+    if (!has_parked()) {
+        return free_with(0, quota_bytes);
+    }
+    std::lock_guard lock(mutex_);  // What was parked is either counted as that, or given back.
+    return free_with(parked_bytes(), quota_bytes);
+}
+
+std::uint64_t DeviceMemory::free_with(std::uint64_t parked, std::uint64_t quota_bytes) const {
+    const std::uint64_t mapped = mapped_bytes();
+    const std::uint64_t could = device_could_give_.load(std::memory_order_relaxed);
+    const std::uint64_t device = could > mapped ? could - mapped : 0;
+    const std::uint64_t left = quota_bytes - std::min(quota_bytes, share_.used_bytes(mapped));
+    return std::min(quota_bytes, std::min(left, device) + parked);
 }
 
 void DeviceMemory::reap_these(const std::vector<DeviceVa>& parked) {
@@ -220,11 +231,7 @@ void DeviceMemory::reap_these(const std::vector<DeviceVa>& parked) {
         return entry.event == nullptr && wanted.contains(entry.address) &&
                arena_.free(entry.address);
     });
-}
-
-bool DeviceMemory::has_parked() const {
-    std::lock_guard lock(mutex_);
-    return !parked_.empty();
+    note_parked();
 }
 
 CUresult DeviceMemory::register_pinned(const PinnedRange& range) {
@@ -405,17 +412,19 @@ Result<void> DeviceMemory::reshape(std::span<const ExtentRecord> extents,
     return reshaped;
 }
 
-std::uint64_t DeviceMemory::device_free_bytes() {
+void DeviceMemory::ask_device() {
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     const std::int64_t tick = now.tv_sec * 1'000'000'000 + now.tv_nsec;
-    const std::uint64_t mapped = mapped_bytes();
-    if (free_seen_.tick != tick) {
-        constexpr std::uint64_t kUnknown = ~std::uint64_t{0} / 2;
-        free_seen_ = {tick, device_.memory_free_bytes().value_or(kUnknown), mapped};
+    if (asked_at_.load(std::memory_order_acquire) == tick) {
+        return;
     }
-    const std::uint64_t could = free_seen_.free_bytes + free_seen_.mapped_bytes;
-    return could > mapped ? could - mapped : 0;
+    constexpr std::uint64_t kUnknown = ~std::uint64_t{0} / 2;
+    // What the driver says has to fit what is mapped: nothing may be unmapped in between.
+    std::lock_guard lock(mutex_);
+    device_could_give_.store(device_.memory_free_bytes().value_or(kUnknown) + mapped_bytes(),
+                             std::memory_order_relaxed);
+    asked_at_.store(tick, std::memory_order_release);
 }
 
 void DeviceMemory::free_everything() {

@@ -8,9 +8,11 @@
 // allocations, the pinned pool, module globals that were announced. Every address in a command of
 // the guest is held against it before a driver that could read this process's own memory sees it.
 //
-// Threads: all calls lock. Failure: reasons `memory.*`. Cost: owns() is one or two map look-ups.
+// Threads: any. Failure: reasons `memory.*`. Cost: owns() is one or two map look-ups; free_bytes()
+// takes no lock where nothing is parked.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -72,7 +74,9 @@ public:
     /// Gives back what was parked before the device was last found idle. `all`: the caller has just
     /// synchronised the whole device.
     void reap(bool all);
-    [[nodiscard]] bool has_parked() const;
+    [[nodiscard]] bool has_parked() const {
+        return parked_count_.load(std::memory_order_acquire) != 0;
+    }
     /// Gives everything back that the guest has freed; the device is idle. Before a capture, so
     /// that the layout follows from the allocations alone.
     void settle();
@@ -151,6 +155,7 @@ private:
     mutable std::mutex mutex_;
     ArenaAllocator arena_;
     std::vector<Parked> parked_;
+    std::atomic<std::size_t> parked_count_{0};  ///< To be seen without the lock.
     std::map<std::uint64_t, PinnedRange> pinned_;
     std::map<std::uint64_t, Outside> outside_;
     std::map<std::uint64_t, bool> graph_memory_;  ///< Address -> is it live.
@@ -158,17 +163,15 @@ private:
     std::map<std::uint64_t, std::uint64_t> windows_;  ///< Start -> bytes.
     std::uint64_t pinned_pool_bytes_ = 0;
 
-    /// What the device could still give, whoever else uses it: by what the driver said at most some
-    /// milliseconds ago, less what was mapped since. Locked.
-    std::uint64_t device_free_bytes();
-    std::uint64_t parked_bytes() const;
+    void note_parked() { parked_count_.store(parked_.size(), std::memory_order_release); }
+    [[nodiscard]] std::uint64_t parked_bytes() const;
+    [[nodiscard]] std::uint64_t free_with(std::uint64_t parked, std::uint64_t quota_bytes) const;
+    /// Once every few milliseconds: what the device could give, whoever else uses it.
+    void ask_device();
 
-    struct FreeSeen {
-        std::int64_t tick = -1;  ///< Of the coarse clock.
-        std::uint64_t free_bytes = 0;
-        std::uint64_t mapped_bytes = 0;
-    };
-    FreeSeen free_seen_;
+    std::atomic<std::int64_t> asked_at_{-1};  ///< Of the coarse clock.
+    /// What was free then, and what was mapped here.
+    std::atomic<std::uint64_t> device_could_give_{0};
 };
 
 }  // namespace gantry::worker

@@ -117,7 +117,7 @@ void GuestProcess::execute(const Command& command) {
     note_command(command.header.op);
     Call call(*this, command);
     note_lane(call.lane());
-    if (__builtin_expect(refuse_for_lost_context(call), 0)) {
+    if (__builtin_expect(has_lost_context_, 0) && refuse_for_lost_context(call)) {
         return;
     }
     if (command.header.op != static_cast<std::uint16_t>(region::ControlOp::kConfirm)) {

@@ -279,6 +279,7 @@ private:
     void callback_command(const gantry::wire::CommandView& view, std::span<const std::byte> args);
     void note_work(const Call& call, CUresult result);
     [[nodiscard]] std::uint64_t kept_from();
+    /// False: the call needs no device.
     bool refuse_for_lost_context(Call& call);
     void bind_thread();
     void drop_lane_streams();
