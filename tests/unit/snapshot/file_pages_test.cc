@@ -32,28 +32,40 @@ std::uint64_t allocated_bytes(int fd) {
     return static_cast<std::uint64_t>(status.st_blocks) * 512;
 }
 
+/// A file in which something lies already, and its pages.
+Result<FilePages> pages_of(int fd) {
+    EXPECT_EQ(::pwrite(fd, "before", 7, static_cast<off_t>(5 * kLarge - 3)), 7);
+    auto pages = FilePages::make(fd, "file", {2 * kLarge, 70 * kLarge}, 3, always);
+    EXPECT_GE(allocated_bytes(fd), 68 * kLarge);
+    char got[7];
+    EXPECT_EQ(::pread(fd, got, 7, static_cast<off_t>(5 * kLarge - 3)), 7);
+    EXPECT_STREQ(got, "before");
+    return pages;
+}
+
 TEST(FilePages, AreThereAndMapped) {
-    for (const char* options : {"huge=always", "huge=never"}) {
-        on_tmpfs(options, [](const std::string& folder) {
-            const int fd = file_in(folder);
-            const std::string text = "what lay there before";
-            const auto at = static_cast<off_t>(5 * kLarge - 7);
-            ASSERT_EQ(::pwrite(fd, text.data(), text.size(), at),
-                      static_cast<ssize_t>(text.size()));
-            const auto pages = FilePages::make(fd, "file", {2 * kLarge, 70 * kLarge}, 3, always);
-            ASSERT_TRUE(pages.ok()) << pages.error().text;
-            EXPECT_GE(allocated_bytes(fd), 68 * kLarge);
-            ASSERT_NE(pages->find(5 * kLarge - 7, text.size()), nullptr);
-            EXPECT_EQ(std::memcmp(pages->find(5 * kLarge - 7, text.size()), text.data(),
-                                  text.size()),
-                      0);
-            std::memcpy(pages->find(69 * kLarge, 4), "new", 4);
-            char got[4];
-            ASSERT_EQ(::pread(fd, got, 4, static_cast<off_t>(69 * kLarge)), 4);
-            EXPECT_STREQ(got, "new");
-            ::close(fd);
-        });
-    }
+    on_tmpfs("huge=never", [](const std::string& folder) {
+        const int fd = file_in(folder);
+        const auto pages = pages_of(fd);
+        ASSERT_TRUE(pages.ok()) << pages.error().text;
+        ASSERT_NE(pages->find(5 * kLarge - 3, 7), nullptr);
+        EXPECT_EQ(std::memcmp(pages->find(5 * kLarge - 3, 7), "before", 7), 0);
+        std::memcpy(pages->find(69 * kLarge, 4), "new", 4);
+        char got[4];
+        ASSERT_EQ(::pread(fd, got, 4, static_cast<off_t>(69 * kLarge)), 4);
+        EXPECT_STREQ(got, "new");
+        ::close(fd);
+    });
+}
+
+TEST(FilePages, LargeOnesAreReservedAndNotMapped) {
+    on_tmpfs("huge=always", [](const std::string& folder) {
+        const int fd = file_in(folder);
+        const auto pages = pages_of(fd);
+        ASSERT_TRUE(pages.ok()) << pages.error().text;
+        EXPECT_EQ(pages->find(5 * kLarge, 1), nullptr);
+        ::close(fd);
+    });
 }
 
 TEST(FilePages, AreFoundWhereTheyAreAsAWhole) {
@@ -86,7 +98,7 @@ TEST(FilePages, AFullFileSystemIsAnErrorAndNoSignal) {
 }
 
 TEST(FilePages, MakingEndsWhenNobodyWaits) {
-    on_tmpfs("huge=always", [](const std::string& folder) {
+    on_tmpfs("huge=never", [](const std::string& folder) {
         const int fd = file_in(folder);
         std::atomic<int> asked{0};
         const auto pages = FilePages::make(fd, "file", {0, 512 * kLarge}, 2,
