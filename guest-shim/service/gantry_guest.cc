@@ -215,7 +215,7 @@ private:
         wire::GuestWords* guest = channel_.guest_words();
         wire::Backoff backoff;
         wire::SleepNumbers sleeps;
-        while (!wire::hung_up(socket_)) {
+        while (!backoff.affords_system_call() || !wire::hung_up(socket_)) {
             if (link_.closed() || closed_) {
                 host->worker_state.store(wire::WorkerState::kDead, std::memory_order_release);
                 break;

@@ -251,7 +251,7 @@ void Session::pump() {
     bool was_disowned = false;
     while (!stop_.load() && !over_.load()) {
         const bool is_held = held();
-        if (worker_ >= 0 && wire::hung_up(worker_)) {
+        if (worker_ >= 0 && backoff.affords_system_call() && wire::hung_up(worker_)) {
             if (is_held && was_given_away()) {
                 moved_at_ = std::chrono::steady_clock::now();
                 moved_.store(true);

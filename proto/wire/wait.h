@@ -53,7 +53,7 @@ private:
     std::uint32_t last_ = static_cast<std::uint32_t>(monotonic_ns());
 };
 
-/// Growing pauses for polling: spins first, then yields, then sleeps up to kLongestSleepNs.
+/// Growing pauses for polling: spins first, then sleeps up to kLongestSleepNs.
 class Backoff {
 public:
     static constexpr std::uint32_t kSpins = 2000;       // About 30 us of PAUSE on current parts.
@@ -72,6 +72,8 @@ public:
     /// The caller has done that.
     void stop_spinning() { round_ = kSpins; }
     [[nodiscard]] bool spinning() const { return round_ < kSpins; }
+    /// Between spins one takes as long as many of them: at first, and now and then.
+    [[nodiscard]] bool affords_system_call() const { return !spinning() || round_ % 256 == 0; }
     void reset() {
         round_ = 0;
         nap_ns_ = 5'000;
