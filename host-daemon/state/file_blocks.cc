@@ -229,8 +229,11 @@ private:
         }
         if (ready.is_locked) {
             ++locked_chunks_;
-            GANTRY_TRY(queue_all(chunk, lane));
-            return check(api_.cuEventRecord(lane.events[0], stream_));  // Waited for in the end.
+            const Result<void> queued = queue_all(chunk, lane);
+            // Waited for in the end, also for what was queued before a failure.
+            const CUresult recorded = api_.cuEventRecord(lane.events[0], stream_);
+            GANTRY_TRY(queued);
+            return check(recorded);
         }
         if (direction_ == Direction::kToFile && ready.at == nullptr) {
             GANTRY_TRY(pages_.on([&] { return allocate(chunk, lane); }));

@@ -20,7 +20,8 @@ namespace gantry::state {
 
 /// Version 2 has memory nodes of CUDA graphs, version 3 images on their way; a process without is
 /// written as the version that suffices.
-inline constexpr std::uint32_t kGraphVersion = 4;  // A guest over TCP.
+inline constexpr std::uint32_t kGraphVersion = 5;  // A poisoned context: nothing but its error.
+inline constexpr std::uint32_t kGraphVersionMirror = 4;  // A guest over TCP.
 inline constexpr std::uint32_t kGraphVersionStagedImages = 3;
 inline constexpr std::uint32_t kGraphVersionMemoryNodes = 2;
 inline constexpr char kCommandObject[] = "gantry.command_object.1";

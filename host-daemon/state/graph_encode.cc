@@ -448,7 +448,7 @@ Result<void> add_execution(worker::GuestProcess& process, snapshot::ObjectGraph*
         mirror->set_ring_position(state.mirror->ring_position);
         mirror->set_ring(state.mirror->ring.data(), state.mirror->ring.size());
         mirror->set_pinned_high_water(state.mirror->pinned_high_water);
-        graph->set_version(kGraphVersion);
+        graph->set_version(kGraphVersionMirror);
     }
     return {};
 }
@@ -481,6 +481,7 @@ Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_
         if (frozen) {
             GANTRY_TRY(add_execution(process, &graph));
         }
+        graph.set_version(kGraphVersion);
         return graph;
     }
     add_objects(process, &graph);

@@ -277,10 +277,8 @@ void PartState::keep_image(std::vector<std::byte> bytes) {
 
 Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> runs,
                                             FileWay way) {
-    const bool is_prepared = prepared_file() != nullptr && prepared_->is_of(file);
-    if (is_prepared) {
-        prepared_->settle();
-    }
+    const bool is_prepared =
+        prepared_file() != nullptr && prepared_->is_of(file) && prepared_->settle();
     auto outcome = FileBlocks(process_, memory_).store(file, runs, way,
                                                        is_prepared ? prepared_.get() : nullptr);
     drop_prepared_file();  // Now, while the device is idle.

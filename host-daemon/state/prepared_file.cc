@@ -87,10 +87,11 @@ PreparedFile::~PreparedFile() {
     }
 }
 
-void PreparedFile::settle() {
+bool PreparedFile::settle() {
     std::unique_lock lock(mutex_);
     is_settled_ = true;
     changed_.wait(lock, [&] { return state_ != State::kMaking; });
+    return state_ == State::kReady && !is_given_up_;
 }
 
 void PreparedFile::give_up() {
@@ -103,6 +104,11 @@ void PreparedFile::give_up() {
 bool PreparedFile::is_over() const {
     const std::lock_guard lock(mutex_);
     return state_ == State::kOver;
+}
+
+bool PreparedFile::is_ending() const {
+    const std::lock_guard lock(mutex_);
+    return is_ending_;
 }
 
 bool PreparedFile::is_wanted() const {
@@ -157,9 +163,10 @@ void PreparedFile::by_threads(std::size_t first, std::size_t count, Work work) {
     work(first);
 }
 
-/// A driver may wait for the device before it locks memory or lets it go.
+/// A driver may wait for the device before it locks memory or lets it go. Of one that has failed it
+/// waits for nothing.
 bool PreparedFile::may_call() const {
-    return process_.captures.load() == 0 && !process_.held.active();
+    return process_.is_broken() || (process_.captures.load() == 0 && !process_.held.active());
 }
 
 void PreparedFile::run() {
@@ -245,6 +252,9 @@ void PreparedFile::unlock_pieces(std::size_t first, std::size_t count) {
 void PreparedFile::leave() {
     const bool has_locked = locked_bytes_ != 0;
     for (std::size_t next = 0; has_locked && next < pieces_.size();) {
+        if (is_ending()) {
+            return;  // It stays mapped, and goes with the process.
+        }
         std::unique_lock gate(process_.capture_gate);
         if (may_call()) {
             const std::size_t count = std::min(threads_, pieces_.size() - next);
@@ -256,10 +266,7 @@ void PreparedFile::leave() {
         }
         gate.unlock();
         std::unique_lock lock(mutex_);
-        if (is_ending_) {
-            return;  // It stays mapped, and goes with the process.
-        }
-        changed_.wait_for(lock, kAgain);
+        changed_.wait_for(lock, kAgain, [&] { return is_ending_; });
     }
     ::munmap(at_, range_.bytes());
 }

@@ -57,8 +57,8 @@ public:
     };
     [[nodiscard]] Progress progress() const;
 
-    /// Makes no more, and waits until what is under way has ended.
-    void settle();
+    /// Makes no more, and waits until what is under way has ended. False: it is being let go.
+    bool settle();
     /// Lets everything go, in the background.
     void give_up();
     /// There is nothing left to let go.
@@ -94,6 +94,7 @@ private:
     }
     void set_state(State state);
     [[nodiscard]] bool is_wanted() const;
+    [[nodiscard]] bool is_ending() const;
 
     worker::GuestProcess& process_;
     control::UniqueFd file_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <limits>
@@ -25,6 +26,11 @@ constexpr std::uint64_t kLargePage = snapshot::kLargePageBytes;
 constexpr std::uint64_t kHeaderBytes = 64U << 10;
 constexpr std::uint64_t kGraphBytes = 256U << 10;
 constexpr std::uint64_t kObjectBytes = 256;
+/// The most of a part: of memory where no quota is set, and what a worker and a mirror may hold.
+constexpr std::uint64_t kResidentMax = std::uint64_t{1} << 40;
+constexpr std::uint64_t kImagesMax = std::uint64_t{4} << 30;
+constexpr std::uint64_t kObjectsMax = 1U << 20;
+constexpr std::uint64_t kMirrorMax = std::uint64_t{4} << 30;
 /// An entry of a part's table.
 constexpr std::uint64_t kEntryBytes = 64;
 /// Threads that make pages here; their programs run on the same processors.
@@ -59,25 +65,31 @@ Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool alway
         return part;
     }
     const control::DescribeReply& described = reply->message.describe();
-    const std::uint64_t resident = described.resident_bytes();
+    // A worker may say anything; it can have no more than this.
+    const std::uint64_t quota = session.info().quota_bytes;
+    const std::uint64_t resident =
+        std::min(described.resident_bytes(), quota != 0 ? quota : kResidentMax);
     part.estimate.block_count = resident / engine::kBlockBytes;
-    part.estimate.other_bytes = described.image_bytes() + kGraphBytes +
-                                described.object_count() * kObjectBytes +
-                                (described.mirror_region_bytes() == 0 ? 0
-                                                                      : described.pinned_bytes());
+    part.estimate.other_bytes =
+        std::min(described.image_bytes(), kImagesMax) + kGraphBytes +
+        std::min(described.object_count(), kObjectsMax) * kObjectBytes +
+        std::min({described.mirror_region_bytes(), described.pinned_bytes(), kMirrorMax});
     const DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kReading);
-    part.by_worker = direct.empty() || always_by_worker;
+    // As save_memory() decides: a few blocks come by messages.
+    part.by_worker = (direct.empty() || always_by_worker) &&
+                     part.estimate.block_count >= kWorkersBlocksMin;
     part.estimate.stored_bytes =
         part.by_worker ? resident
                        : data_bytes(direct) + (resident - std::min(resident, direct.bytes()));
     return part;
 }
 
-/// To what offset pages are made ahead. Those of a file on tmpfs are memory, and an estimate may be
-/// far too high where much is zero: half of what the system can give is left to others.
-std::uint64_t pages_end_max(int file) {
+/// To what offset pages are made ahead: an estimate may be far too high where much is zero. Of a
+/// disk with so much room a part is left to others; of memory, which the pages of a file on tmpfs
+/// are, half of what the system can give.
+std::uint64_t pages_end_max(int file, std::uint64_t room) {
     if (!snapshot::is_on_tmpfs(file)) {
-        return std::numeric_limits<std::uint64_t>::max();
+        return room / 16 * 15 / kLargePage * kLargePage;
     }
     std::ifstream text("/proc/meminfo");
     std::string word;
@@ -88,6 +100,12 @@ std::uint64_t pages_end_max(int file) {
         }
     }
     return kib * 1024 / 2 / kLargePage * kLargePage;
+}
+
+void drop_at(Worker& worker) {
+    control::ToWorker request;
+    request.mutable_drop_prepared_file();
+    (void)worker.call(std::move(request), kQuickCall);
 }
 
 /// Asks until `is_enough` of a reply; nothing: the worker does not answer, or not in time.
@@ -163,7 +181,13 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     if (parts.empty()) {
         return pages;
     }
-    const std::vector<snapshot::FileRange> ranges = lay_out(estimates, pages_end_max(file));
+    const std::uint64_t room = snapshot::free_bytes(file);
+    const std::uint64_t wanted =
+        lay_out(estimates, std::numeric_limits<std::uint64_t>::max()).back().end;
+    if (wanted > room) {
+        return snapshot::write_error(ENOSPC, name, room);
+    }
+    const std::vector<snapshot::FileRange> ranges = lay_out(estimates, pages_end_max(file, room));
     const std::uint64_t end = ranges.back().end;
     const bool is_by_workers = std::any_of(parts.begin(), parts.end(),
                                            [](const Part& part) { return part.by_worker; });
@@ -174,13 +198,13 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
             [&] { return may_go_on().ok(); });
         GANTRY_TRY(may_go_on());
         GANTRY_ASSIGN(pages.mapped_, std::move(made));
-        pages.how_ = std::to_string(end >> 20) + " MiB";
+        pages.how_ = std::to_string(end >> 20) + " MiB " +
+                     (pages.mapped() != nullptr ? "made and mapped" : "reserved");
         return pages;
     }
     GANTRY_TRY(snapshot::grow_file(file, name, end));
     for (std::size_t i = 0; i < parts.size(); ++i) {
-        if (parts[i].by_worker && parts[i].estimate.block_count >= kWorkersBlocksMin &&
-            ranges[i].bytes() != 0) {
+        if (parts[i].by_worker && ranges[i].bytes() != 0) {
             GANTRY_TRY(pages.prepare_by(session, parts[i].worker, file, ranges[i], may_go_on));
         }
     }
@@ -195,7 +219,8 @@ Result<void> SnapshotPages::prepare_by(Session& session, const std::shared_ptr<W
                                        int file, const snapshot::FileRange& range,
                                        const MayGoOn& may_go_on) {
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-    // What was prepared for the snapshot before may still be on its way out.
+    // What was prepared for the snapshot before may still be there, or on its way out.
+    drop_at(*worker);
     const auto free = ask(*worker, Clock::now() + kLettingGo, may_go_on,
                           [](const control::PreparedFileReply& now) { return !now.is_there(); });
     GANTRY_TRY(may_go_on());
@@ -203,14 +228,13 @@ Result<void> SnapshotPages::prepare_by(Session& session, const std::shared_ptr<W
     request.mutable_prepare_file()->set_offset(range.begin);
     request.mutable_prepare_file()->set_bytes(range.bytes());
     request.mutable_prepare_file()->set_way(settings.way);
+    preparing_.push_back(worker);  // Also one that answers late.
     const auto begun = free ? worker->call(std::move(request), kQuickCall, {&file, 1})
                             : Result<WorkerReply>(free.error());
     if (!begun) {
         spdlog::info("session {}: worker {} prepares nothing: {}", session.info().id,
                      worker->part().value, begun.error().to_string());
-        return {};
     }
-    preparing_.push_back(worker);
     return {};
 }
 
@@ -222,11 +246,14 @@ Result<void> SnapshotPages::await(Session& session, const std::shared_ptr<Worker
                               return now.is_done() || !now.is_there();
                           });
     GANTRY_TRY(may_go_on());
-    if (done && done->failure().code() != 0) {
+    if (done && done->failure().reason() == "snapshot.disk_full") {
         return to_error(done->failure());
     }
     how_ += how_.empty() ? "" : "; ";
     how_ += done ? done->how() : done.error().to_string();
+    if (done && done->failure().code() != 0) {
+        how_ += " (" + done->failure().text() + ")";
+    }
     if (!done) {
         spdlog::info("session {}: worker {} prepares no more: {}", session.info().id,
                      worker->part().value, done.error().to_string());
@@ -241,9 +268,7 @@ void SnapshotPages::leave() {
 
 void SnapshotPages::drop() {
     for (const auto& worker : preparing_) {
-        control::ToWorker request;
-        request.mutable_drop_prepared_file();
-        (void)worker->call(std::move(request), kQuickCall);
+        drop_at(*worker);
     }
 }
 

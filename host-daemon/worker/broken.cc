@@ -4,6 +4,9 @@
 // Natively every later call of the device gives that same error until the process ends, whatever
 // the context held. So a process in that state is moved as its channel and the error alone: no
 // object, no memory, no code. Its new worker has a sound context, which it must not touch.
+#include <chrono>
+#include <mutex>
+
 #include "host-daemon/driver/driver_library.h"
 #include "host-daemon/worker/call.h"
 #include "host-daemon/worker/guest_process.h"
@@ -11,6 +14,9 @@
 
 namespace gantry::worker {
 namespace {
+
+/// Between two questions while calls wait for host callbacks, which may never come any more.
+constexpr std::chrono::milliseconds kBrokenEvery{5};
 
 /// Of the ring's own commands those that ask nothing of the device.
 bool needs_device(std::uint16_t op) {
@@ -42,7 +48,9 @@ void GuestProcess::note_sticky(CUresult result) {
 }
 
 bool GuestProcess::finds_broken() {
-    if (!is_broken() && captures.load() == 0) {
+    // A capture that begins meanwhile would be lost by the question.
+    std::unique_lock gate(capture_gate, std::defer_lock);
+    if (!is_broken() && gate.try_lock() && captures.load() == 0) {
         bind_thread();
         const CUresult result = device.api().cuStreamQuery(nullptr);
         if (driver::is_sticky(result)) {
@@ -50,6 +58,14 @@ bool GuestProcess::finds_broken() {
         }
     }
     return is_broken();
+}
+
+bool GuestProcess::finds_broken(std::chrono::steady_clock::time_point now) {
+    if (now < broken_due_) {
+        return is_broken();
+    }
+    broken_due_ = now + kBrokenEvery;
+    return finds_broken();
 }
 
 void GuestProcess::lose_context(CUresult error) {

@@ -71,9 +71,14 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     bool is_carried = false;
     auto change_at = begin + kCallbackGrace;  // When to seal, or to give up being sealed.
     for (;;) {
+        // Nothing of a poisoned context is waited for: its callbacks may never come.
+        if (callbacks.outstanding() != 0 && finds_broken() && executors_->busy_count() == 0 &&
+            waiting_count() == 0) {
+            break;
+        }
         // A synchronisation is worth starting only when no callback can be queued any more.
-        if (!is_posted && (callbacks.outstanding() == 0 || is_broken()) &&
-            executors_->busy_count() == 0 && waiting_count() == 0) {
+        if (!is_posted && callbacks.outstanding() == 0 && executors_->busy_count() == 0 &&
+            waiting_count() == 0) {
             is_posted = true;
             executors_->post(LaneExecutors::kChoreLane, [this, drained] {
                 drained->store(static_cast<int>(synchronise_device()));
@@ -84,7 +89,7 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
             waiting_count() == 0) {
             break;
         }
-        is_carried = is_sealed && !is_posted && is_drained_to_callbacks();
+        is_carried = is_sealed && !is_posted && is_drained_to_callbacks() && !is_broken();
         if (is_carried) {
             break;
         }
@@ -111,7 +116,7 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     if (driver::is_sticky(static_cast<CUresult>(drained->load()))) {
         note_sticky(static_cast<CUresult>(drained->load()));
     }
-    if (!is_carried) {
+    if (!is_carried && !is_broken()) {
         memory.settle();
     }
     look_at_events(Look::kAll);  // Nobody asks about them anew where the region stays.
@@ -135,7 +140,7 @@ Result<ChannelState> GuestProcess::channel_state() const {
     ChannelState state;
     state.next_position = loop_.next();
     state.executed_ahead = loop_.executed_ahead();
-    if (held.active()) {
+    if (held.active() && !is_broken()) {  // Of a poisoned context nothing is done again.
         // Back to the first open callback: what is behind it and was executed is skipped.
         state.next_position = held.first_position();
         state.executed_ahead.merge(held.executed());
@@ -143,7 +148,9 @@ Result<ChannelState> GuestProcess::channel_state() const {
             state.executed_ahead.erase(waiting.call->header().position);
         }
     }
-    state.open_callback = callbacks.open();
+    if (!is_broken()) {  // Else nothing stands behind it any more.
+        state.open_callback = callbacks.open();
+    }
     state.answers = replies.log();
     state.confirmed = replies.confirmed();
     state.parked_callback = callbacks.parked();

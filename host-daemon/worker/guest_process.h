@@ -134,7 +134,7 @@ public:
     /// carry is the error, and the channel.
     [[nodiscard]] bool is_broken() const { return sticky_error.load() != 0; }
     /// The driver's answer to a question of no consequence: tells an error that no call has told
-    /// yet. Not while a stream is captured, which it would cost.
+    /// yet. Not asked while a stream is captured, which it would cost.
     bool finds_broken();
     /// The context stayed behind with its error, which is what every call of the device gets here.
     void lose_context(CUresult error);
@@ -281,6 +281,8 @@ private:
     [[nodiscard]] std::uint64_t kept_from();
     /// False: the call needs no device.
     bool refuse_for_lost_context(Call& call);
+    /// Asks now and then only. The loop's thread.
+    bool finds_broken(std::chrono::steady_clock::time_point now);
     void bind_thread();
     void drop_lane_streams();
     void unregister_bulk();
@@ -291,6 +293,7 @@ private:
     bool first_command_ = false;
     bool has_carried_work_ = false;
     bool has_lost_context_ = false;
+    std::chrono::steady_clock::time_point broken_due_{};
     /// Below it commands may be executed again, after a move.
     std::uint64_t first_new_position_ = 0;
     std::vector<Waiting> waiting_;  ///< The loop's thread only.

@@ -1,9 +1,11 @@
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "proto/snapshot/container.h"
@@ -52,12 +54,18 @@ AtomicFile::~AtomicFile() {
 }
 
 Result<AtomicFile> AtomicFile::create(const std::string& path) {
+    std::string temporary = path + kPartial + "XXXXXX";
+    if (temporary.size() - (temporary.rfind('/') + 1) > NAME_MAX || temporary.size() >= PATH_MAX) {
+        errno = ENAMETOOLONG;  // Better now than when all is written.
+        return io_error("cannot create", temporary);
+    }
     const int nameless =
-        ::open(folder_of(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+        ::access("/proc/self/fd", X_OK) != 0
+            ? -1
+            : ::open(folder_of(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (nameless >= 0) {
         return AtomicFile(path, {}, nameless);
     }
-    std::string temporary = path + kPartial + "XXXXXX";
     const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);
     if (fd < 0) {
         return io_error("cannot create", temporary);
@@ -70,7 +78,9 @@ Result<void> AtomicFile::name() {
     const std::string held = "/proc/self/fd/" + std::to_string(fd_);
     for (;;) {
         GANTRY_ASSIGN(const Seed random, random_seed());
-        const std::string temporary = path_ + kPartial + std::to_string(random.low);
+        char suffix[7];
+        std::snprintf(suffix, sizeof suffix, "%06x", static_cast<unsigned>(random.low & 0xffffff));
+        const std::string temporary = path_ + kPartial + suffix;
         if (::linkat(AT_FDCWD, held.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) ==
             0) {
             temporary_ = temporary;

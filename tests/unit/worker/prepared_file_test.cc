@@ -99,9 +99,30 @@ TEST_P(PreparedFile, AnEstimateTooHighIsCutOff) {
 }
 
 TEST_P(PreparedFile, AStoreWaitsForNothingThatIsStillToBeMade) {
+    constexpr std::uint64_t kMuch = std::uint64_t{8} << 30;
     Preparer preparer;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, GetParam()));
-    preparer.store(preparer.file, GetParam());
+    ASSERT_EQ(ftruncate(preparer.file.get(), kMuch), 0);
+    const auto locks = GetParam() == FileWay::kStaged ? state::PreparedFile::Locks::kNo
+                                                      : state::PreparedFile::Locks::kYes;
+    auto begun = state::PreparedFile::begin(
+        *preparer.process, control::UniqueFd(dup(preparer.file.get())), {0, kMuch}, locks);
+    ASSERT_TRUE(begun.ok()) << begun.error().text;
+    EXPECT_TRUE((*begun)->settle());
+    EXPECT_TRUE((*begun)->progress().is_done);
+    EXPECT_LT((*begun)->progress().page_bytes, kMuch);
+    (*begun)->give_up();
+    EXPECT_FALSE((*begun)->settle()) << "nobody may use what is being let go";
+}
+
+TEST(OnePreparedFile, ThatIsBeingLetGoTakesNothing) {
+    Preparer preparer;
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, FileWay::kRegistered));
+    preparer.done();
+    preparer.process->captures = 1;  // So that it stays for a while.
+    preparer.part.drop_prepared_file();
+    const std::string how = preparer.store(preparer.file, FileWay::kStaged);
+    EXPECT_EQ(how.find("before"), std::string::npos) << how;
+    EXPECT_NE(preparer.part.prepared_file(), nullptr);
 }
 
 TEST_P(PreparedFile, AnotherFileIsWrittenWithoutIt) {
