@@ -71,40 +71,38 @@ std::optional<std::int32_t> granted_shared(const Recipe& recipe) {
 }  // namespace
 
 std::shared_ptr<Call> Call::keep() const {
-    auto kept = std::make_shared<Call>(process_, *command_);
-    kept->own_command_ = *command_;
-    kept->command_ = &kept->own_command_;
+    auto kept = std::make_shared<Call>(process_, command_);
     kept->is_replay_ = is_replay_;
     kept->is_kept_ = true;
-    const std::size_t args = wire::align_up(command_->args.size(), 8);
-    kept->own_bytes_.resize(args + command_->trailing.size());
-    if (!command_->args.empty()) {
-        std::memcpy(kept->own_bytes_.data(), command_->args.data(), command_->args.size());
+    const std::size_t args = wire::align_up(command_.args.size(), 8);
+    kept->own_bytes_.resize(args + command_.trailing.size());
+    if (!command_.args.empty()) {
+        std::memcpy(kept->own_bytes_.data(), command_.args.data(), command_.args.size());
     }
-    if (!command_->trailing.empty()) {
-        std::memcpy(kept->own_bytes_.data() + args, command_->trailing.data(),
-                    command_->trailing.size());
+    if (!command_.trailing.empty()) {
+        std::memcpy(kept->own_bytes_.data() + args, command_.trailing.data(),
+                    command_.trailing.size());
     }
     const std::span<const std::byte> own = kept->own_bytes_;
-    kept->own_command_.args = own.first(command_->args.size());
-    kept->own_command_.trailing = own.subspan(args);
-    kept->own_command_.trailing_is_shared = false;
+    kept->command_.args = own.first(command_.args.size());
+    kept->command_.trailing = own.subspan(args);
+    kept->command_.trailing_is_shared = false;
     return kept;
 }
 
 RecordedCommand Call::recorded() const {
-    return RecordedCommand{command_->header.op,
-                           command_->header.lane,
-                           command_->header.context,
-                           {command_->args.begin(), command_->args.end()},
-                           {command_->trailing.begin(), command_->trailing.end()}};
+    return RecordedCommand{command_.header.op,
+                           command_.header.lane,
+                           command_.header.context,
+                           {command_.args.begin(), command_.args.end()},
+                           {command_.trailing.begin(), command_.trailing.end()}};
 }
 
 CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint64_t parent) {
     Object object;
     object.handle = handle;
     object.native = native;
-    object.context = command_->header.context;
+    object.context = command_.header.context;
     object.parent = parent;
     if (object.kind() != HandleKind::kGraph && object.kind() != HandleKind::kGraphNode &&
         object.kind() != HandleKind::kGraphExec) {
@@ -114,12 +112,12 @@ CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint6
 }
 
 std::span<std::byte> Call::offered_bulk(std::uint64_t* offset) {
-    *offset = std::uint64_t{command_->header.bulk_page} * wire::kPageBytes;
-    if (process_.channel() == nullptr || command_->header.bulk_pages == 0) {
+    *offset = std::uint64_t{command_.header.bulk_page} * wire::kPageBytes;
+    if (process_.channel() == nullptr || command_.header.bulk_pages == 0) {
         return {};
     }
     return process_.channel()->bulk(*offset,
-                                    std::uint64_t{command_->header.bulk_pages} * wire::kPageBytes);
+                                    std::uint64_t{command_.header.bulk_pages} * wire::kPageBytes);
 }
 
 void Call::wrote_bulk(std::uint64_t offset, std::uint64_t bytes) {
@@ -157,7 +155,7 @@ void Call::finish(CUresult result) {
         return;
     }
     Answer answer;
-    answer.position = command_->header.position;
+    answer.position = command_.header.position;
     answer.lane = lane();
     answer.status = static_cast<std::uint32_t>(result);
     answer.bulk_offset = bulk_offset_;
@@ -263,7 +261,7 @@ CUresult Call::bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t n
     if (cuda::handle_kind(handle) != kind) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    return add_object(handle, native, owner_in(kind, command_->args));
+    return add_object(handle, native, owner_in(kind, command_.args));
 }
 
 void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
@@ -295,7 +293,7 @@ void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe&
         return;
     }
     if (kind == HandleKind::kContext && handle == 0) {
-        handle = command_->header.context;
+        handle = command_.header.context;
     }
     if (const auto bytes = granted_shared(recipe);
         bytes && process_.device_use.note_dynamic_shared(*this, handle, *bytes)) {

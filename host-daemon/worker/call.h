@@ -20,9 +20,7 @@ namespace gantry::worker {
 class Call final : public CallContext, public Reply {
 public:
     /// `command` must outlive the call, unless keep() is called first.
-    Call(GuestProcess& process, const Command& command) : process_(process), command_(&command) {}
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
+    Call(GuestProcess& process, const Command& command) : process_(process), command_(command) {}
 
     /// Copies the command's bytes, so that the call can go to another thread.
     std::shared_ptr<Call> keep() const;
@@ -30,15 +28,15 @@ public:
     // ---- the command
     [[nodiscard]] GuestProcess& process() { return process_; }
     [[nodiscard]] const GuestProcess& process_const() const { return process_; }
-    [[nodiscard]] const wire::CommandView& header() const { return command_->header; }
-    [[nodiscard]] std::uint16_t number() const { return command_->header.op; }
-    [[nodiscard]] cuda::Op op() const { return static_cast<cuda::Op>(command_->header.op); }
-    [[nodiscard]] std::uint32_t lane() const { return command_->header.lane; }
+    [[nodiscard]] const wire::CommandView& header() const { return command_.header; }
+    [[nodiscard]] std::uint16_t number() const { return command_.header.op; }
+    [[nodiscard]] cuda::Op op() const { return static_cast<cuda::Op>(command_.header.op); }
+    [[nodiscard]] std::uint32_t lane() const { return command_.header.lane; }
     [[nodiscard]] bool wants_reply() const {
-        return (command_->header.flags & wire::kCommandWantsReply) != 0;
+        return (command_.header.flags & wire::kCommandWantsReply) != 0;
     }
-    [[nodiscard]] std::span<const std::byte> args() const { return command_->args; }
-    [[nodiscard]] std::span<const std::byte> trailing_bytes() const { return command_->trailing; }
+    [[nodiscard]] std::span<const std::byte> args() const { return command_.args; }
+    [[nodiscard]] std::span<const std::byte> trailing_bytes() const { return command_.trailing; }
     /// True inside a restore: nothing is answered, addresses and orders come from a snapshot.
     [[nodiscard]] bool is_replay() const { return is_replay_; }
     void mark_replay() { is_replay_ = true; }
@@ -46,11 +44,11 @@ public:
     /// The fixed arguments; null when the command is shorter.
     template <typename T>
     [[nodiscard]] std::optional<T> arguments() const {
-        if (command_->args.size() < sizeof(T)) {
+        if (command_.args.size() < sizeof(T)) {
             return std::nullopt;
         }
         T value;
-        std::memcpy(&value, command_->args.data(), sizeof(T));
+        std::memcpy(&value, command_.args.data(), sizeof(T));
         return value;
     }
     /// An array at the front of `bytes`, which then starts behind it; nullopt if it does not fit.
@@ -126,8 +124,7 @@ private:
     CUresult resolve_exec_node(std::uint64_t* native);
 
     GuestProcess& process_;
-    const Command* command_;
-    Command own_command_;  ///< Of a kept call, with its bytes.
+    Command command_;
     std::vector<std::byte> own_bytes_;
     std::vector<std::byte> fixed_;
     std::vector<std::byte> trailing_;
