@@ -13,21 +13,26 @@ namespace gantry::state {
 
 using RunList = google::protobuf::RepeatedPtrField<control::BlockRun>;
 
-/// Joins neighbours; the order stays.
+/// A neighbour of the last one is joined to it.
+inline void append_run(const engine::BlockAddress& block, RunList* runs) {
+    if (!runs->empty()) {
+        control::BlockRun& last = *runs->Mutable(runs->size() - 1);
+        if (last.space() == static_cast<std::uint32_t>(block.space) &&
+            last.first() + last.count() == block.index && last.count() != ~0u) {
+            last.set_count(last.count() + 1);
+            return;
+        }
+    }
+    control::BlockRun& run = *runs->Add();
+    run.set_space(static_cast<std::uint32_t>(block.space));
+    run.set_first(block.index);
+    run.set_count(1);
+}
+
+/// The order stays.
 inline void append_runs(std::span<const engine::BlockAddress> blocks, RunList* runs) {
     for (const engine::BlockAddress& block : blocks) {
-        if (!runs->empty()) {
-            control::BlockRun& last = *runs->Mutable(runs->size() - 1);
-            if (last.space() == static_cast<std::uint32_t>(block.space) &&
-                last.first() + last.count() == block.index && last.count() != ~0u) {
-                last.set_count(last.count() + 1);
-                continue;
-            }
-        }
-        control::BlockRun& run = *runs->Add();
-        run.set_space(static_cast<std::uint32_t>(block.space));
-        run.set_first(block.index);
-        run.set_count(1);
+        append_run(block, runs);
     }
 }
 

@@ -247,12 +247,12 @@ engine::BlockSetDigest PartState::sent_digest() const {
 }
 
 Result<engine::BlockSetDigest> PartState::digest() {
-    GANTRY_ASSIGN(const RestDigest all, digest_without({}, nullptr));
+    GANTRY_ASSIGN(const RestDigest all, digest_without({}));
     return all.digest;
 }
 
 Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> known,
-                                                        std::vector<CopiedBlock>* prints) {
+                                                        const SeePrint& see) {
     if (!seed_) {
         return Error{Code::kFailedPrecondition, "worker.state", "a digest needs a seed"};
     }
@@ -263,8 +263,8 @@ Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> 
     reader_.set_share(0);
     const auto visit = [&](BlockAddress block, const Fingerprint& print) {
         out.digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
-        if (prints != nullptr) {
-            prints->push_back({block, print});
+        if (see) {
+            see(block, print);
         }
     };
     GANTRY_ASSIGN(out.known_count, reader_.for_each_print(*key_, visit, std::move(known)));
@@ -279,10 +279,8 @@ Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> r
                                             FileWay way) {
     const bool is_prepared =
         prepared_file() != nullptr && prepared_->is_of(file) && prepared_->settle();
-    auto outcome = FileBlocks(process_, memory_).store(file, runs, way,
-                                                       is_prepared ? prepared_.get() : nullptr);
-    drop_prepared_file();  // Now, while the device is idle.
-    return outcome;
+    return FileBlocks(process_, memory_).store(file, runs, way,
+                                               is_prepared ? prepared_.get() : nullptr);
 }
 
 Result<void> PartState::prepare_file(control::UniqueFd file, snapshot::FileRange range,

@@ -88,7 +88,7 @@ public:
     Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
                                                  std::span<std::byte> out);
     /// Frozen: blocks into a snapshot's file, and blocks from one, see FileBlocks.
-    /// What was prepared of this file is used, and given up then.
+    /// What was prepared of this file is used.
     Result<FileOutcome> store_blocks(int file, std::span<const FileRun> runs, FileWay way);
     /// Gets a part of a file ready for that, see PreparedFile. One at a time: `worker.file_busy`
     /// while another one is there, or is still being let go.
@@ -160,10 +160,9 @@ public:
         engine::BlockSetDigest digest;
         std::uint64_t known_count = 0;  ///< Blocks of `known` that are there.
     };
-    /// The same of all but `known`, which are not read. `prints`: where each block's goes; null:
-    /// nowhere.
-    Result<RestDigest> digest_without(std::vector<BlockRange> known,
-                                      std::vector<CopiedBlock>* prints);
+    using SeePrint = std::function<void(BlockAddress, const Fingerprint&)>;
+    /// The same of all but `known`, which are not read. `see`: is told each block's; may be empty.
+    Result<RestDigest> digest_without(std::vector<BlockRange> known, const SeePrint& see = {});
     /// Bytes of images by name: what get_images and an images blob carry. While frozen, also of
     /// those that are on their way from the guest.
     void keep_image(std::vector<std::byte> bytes);

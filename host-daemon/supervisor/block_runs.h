@@ -13,19 +13,34 @@ namespace gantry::supervisor {
 using state::append_runs;
 using state::expand_runs;
 
-/// Fingerprints of `count` blocks as worker.proto has them.
-inline Result<std::vector<engine::Fingerprint>> parse_prints(std::string_view raw,
-                                                             std::size_t count) {
-    constexpr std::size_t kPrintBytes = 16;
-    if (raw.size() != count * kPrintBytes) {
+/// Of a fingerprint as worker.proto has it.
+inline constexpr std::size_t kPrintBytes = 16;
+
+inline engine::Fingerprint print_at(const void* raw, std::size_t index) {
+    engine::Fingerprint print;
+    const char* at = static_cast<const char*>(raw) + index * kPrintBytes;
+    std::memcpy(&print.low, at, 8);
+    std::memcpy(&print.high, at + 8, 8);
+    return print;
+}
+
+inline Result<void> check_prints(std::size_t bytes, std::size_t count) {
+    if (bytes != count * kPrintBytes) {
         return Error{Code::kInvalidArgument, "worker.protocol",
-                     std::to_string(count) + " blocks with " + std::to_string(raw.size()) +
+                     std::to_string(count) + " blocks with " + std::to_string(bytes) +
                          " bytes of fingerprints"};
     }
-    std::vector<engine::Fingerprint> prints(count);
+    return {};
+}
+
+/// Fingerprints of `count` blocks.
+inline Result<std::vector<engine::Fingerprint>> parse_prints(std::string_view raw,
+                                                             std::size_t count) {
+    GANTRY_TRY(check_prints(raw.size(), count));
+    std::vector<engine::Fingerprint> prints;
+    prints.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
-        std::memcpy(&prints[i].low, raw.data() + i * kPrintBytes, 8);
-        std::memcpy(&prints[i].high, raw.data() + i * kPrintBytes + 8, 8);
+        prints.push_back(print_at(raw.data(), i));
     }
     return prints;
 }

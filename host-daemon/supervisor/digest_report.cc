@@ -116,21 +116,39 @@ Result<std::vector<PrintedBlock>> prints_now(Worker& worker) {
     control::ToWorker request;
     request.mutable_get_digest()->set_with_prints(true);
     GANTRY_ASSIGN(WorkerReply reply, worker.call(std::move(request), kLongCall));
-    control::BlockPrints list;
-    if (reply.descriptors.empty()) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
+    const control::Digest& digest = reply.message.digest();
+    std::vector<PrintedBlock> out;
+    if (digest.runs_bytes() == 0) {
+        return out;
     }
-    GANTRY_ASSIGN(const control::MappedBlob blob,
-                  control::MappedBlob::map(std::move(reply.descriptors.front()),
-                                           reply.message.digest().prints_bytes()));
-    if (!list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of fingerprints"};
+    if (reply.descriptors.size() < 2) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blobs"};
+    }
+    GANTRY_ASSIGN(const control::MappedBlob runs_blob,
+                  control::MappedBlob::map(std::move(reply.descriptors[0]), digest.runs_bytes()));
+    GANTRY_ASSIGN(const control::MappedBlob prints,
+                  control::MappedBlob::map(std::move(reply.descriptors[1]),
+                                           digest.prints_bytes()));
+    control::BlockRunList list;
+    if (!list.ParseFromArray(runs_blob.bytes().data(),
+                             static_cast<int>(runs_blob.bytes().size()))) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
     }
     GANTRY_ASSIGN(const auto blocks, expand_runs(list.runs(), kListedBlocksMax));
-    GANTRY_ASSIGN(const auto prints, parse_prints(list.fingerprints(), blocks.size()));
-    std::vector<PrintedBlock> out;
+    GANTRY_TRY(check_prints(prints.bytes().size(), blocks.size()));
+    out.reserve(blocks.size());
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-        out.push_back({blocks[i], prints[i]});
+        out.push_back({blocks[i], print_at(prints.bytes().data(), i)});
+    }
+    const auto address_of = [](const PrintedBlock& block) { return block.address; };
+    if (!is_ascending(out, address_of)) {  // Range by range, as the worker's memory lies.
+        std::sort(out.begin(), out.end(), [](const PrintedBlock& a, const PrintedBlock& b) {
+            return a.address < b.address;
+        });
+        if (!is_ascending(out, address_of)) {
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         "a worker lists a block of its memory twice"};
+        }
     }
     return out;
 }

@@ -5,6 +5,7 @@
 // reads the file's table again. Threads: one. Failure: what could not be found out is said so.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,6 +21,14 @@ struct PrintedBlock {
     engine::BlockAddress address;
     engine::Fingerprint print;
 };
+
+/// Whether addresses become larger, each than the one before.
+template <typename List, typename Address>
+bool is_ascending(const List& list, Address address_of) {
+    return std::adjacent_find(list.begin(), list.end(), [&](const auto& one, const auto& next) {
+               return !(address_of(one) < address_of(next));
+           }) == list.end();
+}
 
 /// Fingerprints of all blocks that the worker holds now, ascending.
 Result<std::vector<PrintedBlock>> prints_now(Worker& worker);

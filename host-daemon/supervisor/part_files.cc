@@ -58,17 +58,18 @@ void add_block(const BlockAddress& block, control::IncomingRun::Form form, std::
     }
 }
 
-/// Sends the list and the file; the blocks that the worker left alone.
+/// Sends the list and the file; the blocks that the worker left alone. `in_hand`: blocks, these
+/// among them, that the worker copies until it answers.
 template <typename Fill>
 Result<LoadedByWorker> copy_by_worker(Worker& worker, const control::FileRunList& list, int file,
-                                      std::size_t blocks, Fill fill) {
+                                      std::size_t blocks, std::size_t in_hand, Fill fill) {
     const std::string bytes = list.SerializeAsString();
     GANTRY_ASSIGN(const control::UniqueFd blob, control::make_blob(bytes));
     control::ToWorker request;
     fill(request, bytes.size());
     const int descriptors[] = {file, blob.get()};
     GANTRY_ASSIGN(WorkerReply reply,
-                  worker.call(std::move(request), patience_for(blocks * kBlockBytes),
+                  worker.call(std::move(request), patience_for(in_hand * kBlockBytes),
                               descriptors));
     const control::FileBlocksReply& done = reply.message.file_blocks();
     LoadedByWorker out{{}, done.how()};
@@ -92,53 +93,6 @@ Result<LoadedByWorker> copy_by_worker(Worker& worker, const control::FileRunList
                          std::to_string(blocks)};
     }
     return out;
-}
-
-/// What the worker left alone, read through the staging area.
-Result<void> store_outside(WorkersSource& source, engine::PartId part,
-                           std::span<const BlockAddress> outside,
-                           std::span<const BlockAddress> blocks,
-                           std::span<const std::uint64_t> places, const MemoryWriter& writer) {
-    for (std::size_t at = 0; at < outside.size(); at += kBatchBlocks) {
-        const auto some = outside.subspan(at, std::min(kBatchBlocks, outside.size() - at));
-        GANTRY_ASSIGN(const auto staged, source.read_blocks(part, some));
-        for (std::size_t i = 0; i < staged->count(); ++i) {
-            const auto found = std::lower_bound(blocks.begin(), blocks.end(), staged->address(i));
-            const auto index = static_cast<std::size_t>(found - blocks.begin());
-            if (found == blocks.end() || *found != some[i] ||
-                places[index] == MemoryWriter::kNotStored) {
-                return Error{Code::kInvalidArgument, "worker.protocol",
-                             "a worker read other blocks than it was asked for"};
-            }
-            GANTRY_TRY(writer.store(places[index], staged->bytes(i)));
-        }
-        if (staged->count() != some.size()) {
-            return Error{Code::kInvalidArgument, "worker.protocol",
-                         "blocks vanished from a frozen worker"};
-        }
-    }
-    return {};
-}
-
-/// Reads every so many-th block back.
-Result<void> check_sample(std::span<const PrintedBlock> blocks,
-                          std::span<const std::uint64_t> places,
-                          const snapshot::FingerprintKey& key, const MemoryWriter& writer,
-                          DigestReport* differences) {
-    std::vector<std::byte> bytes(kBlockBytes);
-    const std::size_t step = std::max<std::size_t>(1, blocks.size() / kSampleBlocks);
-    for (std::size_t i = step - 1; i < blocks.size(); i += step) {
-        if (places[i] == MemoryWriter::kNotStored) {
-            continue;
-        }
-        GANTRY_TRY(writer.read_back(places[i], bytes));
-        const auto print =
-            snapshot::fingerprint(key, snapshot::BlockSpan(bytes.data(), bytes.size()));
-        if (print != blocks[i].print) {
-            differences->add(blocks[i].address, blocks[i].print, print);
-        }
-    }
-    return {};
 }
 
 }  // namespace
@@ -185,49 +139,115 @@ Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks&
     return digest;
 }
 
-Result<std::string> store_by_worker(WorkersSource& source, Worker& worker, control::FileWay way,
-                                    std::span<const BlockAddress> blocks,
-                                    const snapshot::FingerprintKey& key, MemoryWriter& writer,
-                                    engine::BlockSetDigest* digest, DigestReport* differences) {
-    GANTRY_ASSIGN(std::vector<PrintedBlock> prints, prints_now(worker));
-    std::sort(prints.begin(), prints.end(), [](const PrintedBlock& a, const PrintedBlock& b) {
-        return a.address < b.address;
-    });
-    const bool is_same = std::equal(prints.begin(), prints.end(), blocks.begin(), blocks.end(),
-                                    [](const PrintedBlock& print, const BlockAddress& block) {
-                                        return print.address == block;
-                                    });
-    if (!is_same) {
-        return Error{Code::kInvalidArgument, "worker.protocol",
-                     "a frozen worker has other blocks than it had"};
-    }
+WorkersCopy::WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker,
+                         control::FileWay way, std::span<const PrintedBlock> blocks,
+                         const snapshot::FingerprintKey& key)
+    : source_(source),
+      worker_(worker),
+      way_(way),
+      blocks_(blocks),
+      key_(key),
+      places_(blocks.size()) {}
+
+Result<void> WorkersCopy::begin(MemoryWriter& writer) {
+    file_ = writer.file();
+    file_name_ = writer.name();
     std::vector<MemoryWriter::Block> entries;
-    entries.reserve(prints.size());
-    for (const PrintedBlock& block : prints) {
-        const auto space = static_cast<std::uint32_t>(block.address.space);
-        entries.push_back({space, block.address.index, block.print,
-                           block.print == key.zero_block()});
-        digest->add(space, block.address.index, block.print);
+    for (std::size_t begin = 0, count = kFirstPortion; begin < blocks_.size();
+         begin += count, count *= kPortionGrowth) {
+        count = std::min(count, blocks_.size() - begin);
+        for (std::size_t at = begin; at < begin + count; at += entries.size()) {
+            entries.clear();
+            for (const PrintedBlock& block :
+                 blocks_.subspan(at, std::min(kFirstPortion, begin + count - at))) {
+                entries.push_back({static_cast<std::uint32_t>(block.address.space),
+                                   block.address.index, block.print,
+                                   block.print == key_.zero_block()});
+            }
+            GANTRY_TRY(writer.place(entries, std::span(places_).subspan(at, entries.size())));
+        }
+        copies_.push_back(std::async(std::launch::async,
+                                     [this, begin, count] { return copy(begin, count); }));
     }
-    std::vector<std::uint64_t> places(entries.size());
-    GANTRY_TRY(writer.place(entries, places));
+    return {};
+}
+
+Result<LoadedByWorker> WorkersCopy::copy(std::size_t begin, std::size_t count) const {
     control::FileRunList list;
-    std::size_t count = 0;
-    for (std::size_t i = 0; i < places.size(); ++i) {
-        if (places[i] != MemoryWriter::kNotStored) {
-            add_block(blocks[i], control::IncomingRun::FORM_BYTES, places[i], 0, &list);
-            ++count;
+    std::size_t stored = 0;
+    for (std::size_t i = begin; i < begin + count; ++i) {
+        if (places_[i] != MemoryWriter::kNotStored) {
+            add_block(blocks_[i].address, control::IncomingRun::FORM_BYTES, places_[i], 0, &list);
+            ++stored;
         }
     }
-    GANTRY_ASSIGN(const LoadedByWorker done,
-                  copy_by_worker(worker, list, writer.file(), count,
-                                 [way](control::ToWorker& request, std::size_t bytes) {
-                                     request.mutable_store_blocks()->set_runs_bytes(bytes);
-                                     request.mutable_store_blocks()->set_way(way);
-                                 }));
-    GANTRY_TRY(store_outside(source, worker.part(), done.outside, blocks, places, writer));
-    GANTRY_TRY(check_sample(prints, places, key, writer, differences));
-    return done.how;
+    return copy_by_worker(*worker_, list, file_, stored, blocks_.size(),
+                          [this](control::ToWorker& request, std::size_t bytes) {
+                              request.mutable_store_blocks()->set_runs_bytes(bytes);
+                              request.mutable_store_blocks()->set_way(way_);
+                          });
+}
+
+Result<engine::BlockSetDigest> WorkersCopy::end(DigestReport* differences) {
+    std::vector<BlockAddress> outside;
+    for (auto& each : copies_) {
+        GANTRY_ASSIGN(const LoadedByWorker copied, each.get());
+        how_ += (how_.empty() ? "" : "; ") + copied.how;
+        outside.insert(outside.end(), copied.outside.begin(), copied.outside.end());
+    }
+    copies_.clear();
+    GANTRY_TRY(store_outside(outside));
+    auto sample =
+        std::async(std::launch::async, [&] { return check_sample(differences); });
+    Result<engine::BlockSetDigest> held = digest_now(*worker_);
+    GANTRY_TRY(sample.get());
+    return held;
+}
+
+/// What the worker left alone, read through the staging area.
+Result<void> WorkersCopy::store_outside(std::span<const BlockAddress> outside) const {
+    const auto is_before = [](const PrintedBlock& block, const BlockAddress& address) {
+        return block.address < address;
+    };
+    for (std::size_t at = 0; at < outside.size(); at += kBatchBlocks) {
+        const auto some = outside.subspan(at, std::min(kBatchBlocks, outside.size() - at));
+        GANTRY_ASSIGN(const auto staged, source_.read_blocks(worker_->part(), some));
+        for (std::size_t i = 0; i < staged->count(); ++i) {
+            const BlockAddress address = staged->address(i);
+            const auto found =
+                std::lower_bound(blocks_.begin(), blocks_.end(), address, is_before);
+            const auto index = static_cast<std::size_t>(found - blocks_.begin());
+            if (found == blocks_.end() || found->address != some[i] || address != some[i] ||
+                places_[index] == MemoryWriter::kNotStored) {
+                return Error{Code::kInvalidArgument, "worker.protocol",
+                             "a worker read other blocks than it was asked for"};
+            }
+            GANTRY_TRY(snapshot::write_at(file_, file_name_, places_[index], staged->bytes(i)));
+        }
+        if (staged->count() != some.size()) {
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         "blocks vanished from a frozen worker"};
+        }
+    }
+    return {};
+}
+
+/// Reads every so many-th block back.
+Result<void> WorkersCopy::check_sample(DigestReport* differences) const {
+    std::vector<std::byte> bytes(kBlockBytes);
+    const std::size_t step = std::max<std::size_t>(1, blocks_.size() / kSampleBlocks);
+    for (std::size_t i = step - 1; i < blocks_.size(); i += step) {
+        if (places_[i] == MemoryWriter::kNotStored) {
+            continue;
+        }
+        GANTRY_TRY(snapshot::read_at(file_, file_name_, places_[i], bytes));
+        const auto print =
+            snapshot::fingerprint(key_, snapshot::BlockSpan(bytes.data(), bytes.size()));
+        if (print != blocks_[i].print) {
+            differences->add(blocks_[i].address, blocks_[i].print, print);
+        }
+    }
+    return {};
 }
 
 Result<LoadedByWorker> load_by_worker(Worker& worker, control::FileWay way,
@@ -248,7 +268,7 @@ Result<LoadedByWorker> load_by_worker(Worker& worker, control::FileWay way,
                   is_copy ? block.origin.index : 0, &list);
         offset += block.stored_bytes;
     }
-    return copy_by_worker(worker, list, memory.fd, memory.blocks.size(),
+    return copy_by_worker(worker, list, memory.fd, memory.blocks.size(), memory.blocks.size(),
                           [way](control::ToWorker& request, std::size_t bytes) {
                               request.mutable_load_blocks()->set_runs_bytes(bytes);
                               request.mutable_load_blocks()->set_way(way);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,16 +36,49 @@ Result<SnapshotSettings> snapshot_settings();
 /// How long a worker may take over so many bytes of a file.
 std::chrono::milliseconds patience_for(std::uint64_t bytes);
 
-/// `blocks`: all of the part, ascending, at least as many as a file has large pages for.
-Result<std::string> store_by_worker(WorkersSource& source, Worker& worker, control::FileWay way,
-                                    std::span<const engine::BlockAddress> blocks,
-                                    const snapshot::FingerprintKey& key,
-                                    snapshot::MemoryWriter& writer, engine::BlockSetDigest* digest,
-                                    DigestReport* differences);
-
 struct LoadedByWorker {
     std::vector<engine::BlockAddress> outside;  ///< Left alone; ascending.
     std::string how;
+};
+
+/// The memory of a frozen part on its way into a file, portion by portion: the worker copies the
+/// first blocks while the others get their places. It ends when the worker has let the file alone.
+class WorkersCopy {
+public:
+    /// `blocks`: all of the part, ascending, at least as many as a file has large pages for; they
+    /// and the key stay as long.
+    WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker, control::FileWay way,
+                std::span<const PrintedBlock> blocks, const snapshot::FingerprintKey& key);
+    WorkersCopy(const WorkersCopy&) = delete;
+    WorkersCopy& operator=(const WorkersCopy&) = delete;
+
+    /// Places all. What is left to the writer can be written then, its contents need not be there.
+    Result<void> begin(snapshot::MemoryWriter& writer);
+    /// All lies in the file. `differences`: found in a sample that is read back. What the worker
+    /// holds then.
+    Result<engine::BlockSetDigest> end(DigestReport* differences);
+    [[nodiscard]] const std::string& how() const { return how_; }  ///< For a log.
+
+private:
+    /// The device idles while the first get their places.
+    static constexpr std::size_t kFirstPortion = 4096;
+    /// To place a block takes a small part of the time that it takes to copy one.
+    static constexpr std::size_t kPortionGrowth = 4;
+
+    [[nodiscard]] Result<LoadedByWorker> copy(std::size_t begin, std::size_t count) const;
+    Result<void> store_outside(std::span<const engine::BlockAddress> outside) const;
+    Result<void> check_sample(DigestReport* differences) const;
+
+    WorkersSource& source_;
+    const std::shared_ptr<Worker> worker_;
+    const control::FileWay way_;
+    const std::span<const PrintedBlock> blocks_;
+    const snapshot::FingerprintKey& key_;
+    std::string file_name_;
+    int file_ = -1;
+    std::vector<std::uint64_t> places_;  ///< Of each block.
+    std::string how_;
+    std::vector<std::future<Result<LoadedByWorker>>> copies_;  ///< Waited for before all else goes.
 };
 Result<LoadedByWorker> load_by_worker(Worker& worker, control::FileWay way,
                                       const snapshot::StoredMemory& memory);

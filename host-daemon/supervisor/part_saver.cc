@@ -168,28 +168,46 @@ private:
 
 }  // namespace
 
-Result<SavedMemory> save_memory(WorkersSource& source, const std::shared_ptr<Worker>& worker,
-                                std::span<const BlockAddress> blocks,
-                                const snapshot::FingerprintKey& key,
-                                snapshot::SnapshotWriter* writer) {
-    DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kReading);
+Result<HeldMemory> look_at_memory(WorkersSource& source, const std::shared_ptr<Worker>& worker) {
+    HeldMemory held{DirectMemory::map(*worker, DirectMemory::For::kReading), {}, {}};
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-    const bool by_worker = (direct.empty() || settings.always_by_worker) &&
-                           blocks.size() >= kWorkersBlocksMin;
-    if (by_worker) {
+    if (held.direct.empty() || settings.always_by_worker) {
+        GANTRY_ASSIGN(held.prints, prints_now(*worker));
+        if (held.prints.size() >= kWorkersBlocksMin) {
+            return held;
+        }
+        held.prints.clear();
+    }
+    GANTRY_ASSIGN(engine::ScanResult scanned, source.scan(worker->part()));
+    held.blocks = std::move(scanned.changed);
+    if (!is_ascending(held.blocks, [](const BlockAddress& block) { return block; })) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     "a worker lists the blocks of its memory out of order"};
+    }
+    return held;
+}
+
+Result<SavedMemory> save_memory(WorkersSource& source, const std::shared_ptr<Worker>& worker,
+                                HeldMemory held, const snapshot::FingerprintKey& key,
+                                snapshot::SnapshotWriter* writer) {
+    if (held.by_worker()) {
         writer->use_pages(nullptr);  // From here on the file may be cut.
     }
-    GANTRY_ASSIGN(MemoryWriter * memory,
-                  writer->begin_memory(worker->part().value, blocks.size()));
-    if (by_worker) {
+    const std::size_t count = held.by_worker() ? held.prints.size() : held.blocks.size();
+    GANTRY_ASSIGN(MemoryWriter * memory, writer->begin_memory(worker->part().value, count));
+    if (held.by_worker()) {
+        GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+        WorkersCopy copy(source, worker, settings.way, held.prints, key);
+        GANTRY_TRY(copy.begin(*memory));
         SavedMemory saved;
         saved.by_worker = true;
-        GANTRY_ASSIGN(saved.how, store_by_worker(source, *worker, settings.way, blocks, key,
-                                                 *memory, &saved.digest, &saved.differences));
-        GANTRY_TRY(writer->end_memory());
+        saved.digest = memory->digest();
+        GANTRY_TRY(writer->end_memory());  // While the worker copies.
+        GANTRY_ASSIGN(saved.held, copy.end(&saved.differences));
+        saved.how = copy.how();
         return saved;
     }
-    PartSaver saver(source, worker, std::move(direct), blocks, key, *memory);
+    PartSaver saver(source, worker, std::move(held.direct), held.blocks, key, *memory);
     GANTRY_TRY(saver.run());
     GANTRY_TRY(writer->end_memory());
     return saver.take_staged();

@@ -63,16 +63,14 @@ Result<void> write_part(Session& session, engine::PartId part,
     GANTRY_ASSIGN(const engine::FinalPart before, source.final_part(part));
     GANTRY_TRY(writer->add_graph(part.value, before.graph));
     phases.end("graph");
-    GANTRY_ASSIGN(const engine::ScanResult scanned, source.scan(part));
-    phases.end("scan");
     GANTRY_ASSIGN(const auto worker, session.workers().need(part));
+    GANTRY_ASSIGN(HeldMemory memory, look_at_memory(source, worker));
+    phases.end("scan");
     GANTRY_ASSIGN(const SavedMemory saved,
-                  save_memory(source, worker, scanned.changed, key, writer));
+                  save_memory(source, worker, std::move(memory), key, writer));
     phases.end("memory", saved.how);
-    engine::BlockSetDigest held;
-    if (saved.by_worker) {
-        GANTRY_ASSIGN(held, digest_now(*worker));
-    } else {
+    engine::BlockSetDigest held = saved.held;
+    if (!saved.by_worker) {
         GANTRY_ASSIGN(const engine::FinalPart after, source.final_part(part));
         held = after.digest;
     }
@@ -153,7 +151,7 @@ struct Job {
 
 /// On the strand of worker calls.
 Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& file,
-                                               const SnapshotPages& pages) {
+                                               SnapshotPages& pages) {
     GANTRY_TRY(job.check());
     Session& session = job.session;
     const bool suspend = job.request.suspend();
@@ -174,6 +172,9 @@ Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& f
     Result<std::uint64_t> written =
         begun ? write_file(session, what, phases) : Result<std::uint64_t>(begun.error());
     source.end_precopy();
+    if (written) {
+        pages.leave();  // Now, while the device is idle.
+    }
     const Result<void> let_go =
         written && suspend ? session.suspend({what.seed, file.path()}) : source.thaw();
     if (!written) {
@@ -205,13 +206,7 @@ Result<control::SnapshotReply> save(Job& job) {
                  job.session.info().id, pages.how());
     const auto saved =
         job.driver.run_with_workers([&] { return freeze_and_save(job, file, pages); });
-    if (!saved) {
-        return Job::closed(job.session.info().id);
-    }
-    if (*saved) {
-        pages.leave();
-    }
-    return *saved;
+    return saved ? *saved : Result<control::SnapshotReply>(Job::closed(job.session.info().id));
 }
 
 }  // namespace

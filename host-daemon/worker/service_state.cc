@@ -215,23 +215,26 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
         }
         GANTRY_ASSIGN(known, state::to_ranges(list.runs()));
     }
-    std::vector<state::CopiedBlock> prints;
+    control::BlockRunList seen;
+    std::string prints;
+    const auto see = [&](engine::BlockAddress block, const engine::Fingerprint& print) {
+        state::append_run(block, seen.mutable_runs());
+        state::append_print(print, &prints);
+    };
     GANTRY_ASSIGN(const state::PartState::RestDigest rest,
-                  part_->digest_without(std::move(known), get.with_prints() ? &prints : nullptr));
+                  part_->digest_without(std::move(known),
+                                        get.with_prints() ? state::PartState::SeePrint(see)
+                                                          : state::PartState::SeePrint()));
     state::set_digest(rest.digest, reply->mutable_digest());
     reply->mutable_digest()->set_known_count(rest.known_count);
-    if (get.with_prints()) {
-        control::BlockPrints list;
-        std::vector<engine::BlockAddress> addresses;
-        for (const state::CopiedBlock& block : prints) {
-            addresses.push_back(block.address);
-            state::append_print(block.fingerprint, list.mutable_fingerprints());
-        }
-        state::append_runs(addresses, list.mutable_runs());
-        const std::string bytes = list.SerializeAsString();
-        GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
-        reply->mutable_digest()->set_prints_bytes(bytes.size());
-        out->push_back(std::move(blob));
+    if (!prints.empty()) {
+        const std::string runs = seen.SerializeAsString();
+        GANTRY_ASSIGN(control::UniqueFd runs_blob, control::make_blob(runs));
+        GANTRY_ASSIGN(control::UniqueFd prints_blob, control::make_blob(prints));
+        reply->mutable_digest()->set_runs_bytes(runs.size());
+        reply->mutable_digest()->set_prints_bytes(prints.size());
+        out->push_back(std::move(runs_blob));
+        out->push_back(std::move(prints_blob));
     }
     return {};
 }

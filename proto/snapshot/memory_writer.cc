@@ -30,6 +30,7 @@ MemoryWriter::MemoryWriter(int fd, std::string name, std::uint64_t section_at, s
       next_(contents_at),
       contents_(std::move(contents)) {
     table_.reserve(count * kEntryBytes);
+    origins_.reserve(count);
 }
 
 Result<std::unique_ptr<MemoryWriter>> MemoryWriter::start(int fd, std::string name,

@@ -46,15 +46,14 @@ public:
     /// For somebody else who puts the contents of stored blocks there. The file is as long as all
     /// of them take, or longer.
     [[nodiscard]] int file() const { return fd_; }
-    Result<void> read_back(std::uint64_t place, std::span<std::byte> to) const {
-        return read_at(fd_, name_, place, to);
-    }
+    [[nodiscard]] const std::string& name() const { return name_; }
 
     struct Finished {
         std::uint64_t end = 0;  ///< Offset in the file of what comes after the section.
         std::uint64_t checksum = 0;
     };
-    /// All entries were placed, all contents stored: writes the rest. `ordinal`: of the section.
+    /// All entries were placed: writes the rest. Contents that somebody else puts there may come
+    /// later. `ordinal`: of the section.
     Result<Finished> finish(std::uint64_t ordinal);
 
     [[nodiscard]] const BlockSetDigest& digest() const { return digest_; }

@@ -26,6 +26,7 @@ int main() {
     CHECK(cudaMalloc((void**)&device, 4 << 20));
     CHECK(cudaStreamCreateWithFlags(&running, cudaStreamNonBlocking));
     CHECK(cudaStreamCreateWithFlags(&broken, cudaStreamNonBlocking));
+    wild<<<1, 1>>>(device);  // Loads the kernel: that may wait for all work, callbacks too.
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaLaunchHostFunc(running, slow, NULL));
     while (!entered) {

@@ -137,9 +137,9 @@ def print_steps(daemon):
 
 
 def gantry_rates(bench, folder, mib, rounds):
-    """GB/s of `gantry snapshot --suspend` and `gantry restore`, of the former's pause, and of the
-    commands as a whole."""
-    rates = {"checkpoint": [], "restore": [], "checkpoint_pause": [], "checkpoint_wall": [],
+    """GB/s of `gantry snapshot --suspend` and `gantry restore`, of the commands as a whole, and of
+    the pause that `gantry snapshot` makes in a program that goes on."""
+    rates = {"checkpoint": [], "restore": [], "pause": [], "checkpoint_wall": [],
              "restore_wall": []}
     work = folder / f"gantryd-{mib}"
     work.mkdir()
@@ -153,6 +153,9 @@ def gantry_rates(bench, folder, mib, rounds):
             file = work / "session.gsnap"
             for _ in range(rounds):
                 warm(folder, mib << 20)
+                took = command(daemon, mib, "snapshot", session, file)
+                rates["pause"].append(took["bytes"] / took["pause"] / 1e9)
+                file.unlink()
                 for name, words in (("checkpoint", ("snapshot", session, file, "--suspend")),
                                     ("restore", ("restore", session, file))):
                     took = command(daemon, mib, *words)
@@ -160,8 +163,6 @@ def gantry_rates(bench, folder, mib, rounds):
                         raise RuntimeError(f"{name}: {took['bytes']} bytes of {mib} MiB")
                     rates[name].append(took["bytes"] / took["seconds"] / 1e9)
                     rates[f"{name}_wall"].append(took["bytes"] / took["wall"] / 1e9)
-                    if name == "checkpoint":
-                        rates["checkpoint_pause"].append(took["bytes"] / took["pause"] / 1e9)
                 for path in work.glob("session.gsnap*"):
                     path.unlink()
             print_steps(daemon)
@@ -187,7 +188,7 @@ def size_rows(bench, folder, gib, link):
     gantry = gantry_rates(bench, folder, mib, rounds)
     promised = OF_LINK if gib >= FROM_GIB and bench.is_gpu else None
     table.pair(f"checkpoint {gib:g} GiB, while the program waits / the link to the device",
-               gantry["checkpoint_pause"], [link["pcie_out"]] * rounds, "GB/s", promised, True,
+               gantry["pause"], [link["pcie_out"]] * rounds, "GB/s", promised, True,
                beside="link")
     for name, way in (("checkpoint", "pcie_out"), ("restore", "pcie_in")):
         table.pair(f"{name} {gib:g} GiB / the link to the device", gantry[name],
