@@ -68,14 +68,15 @@ void Arrival::on_worker_lost(engine::PartId part, const std::string& how) {
     feed(std::move(event));
 }
 
-Arrival::Arrival(ArrivalRequest request, const Config& config, engine::Settings settings,
+Arrival::Arrival(ArrivalRequest request, const Config& config, WorkerStock& stock,
+                 engine::Settings settings,
                  EpochStore& store, ArrivalHooks hooks)
     : request_(std::move(request)),
       config_(config),
       settings_(settings),
       store_(store),
       hooks_(std::move(hooks)),
-      session_(std::make_shared<Session>(request_.info, config)),
+      session_(std::make_shared<Session>(request_.info, config, stock)),
       sink_(session_->workers(), sink_hooks()) {
     // A local program's region does not travel: nothing has to be waited for.
     settings_.activate_needs_guest_memory = request_.info.kind == SessionKind::kVm;

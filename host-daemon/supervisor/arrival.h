@@ -50,7 +50,8 @@ public:
     using Connect = std::function<std::unique_ptr<transport::TargetLink>(
         transport::TargetLinkHandlers)>;
 
-    Arrival(ArrivalRequest request, const Config& config, engine::Settings settings,
+    Arrival(ArrivalRequest request, const Config& config, WorkerStock& stock,
+            engine::Settings settings,
             EpochStore& store, ArrivalHooks hooks);
     ~Arrival();
 

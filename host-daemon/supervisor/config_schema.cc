@@ -68,6 +68,8 @@ const ConfigKey kKeys[] = {
      "data segment of a worker, MiB; 0: no limit"},
     {"worker", "start_timeout_s", GANTRY_INT(worker.start_timeout_s, 1, 3600),
      "how long a worker may take to make its context"},
+    {"worker", "spares", GANTRY_INT(worker.spares, 0, 64),
+     "workers that make their context before a program asks; each takes the device memory of one"},
 
     {"peer", "listen", GANTRY_ADDRESS(peer.listen),
      "ADDRESS:PORT for other gantryds (mutual TLS); empty: no migration to or from this host"},

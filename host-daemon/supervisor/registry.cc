@@ -40,7 +40,7 @@ std::string host_name_of(const Config& config) {
 }  // namespace
 
 Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervisor)
-    : config_(config), store_(store), hypervisor_(hypervisor) {}
+    : config_(config), store_(store), hypervisor_(hypervisor), stock_(config) {}
 
 Registry::~Registry() {
     stop();
@@ -76,6 +76,7 @@ Result<void> Registry::start() {
                                                        return give_guest(request);
                                                    }));
     hypervisor_.listen([this](const libvirt::DomainEvent& event) { on_domain_event(event); });
+    stock_.fill();
     return {};
 }
 
@@ -91,6 +92,7 @@ void Registry::stop() {
         sessions.swap(sessions_);
         arrivals.swap(arrivals_);
     }
+    stock_.stop();
     for (auto& [id, entry] : sessions) {
         entry.watcher.reset();
         entry.session->leave();
@@ -392,7 +394,7 @@ std::shared_ptr<SourceDriver> Registry::make_driver(const std::shared_ptr<Sessio
 
 std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch epoch,
                                                 bool is_fresh) {
-    auto session = std::make_shared<Session>(info, config_);
+    auto session = std::make_shared<Session>(info, config_, stock_);
     const auto driver = make_driver(session, epoch);
     if (is_fresh && info.kind == SessionKind::kVm) {
         if (auto cleared = session->clear_region(); !cleared) {

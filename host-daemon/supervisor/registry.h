@@ -21,6 +21,7 @@
 #include "host-daemon/supervisor/move_history.h"
 #include "host-daemon/supervisor/region_watcher.h"
 #include "host-daemon/supervisor/session.h"
+#include "host-daemon/supervisor/worker_stock.h"
 #include "migration/transport/peer_server.h"
 #include "proto/control/gantryd.pb.h"
 
@@ -165,6 +166,7 @@ private:
     const Config& config_;
     EpochStore& store_;
     Hypervisor& hypervisor_;
+    WorkerStock stock_;
     std::optional<transport::TlsMaterial> tls_;
     std::unique_ptr<sharing::ShareBroker> broker_;
 

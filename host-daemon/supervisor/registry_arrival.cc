@@ -40,7 +40,7 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
         return reserve_memory(id, bytes);
     };
     hooks.launch = [this](const SessionInfo& info, engine::PartId part) {
-        return Worker::launch(config_, info.id, part, info.quota_bytes, handlers_for(info.id));
+        return stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id));
     };
     hooks.discard = [this, id] {
         const std::lock_guard lock(mutex_);
@@ -75,8 +75,8 @@ Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request)
     transport::PeerClient client(request.source_address, *tls_, identity());
     GANTRY_TRY(client.hello());
     ArrivalHooks hooks = arrival_hooks(request);
-    auto arrival = std::make_shared<Arrival>(std::move(request), config_, settings(), store_,
-                                             std::move(hooks));
+    auto arrival = std::make_shared<Arrival>(std::move(request), config_, stock_, settings(),
+                                             store_, std::move(hooks));
     {
         const std::lock_guard lock(mutex_);
         if (stopping_) {

@@ -155,7 +155,7 @@ void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRe
     const ArrivalRequest& request = note.request;
     const std::string id = request.info.id;
     ArrivalHooks hooks = arrival_hooks(request);
-    auto arrival = std::make_shared<Arrival>(request, config_, settings(), store_,
+    auto arrival = std::make_shared<Arrival>(request, config_, stock_, settings(), store_,
                                              std::move(hooks));
     const auto session = arrival->session();
     const auto loaded = store_.load(id);

@@ -57,7 +57,7 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
         return admit(info, wanted);
     };
     hooks.launch = [this, info, needs](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
-        GANTRY_ASSIGN(auto worker, Worker::launch(config_, info.id, part, info.quota_bytes,
+        GANTRY_ASSIGN(auto worker, stock_.launch(info.id, part, info.quota_bytes,
                                                   handlers_for(info.id)));
         {
             const std::lock_guard lock(mutex_);
@@ -83,7 +83,7 @@ Result<control::ReplaceWorkersReply> Registry::replace_workers(
     const SessionInfo info = session->info();
     ReplacementHooks hooks;
     hooks.launch = [this, info](engine::PartId part) {
-        return Worker::launch(config_, info.id, part, info.quota_bytes, handlers_for(info.id));
+        return stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id));
     };
     hooks.lost = [this, session](engine::PartId part, const std::string& how) {
         housekeeping_.post([this, session, part, how] {

@@ -55,9 +55,10 @@ std::uint32_t cuda_error_of(const Error& error) {
     }
 }
 
-Session::Session(SessionInfo info, const Config& config)
+Session::Session(SessionInfo info, const Config& config, WorkerStock& stock)
     : info_(std::move(info)),
       config_(config),
+      stock_(stock),
       source_(workers_, SessionFacts{info_.id, info_.quota_bytes, info_.cc_min,
                                      info_.kind == SessionKind::kLocal}) {}
 
@@ -195,8 +196,7 @@ Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& han
         set_link(std::move(*link));
     }
     GANTRY_TRY(open_region());
-    GANTRY_ASSIGN(auto worker,
-                  Worker::launch(config_, info_.id, part, info_.quota_bytes, handlers));
+    GANTRY_ASSIGN(auto worker, stock_.launch(info_.id, part, info_.quota_bytes, handlers));
     if (table_hash != 0 && worker->table_hash() != 0 && table_hash != worker->table_hash()) {
         worker->end();
         return Error{Code::kFailedPrecondition, "version.table",

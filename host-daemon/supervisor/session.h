@@ -15,6 +15,7 @@
 
 #include "host-daemon/supervisor/region.h"
 #include "host-daemon/supervisor/source_driver.h"
+#include "host-daemon/supervisor/worker_stock.h"
 #include "migration/libvirt/domain_info.h"
 
 namespace gantry::supervisor {
@@ -61,7 +62,7 @@ struct Suspension {
 
 class Session : public std::enable_shared_from_this<Session> {
 public:
-    Session(SessionInfo info, const Config& config);
+    Session(SessionInfo info, const Config& config, WorkerStock& stock);
     ~Session();
 
     [[nodiscard]] const SessionInfo& info() const { return info_; }
@@ -154,6 +155,7 @@ private:
 
     const SessionInfo info_;
     const Config& config_;
+    WorkerStock& stock_;
     WorkerSet workers_;
     WorkersSource source_;
     mutable std::mutex mutex_;  // all below but workers_

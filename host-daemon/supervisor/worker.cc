@@ -13,6 +13,14 @@ std::string worker_name(const WorkerRecord& record) {
     return "worker " + std::to_string(record.part.value) + " of session " + record.session_id;
 }
 
+control::DeviceChoice device_choice(const Config& config) {
+    control::DeviceChoice device;
+    device.set_driver_library(config.worker.driver);
+    device.set_driver_profile(config.worker.profile);
+    device.set_device_ordinal(static_cast<std::uint32_t>(config.worker.device));
+    return device;
+}
+
 control::ToWorker start_request(const Config& config, const WorkerRecord& record,
                                 std::uint64_t quota_bytes) {
     control::ToWorker request;
@@ -21,9 +29,7 @@ control::ToWorker start_request(const Config& config, const WorkerRecord& record
     start.set_gantry_version(kGantryVersion);
     start.set_session_id(record.session_id);
     start.set_part_id(record.part.value);
-    start.set_driver_library(config.worker.driver);
-    start.set_driver_profile(config.worker.profile);
-    start.set_device_ordinal(static_cast<std::uint32_t>(config.worker.device));
+    *start.mutable_device() = device_choice(config);
     start.mutable_limits()->set_device_memory_bytes(quota_bytes);
     start.mutable_limits()->set_shares_device_memory(!record.memory_page.empty());
     start.mutable_limits()->set_memory_slot(record.memory_slot);
@@ -91,13 +97,9 @@ void Worker::on_closed(const Error& why) {
         process_.wait(std::chrono::milliseconds{5000});
         how = "killed after it broke off: " + why.text;
     }
-    constexpr std::string_view kSuffix = ".sock";
-    if (std::string log = record_.process.control_path; log.ends_with(kSuffix)) {
-        log.replace(log.size() - kSuffix.size(), kSuffix.size(), ".log");
-        *how += "; its log is " + log;
-        if (const std::string last = control::last_line_of(log); !last.empty()) {
-            *how += ", and ends with: " + last;
-        }
+    *how += "; its log is " + log_path();
+    if (const std::string last = control::last_line_of(log_path()); !last.empty()) {
+        *how += ", and ends with: " + last;
     }
     memory_.release();
     handlers_.lost(record_.part, *how);
@@ -124,74 +126,112 @@ void Worker::join_sharing() {
                  broker.error().to_string());
 }
 
+Result<std::shared_ptr<Worker>> Worker::spawn(const Config& config, const std::string& name) {
+    // Numbered: a session may move from one worker to another on this same host.
+    static std::atomic<unsigned> launches{0};
+    const std::string base = config.daemon.run_directory + "/workers/" + name + "." +
+                             std::to_string(::getpid()) + "-" + std::to_string(++launches);
+    GANTRY_ASSIGN(WorkerProcess process,
+                  WorkerProcess::start(config.worker, base + ".sock", base + ".log"));
+    WorkerRecord record;
+    record.process = process.record();
+    WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
+                          [](engine::PartId, const control::Event&) {}};
+    std::shared_ptr<Worker> worker(
+        new Worker(std::move(record), std::move(process), std::move(nobody)));
+    worker->leaving_ = true;  // a worker that ends while starting is an error here, not a loss
+    if (auto connected = worker->connect(); !connected) {
+        return worker->start_failed(connected.error());
+    }
+    return worker;
+}
+
+/// Ends it. What to say of it.
+Error Worker::start_failed(const Error& error) {
+    const auto how = process_.wait(std::chrono::milliseconds{200});
+    leaving_ = true;
+    process_.kill();
+    process_.wait(std::chrono::milliseconds{5000});
+    memory_.release();
+    return Error{error.code, error.reason,
+                 error.text + (how ? " (the worker ended: " + *how + ")" : "") +
+                     "; its log is " + log_path()};
+}
+
+std::string Worker::log_path() const {
+    constexpr std::string_view kSuffix = ".sock";
+    std::string path = record_.process.control_path;
+    if (path.ends_with(kSuffix)) {
+        path.replace(path.size() - kSuffix.size(), kSuffix.size(), ".log");
+    }
+    return path;
+}
+
+Result<std::shared_ptr<Worker>> Worker::warm(const Config& config) {
+    GANTRY_ASSIGN(std::shared_ptr<Worker> worker, spawn(config, "spare"));
+    control::ToWorker request;
+    request.mutable_warm()->set_protocol_version(control::kWorkerProtocolVersion);
+    *request.mutable_warm()->mutable_device() = device_choice(config);
+    if (auto warmed = worker->call(std::move(request),
+                                   std::chrono::seconds{config.worker.start_timeout_s});
+        !warmed) {
+        return worker->start_failed(warmed.error());
+    }
+    return worker;
+}
+
 Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::string& session_id,
                                                engine::PartId part, std::uint64_t quota_bytes,
                                                WorkerHandlers handlers) {
-    WorkerRecord record;
-    record.session_id = session_id;
-    record.part = part;
-    // Numbered: a session may move from one worker to another on this same host.
-    static std::atomic<unsigned> launches{0};
-    const std::string base = config.daemon.run_directory + "/workers/" + session_id + "." +
-                             std::to_string(part.value) + "." + std::to_string(::getpid()) + "-" +
-                             std::to_string(++launches);
-    GANTRY_ASSIGN(WorkerProcess process,
-                  WorkerProcess::start(config.worker, base + ".sock", base + ".log"));
-    record.process = process.record();
-    MemorySlot memory;
+    GANTRY_ASSIGN(std::shared_ptr<Worker> worker,
+                  spawn(config, session_id + "." + std::to_string(part.value)));
+    GANTRY_TRY(worker->start(config, session_id, part, quota_bytes, std::move(handlers)));
+    return worker;
+}
+
+Result<void> Worker::start(const Config& config, const std::string& session_id,
+                           engine::PartId part, std::uint64_t quota_bytes,
+                           WorkerHandlers handlers) {
+    record_.session_id = session_id;
+    record_.part = part;
+    handlers_ = std::move(handlers);
+    channel_->set_name(worker_name(record_));
     if (quota_bytes != 0) {
         auto claimed =
             MemorySlot::claim(config.daemon.run_directory + "/workers/" + session_id + ".memory");
         if (!claimed) {
-            process.kill();
-            process.wait(std::chrono::milliseconds{5000});
-            return claimed.error();
+            return start_failed(claimed.error());
         }
-        memory = std::move(*claimed);
-        record.memory_page = memory.path();
-        record.memory_slot = memory.index();
+        memory_ = std::move(*claimed);
+        record_.memory_page = memory_.path();
+        record_.memory_slot = memory_.index();
     }
-    std::shared_ptr<Worker> worker(
-        new Worker(std::move(record), std::move(process), std::move(handlers)));
-    worker->memory_ = std::move(memory);
-    const auto fail = [&](const Error& error) {
-        const auto how = worker->process_.wait(std::chrono::milliseconds{200});
-        worker->leaving_ = true;
-        worker->process_.kill();
-        worker->process_.wait(std::chrono::milliseconds{5000});
-        worker->memory_.release();
-        return Error{error.code, error.reason,
-                     error.text + (how ? " (the worker ended: " + *how + ")" : "") +
-                         "; its log is " + base + ".log"};
-    };
-    if (auto connected = worker->connect(); !connected) {
-        return fail(connected.error());
-    }
-    worker->leaving_ = true;  // a worker that ends while starting is an error here, not a loss
-    const int page = worker->memory_.fd();
-    auto reply = worker->call(start_request(config, worker->record_, quota_bytes),
-                              std::chrono::seconds{config.worker.start_timeout_s},
-                              std::span(&page, worker->memory_.valid() ? 1 : 0));
+    const int page = memory_.fd();
+    auto reply = call(start_request(config, record_, quota_bytes),
+                      std::chrono::seconds{config.worker.start_timeout_s},
+                      std::span(&page, memory_.valid() ? 1 : 0));
     if (!reply) {
-        return fail(reply.error());
+        return start_failed(reply.error());
     }
     const control::StartReply& started = reply->message.start();
     if (started.protocol_version() != control::kWorkerProtocolVersion) {
-        return fail({Code::kFailedPrecondition, "version.worker",
-                     "gantryd " + std::string(kGantryVersion) + " speaks worker protocol " +
-                         std::to_string(control::kWorkerProtocolVersion) + ", " +
-                         config.worker.executable + " is " + started.gantry_version() +
-                         " and speaks " + std::to_string(started.protocol_version()) +
-                         "; install the same version of both"});
+        return start_failed(
+            {Code::kFailedPrecondition, "version.worker",
+             "gantryd " + std::string(kGantryVersion) + " speaks worker protocol " +
+                 std::to_string(control::kWorkerProtocolVersion) + ", " +
+                 config.worker.executable + " is " + started.gantry_version() + " and speaks " +
+                 std::to_string(started.protocol_version()) +
+                 "; install the same version of both"});
     }
-    worker->device_ = started.device();
-    worker->table_hash_ = started.table_hash();
-    worker->leaving_ = false;
-    if (!worker->alive()) {
-        return fail({Code::kUnavailable, "worker.gone", "the worker ended right after its start"});
+    device_ = started.device();
+    table_hash_ = started.table_hash();
+    leaving_ = false;
+    if (!alive()) {
+        return start_failed(
+            {Code::kUnavailable, "worker.gone", "the worker ended right after its start"});
     }
-    worker->join_sharing();
-    return worker;
+    join_sharing();
+    return {};
 }
 
 Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record,

@@ -47,6 +47,11 @@ public:
                                                   const std::string& session_id,
                                                   engine::PartId part, std::uint64_t quota_bytes,
                                                   WorkerHandlers handlers);
+    /// The same without Start: the worker opens its device, and waits. It ends with its connection.
+    static Result<std::shared_ptr<Worker>> warm(const Config& config);
+    /// Sends Start to a warm one. After a failure it has ended.
+    Result<void> start(const Config& config, const std::string& session_id, engine::PartId part,
+                       std::uint64_t quota_bytes, WorkerHandlers handlers);
     /// Connects to a running one and asks what it holds.
     static Result<std::shared_ptr<Worker>> adopt(const WorkerRecord& record,
                                                  WorkerHandlers handlers);
@@ -83,7 +88,10 @@ public:
 
 private:
     Worker(WorkerRecord record, WorkerProcess process, WorkerHandlers handlers);
+    static Result<std::shared_ptr<Worker>> spawn(const Config& config, const std::string& name);
     Result<void> connect();
+    Error start_failed(const Error& error);
+    [[nodiscard]] std::string log_path() const;
     void on_closed(const Error& why);
     void join_sharing();
 

@@ -48,6 +48,10 @@ public:
     /// Fills in request_id and descriptor_count, sends, waits for the reply.
     Result<WorkerReply> call(control::ToWorker request, std::chrono::milliseconds deadline,
                              std::span<const int> descriptors = {});
+    void set_name(std::string name) {
+        const std::lock_guard lock(mutex_);
+        name_ = std::move(name);
+    }
     [[nodiscard]] bool open() const { return open_.load(); }
 
 private:
@@ -60,7 +64,7 @@ private:
     void close(const Error& why);
 
     control::PacketSocket socket_;
-    std::string name_;
+    std::string name_;  // under mutex_
     EventHandler on_event_;
     ClosedHandler on_closed_;
     std::atomic<bool> open_{true};

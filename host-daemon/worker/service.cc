@@ -90,6 +90,9 @@ int Service::run() {
             if (process_ != nullptr && process_->serving()) {
                 window_.reset();
             }
+            if (process_ == nullptr) {
+                done_ = true;  // Nobody has written it down.
+            }
         }
         if (waiting[2].revents != 0) {
             check_guest();
@@ -184,11 +187,13 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
                              control::FromWorker* reply, Descriptors* out) {
     using Kind = control::ToWorker::RequestCase;
     const Kind kind = request.request_case();
-    if (kind != Kind::kStart && kind != Kind::kStatus && kind != Kind::kShutdown &&
-        process_ == nullptr) {
+    if (kind != Kind::kStart && kind != Kind::kWarm && kind != Kind::kStatus &&
+        kind != Kind::kShutdown && process_ == nullptr) {
         return wrong_state("Start comes first");
     }
     switch (kind) {
+        case Kind::kWarm:
+            return warm(request.warm());
         case Kind::kStart:
             return start(request.start(), in, reply);
         case Kind::kServe:
@@ -310,22 +315,45 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
     }
 }
 
+Result<void> Service::check_version(std::uint32_t version) {
+    if (version == control::kWorkerProtocolVersion) {
+        return {};
+    }
+    return Error{Code::kFailedPrecondition, "worker.version",
+                 fmt::format("gantryd speaks worker protocol {}, this worker {}; install the same "
+                             "Gantry version",
+                             version, control::kWorkerProtocolVersion)};
+}
+
+Result<void> Service::warm(const control::Warm& warm) {
+    if (library_ != nullptr) {
+        return wrong_state("this worker has its device already");
+    }
+    GANTRY_TRY(check_version(warm.protocol_version()));
+    return open_device(warm.device());
+}
+
+Result<void> Service::open_device(const control::DeviceChoice& device) {
+    if (!device.driver_profile().empty()) {
+        setenv("GANTRY_SOFT_PROFILE", device.driver_profile().c_str(), 1);
+    }
+    GANTRY_ASSIGN(library_, driver::DriverLibrary::load(device.driver_library()));
+    GANTRY_ASSIGN(device_, Device::open(*library_, static_cast<int>(device.device_ordinal())));
+    opened_ = device;
+    return {};
+}
+
 Result<void> Service::start(const control::Start& start, const Descriptors& in,
                             control::FromWorker* reply) {
     if (process_ != nullptr) {
         return wrong_state("this worker was started already");
     }
-    if (start.protocol_version() != control::kWorkerProtocolVersion) {
-        return Error{Code::kFailedPrecondition, "worker.version",
-                     fmt::format("gantryd speaks worker protocol {}, this worker {}; install the "
-                                 "same Gantry version",
-                                 start.protocol_version(), control::kWorkerProtocolVersion)};
+    GANTRY_TRY(check_version(start.protocol_version()));
+    if (device_ == nullptr) {
+        GANTRY_TRY(open_device(start.device()));
+    } else if (start.device().SerializeAsString() != opened_.SerializeAsString()) {
+        return wrong_state("this worker was warmed for another device");
     }
-    if (!start.driver_profile().empty()) {
-        setenv("GANTRY_SOFT_PROFILE", start.driver_profile().c_str(), 1);
-    }
-    GANTRY_ASSIGN(library_, driver::DriverLibrary::load(start.driver_library()));
-    GANTRY_ASSIGN(device_, Device::open(*library_, static_cast<int>(start.device_ordinal())));
     if (options_.capture_output) {
         GANTRY_ASSIGN(const int log_fd, output_.redirect());
         set_log_descriptor(log_fd);
@@ -405,7 +433,7 @@ void Service::describe_device(control::DeviceDescription* out) const {
     constexpr std::uint32_t kFirstSoftOnlyMajor = 13;
     out->set_soft_only(out->compute_capability_major() >= kFirstSoftOnlyMajor);
     out->set_can_place_globals(device_->can_place() || kAddressesRepeat);
-    out->set_profile_name(started_.driver_profile());
+    out->set_profile_name(opened_.driver_profile());
     out->set_snapshot_version_min(1);
     out->set_snapshot_version_max(state::kGraphVersion);
 }

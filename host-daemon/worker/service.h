@@ -59,6 +59,9 @@ private:
     void end_connections_work();
     void flush_events();
 
+    Result<void> warm(const control::Warm& warm);
+    Result<void> open_device(const control::DeviceChoice& device);
+    static Result<void> check_version(std::uint32_t version);
     Result<void> start(const control::Start& start, const Descriptors& in,
                        control::FromWorker* reply);
     Result<void> serve(const control::GuestAttachment& guest, Descriptors& in);
@@ -114,6 +117,7 @@ private:
     control::PacketSocket connection_;
     std::unique_ptr<driver::DriverLibrary> library_;
     std::unique_ptr<Device> device_;
+    control::DeviceChoice opened_;
     std::unique_ptr<PeerWindow> window_;  ///< Null: none is open.
     OutputCapture output_;
     std::unique_ptr<GuestProcess> process_;

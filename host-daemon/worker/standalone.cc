@@ -93,9 +93,9 @@ Result<WorkerLink> Standalone::launch(std::uint64_t part_id, std::uint32_t to_de
     start->set_gantry_version("0.1.0");
     start->set_session_id("standalone");
     start->set_part_id(part_id);
-    start->set_driver_library(options_.driver);
-    start->set_driver_profile(options_.profile);
-    start->set_device_ordinal(alone ? 0 : device);
+    start->mutable_device()->set_driver_library(options_.driver);
+    start->mutable_device()->set_driver_profile(options_.profile);
+    start->mutable_device()->set_device_ordinal(alone ? 0 : device);
     start->mutable_limits()->set_device_memory_bytes(options_.memory_mib << 20);
     start->mutable_sandbox()->set_seccomp(options_.seccomp);
     GANTRY_TRY(worker.call(std::move(request)));
