@@ -25,13 +25,21 @@ const std::byte* pointer_to(BlockAddress block) {
 
 }  // namespace
 
-BlockReader::BlockReader(worker::GuestProcess& process, MemoryImage& memory, PrintBy by)
-    : process_(process), memory_(memory) {
-    if (by == PrintBy::kCpu || (by == PrintBy::kAuto && process.device.is_host_addressable())) {
+Result<std::unique_ptr<GpuPrints>> make_gpu_prints(const worker::Device& device, PrintBy by) {
+    if (by == PrintBy::kCpu || (by == PrintBy::kAuto && device.is_host_addressable())) {
+        return std::unique_ptr<GpuPrints>();
+    }
+    device.bind_thread();
+    return GpuPrints::make(device);
+}
+
+BlockReader::BlockReader(worker::GuestProcess& process, MemoryImage& memory, PrintBy by,
+                         std::unique_ptr<GpuPrints> made)
+    : process_(process), memory_(memory), gpu_(std::move(made)) {
+    if (gpu_ != nullptr) {
         return;
     }
-    process.device.bind_thread();
-    auto gpu = GpuPrints::make(process.device);
+    auto gpu = make_gpu_prints(process.device, by);
     if (gpu) {
         gpu_ = std::move(*gpu);
     } else if (by == PrintBy::kGpu) {

@@ -28,10 +28,15 @@ struct CopiedBlock {
     Fingerprint fingerprint;
 };
 
+/// Null: the CPU makes them.
+Result<std::unique_ptr<GpuPrints>> make_gpu_prints(const worker::Device& device, PrintBy by);
+
 class BlockReader {
 public:
-    /// Before the guest's first module is loaded, see gpu_prints.h.
-    BlockReader(worker::GuestProcess& process, MemoryImage& memory, PrintBy by);
+    /// Before the guest's first module is loaded, see gpu_prints.h. `made`: by make_gpu_prints()
+    /// before; null: is made now.
+    BlockReader(worker::GuestProcess& process, MemoryImage& memory, PrintBy by,
+                std::unique_ptr<GpuPrints> made = nullptr);
 
     /// Of the time, that for_each_print may keep the GPU at work; 0: all of it. (The CPU's work is
     /// not held back: the operating system shares it out.)

@@ -39,19 +39,30 @@ inline void append_runs(std::span<const engine::BlockAddress> blocks, RunList* r
 constexpr std::uint64_t kBlocksMax = 1ull << 24;  ///< A TiB.
 
 /// Refuses unknown spaces, empty runs and more than `blocks_max` blocks.
-inline Result<std::vector<engine::BlockAddress>> expand_runs(
-    const RunList& runs, std::uint64_t blocks_max = kBlocksMax) {
-    std::vector<engine::BlockAddress> blocks;
+inline Result<std::uint64_t> count_runs(const RunList& runs, std::uint64_t blocks_max) {
+    std::uint64_t count = 0;
     for (const control::BlockRun& run : runs) {
         const bool known =
             run.space() >= static_cast<std::uint32_t>(engine::MemorySpace::kDevice) &&
             run.space() <= static_cast<std::uint32_t>(engine::MemorySpace::kArray);
-        if (!known || run.count() == 0 || run.count() > blocks_max - blocks.size() ||
+        if (!known || run.count() == 0 || run.count() > blocks_max - count ||
             run.first() > ~std::uint64_t{0} - run.count()) {
             return Error{Code::kInvalidArgument, "worker.protocol",
                          "a list of blocks names space " + std::to_string(run.space()) + ", " +
                              std::to_string(run.count()) + " blocks"};
         }
+        count += run.count();
+    }
+    return count;
+}
+
+/// The same.
+inline Result<std::vector<engine::BlockAddress>> expand_runs(
+    const RunList& runs, std::uint64_t blocks_max = kBlocksMax) {
+    GANTRY_ASSIGN(const std::uint64_t count, count_runs(runs, blocks_max));
+    std::vector<engine::BlockAddress> blocks;
+    blocks.reserve(count);
+    for (const control::BlockRun& run : runs) {
         for (std::uint64_t i = 0; i < run.count(); ++i) {
             blocks.push_back({static_cast<engine::MemorySpace>(run.space()), run.first() + i});
         }

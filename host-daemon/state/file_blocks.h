@@ -2,11 +2,12 @@
 // threads, each of which takes the next 32 MiB of the file.
 //
 // What was page-locked before (prepared_file.h) the device writes itself. Elsewhere there are two
-// ways. Registered: the file's own pages are page-locked for as long as the device reads or writes
-// them, and no CPU touches a byte. Staged: through page-locked memory of this process, two slots a
-// thread, one of which the device fills or empties while the CPU copies the other, past its caches.
-// Which one is faster the machine decides (proto/decisions/0004-snapshot-copies.md); what cannot be
-// registered is staged. A page of the file that is not there yet is allocated by the thread that
+// ways. Registered: the file's own pages are page-locked while the device copies others, and no CPU
+// touches a byte; those that were read are let go later (locked_pages.h). Staged: through
+// page-locked memory of this process, two slots a thread, one of which the device fills or empties
+// while the CPU copies the other, past its caches. Which one is faster a load from tmpfs finds out
+// with its first piece (proto/decisions/0004-snapshot-copies.md); all else, and what cannot be
+// registered, is staged. A page of the file that is not there yet is allocated by the thread that
 // takes it, before anything is written there: a full disk is an error and no signal.
 //
 // Only blocks that lie in the arena as a whole; the others are named, and left alone. Copies go
@@ -15,10 +16,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "host-daemon/state/locked_pages.h"
 #include "host-daemon/state/memory_image.h"
 #include "host-daemon/state/prepared_file.h"
 
@@ -38,6 +41,7 @@ struct FileOutcome {
     std::vector<BlockRange> outside;  ///< Left alone, in the order of the runs.
     std::uint64_t block_count = 0;    ///< Done.
     std::string how;                  ///< For a log.
+    std::unique_ptr<LeavingPages> leaving;  ///< Of the file, still page-locked. Null: none.
 };
 
 class FileBlocks {

@@ -12,11 +12,12 @@
 
 namespace gantry::state {
 
-PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, PrintBy by)
+PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, PrintBy by,
+                     std::unique_ptr<GpuPrints> prints)
     : process_(process),
       part_id_(part_id),
       memory_(process),
-      reader_(process, memory_, by) {}
+      reader_(process, memory_, by, std::move(prints)) {}
 
 PartFacts PartState::describe() {
     PartFacts facts;

@@ -68,8 +68,9 @@ struct PartFacts {
 
 class PartState {
 public:
-    PartState(worker::GuestProcess& process, std::uint64_t part_id,
-              PrintBy by = PrintBy::kAuto);
+    /// `prints`: made before (make_gpu_prints); null: now.
+    PartState(worker::GuestProcess& process, std::uint64_t part_id, PrintBy by = PrintBy::kAuto,
+              std::unique_ptr<GpuPrints> prints = nullptr);
 
     // ---- source
     [[nodiscard]] PartFacts describe();
@@ -98,6 +99,10 @@ public:
     /// In the background.
     void drop_prepared_file();
     Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs, FileWay way);
+    /// The guest is served: what load_blocks() left page-locked is let go, in the background. Once.
+    void let_files_go();
+    /// Whether some of it is still mapped.
+    [[nodiscard]] bool has_files() const;
     void mark_unsent(std::span<const BlockAddress> blocks);
     /// Another worker has copied these, with these fingerprints of its copies.
     Result<void> note_sent(std::span<const BlockRange> ranges,
@@ -219,6 +224,7 @@ private:
     /// Those to be made with the region there.
     std::optional<snapshot::ObjectGraph> late_graphs_;
     std::unique_ptr<PreparedFile> prepared_;
+    std::vector<std::unique_ptr<LeavingPages>> leaving_;  ///< Of files that were loaded from.
 };
 
 }  // namespace gantry::state

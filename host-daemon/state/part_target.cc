@@ -148,7 +148,22 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
         return Error{Code::kFailedPrecondition, "worker.state",
                      "blocks of another state wait for their memory"};
     }
-    return FileBlocks(process_, memory_).load(file, runs, way);
+    auto outcome = FileBlocks(process_, memory_).load(file, runs, way);
+    if (outcome && outcome->leaving != nullptr) {
+        leaving_.push_back(std::move(outcome->leaving));
+    }
+    return outcome;
+}
+
+bool PartState::has_files() const {
+    return std::any_of(leaving_.begin(), leaving_.end(),
+                       [](const auto& pages) { return !pages->is_over(); });
+}
+
+void PartState::let_files_go() {
+    for (const auto& pages : leaving_) {
+        pages->begin();
+    }
 }
 
 Result<void> PartState::apply_copy(BlockAddress block, BlockAddress origin) {

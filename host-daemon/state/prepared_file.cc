@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "host-daemon/state/file_pieces.h"
+#include "host-daemon/state/locked_pages.h"
 #include "proto/snapshot/large_pages.h"
 
 namespace gantry::state {
@@ -24,10 +25,6 @@ static_assert(PreparedFile::kPieceBytes % FilePlan::kChunkBytes == 0);
 void* const kPreparedHint = reinterpret_cast<void*>(0x6700'0000'0000);
 /// The kernel makes pages no faster for more, and the guest's work needs processors too.
 constexpr unsigned kThreadsMax = 8;
-/// Between two looks whether the driver may be called again.
-constexpr std::chrono::milliseconds kAgain{5};
-/// ... so that a capture which waits to begin comes first.
-constexpr std::chrono::microseconds kForOthers{100};
 
 std::int64_t ms_since(Clock::time_point begin) {
     return (Clock::now() - begin) / std::chrono::milliseconds(1);
@@ -106,11 +103,6 @@ bool PreparedFile::is_over() const {
     return state_ == State::kOver;
 }
 
-bool PreparedFile::is_ending() const {
-    const std::lock_guard lock(mutex_);
-    return is_ending_;
-}
-
 bool PreparedFile::is_wanted() const {
     const std::lock_guard lock(mutex_);
     return !is_settled_;
@@ -161,12 +153,6 @@ void PreparedFile::by_threads(std::size_t first, std::size_t count, Work work) {
         helpers.emplace_back([&work, i] { work(i); });
     }
     work(first);
-}
-
-/// A driver may wait for the device before it locks memory or lets it go. Of one that has failed it
-/// waits for nothing.
-bool PreparedFile::may_call() const {
-    return process_.is_broken() || (process_.captures.load() == 0 && !process_.held.active());
 }
 
 void PreparedFile::run() {
@@ -223,7 +209,7 @@ Result<void> PreparedFile::make_pieces(std::size_t first, std::size_t count) {
 
 void PreparedFile::lock_pieces(std::size_t first, std::size_t count) {
     const std::lock_guard gate(process_.capture_gate);
-    if (!may_call()) {
+    if (!may_lock_pages(process_)) {
         return;  // These are copied through slots.
     }
     by_threads(first, count, [&](std::size_t i) {
@@ -240,35 +226,20 @@ void PreparedFile::lock_pieces(std::size_t first, std::size_t count) {
     });
 }
 
-void PreparedFile::unlock_pieces(std::size_t first, std::size_t count) {
-    by_threads(first, count, [&](std::size_t i) {
-        if (pieces_[i] == Piece::kLocked) {
-            process_.device.bind_thread();
-            process_.device.api().cuMemHostUnregister(at(piece(i).begin));
-        }
-    });
-}
-
 void PreparedFile::leave() {
-    const bool has_locked = locked_bytes_ != 0;
-    for (std::size_t next = 0; has_locked && next < pieces_.size();) {
-        if (is_ending()) {
-            return;  // It stays mapped, and goes with the process.
+    std::vector<std::span<std::byte>> locked;
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+        if (pieces_[i] == Piece::kLocked) {
+            locked.emplace_back(at(piece(i).begin), piece(i).bytes());
         }
-        std::unique_lock gate(process_.capture_gate);
-        if (may_call()) {
-            const std::size_t count = std::min(threads_, pieces_.size() - next);
-            unlock_pieces(next, count);
-            next += count;
-            gate.unlock();
-            std::this_thread::sleep_for(kForOthers);
-            continue;
-        }
-        gate.unlock();
-        std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, kAgain, [&] { return is_ending_; });
     }
-    ::munmap(at_, range_.bytes());
+    const auto rest = [this](std::chrono::microseconds time) {
+        std::unique_lock lock(mutex_);
+        return changed_.wait_for(lock, time, [this] { return is_ending_; });
+    };
+    if (unlock_pages(process_, locked, rest)) {
+        ::munmap(at_, range_.bytes());
+    }
 }
 
 }  // namespace gantry::state

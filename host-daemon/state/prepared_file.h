@@ -3,9 +3,8 @@
 // copy (file_blocks.h).
 //
 // To make pages and to lock them takes ten times as long as to fill them, which the guest would
-// stand still for. So it is done before, by a thread that has others help it, piece by piece. No
-// piece is locked while a stream is captured or a host callback is open: a driver may wait for the
-// device then, which costs the capture, or never ends. What is not locked is copied through slots.
+// stand still for. So it is done before, by a thread that has others help it, piece by piece, and
+// where pages may be locked (locked_pages.h). What is not locked is copied through slots.
 //
 // Given up: the pieces are let go again in the background, under the same conditions, and the
 // mapping ends. The file is somebody else's: it may be cut, or gone, by then.
@@ -83,18 +82,15 @@ private:
     void leave();
     Result<void> make_pieces(std::size_t first, std::size_t count);
     void lock_pieces(std::size_t first, std::size_t count);
-    void unlock_pieces(std::size_t first, std::size_t count);
     /// Calls work(piece) for each, by a thread each.
     template <typename Work>
     void by_threads(std::size_t first, std::size_t count, Work work);
-    [[nodiscard]] bool may_call() const;
     [[nodiscard]] snapshot::FileRange piece(std::size_t index) const;
     [[nodiscard]] std::byte* at(std::uint64_t offset) const {
         return at_ + (offset - range_.begin);
     }
     void set_state(State state);
     [[nodiscard]] bool is_wanted() const;
-    [[nodiscard]] bool is_ending() const;
 
     worker::GuestProcess& process_;
     control::UniqueFd file_;

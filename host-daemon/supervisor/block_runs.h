@@ -11,6 +11,7 @@
 namespace gantry::supervisor {
 
 using state::append_runs;
+using state::count_runs;
 using state::expand_runs;
 
 /// Of a fingerprint as worker.proto has it.

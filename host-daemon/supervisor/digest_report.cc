@@ -134,11 +134,14 @@ Result<std::vector<PrintedBlock>> prints_now(Worker& worker) {
                              static_cast<int>(runs_blob.bytes().size()))) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
     }
-    GANTRY_ASSIGN(const auto blocks, expand_runs(list.runs(), kListedBlocksMax));
-    GANTRY_TRY(check_prints(prints.bytes().size(), blocks.size()));
-    out.reserve(blocks.size());
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-        out.push_back({blocks[i], print_at(prints.bytes().data(), i)});
+    GANTRY_ASSIGN(const std::uint64_t count, count_runs(list.runs(), kListedBlocksMax));
+    GANTRY_TRY(check_prints(prints.bytes().size(), count));
+    out.reserve(count);
+    for (const control::BlockRun& run : list.runs()) {
+        for (std::uint64_t i = 0; i < run.count(); ++i) {
+            out.push_back({{static_cast<engine::MemorySpace>(run.space()), run.first() + i},
+                           print_at(prints.bytes().data(), out.size())});
+        }
     }
     const auto address_of = [](const PrintedBlock& block) { return block.address; };
     if (!is_ascending(out, address_of)) {  // Range by range, as the worker's memory lies.

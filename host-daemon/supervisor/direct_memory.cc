@@ -47,6 +47,9 @@ std::map<std::uint64_t, std::uint64_t> data_of(int file, std::uint64_t bytes) {
 
 DirectMemory DirectMemory::map(Worker& worker, For purpose) {
     DirectMemory memory;
+    if (!worker.device().is_soft()) {
+        return memory;  // To make descriptors of a card's memory takes it milliseconds.
+    }
     std::uint64_t last_serial = 0;
     for (bool more = true; more;) {
         control::ToWorker request;

@@ -176,6 +176,13 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     for (const auto& worker : session.workers().all()) {
         parts.push_back(look_at(session, worker, settings.always_by_worker));
         estimates.push_back(parts.back().estimate);
+        if (parts.back().by_worker) {
+            // An earlier snapshot's pages may be on their way out, and take room until then.
+            drop_at(*worker);
+            (void)ask(*worker, Clock::now() + kLettingGo, may_go_on,
+                      [](const control::PreparedFileReply& now) { return !now.is_there(); });
+            GANTRY_TRY(may_go_on());
+        }
     }
     SnapshotPages pages;
     if (parts.empty()) {
@@ -205,7 +212,7 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     GANTRY_TRY(snapshot::grow_file(file, name, end));
     for (std::size_t i = 0; i < parts.size(); ++i) {
         if (parts[i].by_worker && ranges[i].bytes() != 0) {
-            GANTRY_TRY(pages.prepare_by(session, parts[i].worker, file, ranges[i], may_go_on));
+            GANTRY_TRY(pages.prepare_by(session, parts[i].worker, file, ranges[i]));
         }
     }
     for (const auto& worker : std::vector(pages.preparing_)) {
@@ -216,22 +223,14 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
 
 /// Has the worker begin.
 Result<void> SnapshotPages::prepare_by(Session& session, const std::shared_ptr<Worker>& worker,
-                                       int file, const snapshot::FileRange& range,
-                                       const MayGoOn& may_go_on) {
+                                       int file, const snapshot::FileRange& range) {
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-    // What was prepared for the snapshot before may still be there, or on its way out.
-    drop_at(*worker);
-    const auto free = ask(*worker, Clock::now() + kLettingGo, may_go_on,
-                          [](const control::PreparedFileReply& now) { return !now.is_there(); });
-    GANTRY_TRY(may_go_on());
     control::ToWorker request;
     request.mutable_prepare_file()->set_offset(range.begin);
     request.mutable_prepare_file()->set_bytes(range.bytes());
     request.mutable_prepare_file()->set_way(settings.way);
     preparing_.push_back(worker);  // Also one that answers late.
-    const auto begun = free ? worker->call(std::move(request), kQuickCall, {&file, 1})
-                            : Result<WorkerReply>(free.error());
-    if (!begun) {
+    if (const auto begun = worker->call(std::move(request), kQuickCall, {&file, 1}); !begun) {
         spdlog::info("session {}: worker {} prepares nothing: {}", session.info().id,
                      worker->part().value, begun.error().to_string());
     }

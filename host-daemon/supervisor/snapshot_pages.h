@@ -66,7 +66,7 @@ private:
                                       const MayGoOn& may_go_on);
     void drop();
     Result<void> prepare_by(Session& session, const std::shared_ptr<Worker>& worker, int file,
-                            const snapshot::FileRange& range, const MayGoOn& may_go_on);
+                            const snapshot::FileRange& range);
     Result<void> await(Session& session, const std::shared_ptr<Worker>& worker,
                        std::uint64_t bytes, const MayGoOn& may_go_on);
 

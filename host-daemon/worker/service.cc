@@ -61,6 +61,7 @@ Service::~Service() {
     part_.reset();
     process_.reset();
     window_.reset();
+    prints_.reset();
     device_.reset();
     while (!arenas_.empty()) {
         (void)detach_arena(arenas_.begin()->first);
@@ -333,12 +334,18 @@ Result<void> Service::warm(const control::Warm& warm) {
     return open_device(warm.device());
 }
 
+/// Whether asked for by Warm or by Start, the driver is called for the same things in the same
+/// order: variables of modules must come to lie where they lay in another worker.
 Result<void> Service::open_device(const control::DeviceChoice& device) {
     if (!device.driver_profile().empty()) {
         setenv("GANTRY_SOFT_PROFILE", device.driver_profile().c_str(), 1);
     }
     GANTRY_ASSIGN(library_, driver::DriverLibrary::load(device.driver_library()));
     GANTRY_ASSIGN(device_, Device::open(*library_, static_cast<int>(device.device_ordinal())));
+    GANTRY_ASSIGN(const state::PrintBy by, fingerprints_by());
+    if (auto prints = state::make_gpu_prints(*device_, by)) {
+        prints_ = std::move(*prints);  // Else PartState tries again, and says what is the matter.
+    }
     opened_ = device;
     return {};
 }
@@ -397,7 +404,8 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
         failure_ = Error{Code::kInvalidArgument, "guest.ring", reason};
     };
     GANTRY_ASSIGN(const state::PrintBy by, fingerprints_by());
-    part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by);
+    part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by,
+                                               std::move(prints_));
     started_ = start;
     GANTRY_TRY(lock_down(start.sandbox().seccomp()));
     control::StartReply* body = reply->mutable_start();
@@ -520,6 +528,7 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
     process_->memory.share().set_counting(true);
     GANTRY_TRY(process_->take_over(std::move(attached_), *part_->channel_state(), epoch_));
     part_->end_precopy();
+    part_->let_files_go();
     restoring_ = false;
     return {};
 }

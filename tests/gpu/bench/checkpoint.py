@@ -136,14 +136,15 @@ def print_steps(daemon):
             print(f"    {'restore' if found[1] == 'goes on from' else 'checkpoint'}: {found[2]}")
 
 
-def gantry_rates(bench, folder, mib, rounds):
+def gantry_rates(bench, folder, mib, rounds, spares=0):
     """GB/s of `gantry snapshot --suspend` and `gantry restore`, of the commands as a whole, and of
     the pause that `gantry snapshot` makes in a program that goes on."""
     rates = {"checkpoint": [], "restore": [], "pause": [], "checkpoint_wall": [],
              "restore_wall": []}
-    work = folder / f"gantryd-{mib}"
+    work = folder / f"gantryd-{mib}-{spares}"
     work.mkdir()
     daemon = Daemon(bench.build, work, "a", driver=bench.runner.driver(),
+                    extra={"worker": f"spares = {spares}\n"},
                     environment={"GANTRY_SNAPSHOTS": COPIES})
     with running(daemon):
         environment = {"LD_LIBRARY_PATH": bench.runner.library_path("shim"),
@@ -156,6 +157,7 @@ def gantry_rates(bench, folder, mib, rounds):
                 took = command(daemon, mib, "snapshot", session, file)
                 rates["pause"].append(took["bytes"] / took["pause"] / 1e9)
                 file.unlink()
+                warm(folder, mib << 20)
                 for name, words in (("checkpoint", ("snapshot", session, file, "--suspend")),
                                     ("restore", ("restore", session, file))):
                     took = command(daemon, mib, *words)
@@ -194,6 +196,9 @@ def size_rows(bench, folder, gib, link):
         table.pair(f"{name} {gib:g} GiB / the link to the device", gantry[name],
                    [link[way]] * rounds, "GB/s", promised, True, beside="link")
         table.add(f"{name} {gib:g} GiB, the whole command", gantry[f"{name}_wall"], "GB/s")
+    spare = gantry_rates(bench, folder, mib, rounds, 1)["restore"]
+    table.pair(f"restore {gib:g} GiB, into a spare worker / the link to the device", spare,
+               [link["pcie_in"]] * rounds, "GB/s", promised, True, beside="link")
     if not bench.is_gpu:
         table.skipped(f"{gib:g} GiB beside cuCheckpointProcess*", "the soft GPU has no such call")
         return

@@ -2,9 +2,12 @@
 #include "host-daemon/state/file_blocks.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "tests/unit/worker/holder.h"
 
@@ -15,9 +18,11 @@ using state::BlockRange;
 
 class FileBlocks : public ::testing::TestWithParam<FileWay> {};
 INSTANTIATE_TEST_SUITE_P(Ways, FileBlocks,
-                         ::testing::Values(FileWay::kRegistered, FileWay::kStaged),
+                         ::testing::Values(FileWay::kAuto, FileWay::kRegistered, FileWay::kStaged),
                          [](const auto& way) {
-                             return way.param == FileWay::kStaged ? "Staged" : "Registered";
+                             return way.param == FileWay::kStaged       ? "Staged"
+                                    : way.param == FileWay::kRegistered ? "Registered"
+                                                                        : "Auto";
                          });
 
 TEST_P(FileBlocks, GoToAFileAndBack) {
@@ -40,6 +45,42 @@ TEST_P(FileBlocks, GoToAFileAndBack) {
                   0)
             << "block " << i;
     }
+}
+
+/// How often the file is mapped in this process.
+int mappings_of(int file) {
+    struct stat status {};
+    EXPECT_EQ(fstat(file, &status), 0);
+    std::ifstream maps("/proc/self/maps");
+    const std::string inode = " " + std::to_string(status.st_ino) + " ";
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) {
+        count += line.find(inode) != std::string::npos && line.find("blocks") != std::string::npos;
+    }
+    return count;
+}
+
+TEST_P(FileBlocks, WhatWasReadIsLetGoOnceTheGuestIsServed) {
+    Holder holder;
+    const std::vector runs{holder.run(0, kBlocks, 0)};
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs, GetParam()));
+    EXPECT_EQ(mappings_of(holder.file.get()), 0);
+    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs, GetParam()));
+    const bool is_locked =
+        GetParam() == FileWay::kAuto ? holder.part.has_files()  // As the machine decides.
+                                     : GetParam() == FileWay::kRegistered;
+    EXPECT_EQ(mappings_of(holder.file.get()), is_locked ? 1 : 0);
+    EXPECT_EQ(holder.part.has_files(), is_locked);
+    holder.process->captures = 1;
+    holder.part.let_files_go();
+    usleep(50'000);
+    EXPECT_EQ(holder.part.has_files(), is_locked) << "let go while a stream is captured";
+    holder.process->captures = 0;
+    for (int tries = 0; holder.part.has_files() && tries < 20'000; ++tries) {
+        usleep(1000);
+    }
+    EXPECT_FALSE(holder.part.has_files());
+    EXPECT_EQ(mappings_of(holder.file.get()), 0);
 }
 
 TEST_P(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {

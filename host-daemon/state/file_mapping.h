@@ -1,0 +1,42 @@
+// Mapping: a piece of address space for file_blocks.cc, of a file or of memory. Internal.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace gantry::state {
+
+/// A mapping that ends with its owner.
+class Mapping {
+public:
+    Mapping(void* hint, std::uint64_t bytes, int protection, int flags, int file,
+            std::uint64_t offset)
+        : bytes_(bytes) {
+        void* got = ::mmap(hint, bytes, protection, flags | MAP_NORESERVE, file,
+                           static_cast<off_t>(offset));
+        at_ = got == MAP_FAILED ? nullptr : static_cast<std::byte*>(got);
+        if (at_ != nullptr) {
+            ::madvise(at_, bytes, MADV_HUGEPAGE);  // A hint only.
+        }
+    }
+    ~Mapping() {
+        if (at_ != nullptr) {
+            ::munmap(at_, bytes_);
+        }
+    }
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+    [[nodiscard]] std::byte* at() const { return at_; }
+    /// Somebody else's from here on.
+    std::span<std::byte> release() { return {std::exchange(at_, nullptr), bytes_}; }
+
+private:
+    std::byte* at_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+}  // namespace gantry::state

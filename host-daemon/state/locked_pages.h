@@ -1,0 +1,61 @@
+// Page-locked stretches of a file's mapping, and how they are let go while a guest is served.
+//
+// A driver may wait for the device before it locks pages or lets them go. So neither is done while
+// a stream is captured, which it would cost its capture, or a host callback is open, for which it
+// would wait for ever. In between others get their turn.
+// Threads: as said. Failure: none; what cannot be let go goes with the process.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "host-daemon/worker/guest_process.h"
+
+namespace gantry::state {
+
+/// Whoever holds process.capture_gate may have the driver lock pages and let them go. Of a context
+/// that has failed it waits for nothing.
+bool may_lock_pages(const worker::GuestProcess& process);
+
+/// Waits so long, or less. True: the worker is about to end, there is no better moment to wait for.
+using Rest = std::function<bool(std::chrono::microseconds)>;
+
+/// Lets stretches go, one after the other: several threads were no faster. False: `rest` said so
+/// before all were.
+bool unlock_pages(worker::GuestProcess& process, std::span<const std::span<std::byte>> locked,
+                  const Rest& rest);
+
+/// A mapping whose locked stretches are let go in the background, and which ends then.
+class LeavingPages {
+public:
+    LeavingPages(worker::GuestProcess& process, std::span<std::byte> mapping,
+                 std::vector<std::span<std::byte>> locked);
+    /// What is locked then stays mapped, and goes with the process.
+    ~LeavingPages();
+    LeavingPages(const LeavingPages&) = delete;
+    LeavingPages& operator=(const LeavingPages&) = delete;
+    /// Until then all stays as it is: nothing waits for it once the guest is served. Once.
+    void begin();
+    [[nodiscard]] bool is_over() const { return is_over_.load(); }
+
+private:
+    void run();
+
+    worker::GuestProcess& process_;
+    const std::span<std::byte> mapping_;
+    const std::vector<std::span<std::byte>> locked_;
+    std::atomic<bool> is_over_{false};
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool is_ending_ = false;  // under mutex_
+    std::thread thread_;
+};
+
+}  // namespace gantry::state
