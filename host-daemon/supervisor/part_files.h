@@ -32,10 +32,6 @@ struct SnapshotSettings {
     bool always_by_worker = false;
 };
 Result<SnapshotSettings> snapshot_settings();
-/// Whether it copies its memory itself, if that is more than a few blocks.
-inline bool is_by_worker(const Worker& worker, const SnapshotSettings& settings) {
-    return !worker.device().is_soft() || settings.always_by_worker;
-}
 
 /// How long a worker may take over so many bytes of a file.
 std::chrono::milliseconds patience_for(std::uint64_t bytes);

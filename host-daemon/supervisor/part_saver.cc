@@ -171,7 +171,7 @@ private:
 Result<HeldMemory> look_at_memory(WorkersSource& source, const std::shared_ptr<Worker>& worker) {
     HeldMemory held{DirectMemory::map(*worker, DirectMemory::For::kReading), {}, {}};
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-    if (held.direct.empty() || is_by_worker(*worker, settings)) {
+    if (held.direct.empty() || settings.always_by_worker) {
         GANTRY_ASSIGN(held.prints, prints_now(*worker));
         if (held.prints.size() >= kWorkersBlocksMin) {
             return held;

@@ -149,21 +149,6 @@ struct Job {
     }
 };
 
-/// Has workers that copy for themselves make their fingerprints once, for nothing: a GPU that was
-/// idle takes three times as long for the first ones.
-Result<void> rouse(Session& session, engine::Seed seed) {
-    WorkersSource& source = session.source();
-    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-    const Result<void> begun = source.begin_precopy(seed);
-    for (const auto& worker : session.workers().all()) {
-        if (begun && is_by_worker(*worker, settings)) {
-            (void)prints_now(*worker);  // What fails here fails in earnest soon.
-        }
-    }
-    source.end_precopy();
-    return begun;
-}
-
 /// On the strand of worker calls.
 Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& file,
                                                SnapshotPages& pages) {
@@ -180,8 +165,6 @@ Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& f
     const engine::FreezeToken token{random_migration(), 1};
     Phases& phases = job.phases;
     phases.end("describe");
-    GANTRY_TRY(rouse(session, what.seed));
-    phases.end("rouse");
     const auto frozen = Strand::Clock::now();
     GANTRY_TRY(source.freeze(token, kFreezeDeadline));
     phases.end("freeze");
