@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "host-daemon/state/block_runs.h"
+#include "host-daemon/supervisor/worker_channel.h"
 #include "migration/engine/state.h"
 
 namespace gantry::supervisor {
@@ -44,6 +45,25 @@ inline Result<std::vector<engine::Fingerprint>> parse_prints(std::string_view ra
         prints.push_back(print_at(raw.data(), i));
     }
     return prints;
+}
+
+/// Far more than the runs of a part whose memory is in a million pieces.
+inline constexpr std::uint64_t kRunListBytesMax = 32U << 20;
+
+/// The list of blocks in a reply's blob; a worker may say anything.
+inline Result<control::BlockRunList> take_runs(WorkerReply& reply, std::size_t index,
+                                               std::uint64_t bytes) {
+    if (reply.descriptors.size() <= index) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
+    }
+    GANTRY_ASSIGN(const control::MappedBlob blob,
+                  control::MappedBlob::map(std::move(reply.descriptors[index]), bytes,
+                                           kRunListBytesMax));
+    control::BlockRunList list;
+    if (!list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
+    }
+    return list;
 }
 
 }  // namespace gantry::supervisor

@@ -121,19 +121,13 @@ Result<std::vector<PrintedBlock>> prints_now(Worker& worker) {
     if (digest.runs_bytes() == 0) {
         return out;
     }
+    GANTRY_ASSIGN(const control::BlockRunList list, take_runs(reply, 0, digest.runs_bytes()));
     if (reply.descriptors.size() < 2) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blobs"};
+        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
     }
-    GANTRY_ASSIGN(const control::MappedBlob runs_blob,
-                  control::MappedBlob::map(std::move(reply.descriptors[0]), digest.runs_bytes()));
     GANTRY_ASSIGN(const control::MappedBlob prints,
-                  control::MappedBlob::map(std::move(reply.descriptors[1]),
-                                           digest.prints_bytes()));
-    control::BlockRunList list;
-    if (!list.ParseFromArray(runs_blob.bytes().data(),
-                             static_cast<int>(runs_blob.bytes().size()))) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-    }
+                  control::MappedBlob::map(std::move(reply.descriptors[1]), digest.prints_bytes(),
+                                           kListedBlocksMax * kPrintBytes));
     GANTRY_ASSIGN(const std::uint64_t count, count_runs(list.runs(), kListedBlocksMax));
     GANTRY_TRY(check_prints(prints.bytes().size(), count));
     out.reserve(count);

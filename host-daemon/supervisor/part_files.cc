@@ -15,7 +15,10 @@ using snapshot::MemoryWriter;
 using snapshot::StoredBlock;
 using snapshot::StoredForm;
 
-constexpr std::uint64_t kPartBlocksMax = 1ULL << 24;
+/// The first portion where the soft GPU's workers are forced to copy: its programs hold little.
+constexpr std::size_t kFirstForced = 64;
+/// Blocks that are placed in one go.
+constexpr std::size_t kPlacedAtOnce = 4096;
 /// Blocks read back from the file.
 constexpr std::size_t kSampleBlocks = 256;
 /// The slowest disk that a snapshot may lie on.
@@ -74,20 +77,16 @@ Result<LoadedByWorker> copy_by_worker(Worker& worker, const control::FileRunList
     const control::FileBlocksReply& done = reply.message.file_blocks();
     LoadedByWorker out{{}, done.how()};
     if (done.outside_bytes() != 0) {
-        if (reply.descriptors.empty()) {
-            return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
-        }
-        GANTRY_ASSIGN(const control::MappedBlob left,
-                      control::MappedBlob::map(std::move(reply.descriptors.front()),
-                                               done.outside_bytes()));
-        control::BlockRunList outside;
-        if (!outside.ParseFromArray(left.bytes().data(), static_cast<int>(left.bytes().size()))) {
-            return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-        }
-        GANTRY_ASSIGN(out.outside, expand_runs(outside.runs(), kPartBlocksMax));
+        GANTRY_ASSIGN(const control::BlockRunList outside,
+                      take_runs(reply, 0, done.outside_bytes()));
+        GANTRY_ASSIGN(out.outside, expand_runs(outside.runs(), blocks));
         std::sort(out.outside.begin(), out.outside.end());
+        if (!is_ascending(out.outside, [](const BlockAddress& block) { return block; })) {
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         "a worker left a block alone twice"};
+        }
     }
-    if (done.block_count() + out.outside.size() != blocks) {
+    if (done.block_count() > blocks || done.block_count() + out.outside.size() != blocks) {
         return Error{Code::kInvalidArgument, "worker.protocol",
                      "a worker copied " + std::to_string(done.block_count()) + " blocks of " +
                          std::to_string(blocks)};
@@ -104,10 +103,10 @@ Result<SnapshotSettings> snapshot_settings() {
         return SnapshotSettings{};
     }
     if (text == "registered") {
-        return SnapshotSettings{control::FILE_WAY_REGISTERED, true};
+        return SnapshotSettings{control::FILE_WAY_REGISTERED, true, kFirstForced};
     }
     if (text == "staged") {
-        return SnapshotSettings{control::FILE_WAY_STAGED, true};
+        return SnapshotSettings{control::FILE_WAY_STAGED, true, kFirstForced};
     }
     return Error{Code::kInvalidArgument, "gantryd.settings",
                  "GANTRY_SNAPSHOTS is '" + std::string(text) +
@@ -140,11 +139,12 @@ Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks&
 }
 
 WorkersCopy::WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker,
-                         control::FileWay way, std::span<const PrintedBlock> blocks,
+                         const SnapshotSettings& settings,
+                         std::span<const PrintedBlock> blocks,
                          const snapshot::FingerprintKey& key)
     : source_(source),
       worker_(worker),
-      way_(way),
+      settings_(settings),
       blocks_(blocks),
       key_(key),
       places_(blocks.size()) {}
@@ -153,13 +153,13 @@ Result<void> WorkersCopy::begin(MemoryWriter& writer) {
     file_ = writer.file();
     file_name_ = writer.name();
     std::vector<MemoryWriter::Block> entries;
-    for (std::size_t begin = 0, count = kFirstPortion; begin < blocks_.size();
+    for (std::size_t begin = 0, count = settings_.first_portion; begin < blocks_.size();
          begin += count, count *= kPortionGrowth) {
         count = std::min(count, blocks_.size() - begin);
         for (std::size_t at = begin; at < begin + count; at += entries.size()) {
             entries.clear();
             for (const PrintedBlock& block :
-                 blocks_.subspan(at, std::min(kFirstPortion, begin + count - at))) {
+                 blocks_.subspan(at, std::min(kPlacedAtOnce, begin + count - at))) {
                 entries.push_back({static_cast<std::uint32_t>(block.address.space),
                                    block.address.index, block.print,
                                    block.print == key_.zero_block()});
@@ -184,7 +184,7 @@ Result<LoadedByWorker> WorkersCopy::copy(std::size_t begin, std::size_t count) c
     return copy_by_worker(*worker_, list, file_, stored, blocks_.size(),
                           [this](control::ToWorker& request, std::size_t bytes) {
                               request.mutable_store_blocks()->set_runs_bytes(bytes);
-                              request.mutable_store_blocks()->set_way(way_);
+                              request.mutable_store_blocks()->set_way(settings_.way);
                           });
 }
 

@@ -8,9 +8,11 @@
 // byte was as the table says.
 // Blocks that are not device memory as a whole (variables, arrays) go through the staging area.
 //
-// GANTRY_SNAPSHOTS in gantryd's environment: auto; registered and staged have the worker copy that
-// way (host-daemon/state/file_blocks.h) on the soft GPU too.
-// Threads: one. Failure: the first error; nothing of a frozen worker has changed.
+// GANTRY_SNAPSHOTS in gantryd's environment: auto, with which a restore tries registered first;
+// registered and staged have the worker copy that way (host-daemon/state/file_blocks.h) on the soft
+// GPU too.
+// Threads: one, which has others wait for the worker.
+// Failure: the first error; nothing of a frozen worker has changed.
 #pragma once
 
 #include <chrono>
@@ -30,6 +32,8 @@ namespace gantry::supervisor {
 struct SnapshotSettings {
     control::FileWay way = control::FILE_WAY_AUTO;
     bool always_by_worker = false;
+    /// Blocks of the first StoreBlocks: the device idles while they get their places.
+    std::size_t first_portion = 4096;
 };
 Result<SnapshotSettings> snapshot_settings();
 
@@ -42,13 +46,15 @@ struct LoadedByWorker {
 };
 
 /// The memory of a frozen part on its way into a file, portion by portion: the worker copies the
-/// first blocks while the others get their places. It ends when the worker has let the file alone.
+/// first blocks while the others get their places. It ends when the worker has answered; one that
+/// did not in time may still write to the file, which is never committed then.
 class WorkersCopy {
 public:
     /// `blocks`: all of the part, ascending, at least as many as a file has large pages for; they
     /// and the key stay as long.
-    WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker, control::FileWay way,
-                std::span<const PrintedBlock> blocks, const snapshot::FingerprintKey& key);
+    WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker,
+                const SnapshotSettings& settings, std::span<const PrintedBlock> blocks,
+                const snapshot::FingerprintKey& key);
     WorkersCopy(const WorkersCopy&) = delete;
     WorkersCopy& operator=(const WorkersCopy&) = delete;
 
@@ -60,8 +66,6 @@ public:
     [[nodiscard]] const std::string& how() const { return how_; }  ///< For a log.
 
 private:
-    /// The device idles while the first get their places.
-    static constexpr std::size_t kFirstPortion = 4096;
     /// To place a block takes a small part of the time that it takes to copy one.
     static constexpr std::size_t kPortionGrowth = 4;
 
@@ -71,7 +75,7 @@ private:
 
     WorkersSource& source_;
     const std::shared_ptr<Worker> worker_;
-    const control::FileWay way_;
+    const SnapshotSettings settings_;
     const std::span<const PrintedBlock> blocks_;
     const snapshot::FingerprintKey& key_;
     std::string file_name_;

@@ -197,7 +197,7 @@ Result<SavedMemory> save_memory(WorkersSource& source, const std::shared_ptr<Wor
     GANTRY_ASSIGN(MemoryWriter * memory, writer->begin_memory(worker->part().value, count));
     if (held.by_worker()) {
         GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-        WorkersCopy copy(source, worker, settings.way, held.prints, key);
+        WorkersCopy copy(source, worker, settings, held.prints, key);
         GANTRY_TRY(copy.begin(*memory));
         SavedMemory saved;
         saved.by_worker = true;

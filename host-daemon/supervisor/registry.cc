@@ -92,7 +92,6 @@ void Registry::stop() {
         sessions.swap(sessions_);
         arrivals.swap(arrivals_);
     }
-    stock_.stop();
     for (auto& [id, entry] : sessions) {
         entry.watcher.reset();
         entry.session->leave();
@@ -102,6 +101,7 @@ void Registry::stop() {
         arrival->stop();
         arrival->session()->leave();  // the next one goes on with it, or gives it back
     }
+    stock_.stop();
 }
 
 transport::PeerIdentity Registry::identity() const {

@@ -180,7 +180,7 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
             // An earlier snapshot's pages may be on their way out, and take room until then.
             drop_at(*worker);
             (void)ask(*worker, Clock::now() + kLettingGo, may_go_on,
-                      [](const control::PreparedFileReply& now) { return !now.is_there(); });
+                      [](const control::PreparedFileReply& now) { return !now.is_leaving(); });
             GANTRY_TRY(may_go_on());
         }
     }

@@ -10,7 +10,9 @@ namespace gantry::supervisor {
 namespace {
 
 std::string worker_name(const WorkerRecord& record) {
-    return "worker " + std::to_string(record.part.value) + " of session " + record.session_id;
+    return record.session_id.empty() ? "spare worker " + std::to_string(record.process.pid)
+                                     : "worker " + std::to_string(record.part.value) +
+                                           " of session " + record.session_id;
 }
 
 control::DeviceChoice device_choice(const Config& config) {
@@ -149,10 +151,7 @@ Result<std::shared_ptr<Worker>> Worker::spawn(const Config& config, const std::s
 /// Ends it. What to say of it.
 Error Worker::start_failed(const Error& error) {
     const auto how = process_.wait(std::chrono::milliseconds{200});
-    leaving_ = true;
-    process_.kill();
-    process_.wait(std::chrono::milliseconds{5000});
-    memory_.release();
+    discard();
     return Error{error.code, error.reason,
                  error.text + (how ? " (the worker ended: " + *how + ")" : "") +
                      "; its log is " + log_path()};
@@ -167,17 +166,20 @@ std::string Worker::log_path() const {
     return path;
 }
 
-Result<std::shared_ptr<Worker>> Worker::warm(const Config& config) {
-    GANTRY_ASSIGN(std::shared_ptr<Worker> worker, spawn(config, "spare"));
+Result<std::shared_ptr<Worker>> Worker::spare(const Config& config) {
+    return spawn(config, "spare");
+}
+
+Result<void> Worker::warm(const Config& config) {
     control::ToWorker request;
     request.mutable_warm()->set_protocol_version(control::kWorkerProtocolVersion);
     *request.mutable_warm()->mutable_device() = device_choice(config);
-    if (auto warmed = worker->call(std::move(request),
-                                   std::chrono::seconds{config.worker.start_timeout_s});
+    if (auto warmed =
+            call(std::move(request), std::chrono::seconds{config.worker.start_timeout_s});
         !warmed) {
-        return worker->start_failed(warmed.error());
+        return start_failed(warmed.error());
     }
-    return worker;
+    return {};
 }
 
 Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::string& session_id,
@@ -300,6 +302,12 @@ void Worker::kill() {
     leaving_ = true;
     process_.kill();
     process_.wait(std::chrono::milliseconds{5000});
+}
+
+void Worker::discard() {
+    kill();
+    memory_.release();
+    ::unlink(record_.process.control_path.c_str());
 }
 
 void Worker::took_over(const Worker& from, std::uint64_t pause_us) {

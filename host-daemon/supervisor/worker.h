@@ -47,9 +47,11 @@ public:
                                                   const std::string& session_id,
                                                   engine::PartId part, std::uint64_t quota_bytes,
                                                   WorkerHandlers handlers);
-    /// The same without Start: the worker opens its device, and waits. It ends with its connection.
-    static Result<std::shared_ptr<Worker>> warm(const Config& config);
-    /// Sends Start to a warm one. After a failure it has ended.
+    /// Spawns one for nobody, and connects. It ends with its connection.
+    static Result<std::shared_ptr<Worker>> spare(const Config& config);
+    /// A spare makes its context now. After a failure it has ended.
+    Result<void> warm(const Config& config);
+    /// Sends Start to a spare. After a failure it has ended.
     Result<void> start(const Config& config, const std::string& session_id, engine::PartId part,
                        std::uint64_t quota_bytes, WorkerHandlers handlers);
     /// Connects to a running one and asks what it holds.
@@ -83,6 +85,10 @@ public:
     void took_over(const Worker& from, std::uint64_t pause_us);
     [[nodiscard]] std::uint32_t replacements() const { return replacements_; }
     [[nodiscard]] std::uint64_t replacement_pause_us() const { return replacement_pause_us_; }
+    /// Of a spare: breaks the connection off, so that calls end; from any thread.
+    void abort() { channel_->shut_down(); }
+    /// Kills what serves nobody, and waits for it.
+    void discard();
     /// Forgets the worker without ending it: gantryd is being restarted.
     void leave() { leaving_ = true; }
 

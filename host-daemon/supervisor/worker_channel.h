@@ -52,6 +52,8 @@ public:
         const std::lock_guard lock(mutex_);
         name_ = std::move(name);
     }
+    /// As if the worker had ended it.
+    void shut_down() { socket_.shut_down(); }
     [[nodiscard]] bool open() const { return open_.load(); }
 
 private:

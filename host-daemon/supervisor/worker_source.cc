@@ -12,6 +12,8 @@ namespace {
 constexpr std::uint64_t kScanBlocksMax = 1ULL << 24;
 /// Percent of the time, that a scan may keep a GPU whose guest is served.
 constexpr unsigned kScanShare = 50;
+/// A message of more cannot be parsed.
+constexpr std::uint64_t kParsedBytesMax = (1ULL << 31) - 1;
 /// For the last worker of a session whose others took all the time there was.
 constexpr std::chrono::microseconds kFreezeLeast{100'000};
 
@@ -51,7 +53,8 @@ Result<std::string> take_blob(WorkerReply& reply, std::size_t index, std::uint64
         return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
     }
     GANTRY_ASSIGN(const control::MappedBlob blob,
-                  control::MappedBlob::map(std::move(reply.descriptors[index]), bytes));
+                  control::MappedBlob::map(std::move(reply.descriptors[index]), bytes,
+                                           kParsedBytesMax));
     return std::string(reinterpret_cast<const char*>(blob.bytes().data()), blob.bytes().size());
 }
 

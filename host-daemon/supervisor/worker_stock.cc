@@ -2,7 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
-#include <chrono>
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace gantry::supervisor {
@@ -10,100 +11,151 @@ namespace {
 
 /// A context that is made holds up the driver's other work.
 constexpr std::chrono::seconds kRefillAfter{1};
+/// Between two looks for dead ones, and after a failure.
+constexpr std::chrono::seconds kLookAgain{5};
+constexpr std::chrono::seconds kTryAgain{60};
+
+void discard(const std::vector<std::shared_ptr<Worker>>& spares) {
+    for (const auto& spare : spares) {
+        spare->abort();  // All at once.
+    }
+    for (const auto& spare : spares) {
+        spare->discard();
+    }
+}
 
 }  // namespace
 
-WorkerStock::WorkerStock(const Config& config) : config_(config), strand_([this] { refill(); }) {}
+WorkerStock::WorkerStock(const Config& config)
+    : config_(config), strand_([this] { refill(); }) {}
 
 void WorkerStock::fill() {
     {
         const std::lock_guard lock(mutex_);
-        is_kept_ = true;
+        is_kept_ = config_.worker.spares != 0;
     }
-    strand_.post([this] { refill(); });
+    look_again(std::chrono::milliseconds{0});
 }
 
+void WorkerStock::look_again(std::chrono::milliseconds after) {
+    strand_.post([this, after] {
+        const auto then = Strand::Clock::now() + after;
+        if (!due_ || then < *due_) {
+            due_ = then;
+            strand_.set_timer(due_);
+        }
+    });
+}
+
+/// On strand_.
 void WorkerStock::refill() {
-    strand_.set_timer(std::nullopt);
-    const auto wanted = static_cast<std::size_t>(config_.worker.spares);
-    for (;;) {
+    due_.reset();
+    bool made = true;
+    while (made) {
+        Workers dead;
         {
             const std::lock_guard lock(mutex_);
-            std::erase_if(spares_, [](const auto& spare) { return !spare->alive(); });
-            if (!is_kept_ || spares_.size() >= wanted) {
-                return;
+            const auto first_dead = std::stable_partition(
+                spares_.begin(), spares_.end(), [](const auto& spare) { return spare->alive(); });
+            dead.assign(std::make_move_iterator(first_dead),
+                        std::make_move_iterator(spares_.end()));
+            spares_.erase(first_dead, spares_.end());
+            if (!is_kept_) {
+                break;
+            }
+            if (spares_.size() >= static_cast<std::size_t>(config_.worker.spares)) {
+                look_again(kLookAgain);
+                made = false;
             }
         }
-        auto made = Worker::warm(config_);
-        if (!made) {
-            spdlog::warn("no spare worker: {}", made.error().to_string());
-            return;
+        discard(dead);
+        if (made && !make_one()) {
+            look_again(kTryAgain);
+            made = false;
         }
-        const std::lock_guard lock(mutex_);
-        spares_.push_back(std::move(*made));
     }
 }
 
-void WorkerStock::refill_later() {
-    strand_.post([this] { strand_.set_timer(Strand::Clock::now() + kRefillAfter); });
+bool WorkerStock::make_one() {
+    auto spare = Worker::spare(config_);
+    if (!spare) {
+        spdlog::warn("no spare worker: {}", spare.error().to_string());
+        return false;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        making_ = *spare;
+        if (!is_kept_) {
+            making_->abort();
+        }
+    }
+    const auto warmed = (*spare)->warm(config_);
+    const std::lock_guard lock(mutex_);
+    making_.reset();
+    if (!warmed) {
+        spdlog::warn("no spare worker: {}", warmed.error().to_string());
+        return false;
+    }
+    spdlog::info("spare worker {} is ready", (*spare)->pid());
+    spares_.push_back(std::move(*spare));
+    return true;
 }
 
 std::shared_ptr<Worker> WorkerStock::take() {
     const std::lock_guard lock(mutex_);
-    while (is_kept_ && !spares_.empty()) {
-        std::shared_ptr<Worker> spare = std::move(spares_.back());
-        spares_.pop_back();
-        if (spare->alive()) {
-            return spare;
-        }
+    const auto found = std::find_if(spares_.begin(), spares_.end(),
+                                    [](const auto& spare) { return spare->alive(); });
+    if (!is_kept_ || found == spares_.end()) {
+        return nullptr;
     }
-    return nullptr;
+    std::shared_ptr<Worker> spare = std::move(*found);
+    spares_.erase(found);
+    return spare;
 }
 
 Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_id,
                                                     engine::PartId part,
                                                     std::uint64_t quota_bytes,
                                                     WorkerHandlers handlers) {
-    if (config_.worker.spares == 0) {
-        return Worker::launch(config_, session_id, part, quota_bytes, std::move(handlers));
-    }
     const auto spare = take();
-    refill_later();
+    if (config_.worker.spares != 0) {
+        look_again(kRefillAfter);
+    }
     if (spare == nullptr) {
         return Worker::launch(config_, session_id, part, quota_bytes, std::move(handlers));
     }
     if (auto started = spare->start(config_, session_id, part, quota_bytes, handlers); !started) {
-        // It may have ended since, or its device; a new one says what is really the matter.
+        // It has ended, or its context has. The others' may have, too; a new one says what is the
+        // matter, if anything is.
         spdlog::warn("session {}: a spare worker was of no use: {}", session_id,
                      started.error().to_string());
+        Workers others;
+        {
+            const std::lock_guard lock(mutex_);
+            others.swap(spares_);
+        }
+        discard(others);
         return Worker::launch(config_, session_id, part, quota_bytes, std::move(handlers));
     }
+    spdlog::info("session {}: served by spare worker {}", session_id, spare->pid());
     return spare;
-}
-
-std::vector<pid_t> WorkerStock::spares() const {
-    const std::lock_guard lock(mutex_);
-    std::vector<pid_t> pids;
-    for (const auto& spare : spares_) {
-        pids.push_back(spare->pid());
-    }
-    return pids;
 }
 
 void WorkerStock::stop() {
     {
         const std::lock_guard lock(mutex_);
         is_kept_ = false;
+        if (making_ != nullptr) {
+            making_->abort();
+        }
     }
     strand_.stop();
-    std::vector<std::shared_ptr<Worker>> spares;
+    Workers spares;
     {
         const std::lock_guard lock(mutex_);
         spares.swap(spares_);
     }
-    for (const auto& spare : spares) {
-        spare->end();
-    }
+    discard(spares);
 }
 
 }  // namespace gantry::supervisor

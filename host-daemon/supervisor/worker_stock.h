@@ -8,13 +8,16 @@
 //
 // A spare belongs to no session, has no record and reads no guest's byte. It ends with its
 // connection, so that nothing is left behind when gantryd ends, however it does. A place that has
-// become free is filled kRefillAfter later: whoever took the spare has work to do first.
-// Threads: any. Failure: launch() as Worker::launch(); a spare that cannot be made is logged and
-// tried again when the next is due.
+// become free is filled a second later: whoever took the spare has work to do first. Dead ones are
+// looked for now and then, and replaced.
+// Threads: any. Failure: launch() as Worker::launch(); a spare that cannot be made is logged, and
+// tried again a minute later.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,19 +39,22 @@ public:
     /// A spare that is ready, or a new one: as Worker::launch().
     Result<std::shared_ptr<Worker>> launch(const std::string& session_id, engine::PartId part,
                                            std::uint64_t quota_bytes, WorkerHandlers handlers);
-    [[nodiscard]] std::vector<pid_t> spares() const;
-    /// Ends the spares. There are none afterwards.
+    /// Ends the spares, also one that is being made. There are none afterwards.
     void stop();
 
 private:
+    using Workers = std::vector<std::shared_ptr<Worker>>;
     std::shared_ptr<Worker> take();
     void refill();
-    void refill_later();
+    bool make_one();
+    void look_again(std::chrono::milliseconds after);
 
     const Config& config_;
-    mutable std::mutex mutex_;
-    std::vector<std::shared_ptr<Worker>> spares_;
-    bool is_kept_ = false;  ///< fill() was called, stop() not.
+    std::mutex mutex_;
+    Workers spares_;
+    std::shared_ptr<Worker> making_;  ///< Its context.
+    bool is_kept_ = false;            ///< fill() was called, stop() not.
+    std::optional<Strand::Clock::time_point> due_;  ///< On strand_ only.
     Strand strand_;
 };
 

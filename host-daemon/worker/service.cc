@@ -20,6 +20,7 @@ namespace gantry::worker {
 namespace {
 
 constexpr int kPollMs = 200;
+constexpr std::chrono::seconds kComeMax{60};
 
 /// Address randomisation is off: the driver then gives the variables of modules the same addresses
 /// again when they are loaded in the same order; a target checks each before the pause. Asked when
@@ -69,7 +70,12 @@ Service::~Service() {
 }
 
 int Service::run() {
+    const auto begun = std::chrono::steady_clock::now();
     while (!done_) {
+        if (process_ == nullptr && !connection_.valid() &&
+            std::chrono::steady_clock::now() - begun > kComeMax) {
+            break;  // Whoever made this worker has ended before it came.
+        }
         pollfd waiting[3] = {{listener_.fd(), POLLIN, 0},
                              {connection_.valid() ? connection_.fd() : -1, POLLIN, 0},
                              {guest_socket_.valid() ? guest_socket_.get() : -1, POLLIN, 0}};
@@ -360,6 +366,14 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
         GANTRY_TRY(open_device(start.device()));
     } else if (start.device().SerializeAsString() != opened_.SerializeAsString()) {
         return wrong_state("this worker was warmed for another device");
+    } else {
+        // It may have waited for long: a card can lose all contexts, and go on with new ones.
+        device_->bind_thread();
+        if (const CUresult state = device_->api().cuStreamQuery(nullptr);
+            driver::is_sticky(state)) {
+            return driver::to_error(device_->api(), state, "worker.context",
+                                    "the context that was made ahead");
+        }
     }
     if (options_.capture_output) {
         GANTRY_ASSIGN(const int log_fd, output_.redirect());

@@ -91,7 +91,8 @@ Result<void> Service::prepare_file(const control::PrepareFile& request, Descript
 void Service::ask_prepared_file(control::FromWorker* reply) {
     control::PreparedFileReply* body = reply->mutable_prepared_file();
     const state::PreparedFile* prepared = part_->prepared_file();
-    body->set_is_there(prepared != nullptr || part_->has_files());
+    body->set_is_there(prepared != nullptr);
+    body->set_is_leaving(prepared != nullptr || part_->has_files());
     if (prepared == nullptr) {
         return;
     }

@@ -42,6 +42,13 @@ def all_spares(daemon):
     return found if len(found) == SPARES else None
 
 
+def leftovers(daemon):
+    """Processes that nobody has waited for, and sockets beyond those of the spares."""
+    dead = [pid for pid in guard.descendants(daemon.child.pid) if not is_alive(pid)]
+    sockets = sorted((daemon.folder / "run/workers").glob("*.sock"))
+    return dead + (sockets if len(sockets) != SPARES else [])
+
+
 class Program:
     """One that is served; ended by finish(), which says what it found."""
 
@@ -85,6 +92,11 @@ def killed(build, daemon):
     wait_until("spares", lambda: all_spares(daemon))
     for program in programs:
         program.finish()
+    wait_until("the spares", lambda: all_spares(daemon))
+    wait_until(f"the end of all else: {leftovers(daemon)}", lambda: not leftovers(daemon))
+    for pid in spares(daemon):  # Nobody takes one: dead ones are replaced all the same.
+        os.kill(pid, signal.SIGKILL)
+    wait_until("other spares", lambda: all_spares(daemon))
     print("programs that find no spare, or dead ones, are served all the same")
 
 
