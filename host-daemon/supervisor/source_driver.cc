@@ -244,8 +244,8 @@ void SourceDriver::carry_out(engine::Action action) {
             break;
         case ActionKind::kPersistGrant: persist_grant(*action.record); break;
         case ActionKind::kFence:
-            on_slow([this] {
-                if (auto fenced = source_.fence(); !fenced) {
+            on_slow([this, is_here = action.guest_is_here] {
+                if (auto fenced = source_.fence(is_here); !fenced) {
                     spdlog::error("session {}: fencing failed: {}", session_id_,
                                   fenced.error().to_string());
                 }

@@ -389,13 +389,13 @@ Result<void> WorkersSource::thaw() {
     return outcome;
 }
 
-Result<void> WorkersSource::fence() {
+Result<void> WorkersSource::fence(bool guest_is_here) {
     if (facts_.shares_region_with_target) {
         return {};
     }
-    return tell_all([] {
+    return tell_all([guest_is_here] {
         control::ToWorker request;
-        request.mutable_fence();
+        request.mutable_fence()->set_guest_is_here(guest_is_here);
         return request;
     });
 }

@@ -52,7 +52,7 @@ public:
     Result<std::optional<engine::FreezeToken>> frozen_token() override;
     Result<engine::FinalPart> final_part(engine::PartId part) override;
     Result<void> thaw() override;
-    Result<void> fence() override;
+    Result<void> fence(bool guest_is_here) override;
     Result<void> unfence(Epoch epoch) override;
     void end_precopy() override;
     Result<void> release() override;

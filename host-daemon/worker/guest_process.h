@@ -114,8 +114,10 @@ public:
     void abandon();
     /// Tells the guest that a migration is under way (or no longer).
     void announce(bool migrating);
-    /// The session was granted away: the guest here gets a hard error for whatever it does.
-    void disown();
+    /// The session was granted away: the guest here gets a hard error for whatever it does. Memory
+    /// that a hypervisor moves is written only if `guest_is_here`: else the guest runs elsewhere,
+    /// and may be pulling that very page.
+    void disown(bool guest_is_here);
     /// Undoes disown, for a session that came back unserved.
     void own_again();
 

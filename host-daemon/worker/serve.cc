@@ -122,8 +122,9 @@ void GuestProcess::announce(bool migrating) {
     bulk_board.announce(migrating);
 }
 
-void GuestProcess::disown() {
-    if (memory_ == nullptr) {
+void GuestProcess::disown(bool guest_is_here) {
+    if (memory_ == nullptr ||
+        (!guest_is_here && is_moved_by_hypervisor(*memory_) && !is_mirrored(*memory_))) {
         return;
     }
     auto& words = memory_->host_words();

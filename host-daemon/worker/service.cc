@@ -265,7 +265,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             process_->thaw();
             return {};
         case Kind::kFence:
-            return fence();
+            return fence(request.fence().guest_is_here());
         case Kind::kUnfence:
             return unfence(request.unfence().epoch());
         case Kind::kEndPrecopy:

@@ -78,7 +78,7 @@ private:
                             Descriptors* out);
     Result<void> freeze(const control::Freeze& freeze, control::FromWorker* reply);
     Result<void> final_part(control::FromWorker* reply, Descriptors* out);
-    Result<void> fence();
+    Result<void> fence(bool guest_is_here);
     Result<void> unfence(std::uint64_t epoch);
     Result<void> release(const control::Release& release, control::FromWorker* reply,
                          Descriptors* out);

@@ -294,15 +294,12 @@ Result<void> Service::final_part(control::FromWorker* reply, Descriptors* out) {
     return {};
 }
 
-Result<void> Service::fence() {
-    if (fenced_) {
-        return {};
-    }
-    if (!process_->frozen()) {
+Result<void> Service::fence(bool guest_is_here) {
+    if (!fenced_ && !process_->frozen()) {
         return wrong_state("only a frozen worker can be fenced");
     }
     fenced_ = true;
-    process_->disown();
+    process_->disown(guest_is_here);
     return {};
 }
 
@@ -343,7 +340,7 @@ Result<void> Service::release(const control::Release& release, control::FromWork
         }
         frozen_.reset();
     } else if (process_->serving()) {
-        process_->disown();
+        process_->disown(true);  // Wherever it went, its memory is there.
         process_->detach();
     }
     fenced_ = true;

@@ -104,7 +104,7 @@ enum class ActionKind : std::uint32_t {
                          ///< kCompleteSent/kCompleteFailed
     kPersistGrant = 16,  ///< record: a grant, or the epoch after one that came back unused;
                          ///< answer: kGrantDurable, or kGrantWriteFailed (see there)
-    kFence = 17,         ///< StateSource::fence
+    kFence = 17,         ///< guest_is_here: StateSource::fence
     kThaw = 18,          ///< StateSource::thaw; answer: kThawed
     kEndPrecopy = 19,
     kRelease = 20,       ///< answer: kReleased
@@ -143,6 +143,7 @@ struct Action {
     Seed seed;
     Epoch epoch;
     Duration deadline{};
+    bool guest_is_here = false;
     std::optional<DurableRecord> record;
     std::optional<SessionNeeds> needs;
     std::vector<FinalPart> parts;

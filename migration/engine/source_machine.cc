@@ -280,7 +280,7 @@ void SourceMachine::Impl::on_guest_resumed() {
         return;
     }
     if (record_.granted) {
-        emit(ActionKind::kFence);
+        emit(ActionKind::kFence).guest_is_here = true;
         alert(AlertKind::kSplitBrain, "session.split_brain",
               "libvirt resumed the guest on this host after its GPU session was given to the "
               "target: its GPU calls here fail. Destroy one of the two guests.");

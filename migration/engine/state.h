@@ -155,9 +155,10 @@ public:
     /// Rollback: executes parked commands and carries on as if nothing had happened. Idempotent.
     virtual Result<void> thaw() = 0;
 
-    /// After the grant: from now on the guest here gets a hard error for every command (and no
-    /// answer that could be mistaken for success). State is kept. Idempotent.
-    virtual Result<void> fence() = 0;
+    /// After the grant: from now on a guest here gets no answer, and a hard error for every
+    /// command. State is kept. Idempotent. Unless `guest_is_here`, it may run on the target already
+    /// and pull its memory from here (post-copy): what is written into it would be read there.
+    virtual Result<void> fence(bool guest_is_here) = 0;
 
     /// The grant came back unused: the session is this host's again, at `epoch`, and still frozen.
     /// Idempotent; succeeds also where nothing was fenced.

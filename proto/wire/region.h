@@ -28,7 +28,9 @@
 // consumes a reply only after a touch (a write to every page that the host wrote for it, and to all
 // page-locked ones) and a round trip of kConfirm: its answer is fresh only if these pages were
 // copied afterwards, or if the target published answers and the pinned bytes left over
-// (pinned_writes.h).
+// (pinned_writes.h). Post-copy pulls pages from the source while the guest runs on the target, the
+// host's words among them where the first pass had not come to them: so the source's
+// worker writes nothing there that is not true on the target, as kDisowned, until that one serves.
 //
 // EVENTS. Completed event records are shown in HostWords.event_done, so that a query needs no round
 // trip. A word of it says what is true for ever: that a target's copy lacks some costs a look

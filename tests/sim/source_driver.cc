@@ -286,13 +286,17 @@ void World::source_act(int index, const engine::Action& action) {
             break;
         }
         case ActionKind::kFence:
+            if (action.guest_is_here && job.active && job.from == index && job.postcopy_open) {
+                violate("the guest's memory is pulled from here, and tells it of an error");
+            }
             if (host.worker && host.worker->serves_role) {
                 host.worker->fenced = true;
+                host.worker->tells = host.worker->tells || action.guest_is_here;
             }
             break;
         case ActionKind::kUnfence:
             if (host.worker && host.worker->serves_role) {
-                host.worker->fenced = false;
+                host.worker->fenced = host.worker->tells = false;
                 host.worker->epoch = action.epoch;
                 ++verdict.returned_count;
             }

@@ -201,7 +201,7 @@ void World::check_nobody_waits() {
     for (const Host& host : hosts) {
         const Guest& guest = guests[host.index];
         const Worker* worker = host.worker.get();
-        const bool ends = worker != nullptr && (worker->executes() || worker->fenced);
+        const bool ends = worker != nullptr && (worker->executes() || worker->tells);
         if (host.powered && guest.domain == Domain::kRunning && !ends && !guest.told) {
             violate("the guest on host " + std::to_string(host.index) + " waits for ever");
         }

@@ -81,6 +81,7 @@ void execute_command(Device& device, std::uint64_t seq);
 struct Worker {
     bool serves_role = false;   ///< Owns (or owned) the session here, as opposed to receiving it.
     bool fenced = false;
+    bool tells = false;         ///< Fenced, and its guest gets errors.
     /// Stands for a session whose one program died of its worker: nothing of it is executed any
     /// more, and it moves as any other.
     bool dead = false;

@@ -104,7 +104,9 @@ TEST_F(Source, GrantLeavesOnlyAfterItsRecordIsDurable) {
     EXPECT_FALSE(sends<MsgGrant>(receive(request(token)))) << "asked again while writing";
     const Actions durable = step(SourceEventKind::kGrantDurable);
     EXPECT_TRUE(sends<MsgGrant>(durable));
-    EXPECT_NE(find(durable, ActionKind::kFence), nullptr);
+    const Action* fence = find(durable, ActionKind::kFence);
+    ASSERT_NE(fence, nullptr);
+    EXPECT_FALSE(fence->guest_is_here) << "it runs at the target, and may pull its memory";
     EXPECT_TRUE(sends<MsgGrant>(receive(request(token)))) << "repeated: answered again";
     EXPECT_FALSE(machine_.serves());
 }
@@ -203,6 +205,9 @@ TEST_F(Source, ResumedWhileTheGrantIsWrittenIsSplitBrainAndTheGrantStands) {
     const Action* alert = find(durable, ActionKind::kAlert);
     ASSERT_NE(alert, nullptr);
     EXPECT_EQ(alert->alert, AlertKind::kSplitBrain);
+    EXPECT_TRUE(std::any_of(durable.begin(), durable.end(), [](const Action& action) {
+        return action.kind == ActionKind::kFence && action.guest_is_here;
+    })) << "its guest is told";
     EXPECT_FALSE(machine_.serves());
 }
 

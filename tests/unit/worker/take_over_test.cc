@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "host-daemon/state/part_state.h"
+#include "proto/wire/mirror/words.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {
@@ -395,6 +396,34 @@ TEST(TakeOver, PinnedBytesThatNoHypervisorSawMoveWithTheChannel) {
     // The rule taken out: every such buffer is stale.
     EXPECT_TRUE(common.in_child(run_pinned_target, false));
     EXPECT_TRUE(common.in_child(run_pinned_target, true));
+}
+
+/// What a guest reads of its worker once the session is another host's.
+wire::WorkerState disowned_state(std::unique_ptr<ChannelMemory> memory, bool guest_is_here) {
+    Serving serving(std::move(memory));
+    EXPECT_TRUE(serving.host.process->freeze(5s).ok());
+    serving.host.process->disown(guest_is_here);
+    return serving.channel.host_words().worker_state.load();
+}
+
+// Post-copy before the first pass over all memory has ended: the guest runs at the target, and the
+// page with the host's words leaves the source after the grant.
+TEST(TakeOver, MemoryThatIsStillPulledTellsNoGuestThatItIsDisowned) {
+    Common common;
+    EXPECT_TRUE(common.in_child([](int region, Shared*) {
+        EXPECT_EQ(disowned_state(map_guest_memory(region), false), wire::WorkerState::kRunning);
+    }));
+    EXPECT_TRUE(common.in_child([](int region, Shared*) {
+        EXPECT_EQ(disowned_state(map_guest_memory(region), true), wire::WorkerState::kDisowned);
+    })) << "its guest is here, and would wait for ever";
+    EXPECT_TRUE(common.in_child([](int region, Shared*) {
+        EXPECT_EQ(disowned_state(map_region(region), false), wire::WorkerState::kDisowned);
+    })) << "a region that stays where it is";
+    EXPECT_TRUE(common.in_child([](int region, Shared*) {
+        auto memory = map_guest_memory(region);
+        wire::mirror_words(memory->guest_words()).session[0].store(1);
+        EXPECT_EQ(disowned_state(std::move(memory), false), wire::WorkerState::kDisowned);
+    })) << "a mirrored one, whose relay lets the guest go on this";
 }
 
 TEST(TakeOver, EveryDamagedGraphIsRefusedOrHarmless) {
