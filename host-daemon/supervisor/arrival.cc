@@ -93,6 +93,11 @@ std::shared_ptr<TargetDriver> Arrival::driver() const {
     return driver_;
 }
 
+std::shared_ptr<transport::TargetLink> Arrival::link() const {
+    const std::lock_guard lock(mutex_);
+    return link_;
+}
+
 TargetStatus Arrival::status() const {
     TargetStatus status = driver()->status();
     const std::lock_guard lock(mutex_);
@@ -136,7 +141,7 @@ Arrival::~Arrival() {
 
 void Arrival::stop() {
     {
-        std::unique_ptr<transport::TargetLink> link;
+        std::shared_ptr<transport::TargetLink> link;
         {
             const std::lock_guard lock(mutex_);
             link = std::move(link_);
@@ -182,15 +187,13 @@ WorkersSink::Hooks Arrival::sink_hooks() {
 TargetHooks Arrival::target_hooks() {
     TargetHooks hooks;
     hooks.send = [this](const engine::Message& message) {
-        const std::lock_guard lock(mutex_);
-        if (link_) {
-            link_->send(message);
+        if (const auto used = link()) {
+            used->send(message);
         }
     };
     hooks.open_bulk = [this](engine::MigrationId migration) {
-        const std::lock_guard lock(mutex_);
-        if (link_) {
-            link_->open_bulk(migration, static_cast<int>(config_.peer.streams));
+        if (const auto used = link()) {
+            used->open_bulk(migration, static_cast<int>(config_.peer.streams));
         }
     };
     hooks.query_domain = [this] {
@@ -286,11 +289,9 @@ void Arrival::connect_link(const Connect& connect) {
     handlers.message = [this](engine::Message message) { driver()->receive(std::move(message)); };
     handlers.batch = [this](const control::BulkDown& batch) { return driver()->apply(batch); };
     handlers.bulk_lost = [this](const Error& why) { driver()->bulk_lost(why); };
-    auto link = connect(std::move(handlers));
-    {
-        const std::lock_guard lock(mutex_);
-        link_ = std::move(link);
-    }
+    std::shared_ptr<transport::TargetLink> link = connect(std::move(handlers));
+    const std::lock_guard lock(mutex_);
+    link_ = std::move(link);
 }
 
 Result<void> Arrival::begin(const Connect& connect) {

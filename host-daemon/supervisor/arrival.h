@@ -97,6 +97,7 @@ private:
     void write_note();
     void settle(std::optional<Error> refusal);
     [[nodiscard]] std::shared_ptr<TargetDriver> driver() const;
+    [[nodiscard]] std::shared_ptr<transport::TargetLink> link() const;
     std::shared_ptr<TargetDriver> make_driver();
 
     const ArrivalRequest request_;
@@ -122,7 +123,8 @@ private:
     std::optional<engine::TargetEventKind> guest_state_;
     std::shared_ptr<TargetDriver> driver_;
     engine::Progress progress_before_;  ///< Of the attempts that have failed.
-    std::unique_ptr<transport::TargetLink> link_;
+    /// Held beside this only while it is used: its calls may wait for threads that ask driver().
+    std::shared_ptr<transport::TargetLink> link_;
 };
 
 }  // namespace gantry::supervisor
