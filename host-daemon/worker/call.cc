@@ -25,18 +25,6 @@ std::uint64_t owner_in(HandleKind kind, std::span<const std::byte> args) {
     return 0;
 }
 
-/// An error of a command that nobody waited for is told by the lane's next call of a kind that CUDA
-/// documents to report earlier errors, and that has nothing but its result to lose: one that waits
-/// for the device, a query of a stream or an event, or a copy to the host. A call that creates,
-/// configures or destroys answers for itself alone: told of another's failure, the application
-/// would not know what it has, and nobody would own the object.
-bool tells_of_earlier_errors(std::uint16_t number) {
-    const auto op = static_cast<cuda::Op>(number);
-    return number == static_cast<std::uint16_t>(wire::ControlOp::kReadDevice) ||
-           op == cuda::Op::cuStreamQuery || op == cuda::Op::cuEventQuery ||
-           cuda::op_info(op).effect == cuda::OpEffect::kSynchronises;
-}
-
 /// Names what a configuring command sets, so that only the newest is kept: the op, and the first
 /// argument beside the object itself ("attribute X" in all calls that have one).
 std::uint64_t configuration_key(std::uint64_t handle, const Recipe& recipe) {
@@ -71,38 +59,41 @@ std::optional<std::int32_t> granted_shared(const Recipe& recipe) {
 }  // namespace
 
 std::shared_ptr<Call> Call::keep() const {
-    auto kept = std::make_shared<Call>(process_, command_);
+    auto own = std::make_unique<Own>();
+    own->command = *command_;
+    const std::size_t args = wire::align_up(command_->args.size(), 8);
+    own->bytes.resize(args + command_->trailing.size());
+    if (!command_->args.empty()) {
+        std::memcpy(own->bytes.data(), command_->args.data(), command_->args.size());
+    }
+    if (!command_->trailing.empty()) {
+        std::memcpy(own->bytes.data() + args, command_->trailing.data(),
+                    command_->trailing.size());
+    }
+    const std::span<const std::byte> bytes = own->bytes;
+    own->command.args = bytes.first(command_->args.size());
+    own->command.trailing = bytes.subspan(args);
+    own->command.trailing_is_shared = false;
+    auto kept = std::make_shared<Call>(process_, own->command);
+    kept->own_ = std::move(own);
     kept->is_replay_ = is_replay_;
     kept->is_kept_ = true;
-    const std::size_t args = wire::align_up(command_.args.size(), 8);
-    kept->own_bytes_.resize(args + command_.trailing.size());
-    if (!command_.args.empty()) {
-        std::memcpy(kept->own_bytes_.data(), command_.args.data(), command_.args.size());
-    }
-    if (!command_.trailing.empty()) {
-        std::memcpy(kept->own_bytes_.data() + args, command_.trailing.data(),
-                    command_.trailing.size());
-    }
-    const std::span<const std::byte> own = kept->own_bytes_;
-    kept->command_.args = own.first(command_.args.size());
-    kept->command_.trailing = own.subspan(args);
-    kept->command_.trailing_is_shared = false;
     return kept;
 }
 
 RecordedCommand Call::recorded() const {
-    return RecordedCommand{command_.header.op,
-                           command_.header.lane,
-                           command_.header.context,
-                           {command_.args.begin(), command_.args.end()},
-                           {command_.trailing.begin(), command_.trailing.end()}};
+    return RecordedCommand{command_->header.op,
+                           command_->header.lane,
+                           command_->header.context,
+                           {command_->args.begin(), command_->args.end()},
+                           {command_->trailing.begin(), command_->trailing.end()}};
 }
 
 CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint64_t parent) {
     Object object;
     object.handle = handle;
     object.native = native;
-    object.context = command_.header.context;
+    object.context = command_->header.context;
     object.parent = parent;
     if (object.kind() != HandleKind::kGraph && object.kind() != HandleKind::kGraphNode &&
         object.kind() != HandleKind::kGraphExec) {
@@ -112,12 +103,12 @@ CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint6
 }
 
 std::span<std::byte> Call::offered_bulk(std::uint64_t* offset) {
-    *offset = std::uint64_t{command_.header.bulk_page} * wire::kPageBytes;
-    if (process_.channel() == nullptr || command_.header.bulk_pages == 0) {
+    *offset = std::uint64_t{command_->header.bulk_page} * wire::kPageBytes;
+    if (process_.channel() == nullptr || command_->header.bulk_pages == 0) {
         return {};
     }
     return process_.channel()->bulk(*offset,
-                                    std::uint64_t{command_.header.bulk_pages} * wire::kPageBytes);
+                                    std::uint64_t{command_->header.bulk_pages} * wire::kPageBytes);
 }
 
 void Call::wrote_bulk(std::uint64_t offset, std::uint64_t bytes) {
@@ -126,23 +117,30 @@ void Call::wrote_bulk(std::uint64_t offset, std::uint64_t bytes) {
     process_.counters.bytes_to_guest.fetch_add(bytes, std::memory_order_relaxed);
 }
 
-void Call::place_trailing(Answer& answer) {
+std::span<const std::byte> Call::place_payload(AnswerHead* answer) {
+    const std::span<const std::byte> fixed =
+        fixed_bytes_ <= few_.size() ? std::span<const std::byte>(few_).first(fixed_bytes_) : many_;
     if (trailing_.empty()) {
-        return;
+        return fixed;
     }
-    const std::size_t room = wire::align_up(answer.payload.size(), 8);
+    const std::size_t room = wire::align_up(fixed.size(), 8);
     if (room + trailing_.size() <= wire::kReplyInlineBytes) {
-        answer.payload.resize(room);
-        answer.payload.insert(answer.payload.end(), trailing_.begin(), trailing_.end());
-        return;
+        if (fixed_bytes_ <= few_.size()) {
+            many_.swap(t_spare);
+            many_.assign(fixed.begin(), fixed.end());
+        }
+        many_.resize(room);
+        many_.insert(many_.end(), trailing_.begin(), trailing_.end());
+        return many_;
     }
     std::uint64_t offset = 0;
     const auto extent = offered_bulk(&offset);
     if (extent.size() >= trailing_.size()) {
         std::memcpy(extent.data(), trailing_.data(), trailing_.size());
-        answer.bulk_offset = offset;
-        answer.bulk_bytes = trailing_.size();
+        answer->bulk_offset = offset;
+        answer->bulk_bytes = trailing_.size();
     }
+    return fixed;
 }
 
 void Call::finish(CUresult result) {
@@ -154,8 +152,8 @@ void Call::finish(CUresult result) {
     if (!wants_reply()) {
         return;
     }
-    Answer answer;
-    answer.position = command_.header.position;
+    AnswerHead answer;
+    answer.position = command_->header.position;
     answer.lane = lane();
     answer.status = static_cast<std::uint32_t>(result);
     answer.bulk_offset = bulk_offset_;
@@ -163,20 +161,19 @@ void Call::finish(CUresult result) {
     // While streams are captured the guest asks this behind each call that it posts.
     const bool settles = number() == static_cast<std::uint16_t>(cuda::Op::cuMemGetInfo_v2) &&
                          process_.captures.load(std::memory_order_relaxed) != 0;
-    if (result == CUDA_SUCCESS && (settles || tells_of_earlier_errors(number()))) {
+    if (result == CUDA_SUCCESS && (settles || has(kTellsOfEarlierErrors))) {
         if (const std::uint32_t late = process_.take_async_error(lane()); late != CUDA_SUCCESS) {
             answer.status = late;
         }
     }
-    answer.payload = std::move(fixed_);
-    place_trailing(answer);
+    const std::span<const std::byte> payload = place_payload(&answer);
     if (process_.output.pending()) {
         answer.flags |= wire::kReplyOutputPending;
     }
     process_.pinned_writes.before_answer(answer.lane);
-    process_.replies.publish(answer);
-    if (answer.payload.capacity() != 0) {
-        t_spare.swap(answer.payload);
+    process_.replies.publish(answer, payload);
+    if (many_.capacity() != 0) {
+        t_spare.swap(many_);
     }
 }
 
@@ -261,7 +258,7 @@ CUresult Call::bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t n
     if (cuda::handle_kind(handle) != kind) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    return add_object(handle, native, owner_in(kind, command_.args));
+    return add_object(handle, native, owner_in(kind, command_->args));
 }
 
 void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
@@ -293,7 +290,7 @@ void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe&
         return;
     }
     if (kind == HandleKind::kContext && handle == 0) {
-        handle = command_.header.context;
+        handle = command_->header.context;
     }
     if (const auto bytes = granted_shared(recipe);
         bytes && process_.device_use.note_dynamic_shared(*this, handle, *bytes)) {
@@ -322,10 +319,15 @@ CUresult Call::malformed(cuda::Op op, const char* what) {
 }
 
 void Call::fixed(std::span<const std::byte> bytes) {
-    if (fixed_.capacity() == 0) {
-        fixed_.swap(t_spare);
+    fixed_bytes_ = bytes.size();
+    if (fixed_bytes_ <= few_.size()) {
+        wire::copy_few(few_.data(), bytes.data(), fixed_bytes_);
+        return;
     }
-    fixed_.assign(bytes.begin(), bytes.end());
+    if (many_.capacity() == 0) {
+        many_.swap(t_spare);
+    }
+    many_.assign(bytes.begin(), bytes.end());
 }
 
 void Call::trailing(std::span<const std::byte> bytes) {

@@ -4,6 +4,7 @@
 // publishes it once. Threads: one at a time (the consumer, or a lane's executor).
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "host-daemon/worker/guest_process.h"
+#include "host-daemon/worker/op_traits.h"
 #include "proto/cuda/dispatch_interface.h"
 #include "proto/cuda/gen/opcodes.h"
 
@@ -20,7 +22,10 @@ namespace gantry::worker {
 class Call final : public CallContext, public Reply {
 public:
     /// `command` must outlive the call, unless keep() is called first.
-    Call(GuestProcess& process, const Command& command) : process_(process), command_(command) {}
+    Call(GuestProcess& process, const Command& command)
+        : process_(process), command_(&command), traits_(op_traits(command.header.op)) {}
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
 
     /// Copies the command's bytes, so that the call can go to another thread.
     std::shared_ptr<Call> keep() const;
@@ -28,15 +33,16 @@ public:
     // ---- the command
     [[nodiscard]] GuestProcess& process() { return process_; }
     [[nodiscard]] const GuestProcess& process_const() const { return process_; }
-    [[nodiscard]] const wire::CommandView& header() const { return command_.header; }
-    [[nodiscard]] std::uint16_t number() const { return command_.header.op; }
-    [[nodiscard]] cuda::Op op() const { return static_cast<cuda::Op>(command_.header.op); }
-    [[nodiscard]] std::uint32_t lane() const { return command_.header.lane; }
+    [[nodiscard]] const wire::CommandView& header() const { return command_->header; }
+    [[nodiscard]] std::uint16_t number() const { return command_->header.op; }
+    [[nodiscard]] cuda::Op op() const { return static_cast<cuda::Op>(command_->header.op); }
+    [[nodiscard]] bool has(OpTrait trait) const { return (traits_ & trait) != 0; }
+    [[nodiscard]] std::uint32_t lane() const { return command_->header.lane; }
     [[nodiscard]] bool wants_reply() const {
-        return (command_.header.flags & wire::kCommandWantsReply) != 0;
+        return (command_->header.flags & wire::kCommandWantsReply) != 0;
     }
-    [[nodiscard]] std::span<const std::byte> args() const { return command_.args; }
-    [[nodiscard]] std::span<const std::byte> trailing_bytes() const { return command_.trailing; }
+    [[nodiscard]] std::span<const std::byte> args() const { return command_->args; }
+    [[nodiscard]] std::span<const std::byte> trailing_bytes() const { return command_->trailing; }
     /// True inside a restore: nothing is answered, addresses and orders come from a snapshot.
     [[nodiscard]] bool is_replay() const { return is_replay_; }
     void mark_replay() { is_replay_ = true; }
@@ -44,11 +50,11 @@ public:
     /// The fixed arguments; null when the command is shorter.
     template <typename T>
     [[nodiscard]] std::optional<T> arguments() const {
-        if (command_.args.size() < sizeof(T)) {
+        if (command_->args.size() < sizeof(T)) {
             return std::nullopt;
         }
         T value;
-        std::memcpy(&value, command_.args.data(), sizeof(T));
+        std::memcpy(&value, command_->args.data(), sizeof(T));
         return value;
     }
     /// An array at the front of `bytes`, which then starts behind it; nullopt if it does not fit.
@@ -120,16 +126,26 @@ public:
     void trailing(std::span<const std::byte> bytes) override;
 
 private:
-    void place_trailing(Answer& answer);
+    /// The fixed part, and behind it what trailing bytes a page has room for; else these go into
+    /// the extent that the guest has offered, and `answer` names it.
+    std::span<const std::byte> place_payload(AnswerHead* answer);
     CUresult resolve_exec_node(std::uint64_t* native);
 
+    struct Own {
+        Command command;
+        std::vector<std::byte> bytes;  ///< Its arguments and trailing bytes.
+    };
+
     GuestProcess& process_;
-    Command command_;
-    std::vector<std::byte> own_bytes_;
-    std::vector<std::byte> fixed_;
+    const Command* command_;
+    std::unique_ptr<Own> own_;  ///< Of a kept call: its command.
+    std::size_t fixed_bytes_ = 0;
+    std::array<std::byte, 64> few_;  ///< The answer's fixed part where it fits: most do.
+    std::vector<std::byte> many_;    ///< Else that, and any inline payload with trailing bytes.
     std::vector<std::byte> trailing_;
     std::uint64_t bulk_offset_ = 0;
     std::uint64_t bulk_bytes_ = 0;
+    const std::uint8_t traits_;
     bool answered_ = false;
     bool is_replay_ = false;
     bool is_deferred_ = false;

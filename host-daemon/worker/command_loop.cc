@@ -272,9 +272,10 @@ void CommandLoop::end_pause() {
 }
 
 bool CommandLoop::step() {
-    wire::CommandView view;
+    // It stays where it is put together: a copy would wait for the narrow stores before it.
+    const wire::CommandView& view = command_.header;
     const char* reason = nullptr;
-    switch (ring_.peek(&view, &reason)) {
+    switch (ring_.peek(&command_.header, &reason)) {
         case wire::PeekStatus::kEmpty:
             return false;
         case wire::PeekStatus::kMalformed:
@@ -294,13 +295,13 @@ bool CommandLoop::step() {
     } else if (wire::is_callback_op(view.op)) {
         std::lock_guard lock(ahead_mutex_);
         if (executed_ahead_.erase(view.position) == 0) {
-            execute(view);
+            execute();
         } else {
             pass(view.position);
         }
         callbacks_done_ = std::max(callbacks_done_, view.position + 1);
     } else {
-        execute(view);
+        execute();
     }
     ring_.advance(view);
     next_.store(ring_.next(), std::memory_order_release);
@@ -314,30 +315,30 @@ void CommandLoop::pass(std::uint64_t position) {
     }
 }
 
-void CommandLoop::execute(const wire::CommandView& view) {
-    Command command;
-    command.header = view;
-    command.trailing_is_shared = has_data_trailing(view.op);
+/// The command that peek() has found.
+void CommandLoop::execute() {
+    wire::CommandView& view = command_.header;
+    command_.trailing_is_shared = has_data_trailing(view.op);
     const std::size_t args_room = wire::align_up(view.args_bytes, 8);
     const std::size_t bytes =
-        command.trailing_is_shared ? view.args_bytes : args_room + view.trailing_bytes;
+        command_.trailing_is_shared ? view.args_bytes : args_room + view.trailing_bytes;
     if (copy_.size() < bytes) {
         copy_.resize(bytes);
     }
     if (bytes != 0) {
         std::memcpy(copy_.data(), view.args, bytes);
     }
-    command.args = std::span(copy_).first(view.args_bytes);
-    command.trailing = command.trailing_is_shared
-                           ? std::span(view.trailing, view.trailing_bytes)
-                           : std::span<const std::byte>(copy_).subspan(
-                                 std::min(args_room, bytes), view.trailing_bytes);
-    command.header.args = command.args.data();
-    command.header.trailing = command.trailing.data();
+    command_.args = std::span(copy_).first(view.args_bytes);
+    command_.trailing = command_.trailing_is_shared
+                            ? std::span(view.trailing, view.trailing_bytes)
+                            : std::span<const std::byte>(copy_).subspan(
+                                  std::min(args_room, bytes), view.trailing_bytes);
+    view.args = command_.args.data();
+    view.trailing = command_.trailing.data();
     if (is_streaming_) {
         ring_.ask_ahead(view);  // While the driver is busy.
     }
-    hooks_.execute(command);
+    hooks_.execute(command_);
     // Only this thread counts, so no locked instruction is needed.
     executed_count_.store(executed_count() + 1, std::memory_order_relaxed);
     bytes_taken_.store(bytes_taken() + view.bytes, std::memory_order_relaxed);

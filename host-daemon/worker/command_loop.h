@@ -147,7 +147,7 @@ private:
     void ring_stand_in();
     void end_pause();
     bool step();  ///< False when the ring is empty or malformed.
-    void execute(const wire::CommandView& view);
+    void execute();
     void pass(std::uint64_t position);
     void publish_head(bool force);
     bool idle();
@@ -166,6 +166,7 @@ private:
     wire::RingConsumer ring_;
     wire::RingConsumer ahead_;
     wire::SleepNumbers sleeps_;  ///< The loop's thread.
+    Command command_;  ///< The loop's thread: the one in hand, and its bytes.
     std::vector<std::byte> copy_;
     std::mutex ahead_mutex_;  ///< Who executes a callback's command holds it.
     std::set<std::uint64_t> executed_ahead_;  ///< Under ahead_mutex_ until sealed.

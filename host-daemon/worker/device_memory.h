@@ -113,7 +113,7 @@ public:
                                                        std::uint64_t bytes) const;
     [[nodiscard]] std::vector<OutsideRange> outside_ranges() const;
     /// While it is held no memory is taken away, so that it can be copied: frees wait, and so do
-    /// the ends of modules and arrays, which are not the arena's (handlers.h, ends_memory).
+    /// the ends of modules and arrays, which are not the arena's (op_traits.h, kEndsMemory).
     [[nodiscard]] std::unique_lock<std::mutex> hold_layout() const {
         return std::unique_lock(unmap_mutex_);
     }

@@ -50,12 +50,10 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
                                                              : device.memory_bytes()),
       images(options.limits.image_bytes),
       callbacks([this](const CallbackBroker::Parked& parked, const region::CallbackReply& reply) {
-          Answer answer;
+          AnswerHead answer;
           answer.position = parked.position;
           answer.lane = parked.lane;
-          const auto bytes = std::as_bytes(std::span(&reply, 1));
-          answer.payload.assign(bytes.begin(), bytes.end());
-          replies.publish(answer);
+          replies.publish(answer, std::as_bytes(std::span(&reply, 1)));
       },
       [this] { loop_.help_callbacks(); }),
       staging(device),
@@ -126,7 +124,7 @@ void GuestProcess::execute(const Command& command) {
     if (held.active()) {
         held.begin(command.header.position);
     }
-    if (may_block(call)) {
+    if (call.has(kMayBlock)) {
         wait_or_run(call);
     } else {
         run_call(call);
@@ -142,7 +140,7 @@ void GuestProcess::run_call(Call& call) {
         changes.lock();
     }
     std::unique_lock<std::mutex> layout;
-    if (ends_memory(call)) {
+    if (call.has(kEndsMemory)) {
         layout = memory.hold_layout();
     }
     CUresult result = enter_context(call.header().context);
@@ -166,7 +164,7 @@ void GuestProcess::run_call(Call& call) {
         executors_->post(call.lane(), [this, kept] { run_call(*kept); });
         return;
     }
-    if (may_block(call)) {
+    if (call.has(kMayBlock)) {
         if (!call.has_ended()) {  // Nothing was asked that could have printed.
             output.collect();
         }
@@ -174,7 +172,7 @@ void GuestProcess::run_call(Call& call) {
             memory.reap(false);
         }
     }
-    if (tells_of_completion(call)) {
+    if (call.has(kTellsOfCompletion)) {
         look_at_events(Look::kAll);
         look_at_bulk_copies();
     }

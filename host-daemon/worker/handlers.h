@@ -36,14 +36,6 @@ CUresult free_in_capture(Call& call, std::uint64_t address, std::uint64_t stream
 /// True while the stream is being captured.
 bool is_capturing(Call& call, CUstream stream);
 
-/// True when the command may wait for the device or take long: then it does not run on the consumer
-/// thread, unless look_at_wait() says that it would not wait now.
-bool may_block(const Call& call);
-/// True when it ends memory that is not the arena's, of modules or arrays: nobody may be copying
-/// it meanwhile (DeviceMemory::hold_layout).
-bool ends_memory(const Call& call);
-/// True when its answer lets the guest know that work has ended.
-bool tells_of_completion(const Call& call);
 /// True when asking look_at_wait() again soon makes sense; false: hand the call over at once.
 bool is_pollable(const Call& call);
 /// True when the call waits for no longer than the device is busy with what the guest gave it, as

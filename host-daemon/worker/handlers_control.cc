@@ -194,30 +194,6 @@ CUresult goodbye(Call& call) {
 }
 
 /// Commands beside those marked in the table that take long or wait inside the driver.
-bool takes_long(cuda::Op op) {
-    switch (op) {
-        case cuda::Op::cuModuleLoadDataEx:
-        case cuda::Op::cuLibraryLoadData:
-        case cuda::Op::cuModuleGetFunction:
-        case cuda::Op::cuLibraryGetKernel:
-        case cuda::Op::cuLibraryGetModule:
-        case cuda::Op::cuLibraryGetGlobal:
-        case cuda::Op::cuLibraryGetManaged:
-        case cuda::Op::cuLinkAddData_v2:
-        case cuda::Op::cuLinkComplete:
-        case cuda::Op::cuMemFreeHost:
-        case cuda::Op::cuMemHostUnregister:
-        case cuda::Op::cuDevicePrimaryCtxRelease_v2:
-        case cuda::Op::cuDevicePrimaryCtxReset_v2:
-        case cuda::Op::cuCtxDestroy_v2:
-        case cuda::Op::cuMemcpy:
-        case cuda::Op::cuMemcpy3D_v2:
-            return true;
-        default:
-            return false;
-    }
-}
-
 constexpr std::uint64_t kLegacyStreams = 1;  // Handles 0 and 1.
 
 /// Whether the legacy stream's end takes that of blocking streams is for the driver to say, unless
@@ -258,44 +234,6 @@ Handler find_handler(std::uint16_t number) {
         callback_done, drain_output, goodbye,     look_at_event,
         write_from_bulk, read_to_bulk, look_at_bulk};
     return number < std::size(kHandlers) ? kHandlers[number] : nullptr;
-}
-
-bool may_block(const Call& call) {
-    if (call.number() == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
-        return true;
-    }
-    return call.number() >= cuda::kFirstOp &&
-           ((cuda::op_flags(call.op()) & cuda::kOpMayBlock) != 0 || takes_long(call.op()));
-}
-
-bool ends_memory(const Call& call) {
-    switch (call.op()) {
-        case cuda::Op::cuModuleUnload:
-        case cuda::Op::cuLibraryUnload:
-        case cuda::Op::cuArrayDestroy:
-        case cuda::Op::cuMipmappedArrayDestroy:
-            return true;
-        default:
-            return false;
-    }
-}
-
-bool tells_of_completion(const Call& call) {
-    if (may_block(call)) {
-        return true;
-    }
-    if (call.number() < cuda::kFirstOp) {
-        return false;
-    }
-    switch (call.op()) {
-        case cuda::Op::cuEventQuery:
-        case cuda::Op::cuEventElapsedTime:
-        case cuda::Op::cuEventElapsedTime_v2:
-        case cuda::Op::cuStreamQuery:
-            return true;
-        default:
-            return false;
-    }
 }
 
 bool is_pollable(const Call& call) {

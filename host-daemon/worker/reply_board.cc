@@ -21,11 +21,12 @@ void ReplyBoard::wake(std::uint32_t lane, const std::atomic<std::uint64_t>& word
 }
 
 /// The word that whoever waits for the answer sleeps on.
-const std::atomic<std::uint64_t>& ReplyBoard::write_page(const Answer& answer) {
+const std::atomic<std::uint64_t>& ReplyBoard::write_page(const AnswerHead& answer,
+                                                         std::span<const std::byte> payload) {
     wire::ReplyPage& page = memory_->reply(answer.lane);
-    const std::size_t bytes = std::min(answer.payload.size(), wire::kReplyInlineBytes);
+    const std::size_t bytes = std::min(payload.size(), wire::kReplyInlineBytes);
     if (bytes != 0) {
-        wire::copy_few(page.payload, answer.payload.data(), bytes);
+        wire::copy_few(page.payload, payload.data(), bytes);
     }
     page.status = answer.status;
     page.flags = answer.flags;
@@ -36,24 +37,21 @@ const std::atomic<std::uint64_t>& ReplyBoard::write_page(const Answer& answer) {
     return page.seq;
 }
 
-void ReplyBoard::publish(const Answer& answer) {
+void ReplyBoard::publish(const AnswerHead& answer, std::span<const std::byte> payload) {
     GANTRY_ASSERT(answer.lane < wire::kLaneCount, "lane %u", answer.lane);
+    const std::atomic<std::uint64_t>& word = write_page(answer, payload);
+    // The log is read at command boundaries only: a guest that looks at its page need not wait for
+    // it. One that sleeps is woken when all is done, as it might take this thread's processor.
     std::atomic_flag& publishing = publishing_[answer.lane];
     while (publishing.test_and_set(std::memory_order_acquire)) {
         std::this_thread::yield();  // As long as it takes to copy an answer.
     }
-    const std::atomic<std::uint64_t>& word = write_page(answer);
-    // The log is read at command boundaries only: a guest that looks at its page need not wait for
-    // it. One that sleeps is woken when all is done, as it might take this thread's processor.
     Answer& kept = last_[answer.lane];
-    kept.position = answer.position;
-    kept.lane = answer.lane;
-    kept.status = answer.status;
-    kept.flags = answer.flags;
-    kept.bulk_offset = answer.bulk_offset;
-    kept.bulk_bytes = answer.bulk_bytes;
-    kept.payload.assign(answer.payload.begin(), answer.payload.end());  // Keeps its capacity.
-    valid_[answer.lane] = true;
+    if (!valid_[answer.lane] || kept.position <= answer.position) {
+        static_cast<AnswerHead&>(kept) = answer;
+        kept.payload.assign(payload.begin(), payload.end());  // Keeps its capacity.
+        valid_[answer.lane] = true;
+    }
     publishing.clear(std::memory_order_release);
     wake(answer.lane, word);
 }
@@ -125,7 +123,7 @@ void ReplyBoard::republish() {
             std::memcpy(extent.data(), answer.bulk.data(), answer.bulk.size());
         }
         answer.bulk.clear();
-        wake(lane, write_page(answer));
+        wake(lane, write_page(answer, answer.payload));
     }
     for (std::uint32_t lane = 0; lane < wire::kLaneCount; ++lane) {
         if (confirmed_[lane] != 0) {

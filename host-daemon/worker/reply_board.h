@@ -7,10 +7,11 @@
 // lost.
 //
 // Threads: publish() from anywhere. A guest may answer a page with its lane's next command before
-// the log has the answer, and a hostile one may send several commands on a lane without waiting:
-// the consumer and the lane's executor then take turns. log(), load() and republish() only while
-// nobody publishes. Cost: one copy of the payload into the page, one into the log, one locked
-// instruction, one fence, and a wake-up call only if the guest says that it sleeps.
+// the log has the answer, and that command's answer may then be there first: the log takes an
+// answer only in place of an earlier one. A hostile guest that sends several commands on a lane
+// without waiting spoils its own page only. log(), load() and republish() only while nobody
+// publishes. Cost: one copy of the payload into the page and, when the guest has it, one into the
+// log, one locked instruction, one fence, and a wake-up call only if the guest says that it sleeps.
 #pragma once
 
 #include <array>
@@ -24,13 +25,17 @@
 
 namespace gantry::worker {
 
-struct Answer {
+/// All of an answer but its bytes.
+struct AnswerHead {
     std::uint64_t position = 0;  ///< Of the command answered.
     std::uint32_t lane = 0;
     std::uint32_t status = 0;    ///< CUresult.
     std::uint32_t flags = 0;     ///< wire::ReplyFlag bits.
     std::uint64_t bulk_offset = 0;
     std::uint64_t bulk_bytes = 0;
+};
+
+struct Answer : AnswerHead {
     std::vector<std::byte> payload;
     std::vector<std::byte> bulk;  ///< Only in a log taken by log(): the extent's bytes.
 };
@@ -41,8 +46,8 @@ public:
 
     void attach(ChannelMemory* memory) { memory_ = memory; }
 
-    /// `answer.payload` is cut to what a page holds; callers have checked that it fits.
-    void publish(const Answer& answer);
+    /// The payload is cut to what a page holds; callers have checked that it fits.
+    void publish(const AnswerHead& answer, std::span<const std::byte> payload);
     /// Answers a kConfirm: only the lane's word in HostWords.
     void confirm(std::uint32_t lane, std::uint64_t position);
 
@@ -55,13 +60,14 @@ public:
     void republish();
 
 private:
-    const std::atomic<std::uint64_t>& write_page(const Answer& answer);
+    const std::atomic<std::uint64_t>& write_page(const AnswerHead& answer,
+                                                 std::span<const std::byte> payload);
     void wake(std::uint32_t lane, const std::atomic<std::uint64_t>& word);
 
     ChannelMemory* memory_ = nullptr;
     std::vector<Answer> last_;  ///< By lane; position 0 and no seq: none yet.
     std::array<bool, wire::kLaneCount> valid_{};  ///< Bytes: lanes publish beside each other.
-    std::array<std::atomic_flag, wire::kLaneCount> publishing_{};  ///< Held for a page and its log.
+    std::array<std::atomic_flag, wire::kLaneCount> publishing_{};  ///< Held for a lane's log.
     std::uint64_t confirmed_[wire::kLaneCount] = {};
 };
 

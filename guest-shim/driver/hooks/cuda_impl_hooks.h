@@ -48,7 +48,8 @@ constexpr bool asks_in_capture(cuda::Op op) noexcept {
     }
 }
 
-inline CUresult enter(cuda::Op op) noexcept {
+/// In line, as nearly all of it is known of the op when the entry point is compiled.
+[[gnu::always_inline]] inline CUresult enter(cuda::Op op) noexcept {
     if (makes_events_record(op)) {
         session::stop_following_events();
     }

@@ -121,6 +121,8 @@ private:
         return answer;
     }
 
+    void publish(const worker::Answer& answer) { board_.publish(answer, answer.payload); }
+
     void write_word(std::uint64_t address, std::uint64_t value) {
         GANTRY_ASSERT(memory_->pinned_contains(address, sizeof(value)), "not page-locked");
         std::memcpy(reinterpret_cast<void*>(address), &value, sizeof(value));
@@ -135,7 +137,7 @@ private:
             std::memcpy(&call, args.data(), sizeof(call));
             write_word(call.word, ++counts_[view.lane]);
             words_[view.lane] = call.word;
-            board_.publish(answer_of(view.lane, view.position, counts_[view.lane]));
+            publish(answer_of(view.lane, view.position, counts_[view.lane]));
             rig_->answered.fetch_add(1);
             return;
         }
@@ -162,7 +164,7 @@ private:
             }
             default: return;  // kWaitCallback stays parked; posts have no answer.
         }
-        board_.publish(answer);
+        publish(answer);
     }
 
     void obey() {

@@ -248,6 +248,8 @@ Answer make_answer(std::uint64_t position, std::uint32_t lane, std::uint32_t sta
     return answer;
 }
 
+void publish(ReplyBoard& board, const Answer& answer) { board.publish(answer, answer.payload); }
+
 struct Board {
     Board() {
         auto region = ChannelMemory::create_region(kRegionBytes);
@@ -260,8 +262,8 @@ struct Board {
 
 TEST(ReplyBoard, PublishesAndKeepsTheLastAnswerOfALane) {
     Board b;
-    b.board.publish(make_answer(kStart, 7, 0, 100));
-    b.board.publish(make_answer(kStart + 64, 7, 2, 8));
+    publish(b.board, make_answer(kStart, 7, 0, 100));
+    publish(b.board, make_answer(kStart + 64, 7, 2, 8));
     EXPECT_EQ(b.memory->reply(7).seq.load(), kStart + 65);
     EXPECT_EQ(b.memory->reply(7).status, 2u);
     EXPECT_EQ(b.memory->reply(7).payload_bytes, 8u);
@@ -281,7 +283,7 @@ TEST(ReplyBoard, RepublishesWhatTheMigrationLost) {
         answer.bulk_offset = 8192;
         answer.bulk_bytes = 5000;
         std::memset(source.memory->bulk(8192, 5000).data(), 0x77, 5000);
-        source.board.publish(answer);
+        publish(source.board, answer);
         source.board.confirm(9, kStart + 192);
         log = source.board.log();
         confirmed = source.board.confirmed();
@@ -317,9 +319,9 @@ TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
     std::atomic<ReplyBoard*> board{nullptr};
     std::atomic<int> round{0};
     std::atomic<int> done{0};
-    const auto publish = [](ReplyBoard& to, std::uint32_t first) {
+    const auto publish_half = [](ReplyBoard& to, std::uint32_t first) {
         for (std::uint32_t lane = first; lane < wire::kLaneCount; lane += 2) {
-            to.publish(make_answer(kStart + lane * 64, lane, 0, 0));
+            publish(to, make_answer(kStart + lane * 64, lane, 0, 0));
         }
     };
     std::thread other([&] {
@@ -327,7 +329,7 @@ TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
             while (round.load() != i) {
                 std::this_thread::yield();
             }
-            publish(*board.load(), 1);
+            publish_half(*board.load(), 1);
             done.store(i);
         }
     });
@@ -337,7 +339,7 @@ TEST(ReplyBoard, KeepsTheAnswersOfLanesThatAnswerAtOnce) {
         fresh.attach(b.memory.get());
         board = &fresh;
         round = i;
-        publish(fresh, 0);
+        publish_half(fresh, 0);
         while (done.load() != i) {
             std::this_thread::yield();
         }
@@ -357,7 +359,7 @@ TEST(ReplyBoard, ALanesPublishersTakeTurns) {
             while (b.memory->reply(3).seq.load() != (i == 0 ? 0 : kStart + i)) {
                 std::this_thread::yield();
             }
-            b.board.publish(make_answer(kStart + i, 3, 0, i % 101));
+            publish(b.board, make_answer(kStart + i, 3, 0, i % 101));
         }
     };
     std::thread other([&] { publish_every_other(1); });
