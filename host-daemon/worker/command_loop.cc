@@ -285,6 +285,9 @@ bool CommandLoop::step() {
         case wire::PeekStatus::kReady:
             break;
     }
+    if ((view.flags & wire::kCommandWantsReply) != 0) {
+        memory_->own_reply(view.lane);
+    }
     if (!skip_.empty() && skip_.erase(view.position) != 0) {
         std::lock_guard lock(ahead_mutex_);
         executed_ahead_.erase(view.position);
