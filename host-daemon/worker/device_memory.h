@@ -169,7 +169,7 @@ private:
     /// Once every few milliseconds: what the device could give, whoever else uses it.
     void ask_device();
 
-    std::atomic<std::int64_t> asked_at_{-1};  ///< Of the coarse clock.
+    std::atomic<std::uint64_t> asked_at_{~0ull};  ///< Of the processor's counter.
     /// What was free then, and what was mapped here.
     std::atomic<std::uint64_t> device_could_give_{0};
 };
