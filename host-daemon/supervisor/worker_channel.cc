@@ -1,6 +1,20 @@
 #include "host-daemon/supervisor/worker_channel.h"
 
+#include <sys/socket.h>
+#include <sys/time.h>
+
 namespace gantry::supervisor {
+namespace {
+
+/// A worker that takes no request has hundreds before it: nothing else in gantryd waits for it.
+constexpr timeval kSendPatience{1, 0};
+
+control::PacketSocket patient(control::PacketSocket socket) {
+    ::setsockopt(socket.fd(), SOL_SOCKET, SO_SNDTIMEO, &kSendPatience, sizeof kSendPatience);
+    return socket;
+}
+
+}  // namespace
 
 Error to_error(const control::WorkerStatus& status) {
     GANTRY_ASSERT(status.code() != 0, "reason %s", status.reason().c_str());
@@ -11,7 +25,7 @@ Error to_error(const control::WorkerStatus& status) {
 
 WorkerChannel::WorkerChannel(control::PacketSocket socket, std::string name,
                              EventHandler on_event, ClosedHandler on_closed)
-    : socket_(std::move(socket)),
+    : socket_(patient(std::move(socket))),
       name_(std::move(name)),
       on_event_(std::move(on_event)),
       on_closed_(std::move(on_closed)),
@@ -45,6 +59,10 @@ Result<WorkerReply> WorkerChannel::call(control::ToWorker request,
         if (auto sent = socket_.send_message(request, descriptors); !sent) {
             const std::lock_guard lock(mutex_);
             pending_.erase(id);
+            if (sent.error().code == Code::kDeadlineExceeded) {
+                return Error{Code::kDeadlineExceeded, "worker.deadline",
+                             name_ + " takes no requests: those before this one lie unread"};
+            }
             return Error{sent.error().code, "worker.gone", name_ + ": " + sent.error().text};
         }
     }

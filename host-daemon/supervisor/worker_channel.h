@@ -7,8 +7,9 @@
 // they were sent. Events and the closing come on the channel's own thread; handlers must not call
 // back into the channel's destructor.
 // Failure: kUnavailable (reason `worker.gone`) once the connection has ended, kDeadlineExceeded
-// (`worker.deadline`) when no reply came in time (the request may still take effect), or whatever
-// status the worker answered. Cost: two system calls and one thread switch per call.
+// (`worker.deadline`) when no reply came in time (the request may still take effect) or the worker
+// takes no more requests, or whatever status the worker answered. Cost: two system calls and one
+// thread switch per call.
 #pragma once
 
 #include <atomic>

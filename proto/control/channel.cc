@@ -104,7 +104,9 @@ Result<void> PacketSocket::send(std::span<const std::byte> bytes,
     }
     if (send_packet_with(fd_.get(), bytes.data(), bytes.size(), descriptors.data(),
                          descriptors.size()) < 0) {
-        return system_error(Code::kUnavailable, "control.send", "sending a packet failed");
+        const bool is_full = errno == EAGAIN || errno == EWOULDBLOCK;
+        return system_error(is_full ? Code::kDeadlineExceeded : Code::kUnavailable, "control.send",
+                            "sending a packet failed");
     }
     return {};
 }

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -177,6 +178,22 @@ TEST_F(ChannelTest, DeadlineLeavesTheChannelUsable) {
     std::thread worker = answer([](control::FromWorker&) {});
     EXPECT_TRUE(channel_->call(status_request(), milliseconds{2000}).ok());
     worker.join();
+}
+
+TEST_F(ChannelTest, AWorkerThatReadsNothingHoldsNobodyUp) {
+    auto calls = std::async(std::launch::async, [this] {
+        constexpr int kMoreThanFit = 5000;
+        for (int i = 0; i < kMoreThanFit; ++i) {
+            const auto reply = channel_->call(status_request(), milliseconds{0});
+            if (reply.error().text.find("takes no requests") != std::string::npos) {
+                return reply.error().reason;
+            }
+        }
+        return std::string("every request was taken");
+    });
+    EXPECT_EQ(calls.wait_for(std::chrono::seconds{30}), std::future_status::ready);
+    worker_.close();  // Ends a call that waits all the same.
+    EXPECT_EQ(calls.get(), "worker.deadline");
 }
 
 TEST_F(ChannelTest, ReplyThatWasNotAskedClosesTheChannel) {
