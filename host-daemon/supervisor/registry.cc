@@ -127,6 +127,9 @@ void Registry::probe_device() {
     const WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
                                 [](engine::PartId, const control::Event&) {}};
     auto worker = Worker::launch(config_, "probe", part_of({0, 1}), 0, nobody);
+    if (worker) {
+        (*worker)->end();
+    }
     const std::lock_guard lock(mutex_);
     if (!worker) {
         device_error_ = worker.error();
@@ -134,7 +137,6 @@ void Registry::probe_device() {
         return;
     }
     device_ = (*worker)->device();
-    (*worker)->end();
     spdlog::info("device: {}, compute capability {}.{}, {} MiB", device_->name(),
                  device_->compute_capability_major(), device_->compute_capability_minor(),
                  device_->memory_bytes() >> 20);

@@ -158,8 +158,13 @@ private:
     void look_after_guests();
 
     // registry_status.cc
+    /// Both without the workers.
     control::SessionStatus describe(const std::string& id, const Entry& entry);
     control::SessionStatus describe(const Arrival& arrival);
+    /// `workers`: of the first sessions of the reply, in its order; those that follow have none.
+    control::ListSessionsReply list_without_workers(
+        const std::string& name, std::optional<std::uint64_t> ended_after,
+        std::vector<std::vector<std::shared_ptr<Worker>>>* workers);
     void note_source_ended(const std::string& id, engine::Outcome outcome, const Error& error);
     void note_target_ended(const std::string& id, engine::Outcome outcome, const Error& error);
 

@@ -121,9 +121,6 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
     const SourceStatus status = entry.driver->status();
     out.set_epoch(status.epoch.value);
     out.set_state(entry.session->suspended() ? "suspended" : state_word(status.state));
-    for (const auto& worker : entry.session->workers().all()) {
-        fill_worker(worker, out.add_workers());
-    }
     if (status.migration || status.awaits_attempt) {
         fill_source_move(status, out.mutable_move());
         tell_of_retry(out.mutable_move());
@@ -145,9 +142,6 @@ control::SessionStatus Registry::describe(const Arrival& arrival) {
     out.set_epoch(status.epoch.value);
     out.set_state("arriving");
     out.set_peer(arrival.request().source_address);
-    for (const auto& worker : arrival.session()->workers().all()) {
-        fill_worker(worker, out.add_workers());
-    }
     out.set_source_fenced(arrival.source_fenced());
     fill_target_move(status, out.mutable_move());
     tell_of_retry(out.mutable_move());
@@ -207,9 +201,24 @@ bool Registry::has_ended(const std::string& name, std::uint64_t after) const {
     });
 }
 
+/// The workers are asked when all else has been said, without the lock: one that does not answer
+/// holds up whoever asks, and no other session.
 control::ListSessionsReply Registry::list(const std::string& name,
                                           std::optional<std::uint64_t> ended_after) {
     drop_ended_guests();
+    std::vector<std::vector<std::shared_ptr<Worker>>> workers;
+    control::ListSessionsReply reply = list_without_workers(name, ended_after, &workers);
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+        for (const auto& worker : workers[i]) {
+            fill_worker(worker, reply.mutable_sessions(static_cast<int>(i))->add_workers());
+        }
+    }
+    return reply;
+}
+
+control::ListSessionsReply Registry::list_without_workers(
+    const std::string& name, std::optional<std::uint64_t> ended_after,
+    std::vector<std::vector<std::shared_ptr<Worker>>>* workers) {
     control::ListSessionsReply reply;
     reply.set_host(identity().host);
     reply.set_gantry_version(kGantryVersion);
@@ -228,11 +237,13 @@ control::ListSessionsReply Registry::list(const std::string& name,
     for (const auto& [id, entry] : sessions_) {
         if (wanted(id, entry.session->info())) {
             *reply.add_sessions() = describe(id, entry);
+            workers->push_back(entry.session->workers().all());
         }
     }
     for (const auto& [id, arrival] : arrivals_) {
         if (!sessions_.contains(id) && wanted(id, arrival->request().info)) {
             *reply.add_sessions() = describe(*arrival);
+            workers->push_back(arrival->session()->workers().all());
         }
     }
     if (ended_after) {

@@ -52,35 +52,50 @@ Result<std::shared_ptr<Worker>> WorkerSet::need(engine::PartId part) const {
 }
 
 Result<std::shared_ptr<Staging>> WorkerSet::staging(const std::shared_ptr<Worker>& worker) {
-    const std::lock_guard lock(mutex_);
-    std::shared_ptr<Staging>& entry = staging_[worker->part()];
-    if (!entry) {
-        GANTRY_ASSIGN(std::shared_ptr<Staging> made,
-                      Staging::create(kBatchBlocks * snapshot::kBlockBytes, kStagingSlots));
-        control::ToWorker stale;  // of a gantryd that was restarted in mid-move
-        stale.mutable_detach_arena()->set_arena_id(kStagingArena);
-        (void)worker->call(std::move(stale), kQuickCall);
-        control::ToWorker request;
-        request.mutable_attach_arena()->set_arena_id(kStagingArena);
-        request.mutable_attach_arena()->set_bytes(made->bytes());
-        const int fd = made->fd();
-        GANTRY_TRY(worker->call(std::move(request), kQuickCall, {&fd, 1}));
-        entry = std::move(made);
+    const auto known = [&] {
+        const std::lock_guard lock(mutex_);
+        const auto found = staging_.find(worker->part());
+        return found == staging_.end() ? nullptr : found->second;
+    };
+    if (auto staging = known()) {
+        return staging;
     }
-    return entry;
+    const std::lock_guard attaching(attaching_);
+    if (auto staging = known()) {
+        return staging;
+    }
+    GANTRY_ASSIGN(std::shared_ptr<Staging> made,
+                  Staging::create(kBatchBlocks * snapshot::kBlockBytes, kStagingSlots));
+    control::ToWorker stale;  // of a gantryd that was restarted in mid-move
+    stale.mutable_detach_arena()->set_arena_id(kStagingArena);
+    (void)worker->call(std::move(stale), kQuickCall);
+    control::ToWorker request;
+    request.mutable_attach_arena()->set_arena_id(kStagingArena);
+    request.mutable_attach_arena()->set_bytes(made->bytes());
+    const int fd = made->fd();
+    GANTRY_TRY(worker->call(std::move(request), kQuickCall, {&fd, 1}));
+    const std::lock_guard lock(mutex_);
+    const auto present = workers_.find(worker->part());
+    if (present != workers_.end() && present->second == worker) {  // Not replaced meanwhile.
+        staging_[worker->part()] = made;
+    }
+    return made;
 }
 
 void WorkerSet::drop_staging() {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [part, staging] : staging_) {
-        const auto worker = workers_.find(part);
-        if (staging && worker != workers_.end()) {
+    const std::lock_guard attaching(attaching_);
+    std::map<engine::PartId, std::shared_ptr<Staging>> dropped;
+    {
+        const std::lock_guard lock(mutex_);
+        dropped.swap(staging_);
+    }
+    for (const auto& [part, staging] : dropped) {
+        if (const auto worker = find(part)) {
             control::ToWorker request;
             request.mutable_detach_arena()->set_arena_id(kStagingArena);
-            (void)worker->second->call(std::move(request), kQuickCall);
+            (void)worker->call(std::move(request), kQuickCall);
         }
     }
-    staging_.clear();
 }
 
 }  // namespace gantry::supervisor

@@ -1,6 +1,7 @@
 // WorkerSet: the workers of one session, by part, and the staging areas to each.
 //
-// Thread-safe. Workers are shared: one that has been removed lives on until its last user lets go.
+// Thread-safe; only the calls of staging areas wait for a worker. Workers are shared: one that has
+// been removed lives on until its last user lets go.
 #pragma once
 
 #include <map>
@@ -48,6 +49,7 @@ public:
     void drop_staging();
 
 private:
+    std::mutex attaching_;  ///< Held across calls to workers, never with mutex_ held.
     mutable std::mutex mutex_;
     std::map<engine::PartId, std::shared_ptr<Worker>> workers_;
     std::map<engine::PartId, std::shared_ptr<Staging>> staging_;
