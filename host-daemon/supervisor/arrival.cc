@@ -197,17 +197,11 @@ TargetHooks Arrival::target_hooks() {
         }
     };
     hooks.query_domain = [this] {
-        hooks_.query_domain([this](engine::DomainReport report) {
-            if (report.domain == engine::DomainState::kRunning &&
-                report.job == engine::JobState::kNone) {
-                const std::lock_guard lock(mutex_);
-                using Kind = engine::TargetEventKind;
-                guest_state_ = guest_state_.value_or(Kind::kGuestResumedMigrated);
+        // libvirt may answer when this arrival has ended long ago.
+        hooks_.query_domain([asking = weak_from_this()](engine::DomainReport report) {
+            if (const auto arrival = asking.lock()) {
+                arrival->on_domain(report);
             }
-            engine::TargetEvent event;
-            event.kind = engine::TargetEventKind::kDomain;
-            event.domain = report;
-            feed(std::move(event));
         });
     };
     hooks.alert = [this](engine::AlertKind, const Error& error) {
@@ -238,6 +232,18 @@ TargetHooks Arrival::target_hooks() {
         hooks_.ended(outcome, error);
     };
     return hooks;
+}
+
+void Arrival::on_domain(const engine::DomainReport& report) {
+    if (report.domain == engine::DomainState::kRunning && report.job == engine::JobState::kNone) {
+        const std::lock_guard lock(mutex_);
+        using Kind = engine::TargetEventKind;
+        guest_state_ = guest_state_.value_or(Kind::kGuestResumedMigrated);
+    }
+    engine::TargetEvent event;
+    event.kind = engine::TargetEventKind::kDomain;
+    event.domain = report;
+    feed(std::move(event));
 }
 
 void Arrival::settle(std::optional<Error> refusal) {

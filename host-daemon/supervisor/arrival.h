@@ -2,8 +2,9 @@
 // or has been given up.
 //
 // It owns the workers that receive the state (through its Session, which has no source driver yet),
-// the target driver and the link to the source. Threads: as TargetDriver. It is destroyed by the
-// registry's housekeeping only, never from a hook of its own.
+// the target driver and the link to the source. Threads: as TargetDriver. It is stopped by the
+// registry's housekeeping only, never from a hook of its own; whoever holds it last destroys it. An
+// answer of the hypervisor reaches it only while it is held by a shared_ptr.
 #pragma once
 
 #include <condition_variable>
@@ -45,7 +46,7 @@ struct ArrivalHooks {
     std::function<void(engine::Outcome, const Error&)> ended;
 };
 
-class Arrival {
+class Arrival : public std::enable_shared_from_this<Arrival> {
 public:
     using Connect = std::function<std::unique_ptr<transport::TargetLink>(
         transport::TargetLinkHandlers)>;
@@ -95,6 +96,7 @@ private:
     Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch);
     void connect_link(const Connect& connect);
     void write_note();
+    void on_domain(const engine::DomainReport& report);
     void settle(std::optional<Error> refusal);
     [[nodiscard]] std::shared_ptr<TargetDriver> driver() const;
     [[nodiscard]] std::shared_ptr<transport::TargetLink> link() const;

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <future>
+#include <memory>
+#include <new>
 #include <thread>
 
 #include "host-daemon/supervisor/worker_stock.h"
@@ -44,14 +48,32 @@ private:
     std::jthread reader_;
 };
 
-TEST(Arrival, StreamsThatEndWhileNewOnesAreOpenedAskItForItsDriver) {
-    char folder[] = "/tmp/arrival_test.XXXXXX";
-    ASSERT_NE(::mkdtemp(folder), nullptr);
-    Config config;
-    config.daemon.run_directory = folder;
-    auto store = EpochStore::open(folder);
-    ASSERT_TRUE(store.ok()) << store.error().to_string();
-    WorkerStock stock(config);
+/// A host without workers.
+class ArrivalTest : public testing::Test {
+protected:
+    ArrivalTest() {
+        config_.daemon.run_directory = folder_;
+        request_.info.id = "arriving";
+        request_.info.kind = SessionKind::kVm;
+    }
+    ~ArrivalTest() override {
+        stock_.stop();
+        std::filesystem::remove_all(folder_);
+    }
+
+    static ArrivalHooks hooks();
+
+    std::string folder_ = [] {
+        char pattern[] = "/tmp/arrival_test.XXXXXX";
+        return std::string(::mkdtemp(pattern));
+    }();
+    Config config_;
+    WorkerStock stock_{config_};
+    EpochStore store_ = std::move(*EpochStore::open(folder_));
+    ArrivalRequest request_;
+};
+
+ArrivalHooks ArrivalTest::hooks() {
     ArrivalHooks hooks;
     hooks.capabilities = []() -> Result<engine::TargetCapabilities> {
         engine::TargetCapabilities gpu;
@@ -63,22 +85,47 @@ TEST(Arrival, StreamsThatEndWhileNewOnesAreOpenedAskItForItsDriver) {
     hooks.query_domain = [](const std::function<void(engine::DomainReport)>&) {};
     hooks.arrived = [](Epoch) {};
     hooks.ended = [](engine::Outcome, const Error&) {};
-    ArrivalRequest request;
-    request.info.id = "arriving";
-    request.info.kind = SessionKind::kVm;
+    return hooks;
+}
+
+TEST_F(ArrivalTest, StreamsThatEndWhileNewOnesAreOpenedAskItForItsDriver) {
     std::promise<bool> has_told;
-    {
-        Arrival arrival(request, config, stock, engine::Settings{}, *store, std::move(hooks));
-        const auto begun = arrival.begin([&](const transport::TargetLinkHandlers& handlers) {
-            return std::make_unique<EndingLink>(handlers, &has_told);
-        });
-        ASSERT_TRUE(begun.ok()) << begun.error().to_string();
-        auto outcome = has_told.get_future();
-        ASSERT_EQ(outcome.wait_for(seconds{30}), std::future_status::ready);
-        EXPECT_TRUE(outcome.get()) << "the thread that open_bulk waits for waits for the arrival";
-    }
-    stock.stop();
-    std::filesystem::remove_all(folder);
+    Arrival arrival(request_, config_, stock_, engine::Settings{}, store_, hooks());
+    const auto begun = arrival.begin([&](const transport::TargetLinkHandlers& handlers) {
+        return std::make_unique<EndingLink>(handlers, &has_told);
+    });
+    ASSERT_TRUE(begun.ok()) << begun.error().to_string();
+    auto outcome = has_told.get_future();
+    ASSERT_EQ(outcome.wait_for(seconds{30}), std::future_status::ready);
+    EXPECT_TRUE(outcome.get()) << "the thread that open_bulk waits for waits for the arrival";
+}
+
+class SilentLink final : public transport::TargetLink {
+public:
+    void send(const engine::Message&) override {}
+    void open_bulk(engine::MigrationId, int) override {}
+};
+
+TEST_F(ArrivalTest, AnAnswerOfTheHypervisorMayComeAfterItsEnd) {
+    using Answer = std::function<void(engine::DomainReport)>;
+    std::promise<Answer> asked;
+    ArrivalHooks hooks = this->hooks();
+    hooks.query_domain = [&](Answer answer) { asked.set_value(std::move(answer)); };
+    alignas(Arrival) static std::byte memory[sizeof(Arrival)];
+    const auto forget = [](Arrival* ended) {
+        ended->~Arrival();
+        std::memset(memory, 0x5a, sizeof memory);  // No mutex, and no pointer.
+    };
+    std::shared_ptr<Arrival> arrival(
+        new (memory) Arrival(request_, config_, stock_, engine::Settings{}, store_, hooks),
+        forget);
+    arrival->resume(
+        [](const transport::TargetLinkHandlers&) { return std::make_unique<SilentLink>(); },
+        std::nullopt, engine::MigrationId{1, 2}, std::nullopt);
+    auto answer = asked.get_future();
+    ASSERT_EQ(answer.wait_for(seconds{30}), std::future_status::ready);
+    arrival.reset();
+    EXPECT_NO_THROW(answer.get()({engine::DomainState::kRunning, engine::JobState::kNone}));
 }
 
 }  // namespace
