@@ -68,11 +68,11 @@ SourceDriver::SourceDriver(std::string session_id, Epoch epoch, engine::Settings
 
 void SourceDriver::stop() {
     is_stopped_ = true;
+    main_.stop();  // First: it orders no round any more, and makes no queue.
     ++cut_serial_;
     if (auto bulk = current_bulk()) {
         bulk->close();
     }
-    main_.stop();
     slow_.stop();
 }
 

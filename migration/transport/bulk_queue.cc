@@ -57,21 +57,16 @@ std::uint64_t BulkQueue::open_stream() {
 
 void BulkQueue::lose_stream(std::uint64_t stream) {
     std::uint64_t round = 0;
-    {
-        const std::lock_guard lock(mutex_);
-        streams_[stream] = false;
-        for (const auto& [key, sent] : unacknowledged_) {
-            if (sent.stream == stream) {
-                round = std::max(round, key.first);
-            }
-        }
-        changed_.notify_all();
-        if (closed_) {
-            return;
+    const std::lock_guard lock(mutex_);
+    streams_[stream] = false;
+    for (const auto& [key, sent] : unacknowledged_) {
+        if (sent.stream == stream) {
+            round = std::max(round, key.first);
         }
     }
-    if (round != 0) {
-        on_lost_(round);
+    changed_.notify_all();
+    if (!closed_ && round != 0) {
+        on_lost_(round);  // Under the lock: whom it tells may be gone once close() has returned.
     }
 }
 

@@ -31,7 +31,8 @@ struct SentBlocks {
 
 class BulkQueue {
 public:
-    /// `on_lost` runs, unlocked, when a stream broke with batches of `round` unacknowledged.
+    /// `on_lost` runs when a stream broke with batches of `round` unacknowledged. It must not call
+    /// the queue, and does not run once close() has returned.
     explicit BulkQueue(std::function<void(std::uint64_t round)> on_lost)
         : on_lost_(std::move(on_lost)) {}
 

@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <mutex>
+#include <thread>
 
 #include "migration/transport/peer_client.h"
 #include "migration/transport/peer_server.h"
@@ -259,6 +262,26 @@ TEST(BulkQueueTest, LostStreamGivesItsBatchesBack) {
     EXPECT_EQ(lost_round, 7U);
     EXPECT_EQ(queue.pop(stream), nullptr) << "a lost stream gets nothing any more";
     EXPECT_EQ(queue.take_unacknowledged().size(), 2U) << "one on its way, one still queued";
+}
+
+// Whoever is told of a loss may be gone once the queue is closed.
+TEST(BulkQueueTest, CloseWaitsForWhoIsToldOfALoss) {
+    std::promise<void> telling;
+    std::atomic<bool> has_told{false};
+    BulkQueue queue([&](std::uint64_t) {
+        telling.set_value();
+        std::this_thread::sleep_for(200ms);
+        has_told = true;
+    });
+    control::BulkDown batch;
+    batch.set_round(1);
+    ASSERT_TRUE(queue.push(std::move(batch), {}, [] { return false; }));
+    const std::uint64_t stream = queue.open_stream();
+    ASSERT_NE(queue.pop(stream), nullptr);
+    std::jthread loses([&] { queue.lose_stream(stream); });
+    telling.get_future().wait();
+    queue.close();
+    EXPECT_TRUE(has_told);
 }
 
 }  // namespace
