@@ -199,15 +199,18 @@ private:
 
     bool read_stream() {
         grpc::ClientContext context;
-        const auto stub = control::Peer::NewStub(channel_);
-        const auto stream = stub->Move(&context);
-        Pump pump(stream.get());
         {
             const std::lock_guard lock(mutex_);
             if (stopping_) {
-                context.TryCancel();  // the end of this link cannot any more
+                return false;  // nobody would cancel this call any more
             }
             context_ = &context;
+        }
+        const auto stub = control::Peer::NewStub(channel_);
+        const auto stream = stub->Move(&context);  // Waits for the peer, if that is silent.
+        Pump pump(stream.get());
+        {
+            const std::lock_guard lock(mutex_);
             pump_ = &pump;
             for (control::EngineMessage& message : early_) {
                 pump.send(std::move(message));

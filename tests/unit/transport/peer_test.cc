@@ -1,5 +1,8 @@
 // Two gantryds' ends on loopback: mutual TLS with right and wrong certificates, messages, bulk.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -282,6 +285,28 @@ TEST(BulkQueueTest, CloseWaitsForWhoIsToldOfALoss) {
     telling.get_future().wait();
     queue.close();
     EXPECT_TRUE(has_told);
+}
+
+// A host that takes connections and says nothing, as one that hangs.
+TEST(PeerStreams, LinkToASilentHostEndsAtOnce) {
+    const int silent = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    ASSERT_EQ(::bind(silent, reinterpret_cast<const sockaddr*>(&address), size), 0);
+    ASSERT_EQ(::listen(silent, 4), 0);
+    ASSERT_EQ(::getsockname(silent, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    PeerClient client("127.0.0.1:" + std::to_string(ntohs(address.sin_port)),
+                      Certificates::instance().material("ours", "b"), {"hostb", "test"});
+    TargetLinkHandlers handlers;
+    handlers.message = [](const engine::Message&) {};
+    auto link = client.pull("s", handlers);
+    std::this_thread::sleep_for(500ms);  // It has dialled, and waits.
+    const auto begun = std::chrono::steady_clock::now();
+    link.reset();
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, 5s);
+    ::close(silent);
 }
 
 }  // namespace
