@@ -19,26 +19,30 @@ constexpr std::chrono::seconds kBulkWait{5};
 
 using MoveStream = grpc::ServerReaderWriter<control::EngineMessage, control::EngineMessage>;
 using BulkStream = grpc::ServerReaderWriter<control::BulkDown, control::BulkUp>;
+using Pump = StreamPump<MoveStream, control::EngineMessage>;
 
 /// Answers on one Move stream; harmless once the stream has ended.
 class ServerMessageLink final : public MessageLink {
 public:
     explicit ServerMessageLink(MoveStream* stream)
-        : pump_(std::make_unique<StreamPump<MoveStream, control::EngineMessage>>(stream)) {}
+        : pump_(std::make_unique<Pump>(stream)) {}
     void send(const engine::Message& message) override {
         const std::lock_guard lock(mutex_);
         if (pump_) {
             pump_->send(to_proto(message));
         }
     }
+    /// Waits for the message that is being written, as long as the peer does not read: unlocked,
+    /// since the session's machine sends meanwhile.
     void end() {
+        std::unique_ptr<Pump> ended;
         const std::lock_guard lock(mutex_);
-        pump_.reset();
+        ended = std::move(pump_);
     }
 
 private:
     std::mutex mutex_;
-    std::unique_ptr<StreamPump<MoveStream, control::EngineMessage>> pump_;
+    std::unique_ptr<Pump> pump_;
 };
 
 class PeerService final : public control::Peer::Service {

@@ -1,4 +1,7 @@
 // Two gantryds' ends on loopback: mutual TLS with right and wrong certificates, messages, bulk.
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -15,8 +18,10 @@
 #include <mutex>
 #include <thread>
 
+#include "migration/transport/message_map.h"
 #include "migration/transport/peer_client.h"
 #include "migration/transport/peer_server.h"
+#include "proto/control/gantryd.grpc.pb.h"
 
 namespace gantry::transport {
 namespace {
@@ -307,6 +312,64 @@ TEST(PeerStreams, LinkToASilentHostEndsAtOnce) {
     link.reset();
     EXPECT_LT(std::chrono::steady_clock::now() - begun, 5s);
     ::close(silent);
+}
+
+/// Keeps the link to answer by.
+class KeepingBackend final : public PeerBackend {
+public:
+    Result<engine::TargetCapabilities> capabilities() override {
+        return engine::TargetCapabilities{};
+    }
+    Result<engine::SessionNeeds> needs(const std::string&) override {
+        return engine::SessionNeeds{};
+    }
+    void receive(const std::string&, engine::Message, std::shared_ptr<MessageLink> from) override {
+        link.set_value(std::move(from));
+    }
+    std::shared_ptr<BulkQueue> bulk(const std::string&, engine::MigrationId) override {
+        return nullptr;
+    }
+    std::promise<std::shared_ptr<MessageLink>> link;
+};
+
+// The source's machine sends while the stream of a peer that does not read comes to its end.
+TEST(PeerStreams, PeerThatDoesNotReadHoldsUpNobodyWhoSends) {
+    auto& certificates = Certificates::instance();
+    KeepingBackend backend;
+    auto server = PeerServer::start("127.0.0.1:0", certificates.material("ours", "a"),
+                                    {"hosta", "test"}, backend);
+    ASSERT_TRUE(server.ok()) << server.error().text;
+    const TlsMaterial tls = certificates.material("ours", "b");
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = tls.authority_pem;
+    options.pem_cert_chain = tls.certificate_pem;
+    options.pem_private_key = tls.key_pem;
+    const auto stub = control::Peer::NewStub(
+        grpc::CreateChannel("127.0.0.1:" + std::to_string((*server)->port()),
+                            grpc::SslCredentials(options)));
+    grpc::ClientContext context;
+    const auto stream = stub->Move(&context);
+    ASSERT_TRUE(stream->Write(to_proto(engine::Message{{1, 2}, engine::MsgAlive{}})));
+    const auto link = backend.link.get_future().get();
+    engine::MsgComplete large;
+    large.parts.resize(1);
+    large.parts[0].graph = std::string(16 << 20, 'x');
+    link->send({{1, 2}, large});
+    ASSERT_TRUE(stream->WritesDone());
+    bool is_held_up = false;
+    for (int i = 0; i < 20 && !is_held_up; ++i) {
+        std::this_thread::sleep_for(50ms);
+        auto sent = std::async(std::launch::async, [&] {
+            link->send({{1, 2}, engine::MsgAlive{}});
+        });
+        is_held_up = sent.wait_for(5s) != std::future_status::ready;
+        if (is_held_up) {
+            context.TryCancel();
+        }
+    }
+    EXPECT_FALSE(is_held_up);
+    context.TryCancel();
+    (void)stream->Finish();
 }
 
 }  // namespace
