@@ -29,6 +29,10 @@ public:
         }
     }
 
+    [[nodiscard]] bool is_held() const noexcept {
+        return word_.load(std::memory_order_relaxed) != kFree;
+    }
+
 private:
     static constexpr std::uint32_t kFree = 0;
     static constexpr std::uint32_t kHeld = 1;

@@ -23,9 +23,10 @@ CUresult g_start_result = CUDA_SUCCESS;
 
 /// A child of a process that has used CUDA cannot use it: its threads and its place in the ring are
 /// the parent's. It must not hold the link open either, or the worker would outlive the parent.
+/// Neither can one whose parent was about to begin: the thread that holds the mutex is not here.
 void after_fork_in_child() {
     State state = g_gate.state.load(std::memory_order_relaxed);
-    if (state != State::kReady && state != State::kBroken) {
+    if (state != State::kReady && state != State::kBroken && !g_start_mutex.is_held()) {
         return;
     }
     g_gate.state.store(State::kForked, std::memory_order_release);
@@ -33,6 +34,10 @@ void after_fork_in_child() {
         close(g_connection.attachment.link_fd);
         g_connection.attachment.link_fd = -1;
     }
+}
+
+__attribute__((constructor)) void look_after_forks() {
+    pthread_atfork(nullptr, nullptr, after_fork_in_child);
 }
 
 bool say_hello(AttachProblem* problem) {
@@ -207,7 +212,6 @@ CUresult start() noexcept {
         }
         return g_start_result;
     }
-    pthread_atfork(nullptr, nullptr, after_fork_in_child);
     g_gate.state.store(State::kReady, std::memory_order_release);
     return CUDA_SUCCESS;
 }

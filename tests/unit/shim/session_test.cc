@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "guest-shim/session/connection.h"
@@ -323,6 +324,37 @@ TEST(Session, ChildOfAForkIsNotInitialised) {
         CHECK_OR_EXIT(status == 0);
         CHECK_OR_EXIT(plain_call(kOpB) == CUDA_SUCCESS);
         CHECK_OR_EXIT(worker.take_seen().size() == 1);
+    }));
+}
+
+TEST(Session, ChildOfAForkDuringTheStartIsNotInitialised) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        std::atomic<bool> is_asked{false};
+        std::atomic<bool> may_answer{false};
+        worker.on_control = [&](FakeWorker&, const Seen& command) {
+            if (command.op == static_cast<std::uint16_t>(wire::ControlOp::kHello)) {
+                for (is_asked = true; !may_answer;) {
+                    usleep(1000);
+                }
+            }
+            return false;
+        };
+        worker.start();
+        std::thread starts([] { CHECK_OR_EXIT(session::start() == CUDA_SUCCESS); });
+        while (!is_asked) {
+            usleep(1000);
+        }
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(10);
+            _exit(session::start() == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        may_answer = true;
+        starts.join();
+        CHECK_OR_EXIT(status == 0);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
     }));
 }
 
