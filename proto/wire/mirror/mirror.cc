@@ -52,28 +52,32 @@ bool PinnedShadow::due() const { return monotonic_ns() - compared_ns_ >= kCompar
 bool PinnedShadow::send_changes(std::uint64_t used_bytes, const FrameSink& sink) {
     compared_ns_ = monotonic_ns();
     const std::uint64_t used = std::min(used_bytes, channel_.layout.pinned_bytes);
+    std::unique_lock lock(mutex_);
     if (shadow_.size() < used) {
         shadow_.resize(align_up(used, kCompareBytes));
     }
     std::byte now[kCompareBytes];
+    std::byte old[kCompareBytes];
     for (std::uint64_t offset = 0; offset < used; offset += kCompareBytes) {
         const std::size_t bytes = std::min<std::uint64_t>(kCompareBytes, used - offset);
         if (std::memcmp(channel_.pinned() + offset, shadow_.data() + offset, bytes) == 0) {
             continue;
         }
         std::memcpy(now, channel_.pinned() + offset, bytes);
-        if (!send_runs(offset, std::span(now, bytes), sink)) {
+        std::memcpy(old, shadow_.data() + offset, bytes);
+        std::memcpy(shadow_.data() + offset, now, bytes);
+        lock.unlock();
+        if (!send_runs(offset, std::span(now, bytes), old, sink)) {
             return false;
         }
-        std::memcpy(shadow_.data() + offset, now, bytes);
+        lock.lock();
     }
     return true;
 }
 
 // Only bytes that differ are sent: an equal byte may just be changing on the other side.
 bool PinnedShadow::send_runs(std::uint64_t offset, std::span<const std::byte> now,
-                             const FrameSink& sink) {
-    const std::byte* old = shadow_.data() + offset;
+                             const std::byte* old, const FrameSink& sink) {
     for (std::size_t i = 0; i < now.size();) {
         if (now[i] == old[i]) {
             ++i;
@@ -91,7 +95,7 @@ bool PinnedShadow::send_runs(std::uint64_t offset, std::span<const std::byte> no
     return true;
 }
 
-/// False when the extent does not lie in the pool.
+/// False when the extent does not lie in the pool. With the lock.
 bool PinnedShadow::grow_to(std::uint64_t offset, std::size_t bytes) {
     const std::uint64_t limit = channel_.layout.pinned_bytes;
     if (offset > limit || bytes > limit - offset) {
@@ -105,14 +109,26 @@ bool PinnedShadow::grow_to(std::uint64_t offset, std::size_t bytes) {
 
 bool PinnedShadow::send_image(std::uint64_t used_bytes, const FrameSink& sink) {
     const std::uint64_t used = std::min(used_bytes, channel_.layout.pinned_bytes);
+    std::unique_lock lock(mutex_);
     if (!grow_to(0, used)) {
         return false;
     }
     std::memcpy(shadow_.data(), channel_.pinned(), used);
-    return send_span(sink, FrameKind::kPinnedImage, 0, shadow_.data(), used);
+    std::vector<std::byte> piece;
+    for (std::uint64_t done = 0; done < used; done += piece.size()) {
+        const std::byte* from = shadow_.data() + done;
+        piece.assign(from, from + std::min<std::uint64_t>(used - done, kMaxFrameBytes));
+        lock.unlock();
+        if (!send_frame(sink, FrameKind::kPinnedImage, done, piece.data(), piece.size())) {
+            return false;
+        }
+        lock.lock();
+    }
+    return true;
 }
 
 bool PinnedShadow::merge(std::uint64_t offset, std::span<const std::byte> image) {
+    const std::lock_guard lock(mutex_);
     if (!grow_to(offset, image.size())) {
         return false;
     }
@@ -131,6 +147,7 @@ bool PinnedShadow::merge(std::uint64_t offset, std::span<const std::byte> image)
 }
 
 bool PinnedShadow::apply(std::uint64_t offset, std::span<const std::byte> bytes) {
+    const std::lock_guard lock(mutex_);
     if (!grow_to(offset, bytes.size())) {
         return false;
     }
@@ -229,11 +246,8 @@ bool GuestMirror::pump() {
         }
     }
     const std::uint64_t until = consumer_.next();
-    {
-        const std::lock_guard lock(pinned_mutex_);
-        if ((until != ring_sent_ || pinned_.due()) && !pinned_.send_changes(high_water_, sink_)) {
-            return false;
-        }
+    if ((until != ring_sent_ || pinned_.due()) && !pinned_.send_changes(high_water_, sink_)) {
+        return false;
     }
     if (until != ring_sent_) {
         did = send_ring(ring_sent_, until);
@@ -263,14 +277,10 @@ bool GuestMirror::receive(std::span<const std::byte> bytes) {
 
 bool GuestMirror::handle(const FrameHeader& header, std::span<const std::byte> payload) {
     switch (header.kind) {
-        case FrameKind::kPinned: {
-            const std::lock_guard lock(pinned_mutex_);
+        case FrameKind::kPinned:
             return pinned_.apply(header.argument, payload);
-        }
-        case FrameKind::kPinnedImage: {
-            const std::lock_guard lock(pinned_mutex_);
+        case FrameKind::kPinnedImage:
             return pinned_.merge(header.argument, payload);
-        }
         case FrameKind::kPinnedEnd:
             image_epoch_.store(header.argument, std::memory_order_release);
             return true;
@@ -387,7 +397,6 @@ bool HostMirror::handle_resume(std::uint64_t epoch, std::span<const std::byte> p
 }
 
 bool HostMirror::send_image() {
-    const std::lock_guard lock(pinned_mutex_);
     const std::uint64_t used =
         channel_.guest_words()->pinned_high_water.load(std::memory_order_acquire);
     resume_.store(Resume::kDone, std::memory_order_relaxed);
@@ -409,10 +418,8 @@ bool HostMirror::handle(const FrameHeader& header, std::span<const std::byte> pa
                                                         std::memory_order_release);
             return true;
         }
-        case FrameKind::kPinned: {
-            const std::lock_guard lock(pinned_mutex_);
+        case FrameKind::kPinned:
             return pinned_.apply(header.argument, payload);
-        }
         case FrameKind::kRing:
             return handle_ring(header.argument, payload);
         case FrameKind::kResume:
@@ -528,13 +535,10 @@ bool HostMirror::pump() {
         seqs[lane] = channel_.reply(lane)->seq.load(std::memory_order_acquire);
         answered = answered || seqs[lane] != reply_seen_[lane];
     }
-    {
-        const std::lock_guard lock(pinned_mutex_);
-        const std::uint64_t used =
-            channel_.guest_words()->pinned_high_water.load(std::memory_order_acquire);
-        if ((answered || pinned_.due()) && !pinned_.send_changes(used, sink_)) {
-            return false;
-        }
+    const std::uint64_t used =
+        channel_.guest_words()->pinned_high_water.load(std::memory_order_acquire);
+    if ((answered || pinned_.due()) && !pinned_.send_changes(used, sink_)) {
+        return false;
     }
     for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
         if (seqs[lane] != reply_seen_[lane]) {

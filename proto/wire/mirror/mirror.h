@@ -113,7 +113,9 @@ struct ResumeImage {
 
 using FrameSink = std::function<bool(std::span<const std::byte>)>;
 
-/// Bytes of the pinned pool that this side has changed since they were last alike. Not thread-safe.
+/// Bytes of the pinned pool that this side has changed since they were last alike. One thread
+/// sends, one takes what arrives. The sink may wait for the other side, and so for the thread that
+/// takes what arrives: it is called unlocked.
 class PinnedShadow {
 public:
     explicit PinnedShadow(const MappedChannel& channel) : channel_(channel) {}
@@ -131,11 +133,13 @@ public:
     static constexpr std::uint64_t kCompareIntervalNs = 1'000'000;
 
 private:
-    bool send_runs(std::uint64_t offset, std::span<const std::byte> now, const FrameSink& sink);
+    static bool send_runs(std::uint64_t offset, std::span<const std::byte> now,
+                          const std::byte* old, const FrameSink& sink);
     [[nodiscard]] bool grow_to(std::uint64_t offset, std::size_t bytes);
     MappedChannel channel_;
-    std::vector<std::byte> shadow_;
-    std::uint64_t compared_ns_ = 0;
+    std::mutex mutex_;
+    std::vector<std::byte> shadow_;  ///< Under mutex_.
+    std::uint64_t compared_ns_ = 0;  ///< The sender's.
 };
 
 /// Cuts a byte stream into frames.
@@ -173,7 +177,6 @@ private:
     MappedChannel channel_;
     FrameSink sink_;
     FrameReader reader_;
-    std::mutex pinned_mutex_;
     PinnedShadow pinned_;
     RingConsumer consumer_;
     bool open_ = false;
@@ -209,7 +212,6 @@ private:
     MappedChannel channel_;
     FrameSink sink_;
     FrameReader reader_;
-    std::mutex pinned_mutex_;
     PinnedShadow pinned_;
     std::vector<std::byte> staged_ring_;    ///< Records that have not arrived whole yet.
     std::uint64_t ring_position_ = 0;       ///< Position of staged_ring_'s first byte.

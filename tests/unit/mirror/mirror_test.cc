@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace gantry::wire {
 namespace {
@@ -134,6 +138,44 @@ TEST(Mirror, PinnedBytesChangedOnBothSidesMeet) {
         ASSERT_TRUE(pair.carry());
     }
     EXPECT_EQ(std::memcmp(at_guest, at_host, 1 << 20), 0);
+}
+
+// A link that holds as much as it may waits for the other side's word, and that comes behind the
+// bytes of the pool that the other side has changed.
+TEST(Mirror, PinnedBytesArriveWhileOthersWaitToBeSent) {
+    Region region;
+    ChannelClaim& claim = region.channel.guest_directory()->claims[0];
+    claim.generation = 3;
+    claim.state.store(ClaimState::kOpen);
+    region.channel.host_words()->head.store(3ull << kGenerationShift);
+    std::promise<void> sending;
+    std::promise<void> other_side_read;
+    bool is_first = true;
+    GuestMirror mirror(region.channel, [&](std::span<const std::byte> frame) {
+        FrameHeader header;
+        std::memcpy(&header, frame.data(), sizeof header);
+        if (header.kind == FrameKind::kPinned && std::exchange(is_first, false)) {
+            sending.set_value();
+            other_side_read.get_future().wait();
+        }
+        return true;
+    });
+    region.channel.guest_words()->pinned_high_water.store(1 << 20);
+    region.channel.pinned()[0] = std::byte{1};
+    std::jthread pump([&] {
+        while (is_first) {
+            mirror.pump();
+        }
+    });
+    sending.get_future().wait();
+    std::vector<std::byte> frame(sizeof(FrameHeader) + 1, std::byte{7});
+    const FrameHeader header{FrameKind::kPinned, 1, 5000};
+    std::memcpy(frame.data(), &header, sizeof header);
+    auto received = std::async(std::launch::async, [&] { return mirror.receive(frame); });
+    EXPECT_EQ(received.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+    other_side_read.set_value();
+    EXPECT_TRUE(received.get());
+    EXPECT_EQ(region.channel.pinned()[5000], std::byte{7});
 }
 
 TEST(Mirror, HostEndRefusesFramesThatLieOutsideTheRegion) {
