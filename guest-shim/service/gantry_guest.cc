@@ -74,6 +74,11 @@ public:
                 [this] { note_closed(); }, settings.give_up_ms) {}
 
     ~Process() {
+        {
+            const std::lock_guard lock(mutex_);
+            stopping_ = true;  // The link's thread may wait for a region that could not be made.
+            changed_.notify_all();
+        }
         link_.close();
         wire::unmap_region(&channel_);
         ::close(socket_);
@@ -233,9 +238,6 @@ private:
                 host->consumer_sleeps.store(0, std::memory_order_seq_cst);
             }
         }
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-        changed_.notify_all();
     }
 
     int socket_;
