@@ -69,7 +69,7 @@ Result<void> Registry::start() {
     GANTRY_TRY(make_folder(run + "/workers", 0700));
     GANTRY_TRY(make_folder(run + "/sessions", 0700));
     GANTRY_ASSIGN(broker_, sharing::ShareBroker::start());
-    probe_device();
+    probe_device(Probe::kUnlessKnown);
     GANTRY_TRY(adopt_all());
     GANTRY_ASSIGN(handover_, HandoverServer::start(run + "/handover.sock",
                                                    [this](const HandoverRequest& request) {
@@ -122,8 +122,15 @@ engine::Settings Registry::settings() const {
 }
 
 /// A worker is started once, to learn what the driver has to offer, and ended again: gantryd itself
-/// never loads a CUDA driver.
-void Registry::probe_device() {
+/// never loads a CUDA driver. Without the lock, since a driver may take long.
+void Registry::probe_device(Probe when) {
+    const std::lock_guard probing(probing_);
+    {
+        const std::lock_guard lock(mutex_);
+        if (stopping_ || (device_ && when == Probe::kUnlessKnown)) {
+            return;
+        }
+    }
     const WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
                                 [](engine::PartId, const control::Event&) {}};
     auto worker = Worker::launch(config_, "probe", part_of({0, 1}), 0, nobody);
@@ -143,12 +150,7 @@ void Registry::probe_device() {
 }
 
 Result<engine::TargetCapabilities> Registry::capabilities() {
-    {
-        const std::lock_guard lock(mutex_);
-        if (!device_ && !stopping_) {
-            probe_device();  // it may have been repaired since
-        }
-    }
+    probe_device(Probe::kUnlessKnown);  // it may have been repaired since
     const std::lock_guard lock(mutex_);
     engine::TargetCapabilities out;
     out.host = host_name_of(config_);

@@ -112,7 +112,9 @@ private:
                      const std::string& how);
     void on_worker_event(const std::string& id, engine::PartId part, const control::Event& event);
     Result<void> reserve_memory(const std::string& id, std::uint64_t bytes);
-    void probe_device();
+    enum class Probe { kUnlessKnown, kAnew };
+    /// Without the lock.
+    void probe_device(Probe when);
     engine::Settings settings() const;
     transport::PeerIdentity identity() const;
 
@@ -175,6 +177,7 @@ private:
     std::optional<transport::TlsMaterial> tls_;
     std::unique_ptr<sharing::ShareBroker> broker_;
 
+    std::mutex probing_;                  ///< Held while a worker is asked for the device.
     mutable std::recursive_mutex mutex_;  // all below
     std::map<std::string, Entry> sessions_;
     std::map<std::string, std::shared_ptr<Arrival>> arrivals_;

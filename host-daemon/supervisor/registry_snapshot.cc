@@ -53,7 +53,7 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
         if (auto admitted = admit(info, wanted)) {
             return admitted;
         }
-        probe_device();  // The card may be another one than when it was last looked at,
+        probe_device(Probe::kAnew);  // It may be another card than when it was last looked at,
         return admit(info, wanted);
     };
     hooks.launch = [this, info, needs](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
