@@ -126,9 +126,6 @@ bool spin_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
 /// (events.cc).
 bool is_quiet(Thread* self, const wire::HostWords& words) noexcept;
 
-/// Ends the waits of every thread: wakes sleepers so that they see the closed gate.
-void install_fork_handlers() noexcept;
-
 /// Writes to a page that the host owns without changing it, so that a hypervisor's dirty log sees
 /// the page. Atomic, since a device may write the page at the same time.
 inline void touch_page(void* page) noexcept {

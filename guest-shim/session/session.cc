@@ -126,17 +126,17 @@ bool apply_cuda_settings(AttachProblem* problem) {
 
 void release(Connection* connection) {
     close_channel(connection);
-    Attachment& attachment = connection->attachment;
-    if (attachment.region != nullptr) {
-        munmap(attachment.region, attachment.region_bytes);
+    const Attachment ended = connection->attachment;
+    connection->attachment = Attachment{};
+    if (ended.region != nullptr) {
+        munmap(ended.region, ended.region_bytes);
     }
-    if (attachment.region_fd >= 0) {
-        close(attachment.region_fd);
+    if (ended.region_fd >= 0) {
+        close(ended.region_fd);
     }
-    if (attachment.link_fd >= 0) {
-        close(attachment.link_fd);
+    if (ended.link_fd >= 0) {
+        close(ended.link_fd);
     }
-    attachment = Attachment{};
 }
 
 bool connect(AttachProblem* problem) {

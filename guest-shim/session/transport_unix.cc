@@ -82,10 +82,14 @@ bool check_reply(const char* path, const wire::AttachReply& reply, int region_fd
 
 bool attach_unix(const char* path, std::uint64_t table_hash, unsigned timeout_ms, Attachment* out,
                  AttachProblem* problem) {
-    int link = -1;
-    if (!connect_to(path, &link, problem)) {
+    if (!connect_to(path, &out->link_fd, problem)) {
         return false;
     }
+    const int link = out->link_fd;  // There from here on: the child of a fork closes it.
+    const auto hang_up = [&] {
+        out->link_fd = -1;
+        close(link);
+    };
     wire::AttachRequest request;
     request.table_hash = table_hash;
     request.guest_pid = static_cast<std::uint32_t>(getpid());
@@ -94,14 +98,14 @@ bool attach_unix(const char* path, std::uint64_t table_hash, unsigned timeout_ms
     if (send(link, &request, sizeof(request), MSG_NOSIGNAL) !=
             static_cast<ssize_t>(sizeof(request)) ||
         !receive_reply(link, timeout_ms, &reply, &region_fd)) {
-        close(link);
+        hang_up();
         return fail(problem, CUDA_ERROR_NO_DEVICE, "unix:%s: no answer from gantryd in %u ms", path,
                     timeout_ms);
     }
     struct stat status {};
     if (!check_reply(path, reply, region_fd, problem) || fstat(region_fd, &status) != 0 ||
         status.st_size <= 0) {
-        close(link);
+        hang_up();
         if (region_fd >= 0) {
             close(region_fd);
         }
@@ -113,7 +117,7 @@ bool attach_unix(const char* path, std::uint64_t table_hash, unsigned timeout_ms
     void* region = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region_fd, 0);
     if (region == MAP_FAILED) {
         const int error = errno;
-        close(link);
+        hang_up();
         close(region_fd);
         return fail(problem, CUDA_ERROR_OPERATING_SYSTEM, "mapping a region of %llu bytes: %s",
                     static_cast<unsigned long long>(bytes), std::strerror(error));

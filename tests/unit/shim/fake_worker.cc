@@ -69,6 +69,7 @@ bool FakeWorker::attach() {
     if (recv(link_, &request, sizeof(request), 0) != sizeof(request)) {
         return false;
     }
+    on_attach();
     wire::AttachReply reply;
     reply.accepted = accept;
     reply.wire_version = attach_wire_version;

@@ -63,6 +63,8 @@ public:
     [[nodiscard]] std::byte* bulk() { return region_ + layout_.bulk; }
     std::vector<Seen> take_seen();
 
+    /// Runs before the answer to an attach.
+    std::function<void()> on_attach = [] {};
     std::uint32_t accept = 1;
     std::uint32_t attach_wire_version = wire::kWireVersion;
     std::uint64_t hello_hash = 0x1234;

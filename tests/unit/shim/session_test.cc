@@ -1,10 +1,12 @@
 // The session against a fake worker. A session is one per process, so each test's body runs in a
 // child process of its own.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
 
 #include "guest-shim/session/connection.h"
@@ -355,6 +357,35 @@ TEST(Session, ChildOfAForkDuringTheStartIsNotInitialised) {
         starts.join();
         CHECK_OR_EXIT(status == 0);
         CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+    }));
+}
+
+// While gantryd starts a worker, and the child lives on.
+TEST(Session, ChildOfAForkDuringTheAttachHoldsNoLink) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        pid_t child = 0;
+        worker.on_attach = [&] {
+            int ends[2];
+            CHECK_OR_EXIT(pipe(ends) == 0);
+            child = fork();
+            if (child == 0) {
+                alarm(30);
+                CHECK_OR_EXIT(write(ends[1], "c", 1) == 1);
+                pause();
+            }
+            char has_begun = 0;
+            CHECK_OR_EXIT(read(ends[0], &has_begun, 1) == 1);
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        const std::string link = std::to_string(session::g_connection.attachment.link_fd);
+        const bool has_link = access(("/proc/self/fd/" + link).c_str(), F_OK) == 0;
+        const std::string of_child = "/proc/" + std::to_string(child) + "/fd/";
+        const bool is_child_here = access((of_child + "2").c_str(), F_OK) == 0;
+        const bool child_has_link = access((of_child + link).c_str(), F_OK) == 0;
+        kill(child, SIGKILL);
+        waitpid(child, nullptr, 0);
+        CHECK_OR_EXIT(has_link && is_child_here && !child_has_link);
     }));
 }
 
