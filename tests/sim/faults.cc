@@ -74,6 +74,11 @@ void World::restart_daemon(int index) {
     if (!host.powered) {
         return;
     }
+    // What the old gantryd asked a worker for last is done before the new one learns its state.
+    if (host.worker && now <= host.worker_free_at) {
+        at(host.worker_free_at + Duration{1}, [this, index] { restart_daemon(index); });
+        return;
+    }
     trace("host %d: gantryd is back", index);
     host.daemon_up = true;
     Worker* worker = host.worker.get();

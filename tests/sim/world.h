@@ -105,6 +105,7 @@ enum class Domain { kAbsent, kPausedIncoming, kPaused, kRunning };
 struct Guest {
     Domain domain = Domain::kAbsent;
     std::uint64_t issued = 0;
+    TimePoint advanced_at{};  ///< When a command was executed, or none was due, for the last time.
     bool told = false;  ///< Its session's end: its programs have CUDA errors, and wait no more.
 };
 
