@@ -46,7 +46,7 @@ struct DomainReport {
 struct DurableRecord {
     Epoch epoch;                    ///< The newest epoch that this host owns or owned.
     bool granted = false;           ///< epoch + 1 was given away, once, for ever:
-    MigrationId granted_migration;  ///< ... to this migration.
+    MigrationId granted_migration;  ///< ... to this migration. If not granted: it gave that back.
     FreezeToken granted_token;
     friend bool operator==(const DurableRecord&, const DurableRecord&) = default;
 };

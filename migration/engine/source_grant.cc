@@ -14,6 +14,9 @@ std::optional<MsgGrantRefused> SourceMachine::Impl::refusal(const MigrationId& i
     if (request.epoch.value != 0 && request.epoch.value != record_.epoch.value + 1) {
         return refuse(grant_refusal::kEpoch, "Another epoch is due.", true);
     }
+    if (id == record_.granted_migration) {  // Late, and after a restart perhaps of any epoch.
+        return refuse(grant_refusal::kReturned, "This migration has given its grant back.", true);
+    }
     if (std::any_of(ended_.begin(), ended_.end(), [&](const Ended& e) { return e.id == id; }) ||
         (is_current(id) && m_->doomed && !pending_)) {
         return refuse(grant_refusal::kRolledBack, "This migration has ended.",
@@ -234,6 +237,7 @@ void SourceMachine::Impl::on_grant_returned(const MigrationId& id,
     enter(SourceState::kTakingBack, std::nullopt);
     granting_ = DurableRecord{};
     granting_->epoch = Epoch{granted.value + 1};
+    granting_->granted_migration = id;
     emit(ActionKind::kPersistGrant).record = *granting_;
 }
 

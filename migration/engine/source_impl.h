@@ -112,6 +112,7 @@ private:
     void on_freeze_failed(const Error& error);
     void roll_back();
     void on_thawed();
+    void go_on_with_precopy();
     void fail(Error why);
     void end_migration(Outcome outcome, Error why, Announce announce);
 

@@ -296,6 +296,9 @@ void SourceMachine::Impl::on_guest_resumed() {
     }
     if (frozen_) {
         roll_back();
+    } else if (state_ == SourceState::kFreezing) {  // It failed, and need not be tried again.
+        frozen_at_.reset();
+        go_on_with_precopy();
     }
 }
 

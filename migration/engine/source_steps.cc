@@ -333,8 +333,12 @@ void SourceMachine::Impl::on_thawed() {
                       Announce::kYes);
         return;
     }
-    // The pause may have been one of many (--timeout-suspend); if libvirt's job is gone, the poll
-    // ends the migration.
+    go_on_with_precopy();
+}
+
+/// The pause may have been one of many (--timeout-suspend); if libvirt's job is gone, the poll ends
+/// the migration.
+void SourceMachine::Impl::go_on_with_precopy() {
     enter(SourceState::kPrecopy, settings_.round_deadline);
     m_->converged = false;
     m_->rounds.clear();

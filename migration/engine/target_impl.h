@@ -51,6 +51,7 @@ private:
     void on_applied(FreezeToken token);
     void on_apply_failed(FreezeToken token, const Error& error);
     void on_thawed(const MsgThawed& thawed);
+    bool is_thawed(const FreezeToken& token) const;
     void request_grant();
     void on_grant(const MsgGrant& grant);
     void on_grant_refused(const MsgGrantRefused& refused);
@@ -105,6 +106,7 @@ private:
     /// The last token ever verified here. If the source grants it, it never thawed since, and
     /// whatever it sent meanwhile repeats the same bytes.
     std::optional<FreezeToken> held_;
+    std::optional<FreezeToken> thawed_;    ///< The newest that the source has said is void.
     bool asked_grant_ = false;             ///< Ever: from then on nothing is dropped one-sidedly.
     bool not_frozen_ = false;              ///< The source's last refusal.
     bool lost_ = false;

@@ -115,8 +115,8 @@ void TargetMachine::Impl::on_complete(const MsgComplete& complete) {
     }
     const bool open = state_ == TargetState::kReceiving || state_ == TargetState::kComplete ||
                       state_ == TargetState::kRequesting;
-    if (!open || complete.round < round_applied_) {
-        return;  // overtaken by a later round: void
+    if (!open || complete.round < round_applied_ || is_thawed(complete.token)) {
+        return;  // overtaken by a later round, or by the word that it is void
     }
     if (state_ != TargetState::kReceiving) {
         void_complete();
@@ -172,6 +172,9 @@ void TargetMachine::Impl::on_thawed(const MsgThawed& thawed) {
     if (granted()) {
         return;
     }
+    if (!is_thawed(thawed.token)) {
+        thawed_ = thawed.token;
+    }
     if (verified_ == thawed.token &&
         (state_ == TargetState::kComplete || state_ == TargetState::kRequesting)) {
         void_complete();
@@ -183,6 +186,10 @@ void TargetMachine::Impl::on_thawed(const MsgThawed& thawed) {
         complete_.reset();
         emit(ActionKind::kUnmarkComplete);  // apply_final may be under way
     }
+}
+
+bool TargetMachine::Impl::is_thawed(const FreezeToken& token) const {
+    return thawed_ && thawed_->migration == token.migration && token.count <= thawed_->count;
 }
 
 void TargetMachine::Impl::void_complete() {

@@ -452,6 +452,39 @@ TEST_F(Source, AReturnedGrantIsTakenBackUnderAnEpochOfItsOwn) {
     EXPECT_TRUE(machine_.serves());
 }
 
+TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedAfterARestart) {
+    const FreezeToken token = to_frozen();
+    receive(request(token));
+    step(SourceEventKind::kGrantDurable);
+    SourceEvent restarted;
+    restarted.kind = SourceEventKind::kRestarted;
+    restarted.record = *find(receive(MsgGrantReturned{{8}}), ActionKind::kPersistGrant)->record;
+    restarted.frozen = token;
+    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+    step(restarted);
+    SourceEvent domain;
+    domain.kind = SourceEventKind::kDomain;
+    domain.domain = {DomainState::kAbsent, JobState::kNone};
+    step(domain);
+    const MsgGrantRequest late{token, {}, {}};  // of a target that a restart let forget its epoch
+    const Actions answer = receive(late);
+    EXPECT_EQ(find(answer, ActionKind::kPersistGrant), nullptr);
+    EXPECT_TRUE(sends<MsgGrantRefused>(answer));
+}
+
+TEST_F(Source, AGuestThatResumedAfterAFailedFreezeIsFrozenWhenItLeavesAgain) {
+    to_precopy();
+    finish_round(1);
+    step(SourceEventKind::kGuestSuspended);
+    SourceEvent failed;
+    failed.kind = SourceEventKind::kFreezeFailed;
+    failed.error = {Code::kDeadlineExceeded, "drain.timeout", "a kernel runs on"};
+    step(failed);
+    step(SourceEventKind::kGuestResumed);
+    EXPECT_EQ(machine_.state(), SourceState::kPrecopy);
+    EXPECT_NE(find(step(SourceEventKind::kGuestSuspended), ActionKind::kFreeze), nullptr);
+}
+
 TEST_F(Source, AGrantIsReturnedOnlyByTheMigrationThatHasIt) {
     const FreezeToken token = to_frozen();
     receive(request(token));

@@ -19,6 +19,12 @@ TargetEvent target_event(TargetEventKind kind) {
     return event;
 }
 
+TargetEvent message_event(MessageBody body) {
+    TargetEvent event = target_event(TargetEventKind::kMessage);
+    event.message = Message{MigrationId{1, 2}, std::move(body)};
+    return event;
+}
+
 TargetEvent restarted_with_complete_state() {
     TargetEvent event = target_event(TargetEventKind::kRestarted);
     event.migration = MigrationId{1, 2};
@@ -49,6 +55,33 @@ TEST(RestartedTarget, LetsGoWhenItsGuestIsNotHere) {
     (void)target.step(restarted_with_complete_state(), TimePoint{1});
     EXPECT_FALSE(asks_for_grant(target.step(domain_event(DomainState::kAbsent), TimePoint{2})));
     EXPECT_EQ(target.state(), TargetState::kWithdrawing);
+}
+
+TEST(Target, TakesNoStateThatItWasToldIsVoid) {
+    TargetMachine target("s", Settings{});
+    TargetEvent asked = target_event(TargetEventKind::kAdmissionAsked);
+    asked.migration = MigrationId{1, 2};
+    asked.capabilities.emplace().gpu_name = "gpu";
+    asked.capabilities->cc = {9, 0};
+    std::int64_t now = 0;
+    const auto step = [&](const TargetEvent& event) {
+        return target.step(event, TimePoint{++now});
+    };
+    const auto applies = [&](std::uint64_t count) {
+        const Actions actions =
+            step(message_event(MsgComplete{FreezeToken{{1, 2}, count}, 0, {}}));
+        return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+            return action.kind == ActionKind::kApplyComplete;
+        });
+    };
+    (void)step(asked);
+    (void)step(message_event(MsgOffer{kEngineProtocolVersion, Epoch{7}, {}, {}, {}}));
+    (void)step(target_event(TargetEventKind::kReserved));
+    ASSERT_EQ(target.state(), TargetState::kReceiving);
+    (void)step(message_event(MsgThawed{FreezeToken{{1, 2}, 2}}));
+    EXPECT_FALSE(applies(1));
+    EXPECT_FALSE(applies(2)) << "overtaken by the word that it is void";
+    EXPECT_TRUE(applies(3));
 }
 
 }  // namespace
