@@ -33,6 +33,7 @@ void forget_streams_and_events(std::uint64_t context) {
     g_streams.for_each([&](std::uint64_t handle, const Stream* stream) {
         if (stream->context == context) {
             g_streams.destroy(handle);
+            abandon_capture(handle);
         }
     });
     g_events.for_each([&](std::uint64_t handle, const Event* event) {

@@ -31,6 +31,7 @@ void GuestProcess::destroy_object(const Object& object) {
         case HandleKind::kStream:
             leave_stream(reinterpret_cast<CUstream>(object.native));
             end(api.cuStreamDestroy_v2, object.native);
+            end_capture(object.handle);
             break;
         case HandleKind::kEvent:
             event_board.forget(object.handle);

@@ -205,6 +205,10 @@ public:
     }
     /// The stream is about to be destroyed.
     void leave_stream(CUstream stream);
+    /// A capture began on the stream, which `key` names (HeldWork).
+    void begin_capture(std::uint64_t key);
+    /// The stream is not captured any more, or is gone; nothing if no capture began on it.
+    void end_capture(std::uint64_t key);
     /// Synchronises the calling thread's context. The thread may block.
     CUresult synchronise_context();
     /// Waits for what runs while streams are captured: to wait for a context then is refused, and
@@ -312,6 +316,8 @@ private:
     std::atomic<bool> has_lane_streams_{false};
     /// Streams that were destroyed and may still be at work, and how many of them are known not to.
     std::atomic<std::uint64_t> left_streams_{0};
+    std::mutex captured_mutex_;
+    std::set<std::uint64_t> captured_;  ///< Keys of the streams that captures began on.
     std::atomic<std::uint64_t> settled_streams_{0};
     std::atomic<bool> reap_scheduled_{false};
     std::mutex bulk_mutex_;

@@ -164,8 +164,7 @@ CUresult on_cuStreamBeginCapture_v2(CallContext& context,
         result = call.api().cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     }
     if (result == CUDA_SUCCESS) {
-        call.process().captures.fetch_add(1);
-        call.process().bulk_board.capturing(true);
+        call.process().begin_capture(HeldWork::key_of(call, begin.hStream));
     }
     return result;
 }
@@ -186,12 +185,10 @@ CUresult on_cuStreamEndCapture(CallContext& context, const wire::cuStreamEndCapt
     }
     CUgraph graph = nullptr;
     const CUresult result = call.api().cuStreamEndCapture(stream, &graph);
-    // After any other result the stream has captured and does so no more.
-    if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
-        result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && call.process().captures.load() != 0) {
-        call.process().captures.fetch_sub(1);
-        call.process().bulk_board.capturing(false);
-        call.process().schedule_reap();
+    // After any other result the stream is not captured, whether it was or not.
+    if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
+        result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
+        call.process().end_capture(HeldWork::key_of(call, end.stream));
     }
     if (result != CUDA_SUCCESS || graph == nullptr) {
         return result;

@@ -69,16 +69,15 @@ std::uint64_t word(const Call& call, std::size_t index) {
     return value;
 }
 
-/// The name of a stream in our books: the lane's own stream is another one for each lane.
-std::uint64_t key_of(const Call& call, std::uint64_t stream) {
-    return stream <= 1 ? 0 : stream == 2 ? HeldWork::key_of_lane(call.lane()) : stream;
-}
-
 }  // namespace
 
 thread_local std::vector<HeldWork::Touch> HeldWork::touched_;
 thread_local bool HeldWork::is_wait_ = false;
 thread_local bool HeldWork::is_collecting_ = false;
+
+std::uint64_t HeldWork::key_of(const Call& call, std::uint64_t stream) {
+    return stream <= 1 ? 0 : stream == 2 ? key_of_lane(call.lane()) : stream;
+}
 
 void HeldWork::begin(std::uint64_t position) {
     std::lock_guard lock(mutex_);

@@ -40,6 +40,8 @@ public:
     static constexpr std::uint64_t key_of_lane(std::uint32_t lane) {
         return 2 + (std::uint64_t{lane} << 8);
     }
+    /// The name of a stream in our books: the lane's own stream is another one for each lane.
+    [[nodiscard]] static std::uint64_t key_of(const Call& call, std::uint64_t stream);
     [[nodiscard]] bool active() const { return active_.load(std::memory_order_relaxed); }
 
     /// The consumer is about to execute the command at `position`.

@@ -128,6 +128,23 @@ void GuestProcess::leave_stream(CUstream stream) {
     }
 }
 
+void GuestProcess::begin_capture(std::uint64_t key) {
+    std::lock_guard lock(captured_mutex_);
+    if (captured_.insert(key).second) {
+        captures.fetch_add(1);
+        bulk_board.capturing(true);
+    }
+}
+
+void GuestProcess::end_capture(std::uint64_t key) {
+    std::lock_guard lock(captured_mutex_);
+    if (captured_.erase(key) != 0) {
+        captures.fetch_sub(1);
+        bulk_board.capturing(false);
+        schedule_reap();
+    }
+}
+
 void GuestProcess::drop_lane_streams() {
     std::lock_guard lock(lane_stream_mutex_);
     for (CUstream& stream : lane_streams_) {

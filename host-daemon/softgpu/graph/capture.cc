@@ -228,6 +228,18 @@ void abandon_capture(const std::shared_ptr<Stream>& stream) {
     }
 }
 
+void abandon_captures_of(const Context& context) {
+    const std::lock_guard lock(graph_mutex());
+    const auto captures = g_captures;
+    for (const auto& capture : captures) {
+        const auto origin = capture->origin.lock();
+        if (origin == nullptr || origin->context().get() == &context) {
+            capture->invalid = true;
+            finish(capture);
+        }
+    }
+}
+
 CUresult refuse_during_capture() {
     if (g_active_captures.load(std::memory_order_relaxed) == 0) {
         return CUDA_SUCCESS;

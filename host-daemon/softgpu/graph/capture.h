@@ -52,6 +52,8 @@ std::shared_ptr<CaptureState> capture_of(const std::shared_ptr<Stream>& stream);
 void invalidate_capture(const std::shared_ptr<Stream>& stream);
 /// A capturing stream is destroyed: a capture that began on it becomes invalid.
 void abandon_capture(const std::shared_ptr<Stream>& stream);
+/// The context ends, or is reset: so do captures that began on its streams.
+void abandon_captures_of(const Context& context);
 
 /// For calls that a capture forbids: 900 and the captures concerned become invalid, or 0.
 CUresult refuse_during_capture();

@@ -1,6 +1,7 @@
 #include "host-daemon/softgpu/run/context.h"
 
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/memory/allocate.h"
 #include "host-daemon/softgpu/run/device_output.h"
 #include "host-daemon/softgpu/run/driver.h"
@@ -41,6 +42,7 @@ void Context::start() {
 }
 
 void Context::reset() {
+    abandon_captures_of(*this);
     Scheduler::instance().wait(Scheduler::instance().points_of(*this));
     DeviceOutput::instance().flush();
     dark::forget_context(handle());
