@@ -220,6 +220,35 @@ CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
     return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &wide);
 }
 
+/// Nodes that device code updates are refused, as launches of such are: this one is none.
+static CUresult look_at_kernel(CUgraphNode node) noexcept {
+    CUkernelNodeAttrValue_v1 any{};
+    return marshal::cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &any);
+}
+
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                       CUkernelNodeAttrValue_v1* value_out) noexcept {
+    if (attr != CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE || value_out == nullptr) {
+        return marshal::cuGraphKernelNodeGetAttribute(hNode, attr, value_out);
+    }
+    const CUresult result = look_at_kernel(hNode);
+    if (result == CUDA_SUCCESS) {
+        *value_out = {};
+    }
+    return result;
+}
+
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                       const CUkernelNodeAttrValue_v1* value) noexcept {
+    if (attr != CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE || value == nullptr) {
+        return marshal::cuGraphKernelNodeSetAttribute(hNode, attr, value);
+    }
+    const CUresult result = look_at_kernel(hNode);
+    return result == CUDA_SUCCESS && value->deviceUpdatableKernelNode.deviceUpdatable != 0
+               ? CUDA_ERROR_NOT_SUPPORTED
+               : result;
+}
+
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
                                        CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
     const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);

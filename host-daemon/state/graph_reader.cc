@@ -14,7 +14,7 @@ namespace {
 using cuda::HandleKind;
 
 /// Attributes that a kernel node may have (the table's among() list).
-constexpr int kKernelAttributes[] = {1, 2, 4, 5, 8, 9, 10, 11, 14};
+constexpr int kKernelAttributes[] = {1, 2, 4, 5, 8, 9, 10, 11, 14, 16};
 constexpr std::size_t kMostParams = 4096;
 
 Error not_movable(const char* what, std::string text) {
@@ -171,10 +171,16 @@ Result<void> GraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode* out
     const CUkernelNodeAttrValue none{};
     for (const int id : kKernelAttributes) {
         CUkernelNodeAttrValue value{};
-        if (api.cuGraphKernelNodeGetAttribute != nullptr &&
+        const bool is_told =
+            api.cuGraphKernelNodeGetAttribute != nullptr &&
             api.cuGraphKernelNodeGetAttribute(node, static_cast<CUkernelNodeAttrID>(id), &value) ==
-                CUDA_SUCCESS &&
-            std::memcmp(&value, &none, sizeof(value)) != 0) {
+                CUDA_SUCCESS;
+        if (!is_told) {
+            value = id == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING
+                        ? process_.graphs.untold_of(node).value_or(none)
+                        : none;
+        }
+        if (std::memcmp(&value, &none, sizeof(value)) != 0) {
             (*out->mutable_attributes())[static_cast<std::uint32_t>(id)] =
                 std::string(reinterpret_cast<const char*>(&value), sizeof(value));
         }

@@ -126,6 +126,9 @@ Result<CUgraphNode> GraphWriter::make_kernel(CUgraph graph, const snapshot::Grap
             result != CUDA_SUCCESS) {
             return failed(process_, result, "setting an attribute of a kernel node again");
         }
+        if (attribute == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) {
+            process_.graphs.note_untold(graph, made, wanted);
+        }
     }
     return made;
 }

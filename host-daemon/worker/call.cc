@@ -269,6 +269,8 @@ void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
     process_.memory.remove_outside(handle);
     if (kind == HandleKind::kGraph) {
         process_.graphs.forget_graph(process_.objects.native_as<CUgraph>(handle, kind));
+    } else if (kind == HandleKind::kGraphNode) {
+        process_.graphs.forget_node(process_.objects.native_as<CUgraphNode>(handle, kind));
     }
     process_.objects.erase(handle);
     const bool is_graph = kind == HandleKind::kGraph || kind == HandleKind::kGraphExec;
@@ -281,9 +283,34 @@ void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
     }
 }
 
+void Call::note_untold(std::uint64_t node, const Recipe& recipe) {
+    ObjectTable& objects = process_.objects;
+    const auto graph = objects.native_as<CUgraph>(objects.parent_of(node), HandleKind::kGraph);
+    cuda::wire::cuGraphKernelNodeSetAttribute_call set{};
+    cuda::wire::cuGraphKernelNodeCopyAttributes_call copy{};
+    std::optional<CUkernelNodeAttrValue> value;
+    if (recipe.op == cuda::Op::cuGraphKernelNodeSetAttribute && recipe.args.size() == sizeof(set)) {
+        std::memcpy(&set, recipe.args.data(), sizeof(set));
+        if (set.attr == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) {
+            value.emplace();
+            std::memcpy(&*value, &set.value, sizeof(*value));
+        }
+    } else if (recipe.op == cuda::Op::cuGraphKernelNodeCopyAttributes &&
+               recipe.args.size() == sizeof(copy)) {
+        std::memcpy(&copy, recipe.args.data(), sizeof(copy));
+        value = process_.graphs.untold_of(
+            objects.native_as<CUgraphNode>(copy.src, HandleKind::kGraphNode));
+    }
+    if (value) {
+        process_.graphs.note_untold(
+            graph, objects.native_as<CUgraphNode>(node, HandleKind::kGraphNode), *value);
+    }
+}
+
 void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe& recipe) {
     if (kind == HandleKind::kGraph || kind == HandleKind::kGraphNode) {
-        return;  // A snapshot reads them from the driver.
+        note_untold(handle, recipe);
+        return;  // A snapshot reads all else from the driver.
     }
     if (kind == HandleKind::kGraphExec) {
         process_.graphs.changed(handle, exec_node_, recorded());

@@ -126,6 +126,8 @@ public:
     void trailing(std::span<const std::byte> bytes) override;
 
 private:
+    /// An attribute of a kernel node that no driver tells is kept for a snapshot.
+    void note_untold(std::uint64_t node, const Recipe& recipe);
     /// The fixed part, and behind it what trailing bytes a page has room for; else these go into
     /// the extent that the guest has offered, and `answer` names it.
     std::span<const std::byte> place_payload(AnswerHead* answer);

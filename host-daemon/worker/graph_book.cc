@@ -14,17 +14,58 @@ GraphBook::~GraphBook() {
     }
 }
 
-CUgraph GraphBook::clone(CUgraph graph) const {
+CUgraph GraphBook::clone(CUgraph graph) {
     CUgraph made = nullptr;
-    return device_.api().cuGraphClone != nullptr &&
-                   device_.api().cuGraphClone(&made, graph) == CUDA_SUCCESS
-               ? made
-               : nullptr;
+    if (device_.api().cuGraphClone == nullptr ||
+        device_.api().cuGraphClone(&made, graph) != CUDA_SUCCESS) {
+        return nullptr;
+    }
+    note_clone(graph, made);
+    return made;
 }
 
-void GraphBook::destroy(CUgraph graph) const {
+void GraphBook::destroy(CUgraph graph) {
     if (graph != nullptr) {
+        std::unique_lock lock(untold_mutex_);
+        untold_.erase(graph);
+        lock.unlock();
         device_.api().cuGraphDestroy(graph);
+    }
+}
+
+void GraphBook::note_untold(CUgraph graph, CUgraphNode node, const CUkernelNodeAttrValue& value) {
+    std::lock_guard lock(untold_mutex_);
+    untold_[graph][node] = value;
+}
+
+std::optional<CUkernelNodeAttrValue> GraphBook::untold_of(CUgraphNode node) const {
+    std::lock_guard lock(untold_mutex_);
+    for (const auto& [graph, nodes] : untold_) {
+        if (const auto known = nodes.find(node); known != nodes.end()) {
+            return known->second;
+        }
+    }
+    return std::nullopt;
+}
+
+void GraphBook::forget_node(CUgraphNode node) {
+    std::lock_guard lock(untold_mutex_);
+    for (auto& [graph, nodes] : untold_) {
+        nodes.erase(node);
+    }
+}
+
+void GraphBook::note_clone(CUgraph graph, CUgraph made) {
+    std::lock_guard lock(untold_mutex_);
+    const auto nodes = untold_.find(graph);
+    if (nodes == untold_.end() || device_.api().cuGraphNodeFindInClone == nullptr) {
+        return;
+    }
+    for (const auto& [node, value] : nodes->second) {
+        CUgraphNode twin = nullptr;
+        if (device_.api().cuGraphNodeFindInClone(&twin, node, made) == CUDA_SUCCESS) {
+            untold_[made][twin] = value;
+        }
     }
 }
 
@@ -169,9 +210,10 @@ void GraphBook::note_memory(CUgraph graph, const GraphMemory& memory) {
 }
 
 void GraphBook::forget_graph(CUgraph graph) {
-    std::lock_guard lock(mutex_);
+    std::scoped_lock lock(mutex_, untold_mutex_);
     memory_.erase(graph);
     free_nodes_.erase(graph);
+    untold_.erase(graph);
 }
 
 void GraphBook::note_free_node(CUgraph graph, std::uint64_t address, CUgraphNode node) {

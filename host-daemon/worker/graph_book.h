@@ -82,6 +82,12 @@ public:
     }
     void note_memory(CUgraph graph, const GraphMemory& memory);
     void forget_graph(CUgraph graph);
+    /// What a kernel node of `graph` was given and no driver tells: its NVLink scheduling.
+    void note_untold(CUgraph graph, CUgraphNode node, const CUkernelNodeAttrValue& value);
+    [[nodiscard]] std::optional<CUkernelNodeAttrValue> untold_of(CUgraphNode node) const;
+    void forget_node(CUgraphNode node);
+    /// `made` is a clone of `graph`.
+    void note_clone(CUgraph graph, CUgraph made);
     /// The node of `graph` that frees what the graph itself allocated at `address`.
     void note_free_node(CUgraph graph, std::uint64_t address, CUgraphNode node);
     /// By address, what the graph has allocated and freed, and the nodes that free it. Addresses in
@@ -94,8 +100,8 @@ public:
     CUgraphNode restored_node = nullptr;
 
 private:
-    [[nodiscard]] CUgraph clone(CUgraph graph) const;
-    void destroy(CUgraph graph) const;
+    CUgraph clone(CUgraph graph);
+    void destroy(CUgraph graph);
     void find_records(CUgraph graph, std::vector<CUevent>* events) const;
     [[nodiscard]] CUgraphNode twin_of(const Exec& exec, CUgraphNode node) const;
 
@@ -105,6 +111,8 @@ private:
     std::map<CUgraph, GraphMemory> memory_;
     std::map<CUgraph, std::map<std::uint64_t, CUgraphNode>> free_nodes_;
     std::atomic<bool> knows_memory_{false};
+    mutable std::mutex untold_mutex_;
+    std::map<CUgraph, std::map<CUgraphNode, CUkernelNodeAttrValue>> untold_;
 };
 
 }  // namespace gantry::worker

@@ -148,6 +148,7 @@ CUresult on_cuGraphClone(CallContext& context, const wire::cuGraphClone_call& cl
     }
     if (result == CUDA_SUCCESS) {
         call.process().graphs.note_memory(made, call.process().graphs.memory_of(graph));
+        call.process().graphs.note_clone(graph, made);
     }
     return result == CUDA_SUCCESS
                ? call.add_object(clone.phGraphClone, reinterpret_cast<std::uint64_t>(made))

@@ -16,6 +16,7 @@ static decltype(&cuGraphCreate) graph_create_;
 static decltype(&cuGraphDestroy) graph_destroy_;
 static decltype(&cuGraphAddKernelNode) add_kernel_node_;
 static decltype(&cuGraphKernelNodeSetAttribute) set_attribute_;
+static decltype(&cuGraphKernelNodeGetAttribute) get_attribute_;
 static decltype(&cuGraphInstantiateWithFlags) instantiate_;
 static decltype(&cuGraphExecDestroy) exec_destroy_;
 static decltype(&cuCtxSynchronize) synchronize_;
@@ -162,6 +163,34 @@ static NodeAnswer as_node(const Case& each) {
     return answer;
 }
 
+/// Attributes that a kernel node is given and asked for; the results are those of driver 580 on an
+/// H100.
+static int check_node(CUgraphNode node) {
+    static const struct {
+        int id, value, set, got;
+    } kKnown[] = {{16, 1, 0, CUDA_ERROR_INVALID_VALUE},
+                  {16, 2, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE},
+                  {13, 0, 0, 0},
+                  {5, 2, 0, 0},
+                  {6, 1, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE},
+                  {15, 0, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE},
+                  {17, 0, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE}};
+    int wrong = 0;
+    for (const auto& known : kKnown) {
+        CUlaunchAttributeValue value = {};
+        value.pad[0] = (char)known.value;
+        const int set = (int)set_attribute_(node, (CUlaunchAttributeID)known.id, &value);
+        memset(&value, 0x55, sizeof value);
+        const int got = (int)get_attribute_(node, (CUlaunchAttributeID)known.id, &value);
+        if (set != known.set || got != known.got || (got == 0 && value.pad[0] != known.value)) {
+            ++wrong;
+            fprintf(stderr, "node attribute %d, value %d: set %d, got %d with %d\n", known.id,
+                    known.value, set, got, value.pad[0]);
+        }
+    }
+    return wrong;
+}
+
 int main(int argc, char** argv) {
     const bool print = argc > 1 && strcmp(argv[1], "--print") == 0;
     CHECK(cudaFree(nullptr));
@@ -170,6 +199,7 @@ int main(int argc, char** argv) {
     graph_destroy_ = entry<decltype(graph_destroy_)>("cuGraphDestroy", 12000);
     add_kernel_node_ = entry<decltype(add_kernel_node_)>("cuGraphAddKernelNode", 12000);
     set_attribute_ = entry<decltype(set_attribute_)>("cuGraphKernelNodeSetAttribute", 12000);
+    get_attribute_ = entry<decltype(get_attribute_)>("cuGraphKernelNodeGetAttribute", 12000);
     instantiate_ = entry<decltype(instantiate_)>("cuGraphInstantiateWithFlags", 12000);
     exec_destroy_ = entry<decltype(exec_destroy_)>("cuGraphExecDestroy", 12000);
     synchronize_ = entry<decltype(synchronize_)>("cuCtxSynchronize", 12000);
@@ -184,7 +214,17 @@ int main(int argc, char** argv) {
         printf("cluster launches: %d\n%-42s launch  waiting  node: set  instantiated\n", clusters,
                "");
     }
-    int wrong = 0;
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    OK(graph_create_(&graph, 0));
+    CUDA_KERNEL_NODE_PARAMS params = {};
+    params.func = nothing_function;
+    params.gridDimX = 1, params.gridDimY = 1, params.gridDimZ = 1;
+    params.blockDimX = 1, params.blockDimY = 1, params.blockDimZ = 1;
+    OK(add_kernel_node_(&node, graph, nullptr, 0, &params));
+    int wrong = check_node(node);
+    OK(instantiate_(&exec, graph, 0));
     for (int half = 0; half < 2; ++half) {
         for (const Case& each : kCases) {
             const int launched = launch(each);
@@ -209,6 +249,7 @@ int main(int argc, char** argv) {
             midpoint();
         }
     }
+    wrong += check_node(node);
     EXPECT(wrong == 0);
     return pass("launch_attributes");
 }

@@ -4,6 +4,7 @@
 #include "host-daemon/softgpu/api/graph_common.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
 #include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/run/launch.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
@@ -112,6 +113,26 @@ CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode,
 
 namespace {
 
+/// Attributes of launches that a kernel node has too.
+bool is_of_nodes(CUkernelNodeAttrID attr) {
+    switch (static_cast<int>(attr)) {
+        case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+        case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+        case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+        case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+        case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING:
+            return true;
+        default:
+            return false;
+    }
+}
+
 /// A copy of a kernel operation with one attribute changed.
 std::shared_ptr<softgpu::KernelOperation> with_attribute(const softgpu::KernelOperation& old,
                                                          const CUlaunchAttribute& attribute) {
@@ -134,12 +155,17 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
                                        const CUkernelNodeAttrValue_v1* value) noexcept {
     const std::lock_guard lock(graph_mutex());
     const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (node == nullptr || value == nullptr || attr < 0 || attr >= CU_LAUNCH_ATTRIBUTE_MAX) {
+    if (node == nullptr || value == nullptr || !is_of_nodes(attr)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUlaunchAttribute attribute{};
     attribute.id = attr;
     attribute.value = *value;
+    if (attr == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE &&
+        value->deviceUpdatableKernelNode.deviceUpdatable == 0) {
+        return CUDA_SUCCESS;
+    }
+    GANTRY_CU(softgpu::check_attribute(attribute));
     const auto& dim = value->clusterDim;
     if (attr == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && (dim.x != 1 || dim.y != 1 || dim.z != 1)) {
         return std::uint64_t{dim.x} * dim.y * dim.z == 0 ? CUDA_ERROR_INVALID_CLUSTER_SIZE
@@ -154,7 +180,9 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
                                        CUkernelNodeAttrValue_v1* value_out) noexcept {
     const std::lock_guard lock(graph_mutex());
     const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (node == nullptr || value_out == nullptr || attr < 0 || attr >= CU_LAUNCH_ATTRIBUTE_MAX) {
+    // NVLink scheduling is set and not told, as with driver 580 on an H100.
+    if (node == nullptr || value_out == nullptr || !is_of_nodes(attr) ||
+        attr == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     *value_out = {};

@@ -14,6 +14,7 @@ constexpr std::uint32_t kBlockXyMax = 1024;
 constexpr std::uint32_t kBlockZMax = 64;
 constexpr std::uint64_t kPortableClusterMax = 8;
 constexpr std::uint64_t kClusterMax = 16;
+constexpr int kNoAttribute = 15;  ///< An id that CUDA 13.0 leaves out.
 
 CUresult pack_extra(const KernelInfo& kernel, void** extra, std::vector<std::byte>& packed) {
     const void* buffer = nullptr;
@@ -126,6 +127,23 @@ int resident_blocks(const Function& function, std::uint32_t threads, std::uint64
                                               static_cast<std::uint32_t>(dynamic_bytes), profile));
 }
 
+CUresult check_attribute(const CUlaunchAttribute& attribute) {
+    const CUlaunchAttributeValue& value = attribute.value;
+    switch (static_cast<int>(attribute.id)) {
+        case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:  // Of streams only.
+        case kNoAttribute:
+            return CUDA_ERROR_INVALID_VALUE;
+        case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+            return CUDA_ERROR_NOT_SUPPORTED;
+        case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING:
+            return value.nvlinkUtilCentricScheduling > 1 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+        default:
+            return attribute.id < 0 || attribute.id >= CU_LAUNCH_ATTRIBUTE_MAX
+                       ? CUDA_ERROR_INVALID_VALUE
+                       : CUDA_SUCCESS;
+    }
+}
+
 CUresult make_launch(const std::shared_ptr<Context>& context, const void* function_handle,
                      const LaunchShape& shape, void** kernel_params, void** extra,
                      const CUlaunchAttribute* attributes, unsigned attribute_count,
@@ -146,8 +164,8 @@ CUresult make_launch(const std::shared_ptr<Context>& context, const void* functi
             const auto& dim = attribute.value.clusterDim;
             operation->cluster = {dim.x, dim.y, dim.z};
             cluster_given = true;
-        } else if (attribute.id < 0 || attribute.id >= CU_LAUNCH_ATTRIBUTE_MAX) {
-            return CUDA_ERROR_INVALID_VALUE;
+        } else {
+            GANTRY_CU(check_attribute(attribute));
         }
         operation->attributes.push_back(attribute);
     }

@@ -24,6 +24,9 @@ CUresult make_launch(const std::shared_ptr<Context>& context, const void* functi
                      const CUlaunchAttribute* attributes, unsigned attribute_count,
                      std::shared_ptr<KernelOperation>& operation);
 
+/// What is wrong with an attribute whatever it is given to: an id that is none, a value.
+CUresult check_attribute(const CUlaunchAttribute& attribute);
+
 /// Blocks of the function on one SM, with the function's own limits.
 int resident_blocks(const Function& function, std::uint32_t threads, std::uint64_t dynamic_bytes);
 

@@ -4,6 +4,9 @@
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "host-daemon/state/graph_content.h"
 #include "host-daemon/state/part_state.h"
 #include "proto/wire/mirror/words.h"
 #include "tests/unit/worker/guest_fixture.h"
@@ -424,6 +427,104 @@ TEST(TakeOver, MemoryThatIsStillPulledTellsNoGuestThatItIsDisowned) {
         wire::mirror_words(memory->guest_words()).session[0].store(1);
         EXPECT_EQ(disowned_state(std::move(memory), false), wire::WorkerState::kDisowned);
     })) << "a mirrored one, whose relay lets the guest go on this";
+}
+
+/// Kernel nodes that have the attribute which no driver tells, in graphs and in execs.
+std::vector<int> untold_in(std::string_view described) {
+    snapshot::ObjectGraph objects;
+    EXPECT_TRUE(objects.ParseFromArray(described.data(), static_cast<int>(described.size())));
+    const auto count = [](const snapshot::Graph& graph) {
+        return static_cast<int>(std::count_if(
+            graph.nodes().begin(), graph.nodes().end(), [](const snapshot::GraphNode& node) {
+                return node.attributes().contains(
+                    CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING);
+            }));
+    };
+    std::vector<int> counts;
+    for (const snapshot::Graph& graph : objects.graphs()) {
+        counts.push_back(count(graph));
+    }
+    for (const snapshot::GraphExec& exec : objects.graph_execs()) {
+        counts.push_back(count(exec.graph()));
+    }
+    return counts;
+}
+
+/// A graph of four kernel nodes: one is given the attribute, one copies it, one that has it is
+/// destroyed. Then a clone, an exec of each, and the first graph goes.
+void run_untold_source(int region, Shared* shared) {
+    Serving serving(map_region(region));
+    Guest& guest = serving.guest;
+    guest.retain();
+    guest.load_module();
+    const auto handle = [](HandleKind kind, std::uint64_t index) {
+        return cuda::make_handle(kind, (1ull << 24) + index);
+    };
+    const std::uint64_t graph = handle(HandleKind::kGraph, 0);
+    guest.send(Op::cuGraphCreate, payload::cuGraphCreate_call{graph, 0, 0});
+    const std::byte arguments[12] = {};
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        hand::GraphKernelNodeCall node{};
+        node.graph = graph;
+        node.node = handle(HandleKind::kGraphNode, i);
+        node.launch = one_thread(kKernel, 0);
+        node.launch.param_bytes = sizeof(arguments);
+        ASSERT_EQ(guest.call(Op::cuGraphAddKernelNode_v2, node, arguments).status, 0u);
+    }
+    payload::cuGraphKernelNodeSetAttribute_call set{};
+    set.attr = CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING;
+    set.value.nvlinkUtilCentricScheduling = 1;
+    for (const std::uint64_t i : {0, 3}) {
+        set.hNode = handle(HandleKind::kGraphNode, i);
+        ASSERT_EQ(guest.call(Op::cuGraphKernelNodeSetAttribute, set).status, 0u);
+    }
+    EXPECT_EQ(guest.call(Op::cuGraphKernelNodeCopyAttributes,
+                         payload::cuGraphKernelNodeCopyAttributes_call{
+                             handle(HandleKind::kGraphNode, 1), handle(HandleKind::kGraphNode, 0)})
+                  .status,
+              0u);
+    EXPECT_EQ(guest.call(Op::cuGraphDestroyNode, payload::cuGraphDestroyNode_call{set.hNode})
+                  .status,
+              0u);
+    const std::uint64_t clone = handle(HandleKind::kGraph, 1);
+    EXPECT_EQ(guest.call(Op::cuGraphClone, payload::cuGraphClone_call{clone, graph}).status, 0u);
+    for (const std::uint64_t i : {0, 1}) {
+        EXPECT_EQ(guest.call(Op::cuGraphInstantiateWithFlags,
+                             payload::cuGraphInstantiateWithFlags_call{
+                                 handle(HandleKind::kGraphExec, i), handle(HandleKind::kGraph, i),
+                                 0})
+                      .status,
+                  0u);
+    }
+    guest.send(Op::cuGraphDestroy, payload::cuGraphDestroy_call{graph});
+    EXPECT_EQ(guest.synchronise(0), 0u);
+    ASSERT_TRUE(serving.host.process->freeze(5s).ok());
+    state::PartState part(*serving.host.process, 1);
+    share_state(part, shared);
+    EXPECT_EQ(untold_in({shared->graph, shared->graph_bytes}), (std::vector<int>{2, 2, 2}));
+}
+
+void run_untold_target(int, Shared* shared) {
+    Host host;
+    state::PartState part(*host.process, 1);
+    part.keep_image(ptx_image());
+    const std::string_view graph(shared->graph, shared->graph_bytes);
+    ASSERT_TRUE(part.prepare(kSeed, graph).ok());
+    for (std::uint64_t i = 0; i < shared->block_count; ++i) {
+        ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
+    }
+    const auto missing = part.apply_final(graph);
+    ASSERT_TRUE(missing.ok()) << missing.error().text;
+    snapshot::ObjectGraph made;
+    state::GraphReader reader(*host.process);
+    ASSERT_TRUE(reader.read_all(&made).ok());
+    EXPECT_EQ(untold_in(made.SerializeAsString()), (std::vector<int>{2, 2, 2}));
+}
+
+TEST(TakeOver, WhatNoDriverTellsOfAKernelNodeMovesWithIt) {
+    Common common;
+    ASSERT_TRUE(common.in_child(run_untold_source));
+    EXPECT_TRUE(common.in_child(run_untold_target));
 }
 
 TEST(TakeOver, EveryDamagedGraphIsRefusedOrHarmless) {
