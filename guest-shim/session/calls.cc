@@ -388,7 +388,7 @@ CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchan
                                  exchange->trailing_bytes, &record);
     if (result == CUDA_SUCCESS) {
         record.header->context = context;
-        record.header->flags = wire::kCommandWantsReply;
+        record.header->flags = wire::kCommandWantsReply | exchange->flags;
         record.header->bulk_page = static_cast<std::uint16_t>(exchange->touch_first);
         record.header->bulk_pages = static_cast<std::uint16_t>(exchange->touch_pages);
         fill(record, exchange->args, exchange->args_bytes, exchange->trailing,
@@ -410,6 +410,18 @@ CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchan
     return result;
 }
 
+namespace {
+
+std::uint32_t take_flags(Thread* self) noexcept {
+    const std::uint32_t flags = self->next_flags;
+    if (__builtin_expect(flags != 0, 0)) {
+        self->next_flags = 0;
+    }
+    return flags;
+}
+
+}  // namespace
+
 CUresult exchange(Exchange* exchange) noexcept {
     Thread* self = nullptr;
     if (const CUresult refused = usable_thread(&self); refused != CUDA_SUCCESS) {
@@ -418,6 +430,7 @@ CUresult exchange(Exchange* exchange) noexcept {
     // Held through the wait: threads that share a lane must not have two questions open. Output is
     // drained on the same lane, after the answer has been taken.
     Guard guard(g_connection.lane_mutex[self->lane]);
+    exchange->flags = take_flags(self);
     const CUresult result = exchange_on(self->lane, self->current, exchange, true);
     self->answered_end = exchange->end;
     return result;
@@ -442,7 +455,7 @@ CUresult reserve(std::uint16_t op, std::uint32_t args_bytes, std::uint32_t trail
         return result;
     }
     record.header->context = self->current;
-    record.header->flags = synchronous ? wire::kCommandWantsReply : 0u;
+    record.header->flags = take_flags(self) | (synchronous ? wire::kCommandWantsReply : 0u);
     *out = Record{record.args(), record.trailing(), record.header, record.position};
     return CUDA_SUCCESS;
 }

@@ -92,6 +92,7 @@ void drain_output(std::uint32_t lane) noexcept;
 /// One synchronous command on a lane that the caller has locked (calls.cc).
 struct Exchange {
     std::uint16_t op = 0;
+    std::uint32_t flags = 0;            ///< CommandFlag bits beside kCommandWantsReply.
     const void* args = nullptr;
     std::uint32_t args_bytes = 0;
     const void* trailing = nullptr;

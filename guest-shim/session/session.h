@@ -161,6 +161,7 @@ struct Thread {
     std::uint64_t current;       ///< contexts[depth - 1], or 0.
     std::uint64_t* contexts;
     std::uint32_t capture_mode;  ///< CUstreamCaptureMode of cuThreadExchangeStreamCaptureMode.
+    std::uint32_t next_flags;    ///< CommandFlag bits for this thread's next command.
     std::uint32_t errors_seen;   ///< HostWords.late_errors when this thread last asked the host.
     std::uint64_t answered_end;  ///< Ring position behind this thread's last answered command.
     std::uint64_t synced_end;    ///< The same of the last one that waited for synced_stream ...

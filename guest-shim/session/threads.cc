@@ -16,14 +16,17 @@ pthread_key_t g_key;
 pthread_once_t g_key_once = PTHREAD_ONCE_INIT;
 FutexMutex g_lane_mutex;
 std::uint32_t g_lane_users[wire::kLaneCount];
+bool g_lane_left[wire::kLaneCount];  // A thread that had it has ended.
 
 void release_lane(std::uint32_t lane) {
     Guard guard(g_lane_mutex);
     --g_lane_users[lane];
+    g_lane_left[lane] = true;
 }
 
-/// A lane of its own while there are some, else the one with the fewest users.
-std::uint32_t acquire_lane() {
+/// A lane of its own while there are some, else the one with the fewest users. `flags`: what to say
+/// with the first command.
+std::uint32_t acquire_lane(std::uint32_t* flags) {
     Guard guard(g_lane_mutex);
     std::uint32_t best = 0;
     for (std::uint32_t lane = 0; lane < kSharedLanes; ++lane) {
@@ -34,6 +37,9 @@ std::uint32_t acquire_lane() {
             break;
         }
     }
+    const bool is_inherited = g_lane_users[best] == 0 && g_lane_left[best];
+    *flags = is_inherited ? wire::kCommandNewThread : 0u;
+    g_lane_left[best] = g_lane_left[best] && !is_inherited;
     ++g_lane_users[best];
     return best;
 }
@@ -54,7 +60,7 @@ Thread* make_thread() {
     if (state == nullptr) {
         return nullptr;
     }
-    state->lane = acquire_lane();
+    state->lane = acquire_lane(&state->next_flags);
     pthread_setspecific(g_key, state);
     t_thread = state;
     return state;

@@ -115,6 +115,10 @@ void GuestProcess::execute(const Command& command) {
     note_command(command.header.op);
     Call call(*this, command);
     note_lane(call.lane());
+    if (__builtin_expect((command.header.flags & region::kCommandNewThread) != 0, 0)) {
+        // Natively the calls that failed told the thread that has ended.
+        static_cast<void>(take_async_error(call.lane()));
+    }
     if (__builtin_expect(has_lost_context_, 0) && refuse_for_lost_context(call)) {
         return;
     }

@@ -29,6 +29,8 @@ inline constexpr std::uint32_t kRecordAlign = 64;
 
 enum CommandFlag : std::uint32_t {
     kCommandWantsReply = 1u << 0,
+    /// The first of a thread on a lane that others have left: errors kept for the lane are theirs.
+    kCommandNewThread = 1u << 1,
 };
 
 struct CommandHeader {

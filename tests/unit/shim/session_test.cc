@@ -248,6 +248,31 @@ TEST(Session, AnswersMayComeOutOfOrder) {
     }));
 }
 
+/// Errors that its calls have left on the lane are not the next thread's.
+TEST(Session, AThreadSaysThatItsLaneWasAnothers) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+        for (int i = 0; i < 2; ++i) {
+            std::thread([] {
+                CHECK_OR_EXIT(session::post(kOpB, nullptr, 0, nullptr, 0) == CUDA_SUCCESS);
+                CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+            }).join();
+        }
+        std::thread([] { CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS); }).join();
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+        const std::vector<Seen> seen = worker.take_seen();
+        const bool expected[] = {false, false, false, true, false, true, false};
+        CHECK_OR_EXIT(seen.size() == std::size(expected));
+        for (std::size_t i = 0; i < seen.size(); ++i) {
+            CHECK_OR_EXIT(((seen[i].flags & wire::kCommandNewThread) != 0) == expected[i]);
+            CHECK_OR_EXIT(seen[i].lane == (i == 0 || i + 1 == seen.size() ? seen[0].lane
+                                                                          : seen[1].lane));
+        }
+    }));
+}
+
 TEST(Session, MoreThreadsThanLanes) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
         worker.start();

@@ -99,6 +99,7 @@ public:
             return value;
         }
     };
+    std::uint32_t next_flags = 0;  ///< CommandFlag bits for the next command.
     std::uint64_t post(std::uint16_t op, std::span<const std::byte> args,
                        std::span<const std::byte> trailing, bool wants_reply = false) {
         wire::RingRecord record;
@@ -107,7 +108,8 @@ public:
             std::this_thread::yield();
         }
         record.header->context = kContext;
-        record.header->flags = wants_reply ? wire::kCommandWantsReply : 0u;
+        record.header->flags = next_flags | (wants_reply ? wire::kCommandWantsReply : 0u);
+        next_flags = 0;
         record.header->bulk_page = 64;
         record.header->bulk_pages = 16;
         if (!args.empty()) {  // No bytes may have no address.

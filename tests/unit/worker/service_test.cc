@@ -157,6 +157,26 @@ TEST(Service, TheGraphFollowsWhatLivesAndNotHowLongItRan) {
     }));
 }
 
+TEST(Service, AThreadThatTakesALaneOverIsNotToldOfItsErrors) {
+    EXPECT_TRUE(in_child([] {
+        Serving serving;
+        Guest& guest = serving.guest;
+        guest.retain();
+        for (const bool is_new : {false, true}) {
+            guest.send(Op::cuStreamDestroy_v2, payload::cuStreamDestroy_v2_call{kStream});
+            guest.next_flags = is_new ? wire::kCommandNewThread : 0u;
+            EXPECT_EQ(guest.synchronise(0),
+                      is_new ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+            EXPECT_EQ(guest.synchronise(0), 0u);
+        }
+        // The context's errors are everybody's.
+        guest.load_module();
+        guest.add(0x10, 1, 0);
+        guest.next_flags = wire::kCommandNewThread;
+        EXPECT_EQ(guest.synchronise(0), CUDA_ERROR_ILLEGAL_ADDRESS);
+    }));
+}
+
 TEST(Service, RefusesHostileCommandsAndGoesOn) {
     EXPECT_TRUE(in_child([] {
         Serving serving;
