@@ -15,6 +15,62 @@ static const char kText[] =
     "  ld.global.u32 %x, [cell]; add.u32 %x, %x, %y; st.global.u32 [cell], %x;\n"
     "  st.global.u32 [%a], %x; ret;\n}\n";
 
+/// Of code that is no good the log tells, with the line, and nobody else: a driver is silent.
+static void refuse_silently() {
+    ENTRY(cuModuleLoadDataEx, 2010);
+    ENTRY(cuLibraryLoadData, 12000);
+    ENTRY(cuLibraryGetKernel, 12000);
+    ENTRY(cuLibraryUnload, 12000);
+    ENTRY(cuLinkCreate, 5050);
+    ENTRY(cuLinkAddData, 6050);
+    ENTRY(cuLinkComplete, 5050);
+    ENTRY(cuLinkDestroy, 5050);
+    static const char kWrong[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
+                                 ".visible .entry wrong()\n{\n    bogus.u32 %r1;\n    ret;\n}\n";
+    static char why[3][1024];
+    CUjit_option wanted[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void* slots[3][2];
+    for (int i = 0; i < 3; ++i) {
+        slots[i][0] = why[i], slots[i][1] = (void*)sizeof why[i];
+    }
+    int results[3];
+    CUmodule wrong;
+    CUlibrary library = nullptr;
+    CUkernel kernel_of_it;
+    CUlinkState link;
+    void* image;
+    size_t image_bytes;
+    OK(cuLinkCreate_(2, wanted, slots[2], &link));
+    FILE* const heard = tmpfile();
+    const int true_stderr = dup(2);
+    EXPECT(heard != nullptr && true_stderr >= 0 && dup2(fileno(heard), 2) == 2);
+    results[0] = (int)cuModuleLoadDataEx_(&wrong, kWrong, 2, wanted, slots[0]);
+    results[1] =
+        (int)cuLibraryLoadData_(&library, kWrong, wanted, slots[1], 2, nullptr, nullptr, 0);
+    const bool at_once = why[1][0] != 0;  // Its result comes with its first use.
+    if (results[1] == CUDA_SUCCESS) {
+        results[1] = (int)cuLibraryGetKernel_(&kernel_of_it, library, "wrong");
+    }
+    results[2] = (int)cuLinkAddData_(link, CU_JIT_INPUT_PTX, (void*)kWrong, sizeof kWrong,
+                                     "wrong.ptx", 0, nullptr, nullptr);
+    if (results[2] == CUDA_SUCCESS) {
+        results[2] = (int)cuLinkComplete_(link, &image, &image_bytes);
+    }
+    const cudaError_t synchronised = cudaDeviceSynchronize();
+    EXPECT(dup2(true_stderr, 2) == 2);
+    EXPECT(lseek(fileno(heard), 0, SEEK_END) == 0);
+    CHECK(synchronised);
+    EXPECT(at_once);
+    for (int i = 0; i < 3; ++i) {
+        EXPECT_STATUS(results[i], CUDA_ERROR_INVALID_PTX);
+        EXPECT(strstr(why[i], "line 6") != nullptr || strstr(why[i], "6:") != nullptr);
+    }
+    OK(cuLinkDestroy_(link));
+    if (library != nullptr) {
+        OK(cuLibraryUnload_(library));
+    }
+}
+
 int main() {
     CHECK(cudaFree(nullptr));
     ENTRY(cuModuleLoadData, 2000);
@@ -86,6 +142,7 @@ int main() {
     CHECK(cudaMemcpy(&back, out, 4, cudaMemcpyDeviceToHost));
     EXPECT(back == 115);
 
+    refuse_silently();
     char log[1024] = "";
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void* values[] = {log, (void*)sizeof log};

@@ -14,13 +14,7 @@
 namespace gantry::cuda_impl {
 
 CUresult refused(cuda::Op op) noexcept {
-    static const bool loud = [] {
-        const char* level = std::getenv("GANTRY_SOFT_LOG");
-        return level != nullptr && std::strcmp(level, "refusals") == 0;
-    }();
-    if (loud) {
-        softgpu::report(std::string("refused call ") + cuda::op_info(op).name);
-    }
+    softgpu::report_refusal(std::string("refused call ") + cuda::op_info(op).name);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

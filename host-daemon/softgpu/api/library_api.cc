@@ -34,26 +34,22 @@ CUresult load_library(CUlibrary* out, const void* code, softgpu::JitOptions& jit
         return CUDA_ERROR_NOT_PERMITTED;
     }
     const auto context = context_for_library();
-    auto contents =
-        softgpu::image::read_image(code, context->device.profile.capability());
-    // As on hardware, a lazily loaded image that is no good says so when it is first used.
-    if (!contents.ok()) {
-        jit.finish(contents.error().text);
-    }
-    const bool good = contents.ok();
-    const auto library = std::make_shared<Library>(std::move(contents));
+    const auto library = std::make_shared<Library>(
+        softgpu::image::read_image(code, context->device.profile.capability()));
     const auto handle = softgpu::publish<CUlibrary>(library);
-    if (softgpu::eager_loading()) {
+    // As on an H100, a lazily loaded image that is no good says so with its result when it is first
+    // used, and in an error log at once.
+    std::string log;
+    if (softgpu::eager_loading() || jit.wants_errors()) {
         std::shared_ptr<Module> module;
-        const CUresult error = library->module_in(context, module);
-        if (error != CUDA_SUCCESS) {
+        const CUresult error = library->module_in(context, module, &log);
+        if (error != CUDA_SUCCESS && softgpu::eager_loading()) {
+            jit.finish(log);
             softgpu::retract(*library);
             return error;
         }
     }
-    if (good) {
-        jit.finish("");
-    }
+    jit.finish(log);
     *out = handle;
     return CUDA_SUCCESS;
 }

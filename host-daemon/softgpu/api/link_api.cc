@@ -22,7 +22,7 @@ public:
 };
 
 CUresult fail(LinkState& state, const Error& error) {
-    softgpu::report(error.text);
+    softgpu::report_refusal(error.text);
     state.options.finish(error.text);
     return softgpu::cuda_error(error);
 }

@@ -18,6 +18,10 @@ public:
     void finish(const std::string& error_log, const std::string& info_log = "");
     /// The program asked for more than errors.
     [[nodiscard]] bool is_verbose() const { return verbose_; }
+    /// There is room for an error log.
+    [[nodiscard]] bool wants_errors() const {
+        return error_buffer_ != nullptr && error_capacity_ != 0;
+    }
 
 private:
     static void write_log(char* buffer, std::uint64_t capacity, void** size_slot,

@@ -78,14 +78,17 @@ void forget_libraries(std::uint64_t context_id) {
 }
 
 CUresult Library::module_in(const std::shared_ptr<Context>& context,
-                            std::shared_ptr<Module>& module) {
+                            std::shared_ptr<Module>& module, std::string* log) {
     const std::lock_guard lock(mutex_);
     if (const auto known = modules_.find(context->id); known != modules_.end()) {
         module = known->second;
         return CUDA_SUCCESS;
     }
-    const auto fail = [](const Error& error) {
-        report(error.text);
+    const auto fail = [log](const Error& error) {
+        report_refusal(error.text);
+        if (log != nullptr) {
+            *log = error.text;
+        }
         return cuda_error(error);
     };
     if (!contents_.ok()) {

@@ -242,7 +242,7 @@ std::string describe_kernels(const Program& program) {
 CUresult load_module_image(const std::shared_ptr<Context>& context, const void* image,
                            CUmodule* module, std::string* log) {
     const auto fail = [log](const Error& error) {
-        report(error.text);
+        report_refusal(error.text);
         if (log != nullptr) {
             *log = error.text;
         }

@@ -129,7 +129,9 @@ public:
     explicit Library(Result<image::Contents> contents);
     ~Library() override;
 
-    CUresult module_in(const std::shared_ptr<Context>& context, std::shared_ptr<Module>& module);
+    /// `log`: what is wrong with its code, if anything.
+    CUresult module_in(const std::shared_ptr<Context>& context, std::shared_ptr<Module>& module,
+                       std::string* log = nullptr);
     CUresult kernel(const std::string& name, std::shared_ptr<Kernel>& kernel);
     CUresult kernels(std::vector<std::shared_ptr<Kernel>>& kernels);
     /// A managed variable's address, made at first use; the same in every context. `fresh` is

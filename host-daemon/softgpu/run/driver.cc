@@ -177,6 +177,16 @@ void report(const std::string& text) {
     }
 }
 
+void report_refusal(const std::string& text) {
+    static const bool loud = [] {
+        const char* level = std::getenv("GANTRY_SOFT_LOG");
+        return level != nullptr && std::strcmp(level, "refusals") == 0;
+    }();
+    if (loud) {
+        report(text);
+    }
+}
+
 void set_report_sink(void (*sink)(void*, const char*, std::size_t), void* user) {
     const std::lock_guard lock(g_report_mutex);
     g_report_sink = sink;

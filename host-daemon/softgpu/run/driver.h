@@ -37,6 +37,9 @@ void set_poison(CUresult error, const std::string& text);
 
 /// A sentence for a person: to stderr (unless GANTRY_SOFT_LOG=off) and to the extension's reader.
 void report(const std::string& text);
+/// Of what the program is told by a result, and of code by the JIT error log: only if
+/// GANTRY_SOFT_LOG=refusals asks for it.
+void report_refusal(const std::string& text);
 void set_report_sink(void (*sink)(void* user, const char* text, std::size_t bytes), void* user);
 
 /// What a thread has current. Lives until the thread ends; the main thread's is never freed.
