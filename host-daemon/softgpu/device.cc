@@ -207,6 +207,7 @@ bool show_attribute(int attribute, int value, DeviceProfile& profile) {
          kWhole},
         {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
          &profile.reserved_shared_bytes_per_block, 0, kWhole},
+        {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, &profile.clock_khz, 1, kWhole},
     };
     for (const auto& entry : known) {
         if (entry.attribute == attribute) {

@@ -104,8 +104,9 @@ typedef struct GantrySoftExtension {
 
     /// What the program was told of its device, perhaps on another host. How many blocks are
     /// resident at once (occupancy, cooperative grids, %nsmid) follows it from then on, since
-    /// programs compute grids from numbers that they read once; all other limits stay this
-    /// device's. Attributes that do not matter are ignored; 1 for a value out of range.
+    /// programs compute grids from numbers that they read once, and so does the rate of clock64;
+    /// all other limits stay this device's. Attributes that do not matter are ignored; 1 for a
+    /// value out of range.
     CUresult (*show_attributes)(CUdevice device, const CUdevice_attribute *numbers,
                                 const int *values, size_t count);
 } GantrySoftExtension;

@@ -325,17 +325,24 @@ const Inst* do_sleep(Warp& warp, const Inst* inst) {
     return stop_instruction();
 }
 
-const Inst* do_read_clock(Warp& warp, const Inst* inst) {
+/// Nanoseconds since 1970: never backwards in a process, and a program that is moved finds them go
+/// on, as nearly as the two hosts' clocks agree.
+std::uint64_t device_time_ns() {
     using namespace std::chrono;
-    std::uint64_t value = 0;
+    static const auto to_wall = duration_cast<nanoseconds>(
+        system_clock::now().time_since_epoch() - steady_clock::now().time_since_epoch());
+    const auto now = duration_cast<nanoseconds>(steady_clock::now().time_since_epoch());
+    return static_cast<std::uint64_t>((now + to_wall).count());
+}
+
+const Inst* do_read_clock(Warp& warp, const Inst* inst) {
+    const std::uint64_t ns = device_time_ns();
+    std::uint64_t value = ns;
     if (inst->aux >= 2 && inst->aux <= 4) {
-        value = static_cast<std::uint64_t>(
-            duration_cast<nanoseconds>(system_clock::now().time_since_epoch()).count());
         value = inst->aux == 4 ? value >> 32 : value;
     } else {
-        const auto ns = static_cast<std::uint64_t>(
-            duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count());
-        value = ns / 1000 * clock_khz(warp) / 1000 + ns % 1000 * clock_khz(warp) / 1000000;
+        constexpr std::uint64_t kNsPerMs = 1'000'000;  // Kilohertz are cycles per millisecond.
+        value = ns / kNsPerMs * clock_khz(warp) + ns % kNsPerMs * clock_khz(warp) / kNsPerMs;
         value = inst->aux == 5 ? value >> 32 : value;
     }
     for_active(warp.mask, [&](std::uint32_t lane) { put(warp, inst, lane, value); });
