@@ -356,9 +356,11 @@ TEST(Session, ChildOfAForkIsNotInitialised) {
 
 TEST(Session, ChildOfAForkDuringTheStartIsNotInitialised) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
-        std::atomic<bool> is_asked{false};
-        std::atomic<bool> may_answer{false};
-        worker.on_control = [&](FakeWorker&, const Seen& command) {
+        // Not on the stack, which is used again before ThreadSanitizer sees that the worker's
+        // thread has ended: what orders them is in the region, which has two mappings.
+        static std::atomic<bool> is_asked{false};
+        static std::atomic<bool> may_answer{false};
+        worker.on_control = [](FakeWorker&, const Seen& command) {
             if (command.op == static_cast<std::uint16_t>(wire::ControlOp::kHello)) {
                 for (is_asked = true; !may_answer;) {
                     usleep(1000);
