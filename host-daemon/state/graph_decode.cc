@@ -9,6 +9,7 @@
 #include "host-daemon/state/answer_head.h"
 #include "host-daemon/state/graph_codec.h"
 #include "host-daemon/state/graph_content.h"
+#include "proto/cuda/gen/opcodes.h"
 #include "proto/wire/ring.h"
 
 namespace gantry::state {
@@ -326,6 +327,13 @@ Result<DecodedGraph> decode(std::string_view bytes) {
                      fmt::format("the object graph has version {}, this worker reads up to {}; "
                                  "update Gantry on this host",
                                  out.message.version(), kGraphVersion)};
+    }
+    const std::uint64_t table = out.message.process().shim_abi_hash();
+    if (table != 0 && table != cuda::kTableHash) {  // The commands in it mean something else here.
+        return Error{Code::kFailedPrecondition, "version.table",
+                     fmt::format("the object graph follows version {:016x} of the CUDA API table, "
+                                 "this worker serves {:016x}; use the Gantry release that wrote it",
+                                 table, cuda::kTableHash)};
     }
     for (const snapshot::OtherObject& other : out.message.other_objects()) {
         if (other.kind() == kPendingOutput) {

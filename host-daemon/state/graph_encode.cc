@@ -331,7 +331,8 @@ void add_facts(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
         facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]));
     out->set_compute_minor(static_cast<std::uint32_t>(
         facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]));
-    out->set_profile_kind(snapshot::PROFILE_KIND_MOVABLE);
+    out->set_profile_kind(worker::is_soft_only(facts) ? snapshot::PROFILE_KIND_SOFT_ONLY
+                                                      : snapshot::PROFILE_KIND_MOVABLE);
 }
 
 void add_cooperative_grids(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {

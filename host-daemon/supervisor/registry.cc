@@ -173,6 +173,7 @@ Result<engine::TargetCapabilities> Registry::capabilities() {
     out.ptx_isa_version_max = device_->ptx_isa_version_max();
     out.snapshot_version_min = device_->snapshot_version_min();
     out.snapshot_version_max = device_->snapshot_version_max();
+    out.table_hash = device_->table_hash();
     for (const auto& [number, value] : device_->attributes()) {
         out.attributes.emplace_back(number, value);
     }

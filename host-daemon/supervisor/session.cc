@@ -1,6 +1,7 @@
 #include "host-daemon/supervisor/session.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <spdlog/spdlog.h>
 
@@ -200,9 +201,10 @@ Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& han
     if (table_hash != 0 && worker->table_hash() != 0 && table_hash != worker->table_hash()) {
         worker->end();
         return Error{Code::kFailedPrecondition, "version.table",
-                     "the program's libcuda.so.1 and gantry-worker were built from different "
-                     "versions of the CUDA API table; install the same Gantry version on both "
-                     "sides"};
+                     fmt::format("the program's libcuda.so.1 was built from version {:016x} of "
+                                 "the CUDA API table, gantry-worker from {:016x}; install the "
+                                 "same Gantry version on both sides",
+                                 table_hash, worker->table_hash())};
     }
     if (auto added = source_.add(worker, [&] { return serve(worker, claim, table_hash); });
         !added) {

@@ -50,6 +50,11 @@ struct MemorySum {
     friend bool operator==(const MemorySum&, const MemorySum&) = default;
 };
 
+/// No real card has compute capability 13: programs that were told so must stay on soft GPUs.
+[[nodiscard]] inline bool is_soft_only(const wire::DeviceFacts& facts) {
+    return facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] >= 13;
+}
+
 class Device final : public GranuleMapper {
 public:
     static Result<std::unique_ptr<Device>> open(driver::DriverLibrary& library, int ordinal);

@@ -451,13 +451,12 @@ void Service::describe_device(control::DeviceDescription* out) const {
         }
     }
     out->set_is_soft(device_->extension() != nullptr);
-    // No real card has compute capability 13: programs that were told so must stay on soft GPUs.
-    constexpr std::uint32_t kFirstSoftOnlyMajor = 13;
-    out->set_soft_only(out->compute_capability_major() >= kFirstSoftOnlyMajor);
+    out->set_soft_only(is_soft_only(facts));
     out->set_can_place_globals(device_->can_place() || kAddressesRepeat);
     out->set_profile_name(opened_.driver_profile());
     out->set_snapshot_version_min(1);
     out->set_snapshot_version_max(state::kGraphVersion);
+    out->set_table_hash(cuda::kTableHash);
 }
 
 Result<std::unique_ptr<ChannelMemory>> Service::map_channel(const control::GuestAttachment& guest,

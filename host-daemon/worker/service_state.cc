@@ -9,6 +9,7 @@
 
 #include "host-daemon/state/block_runs.h"
 #include "host-daemon/worker/service.h"
+#include "proto/cuda/gen/opcodes.h"
 
 namespace gantry::worker {
 namespace {
@@ -55,6 +56,7 @@ Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
     body->set_driver_version(device.driver_version());
     body->set_driver_version_min(driver::kDriverVersionMin);
     body->set_snapshot_version(state::kGraphVersion);
+    body->set_table_hash(cuda::kTableHash);
     for (const engine::BlockingFeature& feature : facts.blocking) {
         control::Feature* blocking = body->add_blocking();
         blocking->set_id(feature.id);

@@ -72,6 +72,7 @@ struct PartNeed {
     std::uint64_t pinned_bytes = 0;    ///< Host memory that the worker registered or gave out.
     /// Of the region of a guest over TCP, which the target makes anew. 0: of another kind.
     std::uint64_t mirror_region_bytes = 0;
+    std::uint64_t table_hash = 0;  ///< Of the API table its commands follow; 0: not told.
 };
 
 enum class ProfileKind {
@@ -112,6 +113,7 @@ struct TargetCapabilities {
     std::uint32_t ptx_isa_version_max = 0;     ///< As 10 * major + minor; 0: unknown, not judged.
     std::uint32_t snapshot_version_min = 0;    ///< Oldest and newest formats it reads.
     std::uint32_t snapshot_version_max = 0;
+    std::uint64_t table_hash = 0;  ///< Of the API table its workers serve; 0: not told.
     std::vector<std::pair<std::uint32_t, std::int64_t>> attributes;  ///< (number, value).
     PeerReach reach = PeerReach::kReachable;   ///< As seen by whoever evaluates.
     std::string reach_detail;

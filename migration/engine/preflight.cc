@@ -205,6 +205,17 @@ private:
                           needs_.snapshot_version, host(), target_.snapshot_version_min,
                           target_.snapshot_version_max));
         }
+        for (const PartNeed& part : needs_.parts) {
+            if (part.table_hash != 0 && target_.table_hash != 0 &&
+                part.table_hash != target_.table_hash) {
+                refuse(reason::kVersionTable,
+                       format("process %u calls by version %016" PRIx64 " of the CUDA API table, "
+                              "the workers of %s serve version %016" PRIx64 ": bring both hosts "
+                              "to the same Gantry release.",
+                              part.guest_pid, part.table_hash, host(), target_.table_hash));
+                break;
+            }
+        }
     }
 
     void features() {
@@ -212,8 +223,8 @@ private:
             std::string process;
             for (const PartNeed& part : needs_.parts) {
                 if (part.part == feature.part) {
-                    process = format(" in process %u (%s)", part.guest_pid,
-                                     part.process_name.c_str());
+                    process = format(" in process %u", part.guest_pid);
+                    process += part.process_name.empty() ? "" : " (" + part.process_name + ")";
                 }
             }
             refuse(std::string(reason::kFeaturePrefix) + feature.id +

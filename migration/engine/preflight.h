@@ -25,6 +25,7 @@ inline constexpr std::string_view kModulePtxTooNew = "module.ptx.too_new";
 inline constexpr std::string_view kDriverTooOld = "driver.too_old";
 inline constexpr std::string_view kProfileSoftOnly = "profile.soft_only";
 inline constexpr std::string_view kSnapshotVersion = "snapshot.version.unsupported";
+inline constexpr std::string_view kVersionTable = "version.table";
 inline constexpr std::string_view kNetworkUnreachable = "network.unreachable";
 inline constexpr std::string_view kCertificateInvalid = "certificate.invalid";
 inline constexpr std::string_view kDriverDowngrade = "driver.older_than_source";  // warning

@@ -55,6 +55,7 @@ control::SessionNeeds to_proto(const engine::SessionNeeds& needs) {
         to.set_resident_bytes(part.resident_bytes);
         to.set_pinned_bytes(part.pinned_bytes);
         to.set_mirror_region_bytes(part.mirror_region_bytes);
+        to.set_table_hash(part.table_hash);
     }
     out.set_memory_quota_bytes(needs.memory_quota_bytes);
     out.set_cc_seen_major(needs.cc_seen.major);
@@ -93,7 +94,8 @@ engine::SessionNeeds from_proto(const control::SessionNeeds& needs) {
                              part.guest_pid(),
                              part.resident_bytes(),
                              part.pinned_bytes(),
-                             part.mirror_region_bytes()});
+                             part.mirror_region_bytes(),
+                             part.table_hash()});
     }
     out.memory_quota_bytes = needs.memory_quota_bytes();
     out.cc_seen = {needs.cc_seen_major(), needs.cc_seen_minor()};
@@ -132,6 +134,7 @@ control::TargetCapabilities to_proto(const engine::TargetCapabilities& from) {
     out.set_ptx_isa_version_max(from.ptx_isa_version_max);
     out.set_snapshot_version_min(from.snapshot_version_min);
     out.set_snapshot_version_max(from.snapshot_version_max);
+    out.set_table_hash(from.table_hash);
     for (const auto& [number, value] : from.attributes) {
         (*out.mutable_attributes())[number] = value;
     }
@@ -153,6 +156,7 @@ engine::TargetCapabilities from_proto(const control::TargetCapabilities& from) {
     out.ptx_isa_version_max = from.ptx_isa_version_max();
     out.snapshot_version_min = from.snapshot_version_min();
     out.snapshot_version_max = from.snapshot_version_max();
+    out.table_hash = from.table_hash();
     for (const auto& [number, value] : from.attributes()) {
         out.attributes.emplace_back(number, value);
     }

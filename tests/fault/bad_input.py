@@ -56,7 +56,7 @@ def quota_exceeded(arguments, work):
 
 
 def move_refused(arguments, work, name, wanted, reason, target_profile="h200-like",
-                 foreign=False):
+                 foreign=False, worker=None):
     """`gantry pull` fails before anything is paused, says `reason`, and the program goes on."""
     folder = work / name
     folder.mkdir()
@@ -68,7 +68,7 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
         folder.mkdir()
         make_certificates(folder)
     profile = arguments.profiles / f"{target_profile}.toml"
-    target = Daemon(arguments.build, folder, "b", free_port(),
+    target = Daemon(arguments.build, folder, "b", free_port(), worker=worker,
                     extra={"worker": f'profile = "{profile}"\n'})
     with running(source, target):
         out = folder / "program.out"
@@ -79,14 +79,14 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
         try:
             wait_until("the program's first steps", lambda: out.read_text().count("step") >= 2)
             session = source.sessions()[0]["session_id"]
-            worker = source.worker_pids()
+            workers = source.worker_pids()
             done = target.gantry("pull", session, "--from", f"127.0.0.1:{source.port}",
                                  "--handover", source.handover_socket)
             expect(done.returncode != 0, f"{name}: the move was not refused")
             expect(reason in done.stderr, f"{name}: not {reason} but {done.stderr}")
             expect(not source.logged("-> Freezing"), f"{name}: refused after the pause had begun")
             expect(not target.sessions(), f"{name}: something is left at the target")
-            expect(source.worker_pids() == worker, f"{name}: the session is not as it was")
+            expect(source.worker_pids() == workers, f"{name}: the session is not as it was")
             expect(program.wait(timeout=PROGRAM_DEADLINE_S) == 0, out.read_text())
             expect(out.read_text() == wanted, f"{name}: wrong digests:\n{out.read_text()}")
         except Failure as failure:
@@ -96,6 +96,19 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
                 program.kill()
             program.wait()
     print(f"{name}: {done.stderr.strip()}")
+
+
+def other_release(arguments, work):
+    """A gantry-worker as one of another release: its CUDA API table has another hash."""
+    text = (arguments.build / "proto/cuda/gen/opcodes.h").read_text()
+    known = int(re.search(r"kTableHash = (0x\w+?)ull", text).group(1), 16)
+    whole = (arguments.build / "bin/gantry-worker").read_bytes()
+    old, new = (value.to_bytes(8, "little") for value in (known, known ^ 0xff))
+    expect(old in whole, "the worker does not have the hash of its API table in it")
+    worker = work / "gantry-worker"
+    worker.write_bytes(whole.replace(old, new))
+    worker.chmod(0o755)
+    return worker
 
 
 def worker_dies(arguments, work):
@@ -140,6 +153,8 @@ def main():
                          target_profile="small-86")
             move_refused(arguments, work, "foreign certificates", wanted, "certificate",
                          foreign=True)
+            move_refused(arguments, work, "another release", wanted, "version.table",
+                         worker=other_release(arguments, work))
         except Failure as failure:
             print(f"FAILED: {failure}", file=sys.stderr)
             return 1

@@ -73,11 +73,11 @@ class Daemon:
 
     `folder` holds the certificates; port None: it takes part in no migration. `driver`: the CUDA
     driver library of its workers. `extra`: lines by section of gantryd.toml, added to ours.
-    `environment`: variables added to those of this process.
+    `environment`: variables added to those of this process. `worker`: another gantry-worker.
     """
 
     def __init__(self, build, folder, name, port=None, driver=None, extra=None,
-                 environment=None):
+                 environment=None, worker=None):
         self.folder, self.name, self.port = folder / name, name, port
         self.folder.mkdir()
         self.build, self.child, self.starts = build, None, 0
@@ -89,7 +89,7 @@ class Daemon:
             "operator": f'socket = "{self.operator_socket}"\n',
             "guest": f'socket = "{self.guest_socket}"\nregion_mib = 64\n',
             "vm": 'libvirt_uri = ""\n',
-            "worker": f'executable = "{build}/bin/gantry-worker"\n'
+            "worker": f'executable = "{worker or build / "bin/gantry-worker"}"\n'
                       f'driver = "{driver or build / "lib/libcuda-soft.so.1"}"\n'
                       'user = ""\nprivate_tmp = false\nimage_cache = ""\n'}
         if port is not None:

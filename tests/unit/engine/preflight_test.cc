@@ -111,6 +111,18 @@ TEST(Preflight, Versions) {
     expect_refusal(n, t, reason::kSnapshotVersion, {"version 2", "1 to 1"});
 }
 
+TEST(Preflight, ProgramsMoveToWorkersOfTheSameCallTableOnly) {
+    auto n = needs();
+    auto t = target();
+    n.parts[0].table_hash = 0xabc;
+    EXPECT_TRUE(preflight(n, t).empty()) << "an older release does not tell";
+    t.table_hash = 0xabc;
+    EXPECT_TRUE(preflight(n, t).empty());
+    n.parts.push_back({{2}, "", 4712, 0, 0, 0, 0xdef});
+    expect_refusal(n, t, reason::kVersionTable,
+                   {"4712", "0000000000000def", "0000000000000abc", "hostb"});
+}
+
 TEST(Preflight, AVmWithoutProgramsHasNoStateToRead) {
     auto n = needs();
     n.parts.clear();

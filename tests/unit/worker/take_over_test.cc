@@ -544,6 +544,10 @@ TEST(TakeOver, EveryDamagedGraphIsRefusedOrHarmless) {
         snapshot::ObjectGraph newer;
         newer.set_version(state::kGraphVersion + 1);
         EXPECT_EQ(state::decode(newer.SerializeAsString()).error().reason, "snapshot.version");
+        snapshot::ObjectGraph foreign;
+        ASSERT_TRUE(foreign.ParseFromString(graph));
+        foreign.mutable_process()->set_shim_abi_hash(foreign.process().shim_abi_hash() + 1);
+        EXPECT_EQ(state::decode(foreign.SerializeAsString()).error().reason, "version.table");
     }));
 }
 
