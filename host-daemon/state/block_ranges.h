@@ -37,6 +37,19 @@ inline void add_ranges(std::span<const BlockRange> ranges, RunList* runs) {
     }
 }
 
+/// Joined to the last run if it goes on from there.
+inline void append_range(const BlockRange& range, RunList* runs) {
+    if (!runs->empty()) {
+        control::BlockRun& last = *runs->Mutable(runs->size() - 1);
+        if (last.space() == static_cast<std::uint32_t>(range.space) &&
+            last.first() + last.count() == range.first && range.count <= ~0U - last.count()) {
+            last.set_count(last.count() + static_cast<std::uint32_t>(range.count));
+            return;
+        }
+    }
+    add_ranges({&range, 1}, runs);
+}
+
 inline std::uint64_t count_of(std::span<const BlockRange> ranges) {
     std::uint64_t count = 0;
     for (const BlockRange& range : ranges) {

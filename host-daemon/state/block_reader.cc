@@ -49,63 +49,89 @@ BlockReader::BlockReader(worker::GuestProcess& process, MemoryImage& memory, Pri
     }
 }
 
+void BlockReader::show(const BlockRange& range, std::span<const std::uint64_t> blocks,
+                       std::span<const Fingerprint> prints, const Visit& visit) {
+    for (std::size_t i = 0; i < blocks.size();) {
+        std::size_t run = 1;
+        while (i + run < blocks.size() && blocks[i + run] == blocks[i] + run) {
+            ++run;
+        }
+        std::fill_n(seen_.begin() + static_cast<std::ptrdiff_t>(blocks[i] - range.first), run, 1);
+        visit({range.space, blocks[i], run}, prints.subspan(i, run));
+        i += run;
+    }
+}
+
 Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key,
                                       const BlockRange& range,
-                                      std::span<const std::uint64_t> whole, Prints* out) {
-    std::vector<std::uint64_t> addresses(whole.begin(), whole.end());
-    for (std::uint64_t& address : addresses) {
+                                      std::span<const std::uint64_t> whole, const Visit& visit) {
+    addresses_.assign(whole.begin(), whole.end());
+    for (std::uint64_t& address : addresses_) {
         address *= kBlockBytes;
     }
-    std::vector<Fingerprint> prints(addresses.size());
+    if (!pace_.rests()) {
+        return gpu_->look(key, addresses_,
+                          [&](std::size_t at, std::span<const Fingerprint> prints) {
+                              show(range, whole.subspan(at, prints.size()), prints, visit);
+                          });
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    prints_.resize(addresses_.size());
     GANTRY_ASSIGN(const bool done,
-                  gpu_->look(key, addresses, prints,
-                             pace_.rests() ? GpuPrints::Waits::kCalm : GpuPrints::Waits::kKeen));
-    for (std::size_t i = 0; done && i < prints.size(); ++i) {
-        (*out)[whole[i] - range.first] = prints[i];
+                  gpu_->look(key, addresses_, prints_, GpuPrints::Waits::kCalm));
+    worked_ += std::chrono::steady_clock::now() - begin;
+    if (done) {
+        show(range, whole, prints_, visit);
     }
     return done;
 }
 
 Result<void> BlockReader::look_at_whole(const snapshot::FingerprintKey& key,
-                                        const BlockRange& range, Prints* out) {
+                                        const BlockRange& range, const Visit& visit) {
     const auto hold = process_.memory.hold_layout();
-    const std::vector<std::uint64_t> whole = memory_.whole_blocks(range);
+    std::vector<std::uint64_t> whole = memory_.whole_blocks(range);
     if (gpu_ != nullptr) {
-        GANTRY_ASSIGN(const bool done, look_by_gpu(key, range, whole, out));
+        GANTRY_ASSIGN(const bool done, look_by_gpu(key, range, whole, visit));
         if (done) {
             return {};
         }
+        std::erase_if(whole, [&](std::uint64_t block) { return seen_[block - range.first] != 0; });
     }
     if (process_.device.is_host_addressable()) {
-        const std::size_t pieces = (whole.size() + kPieceBlocks - 1) / kPieceBlocks;
-        memory_.crew().run(pieces, [&](std::size_t piece) {
-            const std::size_t end = std::min(whole.size(), (piece + 1) * kPieceBlocks);
-            for (std::size_t i = piece * kPieceBlocks; i < end; ++i) {
-                (*out)[whole[i] - range.first] =
-                    snapshot::fingerprint(key, block_at(pointer_to({range.space, whole[i]})));
-            }
-        });
+        addresses_.assign(whole.begin(), whole.end());
+        for (std::uint64_t& address : addresses_) {
+            address *= kBlockBytes;
+        }
+        prints_.resize(whole.size());
+        look_in_place(key, addresses_, prints_);
+        show(range, whole, prints_, visit);
     }
     return {};
 }
 
 Result<void> BlockReader::look_at_copies(const snapshot::FingerprintKey& key,
-                                         const BlockRange& range, Prints* out) {
+                                         const BlockRange& range, const Visit& visit) {
     for (std::uint64_t at = 0; at < range.count;) {
-        if ((*out)[at]) {
+        if (seen_[at] != 0) {
             ++at;
             continue;
         }
         std::uint64_t count = 1;
         while (at + count < range.count && count < MemoryImage::kBatchBlocks &&
-               !(*out)[at + count]) {
+               seen_[at + count] == 0) {
             ++count;
         }
+        const BlockRange some{range.space, range.first + at, count};
         const auto bytes = memory_.buffer().first(count * kBlockBytes);
-        GANTRY_ASSIGN(const bool present,
-                      memory_.read({range.space, range.first + at, count}, bytes));
-        for (std::uint64_t i = 0; present && i < count; ++i) {
-            (*out)[at + i] = snapshot::fingerprint(key, block_at(&bytes[i * kBlockBytes]));
+        const auto begin = std::chrono::steady_clock::now();
+        GANTRY_ASSIGN(const bool present, memory_.read(some, bytes));
+        worked_ += std::chrono::steady_clock::now() - begin;
+        if (present) {
+            prints_.resize(count);
+            for (std::uint64_t i = 0; i < count; ++i) {
+                prints_[i] = snapshot::fingerprint(key, block_at(&bytes[i * kBlockBytes]));
+            }
+            visit(some, prints_);
         }
         at += count;
     }
@@ -147,39 +173,40 @@ Result<std::vector<Fingerprint>> BlockReader::prints_of(const snapshot::Fingerpr
         look_in_place(key, addresses, prints);
         return prints;
     }
-    Prints copied;
     std::size_t at = 0;
     for (const BlockRange& range : whole) {
-        copied.assign(range.count, std::nullopt);
-        GANTRY_TRY(look_at_copies(key, range, &copied));
-        for (const auto& print : copied) {
-            if (!print) {
-                return Error{Code::kInternal, "state.read", "a block vanished from the arena"};
-            }
-            prints[at++] = *print;
+        seen_.assign(range.count, 0);
+        GANTRY_TRY(look_at_copies(key, range, [&](const BlockRange& some,
+                                                  std::span<const Fingerprint> found) {
+            std::copy(found.begin(), found.end(), prints.begin() + static_cast<std::ptrdiff_t>(
+                                                      at + (some.first - range.first)));
+            std::fill_n(seen_.begin() + static_cast<std::ptrdiff_t>(some.first - range.first),
+                        some.count, 1);
+        }));
+        if (std::find(seen_.begin(), seen_.end(), 0) != seen_.end()) {
+            return Error{Code::kInternal, "state.read", "a block vanished from the arena"};
         }
+        at += range.count;
     }
     return prints;
 }
 
 Result<void> BlockReader::look(const snapshot::FingerprintKey& key, const BlockRange& range,
-                               Prints* out) {
-    out->assign(range.count, std::nullopt);
+                               const Visit& visit) {
+    seen_.assign(range.count, 0);
     if (range.space == MemorySpace::kDevice) {
-        GANTRY_TRY(look_at_whole(key, range, out));
+        GANTRY_TRY(look_at_whole(key, range, visit));
     }
-    return look_at_copies(key, range, out);
+    return look_at_copies(key, range, visit);
 }
 
-Result<std::uint64_t> BlockReader::for_each_print(
-    const snapshot::FingerprintKey& key,
-    const std::function<void(BlockAddress, const Fingerprint&)>& visit,
-    std::vector<BlockRange> known) {
+Result<std::uint64_t> BlockReader::for_each_print(const snapshot::FingerprintKey& key,
+                                                  const Visit& visit,
+                                                  std::vector<BlockRange> known) {
     GANTRY_TRY(usable_);
     process_.device.bind_thread();
     process_.refresh_private_ranges();
     GANTRY_TRY(memory_.settle());
-    Prints prints;
     const bool rests = gpu_ != nullptr && pace_.rests();
     const std::uint64_t step = rests             ? Pace::kPortionBlocks
                                : gpu_ != nullptr ? kGpuLookBlocks
@@ -189,15 +216,10 @@ Result<std::uint64_t> BlockReader::for_each_print(
         for (std::uint64_t done = 0; done < range.count; done += step) {
             const BlockRange some{range.space, range.first + done,
                                   std::min(range.count - done, step)};
-            const auto begin = std::chrono::steady_clock::now();
-            GANTRY_TRY(look(key, some, &prints));
+            worked_ = {};
+            GANTRY_TRY(look(key, some, visit));
             if (rests) {
-                pace_.rest(some.count, std::chrono::steady_clock::now() - begin);
-            }
-            for (std::uint64_t i = 0; i < some.count; ++i) {
-                if (prints[i]) {
-                    visit({some.space, some.first + i}, *prints[i]);
-                }
+                pace_.rest(some.count, worked_);
             }
         }
     }

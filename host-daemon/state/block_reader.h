@@ -43,12 +43,13 @@ public:
     void set_share(unsigned percent) { pace_.set_share(percent); }
     /// Since it was last asked.
     [[nodiscard]] std::uint64_t take_rested_us() { return pace_.take_rested_us(); }
-    /// Calls visit for every block there is but the `known` ones, range by range; vanished ones are
-    /// left out. Returns how many of `known` there are.
-    Result<std::uint64_t> for_each_print(
-        const snapshot::FingerprintKey& key,
-        const std::function<void(BlockAddress, const Fingerprint&)>& visit,
-        std::vector<BlockRange> known = {});
+    /// The fingerprints of all blocks of a range.
+    using Visit = std::function<void(const BlockRange&, std::span<const Fingerprint>)>;
+    /// Calls visit for every block there is but the `known` ones, neighbours together, ascending
+    /// but for blocks that are read through a copy; vanished ones are left out. Returns how many of
+    /// `known` there are.
+    Result<std::uint64_t> for_each_print(const snapshot::FingerprintKey& key, const Visit& visit,
+                                         std::vector<BlockRange> known = {});
 
     /// Copies blocks to `out`, packed, in order; vanished ones are left out.
     Result<std::vector<CopiedBlock>> copy(const snapshot::FingerprintKey& key,
@@ -60,17 +61,21 @@ public:
                                                std::span<const BlockRange> whole);
 
 private:
-    using Prints = std::vector<std::optional<Fingerprint>>;
-    /// Those of a range of at most kLookBlocks; what is not there has none.
-    Result<void> look(const snapshot::FingerprintKey& key, const BlockRange& range, Prints* out);
+    /// Of a range of at most kGpuLookBlocks, into seen_.
+    Result<void> look(const snapshot::FingerprintKey& key, const BlockRange& range,
+                      const Visit& visit);
     /// Those that lie in memory as a whole; the others are left alone.
     Result<void> look_at_whole(const snapshot::FingerprintKey& key, const BlockRange& range,
-                               Prints* out);
+                               const Visit& visit);
+    /// Those that are not in seen_ yet.
     Result<void> look_at_copies(const snapshot::FingerprintKey& key, const BlockRange& range,
-                                Prints* out);
-    /// False: the GPU is busy.
+                                const Visit& visit);
+    /// False: the GPU is busy, and has not done all.
     Result<bool> look_by_gpu(const snapshot::FingerprintKey& key, const BlockRange& range,
-                             std::span<const std::uint64_t> whole, Prints* out);
+                             std::span<const std::uint64_t> whole, const Visit& visit);
+    /// Blocks that lie in `range`, ascending: visited, run by run, and noted in seen_.
+    void show(const BlockRange& range, std::span<const std::uint64_t> blocks,
+              std::span<const Fingerprint> prints, const Visit& visit);
     /// Nullopt: the GPU is busy.
     Result<std::optional<std::vector<CopiedBlock>>> copy_by_gpu(
         const snapshot::FingerprintKey& key, std::span<const BlockAddress> blocks,
@@ -90,6 +95,12 @@ private:
     Pace pace_;
     std::unique_ptr<GpuPrints> gpu_;  ///< Null: the CPU does it all.
     Result<void> usable_;             ///< Why not: a GPU was asked for, and cannot.
+    // Of the range in hand. Kept, since the system makes fresh pages no faster than a GPU sums
+    // what they tell of.
+    std::vector<char> seen_;          ///< By block: its fingerprint was shown.
+    std::vector<std::uint64_t> addresses_;
+    std::vector<Fingerprint> prints_;
+    Pace::Duration worked_{};         ///< The device's part of it, without the visits.
 };
 
 }  // namespace gantry::state

@@ -1,6 +1,8 @@
 // Between lists of block addresses, digests and their forms in worker.proto. For both its ends.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,9 +73,14 @@ inline Result<std::vector<engine::BlockAddress>> expand_runs(
 }
 
 /// As worker.proto has fingerprints: 16 bytes, low and high.
+inline std::span<const std::byte> raw_prints(std::span<const snapshot::Fingerprint> prints) {
+    static_assert(sizeof(snapshot::Fingerprint) == 16 &&
+                  offsetof(snapshot::Fingerprint, high) == 8);
+    return std::as_bytes(prints);
+}
 inline void append_print(const snapshot::Fingerprint& print, std::string* out) {
-    out->append(reinterpret_cast<const char*>(&print.low), sizeof print.low);
-    out->append(reinterpret_cast<const char*>(&print.high), sizeof print.high);
+    const auto raw = raw_prints({&print, 1});
+    out->append(reinterpret_cast<const char*>(raw.data()), raw.size());
 }
 
 inline void set_digest(const engine::BlockSetDigest& digest, control::Digest* out) {

@@ -13,6 +13,13 @@ using snapshot::kBlockBytes;
 constexpr unsigned kThreads = 256;       // As in fingerprint.ptx, the next one too.
 constexpr std::size_t kBlocksPerGroup = 4;
 
+GpuPrints::Found into(std::span<Fingerprint> out) {
+    return [out](std::size_t at, std::span<const Fingerprint> prints) {
+        std::copy(prints.begin(), prints.end(),
+                  out.begin() + static_cast<std::ptrdiff_t>(at));
+    };
+}
+
 }  // namespace
 
 Error GpuPrints::failed(CUresult result, const char* what) const {
@@ -141,9 +148,7 @@ void GpuPrints::call_off() {
     // and are through long before; the others see it.
     std::this_thread::sleep_for(2 * kLate);
     for (Lane& lane : lanes_) {
-        lane.out = {};
-        lane.to = {};
-        lane.crossing = false;
+        lane.begin_anew();
     }
 }
 
@@ -197,7 +202,7 @@ CUresult GpuPrints::queue_sums(Lane& lane, std::span<const std::uint64_t> addres
 }
 
 Result<bool> GpuPrints::advance(Lane& lane, bool direct) {
-    if (lane.out.empty() || lane.crossing) {
+    if (lane.count == 0 || lane.crossing) {
         return true;
     }
     const auto& query = device_.api().cuStreamQuery;
@@ -232,8 +237,8 @@ Result<bool> GpuPrints::advance(Lane& lane, bool direct) {
     return true;
 }
 
-Result<bool> GpuPrints::finish(Lane& lane, bool direct) {
-    if (lane.out.empty()) {
+Result<bool> GpuPrints::finish(Lane& lane, bool direct, const Found& found) {
+    if (lane.count == 0) {
         return true;
     }
     GANTRY_ASSIGN(const bool summed, advance(lane, direct));
@@ -249,18 +254,19 @@ Result<bool> GpuPrints::finish(Lane& lane, bool direct) {
             std::memcpy(lane.to.data(), lane.bounce, lane.to.size());
         }
     }
-    std::copy_n(lane.prints, lane.out.size(), lane.out.begin());
-    lane.out = {};
-    lane.to = {};
-    lane.crossing = false;
+    found(lane.at, {lane.prints, lane.count});
+    lane.begin_anew();
     return true;
 }
 
 Result<bool> GpuPrints::run(const snapshot::FingerprintKey& key,
                             std::span<const std::uint64_t> addresses, std::span<std::byte> to,
-                            bool direct, std::span<Fingerprint> out) {
+                            bool direct, const Found& found) {
     if (!ready()) {
         return false;
+    }
+    for (Lane& lane : lanes_) {
+        lane.begin_anew();  // An error may have left something.
     }
     GANTRY_TRY(send_key(key));
     const std::size_t step = to.empty() ? kLaunchBlocks : kStageBlocks;
@@ -271,21 +277,23 @@ Result<bool> GpuPrints::run(const snapshot::FingerprintKey& key,
         GANTRY_ASSIGN(const bool other_summed,
                       to.empty() ? Result<bool>(true) : advance(lanes_[(turn + 1) % 2], direct));
         GANTRY_ASSIGN(const bool finished,
-                      other_summed ? finish(lane, direct) : Result<bool>(false));
+                      other_summed ? finish(lane, direct, found) : Result<bool>(false));
         if (!finished) {
             return false;
         }
-        const std::size_t count = std::min(step, addresses.size() - at);
-        lane.out = out.subspan(at, count);
-        lane.to = to.empty() ? to : to.subspan(at * kBlockBytes, count * kBlockBytes);
+        lane.at = at;
+        lane.count = std::min(step, addresses.size() - at);
+        lane.to = to.empty() ? to : to.subspan(at * kBlockBytes, lane.count * kBlockBytes);
         if (const CUresult result =
-                queue_sums(lane, addresses.subspan(at, count), !lane.to.empty());
+                queue_sums(lane, addresses.subspan(at, lane.count), !lane.to.empty());
             result != CUDA_SUCCESS) {
             return failed(result, "queueing fingerprints");
         }
     }
-    for (Lane& lane : lanes_) {
-        GANTRY_ASSIGN(const bool finished, finish(lane, direct));
+    // The one that was queued first has the lower numbers.
+    const bool is_second_first = lanes_[1].count != 0 && lanes_[1].at < lanes_[0].at;
+    for (const std::size_t i : {is_second_first ? 1U : 0U, is_second_first ? 0U : 1U}) {
+        GANTRY_ASSIGN(const bool finished, finish(lanes_[i], direct, found));
         if (!finished) {
             return false;
         }
@@ -294,17 +302,23 @@ Result<bool> GpuPrints::run(const snapshot::FingerprintKey& key,
 }
 
 Result<bool> GpuPrints::look(const snapshot::FingerprintKey& key,
+                             std::span<const std::uint64_t> addresses, const Found& found,
+                             Waits waits) {
+    waits_ = waits;
+    return run(key, addresses, {}, true, found);
+}
+
+Result<bool> GpuPrints::look(const snapshot::FingerprintKey& key,
                              std::span<const std::uint64_t> addresses,
                              std::span<Fingerprint> out, Waits waits) {
-    waits_ = waits;
-    return run(key, addresses, {}, true, out);
+    return look(key, addresses, into(out), waits);
 }
 
 Result<bool> GpuPrints::copy(const snapshot::FingerprintKey& key,
                              std::span<const std::uint64_t> addresses, std::span<std::byte> to,
                              bool direct, std::span<Fingerprint> out) {
     waits_ = Waits::kKeen;
-    return run(key, addresses, to.first(addresses.size() * kBlockBytes), direct, out);
+    return run(key, addresses, to.first(addresses.size() * kBlockBytes), direct, into(out));
 }
 
 }  // namespace gantry::state

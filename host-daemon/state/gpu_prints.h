@@ -18,6 +18,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -42,8 +43,15 @@ public:
     /// How its end is waited for: kKeen asks the driver without a break at first, whose lock the
     /// guest's launches need too.
     enum class Waits : std::uint8_t { kKeen, kCalm };
-    /// Of whole blocks that lie at these device addresses now; one for each. False: the device is
-    /// busy, nothing was found out.
+    /// The fingerprints of the addresses from the `at`-th on; the caller's once it returns.
+    using Found = std::function<void(std::size_t at, std::span<const snapshot::Fingerprint>)>;
+    /// Of whole blocks that lie at these device addresses now; one for each, told in their order
+    /// while the device is busy with those behind them. False: the device is busy otherwise, and no
+    /// more are told.
+    Result<bool> look(const snapshot::FingerprintKey& key,
+                      std::span<const std::uint64_t> addresses, const Found& found,
+                      Waits waits = Waits::kKeen);
+    /// The same into `out`, of which nothing counts where it is false.
     Result<bool> look(const snapshot::FingerprintKey& key,
                       std::span<const std::uint64_t> addresses,
                       std::span<snapshot::Fingerprint> out, Waits waits = Waits::kKeen);
@@ -69,10 +77,17 @@ private:
         /// Written by the kernel: a copy back would stand behind the other lane's blocks.
         snapshot::Fingerprint* prints = nullptr;
         std::byte* bounce = nullptr;
-        /// What is under way: where its results go.
-        std::span<snapshot::Fingerprint> out;
+        /// What is under way: `count` blocks from the `at`-th on, and where they are copied.
+        std::size_t at = 0;
+        std::size_t count = 0;
         std::span<std::byte> to;  ///< Empty: no copy.
         bool crossing = false;    ///< Summed; the copy is on its way to the host.
+
+        void begin_anew() {
+            count = 0;
+            to = {};
+            crossing = false;
+        }
     };
 
     GpuPrints(const worker::Device& device, std::chrono::seconds patience)
@@ -85,10 +100,10 @@ private:
     /// Waits for the sums, and starts the copy's way to the host. False: called off.
     Result<bool> advance(Lane& lane, bool direct);
     /// Waits for all of it and hands the results out. False: called off.
-    Result<bool> finish(Lane& lane, bool direct);
+    Result<bool> finish(Lane& lane, bool direct, const Found& found);
     /// The blocks, lane by lane; `to` empty: no copies.
     Result<bool> run(const snapshot::FingerprintKey& key, std::span<const std::uint64_t> addresses,
-                     std::span<std::byte> to, bool direct, std::span<snapshot::Fingerprint> out);
+                     std::span<std::byte> to, bool direct, const Found& found);
     void call_off();
     /// The device has caught up with what it was given before.
     bool ready();

@@ -11,6 +11,16 @@
 #include "host-daemon/state/part_state.h"
 
 namespace gantry::state {
+namespace {
+
+void add(const BlockRange& range, std::span<const Fingerprint> prints,
+         engine::BlockSetDigest* digest) {
+    for (std::uint64_t i = 0; i < range.count; ++i) {
+        digest->add(static_cast<std::uint32_t>(range.space), range.first + i, prints[i]);
+    }
+}
+
+}  // namespace
 
 PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, PrintBy by,
                      std::unique_ptr<GpuPrints> prints)
@@ -118,14 +128,18 @@ Result<void> PartState::look_once(engine::ScanResult* result, engine::BlockSetDi
     // A frozen guest needs nothing of the device.
     reader_.set_share(process_.frozen() ? 0 : share_percent);
     sent_.begin_look();
-    GANTRY_TRY(reader_.for_each_print(*key_, [&](BlockAddress block, const Fingerprint& now) {
-        ++result->scanned_block_count;
-        const Fingerprint* sent = sent_.find(block);
-        if (sent == nullptr || *sent != now) {
-            result->changed.push_back(block);
+    GANTRY_TRY(reader_.for_each_print(*key_, [&](const BlockRange& range,
+                                                 std::span<const Fingerprint> now) {
+        result->scanned_block_count += range.count;
+        for (std::uint64_t i = 0; i < range.count; ++i) {
+            const BlockAddress block{range.space, range.first + i};
+            const Fingerprint* sent = sent_.find(block);
+            if (sent == nullptr || *sent != now[i]) {
+                result->changed.push_back(block);
+            }
         }
         if (digest != nullptr) {
-            digest->add(static_cast<std::uint32_t>(block.space), block.index, now);
+            add(range, now, digest);
         }
     }));
     result->rested = std::chrono::microseconds(reader_.take_rested_us());
@@ -253,7 +267,7 @@ Result<engine::BlockSetDigest> PartState::digest() {
 }
 
 Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> known,
-                                                        const SeePrint& see) {
+                                                        const BlockReader::Visit& see) {
     if (!seed_) {
         return Error{Code::kFailedPrecondition, "worker.state", "a digest needs a seed"};
     }
@@ -262,10 +276,10 @@ Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> 
     }
     RestDigest out;
     reader_.set_share(0);
-    const auto visit = [&](BlockAddress block, const Fingerprint& print) {
-        out.digest.add(static_cast<std::uint32_t>(block.space), block.index, print);
+    const auto visit = [&](const BlockRange& range, std::span<const Fingerprint> prints) {
+        add(range, prints, &out.digest);
         if (see) {
-            see(block, print);
+            see(range, prints);
         }
     };
     GANTRY_ASSIGN(out.known_count, reader_.for_each_print(*key_, visit, std::move(known)));

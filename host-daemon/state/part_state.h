@@ -165,9 +165,9 @@ public:
         engine::BlockSetDigest digest;
         std::uint64_t known_count = 0;  ///< Blocks of `known` that are there.
     };
-    using SeePrint = std::function<void(BlockAddress, const Fingerprint&)>;
     /// The same of all but `known`, which are not read. `see`: is told each block's; may be empty.
-    Result<RestDigest> digest_without(std::vector<BlockRange> known, const SeePrint& see = {});
+    Result<RestDigest> digest_without(std::vector<BlockRange> known,
+                                      const BlockReader::Visit& see = {});
     /// Bytes of images by name: what get_images and an images blob carry. While frozen, also of
     /// those that are on their way from the guest.
     void keep_image(std::vector<std::byte> bytes);

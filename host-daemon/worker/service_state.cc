@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "host-daemon/state/block_ranges.h"
 #include "host-daemon/state/block_runs.h"
 #include "host-daemon/worker/service.h"
 #include "proto/cuda/gen/opcodes.h"
@@ -218,24 +219,28 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
         GANTRY_ASSIGN(known, state::to_ranges(list.runs()));
     }
     control::BlockRunList seen;
-    std::string prints;
-    const auto see = [&](engine::BlockAddress block, const engine::Fingerprint& print) {
-        state::append_run(block, seen.mutable_runs());
-        state::append_print(print, &prints);
+    control::BlobWriter prints;
+    Result<void> written;
+    const auto see = [&](const state::BlockRange& range,
+                         std::span<const engine::Fingerprint> found) {
+        state::append_range(range, seen.mutable_runs());
+        const Result<void> added = prints.add(state::raw_prints(found));
+        written = written ? added : written;
     };
     GANTRY_ASSIGN(const state::PartState::RestDigest rest,
                   part_->digest_without(std::move(known),
-                                        get.with_prints() ? state::PartState::SeePrint(see)
-                                                          : state::PartState::SeePrint()));
+                                        get.with_prints() ? state::BlockReader::Visit(see)
+                                                          : state::BlockReader::Visit()));
+    GANTRY_TRY(written);
     state::set_digest(rest.digest, reply->mutable_digest());
     reply->mutable_digest()->set_known_count(rest.known_count);
-    if (!prints.empty()) {
+    if (prints.size() != 0) {
         const std::string runs = seen.SerializeAsString();
         GANTRY_ASSIGN(control::UniqueFd runs_blob, control::make_blob(runs));
-        GANTRY_ASSIGN(control::UniqueFd prints_blob, control::make_blob(prints));
         reply->mutable_digest()->set_runs_bytes(runs.size());
         reply->mutable_digest()->set_prints_bytes(prints.size());
         out->push_back(std::move(runs_blob));
+        GANTRY_ASSIGN(control::UniqueFd prints_blob, std::move(prints).seal());
         out->push_back(std::move(prints_blob));
     }
     return {};

@@ -279,7 +279,7 @@ TEST(GpuPrints, ALaunchThatWasCalledOffTouchesNothing) {
 
 TEST(GpuPrints, OfNothingAreNothing) {
     const FingerprintKey key({1, 1});
-    EXPECT_TRUE(*gpu().prints->look(key, {}, {}));
+    EXPECT_TRUE(*gpu().prints->look(key, {}, std::span<Fingerprint>()));
     EXPECT_TRUE(*gpu().prints->copy(key, {}, {}, true, {}));
 }
 
