@@ -131,7 +131,8 @@ int main(int argc, char** argv) {
     child(visible + "0,0", "devices", cudaErrorInvalidDevice);
     child(visible + uuid, "devices", cudaSuccess, 1);
     child(visible + uuid.substr(0, 10), "devices", cudaSuccess, 1);
-    child(visible + uuid.substr(0, 5), "devices", cudaSuccess, 1);
+    // Shorter, another GPU of the host may begin like it.
+    child(visible + uuid.substr(0, 8), "devices", cudaSuccess, 1);
     child(visible + uuid + "f", "devices", cudaSuccess, 1);
     child(visible + uuid + ",0", "devices", cudaSuccess, 1);
     child(visible + "0," + uuid, "devices", cudaSuccess, 1);
