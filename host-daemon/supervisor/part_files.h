@@ -67,7 +67,7 @@ public:
 
 private:
     /// To place a block takes a small part of the time that it takes to copy one.
-    static constexpr std::size_t kPortionGrowth = 4;
+    static constexpr std::size_t kPortionGrowth = 2;
 
     [[nodiscard]] Result<LoadedByWorker> copy(std::size_t begin, std::size_t count) const;
     Result<void> store_outside(std::span<const engine::BlockAddress> outside) const;

@@ -1,5 +1,7 @@
 #include "proto/snapshot/memory_writer.h"
 
+#include <bit>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -30,7 +32,7 @@ MemoryWriter::MemoryWriter(int fd, std::string name, std::uint64_t section_at, s
       next_(contents_at),
       contents_(std::move(contents)) {
     table_.reserve(count * kEntryBytes);
-    origins_.reserve(count);
+    origins_.resize(std::bit_ceil(2 * count + 1));
 }
 
 Result<std::unique_ptr<MemoryWriter>> MemoryWriter::start(int fd, std::string name,
@@ -52,6 +54,21 @@ Result<std::unique_ptr<MemoryWriter>> MemoryWriter::start(int fd, std::string na
         fd, std::move(name), section_at, part, count, contents_at, std::move(contents)));
 }
 
+std::uint32_t MemoryWriter::origin_of(const Fingerprint& fingerprint, std::uint32_t entry) {
+    const std::size_t mask = origins_.size() - 1;
+    for (std::size_t at = fingerprint.low & mask;; at = (at + 1) & mask) {
+        if (origins_[at] == 0) {
+            origins_[at] = entry + 1;
+            return entry;
+        }
+        const std::byte* known = &table_[(origins_[at] - 1) * kEntryBytes];
+        if (get<std::uint64_t>(known + 24) == fingerprint.low &&
+            get<std::uint64_t>(known + 32) == fingerprint.high) {
+            return origins_[at] - 1;
+        }
+    }
+}
+
 Result<void> MemoryWriter::place(std::span<const Block> blocks, std::span<std::uint64_t> places) {
     GANTRY_ASSERT(places.size() == blocks.size() &&
                       table_.size() / kEntryBytes + blocks.size() <= count_,
@@ -65,6 +82,7 @@ Result<void> MemoryWriter::place(std::span<const Block> blocks, std::span<std::u
         last_space_ = block.space;
         last_index_ = block.index;
         digest_.add(block.space, block.index, block.fingerprint);
+        const auto number = static_cast<std::uint32_t>(table_.size() / kEntryBytes);
         std::byte* entry = &*table_.insert(table_.end(), kEntryBytes, std::byte{0});
         put(entry, part_);
         put(entry + 8, block.index);
@@ -76,13 +94,13 @@ Result<void> MemoryWriter::place(std::span<const Block> blocks, std::span<std::u
         if (block.is_zero) {
             form = StoredForm::kZero;
             ++zero_count_;
-        } else if (const auto [origin, fresh] =
-                       origins_.emplace(block.fingerprint, Origin{block.space, block.index});
-                   !fresh) {
+        } else if (const std::uint32_t origin = origin_of(block.fingerprint, number);
+                   origin != number) {
             form = StoredForm::kCopyOf;
+            const std::byte* from = &table_[origin * kEntryBytes];
             put(entry + 40, part_);
-            put(entry + 48, origin->second.index);
-            put(entry + 56, origin->second.space);
+            put(entry + 48, get<std::uint64_t>(from + 8));
+            put(entry + 56, get<std::uint32_t>(from + 16));
             ++copy_count_;
         } else {
             put(entry + 60, static_cast<std::uint32_t>(kBlockBytes));

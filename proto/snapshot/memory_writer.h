@@ -10,7 +10,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "proto/base/result.h"
@@ -62,15 +61,10 @@ public:
     [[nodiscard]] std::uint64_t stored_bytes() const { return next_ - contents_at_; }
 
 private:
-    struct Origin {
-        std::uint32_t space = 0;
-        std::uint64_t index = 0;
-    };
-    struct FingerprintHash {
-        std::size_t operator()(const Fingerprint& f) const { return f.low ^ (f.high >> 9); }
-    };
     MemoryWriter(int fd, std::string name, std::uint64_t section_at, std::uint64_t part,
                  std::uint64_t count, std::uint64_t contents_at, ContentsFile contents);
+    /// The stored entry with this fingerprint, which it is from now on unless there is one.
+    std::uint32_t origin_of(const Fingerprint& fingerprint, std::uint32_t entry);
 
     int fd_;
     std::string name_;
@@ -81,7 +75,10 @@ private:
     std::uint64_t next_;  ///< Place of the next stored block.
     ContentsFile contents_;
     std::vector<std::byte> table_;
-    std::unordered_map<Fingerprint, Origin, FingerprintHash> origins_;
+    /// Stored entries by fingerprint: their numbers plus 1, each in the first place that was free
+    /// from its fingerprint's on; 0: free. At most half full. In as few pages as possible: a frozen
+    /// program waits for them to be made.
+    std::vector<std::uint32_t> origins_;
     BlockSetDigest digest_;
     std::uint64_t zero_count_ = 0;
     std::uint64_t copy_count_ = 0;
