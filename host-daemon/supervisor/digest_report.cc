@@ -10,6 +10,7 @@
 
 #include "host-daemon/supervisor/block_runs.h"
 #include "proto/snapshot/container.h"
+#include "proto/snapshot/large_pages.h"
 #include "proto/wire/region.h"
 
 namespace gantry::supervisor {
@@ -131,6 +132,7 @@ Result<std::vector<PrintedBlock>> prints_now(Worker& worker) {
     GANTRY_ASSIGN(const std::uint64_t count, count_runs(list.runs(), kListedBlocksMax));
     GANTRY_TRY(check_prints(prints.bytes().size(), count));
     out.reserve(count);
+    snapshot::want_large_pages(out.data(), count * sizeof(PrintedBlock));
     for (const control::BlockRun& run : list.runs()) {
         for (std::uint64_t i = 0; i < run.count(); ++i) {
             out.push_back({{static_cast<engine::MemorySpace>(run.space()), run.first() + i},

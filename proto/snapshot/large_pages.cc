@@ -18,6 +18,21 @@ bool populate(std::byte* at, std::uint64_t bytes) {
     return ::madvise(at, bytes, MADV_POPULATE_WRITE) == 0;  // An error where a write were a signal.
 }
 
+struct LargePages {
+    std::byte* first = nullptr;
+    std::uint64_t bytes = 0;  ///< 0: none.
+};
+
+/// Those that lie in a range as a whole.
+LargePages large_pages_in(std::byte* at, std::uint64_t bytes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(at);
+    const std::uint64_t ahead = (kLargePageBytes - begin % kLargePageBytes) % kLargePageBytes;
+    if (bytes < ahead + kLargePageBytes) {
+        return {};
+    }
+    return {at + ahead, (bytes - ahead) / kLargePageBytes * kLargePageBytes};
+}
+
 /// True when all of a large page is there, whose first small one has just been asked for.
 bool came_as_whole(std::byte* at) {
     std::array<unsigned char, kLargePageBytes / kSmallPageBytes> resident{};
@@ -48,13 +63,10 @@ void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int prote
 }
 
 void make_large_pages(std::byte* at, std::uint64_t bytes) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(at);
-    const std::uint64_t ahead = (kLargePageBytes - begin % kLargePageBytes) % kLargePageBytes;
-    if (bytes < ahead + kLargePageBytes) {
+    const auto [first, whole] = large_pages_in(at, bytes);
+    if (whole == 0) {
         return;
     }
-    std::byte* const first = at + ahead;
-    const std::uint64_t whole = (bytes - ahead) / kLargePageBytes * kLargePageBytes;
     for (std::uint64_t offset = 0; offset < whole; offset += kLargePageBytes) {
         if (!populate(first + offset, kSmallPageBytes) ||
             (offset == 0 && came_as_whole(first))) {
@@ -62,6 +74,13 @@ void make_large_pages(std::byte* at, std::uint64_t bytes) {
         }
     }
     ::madvise(first, whole, kAdviceCollapse);
+}
+
+void want_large_pages(void* at, std::uint64_t bytes) {
+    const auto [first, whole] = large_pages_in(static_cast<std::byte*>(at), bytes);
+    if (whole != 0) {
+        ::madvise(first, whole, MADV_HUGEPAGE);
+    }
 }
 
 void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes) {

@@ -23,7 +23,11 @@ void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int prote
 /// a whole. Costs what clearing them costs; nothing where the system gives large pages by itself.
 void make_large_pages(std::byte* at, std::uint64_t bytes);
 
-/// The same of a file that is mapped nowhere; nothing unless it lies on tmpfs.
+/// Of private memory that is about to be written for the first time: the large pages that lie in it
+/// as a whole are made as such.
+void want_large_pages(void* at, std::uint64_t bytes);
+
+/// As make_large_pages() of a file that is mapped nowhere; nothing unless it lies on tmpfs.
 void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes);
 
 }  // namespace gantry::snapshot

@@ -7,6 +7,7 @@
 
 #include "proto/base/assert.h"
 #include "proto/snapshot/container.h"
+#include "proto/snapshot/large_pages.h"
 #include "proto/snapshot/layout.h"
 
 namespace gantry::snapshot {
@@ -32,6 +33,7 @@ MemoryWriter::MemoryWriter(int fd, std::string name, std::uint64_t section_at, s
       next_(contents_at),
       contents_(std::move(contents)) {
     table_.reserve(count * kEntryBytes);
+    want_large_pages(table_.data(), table_.capacity());
     origins_.resize(std::bit_ceil(2 * count + 1));
 }
 
