@@ -8,8 +8,13 @@
 template <typename Function>
 static Function entry(const char* name, unsigned version) {
     void* function = nullptr;
+#if CUDART_VERSION >= 12050
     cudaDriverEntryPointQueryResult result;
     CHECK(cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &result));
+#else  // The version is the runtime's own.
+    (void)version;
+    CHECK(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault));
+#endif
     EXPECT(function != nullptr);
     return (Function)function;
 }
