@@ -19,6 +19,12 @@ snapshot::BlockSpan block_at(const std::byte* bytes) {
     return snapshot::BlockSpan(bytes, kBlockBytes);
 }
 
+void to_addresses(std::span<const std::uint64_t> blocks, std::vector<std::uint64_t>* out) {
+    out->resize(blocks.size());
+    std::transform(blocks.begin(), blocks.end(), out->begin(),
+                   [](std::uint64_t block) { return block * kBlockBytes; });
+}
+
 const std::byte* pointer_to(BlockAddress block) {
     return reinterpret_cast<const std::byte*>(block.index * kBlockBytes);
 }
@@ -65,10 +71,7 @@ void BlockReader::show(const BlockRange& range, std::span<const std::uint64_t> b
 Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key,
                                       const BlockRange& range,
                                       std::span<const std::uint64_t> whole, const Visit& visit) {
-    addresses_.assign(whole.begin(), whole.end());
-    for (std::uint64_t& address : addresses_) {
-        address *= kBlockBytes;
-    }
+    to_addresses(whole, &addresses_);
     if (!pace_.rests()) {
         return gpu_->look(key, addresses_,
                           [&](std::size_t at, std::span<const Fingerprint> prints) {
@@ -98,10 +101,7 @@ Result<void> BlockReader::look_at_whole(const snapshot::FingerprintKey& key,
         std::erase_if(whole, [&](std::uint64_t block) { return seen_[block - range.first] != 0; });
     }
     if (process_.device.is_host_addressable()) {
-        addresses_.assign(whole.begin(), whole.end());
-        for (std::uint64_t& address : addresses_) {
-            address *= kBlockBytes;
-        }
+        to_addresses(whole, &addresses_);
         prints_.resize(whole.size());
         look_in_place(key, addresses_, prints_);
         show(range, whole, prints_, visit);

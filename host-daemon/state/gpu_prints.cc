@@ -290,10 +290,10 @@ Result<bool> GpuPrints::run(const snapshot::FingerprintKey& key,
             return failed(result, "queueing fingerprints");
         }
     }
-    // The one that was queued first has the lower numbers.
-    const bool is_second_first = lanes_[1].count != 0 && lanes_[1].at < lanes_[0].at;
-    for (const std::size_t i : {is_second_first ? 1U : 0U, is_second_first ? 0U : 1U}) {
-        GANTRY_ASSIGN(const bool finished, finish(lanes_[i], direct, found));
+    // The lane whose turn it would be was queued before the other.
+    const std::size_t turns = (addresses.size() + step - 1) / step;
+    for (std::size_t turn = turns; turn < turns + lanes_.size(); ++turn) {
+        GANTRY_ASSIGN(const bool finished, finish(lanes_[turn % 2], direct, found));
         if (!finished) {
             return false;
         }
