@@ -143,7 +143,8 @@ CUresult get_global(cuda::Op op, std::uint64_t owner, const char* name, CUdevice
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const bool managed = op == cuda::Op::cuLibraryGetManaged;
+    // A module's are found with the others.
+    const bool managed = op == cuda::Op::cuLibraryGetManaged || is_in_pool(reply.address);
     Range range{};
     range.address = reply.address;
     range.bytes = reply.bytes;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/texture_create.h"
 #include "host-daemon/softgpu/run/device_output.h"
 #include "host-daemon/softgpu/run/driver.h"
@@ -232,7 +233,8 @@ const GantrySoftExtension kTable = {
 }  // namespace
 
 const void* extension_table(const std::uint8_t uuid[16]) {
-    return std::memcmp(uuid, kGantrySoftExtensionId.bytes, 16) == 0 ? &kTable : nullptr;
+    const bool wanted = std::memcmp(uuid, kGantrySoftExtensionId.bytes, 16) == 0;
+    return wanted && !Arena::instance().is_foreign() ? &kTable : nullptr;
 }
 
 }  // namespace gantry::softgpu

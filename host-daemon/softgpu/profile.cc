@@ -112,6 +112,7 @@ private:
             {"memory_bus_bits", &profile_.memory_bus_bits},
             {"l2_bytes", &profile_.l2_bytes},
             {"ecc", &profile_.ecc},
+            {"foreign", &profile_.foreign},
         };
         for (const auto& entry : signed_keys) {
             if (key == entry.name) {

@@ -29,6 +29,9 @@ struct GpuProfile {
     int memory_bus_bits = 6016;
     int l2_bytes = 62914560;
     int ecc = 1;
+    /// 1: as a driver that is not Gantry's, which has no extension table (soft_extension.h) and
+    /// puts variables of modules elsewhere. For tests of moves between unlike drivers.
+    int foreign = 0;
     /// Attribute number -> value, for whatever has no key of its own.
     std::map<int, int> attributes;
 

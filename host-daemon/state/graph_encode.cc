@@ -322,6 +322,7 @@ void add_facts(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     out->set_uuid(facts.uuid, sizeof(facts.uuid));
     out->set_total_memory_bytes(facts.total_memory_bytes);
     out->set_driver_version(static_cast<std::uint32_t>(process.device.library().version()));
+    out->set_function_addresses(process.device.function_addresses());
     for (std::uint32_t i = 0; i < wire::kMaxDeviceAttributes; ++i) {
         if (facts.attribute_status[i] == CUDA_SUCCESS) {
             (*out->mutable_attributes())[i] = facts.attributes[i];

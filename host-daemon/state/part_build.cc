@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "host-daemon/state/part_state.h"
+#include "host-daemon/worker/placed_image.h"
+#include "host-daemon/worker/placed_ptx.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::state {
@@ -186,6 +188,7 @@ Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
 
 Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
     process_.device.bind_thread();
+    GANTRY_TRY(check_private(graph));
     GANTRY_TRY(build_memory(graph));
     wire::DeviceFacts shown = process_.facts;
     take_facts(graph.message.device(), &shown);
@@ -331,7 +334,54 @@ Result<void> PartState::load_module(const DecodedGraph& graph, const worker::Obj
                                 fmt::format("loading image {} of {}",
                                             worker::to_hex(sha).substr(0, 16), name_of(object)));
     }
+    GANTRY_TRY(check_functions(graph, *loaded));
+    return place_variables(*loaded);
+}
+
+Result<void> PartState::check_functions(const DecodedGraph& graph,
+                                        const worker::LoadedImage& wanted) {
+    const std::string here = process_.device.function_addresses();
+    const std::string& there = graph.message.device().function_addresses();
+    const auto loaded = process_.modules.get(wanted.handle);
+    if (there.empty() || there == here || !loaded) {
+        return {};
+    }
+    const auto units = worker::ptx_units(*loaded, process_.device.compute_capability());
+    for (std::size_t i = 0; units.ok() && i < units->size(); ++i) {
+        const auto function = worker::stored_function((*units)[i]);
+        if (function.ok() && !function->empty()) {
+            return Error{Code::kFailedPrecondition, "module.functions.not_movable",
+                         fmt::format("the program may have stored the address of device function "
+                                     "{}, which means nothing here (there: {}; here: {}): move "
+                                     "it to a GPU and driver of the same kind",
+                                     *function, there, here)};
+        }
+    }
     return {};
+}
+
+Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
+    if (process_.device.can_place()) {
+        return {};  // It was told before.
+    }
+    process_.learn_variables(wanted.handle);
+    std::map<std::string, worker::ModuleVariable> managed;
+    for (const auto& [name, variable] : wanted.variables) {
+        if (wire::is_pinned_address(variable.address)) {
+            managed.emplace(name, variable);
+        }
+    }
+    if (!managed.empty()) {
+        GANTRY_TRY(worker::place_image(process_, wanted.handle, managed, worker::Others::kStay));
+    }
+    const bool all_there = std::all_of(
+        wanted.variables.begin(), wanted.variables.end(), [&](const auto& variable) {
+            return process_.variable_address(wanted.handle, variable.first) ==
+                   std::optional<std::uint64_t>(variable.second.address);
+        });
+    return all_there ? Result<void>{}
+                     : worker::place_image(process_, wanted.handle, wanted.variables,
+                                           worker::Others::kRefused);
 }
 
 Result<void> PartState::check_variables(const DecodedGraph& graph) {
@@ -357,6 +407,20 @@ Result<void> PartState::check_variables(const DecodedGraph& graph) {
     return {};
 }
 
+Result<void> PartState::check_private(const DecodedGraph& graph) const {
+    for (const snapshot::PrivateBlob& blob : graph.message.private_blobs()) {
+        const bool known = process_.device.extension() != nullptr &&
+                           blob.driver() == kSoftDriverState;
+        if (blob.required() && !known) {
+            return Error{Code::kFailedPrecondition, "feature.device_heap.not_movable",
+                         "the process uses the device heap, which this host's driver cannot take "
+                         "over from '" +
+                             blob.driver() + "'"};
+        }
+    }
+    return {};
+}
+
 Result<void> PartState::restore_private(const DecodedGraph& graph) {
     if (private_restored_) {
         return {};
@@ -364,13 +428,7 @@ Result<void> PartState::restore_private(const DecodedGraph& graph) {
     const GantrySoftExtension* extension = process_.device.extension();
     for (const snapshot::PrivateBlob& blob : graph.message.private_blobs()) {
         if (extension == nullptr || blob.driver() != kSoftDriverState) {
-            if (!blob.required()) {
-                continue;
-            }
-            return Error{Code::kFailedPrecondition, "feature.device_heap.not_movable",
-                         "the process uses the device heap, which this host's driver cannot take "
-                         "over from '" +
-                             blob.driver() + "'"};
+            continue;  // It does not matter: check_private().
         }
         const CUresult result = extension->restore_private_state(
             process_.device.context(), blob.data().data(), blob.data().size());

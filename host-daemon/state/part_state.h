@@ -202,7 +202,12 @@ private:
     bool lies_elsewhere(const DecodedGraph& graph, const worker::Object& object);
     bool has_image(const DecodedGraph& graph, const worker::Object& object);
     Result<void> load_module(const DecodedGraph& graph, const worker::Object& object);
+    /// What the program may have stored of an image means the same here: the addresses of its
+    /// functions, and of its variables, which are put where they were.
+    Result<void> check_functions(const DecodedGraph& graph, const worker::LoadedImage& loaded);
+    Result<void> place_variables(const worker::LoadedImage& wanted);
     Result<void> check_variables(const DecodedGraph& graph);
+    Result<void> check_private(const DecodedGraph& graph) const;
     Result<void> flush_kept_blocks();
     [[nodiscard]] std::vector<worker::Sha256> missing_images(const DecodedGraph& graph);
     Result<void> restore_private(const DecodedGraph& graph);

@@ -87,6 +87,9 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     }
     GANTRY_TRY(process_.images.set_staged(graph.staged));
     take_facts(graph.message.device(), &process_.facts);
+    if (process_.facts.total_memory_bytes != 0) {
+        process_.memory.lower_quota(process_.facts.total_memory_bytes);
+    }
     process_.guest_pid = graph.message.process().guest_pid();
     process_.lose_context(static_cast<CUresult>(graph.message.execution().sticky_error()));
     if (const CUresult result = process_.event_times.load(graph.event_times);

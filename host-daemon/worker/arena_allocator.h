@@ -15,6 +15,7 @@
 // Cost: O(log n) in the number of allocations for a large block, O(slabs) for a small one.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -89,6 +90,7 @@ public:
     [[nodiscard]] std::uint64_t mapped_bytes() const { return mapped_bytes_; }
     [[nodiscard]] std::uint64_t requested_bytes() const { return requested_bytes_; }
     [[nodiscard]] std::uint64_t quota_bytes() const { return quota_bytes_; }
+    void lower_quota(std::uint64_t bytes) { quota_bytes_ = std::min(quota_bytes_, bytes); }
     [[nodiscard]] std::size_t allocation_count() const { return allocations_.size(); }
 
 private:

@@ -195,6 +195,19 @@ std::optional<CUmemGenericAllocationHandle> Device::physical_at(DeviceVa address
                : std::optional<CUmemGenericAllocationHandle>(entry->second.handle);
 }
 
+unsigned Device::compute_capability() const {
+    const auto major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+    const auto minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    return static_cast<unsigned>(major.value_or(0) * 10 + minor.value_or(0));
+}
+
+std::string Device::function_addresses() const {
+    return extension_ != nullptr
+               ? fmt::format("soft GPU, version {}", extension_->version)
+               : fmt::format("driver for CUDA {}, compute capability {}", library_.version(),
+                             compute_capability());
+}
+
 std::optional<std::int32_t> Device::attribute(CUdevice_attribute number) const {
     int value = 0;
     if (api().cuDeviceGetAttribute(&value, number, device_) != CUDA_SUCCESS) {

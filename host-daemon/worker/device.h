@@ -86,6 +86,11 @@ public:
     /// nullopt: the driver does not tell.
     [[nodiscard]] std::optional<std::uint64_t> memory_free_bytes() const;
     [[nodiscard]] std::optional<std::int32_t> attribute(CUdevice_attribute number) const;
+    /// 90 for 9.0; 0 when the driver does not tell.
+    [[nodiscard]] unsigned compute_capability() const;
+    /// What gives device functions their addresses, in words: where it is the same, a function's
+    /// address means the same.
+    [[nodiscard]] std::string function_addresses() const;
 
     Result<void> map(DeviceVa address, std::uint64_t bytes) override;
     void unmap(DeviceVa address, std::uint64_t bytes) override;

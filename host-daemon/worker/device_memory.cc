@@ -372,6 +372,11 @@ std::optional<AllocationRecord> DeviceMemory::find(DeviceVa address) const {
     return arena_.find(address);
 }
 
+void DeviceMemory::lower_quota(std::uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    arena_.lower_quota(bytes);
+}
+
 std::vector<ExtentRecord> DeviceMemory::extents() const {
     std::lock_guard lock(mutex_);
     return arena_.extents();

@@ -126,6 +126,8 @@ public:
     /// perhaps on a smaller device, or on one that others use. The device's context is current.
     [[nodiscard]] std::uint64_t free_bytes(std::uint64_t quota_bytes);
     [[nodiscard]] std::uint64_t quota_bytes() const { return arena_.quota_bytes(); }
+    /// The guest was told of no more, perhaps on another host: it gets no more.
+    void lower_quota(std::uint64_t bytes);
     [[nodiscard]] MemoryShare& share() { return share_; }
     Result<void> reshape(std::span<const ExtentRecord> extents,
                          std::span<const AllocationRecord> allocations,

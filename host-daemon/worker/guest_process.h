@@ -50,6 +50,7 @@
 #include "host-daemon/worker/shared_events.h"
 #include "host-daemon/worker/shared_memory.h"
 #include "host-daemon/worker/staging_pool.h"
+#include "host-daemon/worker/variable_memory.h"
 #include "host-daemon/worker/virtual_memory.h"
 #include "host-daemon/worker/wait_words.h"
 
@@ -164,6 +165,7 @@ public:
     SharedMemory shared{device, memory, share_link};
     SharedEvents shared_events{device, share_link};
     ImageStore images;
+    VariableMemory variable_memory{device};
     ModuleRegistry modules;
     DeviceUse device_use;
     CallbackBroker callbacks;
@@ -243,6 +245,9 @@ public:
     void learn_variables(std::uint64_t root);
     /// Where a variable lies now; asks the driver by name where its extension does not list it.
     [[nodiscard]] std::optional<std::uint64_t> variable_address(std::uint64_t root,
+                                                                const std::string& name);
+    /// A variable of code that was put in an image's place: the driver does not know of it.
+    [[nodiscard]] std::optional<ModuleVariable> placed_variable(std::uint64_t root,
                                                                 const std::string& name);
     /// Brings the driver's private ranges into the books; before a scan and a capture.
     void refresh_private_ranges();

@@ -91,12 +91,16 @@ CUresult answer_variable(CallContext& context, HandleKind kind, const NameCall& 
     const std::string name = name_of(trailing);
     CUdeviceptr address = 0;
     std::size_t bytes = 0;
-    const CUresult result = ask(&address, &bytes, owner, name.c_str());
+    const std::uint64_t root = process.root_of(wanted.owner);
+    const auto placed = process.placed_variable(root, name);
+    const CUresult result = placed ? CUDA_SUCCESS : ask(&address, &bytes, owner, name.c_str());
     GlobalReply answer{};
-    if (result == CUDA_SUCCESS) {
+    if (placed) {
+        answer.address = placed->address;
+        answer.bytes = placed->bytes;
+    } else if (result == CUDA_SUCCESS) {
         answer.address = address;
         answer.bytes = bytes;
-        const std::uint64_t root = process.root_of(wanted.owner);
         process.learn_variables(root);
         process.memory.add_outside(root, address, bytes);
         process.modules.note_variable(root, {name, address, bytes, managed == Managed::kYes});

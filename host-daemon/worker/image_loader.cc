@@ -1,6 +1,7 @@
 #include "host-daemon/worker/image_loader.h"
 
 #include "host-daemon/worker/jit_options.h"
+#include "host-daemon/worker/log.h"
 
 namespace gantry::worker {
 namespace {
@@ -59,14 +60,14 @@ struct DriverImage {
     const void* pointer = nullptr;
 };
 
-void describe_to_driver(const LoadedImage& loaded, DriverImage* out) {
-    const std::byte* base = loaded.image->bytes.data();
-    out->pointer = base + loaded.parts[0].offset;
-    if (loaded.parts.size() == 1) {
+void describe_to_driver(const Image& image, std::span<const ImagePart> parts, DriverImage* out) {
+    const std::byte* base = image.bytes.data();
+    out->pointer = base + parts[0].offset;
+    if (parts.size() == 1) {
         return;
     }
-    for (std::size_t i = 1; i < loaded.parts.size(); ++i) {
-        out->parts.push_back(base + loaded.parts[i].offset);
+    for (const ImagePart& part : parts.subspan(1)) {
+        out->parts.push_back(base + part.offset);
     }
     out->parts.push_back(nullptr);
     out->wrapper = {kWrapperMagic, kPrelinkedVersion, out->pointer, out->parts.data()};
@@ -116,6 +117,17 @@ std::vector<ModuleVariable> managed_of(Call& call, bool library, std::uint64_t n
     return managed;
 }
 
+/// Those of a driver without it, learnt with the others.
+std::vector<ModuleVariable> managed_of(const LoadedImage& loaded) {
+    std::vector<ModuleVariable> managed;
+    for (const auto& [name, variable] : loaded.variables) {
+        if (variable.managed) {
+            managed.push_back(variable);
+        }
+    }
+    return managed;
+}
+
 /// Gives each variable its place behind `address`; returns the bytes that all need.
 std::uint64_t lay_out(std::vector<ModuleVariable>& managed, std::uint64_t address) {
     constexpr std::uint64_t kAlignBytes = 256;  // More than any variable asks for.
@@ -127,32 +139,31 @@ std::uint64_t lay_out(std::vector<ModuleVariable>& managed, std::uint64_t addres
     return bytes;
 }
 
-void unload(Call& call, bool library, std::uint64_t native) {
-    if (library) {
-        call.api().cuLibraryUnload(reinterpret_cast<CUlibrary>(native));
-    } else {
-        call.api().cuModuleUnload(reinterpret_cast<CUmodule>(native));
-    }
-}
-
-CUresult hand_to_driver(Call& call, const LoadedImage& loaded, JitOptions& options,
+CUresult hand_to_driver(const driver::DriverApi& api, const Image& image,
+                        std::span<const ImagePart> parts, bool is_library, JitOptions& options,
                         std::uint64_t* native) {
-    DriverImage image;
-    describe_to_driver(loaded, &image);
-    if (!loaded.library) {
+    DriverImage described;
+    describe_to_driver(image, parts, &described);
+    if (!is_library) {
         CUmodule module = nullptr;
-        const CUresult result = call.api().cuModuleLoadDataEx(&module, image.pointer,
-                                                              options.count(), options.names(),
-                                                              options.values());
+        const CUresult result = api.cuModuleLoadDataEx(&module, described.pointer, options.count(),
+                                                       options.names(), options.values());
         *native = reinterpret_cast<std::uint64_t>(module);
         return result;
     }
     CUlibrary library = nullptr;
     const CUresult result =
-        call.api().cuLibraryLoadData(&library, image.pointer, options.names(), options.values(),
-                                     options.count(), nullptr, nullptr, 0);
+        api.cuLibraryLoadData(&library, described.pointer, options.names(), options.values(),
+                              options.count(), nullptr, nullptr, 0);
     *native = reinterpret_cast<std::uint64_t>(library);
     return result;
+}
+
+bool has_room(Call& call, const LoadCall& load, std::uint64_t needed_bytes) {
+    return gantry::wire::is_pinned_address(load.managed_address) &&
+           needed_bytes <= load.managed_bytes &&
+           load.managed_address % gantry::wire::kPageBytes == 0 &&
+           call.process().memory.owns(load.managed_address, load.managed_bytes);
 }
 
 /// Managed variables have to lie where the guest can touch them, in the extent that it gives with
@@ -163,14 +174,9 @@ CUresult place_managed(Call& call, const LoadCall& load, const LoadedImage& load
     if (managed.empty()) {
         return CUDA_SUCCESS;
     }
-    // Names live with what is unloaded now.
     const std::uint64_t needed = lay_out(managed, load.managed_address);
-    unload(call, loaded.library, *native);
-    const bool has_room = gantry::wire::is_pinned_address(load.managed_address) &&
-                          needed <= load.managed_bytes &&
-                          load.managed_address % gantry::wire::kPageBytes == 0 &&
-                          call.process().memory.owns(load.managed_address, load.managed_bytes);
-    if (!has_room) {
+    unload_image(call.api(), loaded.library, *native);
+    if (!has_room(call, load, needed)) {
         answer->managed_bytes = needed;
         return CUDA_ERROR_ILLEGAL_STATE;
     }
@@ -180,7 +186,42 @@ CUresult place_managed(Call& call, const LoadCall& load, const LoadedImage& load
         places.push_back({variable.name.c_str(), variable.address});
     }
     call.process().device.extension()->place_next_load_in(places.data(), places.size(), 1);
-    return hand_to_driver(call, loaded, options, native);
+    return hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library, options,
+                          native);
+}
+
+/// The same under a driver without the extension, of an image that is in the books: its code is
+/// compiled for these places. An image without PTX stays as it is, and its managed variables are
+/// refused to whoever asks for them.
+CUresult place_managed_by_code(Call& call, const LoadCall& load, LoadReply* answer) {
+    GuestProcess& process = call.process();
+    const auto loaded = process.modules.get(load.handle);
+    std::vector<ModuleVariable> managed = managed_of(*loaded);
+    if (managed.empty() || !ptx_units(*loaded, process.device.compute_capability()).ok()) {
+        return CUDA_SUCCESS;
+    }
+    const std::vector<ModuleVariable> before = managed;
+    const std::uint64_t needed = lay_out(managed, load.managed_address);
+    if (!has_room(call, load, needed)) {
+        answer->managed_bytes = needed;
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    std::map<std::string, ModuleVariable> places;
+    for (std::size_t i = 0; i < managed.size(); ++i) {
+        void* to = reinterpret_cast<void*>(managed[i].address);
+        if (const CUresult result =
+                call.api().cuMemcpyDtoH_v2(to, before[i].address, before[i].bytes);
+            result != CUDA_SUCCESS) {
+            return result;
+        }
+        places.emplace(managed[i].name, managed[i]);
+    }
+    const auto placed = place_image(process, load.handle, places, Others::kStay);
+    if (!placed.ok()) {
+        log_line("managed variables: %s", placed.error().to_string().c_str());
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -206,7 +247,8 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     }
     JitOptions options(loaded.jit_options, load.info_log_bytes, load.error_log_bytes);
     std::uint64_t native = 0;
-    CUresult result = hand_to_driver(call, loaded, options, &native);
+    CUresult result = hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library,
+                                     options, &native);
     LoadReply answer{};
     if (result == CUDA_SUCCESS && !call.is_replay()) {
         result = place_managed(call, load, loaded, options, &native, &answer);
@@ -214,8 +256,6 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     std::string logs;
     answer.logs = options.logs(&logs);
     answer.trailing_bytes = static_cast<std::uint32_t>(logs.size());
-    reply.put(answer);
-    reply.trailing(std::as_bytes(std::span(logs)));
     if (result == CUDA_SUCCESS) {
         result = call.add_object(load.handle, native);
         if (process.device.extension() != nullptr) {
@@ -228,7 +268,32 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
             process.learn_variables(load.handle);
         }
     }
+    if (result == CUDA_SUCCESS && process.device.extension() == nullptr && !call.is_replay()) {
+        result = place_managed_by_code(call, load, &answer);
+        if (result != CUDA_SUCCESS) {
+            process.destroy_object(*process.objects.get(load.handle));
+        }
+    }
+    reply.put(answer);
+    reply.trailing(std::as_bytes(std::span(logs)));
     return result;
+}
+
+CUresult load_placed(GuestProcess& process, const LoadedImage& loaded, const PlacedCode& code,
+                     std::uint64_t* native) {
+    JitOptions options(loaded.jit_options, 0, 0);
+    const CUresult result = process.enter_context(loaded.context);
+    return result != CUDA_SUCCESS ? result
+                                  : hand_to_driver(process.device.api(), code.image, code.parts,
+                                                   loaded.library, options, native);
+}
+
+void unload_image(const driver::DriverApi& api, bool library, std::uint64_t native) {
+    if (library) {
+        api.cuLibraryUnload(reinterpret_cast<CUlibrary>(native));
+    } else {
+        api.cuModuleUnload(reinterpret_cast<CUmodule>(native));
+    }
 }
 
 }  // namespace gantry::worker

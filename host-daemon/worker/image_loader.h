@@ -8,11 +8,17 @@
 #include <span>
 
 #include "host-daemon/worker/call.h"
+#include "host-daemon/worker/placed_image.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
 
 CUresult load_image(Call& call, const cuda::wire_hand::LoadCall& load,
                     std::span<const std::byte> trailing, HandleKind kind, Reply& reply);
+
+/// Loads `code` as `loaded` was loaded; `native`: the driver's handle.
+CUresult load_placed(GuestProcess& process, const LoadedImage& loaded, const PlacedCode& code,
+                     std::uint64_t* native);
+void unload_image(const driver::DriverApi& api, bool library, std::uint64_t native);
 
 }  // namespace gantry::worker

@@ -61,6 +61,16 @@ void ModuleRegistry::set_variables(std::uint64_t handle, std::vector<ModuleVaria
     }
 }
 
+void ModuleRegistry::set_placed(std::uint64_t handle, std::shared_ptr<const PlacedCode> code,
+                                std::map<std::string, ModuleVariable> variables, bool all) {
+    std::lock_guard lock(mutex_);
+    if (const auto image = images_.find(handle); image != images_.end()) {
+        image->second.placed = std::move(code);
+        image->second.variables = std::move(variables);
+        image->second.variables_known = all;
+    }
+}
+
 void ModuleRegistry::note_kernel(std::uint64_t handle, const std::string& name) {
     std::lock_guard lock(mutex_);
     if (const auto image = images_.find(handle);

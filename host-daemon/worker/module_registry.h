@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ struct ModuleVariable {
     friend bool operator==(const ModuleVariable&, const ModuleVariable&) = default;
 };
 
+struct PlacedCode;  // placed_image.h
+
 struct LoadedImage {
     std::uint64_t handle = 0;  ///< Module or library.
     bool library = false;
@@ -37,6 +40,7 @@ struct LoadedImage {
     std::string name;  ///< First kernel asked for: what a person would recognise it by.
     std::map<std::string, ModuleVariable> variables;
     bool variables_known = false;  ///< All of them, as the driver's extension lists them.
+    std::shared_ptr<const PlacedCode> placed;  ///< What is loaded in the image's place, if so.
 };
 
 class ModuleRegistry {
@@ -49,6 +53,9 @@ public:
     [[nodiscard]] std::vector<LoadedImage> list() const;
     void note_variable(std::uint64_t handle, ModuleVariable variable);
     void set_variables(std::uint64_t handle, std::vector<ModuleVariable> variables);
+    /// `code` was loaded, with these variables; `all`: there are no others.
+    void set_placed(std::uint64_t handle, std::shared_ptr<const PlacedCode> code,
+                    std::map<std::string, ModuleVariable> variables, bool all);
     void note_kernel(std::uint64_t handle, const std::string& name);
     [[nodiscard]] std::uint64_t image_bytes() const;
 

@@ -32,6 +32,11 @@ std::optional<ModuleVariable> ask(GuestProcess& process, const LoadedImage& load
     if (result != CUDA_SUCCESS) {
         return std::nullopt;
     }
+    unsigned int is_managed = 0;
+    if (api.cuPointerGetAttribute != nullptr) {
+        api.cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
+    }
+    managed = managed || is_managed != 0;
     return ModuleVariable{name, address, bytes, managed};
 }
 
@@ -126,6 +131,17 @@ std::optional<std::uint64_t> GuestProcess::variable_address(std::uint64_t root,
     }
     const auto variable = ask(*this, *loaded, name);
     return variable ? std::optional<std::uint64_t>(variable->address) : std::nullopt;
+}
+
+std::optional<ModuleVariable> GuestProcess::placed_variable(std::uint64_t root,
+                                                            const std::string& name) {
+    const auto loaded = modules.get(root);
+    if (!loaded || loaded->placed == nullptr) {
+        return std::nullopt;
+    }
+    const auto known = loaded->variables.find(name);
+    return known == loaded->variables.end() ? std::nullopt
+                                            : std::optional<ModuleVariable>(known->second);
 }
 
 void GuestProcess::refresh_private_ranges() {

@@ -44,7 +44,10 @@ void TargetMachine::Impl::on_event(const TargetEvent& event) {
             break;
         case Kind::kRoundApplied: on_round_applied(event.round); break;
         case Kind::kRoundLost:
-            if (state_ == TargetState::kReceiving) {
+            if (state_ == TargetState::kReceiving &&
+                event.error.code == Code::kFailedPrecondition) {
+                give_up(event.error);  // Sent again it would fail again.
+            } else if (state_ == TargetState::kReceiving) {
                 send(MsgRoundLost{event.round, event.error.text});
             }
             break;

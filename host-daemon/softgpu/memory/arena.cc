@@ -27,25 +27,38 @@ Arena& Arena::instance() {
     return *arena;
 }
 
-bool Arena::reserve() {
+bool Arena::reserve(bool foreign) {
     const std::lock_guard lock(mutex_);
     if (file_ >= 0) {
         return true;
     }
-    void* window = mmap(pointer(kArenaBase), kArenaBytes, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (window == MAP_FAILED) {
+    const auto take = [](std::uint64_t base, std::uint64_t bytes) {
+        void* window = mmap(pointer(base), bytes, PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+                            0);
+        return window == pointer(base);
+    };
+    if (!take(kArenaBase, kArenaBytes - kGlobalsBytes) ||
+        !take(foreign ? kForeignGlobalsBase : kGlobalsBase, kGlobalsBytes)) {
         return false;
     }
+    if (foreign) {
+        globals_ = RangeAllocator(kForeignGlobalsBase, kGlobalsBytes);
+    }
+    foreign_ = foreign;
     file_ = memfd_create(kArenaFileName, MFD_CLOEXEC);
-    return window == pointer(kArenaBase) && file_ >= 0 &&
-           ftruncate(file_, static_cast<off_t>(kArenaBytes)) == 0;
+    return file_ >= 0 && ftruncate(file_, static_cast<off_t>(kArenaBytes)) == 0;
+}
+
+off_t Arena::offset_of(std::uint64_t address) const {
+    return static_cast<off_t>(address < kForeignGlobalsBase
+                                  ? address - kArenaBase
+                                  : address - kForeignGlobalsBase + kArenaBytes - kGlobalsBytes);
 }
 
 bool Arena::map_at(std::uint64_t address, std::uint64_t bytes) const {
     void* got = mmap(pointer(address), bytes, PROT_READ | PROT_WRITE,
-                     MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_,
-                     static_cast<off_t>(address - kArenaBase));
+                     MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, offset_of(address));
     if (got == MAP_FAILED) {
         return false;
     }
@@ -74,7 +87,7 @@ void Arena::unmap(std::uint64_t address, std::uint64_t bytes) const {
     mmap(pointer(address), bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(address - kArenaBase), static_cast<off_t>(bytes));
+              offset_of(address), static_cast<off_t>(bytes));
 }
 
 std::optional<std::uint64_t> Arena::allocate_globals(Device& device, std::uint64_t bytes) {

@@ -9,6 +9,8 @@
 // Threads: any. Failure: nullopt when addresses or the device's quota run out.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,6 +35,9 @@ inline constexpr std::uint64_t kArenaBytes = std::uint64_t{8} << 40;
 inline constexpr std::uint64_t kGlobalsBytes = kArenaBytes / 8;
 inline constexpr std::uint64_t kGlobalsBase = kArenaBase + kArenaBytes - kGlobalsBytes;
 inline constexpr std::uint64_t kGlobalsBlock = 65536;
+/// Where they lie instead for a foreign driver (GpuProfile::foreign), behind the window; the
+/// window's last eighth is then left to whoever asks for it.
+inline constexpr std::uint64_t kForeignGlobalsBase = kArenaBase + kArenaBytes;
 
 /// As the system shows the file behind the arena.
 inline constexpr char kArenaFileName[] = "gantry-soft-vram";
@@ -42,7 +47,8 @@ public:
     static Arena& instance();
 
     /// Reserves the window; false (with errno) when it is taken.
-    bool reserve();
+    bool reserve(bool foreign);
+    [[nodiscard]] bool is_foreign() const { return foreign_; }
 
     std::optional<std::uint64_t> allocate(Device& device, std::uint64_t bytes);
     /// Takes an exact range (extension: restore at given addresses), granule by granule.
@@ -65,12 +71,14 @@ private:
 
     std::optional<std::uint64_t> allocate_small(Device& device, std::uint64_t bytes);
     std::optional<std::uint64_t> map_granules(Device& device, std::uint64_t bytes);
+    [[nodiscard]] off_t offset_of(std::uint64_t address) const;
     bool map_at(std::uint64_t address, std::uint64_t bytes) const;
     void unmap(std::uint64_t address, std::uint64_t bytes) const;
     void unmap_granules(Device& device, std::uint64_t address, std::uint64_t bytes);
 
     std::mutex mutex_;
     int file_ = -1;
+    bool foreign_ = false;
     RangeAllocator space_{kArenaBase, kArenaBytes - kGlobalsBytes};
     RangeAllocator globals_{kGlobalsBase, kGlobalsBytes};
     std::map<std::uint64_t, Slab> slabs_;  ///< By base address.

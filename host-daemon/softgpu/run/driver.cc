@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -85,7 +86,9 @@ CUresult start() {
         return CUDA_ERROR_NO_DEVICE;
     }
     GANTRY_CU(choose_visible(*profiles));
-    if (!Arena::instance().reserve()) {
+    const bool foreign = std::any_of(profiles->begin(), profiles->end(),
+                                     [](const GpuProfile& each) { return each.foreign != 0; });
+    if (!Arena::instance().reserve(foreign)) {
         report(std::string("The address window of device memory (0x200000000000, 8 TiB) cannot be "
                            "reserved: ") +
                std::strerror(errno) + ". Lift RLIMIT_AS, or unmap what lies there.");

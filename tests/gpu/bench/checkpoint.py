@@ -143,7 +143,7 @@ def gantry_rates(bench, folder, mib, rounds, spares=0):
              "restore_wall": []}
     work = folder / f"gantryd-{mib}-{spares}"
     work.mkdir()
-    daemon = Daemon(bench.build, work, "a", driver=bench.runner.driver(),
+    daemon = Daemon(bench.build, work, "a", driver=bench.runner.driver("system"),
                     extra={"worker": f"spares = {spares}\n"},
                     environment={"GANTRY_SNAPSHOTS": COPIES})
     with running(daemon):

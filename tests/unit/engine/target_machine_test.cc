@@ -57,6 +57,41 @@ TEST(RestartedTarget, LetsGoWhenItsGuestIsNotHere) {
     EXPECT_EQ(target.state(), TargetState::kWithdrawing);
 }
 
+TEST(Target, GivesUpWhatWouldFailAgainAndAsksForTheRest) {
+    for (const Code code : {Code::kFailedPrecondition, Code::kDataLoss}) {
+        TargetMachine target("s", Settings{});
+        std::int64_t now = 0;
+        const auto step = [&](const TargetEvent& event) {
+            return target.step(event, TimePoint{++now});
+        };
+        TargetEvent asked = target_event(TargetEventKind::kAdmissionAsked);
+        asked.migration = MigrationId{1, 2};
+        asked.capabilities.emplace().cc = {9, 0};
+        (void)step(asked);
+        (void)step(message_event(MsgOffer{kEngineProtocolVersion, Epoch{7}, {}, {}, {}}));
+        (void)step(target_event(TargetEventKind::kReserved));
+        ASSERT_EQ(target.state(), TargetState::kReceiving);
+        TargetEvent lost = target_event(TargetEventKind::kRoundLost);
+        lost.round = 1;
+        lost.error = {code, "module.globals.not_movable", "a variable lies elsewhere"};
+        const Actions actions = step(lost);
+        const auto says = [&](auto is_it) {
+            return std::any_of(actions.begin(), actions.end(), [&](const Action& action) {
+                return action.message && is_it(action.message->body);
+            });
+        };
+        const bool aborts = says([](const MessageBody& body) {
+            const auto* abort = std::get_if<MsgAbort>(&body);
+            return abort != nullptr && abort->reason == "module.globals.not_movable";
+        });
+        const bool asks_again = says(
+            [](const MessageBody& body) { return std::holds_alternative<MsgRoundLost>(body); });
+        EXPECT_EQ(aborts, code == Code::kFailedPrecondition);
+        EXPECT_EQ(asks_again, code == Code::kDataLoss);
+        EXPECT_EQ(target.state() == TargetState::kReceiving, asks_again);
+    }
+}
+
 TEST(Target, TakesNoStateThatItWasToldIsVoid) {
     TargetMachine target("s", Settings{});
     TargetEvent asked = target_event(TargetEventKind::kAdmissionAsked);
