@@ -20,7 +20,7 @@ import guard
 from daemons import PATIENCE, Daemon, Failure, free_port, make_certificates, running, wait_until
 
 QUOTA_MIB = 512
-STEPS, MIB, PAUSE_MS = 40, 8, 50
+STEPS, MIB, PAUSE_MS = 40, 8, 65
 PROGRAM_DEADLINE_S = 60 * PATIENCE
 
 

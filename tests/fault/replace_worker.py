@@ -17,7 +17,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 from daemons import Daemon, Failure, running, wait_until
 
-MIB, STEPS, PAUSE_MS = 16, 60, 60
+MIB, STEPS, PAUSE_MS = 16, 60, 95
 DEADLINE_S = 100
 
 # Answers Start as a worker of a later protocol does.

@@ -22,7 +22,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 from daemons import Failure, wait_until
 
-STEPS, MIB, PAUSE_MS = 12, 32, 40
+STEPS, MIB, PAUSE_MS = 12, 32, 110
 REPLACEMENTS = 5
 UNDISTURBED_STEPS = 60  # The program must not end before its replacements, on a busy machine too.
 DEADLINE_S = 60

@@ -20,7 +20,7 @@ from link import CUT_S, Link
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 from daemons import PATIENCE, Daemon, Failure, free_port, listening_sockets, wait_until
 
-STEPS, MIB, PAUSE_MS = 40, 8, 50
+STEPS, MIB, PAUSE_MS = 40, 8, 65
 LETS_GO_S = 2.0  # Of a session that has ended.
 TCP_GONE_S = 75  # gantry-relay waits a minute for a guest whose link is away (relay_session.h).
 TCP_MIB = 2  # Every step copies all of it, over gantry-guest, this proxy and gantry-relay.
