@@ -153,7 +153,8 @@ private:
     }
 
     /// `name` or `name+4` becomes a register that holds that address.
-    void place_symbol(const ptx::Operand& operand, std::map<std::uint64_t, std::string>* registers) {
+    void place_symbol(const ptx::Operand& operand,
+                      std::map<std::uint64_t, std::string>* registers) {
         const auto place = places_.find(operand.name);
         if (place == places_.end()) {
             return;
