@@ -365,6 +365,14 @@ Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
         return {};  // It was told before.
     }
     process_.learn_variables(wanted.handle);
+    // Whatever the reason, sent again it would fail again.
+    const auto place = [&](const auto& variables, worker::Others others) -> Result<void> {
+        const auto placed = worker::place_image(process_, wanted.handle, variables, others);
+        return placed.ok() ? placed
+                           : Error{Code::kFailedPrecondition, "module.globals.not_movable",
+                                   fmt::format("image {}: {}", wanted.name,
+                                               placed.error().to_string())};
+    };
     std::map<std::string, worker::ModuleVariable> managed;
     for (const auto& [name, variable] : wanted.variables) {
         if (wire::is_pinned_address(variable.address)) {
@@ -372,16 +380,14 @@ Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
         }
     }
     if (!managed.empty()) {
-        GANTRY_TRY(worker::place_image(process_, wanted.handle, managed, worker::Others::kStay));
+        GANTRY_TRY(place(managed, worker::Others::kStay));
     }
     const bool all_there = std::all_of(
         wanted.variables.begin(), wanted.variables.end(), [&](const auto& variable) {
             return process_.variable_address(wanted.handle, variable.first) ==
                    std::optional<std::uint64_t>(variable.second.address);
         });
-    return all_there ? Result<void>{}
-                     : worker::place_image(process_, wanted.handle, wanted.variables,
-                                           worker::Others::kRefused);
+    return all_there ? Result<void>{} : place(wanted.variables, worker::Others::kRefused);
 }
 
 Result<void> PartState::check_variables(const DecodedGraph& graph) {

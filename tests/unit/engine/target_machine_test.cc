@@ -66,7 +66,8 @@ TEST(Target, GivesUpWhatWouldFailAgainAndAsksForTheRest) {
         };
         TargetEvent asked = target_event(TargetEventKind::kAdmissionAsked);
         asked.migration = MigrationId{1, 2};
-        asked.capabilities.emplace().cc = {9, 0};
+        asked.capabilities.emplace().gpu_name = "gpu";
+        asked.capabilities->cc = {9, 0};
         (void)step(asked);
         (void)step(message_event(MsgOffer{kEngineProtocolVersion, Epoch{7}, {}, {}, {}}));
         (void)step(target_event(TargetEventKind::kReserved));
