@@ -69,6 +69,10 @@ Error bad_handle(std::uint64_t handle) {
                  fmt::format("handle {:#x} is taken or malformed", handle)};
 }
 
+bool can_restore(const worker::Device& device, const snapshot::PrivateBlob& blob) {
+    return device.extension() != nullptr && blob.driver() == kSoftDriverState;
+}
+
 std::vector<worker::Link::Option> options_of(
     const google::protobuf::RepeatedPtrField<snapshot::Option>& options) {
     std::vector<worker::Link::Option> out;
@@ -415,9 +419,7 @@ Result<void> PartState::check_variables(const DecodedGraph& graph) {
 
 Result<void> PartState::check_private(const DecodedGraph& graph) const {
     for (const snapshot::PrivateBlob& blob : graph.message.private_blobs()) {
-        const bool known = process_.device.extension() != nullptr &&
-                           blob.driver() == kSoftDriverState;
-        if (blob.required() && !known) {
+        if (blob.required() && !can_restore(process_.device, blob)) {
             return Error{Code::kFailedPrecondition, "feature.device_heap.not_movable",
                          "the process uses the device heap, which this host's driver cannot take "
                          "over from '" +
@@ -433,7 +435,7 @@ Result<void> PartState::restore_private(const DecodedGraph& graph) {
     }
     const GantrySoftExtension* extension = process_.device.extension();
     for (const snapshot::PrivateBlob& blob : graph.message.private_blobs()) {
-        if (extension == nullptr || blob.driver() != kSoftDriverState) {
+        if (!can_restore(process_.device, blob)) {
             continue;  // It does not matter: check_private().
         }
         const CUresult result = extension->restore_private_state(

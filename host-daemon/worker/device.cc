@@ -160,11 +160,7 @@ Result<void> Device::map(DeviceVa address, std::uint64_t bytes) {
         return driver::to_error(api(), result, "device.memory",
                                 fmt::format("mapping {} bytes at {:#x}", bytes, address.value));
     }
-    CUmemAccessDesc access{};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = device_;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = api().cuMemSetAccess(address.value, bytes, &access, 1);
+    result = allow_access(address.value, bytes);
     if (result != CUDA_SUCCESS) {
         api().cuMemUnmap(address.value, bytes);
         api().cuMemRelease(piece.handle);
@@ -174,6 +170,15 @@ Result<void> Device::map(DeviceVa address, std::uint64_t bytes) {
     piece.serial = next_serial_++;
     physical_.emplace(address.value, std::move(piece));
     return {};
+}
+
+CUresult Device::allow_access(std::uint64_t address, std::uint64_t bytes,
+                              CUmemAccess_flags flags) const {
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device_;
+    access.flags = flags;
+    return api().cuMemSetAccess(address, bytes, &access, 1);
 }
 
 void Device::unmap(DeviceVa address, std::uint64_t bytes) {

@@ -94,6 +94,9 @@ public:
 
     Result<void> map(DeviceVa address, std::uint64_t bytes) override;
     void unmap(DeviceVa address, std::uint64_t bytes) override;
+    /// Lets this device reach what is mapped there.
+    CUresult allow_access(std::uint64_t address, std::uint64_t bytes,
+                          CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) const;
     /// The memory that map() put at this address, for mapping it elsewhere as well.
     [[nodiscard]] std::optional<CUmemGenericAllocationHandle> physical_at(DeviceVa address);
 

@@ -246,9 +246,6 @@ public:
     /// Where a variable lies now; asks the driver by name where its extension does not list it.
     [[nodiscard]] std::optional<std::uint64_t> variable_address(std::uint64_t root,
                                                                 const std::string& name);
-    /// A variable of code that was put in an image's place: the driver does not know of it.
-    [[nodiscard]] std::optional<ModuleVariable> placed_variable(std::uint64_t root,
-                                                                const std::string& name);
     /// Brings the driver's private ranges into the books; before a scan and a capture.
     void refresh_private_ranges();
     /// The object without a parent that `handle` hangs on (a library's module: the library).

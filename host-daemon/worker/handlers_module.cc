@@ -92,7 +92,7 @@ CUresult answer_variable(CallContext& context, HandleKind kind, const NameCall& 
     CUdeviceptr address = 0;
     std::size_t bytes = 0;
     const std::uint64_t root = process.root_of(wanted.owner);
-    const auto placed = process.placed_variable(root, name);
+    const auto placed = process.modules.placed_variable(root, name);
     const CUresult result = placed ? CUDA_SUCCESS : ask(&address, &bytes, owner, name.c_str());
     GlobalReply answer{};
     if (placed) {

@@ -79,6 +79,29 @@ void ModuleRegistry::note_kernel(std::uint64_t handle, const std::string& name) 
     }
 }
 
+std::optional<ModuleVariable> ModuleRegistry::find(std::uint64_t handle, const std::string& name,
+                                                   bool placed_only) const {
+    std::lock_guard lock(mutex_);
+    const auto image = images_.find(handle);
+    if (image == images_.end() || (placed_only && image->second.placed == nullptr)) {
+        return std::nullopt;
+    }
+    const auto known = image->second.variables.find(name);
+    return known == image->second.variables.end()
+               ? std::nullopt
+               : std::optional<ModuleVariable>(known->second);
+}
+
+std::optional<ModuleVariable> ModuleRegistry::variable(std::uint64_t handle,
+                                                       const std::string& name) const {
+    return find(handle, name, false);
+}
+
+std::optional<ModuleVariable> ModuleRegistry::placed_variable(std::uint64_t handle,
+                                                              const std::string& name) const {
+    return find(handle, name, true);
+}
+
 std::uint64_t ModuleRegistry::image_bytes() const {
     std::lock_guard lock(mutex_);
     std::set<const Image*> counted;

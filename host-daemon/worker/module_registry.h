@@ -57,9 +57,18 @@ public:
     void set_placed(std::uint64_t handle, std::shared_ptr<const PlacedCode> code,
                     std::map<std::string, ModuleVariable> variables, bool all);
     void note_kernel(std::uint64_t handle, const std::string& name);
+    /// What is known of one variable, without a copy of all.
+    [[nodiscard]] std::optional<ModuleVariable> variable(std::uint64_t handle,
+                                                         const std::string& name) const;
+    /// The same of code that was put in an image's place: the driver does not know of it.
+    [[nodiscard]] std::optional<ModuleVariable> placed_variable(std::uint64_t handle,
+                                                                const std::string& name) const;
     [[nodiscard]] std::uint64_t image_bytes() const;
 
 private:
+    [[nodiscard]] std::optional<ModuleVariable> find(std::uint64_t handle, const std::string& name,
+                                                     bool placed_only) const;
+
     mutable std::mutex mutex_;
     std::map<std::uint64_t, LoadedImage> images_;
     std::uint64_t next_load_order_ = 1;

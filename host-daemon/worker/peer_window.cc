@@ -59,12 +59,8 @@ Result<void> PeerWindow::map(std::uint64_t address, const Mapped& piece) {
         return driver::to_error(api, result, "handover.window",
                                 fmt::format("mapping {} bytes of another worker", piece.bytes));
     }
-    CUmemAccessDesc access{};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = device_.ordinal();
     // CUDA grants a device reading and writing, or nothing. What this worker never does is write.
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = api.cuMemSetAccess(here(address), piece.bytes, &access, 1);
+    result = device_.allow_access(here(address), piece.bytes);
     if (result != CUDA_SUCCESS) {
         let_go(address, piece);
         return driver::to_error(api, result, "handover.window",

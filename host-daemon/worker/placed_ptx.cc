@@ -19,10 +19,13 @@ bool is_call(const ptx::Instruction& instruction) {
     return instruction.spelling == "call" || instruction.spelling.starts_with("call.");
 }
 
-/// Calls `see` with each symbol that an instruction names.
+/// Calls `see` with each symbol whose address an instruction uses; a call only names a function.
 template <typename See>
 void for_each_symbol(const ptx::Function& function, const ptx::Instruction& instruction,
                      const See& see) {
+    if (is_call(instruction)) {
+        return;
+    }
     std::vector<std::pair<std::uint32_t, std::uint32_t>> ranges = {
         {instruction.first_operand, instruction.operand_count}};
     while (!ranges.empty()) {
@@ -40,13 +43,9 @@ void for_each_symbol(const ptx::Function& function, const ptx::Instruction& inst
     }
 }
 
-bool is_state_space(std::string_view directive) {
-    return directive == "global" || directive == "const";
-}
-
 bool begins_declaration(std::string_view directive) {
     return directive == "visible" || directive == "extern" || directive == "weak" ||
-           directive == "common" || is_state_space(directive);
+           directive == "common" || directive == "global" || directive == "const";
 }
 
 class Placer {
@@ -56,9 +55,8 @@ public:
 
     Result<std::string> run() {
         for (const ptx::Variable& variable : module_.variables) {
-            const bool has_address = variable.space == ptx::Space::kGlobal ||
-                                     variable.space == ptx::Space::kConst;
             const bool is_const = variable.space == ptx::Space::kConst;
+            const bool has_address = is_const || variable.space == ptx::Space::kGlobal;
             if (places_.contains(variable.name)) {
                 gone_.insert(offset_of(variable.name));
                 places_const_ = places_const_ || is_const;
@@ -128,12 +126,10 @@ private:
         std::map<std::uint64_t, std::string> registers;
         std::string_view used;
         for (const ptx::Instruction& instruction : function.instructions) {
-            if (!is_call(instruction)) {
-                for_each_symbol(function, instruction, [&](const ptx::Operand& operand) {
-                    used = may_stay(operand.name) ? used : operand.name;
-                    place_symbol(operand, &registers);
-                });
-            }
+            for_each_symbol(function, instruction, [&](const ptx::Operand& operand) {
+                used = may_stay(operand.name) ? used : operand.name;
+                place_symbol(operand, &registers);
+            });
             make_global(instruction);
         }
         if (!used.empty()) {
@@ -254,13 +250,11 @@ Result<std::string> stored_function(std::string_view text) {
     std::string found;
     for (const ptx::Function& function : module.functions) {
         for (const ptx::Instruction& instruction : function.instructions) {
-            if (!is_call(instruction)) {
-                for_each_symbol(function, instruction, [&](const ptx::Operand& operand) {
-                    if (functions.contains(operand.name)) {
-                        found = operand.name;
-                    }
-                });
-            }
+            for_each_symbol(function, instruction, [&](const ptx::Operand& operand) {
+                if (functions.contains(operand.name)) {
+                    found = operand.name;
+                }
+            });
         }
     }
     return found;

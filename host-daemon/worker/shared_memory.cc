@@ -112,11 +112,7 @@ CUresult SharedMemory::map(const Answer& piece, Opened* opened) {
     opened->handle = *imported;
     CUresult result = device_.api().cuMemMap(opened->base, bytes, 0, opened->handle, 0);
     if (result == CUDA_SUCCESS) {
-        CUmemAccessDesc access{};
-        access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-        access.location.id = device_.ordinal();
-        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        result = device_.api().cuMemSetAccess(opened->base, bytes, &access, 1);
+        result = device_.allow_access(opened->base, bytes);
     }
     if (result != CUDA_SUCCESS) {
         unmap(*opened);

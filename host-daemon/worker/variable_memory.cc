@@ -80,10 +80,7 @@ Result<void> VariableMemory::map(std::uint64_t address) {
     }
     result = api.cuMemMap(address, kPieceBytes, 0, granule.handle, 0);
     if (result == CUDA_SUCCESS) {
-        CUmemAccessDesc access{};
-        access.location = properties.location;
-        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        result = api.cuMemSetAccess(address, kPieceBytes, &access, 1);
+        result = device_.allow_access(address, kPieceBytes);
         if (result == CUDA_SUCCESS) {
             result = api.cuMemsetD8_v2(address, 0, kPieceBytes);
         }

@@ -122,26 +122,12 @@ void GuestProcess::learn_variables(std::uint64_t root) {
 
 std::optional<std::uint64_t> GuestProcess::variable_address(std::uint64_t root,
                                                             const std::string& name) {
+    if (const auto known = modules.variable(root, name)) {
+        return known->address;
+    }
     const auto loaded = modules.get(root);
-    if (!loaded) {
-        return std::nullopt;
-    }
-    if (const auto known = loaded->variables.find(name); known != loaded->variables.end()) {
-        return known->second.address;
-    }
-    const auto variable = ask(*this, *loaded, name);
+    const auto variable = loaded ? ask(*this, *loaded, name) : std::nullopt;
     return variable ? std::optional<std::uint64_t>(variable->address) : std::nullopt;
-}
-
-std::optional<ModuleVariable> GuestProcess::placed_variable(std::uint64_t root,
-                                                            const std::string& name) {
-    const auto loaded = modules.get(root);
-    if (!loaded || loaded->placed == nullptr) {
-        return std::nullopt;
-    }
-    const auto known = loaded->variables.find(name);
-    return known == loaded->variables.end() ? std::nullopt
-                                            : std::optional<ModuleVariable>(known->second);
 }
 
 void GuestProcess::refresh_private_ranges() {

@@ -109,11 +109,7 @@ CUresult VirtualMemory::unmap(std::uint64_t address, std::uint64_t bytes) {
 
 CUresult VirtualMemory::open_locked(std::uint64_t address, std::uint64_t bytes,
                                     std::uint32_t access) {
-    CUmemAccessDesc description{};
-    description.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    description.location.id = device_.ordinal();
-    description.flags = static_cast<CUmemAccess_flags>(access);
-    return device_.api().cuMemSetAccess(address, bytes, &description, 1);
+    return device_.allow_access(address, bytes, static_cast<CUmemAccess_flags>(access));
 }
 
 CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t bytes,

@@ -57,6 +57,18 @@ TEST(RestartedTarget, LetsGoWhenItsGuestIsNotHere) {
     EXPECT_EQ(target.state(), TargetState::kWithdrawing);
 }
 
+/// `step` feeds a fresh target, which is then ready for what the source sends.
+template <typename Step>
+void begin_to_receive(const Step& step) {
+    TargetEvent asked = target_event(TargetEventKind::kAdmissionAsked);
+    asked.migration = MigrationId{1, 2};
+    asked.capabilities.emplace().gpu_name = "gpu";
+    asked.capabilities->cc = {9, 0};
+    (void)step(asked);
+    (void)step(message_event(MsgOffer{kEngineProtocolVersion, Epoch{7}, {}, {}, {}}));
+    (void)step(target_event(TargetEventKind::kReserved));
+}
+
 TEST(Target, GivesUpWhatWouldFailAgainAndAsksForTheRest) {
     for (const Code code : {Code::kFailedPrecondition, Code::kDataLoss}) {
         TargetMachine target("s", Settings{});
@@ -64,13 +76,7 @@ TEST(Target, GivesUpWhatWouldFailAgainAndAsksForTheRest) {
         const auto step = [&](const TargetEvent& event) {
             return target.step(event, TimePoint{++now});
         };
-        TargetEvent asked = target_event(TargetEventKind::kAdmissionAsked);
-        asked.migration = MigrationId{1, 2};
-        asked.capabilities.emplace().gpu_name = "gpu";
-        asked.capabilities->cc = {9, 0};
-        (void)step(asked);
-        (void)step(message_event(MsgOffer{kEngineProtocolVersion, Epoch{7}, {}, {}, {}}));
-        (void)step(target_event(TargetEventKind::kReserved));
+        begin_to_receive(step);
         ASSERT_EQ(target.state(), TargetState::kReceiving);
         TargetEvent lost = target_event(TargetEventKind::kRoundLost);
         lost.round = 1;
@@ -95,10 +101,6 @@ TEST(Target, GivesUpWhatWouldFailAgainAndAsksForTheRest) {
 
 TEST(Target, TakesNoStateThatItWasToldIsVoid) {
     TargetMachine target("s", Settings{});
-    TargetEvent asked = target_event(TargetEventKind::kAdmissionAsked);
-    asked.migration = MigrationId{1, 2};
-    asked.capabilities.emplace().gpu_name = "gpu";
-    asked.capabilities->cc = {9, 0};
     std::int64_t now = 0;
     const auto step = [&](const TargetEvent& event) {
         return target.step(event, TimePoint{++now});
@@ -110,9 +112,7 @@ TEST(Target, TakesNoStateThatItWasToldIsVoid) {
             return action.kind == ActionKind::kApplyComplete;
         });
     };
-    (void)step(asked);
-    (void)step(message_event(MsgOffer{kEngineProtocolVersion, Epoch{7}, {}, {}, {}}));
-    (void)step(target_event(TargetEventKind::kReserved));
+    begin_to_receive(step);
     ASSERT_EQ(target.state(), TargetState::kReceiving);
     (void)step(message_event(MsgThawed{FreezeToken{{1, 2}, 2}}));
     EXPECT_FALSE(applies(1));

@@ -93,7 +93,7 @@ TEST(PlacedPtx, RefusesAVariableWithoutAPlace) {
     EXPECT_TRUE(has(out.error().text, "counter")) << out.error().text;
     places = kPlaces;
     places.erase("first");  // Nothing names it.
-    EXPECT_FALSE(placed_ptx(kText, kPlaces).value().empty());
+    EXPECT_FALSE(placed_ptx(kText, places).value().empty());
 }
 
 TEST(PlacedPtx, LeavesOtherVariablesWhereTheDriverPutsThem) {
