@@ -56,13 +56,20 @@ openssl x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 
                    env=environment)
 
 
+given_ports = set()
+
+
 def free_port():
     """A TCP port of 127.0.0.1 that nobody listens on now, and none of those that outgoing
-    connections are given: a daemon that is ended and started again must find it free."""
+    connections are given: a daemon that is ended and started again must find it free. Each is
+    given once: a daemon that has one may not listen yet."""
     while True:
         port = random.randrange(20000, 32000)
+        if port in given_ports:
+            continue
         try:
             with socket.create_server(("127.0.0.1", port)):
+                given_ports.add(port)
                 return port
         except OSError:
             pass
