@@ -18,8 +18,9 @@ Result<FilePlan> plan_for(const MemoryImage& memory, int file, std::span<const F
 
 }  // namespace
 
-Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs, FileWay way,
-                                      const PreparedFile* prepared) {
+Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs,
+                                      const PreparedFile* prepared,
+                                      const Meanwhile& meanwhile) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
     const auto hold = process_.memory.hold_layout();
@@ -27,13 +28,13 @@ Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs, F
     if (!plan.zeros.empty() || !plan.copies.empty()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "only bytes are stored"};
     }
-    GANTRY_ASSIGN(Transferred moved,
-                  transfer(process_, memory_.stream(), file, Direction::kToFile, way, plan.chunks,
-                           prepared));
-    return FileOutcome{std::move(plan.outside), plan.block_count, std::move(moved.how), nullptr};
+    GANTRY_ASSIGN(std::string how, transfer(process_, memory_.stream(), slots_, file,
+                                            Direction::kToFile, plan.chunks, prepared,
+                                            meanwhile));
+    return FileOutcome{std::move(plan.outside), plan.block_count, std::move(how)};
 }
 
-Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs, FileWay way) {
+Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
     const auto hold = process_.memory.hold_layout();
@@ -48,9 +49,8 @@ Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs, Fi
                                              run.range.count * kBlockBytes, memory_.stream()),
                          "setting blocks to zero"));
     }
-    GANTRY_ASSIGN(Transferred moved,
-                  transfer(process_, memory_.stream(), file, Direction::kFromFile, way,
-                           plan.chunks, nullptr));
+    GANTRY_ASSIGN(std::string how, transfer(process_, memory_.stream(), slots_, file,
+                                            Direction::kFromFile, plan.chunks, nullptr, {}));
     for (const FileRun& run : plan.copies) {
         GANTRY_TRY(check(api.cuMemcpyDtoDAsync_v2(run.range.first * kBlockBytes,
                                                   run.origin * kBlockBytes,
@@ -59,8 +59,7 @@ Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs, Fi
                          "copying blocks"));
     }
     GANTRY_TRY(check(api.cuStreamSynchronize(memory_.stream()), "waiting for blocks"));
-    return FileOutcome{std::move(plan.outside), plan.block_count, std::move(moved.how),
-                       std::move(moved.leaving)};
+    return FileOutcome{std::move(plan.outside), plan.block_count, std::move(how)};
 }
 
 }  // namespace gantry::state

@@ -31,6 +31,7 @@ public:
     Mapping(const Mapping&) = delete;
     Mapping& operator=(const Mapping&) = delete;
     [[nodiscard]] std::byte* at() const { return at_; }
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     /// Somebody else's from here on.
     std::span<std::byte> release() { return {std::exchange(at_, nullptr), bytes_}; }
 

@@ -25,7 +25,7 @@ struct FileChunk {
 };
 
 struct FilePlan {
-    static constexpr std::uint64_t kChunkBytes = 32U << 20;
+    static constexpr std::uint64_t kChunkBytes = 16U << 20;
 
     std::vector<FilePiece> pieces;
     std::vector<FileChunk> chunks;  ///< Of `pieces`.

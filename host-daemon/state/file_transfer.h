@@ -4,29 +4,22 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 
-#include "host-daemon/state/file_blocks.h"
+#include "host-daemon/state/copy_slots.h"
 #include "host-daemon/state/file_pieces.h"
-#include "host-daemon/state/locked_pages.h"
 #include "host-daemon/state/prepared_file.h"
 
 namespace gantry::state {
 
 enum class Direction : std::uint8_t { kToFile, kFromFile };
 
-struct Transferred {
-    std::string how;                        ///< For a log.
-    std::unique_ptr<LeavingPages> leaving;  ///< Of the file, still page-locked. Null: none.
-};
-
-/// Ascending chunks. To a file: done when it returns. From a file: queued on the stream, as far as
-/// pages are page-locked, and done when the stream has come to rest.
-/// `prepared`: settled, of this file; null: nothing is.
-Result<Transferred> transfer(worker::GuestProcess& process, CUstream stream, int file,
-                             Direction direction, FileWay way, std::span<const FileChunk> chunks,
-                             const PreparedFile* prepared);
+/// Ascending chunks. To a file: done when it returns. From a file: queued on the stream, and done
+/// when the stream has come to rest. How it was done comes back, for a log.
+/// `prepared`: settled, of this file; null: nothing is. `meanwhile`: see FileBlocks::store().
+Result<std::string> transfer(worker::GuestProcess& process, CUstream stream, CopySlots& slots,
+                             int file, Direction direction, std::span<const FileChunk> chunks,
+                             const PreparedFile* prepared, const Meanwhile& meanwhile);
 
 }  // namespace gantry::state

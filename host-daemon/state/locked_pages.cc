@@ -34,36 +34,4 @@ bool unlock_pages(worker::GuestProcess& process, std::span<const std::span<std::
     return true;
 }
 
-LeavingPages::LeavingPages(worker::GuestProcess& process, std::span<std::byte> mapping,
-                           std::vector<std::span<std::byte>> locked)
-    : process_(process),
-      mapping_(mapping),
-      locked_(std::move(locked)) {}
-
-void LeavingPages::begin() {
-    thread_ = std::thread([this] { run(); });
-}
-
-LeavingPages::~LeavingPages() {
-    {
-        const std::lock_guard lock(mutex_);
-        is_ending_ = true;
-        changed_.notify_all();
-    }
-    if (thread_.joinable()) {
-        thread_.join();
-    }
-}
-
-void LeavingPages::run() {
-    const auto rest = [this](std::chrono::microseconds time) {
-        std::unique_lock lock(mutex_);
-        return changed_.wait_for(lock, time, [this] { return is_ending_; });
-    };
-    if (unlock_pages(process_, locked_, rest)) {
-        ::munmap(mapping_.data(), mapping_.size());
-    }
-    is_over_ = true;
-}
-
 }  // namespace gantry::state

@@ -32,30 +32,4 @@ using Rest = std::function<bool(std::chrono::microseconds)>;
 bool unlock_pages(worker::GuestProcess& process, std::span<const std::span<std::byte>> locked,
                   const Rest& rest);
 
-/// A mapping whose locked stretches are let go in the background, and which ends then.
-class LeavingPages {
-public:
-    LeavingPages(worker::GuestProcess& process, std::span<std::byte> mapping,
-                 std::vector<std::span<std::byte>> locked);
-    /// What is locked then stays mapped, and goes with the process.
-    ~LeavingPages();
-    LeavingPages(const LeavingPages&) = delete;
-    LeavingPages& operator=(const LeavingPages&) = delete;
-    /// Until then all stays as it is: nothing waits for it once the guest is served. Once.
-    void begin();
-    [[nodiscard]] bool is_over() const { return is_over_.load(); }
-
-private:
-    void run();
-
-    worker::GuestProcess& process_;
-    const std::span<std::byte> mapping_;
-    const std::vector<std::span<std::byte>> locked_;
-    std::atomic<bool> is_over_{false};
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool is_ending_ = false;  // under mutex_
-    std::thread thread_;
-};
-
 }  // namespace gantry::state

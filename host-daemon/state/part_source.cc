@@ -27,7 +27,8 @@ PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, Print
     : process_(process),
       part_id_(part_id),
       memory_(process),
-      reader_(process, memory_, by, std::move(prints)) {}
+      reader_(process, memory_, by, std::move(prints)),
+      slots_(process) {}
 
 PartFacts PartState::describe() {
     PartFacts facts;
@@ -72,6 +73,7 @@ void PartState::begin_precopy(snapshot::Seed seed, bool arena_is_shared) {
     seed_ = seed;
     key_ = std::make_unique<snapshot::FingerprintKey>(seed);
     sent_.clear();
+    stored_ = {};
 }
 
 void PartState::end_precopy() {
@@ -290,22 +292,54 @@ void PartState::keep_image(std::vector<std::byte> bytes) {
     kept_images_.push_back(process_.images.adopt(std::move(bytes)));
 }
 
-Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> runs,
-                                            FileWay way) {
+Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> runs) {
     const bool is_prepared =
         prepared_file() != nullptr && prepared_->is_of(file) && prepared_->settle();
-    return FileBlocks(process_, memory_).store(file, runs, way,
-                                               is_prepared ? prepared_.get() : nullptr);
+    GANTRY_ASSIGN(FileOutcome outcome,
+                  FileBlocks(process_, memory_, slots_)
+                      .store(file, runs, is_prepared ? prepared_.get() : nullptr,
+                             [this] { return look_at_stored(); }));
+    if (outcome.outside.empty()) {
+        for (const FileRun& run : runs) {
+            stored_.unseen.push_back(run.range);
+        }
+    }
+    return outcome;
+}
+
+/// While others are copied.
+Result<void> PartState::look_at_stored() {
+    if (key_ == nullptr || stored_.unseen.empty()) {
+        return {};
+    }
+    GANTRY_ASSIGN(const std::vector<Fingerprint> prints,
+                  reader_.prints_of(*key_, stored_.unseen));
+    std::span<const Fingerprint> left(prints);
+    for (const BlockRange& range : stored_.unseen) {
+        add(range, left.first(range.count), &stored_.digest);
+        left = left.subspan(range.count);
+    }
+    stored_.seen.insert(stored_.seen.end(), stored_.unseen.begin(), stored_.unseen.end());
+    stored_.unseen.clear();
+    return {};
+}
+
+Result<engine::BlockSetDigest> PartState::digest_after_store() {
+    if (!process_.frozen()) {
+        return Error{Code::kFailedPrecondition, "worker.state",
+                     "what was copied may have changed: the guest is served"};
+    }
+    GANTRY_ASSIGN(RestDigest all, digest_without(stored_.seen));
+    all.digest.merge(stored_.digest);
+    return all.digest;
 }
 
 Result<void> PartState::prepare_file(control::UniqueFd file, snapshot::FileRange range,
-                                     FileWay way) {
+                                     PreparedFile::Locks locks) {
     if (prepared_file() != nullptr) {
         return Error{Code::kUnavailable, "worker.file_busy",
                      "another file is prepared, or is being let go"};
     }
-    const auto locks = way == FileWay::kStaged ? PreparedFile::Locks::kNo
-                                               : PreparedFile::Locks::kYes;
     GANTRY_ASSIGN(prepared_, PreparedFile::begin(process_, std::move(file), range, locks));
     return {};
 }

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "host-daemon/state/block_reader.h"
+#include "host-daemon/state/copy_slots.h"
 #include "host-daemon/state/file_blocks.h"
 #include "host-daemon/state/graph_codec.h"
 #include "host-daemon/state/memory_image.h"
@@ -90,19 +92,21 @@ public:
                                                  std::span<std::byte> out);
     /// Frozen: blocks into a snapshot's file, and blocks from one, see FileBlocks.
     /// What was prepared of this file is used.
-    Result<FileOutcome> store_blocks(int file, std::span<const FileRun> runs, FileWay way);
+    Result<FileOutcome> store_blocks(int file, std::span<const FileRun> runs);
     /// Gets a part of a file ready for that, see PreparedFile. One at a time: `worker.file_busy`
     /// while another one is there, or is still being let go.
-    Result<void> prepare_file(control::UniqueFd file, snapshot::FileRange range, FileWay way);
+    Result<void> prepare_file(control::UniqueFd file, snapshot::FileRange range,
+                              PreparedFile::Locks locks);
     /// Null: there is none.
     [[nodiscard]] const PreparedFile* prepared_file();
     /// In the background.
     void drop_prepared_file();
-    Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs, FileWay way);
-    /// The guest is served: what load_blocks() left page-locked is let go, in the background. Once.
-    void let_files_go();
-    /// Whether some of it is still mapped.
-    [[nodiscard]] bool has_files() const;
+    Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs);
+    /// load_blocks() comes soon: what it copies through is made meanwhile.
+    void expect_file();
+    /// The snapshot is over, or all was loaded: what they copied through is given back, if it is not yet; before the guest is served. (A
+    /// driver may wait for the device for it.)
+    void end_files();
     void mark_unsent(std::span<const BlockAddress> blocks);
     /// Another worker has copied these, with these fingerprints of its copies.
     Result<void> note_sent(std::span<const BlockRange> ranges,
@@ -168,6 +172,9 @@ public:
     /// The same of all but `known`, which are not read. `see`: is told each block's; may be empty.
     Result<RestDigest> digest_without(std::vector<BlockRange> known,
                                       const BlockReader::Visit& see = {});
+    /// Of memory that store_blocks() has copied, all of it read after it was copied: what of it was
+    /// read while other blocks were on their way is not read again. Frozen.
+    Result<engine::BlockSetDigest> digest_after_store();
     /// Bytes of images by name: what get_images and an images blob carry. While frozen, also of
     /// those that are on their way from the guest.
     void keep_image(std::vector<std::byte> bytes);
@@ -229,7 +236,16 @@ private:
     /// Those to be made with the region there.
     std::optional<snapshot::ObjectGraph> late_graphs_;
     std::unique_ptr<PreparedFile> prepared_;
-    std::vector<std::unique_ptr<LeavingPages>> leaving_;  ///< Of files that were loaded from.
+    /// What store_blocks() has copied since the last thaw.
+    struct Stored {
+        std::vector<BlockRange> unseen;  ///< Not read again yet.
+        std::vector<BlockRange> seen;
+        engine::BlockSetDigest digest;  ///< Of `seen`.
+    };
+    Result<void> look_at_stored();
+    Stored stored_;
+    CopySlots slots_;
+    std::future<void> on_slots_;  ///< They are made, or given back.
 };
 
 }  // namespace gantry::state

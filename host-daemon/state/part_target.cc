@@ -144,29 +144,30 @@ Result<void> PartState::apply_run(BlockAddress first, std::uint64_t count,
     return {};
 }
 
-Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> runs,
-                                           FileWay way) {
+Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> runs) {
     // Blocks that are kept wait for memory: what the file has of them is put there by apply_run().
     if (!kept_blocks_.empty()) {
         return Error{Code::kFailedPrecondition, "worker.state",
                      "blocks of another state wait for their memory"};
     }
-    auto outcome = FileBlocks(process_, memory_).load(file, runs, way);
-    if (outcome && outcome->leaving != nullptr) {
-        leaving_.push_back(std::move(outcome->leaving));
+    auto outcome = FileBlocks(process_, memory_, slots_).load(file, runs);
+    if (outcome) {
+        on_slots_ = std::async(std::launch::async, [this] { slots_.give_back(); });
     }
     return outcome;
 }
 
-bool PartState::has_files() const {
-    return std::any_of(leaving_.begin(), leaving_.end(),
-                       [](const auto& pages) { return !pages->is_over(); });
+void PartState::expect_file() {
+    // What is the matter where it fails load_blocks() says.
+    on_slots_ = std::async(std::launch::async, [this] { (void)slots_.make(CopySlots::kCount); });
 }
 
-void PartState::let_files_go() {
-    for (const auto& pages : leaving_) {
-        pages->begin();
+void PartState::end_files() {
+    if (on_slots_.valid()) {
+        on_slots_.wait();
     }
+    slots_.give_back();
+    stored_ = {};
 }
 
 Result<void> PartState::apply_copy(BlockAddress block, BlockAddress origin) {

@@ -103,10 +103,10 @@ Result<SnapshotSettings> snapshot_settings() {
         return SnapshotSettings{};
     }
     if (text == "registered") {
-        return SnapshotSettings{control::FILE_WAY_REGISTERED, true, kFirstForced};
+        return SnapshotSettings{true, true, kFirstForced};
     }
     if (text == "staged") {
-        return SnapshotSettings{control::FILE_WAY_STAGED, true, kFirstForced};
+        return SnapshotSettings{true, false, kFirstForced};
     }
     return Error{Code::kInvalidArgument, "gantryd.settings",
                  "GANTRY_SNAPSHOTS is '" + std::string(text) +
@@ -153,9 +153,13 @@ Result<void> WorkersCopy::begin(MemoryWriter& writer) {
     file_ = writer.file();
     file_name_ = writer.name();
     std::vector<MemoryWriter::Block> entries;
-    for (std::size_t begin = 0, count = settings_.first_portion; begin < blocks_.size();
+    const std::size_t least = settings_.first_portion;
+    for (std::size_t begin = 0, count = least; begin < blocks_.size();
          begin += count, count *= kPortionGrowth) {
-        count = std::min(count, blocks_.size() - begin);
+        const std::size_t left = blocks_.size() - begin;
+        if (left < count + least) {
+            count = left > 2 * least ? left - least : left;  // The last one is small, too.
+        }
         for (std::size_t at = begin; at < begin + count; at += entries.size()) {
             entries.clear();
             for (const PrintedBlock& block :
@@ -182,9 +186,8 @@ Result<LoadedByWorker> WorkersCopy::copy(std::size_t begin, std::size_t count) c
         }
     }
     return copy_by_worker(*worker_, list, file_, stored, blocks_.size(),
-                          [this](control::ToWorker& request, std::size_t bytes) {
+                          [](control::ToWorker& request, std::size_t bytes) {
                               request.mutable_store_blocks()->set_runs_bytes(bytes);
-                              request.mutable_store_blocks()->set_way(settings_.way);
                           });
 }
 
@@ -199,9 +202,17 @@ Result<engine::BlockSetDigest> WorkersCopy::end(DigestReport* differences) {
     GANTRY_TRY(store_outside(outside));
     auto sample =
         std::async(std::launch::async, [&] { return check_sample(differences); });
-    Result<engine::BlockSetDigest> held = digest_now(*worker_);
+    Result<engine::BlockSetDigest> held = held_after_store();
     GANTRY_TRY(sample.get());
     return held;
+}
+
+Result<engine::BlockSetDigest> WorkersCopy::held_after_store() const {
+    control::ToWorker request;
+    request.mutable_get_digest()->set_after_store(true);
+    GANTRY_ASSIGN(const WorkerReply reply, worker_->call(std::move(request), kLongCall));
+    const control::Digest& all = reply.message.digest();
+    return engine::BlockSetDigest{all.block_count(), {all.sum_low(), all.sum_high()}};
 }
 
 /// What the worker left alone, read through the staging area.
@@ -250,8 +261,7 @@ Result<void> WorkersCopy::check_sample(DigestReport* differences) const {
     return {};
 }
 
-Result<LoadedByWorker> load_by_worker(Worker& worker, control::FileWay way,
-                                      const snapshot::StoredMemory& memory) {
+Result<control::FileRunList> runs_in_file(const snapshot::StoredMemory& memory) {
     control::FileRunList list;
     std::uint64_t offset = memory.offset;
     for (const StoredBlock& block : memory.blocks) {
@@ -268,10 +278,14 @@ Result<LoadedByWorker> load_by_worker(Worker& worker, control::FileWay way,
                   is_copy ? block.origin.index : 0, &list);
         offset += block.stored_bytes;
     }
-    return copy_by_worker(worker, list, memory.fd, memory.blocks.size(), memory.blocks.size(),
-                          [way](control::ToWorker& request, std::size_t bytes) {
+    return list;
+}
+
+Result<LoadedByWorker> load_by_worker(Worker& worker, const snapshot::StoredMemory& memory,
+                                      const control::FileRunList& runs) {
+    return copy_by_worker(worker, runs, memory.fd, memory.blocks.size(), memory.blocks.size(),
+                          [](control::ToWorker& request, std::size_t bytes) {
                               request.mutable_load_blocks()->set_runs_bytes(bytes);
-                              request.mutable_load_blocks()->set_way(way);
                           });
 }
 

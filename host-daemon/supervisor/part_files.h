@@ -8,9 +8,8 @@
 // byte was as the table says.
 // Blocks that are not device memory as a whole (variables, arrays) go through the staging area.
 //
-// GANTRY_SNAPSHOTS in gantryd's environment: auto, with which a restore tries registered first;
-// registered and staged have the worker copy that way (host-daemon/state/file_blocks.h) on the soft
-// GPU too.
+// GANTRY_SNAPSHOTS in gantryd's environment: auto; registered and staged have the worker copy on the
+// soft GPU too, to pages of the file that are page-locked before, or not.
 // Threads: one, which has others wait for the worker.
 // Failure: the first error; nothing of a frozen worker has changed.
 #pragma once
@@ -30,9 +29,10 @@
 namespace gantry::supervisor {
 
 struct SnapshotSettings {
-    control::FileWay way = control::FILE_WAY_AUTO;
     bool always_by_worker = false;
-    /// Blocks of the first StoreBlocks: the device idles while they get their places.
+    bool locks = true;  ///< The worker has the pages of a file page-locked before it is written.
+    /// Blocks of the first StoreBlocks, and at most twice as many of the last: the device idles while
+    /// the first get their places, and nothing else is left to do while the last are copied.
     std::size_t first_portion = 4096;
 };
 Result<SnapshotSettings> snapshot_settings();
@@ -46,7 +46,8 @@ struct LoadedByWorker {
 };
 
 /// The memory of a frozen part on its way into a file, portion by portion: the worker copies the
-/// first blocks while the others get their places. It ends when the worker has answered; one that
+/// first blocks while the others get their places, and reads those once more that were copied
+/// before. It ends when the worker has answered; one that
 /// did not in time may still write to the file, which is never committed then.
 class WorkersCopy {
 public:
@@ -70,6 +71,7 @@ private:
     static constexpr std::size_t kPortionGrowth = 2;
 
     [[nodiscard]] Result<LoadedByWorker> copy(std::size_t begin, std::size_t count) const;
+    [[nodiscard]] Result<engine::BlockSetDigest> held_after_store() const;
     Result<void> store_outside(std::span<const engine::BlockAddress> outside) const;
     Result<void> check_sample(DigestReport* differences) const;
 
@@ -84,8 +86,10 @@ private:
     std::string how_;
     std::vector<std::future<Result<LoadedByWorker>>> copies_;  ///< Waited for before all else goes.
 };
-Result<LoadedByWorker> load_by_worker(Worker& worker, control::FileWay way,
-                                      const snapshot::StoredMemory& memory);
+/// What load_by_worker() asks for.
+Result<control::FileRunList> runs_in_file(const snapshot::StoredMemory& memory);
+Result<LoadedByWorker> load_by_worker(Worker& worker, const snapshot::StoredMemory& memory,
+                                      const control::FileRunList& runs);
 
 /// Of all that the worker holds now.
 Result<engine::BlockSetDigest> digest_now(Worker& worker);

@@ -258,6 +258,7 @@ private:
 
 Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
                                 const snapshot::StoredMemory& memory,
+                                const control::FileRunList& runs,
                                 const snapshot::FingerprintKey& key) {
     DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kWriting);
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
@@ -267,7 +268,7 @@ Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worke
             PartLoader(workers, worker, std::move(direct), std::nullopt, memory, key).run());
         return LoadedMemory{std::move(proven), {}};
     }
-    GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(*worker, settings.way, memory));
+    GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(*worker, memory, runs));
     GANTRY_TRY(PartLoader(workers, worker, std::nullopt, std::move(loaded.outside), memory, key)
                    .run());
     return LoadedMemory{{}, loaded.how};

@@ -25,9 +25,10 @@ struct LoadedMemory {
     std::string how;      ///< For a log.
 };
 
-/// The worker has been prepared with the part's graph, and nothing more.
+/// The worker has been prepared with the part's graph, and nothing more. `runs`: runs_in_file().
 Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
                                 const snapshot::StoredMemory& memory,
+                                const control::FileRunList& runs,
                                 const snapshot::FingerprintKey& key);
 
 }  // namespace gantry::supervisor

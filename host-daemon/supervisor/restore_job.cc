@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <map>
 
 #include "host-daemon/supervisor/digest_report.h"
 #include "host-daemon/supervisor/part_loader.h"
@@ -62,19 +64,25 @@ public:
         return {};
     }
 
+    /// The part's worker begins with it, while the file is read on.
     Result<void> on_graph(std::uint64_t id, std::string_view graph) override {
         const engine::PartId part{id};
         if (!is_part(part)) {
             return Error{Code::kInvalidArgument, "snapshot.malformed",
                          "the file has a part " + std::to_string(id) + ", which cannot be"};
         }
+        GANTRY_TRY(settle());
         GANTRY_TRY(sender_.finish());
-        GANTRY_TRY(sink_.check(part, graph));
-        phases_.end("worker");
         sink_.add_images(part, images_.SerializeAsString());
-        GANTRY_TRY(sink_.prepare(part, seed_, graph));
-        phases_.end("prepare");
-        graphs_.emplace(id, graph);
+        const auto kept = graphs_.emplace(id, graph).first;
+        preparing_ = std::async(std::launch::async, [this, part, kept]() -> Result<Phases> {
+            Phases phases;
+            GANTRY_TRY(sink_.check(part, kept->second));
+            phases.end("worker");
+            GANTRY_TRY(sink_.prepare(part, seed_, kept->second));
+            phases.end("build");
+            return phases;
+        });
         return {};
     }
 
@@ -82,21 +90,25 @@ public:
         if (!graphs_.contains(memory.part)) {
             return out_of_order(memory.part);
         }
+        GANTRY_ASSIGN(const control::FileRunList runs, runs_in_file(memory));
+        phases_.end("table");
+        GANTRY_TRY(settle());
         GANTRY_TRY(sender_.finish());
         GANTRY_ASSIGN(const auto worker, session_.workers().need({memory.part}));
-        phases_.end("table");
         GANTRY_ASSIGN(LoadedMemory loaded,
-                      load_memory(session_.workers(), worker, memory, *key_));
+                      load_memory(session_.workers(), worker, memory, runs, *key_));
         phases_.end("memory", loaded.how);
         proven_[memory.part] = std::move(loaded.proven);
         return true;
     }
 
     std::span<std::byte> place_for(std::uint64_t part, std::size_t bytes) override {
-        return graphs_.contains(part) ? sender_.place_for({part}, bytes) : std::span<std::byte>();
+        return settle() && graphs_.contains(part) ? sender_.place_for({part}, bytes)
+                                                  : std::span<std::byte>();
     }
 
     Result<void> on_blocks(std::span<const snapshot::StoredBlock> blocks) override {
+        GANTRY_TRY(settle());
         sender_.take_place();
         for (std::size_t at = 0; at < blocks.size();) {
             const std::uint64_t part = blocks[at].ref.part;
@@ -120,6 +132,7 @@ public:
     }
 
     Result<void> on_end(const snapshot::SnapshotSummary& summary) override {
+        GANTRY_TRY(settle());
         GANTRY_TRY(sender_.finish());
         for (const snapshot::PartSummary& part : summary.parts()) {
             const auto graph = graphs_.find(part.part_id());
@@ -144,6 +157,19 @@ public:
     }
 
 private:
+    /// Until the last graph's part is built; the first failure.
+    Result<void> settle() {
+        if (preparing_.valid()) {
+            const auto built = preparing_.get();
+            if (built) {
+                phases_.end("prepare", built->text());
+            } else {
+                prepared_ = built.error();
+            }
+        }
+        return prepared_;
+    }
+
     Error is_not_as_in_file(engine::PartId part) {
         const auto worker = session_.workers().need(part);
         if (!worker) {
@@ -178,6 +204,8 @@ private:
     std::map<std::uint64_t, std::string> graphs_;  // By part, as the next.
     std::map<std::uint64_t, ProvenBlocks> proven_;
     StoredSender sender_;
+    Result<void> prepared_;  ///< The parts before.
+    std::future<Result<Phases>> preparing_;  ///< Waited for before all else goes.
 };
 
 Result<std::uint64_t> read_into(Session& session, const Suspension& from, WorkersSink& sink,
@@ -214,6 +242,7 @@ Result<control::RestoreReply> restore_suspended(const std::shared_ptr<Session>& 
     };
     sink_hooks.discard = [] {};
     WorkersSink sink(session->workers(), std::move(sink_hooks));
+    sink.expect_file();
     Phases phases;
     const auto read = read_into(*session, *from, sink, hooks, path, phases);
     if (!read) {

@@ -180,7 +180,7 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
             // An earlier snapshot's pages may be on their way out, and take room until then.
             drop_at(*worker);
             (void)ask(*worker, Clock::now() + kLettingGo, may_go_on,
-                      [](const control::PreparedFileReply& now) { return !now.is_leaving(); });
+                      [](const control::PreparedFileReply& now) { return !now.is_there(); });
             GANTRY_TRY(may_go_on());
         }
     }
@@ -228,7 +228,7 @@ Result<void> SnapshotPages::prepare_by(Session& session, const std::shared_ptr<W
     control::ToWorker request;
     request.mutable_prepare_file()->set_offset(range.begin);
     request.mutable_prepare_file()->set_bytes(range.bytes());
-    request.mutable_prepare_file()->set_way(settings.way);
+    request.mutable_prepare_file()->set_no_locks(!settings.locks);
     preparing_.push_back(worker);  // Also one that answers late.
     if (const auto begun = worker->call(std::move(request), kQuickCall, {&file, 1}); !begun) {
         spdlog::info("session {}: worker {} prepares nothing: {}", session.info().id,

@@ -262,6 +262,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
                 return wrong_state("the session was granted away; it cannot be thawed");
             }
             frozen_.reset();
+            part_->end_files();
             process_->thaw();
             return {};
         case Kind::kFence:
@@ -539,9 +540,9 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
     }
     epoch_ = activate.epoch();
     process_->memory.share().set_counting(true);
+    part_->end_files();
     GANTRY_TRY(process_->take_over(std::move(attached_), *part_->channel_state(), epoch_));
     part_->end_precopy();
-    part_->let_files_go();
     restoring_ = false;
     return {};
 }

@@ -6,12 +6,6 @@
 namespace gantry::worker {
 namespace {
 
-state::FileWay way_of(control::FileWay way) {
-    return way == control::FILE_WAY_REGISTERED ? state::FileWay::kRegistered
-           : way == control::FILE_WAY_STAGED   ? state::FileWay::kStaged
-                                               : state::FileWay::kAuto;
-}
-
 Result<state::BlockRange> one_range(const control::BlockRun& run) {
     state::RunList one;
     *one.Add() = run;
@@ -85,14 +79,14 @@ Result<void> Service::prepare_file(const control::PrepareFile& request, Descript
     }
     return part_->prepare_file(std::move(in[0]),
                                {request.offset(), request.offset() + request.bytes()},
-                               way_of(request.way()));
+                               request.no_locks() ? state::PreparedFile::Locks::kNo
+                                                  : state::PreparedFile::Locks::kYes);
 }
 
 void Service::ask_prepared_file(control::FromWorker* reply) {
     control::PreparedFileReply* body = reply->mutable_prepared_file();
     const state::PreparedFile* prepared = part_->prepared_file();
     body->set_is_there(prepared != nullptr);
-    body->set_is_leaving(prepared != nullptr || part_->has_files());
     if (prepared == nullptr) {
         return;
     }
@@ -115,8 +109,7 @@ Result<void> Service::store_blocks(const control::StoreBlocks& request, Descript
         return wrong_state("only a frozen worker's memory goes to a file");
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
-    GANTRY_ASSIGN(const auto outcome,
-                  part_->store_blocks(in[0].get(), runs, way_of(request.way())));
+    GANTRY_ASSIGN(const auto outcome, part_->store_blocks(in[0].get(), runs));
     return answer(outcome, reply, out);
 }
 
@@ -126,8 +119,7 @@ Result<void> Service::load_blocks(const control::LoadBlocks& request, Descriptor
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
-    GANTRY_ASSIGN(const auto outcome,
-                  part_->load_blocks(in[0].get(), runs, way_of(request.way())));
+    GANTRY_ASSIGN(const auto outcome, part_->load_blocks(in[0].get(), runs));
     return answer(outcome, reply, out);
 }
 

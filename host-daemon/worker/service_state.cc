@@ -209,6 +209,11 @@ Result<void> Service::read_blocks(const control::ReadBlocks& read, control::From
 
 Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
                                  control::FromWorker* reply, Descriptors* out) {
+    if (get.after_store()) {
+        GANTRY_ASSIGN(const engine::BlockSetDigest all, part_->digest_after_store());
+        state::set_digest(all, reply->mutable_digest());
+        return {};
+    }
     std::vector<state::BlockRange> known;
     if (get.known_bytes() != 0) {
         GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, get.known_bytes()));
@@ -401,6 +406,9 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, prepare.graph_bytes()));
     restoring_ = true;
     part_->set_new_memory_comes(prepare.new_memory_comes());
+    if (prepare.blocks_from_file()) {
+        part_->expect_file();
+    }
     GANTRY_ASSIGN(const auto missing,
                   part_->prepare({prepare.seed().low(), prepare.seed().high()}, view_of(blob),
                                  prepare.arena_is_shared()));

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "proto/snapshot/contents_file.h"
+#include "proto/snapshot/large_pages.h"
 
 namespace gantry::snapshot {
 
@@ -92,6 +93,7 @@ MemoryProblem parse_memory_table(const MemoryHead& head, std::span<const std::by
     }
     blocks->clear();
     blocks->reserve(head.count);
+    want_large_pages(blocks->data(), blocks->capacity() * sizeof(StoredBlock));
     std::uint64_t stored = 0;
     for (std::uint32_t i = 0; i < head.count; ++i) {
         const std::byte* entry = table.data() + std::size_t{i} * kEntryBytes;

@@ -11,6 +11,7 @@
 #include "proto/snapshot/block_ledger.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
+#include "proto/snapshot/large_pages.h"
 #include "proto/snapshot/layout.h"
 #include "proto/snapshot/memory_reader.h"
 
@@ -192,6 +193,8 @@ private:
             const auto step = static_cast<std::size_t>(std::min(end - from, kStep));
             const auto at = static_cast<std::size_t>(from);
             if (storage_.size() < at + step) {
+                storage_.reserve(at + step);
+                want_large_pages(storage_.data(), storage_.capacity());
                 storage_.resize(at + step);
             }
             GANTRY_TRY(read(storage_.data() + at, step));

@@ -2,7 +2,6 @@
 #include "host-daemon/state/file_blocks.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -16,25 +15,16 @@ namespace {
 
 using state::BlockRange;
 
-class FileBlocks : public ::testing::TestWithParam<FileWay> {};
-INSTANTIATE_TEST_SUITE_P(Ways, FileBlocks,
-                         ::testing::Values(FileWay::kAuto, FileWay::kRegistered, FileWay::kStaged),
-                         [](const auto& way) {
-                             return way.param == FileWay::kStaged       ? "Staged"
-                                    : way.param == FileWay::kRegistered ? "Registered"
-                                                                        : "Auto";
-                         });
-
-TEST_P(FileBlocks, GoToAFileAndBack) {
+TEST(FileBlocks, GoToAFileAndBack) {
     Holder holder;
     // What lies between is not stored; the places follow one another all the same.
     const std::vector runs{holder.run(0, 3, 0), holder.run(10, 1, 3), holder.run(12, 1088, 4)};
-    const auto stored = holder.part.store_blocks(holder.file.get(), runs, GetParam());
+    const auto stored = holder.part.store_blocks(holder.file.get(), runs);
     ASSERT_TRUE(stored.ok()) << stored.error().text;
     EXPECT_EQ(stored->block_count, 1092U);
     EXPECT_TRUE(stored->outside.empty());
     holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
-    const auto loaded = holder.part.load_blocks(holder.file.get(), runs, GetParam());
+    const auto loaded = holder.part.load_blocks(holder.file.get(), runs);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text;
     const std::vector<std::byte> now = holder.memory();
     for (std::uint64_t i = 0; i < kBlocks; ++i) {
@@ -47,49 +37,42 @@ TEST_P(FileBlocks, GoToAFileAndBack) {
     }
 }
 
-/// How often the file is mapped in this process.
-int mappings_of(int file) {
-    struct stat status {};
-    EXPECT_EQ(fstat(file, &status), 0);
+/// How often a line of this process's memory map holds the text.
+int mappings_of(const std::string& text) {
     std::ifstream maps("/proc/self/maps");
-    const std::string inode = " " + std::to_string(status.st_ino) + " ";
     int count = 0;
     for (std::string line; std::getline(maps, line);) {
-        count += line.find(inode) != std::string::npos && line.find("blocks") != std::string::npos;
+        count += line.find(text) != std::string::npos;
     }
     return count;
 }
 
-TEST_P(FileBlocks, WhatWasReadIsLetGoOnceTheGuestIsServed) {
+TEST(FileBlocks, NothingOfAFileOrOfSlotsIsLeft) {
+    const std::string slots = "650000000000-";  // copy_slots.cc
     Holder holder;
     const std::vector runs{holder.run(0, kBlocks, 0)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs, GetParam()));
-    EXPECT_EQ(mappings_of(holder.file.get()), 0);
-    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs, GetParam()));
-    const bool is_locked = GetParam() != FileWay::kStaged;  // Auto tries with one piece at least.
-    EXPECT_EQ(mappings_of(holder.file.get()), is_locked ? 1 : 0);
-    EXPECT_EQ(holder.part.has_files(), is_locked);
-    holder.process->captures = 1;
-    holder.part.let_files_go();
-    usleep(50'000);
-    EXPECT_EQ(holder.part.has_files(), is_locked) << "let go while a stream is captured";
-    holder.process->captures = 0;
-    for (int tries = 0; holder.part.has_files() && tries < 20'000; ++tries) {
-        usleep(1000);
-    }
-    EXPECT_FALSE(holder.part.has_files());
-    EXPECT_EQ(mappings_of(holder.file.get()), 0);
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
+    EXPECT_EQ(mappings_of("memfd:blocks"), 0);
+    EXPECT_EQ(mappings_of(slots), 1) << "there may be more to store";
+    holder.part.end_files();
+    EXPECT_EQ(mappings_of(slots), 0);
+    holder.part.expect_file();
+    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
+    EXPECT_EQ(mappings_of("memfd:blocks"), 0);
+    holder.part.end_files();
+    EXPECT_EQ(mappings_of(slots), 0);
+    EXPECT_EQ(holder.memory(), holder.bytes);
 }
 
-TEST_P(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {
+TEST(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {
     Holder holder;
     std::vector runs{holder.run(0, 2, 0)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs, GetParam()));
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
     runs.push_back({{MemorySpace::kDevice, holder.first + 2, 3}, FileRun::Form::kZero, 0, 0});
     runs.push_back({{MemorySpace::kDevice, holder.first + 5, 2}, FileRun::Form::kCopy, 0,
                     holder.first});
     holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
-    const auto loaded = holder.part.load_blocks(holder.file.get(), runs, GetParam());
+    const auto loaded = holder.part.load_blocks(holder.file.get(), runs);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text;
     EXPECT_EQ(loaded->block_count, 7U);
     const std::vector<std::byte> now = holder.memory();
@@ -99,7 +82,7 @@ TEST_P(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {
     EXPECT_EQ(now[7 * kBlockBytes], std::byte{0x5a});
 }
 
-TEST_P(FileBlocks, WhatIsNoMemoryIsNamedAndLeftAlone) {
+TEST(FileBlocks, WhatIsNoMemoryIsNamedAndLeftAlone) {
     Holder holder;
     const std::uint64_t beyond = holder.first + (1ULL << 30) / kBlockBytes;
     const std::vector runs{holder.run(0, 1, 0),
@@ -108,7 +91,7 @@ TEST_P(FileBlocks, WhatIsNoMemoryIsNamedAndLeftAlone) {
                            FileRun{{MemorySpace::kArray, 7, 1}, FileRun::Form::kBytes,
                                    kFileBegin + 3 * kBlockBytes, 0},
                            holder.run(4, 1, 4)};
-    const auto stored = holder.part.store_blocks(holder.file.get(), runs, GetParam());
+    const auto stored = holder.part.store_blocks(holder.file.get(), runs);
     ASSERT_TRUE(stored.ok()) << stored.error().text;
     EXPECT_EQ(stored->block_count, 2U);
     ASSERT_EQ(stored->outside.size(), 2U);
@@ -117,11 +100,11 @@ TEST_P(FileBlocks, WhatIsNoMemoryIsNamedAndLeftAlone) {
     EXPECT_EQ(stored->outside[1].space, MemorySpace::kArray);
 }
 
-TEST_P(FileBlocks, AFlippedByteOfAnyBlockChangesTheDigest) {
+TEST(FileBlocks, AFlippedByteOfAnyBlockChangesTheDigest) {
     Holder holder;
     constexpr std::uint64_t kFew = 24;
     const std::vector runs{holder.run(0, kFew, 0)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs, GetParam()));
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
     const auto right = holder.part.digest().value();
     for (std::uint64_t i = 0; i < kFew; ++i) {
         const auto at = static_cast<off_t>(kFileBegin + i * kBlockBytes + i * 2729);
@@ -129,11 +112,11 @@ TEST_P(FileBlocks, AFlippedByteOfAnyBlockChangesTheDigest) {
         ASSERT_EQ(pread(holder.file.get(), &byte, 1, at), 1);
         const std::byte flipped = byte ^ std::byte{1};
         ASSERT_EQ(pwrite(holder.file.get(), &flipped, 1, at), 1);
-        ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs, GetParam()));
+        ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
         EXPECT_NE(holder.part.digest().value(), right) << "block " << i;
         ASSERT_EQ(pwrite(holder.file.get(), &byte, 1, at), 1);
     }
-    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs, GetParam()));
+    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
     EXPECT_EQ(holder.part.digest().value(), right);
 }
 
@@ -162,20 +145,20 @@ TEST(PartDigest, OfTheRestAndThatOfTheKnownAreThatOfAll) {
     EXPECT_NE(holder.part.digest_without(ranges)->digest, rest->digest);
 }
 
-TEST_P(FileBlocks, AFileThatIsCutIsRefused) {
+TEST(FileBlocks, AFileThatIsCutIsRefused) {
     Holder holder;
     const std::vector runs{holder.run(0, 8, 0)};
     ASSERT_EQ(ftruncate(holder.file.get(), kFileBegin + 8 * kBlockBytes - 1), 0);
-    const auto loaded = holder.part.load_blocks(holder.file.get(), runs, GetParam());
+    const auto loaded = holder.part.load_blocks(holder.file.get(), runs);
     ASSERT_FALSE(loaded.ok());
     EXPECT_EQ(loaded.error().reason, "snapshot.truncated");
     EXPECT_EQ(holder.memory(), holder.bytes);
 }
 
-TEST_P(FileBlocks, PlacesOutOfOrderAreRefused) {
+TEST(FileBlocks, PlacesOutOfOrderAreRefused) {
     Holder holder;
     const std::vector runs{holder.run(0, 2, 1), holder.run(2, 1, 0)};
-    const auto stored = holder.part.store_blocks(holder.file.get(), runs, GetParam());
+    const auto stored = holder.part.store_blocks(holder.file.get(), runs);
     ASSERT_FALSE(stored.ok());
     EXPECT_EQ(stored.error().reason, "worker.protocol");
 }

@@ -17,10 +17,9 @@ namespace gantry::worker {
 using engine::MemorySpace;
 using snapshot::kBlockBytes;
 using state::FileRun;
-using state::FileWay;
 
 inline constexpr snapshot::Seed kSeed{0x1122334455667788, 0x99aabbccddeeff00};
-inline constexpr std::uint64_t kBlocks = 1100;      // More than two of a thread's pieces of a file.
+inline constexpr std::uint64_t kBlocks = 1100;      // More than there are slots for (copy_slots.h).
 inline constexpr std::uint64_t kFileBegin = 12288;  // Where the contents lie in the file.
 
 /// A worker without a guest and `kBlocks` of memory with known bytes.

@@ -13,6 +13,8 @@
 namespace gantry::worker {
 namespace {
 
+using Locks = state::PreparedFile::Locks;
+
 constexpr std::uint64_t kLarge = snapshot::kLargePageBytes;
 /// All of the blocks, from the file's begin.
 constexpr std::uint64_t kFileEnd = (kFileBegin + kBlocks * kBlockBytes) / kLarge * kLarge + kLarge;
@@ -30,8 +32,8 @@ struct Preparer : Holder {
         process->captures = 0;
         EXPECT_TRUE(is_gone());
     }
-    Result<void> prepare(snapshot::FileRange range, FileWay way) {
-        return part.prepare_file(control::UniqueFd(dup(file.get())), range, way);
+    Result<void> prepare(snapshot::FileRange range, Locks locks) {
+        return part.prepare_file(control::UniqueFd(dup(file.get())), range, locks);
     }
     state::PreparedFile::Progress done() {
         EXPECT_TRUE(comes([&] { return part.prepared_file()->progress().is_done; }));
@@ -41,9 +43,9 @@ struct Preparer : Holder {
         part.drop_prepared_file();
         return comes([&] { return part.prepared_file() == nullptr; });
     }
-    std::string store(const control::UniqueFd& to, FileWay way) {
+    std::string store(const control::UniqueFd& to) {
         const std::vector runs{run(0, 3, 0), run(10, 1, 3), run(12, 1088, 4)};
-        const auto stored = part.store_blocks(to.get(), runs, way);
+        const auto stored = part.store_blocks(to.get(), runs);
         EXPECT_TRUE(stored.ok()) << stored.error().text;
         std::vector<std::byte> content(1092 * kBlockBytes);
         EXPECT_EQ(pread(to.get(), content.data(), content.size(), kFileBegin),
@@ -57,11 +59,10 @@ struct Preparer : Holder {
     }
 };
 
-class PreparedFile : public ::testing::TestWithParam<FileWay> {};
-INSTANTIATE_TEST_SUITE_P(Ways, PreparedFile,
-                         ::testing::Values(FileWay::kRegistered, FileWay::kStaged),
-                         [](const auto& way) {
-                             return way.param == FileWay::kStaged ? "Staged" : "Registered";
+class PreparedFile : public ::testing::TestWithParam<Locks> {};
+INSTANTIATE_TEST_SUITE_P(Ways, PreparedFile, ::testing::Values(Locks::kYes, Locks::kNo),
+                         [](const auto& locks) {
+                             return locks.param == Locks::kYes ? "Locked" : "Unlocked";
                          });
 
 TEST_P(PreparedFile, TakesTheBlocks) {
@@ -70,22 +71,57 @@ TEST_P(PreparedFile, TakesTheBlocks) {
     const auto progress = preparer.done();
     EXPECT_TRUE(progress.outcome.ok());
     EXPECT_EQ(progress.page_bytes, kFileEnd);
-    const bool is_locked = GetParam() == FileWay::kRegistered;
+    const bool is_locked = GetParam() == Locks::kYes;
     EXPECT_EQ(progress.locked_bytes, is_locked ? kFileEnd : 0);
-    const std::string how = preparer.store(preparer.file, GetParam());
-    EXPECT_NE(how.find(is_locked ? "of 3 chunks 3 were page-locked before"
-                                 : "of 3 chunks 0 were page-locked before"),
+    const std::string how = preparer.store(preparer.file);
+    EXPECT_NE(how.find(is_locked ? "of 5 chunks 5 were page-locked before"
+                                 : "of 5 chunks 0 were page-locked before"),
               std::string::npos)
         << how;
     EXPECT_NE(preparer.part.prepared_file(), nullptr) << "there may be more to store";
     EXPECT_TRUE(preparer.is_gone());
 }
 
+TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
+    Preparer preparer;
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
+    preparer.done();
+    state::PartState& part = preparer.part;
+    const auto store = [&](std::uint64_t at, std::uint64_t count) {
+        const std::vector runs{preparer.run(at, count, at)};
+        return part.store_blocks(preparer.file.get(), runs).ok();
+    };
+    const auto change = [&](std::uint64_t block) {
+        const std::byte other{0x5a};
+        return preparer.device->api().cuMemcpyHtoD_v2((preparer.first + block) * kBlockBytes,
+                                                      &other, 1) == CUDA_SUCCESS;
+    };
+    preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1);
+    EXPECT_FALSE(part.digest_after_store().ok()) << "served";
+    ASSERT_TRUE(preparer.process->freeze(1s).ok());
+    const auto all = part.digest().value();
+    ASSERT_TRUE(store(0, 500) && store(500, 300));
+    EXPECT_EQ(part.digest_after_store().value(), all);
+    ASSERT_TRUE(change(3));
+    EXPECT_EQ(part.digest_after_store().value(), all) << "read while the others were copied";
+    ASSERT_TRUE(change(600));
+    EXPECT_NE(part.digest_after_store().value(), all) << "not read since it was copied";
+    preparer.write(preparer.bytes);
+    ASSERT_TRUE(store(800, 300) && change(600) && change(900));
+    EXPECT_NE(part.digest_after_store().value(), all);
+    part.end_files();
+    preparer.write(preparer.bytes);
+    EXPECT_EQ(part.digest_after_store().value(), all);
+    ASSERT_TRUE(change(3));
+    EXPECT_NE(part.digest_after_store().value(), all) << "another snapshot's copies";
+    preparer.process->thaw();
+}
+
 TEST_P(PreparedFile, APartOfItIsEnough) {
     Preparer preparer;
     ASSERT_TRUE(preparer.prepare({state::PreparedFile::kPieceBytes, kFileEnd}, GetParam()));
     EXPECT_EQ(preparer.done().page_bytes, kFileEnd - state::PreparedFile::kPieceBytes);
-    preparer.store(preparer.file, GetParam());
+    preparer.store(preparer.file);
 }
 
 TEST_P(PreparedFile, AnEstimateTooHighIsCutOff) {
@@ -93,7 +129,7 @@ TEST_P(PreparedFile, AnEstimateTooHighIsCutOff) {
     ASSERT_EQ(ftruncate(preparer.file.get(), static_cast<off_t>(2 * kFileEnd)), 0);
     ASSERT_TRUE(preparer.prepare({0, 2 * kFileEnd}, GetParam()));
     preparer.done();
-    preparer.store(preparer.file, GetParam());
+    preparer.store(preparer.file);
     ASSERT_EQ(ftruncate(preparer.file.get(), static_cast<off_t>(kFileEnd)), 0);
     EXPECT_TRUE(preparer.is_gone());
 }
@@ -102,10 +138,8 @@ TEST_P(PreparedFile, AStoreWaitsForNothingThatIsStillToBeMade) {
     constexpr std::uint64_t kMuch = std::uint64_t{8} << 30;
     Preparer preparer;
     ASSERT_EQ(ftruncate(preparer.file.get(), kMuch), 0);
-    const auto locks = GetParam() == FileWay::kStaged ? state::PreparedFile::Locks::kNo
-                                                      : state::PreparedFile::Locks::kYes;
     auto begun = state::PreparedFile::begin(
-        *preparer.process, control::UniqueFd(dup(preparer.file.get())), {0, kMuch}, locks);
+        *preparer.process, control::UniqueFd(dup(preparer.file.get())), {0, kMuch}, GetParam());
     ASSERT_TRUE(begun.ok()) << begun.error().text;
     EXPECT_TRUE((*begun)->settle());
     EXPECT_TRUE((*begun)->progress().is_done);
@@ -116,11 +150,11 @@ TEST_P(PreparedFile, AStoreWaitsForNothingThatIsStillToBeMade) {
 
 TEST(OnePreparedFile, ThatIsBeingLetGoTakesNothing) {
     Preparer preparer;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, FileWay::kRegistered));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
     preparer.done();
     preparer.process->captures = 1;  // So that it stays for a while.
     preparer.part.drop_prepared_file();
-    const std::string how = preparer.store(preparer.file, FileWay::kStaged);
+    const std::string how = preparer.store(preparer.file);
     EXPECT_EQ(how.find("before"), std::string::npos) << how;
     EXPECT_NE(preparer.part.prepared_file(), nullptr);
 }
@@ -131,30 +165,30 @@ TEST_P(PreparedFile, AnotherFileIsWrittenWithoutIt) {
     preparer.done();
     const control::UniqueFd other(memfd_create("other", MFD_CLOEXEC));
     ASSERT_EQ(ftruncate(other.get(), static_cast<off_t>(kFileEnd)), 0);
-    EXPECT_EQ(preparer.store(other, GetParam()).find("before"), std::string::npos);
+    EXPECT_EQ(preparer.store(other).find("before"), std::string::npos);
 }
 
 TEST(OnePreparedFile, AtATimeUntilItIsLetGo) {
     Preparer preparer;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, FileWay::kRegistered));
-    const auto second = preparer.prepare({0, kFileEnd}, FileWay::kRegistered);
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
+    const auto second = preparer.prepare({0, kFileEnd}, Locks::kYes);
     ASSERT_FALSE(second.ok());
     EXPECT_EQ(second.error().reason, "worker.file_busy");
     ASSERT_TRUE(preparer.is_gone());
-    EXPECT_TRUE(preparer.prepare({0, kFileEnd}, FileWay::kRegistered));
+    EXPECT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
 }
 
 TEST(OnePreparedFile, LocksAndUnlocksNothingWhileAStreamIsCaptured) {
     Preparer preparer;
     preparer.process->captures = 1;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, FileWay::kRegistered));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
     const auto progress = preparer.done();
     EXPECT_EQ(progress.page_bytes, kFileEnd);
     EXPECT_EQ(progress.locked_bytes, 0U);
     ASSERT_TRUE(preparer.is_gone());
 
     preparer.process->captures = 0;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, FileWay::kRegistered));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
     EXPECT_EQ(preparer.done().locked_bytes, kFileEnd);
     preparer.process->captures = 1;
     preparer.part.drop_prepared_file();
@@ -166,7 +200,7 @@ TEST(OnePreparedFile, LocksAndUnlocksNothingWhileAStreamIsCaptured) {
 
 TEST(OnePreparedFile, MayBeCutByItsOwner) {
     Preparer preparer;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, FileWay::kRegistered));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
     preparer.done();
     ASSERT_EQ(ftruncate(preparer.file.get(), 0), 0);
     EXPECT_TRUE(preparer.is_gone());
@@ -177,7 +211,7 @@ TEST(OnePreparedFile, WhatCannotBePreparedIsRefused) {
     for (const snapshot::FileRange range :
          {snapshot::FileRange{0, 0}, {kLarge, 0}, {1, kLarge}, {0, kLarge - 1},
           {0, kFileEnd + kLarge}, {~std::uint64_t{0} / kLarge * kLarge, 0}}) {
-        const auto refused = preparer.prepare(range, FileWay::kRegistered);
+        const auto refused = preparer.prepare(range, Locks::kYes);
         ASSERT_FALSE(refused.ok()) << range.begin << " to " << range.end;
         EXPECT_EQ(refused.error().reason, "worker.protocol");
     }
@@ -185,7 +219,7 @@ TEST(OnePreparedFile, WhatCannotBePreparedIsRefused) {
     ASSERT_EQ(pipe(ends), 0);
     const control::UniqueFd other(ends[1]);
     const auto refused = preparer.part.prepare_file(control::UniqueFd(ends[0]), {0, kLarge},
-                                                    FileWay::kRegistered);
+                                                    Locks::kYes);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().reason, "worker.protocol");
 }

@@ -1,0 +1,48 @@
+// CopySlots: page-locked memory of this process through which chunks of a file and of the device's
+// memory go (file_transfer.cc): the device fills or empties one slot while the CPU does another.
+//
+// They are large, since the device's engine rests for some 3 us after each copy (2 MiB at a time it
+// reaches 0.93 of the link's rate, 16 MiB at a time 0.99), and few, so that they stay in the CPU's
+// caches: then what goes through them is read from memory, or written there, once only
+// (proto/decisions/0004-snapshot-copies.md).
+// Threads: any. Failure: `state.file`. Cost: to make them takes 10 to 20 ms, of which the driver is
+// held up for 3.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "host-daemon/state/file_mapping.h"
+#include "host-daemon/worker/guest_process.h"
+
+namespace gantry::state {
+
+class CopySlots {
+public:
+    static constexpr std::uint64_t kBytes = 16U << 20;
+    static constexpr std::size_t kCount = 4;
+
+    explicit CopySlots(worker::GuestProcess& process) : process_(process) {}
+    ~CopySlots();
+    CopySlots(const CopySlots&) = delete;
+    CopySlots& operator=(const CopySlots&) = delete;
+
+    /// At least so many, kCount at most; none is in use. Nothing where they are there.
+    Result<void> make(std::size_t count);
+    /// A slot; they are there.
+    [[nodiscard]] std::byte* of(std::size_t slot) const { return memory_->at() + slot * kBytes; }
+    /// Unless the driver might wait for ever: for a device with an open host callback, which never
+    /// comes to rest. Then they are there for the next time.
+    void give_back();
+
+private:
+    /// With mutex_. What the driver might wait for ever to give back stays where it is.
+    void end();
+    worker::GuestProcess& process_;
+    std::mutex mutex_;  // make() and give_back()
+    std::optional<Mapping> memory_;
+};
+
+}  // namespace gantry::state
