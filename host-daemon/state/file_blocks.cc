@@ -20,7 +20,7 @@ Result<FilePlan> plan_for(const MemoryImage& memory, int file, std::span<const F
 
 Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs,
                                       const PreparedFile* prepared,
-                                      const Meanwhile& meanwhile) {
+                                      const Beside& beside) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
     const auto hold = process_.memory.hold_layout();
@@ -30,14 +30,14 @@ Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs,
     }
     GANTRY_ASSIGN(std::string how, transfer(process_, memory_.stream(), slots_, file,
                                             Direction::kToFile, plan.chunks, prepared,
-                                            meanwhile));
+                                            beside));
     return FileOutcome{std::move(plan.outside), plan.block_count, std::move(how)};
 }
 
-Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs) {
+Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs,
+                                     const Beside& beside) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
-    const auto hold = process_.memory.hold_layout();
     GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs));
     const driver::DriverApi& api = process_.device.api();
     const auto check = [&api](CUresult result, const char* what) {
@@ -50,7 +50,7 @@ Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs) {
                          "setting blocks to zero"));
     }
     GANTRY_ASSIGN(std::string how, transfer(process_, memory_.stream(), slots_, file,
-                                            Direction::kFromFile, plan.chunks, nullptr, {}));
+                                            Direction::kFromFile, plan.chunks, nullptr, beside));
     for (const FileRun& run : plan.copies) {
         GANTRY_TRY(check(api.cuMemcpyDtoDAsync_v2(run.range.first * kBlockBytes,
                                                   run.origin * kBlockBytes,

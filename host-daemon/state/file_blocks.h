@@ -22,7 +22,15 @@
 
 namespace gantry::state {
 
-using Meanwhile = std::function<Result<void>()>;
+struct FileChunk;
+
+/// What else is done while blocks are copied; each may be empty. The first failure is the copy's.
+struct Beside {
+    /// Called once, by the caller's thread.
+    std::function<Result<void>()> meanwhile;
+    /// load(): chunks whose bytes all lie in device memory now, in order; by one other thread.
+    std::function<Result<void>(std::span<const FileChunk>)> landed;
+};
 
 struct FileRun {
     enum class Form : std::uint8_t { kBytes, kZero, kCopy };
@@ -46,11 +54,12 @@ public:
     /// Slots that were made stay, for what is still to come, until their owner gives them back.
     /// Writes blocks of form kBytes to a file that is long enough, at ascending offsets.
     /// `prepared`: settled, of this file; null: nothing is.
-    /// `meanwhile`: called once where the CPU has nothing to do until the device has copied.
+    /// `beside`: only where no CPU has to copy.
     Result<FileOutcome> store(int file, std::span<const FileRun> runs,
-                              const PreparedFile* prepared, const Meanwhile& meanwhile = {});
-    /// Bytes (at ascending offsets) and zeros, then copies. All is done when it returns.
-    Result<FileOutcome> load(int file, std::span<const FileRun> runs);
+                              const PreparedFile* prepared, const Beside& beside = {});
+    /// Bytes (at ascending offsets) and zeros, then copies. All is done when it returns. No guest
+    /// is served: nobody takes memory away.
+    Result<FileOutcome> load(int file, std::span<const FileRun> runs, const Beside& beside = {});
 
 private:
     worker::GuestProcess& process_;

@@ -43,6 +43,8 @@ constexpr std::uint64_t kStoreBytes = snapshot::kLargePageBytes;
 static_assert(FilePlan::kChunkBytes <= CopySlots::kBytes);
 /// What memcpy() copies in one go: more it would send past the caches.
 constexpr std::size_t kCachedBytes = 256U << 10;
+/// Chunks of which landed() is told in one go.
+constexpr std::size_t kToldAtOnce = 8;
 /// Between two looks whether the device is done with a slot. A thread that sleeps in the driver
 /// instead costs the device's engine time between copies.
 constexpr std::chrono::microseconds kLookAgain{20};
@@ -68,7 +70,7 @@ class Transfer {
 public:
     Transfer(worker::GuestProcess& process, CUstream stream, CopySlots& slots, int file,
              Direction direction, std::span<const FileChunk> chunks, const PreparedFile* prepared,
-             const Meanwhile& meanwhile)
+             const Beside& beside)
         : api_(process.device.api()),
           device_(process.device),
           stream_(stream),
@@ -77,11 +79,11 @@ public:
           is_store_(direction == Direction::kToFile),
           chunks_(chunks),
           prepared_(prepared),
-          meanwhile_(meanwhile) {}
+          beside_(beside) {}
 
     Result<void> run() {
         if (chunks_.empty()) {
-            return {};
+            return meanwhile();
         }
         const auto begin = Clock::now();
         GANTRY_TRY(map_file());
@@ -91,8 +93,8 @@ public:
         }
         if (done && !staged_.empty()) {
             done = copy_staged();
-        } else if (done && meanwhile_) {
-            done = meanwhile_();
+        } else if (done) {
+            done = meanwhile();
         }
         // Also after a failure: the device must not write to what is unmapped then.
         for (const CUevent event : events_) {
@@ -230,30 +232,56 @@ private:
             steps.size(), std::clamp(std::thread::hardware_concurrency(), 1U, kCopyThreadsMax));
         {
             std::vector<std::jthread> helpers;
-            for (std::size_t i = 1; i < threads_; ++i) {
+            for (std::size_t i = is_store_ ? 1 : 0; i < threads_; ++i) {
                 helpers.emplace_back([&] { take_steps(steps); });
+            }
+            if (!is_store_) {
+                if (beside_.landed) {
+                    helpers.emplace_back([&] { tell_what_landed(); });
+                }
+                note(meanwhile());
             }
             take_steps(steps);
         }
         return outcome_;
     }
 
+    Result<void> meanwhile() const {
+        return beside_.meanwhile ? beside_.meanwhile() : Result<void>{};
+    }
+
+    /// The first failure ends it all.
+    void note(const Result<void>& done) {
+        if (!done) {
+            const std::lock_guard lock(mutex_);
+            outcome_ = outcome_ ? done : outcome_;
+            failed_ = true;
+        }
+    }
+
     void take_steps(std::span<const Step> steps) {
         device_.bind_thread();
         for (std::size_t next = next_++; next < steps.size() && !failed_; next = next_++) {
-            const Result<void> done = is_store_ ? store(steps[next]) : load(steps[next]);
-            if (!done) {
-                const std::lock_guard lock(mutex_);
-                outcome_ = outcome_ ? done : outcome_;
-                failed_ = true;
-            }
+            note(is_store_ ? store(steps[next]) : load(steps[next]));
+        }
+    }
+
+    /// Of a load, all of whose chunks are staged. Its copies end in order.
+    void tell_what_landed() {
+        device_.bind_thread();
+        for (std::size_t begin = 0; begin < staged_.size() && !failed_;) {
+            const std::size_t count = std::min(kToldAtOnce, staged_.size() - begin);
+            const Result<void> landed = await(begin + count - 1);
+            note(landed ? beside_.landed(chunks_.subspan(begin, count)) : landed);
+            begin += count;
         }
     }
 
     /// The device empties a slot once all of it is filled.
     Result<void> load(const Step& step) {
         if (step.staged >= CopySlots::kCount) {
-            GANTRY_TRY(await(step.staged - CopySlots::kCount));  // It had the slot before.
+            // It had the slot before.
+            GANTRY_TRY(waiting_.on([&] { return await(step.staged - CopySlots::kCount); }));
         }
         Staged& staged = staged_[step.staged];
         const std::uint64_t begin = staged.chunk->begin();
@@ -278,7 +306,7 @@ private:
 
     /// The device fills a slot again once all of it is empty.
     Result<void> store(const Step& step) {
-        GANTRY_TRY(await(step.staged));
+        GANTRY_TRY(waiting_.on([&] { return await(step.staged); }));
         Staged& staged = staged_[step.staged];
         const std::uint64_t begin = staged.chunk->begin();
         if (!staged.has_pages) {
@@ -326,29 +354,23 @@ private:
     /// Until the device's copy of a chunk is done, or another thread has failed.
     Result<void> await(std::size_t number) {
         std::atomic<State>& state = staged_[number].state;
-        if (state.load(std::memory_order_acquire) == State::kLanded) {
-            return {};
-        }
-        return waiting_.on([&]() -> Result<void> {
-            while (!failed_) {
-                const State now = state.load(std::memory_order_acquire);
-                if (now == State::kLanded) {
+        while (!failed_) {
+            const State now = state.load(std::memory_order_acquire);
+            if (now == State::kLanded) {
+                return {};
+            }
+            if (now == State::kQueued) {
+                // If it is another chunk's by now, this one has landed.
+                const CUresult result = api_.cuEventQuery(events_[number % CopySlots::kCount]);
+                if (result != CUDA_ERROR_NOT_READY) {
+                    GANTRY_TRY(check(result));
+                    state.store(State::kLanded, std::memory_order_release);
                     return {};
                 }
-                if (now == State::kQueued) {
-                    // The slot has no other chunk before this one is done.
-                    const CUresult result =
-                        api_.cuEventQuery(events_[number % CopySlots::kCount]);
-                    if (result != CUDA_ERROR_NOT_READY) {
-                        GANTRY_TRY(check(result));
-                        state.store(State::kLanded, std::memory_order_release);
-                        return {};
-                    }
-                }
-                std::this_thread::sleep_for(kLookAgain);
             }
-            return Error{Code::kCancelled, "state.file", "another thread has failed"};
-        });
+            std::this_thread::sleep_for(kLookAgain);
+        }
+        return Error{Code::kCancelled, "state.file", "another thread has failed"};
     }
 
     Result<void> read(std::uint64_t offset, std::span<std::byte> to) const {
@@ -382,7 +404,7 @@ private:
     const bool is_store_;
     std::span<const FileChunk> chunks_;
     const PreparedFile* prepared_;
-    const Meanwhile& meanwhile_;
+    const Beside& beside_;
     std::optional<Mapping> map_;
     std::uint64_t map_from_ = 0;
     static constexpr std::size_t kLockedEvent = CopySlots::kCount;
@@ -404,8 +426,8 @@ private:
 
 Result<std::string> transfer(worker::GuestProcess& process, CUstream stream, CopySlots& slots,
                              int file, Direction direction, std::span<const FileChunk> chunks,
-                             const PreparedFile* prepared, const Meanwhile& meanwhile) {
-    Transfer one(process, stream, slots, file, direction, chunks, prepared, meanwhile);
+                             const PreparedFile* prepared, const Beside& beside) {
+    Transfer one(process, stream, slots, file, direction, chunks, prepared, beside);
     GANTRY_TRY(one.run());
     return one.how();
 }

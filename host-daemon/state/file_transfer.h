@@ -17,9 +17,9 @@ enum class Direction : std::uint8_t { kToFile, kFromFile };
 
 /// Ascending chunks. To a file: done when it returns. From a file: queued on the stream, and done
 /// when the stream has come to rest. How it was done comes back, for a log.
-/// `prepared`: settled, of this file; null: nothing is. `meanwhile`: see FileBlocks::store().
+/// `prepared`: settled, of this file; null: nothing is.
 Result<std::string> transfer(worker::GuestProcess& process, CUstream stream, CopySlots& slots,
                              int file, Direction direction, std::span<const FileChunk> chunks,
-                             const PreparedFile* prepared, const Meanwhile& meanwhile);
+                             const PreparedFile* prepared, const Beside& beside);
 
 }  // namespace gantry::state

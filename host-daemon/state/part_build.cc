@@ -194,6 +194,11 @@ Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
     process_.device.bind_thread();
     GANTRY_TRY(check_private(graph));
     GANTRY_TRY(build_memory(graph));
+    return build_objects(graph, is_final);
+}
+
+Result<void> PartState::build_objects(DecodedGraph& graph, bool is_final) {
+    process_.device.bind_thread();
     wire::DeviceFacts shown = process_.facts;
     take_facts(graph.message.device(), &shown);
     GANTRY_TRY(process_.device.show(shown));

@@ -28,6 +28,7 @@ PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, Print
       part_id_(part_id),
       memory_(process),
       reader_(process, memory_, by, std::move(prints)),
+      copied_(reader_),
       slots_(process) {}
 
 PartFacts PartState::describe() {
@@ -73,7 +74,7 @@ void PartState::begin_precopy(snapshot::Seed seed, bool arena_is_shared) {
     seed_ = seed;
     key_ = std::make_unique<snapshot::FingerprintKey>(seed);
     sent_.clear();
-    stored_ = {};
+    copied_.clear();
 }
 
 void PartState::end_precopy() {
@@ -268,14 +269,19 @@ Result<engine::BlockSetDigest> PartState::digest() {
     return all.digest;
 }
 
-Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> known,
-                                                        const BlockReader::Visit& see) {
+Result<void> PartState::need_key() {
     if (!seed_) {
         return Error{Code::kFailedPrecondition, "worker.state", "a digest needs a seed"};
     }
     if (key_ == nullptr) {
         key_ = std::make_unique<snapshot::FingerprintKey>(*seed_);
     }
+    return {};
+}
+
+Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> known,
+                                                        const BlockReader::Visit& see) {
+    GANTRY_TRY(need_key());
     RestDigest out;
     reader_.set_share(0);
     const auto visit = [&](const BlockRange& range, std::span<const Fingerprint> prints) {
@@ -295,42 +301,28 @@ void PartState::keep_image(std::vector<std::byte> bytes) {
 Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> runs) {
     const bool is_prepared =
         prepared_file() != nullptr && prepared_->is_of(file) && prepared_->settle();
+    Beside beside;
+    beside.meanwhile = [this] {
+        return key_ == nullptr ? Result<void>{} : copied_.look(*key_);  // Of those before.
+    };
     GANTRY_ASSIGN(FileOutcome outcome,
                   FileBlocks(process_, memory_, slots_)
-                      .store(file, runs, is_prepared ? prepared_.get() : nullptr,
-                             [this] { return look_at_stored(); }));
+                      .store(file, runs, is_prepared ? prepared_.get() : nullptr, beside));
     if (outcome.outside.empty()) {
         for (const FileRun& run : runs) {
-            stored_.unseen.push_back(run.range);
+            copied_.add(run.range.first * kBlockBytes, run.range.count * kBlockBytes);
         }
     }
     return outcome;
 }
 
-/// While others are copied.
-Result<void> PartState::look_at_stored() {
-    if (key_ == nullptr || stored_.unseen.empty()) {
-        return {};
-    }
-    GANTRY_ASSIGN(const std::vector<Fingerprint> prints,
-                  reader_.prints_of(*key_, stored_.unseen));
-    std::span<const Fingerprint> left(prints);
-    for (const BlockRange& range : stored_.unseen) {
-        add(range, left.first(range.count), &stored_.digest);
-        left = left.subspan(range.count);
-    }
-    stored_.seen.insert(stored_.seen.end(), stored_.unseen.begin(), stored_.unseen.end());
-    stored_.unseen.clear();
-    return {};
-}
-
-Result<engine::BlockSetDigest> PartState::digest_after_store() {
-    if (!process_.frozen()) {
+Result<engine::BlockSetDigest> PartState::digest_after_copies() {
+    if (process_.serving() && !process_.frozen()) {
         return Error{Code::kFailedPrecondition, "worker.state",
                      "what was copied may have changed: the guest is served"};
     }
-    GANTRY_ASSIGN(RestDigest all, digest_without(stored_.seen));
-    all.digest.merge(stored_.digest);
+    GANTRY_ASSIGN(RestDigest all, digest_without(copied_.seen()));
+    all.digest.merge(copied_.digest());
     return all.digest;
 }
 

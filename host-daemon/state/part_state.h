@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "host-daemon/state/block_reader.h"
+#include "host-daemon/state/copied_blocks.h"
 #include "host-daemon/state/copy_slots.h"
 #include "host-daemon/state/file_blocks.h"
 #include "host-daemon/state/graph_codec.h"
@@ -102,7 +103,8 @@ public:
     /// In the background.
     void drop_prepared_file();
     Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs);
-    /// load_blocks() comes soon: what it copies through is made meanwhile.
+    /// prepare() comes, and load_blocks() soon: what it copies through is made meanwhile, and of the
+    /// graph only memory is built at first, the rest beside the copies.
     void expect_file();
     /// The snapshot is over, or all was loaded: what they copied through is given back, if it is not yet; before the guest is served. (A
     /// driver may wait for the device for it.)
@@ -172,15 +174,18 @@ public:
     /// The same of all but `known`, which are not read. `see`: is told each block's; may be empty.
     Result<RestDigest> digest_without(std::vector<BlockRange> known,
                                       const BlockReader::Visit& see = {});
-    /// Of memory that store_blocks() has copied, all of it read after it was copied: what of it was
-    /// read while other blocks were on their way is not read again. Frozen.
-    Result<engine::BlockSetDigest> digest_after_store();
+    /// Over all blocks, after store_blocks() (frozen) or load_blocks(): what of them was read while
+    /// others were on their way, after it was copied itself, is not read again but for a sample.
+    Result<engine::BlockSetDigest> digest_after_copies();
     /// Bytes of images by name: what get_images and an images blob carry. While frozen, also of
     /// those that are on their way from the guest.
     void keep_image(std::vector<std::byte> bytes);
     [[nodiscard]] std::vector<worker::ImagePtr> images();
 
 private:
+    /// key_, by the seed.
+    Result<void> need_key();
+    void wait_for_slots();
     /// No graph is given out that would restore wrongly.
     Result<void> check_movable();
     /// Of a context that breaks meanwhile nothing is left to see.
@@ -195,6 +200,8 @@ private:
     [[nodiscard]] std::vector<BlockRange> shared_ranges(const worker::PeerWindow& window) const;
     Result<void> build(DecodedGraph& graph, bool is_final);
     Result<void> build_memory(const DecodedGraph& graph);
+    /// All but memory.
+    Result<void> build_objects(DecodedGraph& graph, bool is_final);
     /// Blocks whose memory goes with this graph and whose address has other memory then.
     Result<void> keep_moved_blocks(const DecodedGraph& graph);
     Result<void> build_pools(const snapshot::ObjectGraph& graph);
@@ -236,16 +243,12 @@ private:
     /// Those to be made with the region there.
     std::optional<snapshot::ObjectGraph> late_graphs_;
     std::unique_ptr<PreparedFile> prepared_;
-    /// What store_blocks() has copied since the last thaw.
-    struct Stored {
-        std::vector<BlockRange> unseen;  ///< Not read again yet.
-        std::vector<BlockRange> seen;
-        engine::BlockSetDigest digest;  ///< Of `seen`.
-    };
-    Result<void> look_at_stored();
-    Stored stored_;
+    CopiedBlocks copied_;  ///< By store_blocks() since the last thaw, or by load_blocks().
+    /// What prepare() has left for load_blocks().
+    std::optional<DecodedGraph> put_off_;
     CopySlots slots_;
-    std::future<void> on_slots_;  ///< They are made, or given back.
+    std::future<void> on_slots_;  ///< They are made, or given back: nobody else may touch them.
+    bool expects_file_ = false;
 };
 
 }  // namespace gantry::state

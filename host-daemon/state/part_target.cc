@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host-daemon/state/file_pieces.h"
 #include "host-daemon/state/part_state.h"
 
 namespace gantry::state {
@@ -65,13 +66,19 @@ Result<std::vector<worker::Sha256>> PartState::prepare(snapshot::Seed seed,
     }
     GANTRY_ASSIGN(DecodedGraph graph, decode(bytes));
     auto missing = missing_images(graph);
-    if (missing.empty()) {
+    if (missing.empty() && expects_file_) {
+        process_.device.bind_thread();
+        GANTRY_TRY(check_private(graph));
+        GANTRY_TRY(build_memory(graph));
+        put_off_ = std::move(graph);
+    } else if (missing.empty()) {
         GANTRY_TRY(build(graph, false));
     }
     return missing;
 }
 
 Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view bytes) {
+    put_off_.reset();  // It builds all that is not there.
     GANTRY_ASSIGN(DecodedGraph graph, decode(bytes));
     if (!graph.message.has_execution()) {
         return Error{Code::kInvalidArgument, "snapshot.graph",
@@ -150,7 +157,26 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
         return Error{Code::kFailedPrecondition, "worker.state",
                      "blocks of another state wait for their memory"};
     }
-    auto outcome = FileBlocks(process_, memory_, slots_).load(file, runs);
+    GANTRY_TRY(need_key());
+    wait_for_slots();
+    copied_.clear();
+    Beside beside;
+    beside.meanwhile = [this]() -> Result<void> {
+        if (put_off_) {
+            GANTRY_TRY(build_objects(*put_off_, false));
+            put_off_.reset();
+        }
+        return {};
+    };
+    beside.landed = [this](std::span<const FileChunk> chunks) {
+        for (const FileChunk& chunk : chunks) {
+            for (const FilePiece& piece : chunk.pieces) {
+                copied_.add(piece.address, piece.bytes);
+            }
+        }
+        return copied_.look(*key_);
+    };
+    auto outcome = FileBlocks(process_, memory_, slots_).load(file, runs, beside);
     if (outcome) {
         on_slots_ = std::async(std::launch::async, [this] { slots_.give_back(); });
     }
@@ -158,16 +184,21 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
 }
 
 void PartState::expect_file() {
+    expects_file_ = true;
     // What is the matter where it fails load_blocks() says.
     on_slots_ = std::async(std::launch::async, [this] { (void)slots_.make(CopySlots::kCount); });
 }
 
-void PartState::end_files() {
+void PartState::wait_for_slots() {
     if (on_slots_.valid()) {
         on_slots_.wait();
     }
+}
+
+void PartState::end_files() {
+    wait_for_slots();
     slots_.give_back();
-    stored_ = {};
+    copied_.clear();
 }
 
 Result<void> PartState::apply_copy(BlockAddress block, BlockAddress origin) {

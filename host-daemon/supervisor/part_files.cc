@@ -28,38 +28,59 @@ BlockAddress address_of_stored(const snapshot::BlockRef& ref) {
     return {static_cast<engine::MemorySpace>(ref.space), ref.index};
 }
 
-/// One more block: longer runs make shorter lists.
-void add_block(const BlockAddress& block, control::IncomingRun::Form form, std::uint64_t offset,
-               std::uint64_t origin, control::FileRunList* list) {
-    if (list->runs_size() != 0) {
-        control::FileRun& last = *list->mutable_runs(list->runs_size() - 1);
-        const std::uint32_t count = last.run().count();
+/// Runs of blocks for a FileRunList, as long as they can be.
+class RunList {
+public:
+    void add(const BlockAddress& block, control::IncomingRun::Form form, std::uint64_t offset,
+             std::uint64_t origin) {
         const bool follows =
-            last.form() == form && last.run().space() == static_cast<std::uint32_t>(block.space) &&
-            last.run().first() + count == block.index &&
+            count_ != 0 && form == form_ && block.space == first_.space &&
+            first_.index + count_ == block.index &&
             (form != control::IncomingRun::FORM_BYTES ||
-             last.offset() + count * kBlockBytes == offset) &&
-            (form != control::IncomingRun::FORM_COPY || last.origin().first() + count == origin);
-        if (follows) {
-            last.mutable_run()->set_count(count + 1);
-            if (form == control::IncomingRun::FORM_COPY) {
-                last.mutable_origin()->set_count(count + 1);
-            }
+             offset_ + count_ * kBlockBytes == offset) &&
+            (form != control::IncomingRun::FORM_COPY || origin_ + count_ == origin);
+        if (!follows) {
+            end_run();
+            first_ = block;
+            form_ = form;
+            offset_ = offset;
+            origin_ = origin;
+        }
+        ++count_;
+    }
+
+    control::FileRunList take() {
+        end_run();
+        return std::move(list_);
+    }
+
+private:
+    void set(std::uint64_t first, control::BlockRun* run) const {
+        run->set_space(static_cast<std::uint32_t>(first_.space));
+        run->set_first(first);
+        run->set_count(count_);
+    }
+    void end_run() {
+        if (count_ == 0) {
             return;
         }
+        control::FileRun& run = *list_.add_runs();
+        set(first_.index, run.mutable_run());
+        run.set_form(form_);
+        run.set_offset(offset_);
+        if (form_ == control::IncomingRun::FORM_COPY) {
+            set(origin_, run.mutable_origin());
+        }
+        count_ = 0;
     }
-    control::FileRun& run = *list->add_runs();
-    run.mutable_run()->set_space(static_cast<std::uint32_t>(block.space));
-    run.mutable_run()->set_first(block.index);
-    run.mutable_run()->set_count(1);
-    run.set_form(form);
-    run.set_offset(offset);
-    if (form == control::IncomingRun::FORM_COPY) {
-        run.mutable_origin()->set_space(static_cast<std::uint32_t>(block.space));
-        run.mutable_origin()->set_first(origin);
-        run.mutable_origin()->set_count(1);
-    }
-}
+
+    control::FileRunList list_;
+    BlockAddress first_;  ///< Of the run in hand, as the next four.
+    control::IncomingRun::Form form_ = control::IncomingRun::FORM_BYTES;
+    std::uint64_t offset_ = 0;
+    std::uint64_t origin_ = 0;
+    std::uint32_t count_ = 0;
+};
 
 /// Sends the list and the file; the blocks that the worker left alone. `in_hand`: blocks, these
 /// among them, that the worker copies until it answers.
@@ -119,6 +140,14 @@ std::chrono::milliseconds patience_for(std::uint64_t bytes) {
 
 Result<engine::BlockSetDigest> digest_now(Worker& worker) { return digest_beyond(worker, {}); }
 
+Result<engine::BlockSetDigest> digest_after_copies(Worker& worker) {
+    control::ToWorker request;
+    request.mutable_get_digest()->set_after_copies(true);
+    GANTRY_ASSIGN(const WorkerReply reply, worker.call(std::move(request), kLongCall));
+    const control::Digest& all = reply.message.digest();
+    return engine::BlockSetDigest{all.block_count(), {all.sum_low(), all.sum_high()}};
+}
+
 Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks& proven) {
     const std::string runs = proven.runs.SerializeAsString();
     control::ToWorker request;
@@ -177,15 +206,15 @@ Result<void> WorkersCopy::begin(MemoryWriter& writer) {
 }
 
 Result<LoadedByWorker> WorkersCopy::copy(std::size_t begin, std::size_t count) const {
-    control::FileRunList list;
+    RunList list;
     std::size_t stored = 0;
     for (std::size_t i = begin; i < begin + count; ++i) {
         if (places_[i] != MemoryWriter::kNotStored) {
-            add_block(blocks_[i].address, control::IncomingRun::FORM_BYTES, places_[i], 0, &list);
+            list.add(blocks_[i].address, control::IncomingRun::FORM_BYTES, places_[i], 0);
             ++stored;
         }
     }
-    return copy_by_worker(*worker_, list, file_, stored, blocks_.size(),
+    return copy_by_worker(*worker_, list.take(), file_, stored, blocks_.size(),
                           [](control::ToWorker& request, std::size_t bytes) {
                               request.mutable_store_blocks()->set_runs_bytes(bytes);
                           });
@@ -202,17 +231,9 @@ Result<engine::BlockSetDigest> WorkersCopy::end(DigestReport* differences) {
     GANTRY_TRY(store_outside(outside));
     auto sample =
         std::async(std::launch::async, [&] { return check_sample(differences); });
-    Result<engine::BlockSetDigest> held = held_after_store();
+    Result<engine::BlockSetDigest> held = digest_after_copies(*worker_);
     GANTRY_TRY(sample.get());
     return held;
-}
-
-Result<engine::BlockSetDigest> WorkersCopy::held_after_store() const {
-    control::ToWorker request;
-    request.mutable_get_digest()->set_after_store(true);
-    GANTRY_ASSIGN(const WorkerReply reply, worker_->call(std::move(request), kLongCall));
-    const control::Digest& all = reply.message.digest();
-    return engine::BlockSetDigest{all.block_count(), {all.sum_low(), all.sum_high()}};
 }
 
 /// What the worker left alone, read through the staging area.
@@ -262,7 +283,7 @@ Result<void> WorkersCopy::check_sample(DigestReport* differences) const {
 }
 
 Result<control::FileRunList> runs_in_file(const snapshot::StoredMemory& memory) {
-    control::FileRunList list;
+    RunList list;
     std::uint64_t offset = memory.offset;
     for (const StoredBlock& block : memory.blocks) {
         const bool is_copy = block.form == StoredForm::kCopyOf;
@@ -270,15 +291,15 @@ Result<control::FileRunList> runs_in_file(const snapshot::StoredMemory& memory) 
             return Error{Code::kUnimplemented, "snapshot.copy",
                          "a block copies one of another kind, which is not supported"};
         }
-        add_block(address_of_stored(block.ref),
-                  block.form == StoredForm::kZero ? control::IncomingRun::FORM_ZERO
-                  : is_copy                       ? control::IncomingRun::FORM_COPY
-                                                  : control::IncomingRun::FORM_BYTES,
-                  block.form == StoredForm::kBytes ? offset : 0,
-                  is_copy ? block.origin.index : 0, &list);
+        list.add(address_of_stored(block.ref),
+                 block.form == StoredForm::kZero ? control::IncomingRun::FORM_ZERO
+                 : is_copy                       ? control::IncomingRun::FORM_COPY
+                                                 : control::IncomingRun::FORM_BYTES,
+                 block.form == StoredForm::kBytes ? offset : 0,
+                 is_copy ? block.origin.index : 0);
         offset += block.stored_bytes;
     }
-    return list;
+    return list.take();
 }
 
 Result<LoadedByWorker> load_by_worker(Worker& worker, const snapshot::StoredMemory& memory,

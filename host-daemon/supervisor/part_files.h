@@ -71,7 +71,6 @@ private:
     static constexpr std::size_t kPortionGrowth = 2;
 
     [[nodiscard]] Result<LoadedByWorker> copy(std::size_t begin, std::size_t count) const;
-    [[nodiscard]] Result<engine::BlockSetDigest> held_after_store() const;
     Result<void> store_outside(std::span<const engine::BlockAddress> outside) const;
     Result<void> check_sample(DigestReport* differences) const;
 
@@ -93,6 +92,9 @@ Result<LoadedByWorker> load_by_worker(Worker& worker, const snapshot::StoredMemo
 
 /// Of all that the worker holds now.
 Result<engine::BlockSetDigest> digest_now(Worker& worker);
+/// The same, after the worker has copied blocks to a file or from one: it has read most of them
+/// while others were on their way.
+Result<engine::BlockSetDigest> digest_after_copies(Worker& worker);
 
 struct ProvenBlocks {
     control::BlockRunList runs;     ///< Each block once.

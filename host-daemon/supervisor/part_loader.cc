@@ -266,12 +266,12 @@ Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worke
         GANTRY_ASSIGN(
             ProvenBlocks proven,
             PartLoader(workers, worker, std::move(direct), std::nullopt, memory, key).run());
-        return LoadedMemory{std::move(proven), {}};
+        return LoadedMemory{false, std::move(proven), {}};
     }
     GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(*worker, memory, runs));
     GANTRY_TRY(PartLoader(workers, worker, std::nullopt, std::move(loaded.outside), memory, key)
                    .run());
-    return LoadedMemory{{}, loaded.how};
+    return LoadedMemory{true, {}, loaded.how};
 }
 
 }  // namespace gantry::supervisor

@@ -21,7 +21,8 @@
 namespace gantry::supervisor {
 
 struct LoadedMemory {
-    ProvenBlocks proven;  ///< All else is proven by the worker's digest only.
+    bool by_worker = false;
+    ProvenBlocks proven;  ///< Else: all others are proven by the worker's digest only.
     std::string how;      ///< For a log.
 };
 

@@ -98,7 +98,7 @@ public:
         GANTRY_ASSIGN(LoadedMemory loaded,
                       load_memory(session_.workers(), worker, memory, runs, *key_));
         phases_.end("memory", loaded.how);
-        proven_[memory.part] = std::move(loaded.proven);
+        loaded_[memory.part] = std::move(loaded);
         return true;
     }
 
@@ -147,7 +147,10 @@ public:
             GANTRY_TRY(sink_.apply_final(final_part));
             phases_.end("final");
             GANTRY_ASSIGN(const auto worker, session_.workers().need(final_part.part));
-            GANTRY_ASSIGN(const auto digest, digest_beyond(*worker, proven_[part.part_id()]));
+            const LoadedMemory& loaded = loaded_[part.part_id()];
+            GANTRY_ASSIGN(const auto digest, loaded.by_worker
+                                                 ? digest_after_copies(*worker)
+                                                 : digest_beyond(*worker, loaded.proven));
             phases_.end("digest");
             if (digest != final_part.digest) {
                 return is_not_as_in_file(final_part.part);
@@ -202,7 +205,7 @@ private:
     std::unique_ptr<snapshot::FingerprintKey> key_;
     control::ImageList images_;
     std::map<std::uint64_t, std::string> graphs_;  // By part, as the next.
-    std::map<std::uint64_t, ProvenBlocks> proven_;
+    std::map<std::uint64_t, LoadedMemory> loaded_;
     StoredSender sender_;
     Result<void> prepared_;  ///< The parts before.
     std::future<Result<Phases>> preparing_;  ///< Waited for before all else goes.
@@ -242,7 +245,8 @@ Result<control::RestoreReply> restore_suspended(const std::shared_ptr<Session>& 
     };
     sink_hooks.discard = [] {};
     WorkersSink sink(session->workers(), std::move(sink_hooks));
-    sink.expect_file();
+    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+    sink.expect_file(settings.always_by_worker);
     Phases phases;
     const auto read = read_into(*session, *from, sink, hooks, path, phases);
     if (!read) {

@@ -89,7 +89,8 @@ Result<void> WorkersSink::prepare(engine::PartId part, engine::Seed seed, std::s
     prepare.mutable_seed()->set_high(seed.high);
     prepare.set_graph_bytes(graph.size());
     prepare.set_images_bytes(images.size());
-    prepare.set_blocks_from_file(from_file_ && !worker->device().is_soft());
+    prepare.set_blocks_from_file(from_file_ &&
+                                 (always_by_worker_ || !worker->device().is_soft()));
     GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), kLongCall, blobs.fds));
     if (reply.message.prepare().missing_image_sha256_size() != 0) {
         return Error{Code::kNotFound, "module.image_missing",

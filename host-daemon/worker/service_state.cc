@@ -209,8 +209,8 @@ Result<void> Service::read_blocks(const control::ReadBlocks& read, control::From
 
 Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
                                  control::FromWorker* reply, Descriptors* out) {
-    if (get.after_store()) {
-        GANTRY_ASSIGN(const engine::BlockSetDigest all, part_->digest_after_store());
+    if (get.after_copies()) {
+        GANTRY_ASSIGN(const engine::BlockSetDigest all, part_->digest_after_copies());
         state::set_digest(all, reply->mutable_digest());
         return {};
     }

@@ -51,20 +51,22 @@ BlockLedger::Problem BlockLedger::add(const StoredBlock& block) {
     return {};
 }
 
-BlockLedger::Problem BlockLedger::add_memory(std::uint64_t part,
-                                             std::span<const StoredBlock> blocks) {
+BlockLedger::Problem BlockLedger::add_memory(std::uint64_t part, std::uint64_t count) {
     if (auto problem = add_part(part)) {
         return problem;
     }
-    BlockSetDigest& digest = digests_[part];
-    if (digest.block_count != 0 || !memory_parts_.insert(part).second) {
+    if (digests_[part].block_count != 0 || !memory_parts_.insert(part).second) {
         return "a part whose blocks are there twice";
     }
+    memory_blocks_ += count;
+    return {};
+}
+
+void BlockLedger::sum_memory(std::uint64_t part, std::span<const StoredBlock> blocks) {
+    BlockSetDigest& digest = digests_.at(part);
     for (const StoredBlock& block : blocks) {
         digest.add(block.ref.space, block.ref.index, block.fingerprint);
     }
-    memory_blocks_ += blocks.size();
-    return {};
 }
 
 BlockLedger::Problem BlockLedger::check(const SnapshotSummary& summary,

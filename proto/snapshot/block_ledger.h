@@ -24,8 +24,10 @@ public:
     /// Of a block in a block section, before its bytes are looked at.
     [[nodiscard]] Problem check_form(const StoredBlock& block, const FingerprintKey& key) const;
     [[nodiscard]] Problem add(const StoredBlock& block);
-    /// All blocks of a part at once, from a memory section.
-    [[nodiscard]] Problem add_memory(std::uint64_t part, std::span<const StoredBlock> blocks);
+    /// All blocks of a part at once, from a memory section: first that they come, then what they
+    /// are, by another thread if need be.
+    [[nodiscard]] Problem add_memory(std::uint64_t part, std::uint64_t count);
+    void sum_memory(std::uint64_t part, std::span<const StoredBlock> blocks);
     [[nodiscard]] Problem check(const SnapshotSummary& summary, std::uint64_t image_count) const;
 
 private:

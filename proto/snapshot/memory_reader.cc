@@ -85,32 +85,40 @@ MemoryProblem parse_memory_head(std::span<const std::byte, kMemoryHeadBytes> byt
     return {};
 }
 
-MemoryProblem parse_memory_table(const MemoryHead& head, std::span<const std::byte> table,
-                                 std::uint64_t section_at, std::uint64_t contents_bytes,
-                                 const FingerprintKey& key, std::vector<StoredBlock>* blocks) {
-    if (XXH3_64bits_withSeed(table.data(), table.size(), section_at) != head.table_checksum) {
+struct MemoryTable::Checksum {
+    XXH3_state_t state{};
+};
+
+MemoryTable::MemoryTable(const MemoryHead& head, std::uint64_t section_at,
+                         const FingerprintKey& key, std::uint64_t entries_max)
+    : head_(head), key_(key), checksum_(std::make_unique<Checksum>()) {
+    XXH3_64bits_reset_withSeed(&checksum_->state, section_at);
+    blocks_.reserve(std::min<std::uint64_t>(head.count, entries_max));
+    want_large_pages(blocks_.data(), blocks_.capacity() * sizeof(StoredBlock));
+}
+
+MemoryTable::~MemoryTable() = default;
+
+void MemoryTable::add(std::span<const std::byte> entries) {
+    XXH3_64bits_update(&checksum_->state, entries.data(), entries.size());
+    for (; entries.size() >= kEntryBytes && problem_ == nullptr;
+         entries = entries.subspan(kEntryBytes)) {
+        const StoredBlock block = parse_entry(entries.data());
+        problem_ = block.ref.part == head_.part ? problem_of(block, blocks_, key_)
+                                                : "a memory section with blocks of another part";
+        stored_bytes_ += block.stored_bytes;
+        blocks_.push_back(block);
+    }
+}
+
+MemoryProblem MemoryTable::end(std::uint64_t contents_bytes) const {
+    if (XXH3_64bits_digest(&checksum_->state) != head_.table_checksum) {
         return {"a memory section's table", true};
     }
-    blocks->clear();
-    blocks->reserve(head.count);
-    want_large_pages(blocks->data(), blocks->capacity() * sizeof(StoredBlock));
-    std::uint64_t stored = 0;
-    for (std::uint32_t i = 0; i < head.count; ++i) {
-        const std::byte* entry = table.data() + std::size_t{i} * kEntryBytes;
-        StoredBlock block = parse_entry(entry);
-        if (block.ref.part != head.part) {
-            return {"a memory section with blocks of another part"};
-        }
-        if (const char* what = problem_of(block, *blocks, key); what != nullptr) {
-            return {what};
-        }
-        stored += block.stored_bytes;
-        blocks->push_back(block);
-    }
-    if (stored != contents_bytes) {
+    if (problem_ == nullptr && stored_bytes_ != contents_bytes) {
         return {"a memory section with bytes left over"};
     }
-    return {};
+    return {problem_};
 }
 
 Result<void> StoredMemory::read(std::uint64_t at, std::span<std::byte> to) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -31,9 +32,31 @@ MemoryProblem parse_memory_head(std::span<const std::byte, layout::kMemoryHeadBy
                                 std::uint64_t section_at, std::uint64_t section_end,
                                 MemoryHead* head);
 
-/// `contents_bytes`: as many as the section has.
-MemoryProblem parse_memory_table(const MemoryHead& head, std::span<const std::byte> table,
-                                 std::uint64_t section_at, std::uint64_t contents_bytes,
-                                 const FingerprintKey& key, std::vector<StoredBlock>* blocks);
+/// The table that follows: its entries as they are read. Nothing of it is to be used before end()
+/// has found no problem.
+class MemoryTable {
+public:
+    /// `entries_max`: as many as the file may still hold; memory is taken ahead for no more.
+    MemoryTable(const MemoryHead& head, std::uint64_t section_at, const FingerprintKey& key,
+                std::uint64_t entries_max);
+    ~MemoryTable();
+    MemoryTable(const MemoryTable&) = delete;
+    MemoryTable& operator=(const MemoryTable&) = delete;
+
+    /// The next entries, whole ones; so many in all as the head says.
+    void add(std::span<const std::byte> entries);
+    /// `contents_bytes`: as many as the section has.
+    [[nodiscard]] MemoryProblem end(std::uint64_t contents_bytes) const;
+    [[nodiscard]] std::span<StoredBlock> blocks() { return blocks_; }
+
+private:
+    const MemoryHead head_;
+    const FingerprintKey& key_;
+    struct Checksum;
+    const std::unique_ptr<Checksum> checksum_;
+    std::uint64_t stored_bytes_ = 0;
+    const char* problem_ = nullptr;  ///< The first.
+    std::vector<StoredBlock> blocks_;
+};
 
 }  // namespace gantry::snapshot

@@ -1,8 +1,10 @@
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <future>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -11,7 +13,6 @@
 #include "proto/snapshot/block_ledger.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
-#include "proto/snapshot/large_pages.h"
 #include "proto/snapshot/layout.h"
 #include "proto/snapshot/memory_reader.h"
 
@@ -193,8 +194,6 @@ private:
             const auto step = static_cast<std::size_t>(std::min(end - from, kStep));
             const auto at = static_cast<std::size_t>(from);
             if (storage_.size() < at + step) {
-                storage_.reserve(at + step);
-                want_large_pages(storage_.data(), storage_.capacity());
                 storage_.resize(at + step);
             }
             GANTRY_TRY(read(storage_.data() + at, step));
@@ -244,24 +243,48 @@ private:
             problem.what != nullptr) {
             return refuse(problem);
         }
-        const std::size_t table_bytes = std::size_t{head.count} * kEntryBytes;
-        GANTRY_TRY(read_payload(0, table_bytes));
-        std::vector<StoredBlock> blocks;
-        if (auto problem = parse_memory_table(head, std::span(storage_).first(table_bytes),
-                                              section_at_, section_end - head.contents_at, *key_,
-                                              &blocks);
-            problem.what != nullptr) {
+        MemoryTable table(head, section_at_, *key_, entries_left());
+        GANTRY_TRY(memory_table(head.count, &table));
+        if (auto problem = table.end(section_end - head.contents_at); problem.what != nullptr) {
             return refuse(problem);
         }
-        GANTRY_TRY(sound(ledger_.add_memory(head.part, blocks)));
+        GANTRY_TRY(sound(ledger_.add_memory(head.part, table.blocks().size())));
         GANTRY_TRY(skip_zeros(head.contents_at));
-        GANTRY_TRY(memory_contents(head.part, blocks, section_end));
+        {
+            // It takes a while, and nobody needs it before the summary.
+            const auto summed = std::async(std::launch::async, [&] {
+                ledger_.sum_memory(head.part, table.blocks());
+            });
+            GANTRY_TRY(memory_contents(head.part, table.blocks(), section_end));
+        }
         std::byte stored[8];
         GANTRY_TRY(read(stored, sizeof stored));
         if (get<std::uint64_t>(stored) != checksum) {
             return checksum_error(section_at_, "a memory section's end");
         }
         checksums_.push_back(checksum);
+        return {};
+    }
+
+    /// That the file can hold from here on, as far as can be told.
+    [[nodiscard]] std::uint64_t entries_left() const {
+        struct stat status {};
+        const bool is_known = base_ >= 0 && ::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode);
+        const auto bytes = static_cast<std::uint64_t>(is_known ? status.st_size : 0);
+        const std::uint64_t here = static_cast<std::uint64_t>(base_) + offset_;
+        return is_known && bytes > here ? (bytes - here) / kEntryBytes : 0;
+    }
+
+    /// Piece by piece, which are parsed while they are in the cache.
+    Result<void> memory_table(std::uint64_t count, MemoryTable* table) {
+        constexpr std::uint64_t kStepEntries = 4096;
+        storage_.resize(std::max<std::size_t>(storage_.size(), kStepEntries * kEntryBytes));
+        for (std::uint64_t done = 0; done < count; done += kStepEntries) {
+            const auto bytes = std::span(storage_).first(
+                static_cast<std::size_t>(std::min(count - done, kStepEntries)) * kEntryBytes);
+            GANTRY_TRY(read(bytes.data(), bytes.size()));
+            table->add(bytes);
+        }
         return {};
     }
 

@@ -47,21 +47,39 @@ int mappings_of(const std::string& text) {
     return count;
 }
 
-TEST(FileBlocks, NothingOfAFileOrOfSlotsIsLeft) {
-    const std::string slots = "650000000000-";  // copy_slots.cc
+TEST(FileBlocks, NothingOfAFileIsLeft) {
     Holder holder;
     const std::vector runs{holder.run(0, kBlocks, 0)};
     ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
     EXPECT_EQ(mappings_of("memfd:blocks"), 0);
-    EXPECT_EQ(mappings_of(slots), 1) << "there may be more to store";
     holder.part.end_files();
-    EXPECT_EQ(mappings_of(slots), 0);
     holder.part.expect_file();
     ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
     EXPECT_EQ(mappings_of("memfd:blocks"), 0);
     holder.part.end_files();
-    EXPECT_EQ(mappings_of(slots), 0);
     EXPECT_EQ(holder.memory(), holder.bytes);
+}
+
+TEST(CopySlots, AreThereUntilTheyAreGivenBack) {
+    Host host;
+    state::CopySlots slots(*host.process);
+    const auto is_there = [](std::byte* at) {
+        unsigned char page = 0;
+        return mincore(at, 4096, &page) == 0;
+    };
+    ASSERT_TRUE(slots.make(1));
+    std::byte* const first = slots.of(0);
+    EXPECT_TRUE(is_there(first));
+    ASSERT_TRUE(slots.make(1));
+    EXPECT_EQ(slots.of(0), first);
+    ASSERT_TRUE(slots.make(3));
+    std::byte* const last = slots.of(2);
+    EXPECT_EQ(last, slots.of(0) + 2 * state::CopySlots::kBytes);
+    EXPECT_TRUE(is_there(last));
+    ASSERT_TRUE(slots.make(2));
+    EXPECT_EQ(slots.of(2), last) << "there are more than enough";
+    slots.give_back();
+    EXPECT_FALSE(is_there(last));
 }
 
 TEST(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {
@@ -113,11 +131,32 @@ TEST(FileBlocks, AFlippedByteOfAnyBlockChangesTheDigest) {
         const std::byte flipped = byte ^ std::byte{1};
         ASSERT_EQ(pwrite(holder.file.get(), &flipped, 1, at), 1);
         ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
+        EXPECT_NE(holder.part.digest_after_copies().value(), right) << "block " << i;
         EXPECT_NE(holder.part.digest().value(), right) << "block " << i;
         ASSERT_EQ(pwrite(holder.file.get(), &byte, 1, at), 1);
     }
     ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
     EXPECT_EQ(holder.part.digest().value(), right);
+}
+
+TEST(FileBlocks, AreReadAgainWhileOthersAreOnTheirWay) {
+    Holder holder;
+    const std::vector runs{holder.run(0, 500, 0), holder.run(510, 590, 500)};
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
+    const auto right = holder.part.digest().value();
+    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
+    EXPECT_EQ(holder.part.digest_after_copies().value(), right);
+    const auto change = [&](std::uint64_t block) {
+        std::vector<std::byte> bytes = holder.bytes;
+        bytes[block * kBlockBytes] ^= std::byte{1};
+        holder.write(bytes);
+        const bool is_seen = holder.part.digest_after_copies().value() != right;
+        EXPECT_NE(holder.part.digest().value(), right);
+        return is_seen;
+    };
+    EXPECT_FALSE(change(499)) << "read before";
+    EXPECT_TRUE(change(505)) << "not copied";
+    EXPECT_TRUE(change(1033)) << "of the sample";
 }
 
 TEST(PartDigest, OfTheRestAndThatOfTheKnownAreThatOfAll) {

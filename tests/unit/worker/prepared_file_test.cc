@@ -97,23 +97,23 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
                                                       &other, 1) == CUDA_SUCCESS;
     };
     preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1);
-    EXPECT_FALSE(part.digest_after_store().ok()) << "served";
+    EXPECT_FALSE(part.digest_after_copies().ok()) << "served";
     ASSERT_TRUE(preparer.process->freeze(1s).ok());
     const auto all = part.digest().value();
     ASSERT_TRUE(store(0, 500) && store(500, 300));
-    EXPECT_EQ(part.digest_after_store().value(), all);
+    EXPECT_EQ(part.digest_after_copies().value(), all);
     ASSERT_TRUE(change(3));
-    EXPECT_EQ(part.digest_after_store().value(), all) << "read while the others were copied";
+    EXPECT_EQ(part.digest_after_copies().value(), all) << "read while the others were copied";
     ASSERT_TRUE(change(600));
-    EXPECT_NE(part.digest_after_store().value(), all) << "not read since it was copied";
+    EXPECT_NE(part.digest_after_copies().value(), all) << "not read since it was copied";
     preparer.write(preparer.bytes);
     ASSERT_TRUE(store(800, 300) && change(600) && change(900));
-    EXPECT_NE(part.digest_after_store().value(), all);
+    EXPECT_NE(part.digest_after_copies().value(), all);
     part.end_files();
     preparer.write(preparer.bytes);
-    EXPECT_EQ(part.digest_after_store().value(), all);
+    EXPECT_EQ(part.digest_after_copies().value(), all);
     ASSERT_TRUE(change(3));
-    EXPECT_NE(part.digest_after_store().value(), all) << "another snapshot's copies";
+    EXPECT_NE(part.digest_after_copies().value(), all) << "another snapshot's copies";
     preparer.process->thaw();
 }
 

@@ -1,0 +1,56 @@
+#include "host-daemon/state/copied_blocks.h"
+
+#include <algorithm>
+
+namespace gantry::state {
+
+void CopiedBlocks::add(std::uint64_t address, std::uint64_t bytes) {
+    if (address != part_end_) {
+        part_begin_ = address;
+    }
+    part_end_ = address + bytes;
+    const std::uint64_t whole = (part_end_ - part_begin_) / kBlockBytes;
+    if (whole != 0) {
+        unseen_.push_back({MemorySpace::kDevice, part_begin_ / kBlockBytes, whole});
+        part_begin_ += whole * kBlockBytes;
+    }
+}
+
+Result<void> CopiedBlocks::look(const snapshot::FingerprintKey& key) {
+    if (unseen_.empty()) {
+        return {};
+    }
+    GANTRY_ASSIGN(const std::vector<Fingerprint> prints, reader_.prints_of(key, unseen_));
+    std::span<const Fingerprint> left(prints);
+    for (const BlockRange& range : unseen_) {
+        see(range, left.first(range.count));
+        left = left.subspan(range.count);
+    }
+    unseen_.clear();
+    return {};
+}
+
+void CopiedBlocks::see(const BlockRange& range, std::span<const Fingerprint> prints) {
+    for (std::uint64_t at = 0; at < range.count;) {
+        const std::uint64_t to_sample = kSampleStep - 1 - count_ % kSampleStep;
+        const std::uint64_t count = std::min(range.count - at, to_sample);
+        if (count != 0) {
+            seen_.push_back({range.space, range.first + at, count});
+        }
+        for (std::uint64_t i = at; i < at + count; ++i) {
+            digest_.add(static_cast<std::uint32_t>(range.space), range.first + i, prints[i]);
+        }
+        const std::uint64_t with_sample = std::min(range.count - at, count + 1);
+        at += with_sample;
+        count_ += with_sample;
+    }
+}
+
+void CopiedBlocks::clear() {
+    unseen_.clear();
+    seen_.clear();
+    digest_ = {};
+    part_begin_ = part_end_ = count_ = 0;
+}
+
+}  // namespace gantry::state
