@@ -40,14 +40,32 @@ void CopiedBlocks::see(const BlockRange& range, std::span<const Fingerprint> pri
         for (std::uint64_t i = at; i < at + count; ++i) {
             digest_.add(static_cast<std::uint32_t>(range.space), range.first + i, prints[i]);
         }
-        const std::uint64_t with_sample = std::min(range.count - at, count + 1);
-        at += with_sample;
-        count_ += with_sample;
+        at += count;
+        count_ += count;
+        if (at < range.count) {
+            sample_.push_back({range.space, range.first + at, 1});
+            ++at;
+            ++count_;
+        }
     }
+}
+
+Result<void> CopiedBlocks::look_at_sample(const snapshot::FingerprintKey& key) {
+    if (sample_.empty()) {
+        return {};
+    }
+    GANTRY_ASSIGN(const std::vector<Fingerprint> prints, reader_.prints_of(key, sample_));
+    for (std::size_t i = 0; i < sample_.size(); ++i) {
+        seen_.push_back(sample_[i]);
+        digest_.add(static_cast<std::uint32_t>(sample_[i].space), sample_[i].first, prints[i]);
+    }
+    sample_.clear();
+    return {};
 }
 
 void CopiedBlocks::clear() {
     unseen_.clear();
+    sample_.clear();
     seen_.clear();
     digest_ = {};
     part_begin_ = part_end_ = count_ = 0;

@@ -2,7 +2,7 @@
 // of what of it was read again since, while other blocks were still on their way: so that little is
 // left to be read when all of it is there.
 //
-// Every so many-th block is left out all the same: it is read again at the end with all the rest.
+// Every so many-th block is left out at first: it is read once all are there.
 // Threads: one at a time. Failure: look(): `state.*`.
 #pragma once
 
@@ -22,8 +22,10 @@ public:
     /// Was copied, all of it: the next blocks, or the next bytes of the last one. It begins a block
     /// unless it goes on where the last one ended.
     void add(std::uint64_t address, std::uint64_t bytes);
-    /// Reads what was added and has not been read.
+    /// Reads what was added and has not been read, but for the sample.
     Result<void> look(const snapshot::FingerprintKey& key);
+    /// Reads the sample: all blocks are there.
+    Result<void> look_at_sample(const snapshot::FingerprintKey& key);
     void clear();
 
     [[nodiscard]] const std::vector<BlockRange>& seen() const { return seen_; }
@@ -37,6 +39,7 @@ private:
 
     BlockReader& reader_;
     std::vector<BlockRange> unseen_;
+    std::vector<BlockRange> sample_;
     std::vector<BlockRange> seen_;
     engine::BlockSetDigest digest_;
     std::uint64_t part_begin_ = 0;  ///< Of a block that is not all there yet.

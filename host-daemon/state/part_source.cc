@@ -321,6 +321,8 @@ Result<engine::BlockSetDigest> PartState::digest_after_copies() {
         return Error{Code::kFailedPrecondition, "worker.state",
                      "what was copied may have changed: the guest is served"};
     }
+    GANTRY_TRY(need_key());
+    GANTRY_TRY(copied_.look_at_sample(*key_));
     GANTRY_ASSIGN(RestDigest all, digest_without(copied_.seen()));
     all.digest.merge(copied_.digest());
     return all.digest;

@@ -99,12 +99,17 @@ private:
                                 : std::span<std::byte>();
     }
 
-    Kind kind_of(const StoredBlock& block) const {
-        if (only_ && !std::binary_search(
-                         only_->begin(), only_->end(),
-                         engine::BlockAddress{static_cast<engine::MemorySpace>(block.ref.space),
-                                              block.ref.index})) {
-            return Kind::kNothing;
+    /// Block by block, in order.
+    Kind kind_of(const StoredBlock& block) {
+        if (only_) {
+            const engine::BlockAddress address{static_cast<engine::MemorySpace>(block.ref.space),
+                                               block.ref.index};
+            while (only_next_ < only_->size() && (*only_)[only_next_] < address) {
+                ++only_next_;
+            }
+            if (only_next_ == only_->size() || (*only_)[only_next_] != address) {
+                return Kind::kNothing;
+            }
         }
         if (block.form == StoredForm::kCopyOf) {
             return Kind::kCopy;
@@ -248,6 +253,7 @@ private:
     std::shared_ptr<Worker> worker_;
     std::optional<DirectMemory> direct_;
     std::optional<std::vector<engine::BlockAddress>> only_;
+    std::size_t only_next_ = 0;
     const snapshot::StoredMemory& memory_;
     const snapshot::FingerprintKey& key_;
     std::vector<Batch> batches_;

@@ -99,8 +99,11 @@ MemoryTable::MemoryTable(const MemoryHead& head, std::uint64_t section_at,
 
 MemoryTable::~MemoryTable() = default;
 
-void MemoryTable::add(std::span<const std::byte> entries) {
+void MemoryTable::hash(std::span<const std::byte> entries) {
     XXH3_64bits_update(&checksum_->state, entries.data(), entries.size());
+}
+
+void MemoryTable::parse(std::span<const std::byte> entries) {
     for (; entries.size() >= kEntryBytes && problem_ == nullptr;
          entries = entries.subspan(kEntryBytes)) {
         const StoredBlock block = parse_entry(entries.data());

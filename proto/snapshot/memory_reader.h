@@ -43,8 +43,10 @@ public:
     MemoryTable(const MemoryTable&) = delete;
     MemoryTable& operator=(const MemoryTable&) = delete;
 
-    /// The next entries, whole ones; so many in all as the head says.
-    void add(std::span<const std::byte> entries);
+    /// The next entries, whole ones; so many in all as the head says. The two may be called by two
+    /// threads, each in order.
+    void hash(std::span<const std::byte> entries);
+    void parse(std::span<const std::byte> entries);
     /// `contents_bytes`: as many as the section has.
     [[nodiscard]] MemoryProblem end(std::uint64_t contents_bytes) const;
     [[nodiscard]] std::span<StoredBlock> blocks() { return blocks_; }

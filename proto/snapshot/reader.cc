@@ -275,15 +275,27 @@ private:
         return is_known && bytes > here ? (bytes - here) / kEntryBytes : 0;
     }
 
-    /// Piece by piece, which are parsed while they are in the cache.
+    /// Piece by piece: one is read and hashed while the one before is parsed.
     Result<void> memory_table(std::uint64_t count, MemoryTable* table) {
-        constexpr std::uint64_t kStepEntries = 4096;
-        storage_.resize(std::max<std::size_t>(storage_.size(), kStepEntries * kEntryBytes));
-        for (std::uint64_t done = 0; done < count; done += kStepEntries) {
-            const auto bytes = std::span(storage_).first(
+        constexpr std::uint64_t kStepEntries = 16384;
+        constexpr std::size_t kStepBytes = kStepEntries * kEntryBytes;
+        storage_.resize(std::max(storage_.size(), 2 * kStepBytes));
+        std::future<void> parsed;  // Waited for before all else goes.
+        std::size_t turn = 0;
+        for (std::uint64_t done = 0; done < count; done += kStepEntries, ++turn) {
+            const auto bytes = std::span(storage_).subspan(
+                turn % 2 * kStepBytes,
                 static_cast<std::size_t>(std::min(count - done, kStepEntries)) * kEntryBytes);
             GANTRY_TRY(read(bytes.data(), bytes.size()));
-            table->add(bytes);
+            table->hash(bytes);
+            if (parsed.valid()) {
+                parsed.wait();
+            }
+            if (count - done > kStepEntries) {
+                parsed = std::async(std::launch::async, [table, bytes] { table->parse(bytes); });
+            } else {
+                table->parse(bytes);
+            }
         }
         return {};
     }

@@ -147,6 +147,7 @@ TEST(FileBlocks, AreReadAgainWhileOthersAreOnTheirWay) {
     ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
     EXPECT_EQ(holder.part.digest_after_copies().value(), right);
     const auto change = [&](std::uint64_t block) {
+        EXPECT_TRUE(holder.part.load_blocks(holder.file.get(), runs).ok());
         std::vector<std::byte> bytes = holder.bytes;
         bytes[block * kBlockBytes] ^= std::byte{1};
         holder.write(bytes);
