@@ -266,14 +266,17 @@ private:
         }
     }
 
-    /// Of a load, all of whose chunks are staged. Its copies end in order.
+    /// Of a load, all of whose chunks are staged. A chunk may be filled, and queued, before the one
+    /// that it follows.
     void tell_what_landed() {
         device_.bind_thread();
-        for (std::size_t begin = 0; begin < staged_.size() && !failed_;) {
-            const std::size_t count = std::min(kToldAtOnce, staged_.size() - begin);
-            const Result<void> landed = await(begin + count - 1);
-            note(landed ? beside_.landed(chunks_.subspan(begin, count)) : landed);
-            begin += count;
+        std::size_t begin = 0;
+        for (std::size_t i = 0; i < staged_.size() && !failed_; ++i) {
+            note(await(i));
+            if (!failed_ && (i + 1 - begin == kToldAtOnce || i + 1 == staged_.size())) {
+                note(beside_.landed(chunks_.subspan(begin, i + 1 - begin)));
+                begin = i + 1;
+            }
         }
     }
 

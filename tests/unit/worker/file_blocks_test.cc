@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "host-daemon/state/file_pieces.h"
 #include "tests/unit/worker/holder.h"
 
 namespace gantry::worker {
@@ -137,6 +138,61 @@ TEST(FileBlocks, AFlippedByteOfAnyBlockChangesTheDigest) {
     }
     ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
     EXPECT_EQ(holder.part.digest().value(), right);
+}
+
+TEST(FileBlocks, AreToldOfWhenTheyLieInMemory) {
+    Holder holder;
+    // A piece of the file that takes long, and one that is done before it.
+    const std::vector runs{holder.run(0, 255, 0), holder.run(255, 1, 256)};
+    constexpr std::uint64_t kBytes = 256 * kBlockBytes;
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
+    state::MemoryImage memory(*holder.process);
+    state::CopySlots slots(*holder.process);
+    for (int round = 0; round < 50; ++round) {
+        holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
+        std::uint64_t told = 0;
+        int early = 0;
+        state::Beside beside;
+        beside.landed = [&](std::span<const state::FileChunk> chunks) -> Result<void> {
+            for (const state::FileChunk& chunk : chunks) {
+                for (const state::FilePiece& piece : chunk.pieces) {
+                    const std::uint64_t at = piece.address - holder.first * kBlockBytes;
+                    EXPECT_EQ(at, told) << "in order";
+                    told += piece.bytes;
+                    // Where it lies: any call of the driver's might wait for it. Its end comes last.
+                    const auto* const now = reinterpret_cast<const std::byte*>(piece.address);
+                    const std::uint64_t last = piece.bytes - kBlockBytes;
+                    early += std::memcmp(now + last, &holder.bytes[at + last], kBlockBytes) != 0 ||
+                             std::memcmp(now, &holder.bytes[at], piece.bytes) != 0;
+                }
+            }
+            return {};
+        };
+        ASSERT_TRUE(state::FileBlocks(*holder.process, memory, slots)
+                        .load(holder.file.get(), runs, beside));
+        EXPECT_EQ(told, kBytes);
+        ASSERT_EQ(early, 0) << "round " << round;
+    }
+    slots.give_back();
+}
+
+TEST(FileBlocks, AFailureBesideTheCopiesIsTheirs) {
+    Holder holder;
+    const std::vector runs{holder.run(0, kBlocks, 0)};
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
+    state::MemoryImage memory(*holder.process);
+    state::CopySlots slots(*holder.process);
+    const Error error{Code::kInternal, "test.beside", "no"};
+    state::Beside in_meanwhile;
+    in_meanwhile.meanwhile = [&]() -> Result<void> { return error; };
+    state::Beside in_landed;
+    in_landed.landed = [&](std::span<const state::FileChunk>) -> Result<void> { return error; };
+    for (const state::Beside& beside : {in_meanwhile, in_landed}) {
+        const auto loaded =
+            state::FileBlocks(*holder.process, memory, slots).load(holder.file.get(), runs, beside);
+        ASSERT_FALSE(loaded.ok());
+        EXPECT_EQ(loaded.error().reason, "test.beside");
+    }
 }
 
 TEST(FileBlocks, AreReadAgainWhileOthersAreOnTheirWay) {
