@@ -143,10 +143,12 @@ private:
     }
 
     Result<void> check(CUresult result) const {
-        return result == CUDA_SUCCESS ? Result<void>{}
-                                      : driver::to_error(api_, result, "state.file",
-                                                         is_store_ ? "copying blocks to the file"
-                                                                   : "copying blocks from the file");
+        if (result == CUDA_SUCCESS) {
+            return {};
+        }
+        return driver::to_error(api_, result, "state.file",
+                                is_store_ ? "copying blocks to the file"
+                                          : "copying blocks from the file");
     }
 
     Result<void> map_file() {

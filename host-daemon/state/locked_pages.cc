@@ -1,7 +1,5 @@
 #include "host-daemon/state/locked_pages.h"
 
-#include <sys/mman.h>
-
 namespace gantry::state {
 namespace {
 

@@ -6,15 +6,10 @@
 // Threads: as said. Failure: none; what cannot be let go goes with the process.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <span>
-#include <thread>
-#include <vector>
 
 #include "host-daemon/worker/guest_process.h"
 

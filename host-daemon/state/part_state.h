@@ -103,11 +103,11 @@ public:
     /// In the background.
     void drop_prepared_file();
     Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs);
-    /// prepare() comes, and load_blocks() soon: what it copies through is made meanwhile, and of the
-    /// graph only memory is built at first, the rest beside the copies.
+    /// prepare() comes, and load_blocks() soon: what it copies through is made meanwhile, and of
+    /// the graph only memory is built at first, the rest beside the copies.
     void expect_file();
-    /// The snapshot is over, or all was loaded: what they copied through is given back, if it is not yet; before the guest is served. (A
-    /// driver may wait for the device for it.)
+    /// The snapshot is over, or all was loaded: what they copied through is given back, if it is
+    /// not yet. Before the guest is served: a driver may wait for the device for it.
     void end_files();
     void mark_unsent(std::span<const BlockAddress> blocks);
     /// Another worker has copied these, with these fingerprints of its copies.

@@ -8,8 +8,8 @@
 // byte was as the table says.
 // Blocks that are not device memory as a whole (variables, arrays) go through the staging area.
 //
-// GANTRY_SNAPSHOTS in gantryd's environment: auto; registered and staged have the worker copy on the
-// soft GPU too, to pages of the file that are page-locked before, or not.
+// GANTRY_SNAPSHOTS in gantryd's environment: auto; registered and staged have the worker copy on
+// the soft GPU too, to pages of the file that are page-locked before, or not.
 // Threads: one, which has others wait for the worker.
 // Failure: the first error; nothing of a frozen worker has changed.
 #pragma once
@@ -31,8 +31,8 @@ namespace gantry::supervisor {
 struct SnapshotSettings {
     bool always_by_worker = false;
     bool locks = true;  ///< The worker has the pages of a file page-locked before it is written.
-    /// Blocks of the first StoreBlocks, and at most twice as many of the last: the device idles while
-    /// the first get their places, and nothing else is left to do while the last are copied.
+    /// Blocks of the first StoreBlocks, and at most twice as many of the last: the device idles
+    /// while the first get their places, and nothing is left to do while the last are copied.
     std::size_t first_portion = 4096;
 };
 Result<SnapshotSettings> snapshot_settings();

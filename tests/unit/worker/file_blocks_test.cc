@@ -159,7 +159,7 @@ TEST(FileBlocks, AreToldOfWhenTheyLieInMemory) {
                     const std::uint64_t at = piece.address - holder.first * kBlockBytes;
                     EXPECT_EQ(at, told) << "in order";
                     told += piece.bytes;
-                    // Where it lies: any call of the driver's might wait for it. Its end comes last.
+                    // Where it lies: a call of the driver's might wait for it. The end comes last.
                     const auto* const now = reinterpret_cast<const std::byte*>(piece.address);
                     const std::uint64_t last = piece.bytes - kBlockBytes;
                     early += std::memcmp(now + last, &holder.bytes[at + last], kBlockBytes) != 0 ||
