@@ -23,7 +23,6 @@ Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs,
                                       const Beside& beside) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
-    const auto hold = process_.memory.hold_layout();
     GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs));
     if (!plan.zeros.empty() || !plan.copies.empty()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "only bytes are stored"};

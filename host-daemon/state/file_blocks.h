@@ -5,6 +5,8 @@
 // slots (copy_slots.h). A page of the file that is not there yet is allocated by the thread that
 // takes it, before anything is written there: a full disk is an error and no signal.
 //
+// Nobody takes memory away meanwhile: the guest is frozen, or not served yet. What is done beside
+// the copies may so take the lock for it (DeviceMemory::hold_layout).
 // Only blocks that lie in the arena as a whole; the others are named, and left alone. Copies go
 // through the image's one stream, so they wait for nobody's kernels and no stream is made.
 // Threads: one caller at a time, which waits. Failure: the first error; `state.*`, `snapshot.*`.
@@ -57,8 +59,7 @@ public:
     /// `beside`: only where no CPU has to copy.
     Result<FileOutcome> store(int file, std::span<const FileRun> runs,
                               const PreparedFile* prepared, const Beside& beside = {});
-    /// Bytes (at ascending offsets) and zeros, then copies. All is done when it returns. No guest
-    /// is served: nobody takes memory away.
+    /// Bytes (at ascending offsets) and zeros, then copies. All is done when it returns.
     Result<FileOutcome> load(int file, std::span<const FileRun> runs, const Beside& beside = {});
 
 private:
