@@ -172,6 +172,14 @@ private:
 
     /// What the device can write to the file itself. The others are staged_ then.
     Result<void> queue_locked() {
+        const Result<void> queued = queue_what_is_locked();
+        // Waited for in the end, also for what was queued before a failure.
+        const CUresult recorded = api_.cuEventRecord(events_[kLockedEvent], stream_);
+        GANTRY_TRY(queued);
+        return check(recorded);
+    }
+
+    Result<void> queue_what_is_locked() {
         for (const FileChunk& chunk : chunks_) {
             const PreparedFile::Place ready =
                 prepared_ == nullptr
@@ -187,7 +195,7 @@ private:
             }
             staged_.emplace_back(&chunk, at, ready.at != nullptr);
         }
-        return check(api_.cuEventRecord(events_[kLockedEvent], stream_));
+        return {};
     }
 
     /// All of a chunk, which lies at `host`.
