@@ -31,6 +31,13 @@ const std::byte* pointer_to(BlockAddress block) {
 
 }  // namespace
 
+void add_prints(const BlockRange& range, std::span<const Fingerprint> prints,
+                engine::BlockSetDigest* digest) {
+    for (std::uint64_t i = 0; i < range.count; ++i) {
+        digest->add(static_cast<std::uint32_t>(range.space), range.first + i, prints[i]);
+    }
+}
+
 Result<std::unique_ptr<GpuPrints>> make_gpu_prints(const worker::Device& device, PrintBy by) {
     if (by == PrintBy::kCpu || (by == PrintBy::kAuto && device.is_host_addressable())) {
         return std::unique_ptr<GpuPrints>();

@@ -31,6 +31,10 @@ struct CopiedBlock {
 /// Null: the CPU makes them.
 Result<std::unique_ptr<GpuPrints>> make_gpu_prints(const worker::Device& device, PrintBy by);
 
+/// The fingerprints of a range's blocks, to a digest.
+void add_prints(const BlockRange& range, std::span<const Fingerprint> prints,
+                engine::BlockSetDigest* digest);
+
 class BlockReader {
 public:
     /// Before the guest's first module is loaded, see gpu_prints.h. `made`: by make_gpu_prints()

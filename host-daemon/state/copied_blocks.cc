@@ -36,9 +36,7 @@ void CopiedBlocks::see(const BlockRange& range, std::span<const Fingerprint> pri
         const std::uint64_t count = std::min(range.count - at, to_sample);
         if (count != 0) {
             seen_.push_back({range.space, range.first + at, count});
-        }
-        for (std::uint64_t i = at; i < at + count; ++i) {
-            digest_.add(static_cast<std::uint32_t>(range.space), range.first + i, prints[i]);
+            add_prints(seen_.back(), prints.subspan(at, count), &digest_);
         }
         at += count;
         count_ += count;
@@ -57,7 +55,7 @@ Result<void> CopiedBlocks::look_at_sample(const snapshot::FingerprintKey& key) {
     GANTRY_ASSIGN(const std::vector<Fingerprint> prints, reader_.prints_of(key, sample_));
     for (std::size_t i = 0; i < sample_.size(); ++i) {
         seen_.push_back(sample_[i]);
-        digest_.add(static_cast<std::uint32_t>(sample_[i].space), sample_[i].first, prints[i]);
+        add_prints(sample_[i], std::span(prints).subspan(i, 1), &digest_);
     }
     sample_.clear();
     return {};

@@ -11,17 +11,6 @@
 #include "host-daemon/state/part_state.h"
 
 namespace gantry::state {
-namespace {
-
-void add(const BlockRange& range, std::span<const Fingerprint> prints,
-         engine::BlockSetDigest* digest) {
-    for (std::uint64_t i = 0; i < range.count; ++i) {
-        digest->add(static_cast<std::uint32_t>(range.space), range.first + i, prints[i]);
-    }
-}
-
-}  // namespace
-
 PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, PrintBy by,
                      std::unique_ptr<GpuPrints> prints)
     : process_(process),
@@ -142,7 +131,7 @@ Result<void> PartState::look_once(engine::ScanResult* result, engine::BlockSetDi
             }
         }
         if (digest != nullptr) {
-            add(range, now, digest);
+            add_prints(range, now, digest);
         }
     }));
     result->rested = std::chrono::microseconds(reader_.take_rested_us());
@@ -285,7 +274,7 @@ Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> 
     RestDigest out;
     reader_.set_share(0);
     const auto visit = [&](const BlockRange& range, std::span<const Fingerprint> prints) {
-        add(range, prints, &out.digest);
+        add_prints(range, prints, &out.digest);
         if (see) {
             see(range, prints);
         }

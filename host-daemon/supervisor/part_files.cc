@@ -82,6 +82,10 @@ private:
     std::uint32_t count_ = 0;
 };
 
+engine::BlockSetDigest digest_of(const control::Digest& digest) {
+    return {digest.block_count(), {digest.sum_low(), digest.sum_high()}};
+}
+
 /// Sends the list and the file; the blocks that the worker left alone. `in_hand`: blocks, these
 /// among them, that the worker copies until it answers.
 template <typename Fill>
@@ -144,8 +148,7 @@ Result<engine::BlockSetDigest> digest_after_copies(Worker& worker) {
     control::ToWorker request;
     request.mutable_get_digest()->set_after_copies(true);
     GANTRY_ASSIGN(const WorkerReply reply, worker.call(std::move(request), kLongCall));
-    const control::Digest& all = reply.message.digest();
-    return engine::BlockSetDigest{all.block_count(), {all.sum_low(), all.sum_high()}};
+    return digest_of(reply.message.digest());
 }
 
 Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks& proven) {
@@ -161,7 +164,7 @@ Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks&
     GANTRY_ASSIGN(const WorkerReply reply,
                   worker.call(std::move(request), kLongCall, descriptors));
     const control::Digest& rest = reply.message.digest();
-    engine::BlockSetDigest digest{rest.block_count(), {rest.sum_low(), rest.sum_high()}};
+    engine::BlockSetDigest digest = digest_of(rest);
     digest.merge(proven.digest);
     digest.block_count -= proven.digest.block_count - rest.known_count();
     return digest;
