@@ -70,6 +70,8 @@ const ConfigKey kKeys[] = {
      "how long a worker may take to make its context"},
     {"worker", "spares", GANTRY_INT(worker.spares, 0, 64),
      "workers that make their context before a program asks; each takes the device memory of one"},
+    {"worker", "batch_launches", GANTRY_BOOL(worker.batch_launches),
+     "hand launches that repeat to the driver together where a program is ahead of it"},
 
     {"peer", "listen", GANTRY_ADDRESS(peer.listen),
      "ADDRESS:PORT for other gantryds (mutual TLS); empty: no migration to or from this host"},

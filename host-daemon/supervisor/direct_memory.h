@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "host-daemon/supervisor/worker.h"
+#include "migration/engine/state.h"
 
 namespace gantry::supervisor {
 

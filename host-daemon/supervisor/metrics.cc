@@ -69,6 +69,9 @@ public:
                     MetricType::Counter, &control::WorkerInfo::commands_executed);
         put_workers(list, state, "gantry_worker_kernel_launches_total", "Kernels launched.",
                     MetricType::Counter, &control::WorkerInfo::kernel_launches);
+        put_workers(list, state, "gantry_worker_batched_launches_total",
+                    "Kernels of these that went to the driver together with others.",
+                    MetricType::Counter, &control::WorkerInfo::batched_launches);
         put_workers(list, state, "gantry_worker_refused_commands_total",
                     "Malformed or unsupported commands of a guest.", MetricType::Counter,
                     &control::WorkerInfo::refused_commands);

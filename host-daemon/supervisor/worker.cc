@@ -37,6 +37,7 @@ control::ToWorker start_request(const Config& config, const WorkerRecord& record
     start.mutable_limits()->set_memory_slot(record.memory_slot);
     start.mutable_sandbox()->set_seccomp(config.worker.seccomp);
     start.set_image_cache(config.worker.image_cache);
+    start.set_single_launches(!config.worker.batch_launches);
     return request;
 }
 

@@ -316,6 +316,10 @@ void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe&
         process_.graphs.changed(handle, exec_node_, recorded());
         return;
     }
+    if (kind == HandleKind::kFunction || kind == HandleKind::kKernel ||
+        kind == HandleKind::kStream) {
+        process_.launch_batcher.leave_out(handle);
+    }
     if (kind == HandleKind::kContext && handle == 0) {
         handle = command_->header.context;
     }

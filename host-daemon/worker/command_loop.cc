@@ -42,6 +42,7 @@ void CommandLoop::start(ChannelMemory* memory, std::uint64_t next, std::set<std:
     executed_ahead_ = std::move(skip);
     callbacks_done_ = 0;
     head_published_ = next;
+    no_batch_before_ = next;
     memory_->host_words().head.store(next, std::memory_order_release);
     mode_.store(Mode::kRunning, std::memory_order_release);
     turn_.store(0, std::memory_order_release);
@@ -272,6 +273,9 @@ void CommandLoop::end_pause() {
 }
 
 bool CommandLoop::step() {
+    if (step_batch()) {
+        return true;
+    }
     // It stays where it is put together: a copy would wait for the narrow stores before it.
     const wire::CommandView& view = command_.header;
     const char* reason = nullptr;
@@ -312,32 +316,90 @@ bool CommandLoop::step() {
     return true;
 }
 
+/// Executes the next commands together, if as many as a batch has wait in the ring.
+bool CommandLoop::step_batch() {
+    if (!is_streaming_ || hooks_.batches.size == 0 || ring_.next() < no_batch_before_ ||
+        !skip_.empty()) {
+        return false;
+    }
+    wire::RingConsumer scout = ring_;
+    std::uint64_t bytes = 0;
+    const bool is_full = collect_batch(&scout, &bytes);
+    if (!is_full || !hooks_.batches.execute(batch_)) {
+        no_batch_before_ = scout.next();
+        return false;
+    }
+    ring_ = scout;
+    executed_count_.store(executed_count() + batch_.size(), std::memory_order_relaxed);
+    bytes_taken_.store(bytes_taken() + bytes, std::memory_order_relaxed);
+    next_.store(ring_.next(), std::memory_order_release);
+    publish_head(false);
+    return true;
+}
+
+/// False: there are not so many; `scout` is behind the one that does not fit, or where none is.
+bool CommandLoop::collect_batch(wire::RingConsumer* scout, std::uint64_t* bytes) {
+    const Batches& batches = hooks_.batches;
+    batch_.clear();
+    batch_.reserve(batches.size);
+    batch_copies_.resize(batches.size);
+    while (batch_.size() < batches.size) {
+        Command next;
+        const char* reason = nullptr;
+        if (scout->peek(&next.header, &reason) != wire::PeekStatus::kReady) {
+            return false;  // A malformed one is told of when it is its turn.
+        }
+        const wire::CommandView view = next.header;
+        bool joins = view.op == batches.op && view.flags == 0;
+        if (joins) {
+            take_bytes(&next, &batch_copies_[batch_.size()]);
+            joins = batches.joins(batch_, next);
+        }
+        if (!joins && !batch_.empty()) {
+            return false;  // It may be the first of the next.
+        }
+        scout->advance(view);
+        if (!joins) {
+            return false;
+        }
+        *bytes += view.bytes;
+        batch_.push_back(next);
+    }
+    return true;
+}
+
 void CommandLoop::pass(std::uint64_t position) {
     if (hooks_.on_passed) {
         hooks_.on_passed(position);
     }
 }
 
+/// Copies what the command has in the ring, and lets it point there.
+void CommandLoop::take_bytes(Command* command, std::vector<std::byte>* copy) {
+    wire::CommandView& view = command->header;
+    command->trailing_is_shared = has_data_trailing(view.op);
+    const std::size_t args_room = wire::align_up(view.args_bytes, 8);
+    const std::size_t bytes =
+        command->trailing_is_shared ? view.args_bytes : args_room + view.trailing_bytes;
+    if (copy->size() < bytes) {
+        copy->resize(bytes);
+    }
+    if (bytes != 0) {
+        std::memcpy(copy->data(), view.args, bytes);
+    }
+    command->args = std::span(*copy).first(view.args_bytes);
+    command->trailing = command->trailing_is_shared
+                            ? std::span(view.trailing, view.trailing_bytes)
+                            : std::span<const std::byte>(*copy).subspan(
+                                  std::min(args_room, bytes), view.trailing_bytes);
+    view.args = command->args.data();
+    view.trailing = command->trailing.data();
+}
+
 /// The command that peek() has found.
 void CommandLoop::execute() {
     wire::CommandView& view = command_.header;
-    command_.trailing_is_shared = has_data_trailing(view.op);
-    const std::size_t args_room = wire::align_up(view.args_bytes, 8);
-    const std::size_t bytes =
-        command_.trailing_is_shared ? view.args_bytes : args_room + view.trailing_bytes;
-    if (copy_.size() < bytes) {
-        copy_.resize(bytes);
-    }
-    if (bytes != 0) {
-        std::memcpy(copy_.data(), view.args, bytes);
-    }
-    command_.args = std::span(copy_).first(view.args_bytes);
-    command_.trailing = command_.trailing_is_shared
-                            ? std::span(view.trailing, view.trailing_bytes)
-                            : std::span<const std::byte>(copy_).subspan(
-                                  std::min(args_room, bytes), view.trailing_bytes);
-    view.args = command_.args.data();
-    view.trailing = command_.trailing.data();
+    take_bytes(&command_, &copy_);
     if (is_streaming_) {
         ring_.ask_ahead(view);  // While the driver is busy.
     }

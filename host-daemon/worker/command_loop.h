@@ -23,6 +23,11 @@
 // doorbell; with a VM border in between it naps in growing steps instead. A guest whose last pause
 // was shorter than long_spin_us is spun for that long: waking up takes as long as a launch.
 //
+// BATCHES. Commands that wait in the ring one behind the other may be executed together
+// (Hooks::batches): those that have been waiting when the command before them had ended, each
+// looked at once. The loop is at no command boundary between them, and whatever does not fit is
+// executed by itself.
+//
 // FAILURE. A malformed record ends the loop: on_breach is called once with the reason.
 // Threads: the loop has one at a time, of the two that run(); lend() and take_back() are called on
 // it, the other calls come from the control thread.
@@ -68,6 +73,15 @@ public:
         kHere,      ///< The loop was lent and taken back.
         kReplaced,  ///< ... or not: the stand-in has it.
     };
+    /// Commands that may be executed together where they stand in the ring one behind the other.
+    struct Batches {
+        std::size_t size = 0;  ///< So many; 0: never.
+        std::uint16_t op = 0;  ///< All have this one, and want no answer.
+        /// Whether `next` may follow those; an empty batch: whether it may be the first.
+        std::function<bool(std::span<const Command> batch, const Command& next)> joins = nullptr;
+        /// False: none of them was executed.
+        std::function<bool(std::span<const Command>)> execute = nullptr;
+    };
     struct Hooks {
         std::function<void()> on_start;  ///< In each thread that may be the loop's, first.
         std::function<void(const Command&)> execute;
@@ -85,6 +99,7 @@ public:
         std::function<Waited()> wait_here = nullptr;
         /// True while poll() is due at once: it is asked before the loop looks at anything else.
         std::function<bool()> is_poll_due = nullptr;
+        Batches batches = {};
     };
 
     /// `long_spin_us`: at least `spin_us`; 0: the same.
@@ -147,6 +162,9 @@ private:
     void ring_stand_in();
     void end_pause();
     bool step();  ///< False when the ring is empty or malformed.
+    bool step_batch();
+    bool collect_batch(wire::RingConsumer* scout, std::uint64_t* bytes);
+    void take_bytes(Command* command, std::vector<std::byte>* copy);
     void execute();
     void pass(std::uint64_t position);
     void publish_head(bool force);
@@ -168,6 +186,9 @@ private:
     wire::SleepNumbers sleeps_;  ///< The loop's thread.
     Command command_;  ///< The loop's thread: the one in hand, and its bytes.
     std::vector<std::byte> copy_;
+    std::vector<Command> batch_;  ///< The loop's thread.
+    std::vector<std::vector<std::byte>> batch_copies_;
+    std::uint64_t no_batch_before_ = 0;  ///< What lies in front of it was looked at.
     std::mutex ahead_mutex_;  ///< Who executes a callback's command holds it.
     std::set<std::uint64_t> executed_ahead_;  ///< Under ahead_mutex_ until sealed.
     std::uint64_t callbacks_done_ = 0;        ///< Under ahead_mutex_: position + 1 of the last one.

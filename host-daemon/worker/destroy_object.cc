@@ -27,6 +27,9 @@ void GuestProcess::destroy_object(const Object& object) {
     if (has_memory(object.kind())) {
         layout = memory.hold_layout();
     }
+    if (object.kind() == HandleKind::kModule || object.kind() == HandleKind::kLibrary) {
+        launch_batcher.forget_all();
+    }
     switch (object.parent == 0 ? object.kind() : HandleKind::kInvalid) {
         case HandleKind::kStream:
             leave_stream(reinterpret_cast<CUstream>(object.native));

@@ -74,6 +74,7 @@ Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int
         api.cuMemExportToShareableHandle != nullptr &&
         api.cuMemImportFromShareableHandle != nullptr;
     GANTRY_TRY(device->reserve_arena());
+    device->launch_graphs_ = std::make_unique<LaunchGraphs>(api);
     return device;
 }
 
@@ -82,6 +83,7 @@ Device::~Device() {
         return;
     }
     bind_thread();
+    launch_graphs_.reset();
     while (!physical_.empty()) {
         const auto first = physical_.begin();
         api().cuMemUnmap(first->first, first->second.bytes);

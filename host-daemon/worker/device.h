@@ -18,6 +18,7 @@
 
 #include "host-daemon/driver/driver_library.h"
 #include "host-daemon/worker/arena_allocator.h"
+#include "host-daemon/worker/launch_graphs.h"
 #include "proto/control/unique_fd.h"
 #include "proto/cuda/soft_extension.h"
 #include "proto/wire/control_ops.h"
@@ -73,6 +74,9 @@ public:
     }
     /// Variables of modules come back where they were.
     [[nodiscard]] bool can_place() const { return extension_ != nullptr; }
+
+    /// None of them where the driver makes none.
+    [[nodiscard]] LaunchGraphs& launch_graphs() { return *launch_graphs_; }
 
     /// Makes the primary context current in the calling thread.
     void bind_thread() const;
@@ -145,6 +149,7 @@ private:
     CUdevice device_;
     CUcontext context_ = nullptr;
     const GantrySoftExtension* extension_ = nullptr;
+    std::unique_ptr<LaunchGraphs> launch_graphs_;
     bool arena_reserved_ = false;
     bool exportable_ = true;  ///< Physical memory gets a file descriptor type; off if refused once.
     mutable std::mutex mutex_;

@@ -81,7 +81,16 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
              may_ever_wait_here(options)
                  ? std::function<CommandLoop::Waited()>([this] { return wait_here(); })
                  : nullptr,
-             [this] { return !waiting_.empty() || bulk_board.has_arrivals(); }},
+             [this] { return !waiting_.empty() || bulk_board.has_arrivals(); },
+             {.size = options.batches_launches && launch_batcher.can_batch()
+                          ? LaunchBatcher::kBatch
+                          : 0,
+              .op = static_cast<std::uint16_t>(cuda::Op::cuLaunchKernel),
+              .joins = [this](std::span<const Command> batch,
+                              const Command& next) { return joins_batch(batch, next); },
+              .execute = [this](std::span<const Command> batch) {
+                  return execute_batch(batch);
+              }}},
             options.spin_us, long_spin_us(options.spin_us)) {
     memory.on_freed = [this](DeviceVa address) { shared.freed(address.value); };
     if (!device.can_place()) {
@@ -145,6 +154,9 @@ void GuestProcess::run_call(Call& call) {
     }
     std::unique_lock<std::mutex> layout;
     if (call.has(kEndsMemory)) {
+        if (call.op() == cuda::Op::cuModuleUnload || call.op() == cuda::Op::cuLibraryUnload) {
+            launch_batcher.forget_all();
+        }
         layout = memory.hold_layout();
     }
     CUresult result = enter_context(call.header().context);

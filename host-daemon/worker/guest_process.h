@@ -38,6 +38,7 @@
 #include "host-daemon/worker/held_work.h"
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
+#include "host-daemon/worker/launch_batcher.h"
 #include "host-daemon/worker/link_book.h"
 #include "host-daemon/worker/mirror_state.h"
 #include "host-daemon/worker/module_registry.h"
@@ -70,6 +71,8 @@ struct ProcessOptions {
     std::uint32_t spin_us = 20;
     /// Whether short waits may take place on the loop's thread (waits.cc).
     WaitHere wait_here = WaitHere::kWithProcessorsToSpare;
+    /// Whether launches may go to the driver together (launch_batcher.h).
+    bool batches_launches = true;
 };
 
 /// What a channel's commands need to go on after a move, beside the objects.
@@ -88,6 +91,7 @@ struct ChannelState {
 
 struct ProcessCounters {
     std::atomic<std::uint64_t> launches{0};
+    std::atomic<std::uint64_t> batched_launches{0};  ///< Of these.
     std::atomic<std::uint64_t> refused{0};
     std::atomic<std::uint64_t> bytes_to_guest{0};
 };
@@ -168,6 +172,7 @@ public:
     VariableMemory variable_memory{device};
     ModuleRegistry modules;
     DeviceUse device_use;
+    LaunchBatcher launch_batcher{device, objects};
     CallbackBroker callbacks;
     StagingPool staging;
     PinnedWrites pinned_writes;
@@ -266,6 +271,9 @@ private:
     };
 
     void execute(const Command& command);
+    [[nodiscard]] bool may_batch(const Command& first) const;
+    [[nodiscard]] bool joins_batch(std::span<const Command> batch, const Command& next) const;
+    bool execute_batch(std::span<const Command> batch);
     void begin_wait(const Call& call);
     bool poll();
     bool watch_waiting(std::chrono::steady_clock::time_point now);

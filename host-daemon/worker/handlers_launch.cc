@@ -1,6 +1,10 @@
 // Kernel launches, host callbacks, occupancy of clusters.
 #include "host-daemon/worker/handlers.h"
 
+#include <algorithm>
+#include <array>
+
+#include "host-daemon/worker/last_words.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
@@ -26,6 +30,16 @@ struct PackedArguments {
     std::size_t bytes;
     void* list[5] = {};
 };
+
+/// nullopt: the command is too short or too long for one.
+std::optional<LaunchCall> launch_of(const Command& command) {
+    LaunchCall launch{};
+    if (command.args.size() != sizeof(launch)) {
+        return std::nullopt;
+    }
+    std::memcpy(&launch, command.args.data(), sizeof(launch));
+    return launch;
+}
 
 CUresult resolve_launch(Call& call, const LaunchCall& launch, CUfunction* function,
                         CUstream* stream) {
@@ -169,6 +183,57 @@ CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call
     return call.api().cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
                                      launch.block[0], launch.block[1], launch.block[2],
                                      launch.shared_bytes, stream, nullptr, packed.get());
+}
+
+bool GuestProcess::may_batch(const Command& first) const {
+    const std::uint64_t context = first.header.context;
+    return (context == 0 || context == cuda::primary_context_handle(0)) && !first_command_ &&
+           !has_lost_context_ && !is_broken() && !held.active() &&
+           captures.load(std::memory_order_relaxed) == 0;
+}
+
+bool GuestProcess::joins_batch(std::span<const Command> batch, const Command& next) const {
+    const auto launch = launch_of(next);
+    if (!launch || next.trailing.size() != launch->param_bytes ||
+        launch->shared_bytes > LaunchBatcher::kSharedBytesMax) {
+        return false;
+    }
+    if (batch.empty()) {
+        return may_batch(next);
+    }
+    const Command& first = batch.front();
+    return next.header.lane == first.header.lane && next.header.context == first.header.context &&
+           launch->stream == launch_of(first)->stream;
+}
+
+/// What on_cuLaunchKernel does for one. False where it does nothing: then that does it.
+bool GuestProcess::execute_batch(std::span<const Command> batch) {
+    const Command& first = batch.front();
+    const std::uint64_t guest_stream = launch_of(first)->stream;
+    CUstream stream = nullptr;
+    note_command(first.header.op);
+    if (enter_context(first.header.context) != CUDA_SUCCESS ||
+        resolve_stream(guest_stream, first.header.lane, &stream) != CUDA_SUCCESS) {
+        return false;
+    }
+    std::array<KernelLaunch, LaunchBatcher::kBatch> launches;
+    std::transform(batch.begin(), batch.end(), launches.begin(), [](const Command& command) {
+        const LaunchCall launch = *launch_of(command);
+        return KernelLaunch{launch.kernel, std::to_array(launch.grid), std::to_array(launch.block),
+                            launch.shared_bytes, command.trailing};
+    });
+    if (!launch_batcher.launch(launches, HeldWork::key_of(first.header.lane, guest_stream),
+                               stream)) {
+        return false;
+    }
+    for (const Command& command : batch) {
+        note_lane(command.header.lane);
+    }
+    pinned_writes.note_work();
+    counters.launches.fetch_add(batch.size(), std::memory_order_relaxed);
+    counters.batched_launches.fetch_add(batch.size(), std::memory_order_relaxed);
+    poll();
+    return true;
 }
 
 CUresult on_cuLaunchCooperativeKernel(CallContext& context,

@@ -76,7 +76,7 @@ thread_local bool HeldWork::is_wait_ = false;
 thread_local bool HeldWork::is_collecting_ = false;
 
 std::uint64_t HeldWork::key_of(const Call& call, std::uint64_t stream) {
-    return stream <= 1 ? 0 : stream == 2 ? key_of_lane(call.lane()) : stream;
+    return key_of(call.lane(), stream);
 }
 
 void HeldWork::begin(std::uint64_t position) {

@@ -42,6 +42,9 @@ public:
     }
     /// The name of a stream in our books: the lane's own stream is another one for each lane.
     [[nodiscard]] static std::uint64_t key_of(const Call& call, std::uint64_t stream);
+    [[nodiscard]] static constexpr std::uint64_t key_of(std::uint32_t lane, std::uint64_t stream) {
+        return stream <= 1 ? 0 : stream == 2 ? key_of_lane(lane) : stream;
+    }
     [[nodiscard]] bool active() const { return active_.load(std::memory_order_relaxed); }
 
     /// The consumer is about to execute the command at `position`.

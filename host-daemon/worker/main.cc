@@ -73,6 +73,9 @@ int run(int argc, char** argv) {
     app.add_option("--spin-us", service.spin_us,
                    "How long an idle worker looks for commands before it sleeps")
         ->capture_default_str();
+    bool single_launches = false;
+    app.add_flag("--single-launches", single_launches,
+                 "With --listen: launches go to the driver one by one, never together");
     bool no_seccomp = false;
     app.add_flag("--no-seccomp", no_seccomp, "Serve without the system call filter");
     app.add_option("--replace", standalone.replace,
@@ -109,6 +112,7 @@ int run(int argc, char** argv) {
     mallopt(M_MMAP_MAX, 0);
     standalone.seccomp = !no_seccomp;
     standalone.spin_us = service.spin_us;
+    standalone.batches_launches = !single_launches;
     signal(SIGPIPE, SIG_IGN);
     if (!standalone.replace.empty()) {
         const Copy copy = standalone.staged ? Copy::kStaged

@@ -94,6 +94,12 @@ bool ObjectTable::contains(std::uint64_t handle) const {
     return objects_.contains(handle);
 }
 
+bool ObjectTable::is_configured(std::uint64_t handle) const {
+    std::shared_lock lock(mutex_);
+    const auto object = objects_.find(handle);
+    return object != objects_.end() && !object->second.configuration.empty();
+}
+
 std::optional<Object> ObjectTable::get(std::uint64_t handle) const {
     std::shared_lock lock(mutex_);
     const auto object = objects_.find(handle);

@@ -64,6 +64,8 @@ public:
     /// The guest's handle of a native one, the first made where it has several; 0 when unknown.
     [[nodiscard]] std::uint64_t handle_of(std::uint64_t native, HandleKind kind) const;
     [[nodiscard]] bool contains(std::uint64_t handle) const;
+    /// Some configuring command is kept; false when there is no such object.
+    [[nodiscard]] bool is_configured(std::uint64_t handle) const;
     [[nodiscard]] std::optional<Object> get(std::uint64_t handle) const;
 
     /// Keeps the newest configuring command under a key.

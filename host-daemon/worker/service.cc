@@ -383,6 +383,7 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
     output_.attach(device_->extension());
     ProcessOptions process_options;
     process_options.spin_us = options_.spin_us;
+    process_options.batches_launches = !start.single_launches();
     DeviceBaseline& baseline = process_options.baseline;
     baseline.memory_bytes = start.limits().device_memory_bytes();
     baseline.device_name = start.baseline().device_name();
@@ -593,6 +594,7 @@ void Service::status(control::FromWorker* reply) {
     control::Statistics* statistics = body->mutable_statistics();
     statistics->set_commands_executed(process_->loop().executed_count());
     statistics->set_kernel_launches(process_->counters.launches.load());
+    statistics->set_batched_launches(process_->counters.batched_launches.load());
     statistics->set_device_memory_bytes(process_->memory.mapped_bytes());
     std::uint64_t pinned = 0;
     for (const PinnedRange& range : process_->memory.pinned_ranges()) {

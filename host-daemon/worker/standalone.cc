@@ -98,6 +98,7 @@ Result<WorkerLink> Standalone::launch(std::uint64_t part_id, std::uint32_t to_de
     start->mutable_device()->set_device_ordinal(alone ? 0 : device);
     start->mutable_limits()->set_device_memory_bytes(options_.memory_mib << 20);
     start->mutable_sandbox()->set_seccomp(options_.seccomp);
+    start->set_single_launches(!options_.batches_launches);
     GANTRY_TRY(worker.call(std::move(request)));
     GANTRY_ASSIGN(const control::UniqueFd broker, broker_->connect("standalone"));
     control::ToWorker share;

@@ -27,6 +27,7 @@ struct StandaloneOptions {
     std::uint64_t memory_mib = 0;
     std::uint64_t region_mib = 4096;
     std::uint32_t spin_us = 20;
+    bool batches_launches = true;
     bool seccomp = true;
     std::string replace;
     std::uint32_t to_device = kSameDevice;  ///< Of a replace.

@@ -1,0 +1,285 @@
+// Launches that stand in the ring one behind the other and go to the driver together.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/worker/guest_fixture.h"
+
+namespace gantry::worker {
+namespace {
+
+const std::uint64_t kScale = cuda::make_handle(HandleKind::kFunction, 2ull << 24);
+const std::uint64_t kMix = cuda::make_handle(HandleKind::kFunction, 3ull << 24);
+const std::uint64_t kOther = cuda::make_handle(HandleKind::kStream, 2ull << 24);
+constexpr std::size_t kBatch = LaunchBatcher::kBatch;
+constexpr std::uint64_t kStageBytes = 4096;
+
+/// Each kernel's result depends on what the one before it left: scale: x = x * factor + value;
+/// mix: x = (x ^ value) * 3 + `odd`.
+std::string ptx_with(std::uint32_t odd) {
+    return R"(.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry scale(.param .u64 data, .param .u32 factor, .param .u32 value)
+{
+    .reg .b32 %r<5>;
+    .reg .b64 %d;
+    ld.param.u64 %d, [data];
+    ld.param.u32 %r1, [factor];
+    ld.param.u32 %r2, [value];
+    ld.global.u32 %r3, [%d];
+    mad.lo.u32 %r3, %r3, %r1, %r2;
+    st.global.u32 [%d], %r3;
+    ret;
+}
+.visible .entry mix(.param .u64 data, .param .u32 value)
+{
+    .reg .b32 %r<5>;
+    .reg .b64 %d;
+    ld.param.u64 %d, [data];
+    ld.param.u32 %r2, [value];
+    ld.global.u32 %r3, [%d];
+    xor.b32 %r3, %r3, %r2;
+    mad.lo.u32 %r3, %r3, 3, )" + std::to_string(odd) + R"(;
+    st.global.u32 [%d], %r3;
+    ret;
+}
+)";
+}
+
+/// A guest, and what its kernels must have made of their word.
+struct Repeating : Serving {
+    explicit Repeating(std::uint32_t first_odd = 1) : Serving() {
+        guest.retain();
+        guest.call(Op::cuStreamCreate, payload::cuStreamCreate_call{kStream, 1, 0});
+        load(first_odd);
+        data = guest.allocate(kStageBytes);
+        guest.write(data, std::as_bytes(std::span(&want, 1)));
+    }
+    void load(std::uint32_t odd_in) {
+        odd = odd_in;
+        const std::string text = ptx_with(odd);
+        ++image;
+        guest.stage_piece(image, 0, text.size() + 1, std::span(text.c_str(), text.size() + 1));
+        ASSERT_EQ(guest.load(kModule, image, text.size() + 1), 0u);
+        for (const auto& [handle, name] :
+             {std::pair{kScale, std::string("scale")}, std::pair{kMix, std::string("mix")}}) {
+            ASSERT_EQ(guest
+                          .call(Op::cuModuleGetFunction, hand::NameCall{kModule, handle},
+                                std::as_bytes(std::span(name)))
+                          .status,
+                      0u);
+        }
+    }
+    /// Launches sent from now on wait in the ring until run().
+    void hold() {
+        ASSERT_TRUE(host.process->loop().hold(std::chrono::steady_clock::now() + 10s));
+    }
+    void run() {
+        host.process->loop().resume();
+        guest.synchronise(kStream);
+    }
+    std::uint64_t scale(std::uint32_t factor, std::uint32_t value, std::uint64_t stream = kStream,
+                        std::uint32_t threads = 1) {
+        want = want * factor + value;
+        const struct {
+            std::uint64_t data;
+            std::uint32_t factor, value;
+        } arguments{data, factor, value};
+        return send(kScale, stream, threads, std::as_bytes(std::span(&arguments, 1)));
+    }
+    void mix(std::uint32_t value, std::uint64_t stream = kStream) {
+        want = (want ^ value) * 3 + odd;
+        std::byte arguments[12];
+        std::memcpy(arguments, &data, 8);
+        std::memcpy(arguments + 8, &value, 4);
+        send(kMix, stream, 1, arguments);
+    }
+    std::uint64_t send(std::uint64_t kernel, std::uint64_t stream, std::uint32_t threads,
+                       std::span<const std::byte> arguments) {
+        hand::LaunchCall launch = one_thread(kernel, stream);
+        launch.block[0] = threads;
+        launch.param_bytes = static_cast<std::uint32_t>(arguments.size());
+        return guest.send(Op::cuLaunchKernel, launch, arguments);
+    }
+    /// So many launches of a pattern of three, with arguments that change.
+    void pattern(std::size_t launches) {
+        for (std::size_t i = 0; i < launches; ++i) {
+            const auto value = static_cast<std::uint32_t>(i * 7919 + 13);
+            i % 3 == 2 ? mix(value) : (void)scale(static_cast<std::uint32_t>(i % 5 + 2), value);
+        }
+    }
+    [[nodiscard]] std::uint32_t got() { return guest.read(data, 1).front(); }
+    [[nodiscard]] std::uint64_t together() const {
+        return host.process->counters.batched_launches.load();
+    }
+    [[nodiscard]] std::uint64_t launched() const { return host.process->counters.launches.load(); }
+
+    std::uint32_t want = 1;
+    std::uint32_t odd = 0;
+    std::uint64_t image = 0;
+    std::uint64_t data = 0;
+};
+
+TEST(LaunchBatcher, RepeatedLaunchesGoTogetherInTheirOrder) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        constexpr std::size_t kLaunches = 60 * kBatch;
+        repeating.hold();
+        repeating.pattern(kLaunches);
+        repeating.run();
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_EQ(repeating.launched(), kLaunches);
+        // Three shapes, as 16 and 3 have no common divisor, each seen three times first; and no
+        // more than the device may lag behind.
+        EXPECT_GE(repeating.together(), 30 * kBatch);
+    }));
+}
+
+TEST(LaunchBatcher, ArgumentsThatAreTheSameStayAsTheyAre) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        repeating.hold();
+        for (std::size_t i = 0; i < 20 * kBatch; ++i) {
+            repeating.scale(3, i % 64 == 63 ? 5 : 4);
+        }
+        repeating.run();
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_GE(repeating.together(), 10 * kBatch);
+    }));
+}
+
+TEST(LaunchBatcher, WhatDoesNotRepeatGoesOneByOne) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        repeating.hold();
+        std::uint32_t odd_step = 1;
+        for (std::size_t i = 0; i < 20 * kBatch; ++i) {
+            odd_step = odd_step * 1664525 + 1013904223;
+            (odd_step >> 16) % 2 == 0 ? repeating.mix(odd_step)
+                                      : (void)repeating.scale(3, odd_step);
+        }
+        repeating.run();
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_EQ(repeating.launched(), 20 * kBatch);
+        EXPECT_EQ(repeating.together(), 0u);
+    }));
+}
+
+TEST(LaunchBatcher, OtherCommandsAndStreamsBetweenKeepTheirPlace) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        repeating.guest.call(Op::cuStreamCreate, payload::cuStreamCreate_call{kOther, 1, 0});
+        repeating.hold();
+        for (std::size_t i = 0; i < 40; ++i) {
+            repeating.pattern(2 * kBatch + 5);
+            // In stream order behind them, or its 1 is lost.
+            const auto fill = static_cast<std::uint32_t>(i);
+            payload::cuMemsetD32Async_call set{};
+            set.dstDevice = repeating.data;
+            set.ui = fill;
+            set.N = 1;
+            set.hStream = kStream;
+            repeating.guest.send(Op::cuMemsetD32Async, set);
+            repeating.want = fill;
+            hand::LaunchCall launch = one_thread(kScale, kOther);  // Writes elsewhere.
+            launch.param_bytes = 16;
+            std::byte arguments[16]{};
+            const std::uint64_t elsewhere = repeating.data + 64;
+            std::memcpy(arguments, &elsewhere, 8);
+            repeating.guest.send(Op::cuLaunchKernel, launch, arguments);
+            repeating.scale(2, 1);
+        }
+        repeating.run();
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_GT(repeating.together(), 0u);
+    }));
+}
+
+TEST(LaunchBatcher, AnEndedModulesKernelsAreForgotten) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating(1);
+        for (const std::uint32_t odd : {5u, 11u, 17u}) {
+            repeating.hold();
+            repeating.pattern(30 * kBatch);
+            repeating.run();
+            EXPECT_EQ(repeating.got(), repeating.want);
+            // The same handles, and most likely the driver's as well; other code.
+            repeating.guest.send(Op::cuModuleUnload, payload::cuModuleUnload_call{kModule});
+            repeating.load(odd);
+        }
+        const std::uint64_t before = repeating.together();
+        repeating.hold();
+        repeating.pattern(30 * kBatch);
+        repeating.run();
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_GT(repeating.together(), before);
+    }));
+}
+
+TEST(LaunchBatcher, ConfiguredFunctionsAreLeftOut) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        repeating.hold();
+        repeating.pattern(30 * kBatch);
+        repeating.run();
+        const std::uint64_t before = repeating.together();
+        EXPECT_GT(before, 0u);
+        payload::cuFuncSetAttribute_call set{};
+        set.hfunc = kMix;
+        set.attrib = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        set.value = 50;
+        EXPECT_EQ(repeating.guest.call(Op::cuFuncSetAttribute, set).status, 0u);
+        repeating.hold();
+        repeating.pattern(30 * kBatch);
+        repeating.run();
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_EQ(repeating.together(), before);
+    }));
+}
+
+TEST(LaunchBatcher, ALaunchThatFailsIsToldOfAndTheOthersRun) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        for (int round = 0; round < 8; ++round) {
+            repeating.hold();
+            for (std::size_t i = 0; i < 2 * kBatch; ++i) {
+                if (i % kBatch == 7) {
+                    const std::uint32_t kept = repeating.want;
+                    repeating.scale(3, 1, kStream, 4096);  // No device has blocks of 4,096.
+                    repeating.want = kept;
+                } else {
+                    repeating.scale(3, static_cast<std::uint32_t>(i));
+                }
+            }
+            repeating.host.process->loop().resume();
+            EXPECT_EQ(repeating.guest.synchronise(kStream),
+                      static_cast<std::uint32_t>(CUDA_ERROR_INVALID_VALUE));
+            EXPECT_EQ(repeating.got(), repeating.want);
+        }
+        EXPECT_EQ(repeating.together(), 0u);
+    }));
+}
+
+TEST(LaunchBatcher, StreamsThatDifferAreLeftOut) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        payload::cuStreamCreateWithPriority_call create{};
+        create.phStream = kOther;
+        create.flags = 1;
+        create.priority = -1;
+        EXPECT_EQ(repeating.guest.call(Op::cuStreamCreateWithPriority, create).status, 0u);
+        repeating.hold();
+        for (std::size_t i = 0; i < 20 * kBatch; ++i) {
+            repeating.scale(3, 1, kOther);
+        }
+        repeating.host.process->loop().resume();
+        repeating.guest.synchronise(kOther);
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_EQ(repeating.together(), 0u);
+    }));
+}
+
+}  // namespace
+}  // namespace gantry::worker
