@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "host-daemon/worker/log.h"
 #include "host-daemon/worker/objects.h"
 #include "proto/wire/wait.h"
 
@@ -118,11 +119,15 @@ LaunchBatcher::Slot* LaunchBatcher::admit(Seen& seen, std::span<const KernelLaun
     for (std::size_t i = 0; i < batch.size(); ++i) {
         Kernel kernel{batch[i].kernel, nullptr, batch[i].grid, batch[i].block,
                       batch[i].shared_bytes, {}};
-        kernel.function = objects_.native_as<CUfunction>(kernel.handle,
-                                                         cuda::handle_kind(kernel.handle));
+        kernel.function = function_of(kernel.handle);
         kernel.arguments.assign(batch[i].arguments.begin(), batch[i].arguments.end());
-        if (set(static_cast<std::size_t>(least - slots.begin()), i, kernel, kernel.arguments) !=
-            CUDA_SUCCESS) {
+        const auto graph = static_cast<std::size_t>(least - slots.begin());
+        const CUresult result = kernel.function == nullptr
+                                    ? CUDA_ERROR_INVALID_HANDLE
+                                    : set(graph, i, kernel, kernel.arguments);
+        if (result != CUDA_SUCCESS) {
+            log_limited("a kernel is launched by itself: a graph does not take it (%d)",
+                        static_cast<int>(result));
             empty(slot);
             seen.is_unfit = true;
             return nullptr;
@@ -142,11 +147,22 @@ bool LaunchBatcher::is_fit(std::span<const KernelLaunch> batch, std::uint64_t ke
         objects_.is_configured(key)) {
         return false;
     }
-    return std::all_of(batch.begin(), batch.end(), [this](const KernelLaunch& launch) {
-        const HandleKind kind = cuda::handle_kind(launch.kernel);
-        return (kind == HandleKind::kKernel || kind == HandleKind::kFunction) &&
-               objects_.native(launch.kernel, kind) != 0 && !objects_.is_configured(launch.kernel);
+    return std::none_of(batch.begin(), batch.end(), [this](const KernelLaunch& launch) {
+        return objects_.is_configured(launch.kernel);
     });
+}
+
+/// What a graph takes: launches take a library's kernel as well. Null: there is no such object.
+CUfunction LaunchBatcher::function_of(std::uint64_t handle) const {
+    if (cuda::handle_kind(handle) != HandleKind::kKernel) {
+        return objects_.native_as<CUfunction>(handle, HandleKind::kFunction);
+    }
+    const auto kernel = objects_.native_as<CUkernel>(handle, HandleKind::kKernel);
+    const auto& get = device_.api().cuKernelGetFunction;
+    CUfunction function = nullptr;
+    return kernel != nullptr && get != nullptr && get(&function, kernel) == CUDA_SUCCESS
+               ? function
+               : nullptr;
 }
 
 CUresult LaunchBatcher::set(std::size_t graph, std::size_t index, const Kernel& kernel,

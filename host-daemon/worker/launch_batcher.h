@@ -101,6 +101,7 @@ private:
                 CUstream stream);
     [[nodiscard]] bool is_fit(std::span<const KernelLaunch> batch, std::uint64_t key,
                               CUstream stream) const;
+    [[nodiscard]] CUfunction function_of(std::uint64_t handle) const;
     bool set_arguments(Slot& slot, std::span<const KernelLaunch> batch);
     CUresult set(std::size_t graph, std::size_t index, const Kernel& kernel,
                  std::span<const std::byte> arguments);

@@ -1,5 +1,7 @@
 // Empty launches, as a launch-bound application makes them. Prints, per line:
 //   loop_us   microseconds a launch over 100,000 launches and the final synchronise
+//   mixed_us  the same of three kernels in turn, with arguments that change in each launch
+//   random_us the same of two kernels in an order that does not repeat
 //   issue_us  microseconds the application's thread spends in a launch while there is room (batches
 //             of 256 after a synchronise; median)
 //   sync_us   microseconds of a launch and a synchronise (median)
@@ -14,6 +16,15 @@
 #include "tests/programs/program.h"
 
 __global__ void nothing() {}
+__global__ void add(uint32_t* sums, uint32_t value) { sums[threadIdx.x] += value; }
+__global__ void fold(uint32_t* sums, uint32_t value, uint32_t factor) {
+    sums[threadIdx.x] = sums[threadIdx.x] * factor + value;
+}
+__global__ void copy(uint32_t* to, const uint32_t* from, int words) {
+    if ((int)threadIdx.x < words) {
+        to[threadIdx.x] = from[threadIdx.x];
+    }
+}
 
 static double now_us() {
     using namespace std::chrono;
@@ -36,6 +47,32 @@ int main(int argc, char** argv) {
     }
     CHECK(cudaDeviceSynchronize());
     printf("loop_us %.4f\n", (now_us() - start) / launches);
+
+    uint32_t* sums = nullptr;
+    CHECK(cudaMalloc(&sums, 1024));
+    CHECK(cudaMemset(sums, 0, 1024));
+    CHECK(cudaDeviceSynchronize());
+    start = now_us();
+    for (int i = 0; i < launches / 3; ++i) {
+        add<<<1, 32>>>(sums, (uint32_t)i);
+        fold<<<1, 32>>>(sums, (uint32_t)i, 3);
+        copy<<<1, 64>>>(sums + 64, sums, i % 33);
+    }
+    CHECK(cudaDeviceSynchronize());
+    printf("mixed_us %.4f\n", (now_us() - start) / (launches / 3 * 3));
+
+    uint32_t random = 1;
+    start = now_us();
+    for (int i = 0; i < launches; ++i) {
+        random = random * 1664525 + 1013904223;
+        if (random >> 31) {
+            add<<<1, 32>>>(sums, (uint32_t)i);
+        } else {
+            fold<<<1, 32>>>(sums, (uint32_t)i, 3);
+        }
+    }
+    CHECK(cudaDeviceSynchronize());
+    printf("random_us %.4f\n", (now_us() - start) / launches);
 
     std::vector<double> issue;
     for (int batch = 0; batch < 200; ++batch) {

@@ -47,6 +47,8 @@ def interleaved(bench, program):
 def launches(bench):
     native, through = interleaved(bench, bench.build / "programs/launch_loop")
     for name, text, limit in (("loop_us", "a launch in a loop of 100,000", 1.0),
+                              ("mixed_us", "... of three kernels, other arguments each time", 1.0),
+                              ("random_us", "... of two, in an order that does not repeat", 1.0),
                               ("issue_us", "launch issue in the application's thread", 0.2),
                               ("sync_us", "launch and synchronise", 1.08),
                               ("null_us", "memory information (a round trip)", 1.0)):
