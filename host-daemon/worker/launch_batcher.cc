@@ -1,7 +1,8 @@
 #include "host-daemon/worker/launch_batcher.h"
 
 #include <algorithm>
-#include <chrono>
+#include <functional>
+#include <numeric>
 
 #include "host-daemon/worker/log.h"
 #include "host-daemon/worker/objects.h"
@@ -10,9 +11,13 @@
 namespace gantry::worker {
 namespace {
 
+using std::chrono::steady_clock;
+
 /// How long a batch waits for an earlier one's end: longer than small kernels take, and short
 /// beside what is queued behind large ones.
 constexpr std::chrono::microseconds kPatience{200};
+/// A device that has nothing to do again so soon after it was spared a wait has small kernels only.
+constexpr std::chrono::microseconds kSparedAgain{300};
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
@@ -23,18 +28,7 @@ std::uint64_t pair_of(std::uint32_t low, std::uint32_t high) {
     return low | (std::uint64_t{high} << 32);
 }
 
-}  // namespace
-
-LaunchBatcher::~LaunchBatcher() {
-    forget_all();
-    for (const CUevent event : marks_) {
-        if (event != nullptr) {
-            device_.api().cuEventDestroy_v2(event);
-        }
-    }
-}
-
-std::uint64_t LaunchBatcher::hash_of(std::span<const KernelLaunch> batch, std::uint64_t key) {
+std::uint64_t hash_of(LaunchBatcher::Batch batch, std::uint64_t key) {
     std::uint64_t hash = mix(1, key);
     for (const KernelLaunch& launch : batch) {
         hash = mix(hash, launch.kernel);
@@ -46,114 +40,155 @@ std::uint64_t LaunchBatcher::hash_of(std::span<const KernelLaunch> batch, std::u
     return hash != 0 ? hash : 1;
 }
 
-bool LaunchBatcher::is_shape(const Slot& slot, std::span<const KernelLaunch> batch,
-                             std::uint64_t key) {
-    return slot.stream_key == key &&
-           std::equal(batch.begin(), batch.end(), slot.kernels.begin(),
-                      [](const KernelLaunch& launch, const Kernel& kernel) {
-                          return launch.kernel == kernel.handle && launch.grid == kernel.grid &&
-                                 launch.block == kernel.block &&
-                                 launch.shared_bytes == kernel.shared_bytes;
-                      });
+/// The same but for the arguments.
+template <typename Kernel>
+bool is_alike(const Kernel& kernel, const KernelLaunch& launch) {
+    return kernel.handle == launch.kernel && kernel.grid == launch.grid &&
+           kernel.block == launch.block && kernel.shared_bytes == launch.shared_bytes;
 }
 
-LaunchBatcher::Slot* LaunchBatcher::find(std::uint64_t hash, std::span<const KernelLaunch> batch,
-                                         std::uint64_t key) {
-    for (Slot& slot : slots_) {
-        if (slot.hash == hash && is_shape(slot, batch, key)) {
-            return &slot;
+}  // namespace
+
+LaunchBatcher::~LaunchBatcher() {
+    forget_all();
+    const auto end = [this](CUevent event) {
+        if (event != nullptr) {
+            device_.api().cuEventDestroy_v2(event);
         }
+    };
+    std::for_each(marks_.begin(), marks_.end(), end);
+    for (const Graph& graph : graphs_) {
+        end(graph.ended);
     }
-    return nullptr;
 }
 
-bool LaunchBatcher::launch(std::span<const KernelLaunch> batch, std::uint64_t key,
-                           CUstream stream) {
+bool LaunchBatcher::launch(Batch batch, std::uint64_t key, CUstream stream) {
     const std::lock_guard lock(mutex_);
-    const std::uint64_t hash = hash_of(batch, key);
     decay();
-    Slot* slot = find(hash, batch, key);
-    if (slot == nullptr) {
-        Seen& seen = seen_[hash % kSeen];
-        if (seen.hash != hash) {
-            seen = Seen{hash, 0, false};
-        }
-        ++seen.times;
-        slot = seen.is_unfit ? nullptr : admit(seen, batch, key, stream);
-    }
-    if (slot == nullptr || !has_room()) {
+    if (!is_fit(batch, key, stream) || !has_room()) {
         return false;
     }
-    if (!set_arguments(*slot, batch)) {
-        empty(*slot);
-        seen_[hash % kSeen] = Seen{hash, 0, true};
+    Graph* const graph = choose(batch, key, stream);
+    if (graph == nullptr || !set(*graph, batch)) {
         return false;
     }
-    const auto graph = static_cast<std::size_t>(slot - slots_.data());
-    if (device_.launch_graphs().launch(graph, stream) != CUDA_SUCCESS) {
+    if (device_.launch_graphs().launch(number_of(*graph), stream) != CUDA_SUCCESS) {
         return false;  // Whatever it is, the driver says it of each launch as well.
     }
-    ++slot->uses;
+    graph->key = key;
+    ++graph->uses;
     ++launched_;
-    mark(stream);
+    bool is_noted = note_end(graph->ended, stream);
+    if (launched_ % kMark == 0) {
+        is_noted &= note_end(marks_[(launched_ / kMark - 1) % kMarks], stream);
+    }
+    if (!is_noted) {
+        device_.api().cuStreamSynchronize(stream);  // What is not known later must be true now.
+    }
     return true;
 }
 
-/// A graph for the shape, if it came more often than another one that has a graph.
-LaunchBatcher::Slot* LaunchBatcher::admit(Seen& seen, std::span<const KernelLaunch> batch,
-                                          std::uint64_t key, CUstream stream) {
-    if (seen.times < kOften) {
-        return nullptr;
+LaunchBatcher::Graph* LaunchBatcher::choose(Batch batch, std::uint64_t key, CUstream stream) {
+    const std::uint64_t hash = hash_of(batch, key);
+    if (Graph* const graph = shaped(batch, hash, key); graph != nullptr) {
+        return graph;
     }
-    const std::span<Slot> slots = std::span(slots_).first(device_.launch_graphs().count());
-    const auto least = std::min_element(
-        slots.begin(), slots.end(), [](const Slot& a, const Slot& b) { return a.uses < b.uses; });
-    if (least == slots.end() || (least->hash != 0 && least->uses * 2 + kOften > seen.times)) {
-        return nullptr;
-    }
-    seen.is_unfit = !is_fit(batch, key, stream);
-    if (seen.is_unfit) {
-        return nullptr;
-    }
-    Slot& slot = *least;
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-        Kernel kernel{batch[i].kernel, nullptr, batch[i].grid, batch[i].block,
-                      batch[i].shared_bytes, {}};
-        kernel.function = function_of(kernel.handle);
-        kernel.arguments.assign(batch[i].arguments.begin(), batch[i].arguments.end());
-        const auto graph = static_cast<std::size_t>(least - slots.begin());
-        const CUresult result = kernel.function == nullptr
-                                    ? CUDA_ERROR_INVALID_HANDLE
-                                    : set(graph, i, kernel, kernel.arguments);
-        if (result != CUDA_SUCCESS) {
-            log_limited("a kernel is launched by itself: a graph does not take it (%d)",
-                        static_cast<int>(result));
-            empty(slot);
-            seen.is_unfit = true;
-            return nullptr;
-        }
-        slot.kernels[i] = std::move(kernel);
-    }
-    slot.hash = seen.hash;
-    slot.stream_key = key;
-    slot.uses = seen.times;
-    return &slot;
+    return may_keep_waiting(stream) ? loose(batch, key) : nullptr;
 }
 
-bool LaunchBatcher::is_fit(std::span<const KernelLaunch> batch, std::uint64_t key,
-                           CUstream stream) const {
-    int priority = 0;
-    if (device_.api().cuStreamGetPriority(stream, &priority) != CUDA_SUCCESS || priority != 0 ||
-        objects_.is_configured(key)) {
-        return false;
+/// The graph of this shape; one that is given to it now, if it came more often than what has it.
+LaunchBatcher::Graph* LaunchBatcher::shaped(Batch batch, std::uint64_t hash, std::uint64_t key) {
+    const std::span<Graph> graphs = std::span(graphs_).first(kShaped);
+    for (Graph& graph : graphs) {
+        if (graph.hash == hash && graph.key == key &&
+            std::equal(batch.begin(), batch.end(), graph.kernels.begin(),
+                       [](const KernelLaunch& launch, const Kernel& kernel) {
+                           return is_alike(kernel, launch);
+                       })) {
+            return &graph;
+        }
     }
-    return std::none_of(batch.begin(), batch.end(), [this](const KernelLaunch& launch) {
-        return objects_.is_configured(launch.kernel);
-    });
+    Seen& seen = seen_[hash % kSeen];
+    if (seen.hash != hash) {
+        seen = Seen{hash, 0};
+    }
+    if (++seen.times < kOften) {
+        return nullptr;
+    }
+    Graph& least = *std::min_element(
+        graphs.begin(), graphs.end(),
+        [](const Graph& a, const Graph& b) { return a.uses < b.uses; });
+    if ((least.hash != 0 && least.uses * 2 + kOften > seen.times) || !may_launch_into(least, key)) {
+        return nullptr;
+    }
+    least.hash = hash;
+    least.uses = seen.times;
+    return &least;
+}
+
+LaunchBatcher::Graph* LaunchBatcher::loose(Batch batch, std::uint64_t key) {
+    Graph* best = nullptr;
+    std::ptrdiff_t most = -1;
+    for (Graph& graph : std::span(graphs_).last(kLoose)) {
+        const std::ptrdiff_t alike =
+            std::inner_product(batch.begin(), batch.end(), graph.kernels.begin(),
+                               std::ptrdiff_t{0}, std::plus<>(),
+                               [](const KernelLaunch& launch, const Kernel& kernel) {
+                                   return is_alike(kernel, launch) ? 1 : 0;
+                               });
+        if (alike > most && may_launch_into(graph, key)) {
+            most = alike;
+            best = &graph;
+        }
+    }
+    return best;
+}
+
+/// A loose graph takes long to set. Where the stream has nothing to do it is spared that once: if
+/// its kernels are no small ones it has enough to do the next time.
+bool LaunchBatcher::may_keep_waiting(CUstream stream) {
+    if (device_.api().cuStreamQuery(stream) != CUDA_SUCCESS) {
+        return true;
+    }
+    const auto now = steady_clock::now();
+    const bool may = now < spared_until_;
+    spared_until_ = now + kSparedAgain;
+    return may;
+}
+
+bool LaunchBatcher::may_launch_into(const Graph& graph, std::uint64_t key) {
+    return graph.ended == nullptr || graph.key == key ||
+           device_.api().cuEventQuery(graph.ended) == CUDA_SUCCESS;
+}
+
+bool LaunchBatcher::is_fit(Batch batch, std::uint64_t key, CUstream stream) {
+    if (functions_.size() > kKnown || plain_streams_.size() > kKnown) {
+        functions_.clear();
+        plain_streams_.clear();
+    }
+    const auto [plain, is_new] = plain_streams_.try_emplace(key, false);
+    if (is_new) {
+        int priority = 0;
+        plain->second = device_.api().cuStreamGetPriority(stream, &priority) == CUDA_SUCCESS &&
+                        priority == 0 && !objects_.is_configured(key);
+    }
+    return plain->second &&
+           std::all_of(batch.begin(), batch.end(), [this](const KernelLaunch& launch) {
+               return function_of(launch.kernel) != nullptr;
+           });
+}
+
+/// Null: it is launched by itself.
+CUfunction LaunchBatcher::function_of(std::uint64_t handle) {
+    const auto [function, is_new] = functions_.try_emplace(handle, nullptr);
+    if (is_new && !objects_.is_configured(handle)) {
+        function->second = find_function(handle);
+    }
+    return function->second;
 }
 
 /// What a graph takes: launches take a library's kernel as well. Null: there is no such object.
-CUfunction LaunchBatcher::function_of(std::uint64_t handle) const {
+CUfunction LaunchBatcher::find_function(std::uint64_t handle) const {
     if (cuda::handle_kind(handle) != HandleKind::kKernel) {
         return objects_.native_as<CUfunction>(handle, HandleKind::kFunction);
     }
@@ -165,46 +200,57 @@ CUfunction LaunchBatcher::function_of(std::uint64_t handle) const {
                : nullptr;
 }
 
-CUresult LaunchBatcher::set(std::size_t graph, std::size_t index, const Kernel& kernel,
-                            std::span<const std::byte> arguments) {
-    std::size_t bytes = arguments.size();
-    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(arguments.data()),
-                     CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-    CUDA_KERNEL_NODE_PARAMS params{};
-    params.func = kernel.function;
-    params.gridDimX = kernel.grid[0];
-    params.gridDimY = kernel.grid[1];
-    params.gridDimZ = kernel.grid[2];
-    params.blockDimX = kernel.block[0];
-    params.blockDimY = kernel.block[1];
-    params.blockDimZ = kernel.block[2];
-    params.sharedMemBytes = kernel.shared_bytes;
-    params.extra = bytes == 0 ? nullptr : extra;
-    return device_.launch_graphs().set(graph, index, params);
-}
-
-bool LaunchBatcher::set_arguments(Slot& slot, std::span<const KernelLaunch> batch) {
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-        Kernel& kernel = slot.kernels[i];
-        const std::span<const std::byte> arguments = batch[i].arguments;
-        if (std::ranges::equal(kernel.arguments, arguments)) {
+/// False: the graph has no kernels any more, and the one that it did not take is left out.
+bool LaunchBatcher::set(Graph& graph, Batch batch) {
+    for (std::size_t i = 0; i < kBatch; ++i) {
+        const KernelLaunch& launch = batch[i];
+        Kernel& kernel = graph.kernels[i];
+        if (is_alike(kernel, launch) && std::ranges::equal(kernel.arguments, launch.arguments)) {
             continue;
         }
-        if (set(static_cast<std::size_t>(&slot - slots_.data()), i, kernel, arguments) !=
-            CUDA_SUCCESS) {
+        if (const CUresult result = set(number_of(graph), i, launch); result != CUDA_SUCCESS) {
+            log_limited("a kernel is launched by itself: a graph does not take it (%d)",
+                        static_cast<int>(result));
+            functions_[launch.kernel] = nullptr;
+            empty(graph);
             return false;
         }
-        kernel.arguments.assign(arguments.begin(), arguments.end());
+        kernel.handle = launch.kernel;
+        kernel.grid = launch.grid;
+        kernel.block = launch.block;
+        kernel.shared_bytes = launch.shared_bytes;
+        kernel.arguments.assign(launch.arguments.begin(), launch.arguments.end());
     }
     return true;
 }
 
-void LaunchBatcher::empty(Slot& slot) {
-    const auto graph = static_cast<std::size_t>(&slot - slots_.data());
-    for (std::size_t i = 0; i < kBatch && graph < device_.launch_graphs().count(); ++i) {
-        device_.launch_graphs().clear(graph, i);
+CUresult LaunchBatcher::set(std::size_t graph, std::size_t index, const KernelLaunch& launch) {
+    std::size_t bytes = launch.arguments.size();
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER,
+                     const_cast<std::byte*>(launch.arguments.data()),
+                     CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    CUDA_KERNEL_NODE_PARAMS params{};
+    params.func = function_of(launch.kernel);
+    params.gridDimX = launch.grid[0];
+    params.gridDimY = launch.grid[1];
+    params.gridDimZ = launch.grid[2];
+    params.blockDimX = launch.block[0];
+    params.blockDimY = launch.block[1];
+    params.blockDimZ = launch.block[2];
+    params.sharedMemBytes = launch.shared_bytes;
+    params.extra = bytes == 0 ? nullptr : extra;
+    return device_.launch_graphs().set(graph, index, params);
+}
+
+void LaunchBatcher::empty(Graph& graph) {
+    for (std::size_t i = 0; i < kBatch; ++i) {
+        if (graph.kernels[i].handle != 0) {
+            device_.launch_graphs().clear(number_of(graph), i);
+            graph.kernels[i] = {};
+        }
     }
-    slot = {};
+    graph.hash = 0;
+    graph.uses = 0;
 }
 
 /// False where the device has enough to do: launches of their own cost nobody time then.
@@ -215,8 +261,8 @@ bool LaunchBatcher::has_room() {
     }
     CUresult result = device_.api().cuEventQuery(event);
     if (result == CUDA_ERROR_NOT_READY && !is_full_) {
-        const auto until = std::chrono::steady_clock::now() + kPatience;
-        while (result == CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() < until) {
+        const auto until = steady_clock::now() + kPatience;
+        while (result == CUDA_ERROR_NOT_READY && steady_clock::now() < until) {
             wire::cpu_relax();
             result = device_.api().cuEventQuery(event);
         }
@@ -225,18 +271,13 @@ bool LaunchBatcher::has_room() {
     return !is_full_;
 }
 
-/// Notes behind every kMark batches that they have ended.
-void LaunchBatcher::mark(CUstream stream) {
-    if (launched_ % kMark != 0) {
-        return;
-    }
-    CUevent& event = marks_[(launched_ / kMark - 1) % kMarks];
-    if (event == nullptr &&
-        device_.api().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+bool LaunchBatcher::note_end(CUevent& event, CUstream stream) {
+    const driver::DriverApi& api = device_.api();
+    if (event == nullptr && api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
         event = nullptr;
-        return;
+        return false;
     }
-    device_.api().cuEventRecord(event, stream);
+    return api.cuEventRecord(event, stream) == CUDA_SUCCESS;
 }
 
 /// What came often long ago counts less.
@@ -245,8 +286,8 @@ void LaunchBatcher::decay() {
         return;
     }
     since_decay_ = 0;
-    for (Slot& slot : slots_) {
-        slot.uses /= 2;
+    for (Graph& graph : graphs_) {
+        graph.uses /= 2;
     }
     for (Seen& seen : seen_) {
         seen.times /= 2;
@@ -255,24 +296,21 @@ void LaunchBatcher::decay() {
 
 void LaunchBatcher::leave_out(std::uint64_t handle) {
     const std::lock_guard lock(mutex_);
-    for (Slot& slot : slots_) {
-        const bool has_it = std::any_of(
-            slot.kernels.begin(), slot.kernels.end(),
-            [handle](const Kernel& kernel) { return kernel.handle == handle; });
-        if (slot.hash != 0 && (has_it || slot.stream_key == handle)) {
-            seen_[slot.hash % kSeen] = Seen{slot.hash, 0, true};
-            empty(slot);
+    functions_.erase(handle);  // Looked at anew.
+    plain_streams_.erase(handle);
+    for (Graph& graph : graphs_) {
+        if (std::any_of(graph.kernels.begin(), graph.kernels.end(),
+                        [handle](const Kernel& kernel) { return kernel.handle == handle; })) {
+            empty(graph);
         }
     }
 }
 
 void LaunchBatcher::forget_all() {
     const std::lock_guard lock(mutex_);
-    for (Slot& slot : slots_) {
-        if (slot.hash != 0) {
-            empty(slot);
-        }
-    }
+    std::for_each(graphs_.begin(), graphs_.end(), [this](Graph& graph) { empty(graph); });
+    functions_.clear();
+    plain_streams_.clear();
     seen_ = {};
 }
 

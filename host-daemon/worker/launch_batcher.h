@@ -1,11 +1,12 @@
 // LaunchBatcher: launches that stand in the ring one behind the other go to the driver together, as
-// one of its graphs, where the guest repeats itself.
+// one of its graphs.
 //
 // WHICH. LaunchGraphs::kKernels plain launches (cuLaunchKernel) into one stream that follow each
 // other in the ring: so only where the guest is ahead of the driver. Kernels, their sizes and the
-// stream are the shape of a batch; arguments are not. A shape that came often enough gets a graph,
-// in place of one that came less often; others go to the driver one by one, since a kernel that is
-// not the one its node has costs half a launch.
+// stream are the shape of a batch; arguments are not. A shape that came often enough has a graph of
+// its own, in place of one that came less often. Others take one of a few loose graphs, the one
+// that differs least: a node that gets another kernel costs 2 us instead of 0.3. So long a device
+// that has nothing to do would wait; it gets the launches one by one, once.
 //
 // HOW FAR AHEAD. At most kAhead batches are on their way to the device: a driver's own queue counts
 // a graph as one launch, and what is queued is what a freeze waits for.
@@ -16,17 +17,19 @@
 //
 // Invariant: launch() either launches all or none, and then each of them gives the driver's own
 // answer when it is launched by itself. No graph has a kernel whose module was ended: forget_all()
-// comes before that. Threads: all calls lock; launch() on the loop's thread. Cost of a batch: a
-// comparison with what its graph has, and a call of the driver's for each launch whose arguments
-// are others than last time.
+// comes before that. A driver lets no two launches of a graph run at a time, which streams must not
+// notice: a graph goes to another stream only once its last launch has ended. Threads: all calls
+// lock; launch() on the loop's thread. Cost of a batch: a comparison with what its graph has, and a
+// call of the driver's for each launch that differs.
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "host-daemon/worker/device.h"
@@ -50,6 +53,7 @@ public:
     static constexpr std::size_t kBatch = LaunchGraphs::kKernels;
     /// What every block of every device may have without being granted more.
     static constexpr std::uint32_t kSharedBytesMax = 48 * 1024;
+    using Batch = std::span<const KernelLaunch, kBatch>;
 
     LaunchBatcher(Device& device, const ObjectTable& objects)
         : device_(device), objects_(objects) {}
@@ -57,9 +61,11 @@ public:
     LaunchBatcher(const LaunchBatcher&) = delete;
     LaunchBatcher& operator=(const LaunchBatcher&) = delete;
 
-    [[nodiscard]] bool can_batch() const { return device_.launch_graphs().count() != 0; }
-    /// Launches kBatch kernels into `stream`, which the guest calls `key`. False: none of them.
-    bool launch(std::span<const KernelLaunch> batch, std::uint64_t key, CUstream stream);
+    [[nodiscard]] bool can_batch() const {
+        return device_.launch_graphs().count() == LaunchGraphs::kGraphs;
+    }
+    /// Launches them into `stream`, which the guest calls `key`. False: none of them.
+    bool launch(Batch batch, std::uint64_t key, CUstream stream);
 
     /// This function, kernel or stream is configured: it is left out from now on.
     void leave_out(std::uint64_t handle);
@@ -67,58 +73,65 @@ public:
     void forget_all();
 
 private:
-    static constexpr std::size_t kSeen = 256;         // A power of two.
-    static constexpr std::uint32_t kOften = 3;        // Times that a shape comes before it counts.
+    static constexpr std::size_t kLoose = 4;  // Graphs, the last ones.
+    static constexpr std::size_t kShaped = LaunchGraphs::kGraphs - kLoose;
+    static constexpr std::size_t kSeen = 256;           // Hashes; a power of two.
+    static constexpr std::size_t kKnown = 4096;         // Kernels and streams.
+    static constexpr std::uint32_t kOften = 3;          // Times that a shape comes first.
     static constexpr std::uint32_t kDecayEvery = 1024;  // Batches.
-    static constexpr std::size_t kMark = 4;   // Batches between two events.
+    static constexpr std::size_t kMark = 4;             // Batches between two marks.
     static constexpr std::size_t kMarks = 8;
     static constexpr std::size_t kAhead = kMark * kMarks;
 
-    struct Kernel {
+    struct Kernel {  ///< What a node has.
         std::uint64_t handle = 0;  ///< 0: the empty one.
-        CUfunction function = nullptr;
         std::array<std::uint32_t, 3> grid{};
         std::array<std::uint32_t, 3> block{};
         std::uint32_t shared_bytes = 0;
-        std::vector<std::byte> arguments;  ///< That its node has.
+        std::vector<std::byte> arguments;
     };
-    struct Slot {  ///< One graph.
-        std::uint64_t hash = 0;  ///< 0: of no shape.
-        std::uint64_t stream_key = 0;
+    struct Graph {
+        std::uint64_t hash = 0;  ///< Of its shape; 0: none, or it is loose.
+        std::uint64_t key = 0;   ///< Of the stream that it was launched into last.
         std::uint32_t uses = 0;
+        CUevent ended = nullptr;  ///< Its last launch; null: it was never launched.
         std::array<Kernel, kBatch> kernels;
     };
     struct Seen {
         std::uint64_t hash = 0;
         std::uint32_t times = 0;
-        bool is_unfit = false;
     };
 
-    static std::uint64_t hash_of(std::span<const KernelLaunch> batch, std::uint64_t key);
-    static bool is_shape(const Slot& slot, std::span<const KernelLaunch> batch, std::uint64_t key);
-    Slot* find(std::uint64_t hash, std::span<const KernelLaunch> batch, std::uint64_t key);
-    Slot* admit(Seen& seen, std::span<const KernelLaunch> batch, std::uint64_t key,
-                CUstream stream);
-    [[nodiscard]] bool is_fit(std::span<const KernelLaunch> batch, std::uint64_t key,
-                              CUstream stream) const;
-    [[nodiscard]] CUfunction function_of(std::uint64_t handle) const;
-    bool set_arguments(Slot& slot, std::span<const KernelLaunch> batch);
-    CUresult set(std::size_t graph, std::size_t index, const Kernel& kernel,
-                 std::span<const std::byte> arguments);
-    void empty(Slot& slot);
+    [[nodiscard]] std::size_t number_of(const Graph& graph) const {
+        return static_cast<std::size_t>(&graph - graphs_.data());
+    }
+    Graph* choose(Batch batch, std::uint64_t key, CUstream stream);
+    Graph* shaped(Batch batch, std::uint64_t hash, std::uint64_t key);
+    Graph* loose(Batch batch, std::uint64_t key);
+    bool may_keep_waiting(CUstream stream);
+    bool may_launch_into(const Graph& graph, std::uint64_t key);
+    bool is_fit(Batch batch, std::uint64_t key, CUstream stream);
+    CUfunction function_of(std::uint64_t handle);
+    [[nodiscard]] CUfunction find_function(std::uint64_t handle) const;
+    bool set(Graph& graph, Batch batch);
+    CUresult set(std::size_t graph, std::size_t index, const KernelLaunch& launch);
+    void empty(Graph& graph);
     bool has_room();
-    void mark(CUstream stream);
+    bool note_end(CUevent& event, CUstream stream);
     void decay();
 
     Device& device_;
     const ObjectTable& objects_;
     std::mutex mutex_;
-    std::array<Slot, LaunchGraphs::kGraphs> slots_;
+    std::array<Graph, LaunchGraphs::kGraphs> graphs_;
     std::array<Seen, kSeen> seen_{};
-    std::array<CUevent, kMarks> marks_{};  ///< Null until first used.
+    std::unordered_map<std::uint64_t, CUfunction> functions_;  ///< By handle; null: left out.
+    std::unordered_map<std::uint64_t, bool> plain_streams_;    ///< By key.
+    std::array<CUevent, kMarks> marks_{};  ///< Behind every kMark batches; null until first used.
     std::uint64_t launched_ = 0;
-    bool is_full_ = false;  ///< There was no room when last looked.
     std::uint32_t since_decay_ = 0;
+    bool is_full_ = false;  ///< There was no room when last looked.
+    std::chrono::steady_clock::time_point spared_until_{};  ///< No device is spared a wait.
 };
 
 }  // namespace gantry::worker
