@@ -36,7 +36,8 @@ struct Collector {
                  .execute = [this](std::span<const Command> batch) { return take_all(batch); }}},
                5) {
         auto region = ChannelMemory::create_region(kRegionBytes);
-        memory = std::move(ChannelMemory::map(std::move(region).value(), {0, kRegionBytes})).value();
+        auto mapped = ChannelMemory::map(std::move(region).value(), {0, kRegionBytes});
+        memory = std::move(mapped).value();
         producer.attach(const_cast<std::byte*>(memory->ring()), memory->layout().ring_bytes,
                         &memory->host_words().head, kStart);
         memory->host_words().head.store(kStart);
