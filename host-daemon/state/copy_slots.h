@@ -3,7 +3,8 @@
 //
 // They are large, since the device's engine rests for some 3 us after each copy (2 MiB at a time it
 // reaches 0.93 of the link's rate, 16 MiB at a time 0.99), and few, so that they stay in the CPU's
-// caches: then what goes through them is read from memory, or written there, once only
+// caches: then what goes through them is read from memory, or written there, once only. A load uses
+// the first half of each, which fits the caches of the cores themselves
 // (proto/decisions/0004-snapshot-copies.md).
 // Threads: any. Failure: `state.file`. Cost: to make them takes 10 to 20 ms, of which the driver is
 // held up for 3.

@@ -8,12 +8,13 @@
 namespace gantry::state {
 namespace {
 
-Result<FilePlan> plan_for(const MemoryImage& memory, int file, std::span<const FileRun> runs) {
+Result<FilePlan> plan_for(const MemoryImage& memory, int file, std::span<const FileRun> runs,
+                          std::uint64_t chunk_bytes) {
     struct stat status {};
     if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
         return Error{Code::kInvalidArgument, "worker.protocol", "blocks go to and from files"};
     }
-    return FilePlan::make(memory, runs, static_cast<std::uint64_t>(status.st_size));
+    return FilePlan::make(memory, runs, static_cast<std::uint64_t>(status.st_size), chunk_bytes);
 }
 
 }  // namespace
@@ -23,7 +24,8 @@ Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs,
                                       const Beside& beside) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
-    GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs));
+    GANTRY_ASSIGN(FilePlan plan,
+                  plan_for(memory_, file, runs, FilePlan::kStoreChunkBytes));
     if (!plan.zeros.empty() || !plan.copies.empty()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "only bytes are stored"};
     }
@@ -37,7 +39,7 @@ Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs,
                                      const Beside& beside) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
-    GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs));
+    GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs, FilePlan::kLoadChunkBytes));
     const driver::DriverApi& api = process_.device.api();
     const auto check = [&api](CUresult result, const char* what) {
         return result == CUDA_SUCCESS ? Result<void>{}

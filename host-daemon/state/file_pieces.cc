@@ -47,10 +47,10 @@ void split_by_whole(const MemoryImage& memory, const BlockRange& range, Take tak
 }
 
 void add_pieces(std::uint64_t first, std::uint64_t count, std::uint64_t offset,
-                std::vector<FilePiece>* pieces) {
+                std::uint64_t chunk_bytes, std::vector<FilePiece>* pieces) {
     std::uint64_t address = first * kBlockBytes;
     for (std::uint64_t left = count * kBlockBytes; left != 0;) {
-        const std::uint64_t room = FilePlan::kChunkBytes - offset % FilePlan::kChunkBytes;
+        const std::uint64_t room = chunk_bytes - offset % chunk_bytes;
         const std::uint64_t bytes = std::min(left, room);
         pieces->push_back({address, bytes, offset});
         address += bytes;
@@ -66,7 +66,7 @@ Error bad_runs(const char* what) {
 }  // namespace
 
 Result<FilePlan> FilePlan::make(const MemoryImage& memory, std::span<const FileRun> runs,
-                                std::uint64_t file_bytes) {
+                                std::uint64_t file_bytes, std::uint64_t chunk_bytes) {
     FilePlan plan;
     std::uint64_t end = 0;
     for (const FileRun& run : runs) {
@@ -95,7 +95,8 @@ Result<FilePlan> FilePlan::make(const MemoryImage& memory, std::span<const FileR
             }
             plan.block_count += count;
             if (is_bytes) {
-                add_pieces(first, count, run.offset + ahead * kBlockBytes, &plan.pieces);
+                add_pieces(first, count, run.offset + ahead * kBlockBytes, chunk_bytes,
+                           &plan.pieces);
             } else {
                 const FileRun part{{run.range.space, first, count}, run.form, 0,
                                    run.origin + ahead};
@@ -107,7 +108,7 @@ Result<FilePlan> FilePlan::make(const MemoryImage& memory, std::span<const FileR
     for (std::size_t at = 0; at < pieces.size();) {
         std::size_t count = 1;
         while (at + count < pieces.size() &&
-               pieces[at + count].offset / kChunkBytes == pieces[at].offset / kChunkBytes) {
+               pieces[at + count].offset / chunk_bytes == pieces[at].offset / chunk_bytes) {
             ++count;
         }
         plan.chunks.push_back({pieces.subspan(at, count)});

@@ -15,7 +15,7 @@ struct FilePiece {
     std::uint64_t offset = 0;
 };
 
-/// Neighbours in the file; at most kChunkBytes, and none crosses a multiple of it.
+/// Neighbours in the file; at most a plan's chunk_bytes, and none crosses a multiple of it.
 struct FileChunk {
     std::span<const FilePiece> pieces;
     [[nodiscard]] std::uint64_t begin() const { return pieces.front().offset; }
@@ -25,7 +25,9 @@ struct FileChunk {
 };
 
 struct FilePlan {
-    static constexpr std::uint64_t kChunkBytes = 16U << 20;
+    /// Of a store and of a load (copy_slots.h).
+    static constexpr std::uint64_t kStoreChunkBytes = 16U << 20;
+    static constexpr std::uint64_t kLoadChunkBytes = 8U << 20;
 
     std::vector<FilePiece> pieces;
     std::vector<FileChunk> chunks;  ///< Of `pieces`.
@@ -36,7 +38,7 @@ struct FilePlan {
 
     /// `file_bytes`: the file's length. Refuses runs out of order or beyond it.
     static Result<FilePlan> make(const MemoryImage& memory, std::span<const FileRun> runs,
-                                 std::uint64_t file_bytes);
+                                 std::uint64_t file_bytes, std::uint64_t chunk_bytes);
 };
 
 }  // namespace gantry::state

@@ -38,13 +38,14 @@ constexpr unsigned kCopyThreadsMax = 12;
 /// Threads that get pages for the file at a time: the kernel gives them no faster to more.
 constexpr std::ptrdiff_t kAllocatingMax = 8;
 /// What a thread copies in one go: a load's, and a store's, which may have to make a large page.
-constexpr std::uint64_t kLoadBytes = 1U << 20;
+constexpr std::uint64_t kLoadBytes = 256U << 10;
 constexpr std::uint64_t kStoreBytes = snapshot::kLargePageBytes;
-static_assert(FilePlan::kChunkBytes <= CopySlots::kBytes);
+static_assert(FilePlan::kStoreChunkBytes <= CopySlots::kBytes &&
+              FilePlan::kLoadChunkBytes <= CopySlots::kBytes);
 /// What memcpy() copies in one go: more it would send past the caches.
 constexpr std::size_t kCachedBytes = 256U << 10;
 /// Chunks of which landed() is told in one go.
-constexpr std::size_t kToldAtOnce = 8;
+constexpr std::size_t kToldAtOnce = 16;
 /// Between two looks whether the device is done with a slot. A thread that sleeps in the driver
 /// instead costs the device's engine time between copies.
 constexpr std::chrono::microseconds kLookAgain{20};

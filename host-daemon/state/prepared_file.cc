@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-static_assert(PreparedFile::kPieceBytes % FilePlan::kChunkBytes == 0);
+static_assert(PreparedFile::kPieceBytes % FilePlan::kStoreChunkBytes == 0);
 
 /// Away from where a driver takes device addresses, as every mapping of a worker's
 /// (channel_memory.cc).

@@ -34,7 +34,7 @@ class PreparedFile {
 public:
     enum class Locks : std::uint8_t { kNo, kYes };
 
-    /// A multiple of FilePlan::kChunkBytes, so that no chunk of a store crosses pieces.
+    /// A multiple of FilePlan::kStoreChunkBytes, so that no chunk of a store crosses pieces.
     static constexpr std::uint64_t kPieceBytes = 64U << 20;
 
     /// Begins at once, and goes on in the background. The file is on tmpfs and at least as long as
