@@ -54,6 +54,7 @@ struct WorkerConfig {
     std::int64_t memory_limit_mib = 0;  // RLIMIT_DATA; 0: none
     std::int64_t start_timeout_s = 60;
     std::int64_t spares = 0;
+    bool await_restore = true;
     bool batch_launches = true;
 };
 

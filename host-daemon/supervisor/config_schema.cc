@@ -70,6 +70,8 @@ const ConfigKey kKeys[] = {
      "how long a worker may take to make its context"},
     {"worker", "spares", GANTRY_INT(worker.spares, 0, 64),
      "workers that make their context before a program asks; each takes the device memory of one"},
+    {"worker", "await_restore", GANTRY_BOOL(worker.await_restore),
+     "while a session is suspended, keep a worker ready whose context is made, for its restore"},
     {"worker", "batch_launches", GANTRY_BOOL(worker.batch_launches),
      "hand launches that repeat to the driver together where a program is ahead of it"},
 

@@ -40,7 +40,8 @@ std::string host_name_of(const Config& config) {
 }  // namespace
 
 Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervisor)
-    : config_(config), store_(store), hypervisor_(hypervisor), stock_(config) {}
+    : config_(config), store_(store), hypervisor_(hypervisor),
+      stock_(config, [this] { return suspended_count(); }) {}
 
 Registry::~Registry() {
     stop();

@@ -156,6 +156,7 @@ private:
 
     // registry_snapshot.cc
     Result<void> admit(const SessionInfo& info, const engine::SessionNeeds& needs);
+    std::size_t suspended_count();
     void drop_ended_guests();
     void look_after_guests();
 

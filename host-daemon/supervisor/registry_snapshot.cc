@@ -20,8 +20,17 @@ Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest
             promised_bytes_.erase(session->info().id);
         }
         spdlog::info("session {} is suspended into {}", session->info().id, request.path());
+        stock_.look();
     }
     return saved;
+}
+
+std::size_t Registry::suspended_count() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) {
+            return entry.second.session->suspended().has_value();
+        }));
 }
 
 /// Preflight and reservation for a session that is to go on here. What it has reserved counts as

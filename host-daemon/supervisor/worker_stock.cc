@@ -26,13 +26,13 @@ void discard(const std::vector<std::shared_ptr<Worker>>& spares) {
 
 }  // namespace
 
-WorkerStock::WorkerStock(const Config& config)
-    : config_(config), strand_([this] { refill(); }) {}
+WorkerStock::WorkerStock(const Config& config, std::function<std::size_t()> awaited)
+    : config_(config), awaited_(std::move(awaited)), strand_([this] { refill(); }) {}
 
 void WorkerStock::fill() {
     {
         const std::lock_guard lock(mutex_);
-        is_kept_ = config_.worker.spares != 0;
+        is_kept_ = true;
     }
     look_again(std::chrono::milliseconds{0});
 }
@@ -47,28 +47,39 @@ void WorkerStock::look_again(std::chrono::milliseconds after) {
     });
 }
 
+std::size_t WorkerStock::wanted_count() {
+    const std::size_t awaited = config_.worker.await_restore ? awaited_() : 0;
+    return static_cast<std::size_t>(config_.worker.spares) + std::min(awaited, kAwaitedMax);
+}
+
 /// On strand_.
 void WorkerStock::refill() {
     due_.reset();
     bool made = true;
     while (made) {
-        Workers dead;
+        const std::size_t wanted = wanted_count();
+        Workers ended;
         {
             const std::lock_guard lock(mutex_);
             const auto first_dead = std::stable_partition(
                 spares_.begin(), spares_.end(), [](const auto& spare) { return spare->alive(); });
-            dead.assign(std::make_move_iterator(first_dead),
-                        std::make_move_iterator(spares_.end()));
-            spares_.erase(first_dead, spares_.end());
+            const auto first_ended =
+                std::min(first_dead, spares_.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                           wanted, spares_.size())));
+            ended.assign(std::make_move_iterator(first_ended),
+                         std::make_move_iterator(spares_.end()));
+            spares_.erase(first_ended, spares_.end());
             if (!is_kept_) {
                 break;
             }
-            if (spares_.size() >= static_cast<std::size_t>(config_.worker.spares)) {
-                look_again(kLookAgain);
+            if (spares_.size() >= wanted) {
+                if (wanted != 0) {
+                    look_again(kLookAgain);
+                }
                 made = false;
             }
         }
-        discard(dead);
+        discard(ended);
         if (made && !make_one()) {
             look_again(kTryAgain);
             made = false;
@@ -92,6 +103,7 @@ bool WorkerStock::make_one() {
     const auto warmed = (*spare)->warm(config_);
     const std::lock_guard lock(mutex_);
     making_.reset();
+    made_.notify_all();
     if (!warmed) {
         spdlog::warn("no spare worker: {}", warmed.error().to_string());
         return false;
@@ -102,7 +114,8 @@ bool WorkerStock::make_one() {
 }
 
 std::shared_ptr<Worker> WorkerStock::take() {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    made_.wait(lock, [this] { return making_ == nullptr || !spares_.empty(); });
     const auto found = std::find_if(spares_.begin(), spares_.end(),
                                     [](const auto& spare) { return spare->alive(); });
     if (!is_kept_ || found == spares_.end()) {
@@ -118,9 +131,7 @@ Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_i
                                                     std::uint64_t quota_bytes,
                                                     WorkerHandlers handlers) {
     const auto spare = take();
-    if (config_.worker.spares != 0) {
-        look_again(kRefillAfter);
-    }
+    look_again(kRefillAfter);
     if (spare == nullptr) {
         return Worker::launch(config_, session_id, part, quota_bytes, std::move(handlers));
     }

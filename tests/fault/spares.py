@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Spare workers (worker.spares) of a real gantryd: taken, missed, killed, and never left behind.
+"""Spare workers (worker.spares, worker.await_restore) of a real gantryd: taken, missed, killed, and
+never left behind.
 
 The program fills device memory, waits to be told, and checks every word of it.
 """
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 import guard
@@ -85,6 +87,40 @@ def taken_and_refilled(build, daemon):
     print("a program, and a restored session, take a spare; its place is filled")
 
 
+def restored(build, daemon, is_awaited):
+    """A program that was suspended for two seconds; with a worker ready for it, or without."""
+    program = Program(build, daemon)
+    session, file = daemon.sessions()[0]["session_id"], daemon.folder / "session.gsnap"
+    done = daemon.gantry("snapshot", session, file, "--suspend")
+    expect(done.returncode == 0, f"suspended: {done}")
+    if is_awaited:
+        ready = wait_until("a worker for the restore", lambda: spares(daemon))
+        wait_until("its context", lambda: "is ready" in daemon.log_text())
+    else:
+        time.sleep(2)
+        ready = set()
+        expect(not spares(daemon), "a spare that is not wanted")
+    done = daemon.gantry("restore", session, file)
+    expect(done.returncode == 0, f"restored: {done}")
+    expect((set(daemon.worker_pids()) <= ready) == is_awaited,
+           f"restored into {daemon.worker_pids()}, ready: {ready}")
+    program.finish()
+
+
+def awaited(build, daemon):
+    restored(build, daemon, is_awaited=True)
+    wait_until("the end of what nobody awaits", lambda: not spares(daemon))
+    program = Program(build, daemon)
+    session, file = daemon.sessions()[0]["session_id"], daemon.folder / "another.gsnap"
+    done = daemon.gantry("snapshot", session, file, "--suspend")
+    expect(done.returncode == 0, f"suspended: {done}")
+    wait_until("a worker for the restore", lambda: spares(daemon))
+    program.child.kill()
+    program.child.communicate()
+    wait_until("the end of a worker whose session has ended", lambda: not spares(daemon))
+    print("a suspended session has a worker ready, while it is suspended and no longer")
+
+
 def killed(build, daemon):
     for pid in wait_until("the spares", lambda: all_spares(daemon)):
         os.kill(pid, signal.SIGKILL)
@@ -125,8 +161,11 @@ def run(build, work):
         except Failure:
             sys.stderr.write(daemon.log_text())
             raise
-    with running(none := Daemon(build, work, "none")):
-        expect(not spares(none), "spares that nobody asked for")
+    with running(daemon := Daemon(build, work, "none")):
+        expect(not spares(daemon), "spares that nobody asked for")
+        awaited(build, daemon)
+    with running(daemon := Daemon(build, work, "off", extra={"worker": "await_restore = false\n"})):
+        restored(build, daemon, is_awaited=False)
 
 
 def main():

@@ -24,6 +24,7 @@ OF_LINK, FROM_GIB = 0.9, 16  # The promise, and the size from which on it holds.
 PIECE = 1 << 26
 WARMERS = 8
 COPIES = os.environ.pop("GANTRY_SNAPSHOTS", "auto")  # gantryd's; the shim knows no such word.
+SUSPENDED_SECONDS = 2
 SPARE, GROWTH_SECONDS = 3 * GIB, 10
 STEPS = re.compile(r"session \S+ (goes on from|lies in) .*? us \((.*)\)$")
 SLOW = 0.25e9  # Bytes per second that bound a wait.
@@ -136,15 +137,16 @@ def print_steps(daemon):
             print(f"    {'restore' if found[1] == 'goes on from' else 'checkpoint'}: {found[2]}")
 
 
-def gantry_rates(bench, folder, mib, rounds, spares=0):
-    """GB/s of `gantry snapshot --suspend` and `gantry restore`, of the commands as a whole, and of
-    the pause that `gantry snapshot` makes in a program that goes on."""
+def gantry_rates(bench, folder, mib, rounds, awaited=True):
+    """GB/s of `gantry snapshot --suspend` and, SUSPENDED_SECONDS later, `gantry restore`, of the
+    commands as a whole, and of the pause that `gantry snapshot` makes in a program that goes on.
+    `awaited`: whether gantryd makes a context meanwhile, as it does unless it is told not to."""
     rates = {"checkpoint": [], "restore": [], "pause": [], "checkpoint_wall": [],
              "restore_wall": []}
-    work = folder / f"gantryd-{mib}-{spares}"
+    work = folder / f"gantryd-{mib}-{'awaited' if awaited else 'alone'}"
     work.mkdir()
     daemon = Daemon(bench.build, work, "a", driver=bench.runner.driver("system"),
-                    extra={"worker": f"spares = {spares}\n"},
+                    extra={"worker": f"await_restore = {str(awaited).lower()}\n"},
                     environment={"GANTRY_SNAPSHOTS": COPIES})
     with running(daemon):
         environment = {"LD_LIBRARY_PATH": bench.runner.library_path("shim"),
@@ -160,6 +162,8 @@ def gantry_rates(bench, folder, mib, rounds, spares=0):
                 warm(folder, mib << 20)
                 for name, words in (("checkpoint", ("snapshot", session, file, "--suspend")),
                                     ("restore", ("restore", session, file))):
+                    if name == "restore":
+                        time.sleep(SUSPENDED_SECONDS)
                     took = command(daemon, mib, *words)
                     if took["bytes"] < mib << 20:
                         raise RuntimeError(f"{name}: {took['bytes']} bytes of {mib} MiB")
@@ -196,9 +200,9 @@ def size_rows(bench, folder, gib, link):
         table.pair(f"{name} {gib:g} GiB / the link to the device", gantry[name],
                    [link[way]] * rounds, "GB/s", promised, True, beside="link")
         table.add(f"{name} {gib:g} GiB, the whole command", gantry[f"{name}_wall"], "GB/s")
-    spare = gantry_rates(bench, folder, mib, rounds, 1)["restore"]
-    table.pair(f"restore {gib:g} GiB, into a spare worker / the link to the device", spare,
-               [link["pcie_in"]] * rounds, "GB/s", promised, True, beside="link")
+    alone = gantry_rates(bench, folder, mib, rounds, awaited=False)["restore"]
+    table.pair(f"restore {gib:g} GiB, context and all (await_restore off) / the link to the device",
+               alone, [link["pcie_in"]] * rounds, "GB/s", promised, True, beside="link")
     if not bench.is_gpu:
         table.skipped(f"{gib:g} GiB beside cuCheckpointProcess*", "the soft GPU has no such call")
         return

@@ -68,7 +68,7 @@ protected:
         return std::string(::mkdtemp(pattern));
     }();
     Config config_;
-    WorkerStock stock_{config_};
+    WorkerStock stock_{config_, [] { return std::size_t{0}; }};
     EpochStore store_ = std::move(*EpochStore::open(folder_));
     ArrivalRequest request_;
 };
