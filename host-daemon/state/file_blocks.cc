@@ -24,8 +24,7 @@ Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs,
                                       const Beside& beside) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
-    GANTRY_ASSIGN(FilePlan plan,
-                  plan_for(memory_, file, runs, FilePlan::kStoreChunkBytes));
+    GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs, FilePlan::kStoreChunkBytes));
     if (!plan.zeros.empty() || !plan.copies.empty()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "only bytes are stored"};
     }

@@ -323,22 +323,24 @@ bool CommandLoop::step_batch() {
         return false;
     }
     wire::RingConsumer scout = ring_;
-    std::uint64_t bytes = 0;
-    const bool is_full = collect_batch(&scout, &bytes);
-    if (!is_full || !hooks_.batches.execute(batch_)) {
+    if (!collect_batch(&scout) || !hooks_.batches.execute(batch_)) {
         no_batch_before_ = scout.next();
         return false;
     }
     ring_ = scout;
     executed_count_.store(executed_count() + batch_.size(), std::memory_order_relaxed);
-    bytes_taken_.store(bytes_taken() + bytes, std::memory_order_relaxed);
+    std::uint64_t bytes = bytes_taken();
+    for (const Command& command : batch_) {
+        bytes += command.header.bytes;
+    }
+    bytes_taken_.store(bytes, std::memory_order_relaxed);
     next_.store(ring_.next(), std::memory_order_release);
     publish_head(false);
     return true;
 }
 
 /// False: there are not so many; `scout` is behind the one that does not fit, or where none is.
-bool CommandLoop::collect_batch(wire::RingConsumer* scout, std::uint64_t* bytes) {
+bool CommandLoop::collect_batch(wire::RingConsumer* scout) {
     const Batches& batches = hooks_.batches;
     batch_.clear();
     batch_.reserve(batches.size);
@@ -355,14 +357,12 @@ bool CommandLoop::collect_batch(wire::RingConsumer* scout, std::uint64_t* bytes)
             take_bytes(&next, &batch_copies_[batch_.size()]);
             joins = batches.joins(batch_, next);
         }
-        if (!joins && !batch_.empty()) {
-            return false;  // It may be the first of the next.
+        if (joins || batch_.empty()) {  // Else it may be the first of the next.
+            scout->advance(view);
         }
-        scout->advance(view);
         if (!joins) {
             return false;
         }
-        *bytes += view.bytes;
         batch_.push_back(next);
     }
     return true;

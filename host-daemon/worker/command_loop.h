@@ -163,7 +163,7 @@ private:
     void end_pause();
     bool step();  ///< False when the ring is empty or malformed.
     bool step_batch();
-    bool collect_batch(wire::RingConsumer* scout, std::uint64_t* bytes);
+    bool collect_batch(wire::RingConsumer* scout);
     void take_bytes(Command* command, std::vector<std::byte>* copy);
     void execute();
     void pass(std::uint64_t position);

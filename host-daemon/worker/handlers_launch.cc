@@ -219,8 +219,9 @@ bool GuestProcess::execute_batch(std::span<const Command> batch) {
     std::array<KernelLaunch, LaunchBatcher::kBatch> launches;
     std::transform(batch.begin(), batch.end(), launches.begin(), [](const Command& command) {
         const LaunchCall launch = *launch_of(command);
-        return KernelLaunch{launch.kernel, std::to_array(launch.grid), std::to_array(launch.block),
-                            launch.shared_bytes, command.trailing};
+        return KernelLaunch{{launch.kernel, std::to_array(launch.grid),
+                             std::to_array(launch.block), launch.shared_bytes},
+                            command.trailing};
     });
     if (!launch_batcher.launch(launches, HeldWork::key_of(first.header.lane, guest_stream),
                                stream)) {

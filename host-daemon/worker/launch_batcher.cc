@@ -30,21 +30,14 @@ std::uint64_t pair_of(std::uint32_t low, std::uint32_t high) {
 
 std::uint64_t hash_of(LaunchBatcher::Batch batch, std::uint64_t key) {
     std::uint64_t hash = mix(1, key);
-    for (const KernelLaunch& launch : batch) {
-        hash = mix(hash, launch.kernel);
-        hash = mix(hash, pair_of(launch.grid[0], launch.block[0]));
-        hash = mix(hash, pair_of(launch.grid[1], launch.block[1]));
-        hash = mix(hash, pair_of(launch.grid[2], launch.block[2]) ^
-                             (std::uint64_t{launch.shared_bytes} << 16));
+    for (const auto& [shape, arguments] : batch) {
+        hash = mix(hash, shape.kernel);
+        hash = mix(hash, pair_of(shape.grid[0], shape.block[0]));
+        hash = mix(hash, pair_of(shape.grid[1], shape.block[1]));
+        hash = mix(hash, pair_of(shape.grid[2], shape.block[2]) ^
+                             (std::uint64_t{shape.shared_bytes} << 16));
     }
     return hash != 0 ? hash : 1;
-}
-
-/// The same but for the arguments.
-template <typename Kernel>
-bool is_alike(const Kernel& kernel, const KernelLaunch& launch) {
-    return kernel.handle == launch.kernel && kernel.grid == launch.grid &&
-           kernel.block == launch.block && kernel.shared_bytes == launch.shared_bytes;
 }
 
 }  // namespace
@@ -103,7 +96,7 @@ LaunchBatcher::Graph* LaunchBatcher::shaped(Batch batch, std::uint64_t hash, std
         if (graph.hash == hash && graph.key == key &&
             std::equal(batch.begin(), batch.end(), graph.kernels.begin(),
                        [](const KernelLaunch& launch, const Kernel& kernel) {
-                           return is_alike(kernel, launch);
+                           return kernel.shape == launch.shape;
                        })) {
             return &graph;
         }
@@ -134,7 +127,7 @@ LaunchBatcher::Graph* LaunchBatcher::loose(Batch batch, std::uint64_t key) {
             std::inner_product(batch.begin(), batch.end(), graph.kernels.begin(),
                                std::ptrdiff_t{0}, std::plus<>(),
                                [](const KernelLaunch& launch, const Kernel& kernel) {
-                                   return is_alike(kernel, launch) ? 1 : 0;
+                                   return kernel.shape == launch.shape ? 1 : 0;
                                });
         if (alike > most && may_launch_into(graph, key)) {
             most = alike;
@@ -174,7 +167,7 @@ bool LaunchBatcher::is_fit(Batch batch, std::uint64_t key, CUstream stream) {
     }
     return plain->second &&
            std::all_of(batch.begin(), batch.end(), [this](const KernelLaunch& launch) {
-               return function_of(launch.kernel) != nullptr;
+               return function_of(launch.shape.kernel) != nullptr;
            });
 }
 
@@ -205,20 +198,18 @@ bool LaunchBatcher::set(Graph& graph, Batch batch) {
     for (std::size_t i = 0; i < kBatch; ++i) {
         const KernelLaunch& launch = batch[i];
         Kernel& kernel = graph.kernels[i];
-        if (is_alike(kernel, launch) && std::ranges::equal(kernel.arguments, launch.arguments)) {
+        if (kernel.shape == launch.shape &&
+            std::ranges::equal(kernel.arguments, launch.arguments)) {
             continue;
         }
         if (const CUresult result = set(number_of(graph), i, launch); result != CUDA_SUCCESS) {
             log_limited("a kernel is launched by itself: a graph does not take it (%d)",
                         static_cast<int>(result));
-            functions_[launch.kernel] = nullptr;
+            functions_[launch.shape.kernel] = nullptr;
             empty(graph);
             return false;
         }
-        kernel.handle = launch.kernel;
-        kernel.grid = launch.grid;
-        kernel.block = launch.block;
-        kernel.shared_bytes = launch.shared_bytes;
+        kernel.shape = launch.shape;
         kernel.arguments.assign(launch.arguments.begin(), launch.arguments.end());
     }
     return true;
@@ -230,21 +221,22 @@ CUresult LaunchBatcher::set(std::size_t graph, std::size_t index, const KernelLa
                      const_cast<std::byte*>(launch.arguments.data()),
                      CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
     CUDA_KERNEL_NODE_PARAMS params{};
-    params.func = function_of(launch.kernel);
-    params.gridDimX = launch.grid[0];
-    params.gridDimY = launch.grid[1];
-    params.gridDimZ = launch.grid[2];
-    params.blockDimX = launch.block[0];
-    params.blockDimY = launch.block[1];
-    params.blockDimZ = launch.block[2];
-    params.sharedMemBytes = launch.shared_bytes;
+    const KernelShape& shape = launch.shape;
+    params.func = function_of(shape.kernel);
+    params.gridDimX = shape.grid[0];
+    params.gridDimY = shape.grid[1];
+    params.gridDimZ = shape.grid[2];
+    params.blockDimX = shape.block[0];
+    params.blockDimY = shape.block[1];
+    params.blockDimZ = shape.block[2];
+    params.sharedMemBytes = shape.shared_bytes;
     params.extra = bytes == 0 ? nullptr : extra;
     return device_.launch_graphs().set(graph, index, params);
 }
 
 void LaunchBatcher::empty(Graph& graph) {
     for (std::size_t i = 0; i < kBatch; ++i) {
-        if (graph.kernels[i].handle != 0) {
+        if (graph.kernels[i].shape.kernel != 0) {
             device_.launch_graphs().clear(number_of(graph), i);
             graph.kernels[i] = {};
         }
@@ -300,7 +292,7 @@ void LaunchBatcher::leave_out(std::uint64_t handle) {
     plain_streams_.erase(handle);
     for (Graph& graph : graphs_) {
         if (std::any_of(graph.kernels.begin(), graph.kernels.end(),
-                        [handle](const Kernel& kernel) { return kernel.handle == handle; })) {
+                        [handle](const Kernel& kernel) { return kernel.shape.kernel == handle; })) {
             empty(graph);
         }
     }

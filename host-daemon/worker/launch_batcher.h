@@ -39,12 +39,18 @@ namespace gantry::worker {
 
 class ObjectTable;
 
-/// One cuLaunchKernel of the guest, without its stream.
-struct KernelLaunch {
+/// What a launch has beside its stream and arguments.
+struct KernelShape {
     std::uint64_t kernel = 0;  ///< The guest's handle of a kernel or a function.
     std::array<std::uint32_t, 3> grid{};
     std::array<std::uint32_t, 3> block{};
     std::uint32_t shared_bytes = 0;
+    friend bool operator==(const KernelShape&, const KernelShape&) = default;
+};
+
+/// One cuLaunchKernel of the guest, without its stream.
+struct KernelLaunch {
+    KernelShape shape;
     std::span<const std::byte> arguments;  ///< Packed.
 };
 
@@ -84,10 +90,7 @@ private:
     static constexpr std::size_t kAhead = kMark * kMarks;
 
     struct Kernel {  ///< What a node has.
-        std::uint64_t handle = 0;  ///< 0: the empty one.
-        std::array<std::uint32_t, 3> grid{};
-        std::array<std::uint32_t, 3> block{};
-        std::uint32_t shared_bytes = 0;
+        KernelShape shape;  ///< Of kernel 0: the empty one.
         std::vector<std::byte> arguments;
     };
     struct Graph {

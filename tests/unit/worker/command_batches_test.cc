@@ -8,14 +8,13 @@
 #include <vector>
 
 #include "host-daemon/worker/command_loop.h"
+#include "tests/unit/worker/loop_ring.h"
 
 namespace gantry::worker {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kRegionBytes = 16ull << 20;
-constexpr std::uint64_t kStart = 1ull << wire::kGenerationShift;
 constexpr std::size_t kBatch = 8;
 constexpr auto kJoins = static_cast<std::uint16_t>(wire::ControlOp::kDropImage);
 constexpr auto kOther = static_cast<std::uint16_t>(wire::ControlOp::kConfirm);
@@ -35,13 +34,7 @@ struct Collector {
                              const Command& next) { return (word(next) & kRefused) == 0; },
                  .execute = [this](std::span<const Command> batch) { return take_all(batch); }}},
                5) {
-        auto region = ChannelMemory::create_region(kRegionBytes);
-        auto mapped = ChannelMemory::map(std::move(region).value(), {0, kRegionBytes});
-        memory = std::move(mapped).value();
-        producer.attach(const_cast<std::byte*>(memory->ring()), memory->layout().ring_bytes,
-                        &memory->host_words().head, kStart);
-        memory->host_words().head.store(kStart);
-        loop.start(memory.get(), kStart, std::move(skip));
+        loop.start(ring.memory.get(), LoopRing::kStart, std::move(skip));
         EXPECT_TRUE(loop.hold(std::chrono::steady_clock::now() + 10s));
     }
     ~Collector() { loop.stop(); }
@@ -76,18 +69,7 @@ struct Collector {
         return true;
     }
     std::uint64_t send(std::uint16_t op, std::uint64_t value, std::uint32_t flags = 0) {
-        wire::RingRecord record;
-        const auto trailing = static_cast<std::uint32_t>(value % 300);
-        while (!producer.try_reserve(op, 3, 8, trailing, &record)) {
-            std::this_thread::yield();
-        }
-        record.header->flags = flags;
-        std::memcpy(record.args(), &value, 8);
-        std::memset(record.trailing(), static_cast<int>(value), trailing);
-        record.publish();
-        memory->guest_words().doorbell.fetch_add(1);
-        wire::futex_wake_all(&memory->guest_words().doorbell);
-        return record.position;
+        return ring.send(op, value, static_cast<std::uint32_t>(value % 300), flags);
     }
     [[nodiscard]] bool has_done(std::size_t wanted) const {
         for (int i = 0; i < 20'000 && count.load() < wanted; ++i) {
@@ -102,8 +84,7 @@ struct Collector {
     std::size_t together = 0;
     std::string breach;
     std::atomic<std::size_t> count{0};
-    std::unique_ptr<ChannelMemory> memory;
-    wire::RingProducer producer;
+    LoopRing ring;
     CommandLoop loop;
 };
 
@@ -167,7 +148,7 @@ TEST(CommandBatches, AMalformedCommandIsToldOfAtItsTurn) {
         collector.send(kJoins, i);
     }
     wire::RingRecord record;
-    ASSERT_TRUE(collector.producer.try_reserve(kJoins, 3, 8, 0, &record));
+    ASSERT_TRUE(collector.ring.producer.try_reserve(kJoins, 3, 8, 0, &record));
     record.header->args_bytes = 1u << 30;
     record.publish();
     collector.loop.resume();

@@ -110,6 +110,13 @@ struct Repeating : Serving {
             i % 3 == 2 ? mix(value) : (void)scale(static_cast<std::uint32_t>(i % 5 + 2), value);
         }
     }
+    /// So many launches that waited in the ring, and a look at what they made.
+    void run_pattern(std::size_t launches) {
+        hold();
+        pattern(launches);
+        run();
+        EXPECT_EQ(got(), want);
+    }
     [[nodiscard]] std::uint32_t got() { return guest.read(data, 1).front(); }
     [[nodiscard]] std::uint64_t together() const {
         return host.process->counters.batched_launches.load();
@@ -126,10 +133,7 @@ TEST(LaunchBatcher, RepeatedLaunchesGoTogetherInTheirOrder) {
     EXPECT_TRUE(in_child([] {
         Repeating repeating;
         constexpr std::size_t kLaunches = 60 * kBatch;
-        repeating.hold();
-        repeating.pattern(kLaunches);
-        repeating.run();
-        EXPECT_EQ(repeating.got(), repeating.want);
+        repeating.run_pattern(kLaunches);
         EXPECT_EQ(repeating.launched(), kLaunches);
         // Three shapes, as 16 and 3 have no common divisor, each seen three times first; and no
         // more than the device may lag behind.
@@ -214,19 +218,13 @@ TEST(LaunchBatcher, AnEndedModulesKernelsAreForgotten) {
     EXPECT_TRUE(in_child([] {
         Repeating repeating(1);
         for (const std::uint32_t odd : {5u, 11u, 17u}) {
-            repeating.hold();
-            repeating.pattern(30 * kBatch);
-            repeating.run();
-            EXPECT_EQ(repeating.got(), repeating.want);
+            repeating.run_pattern(30 * kBatch);
             // The same handles, and most likely the driver's as well; other code.
             repeating.guest.send(Op::cuModuleUnload, payload::cuModuleUnload_call{kModule});
             repeating.load(odd);
         }
         const std::uint64_t before = repeating.together();
-        repeating.hold();
-        repeating.pattern(30 * kBatch);
-        repeating.run();
-        EXPECT_EQ(repeating.got(), repeating.want);
+        repeating.run_pattern(30 * kBatch);
         EXPECT_GT(repeating.together(), before);
     }));
 }
@@ -234,9 +232,7 @@ TEST(LaunchBatcher, AnEndedModulesKernelsAreForgotten) {
 TEST(LaunchBatcher, ConfiguredFunctionsAreLeftOut) {
     EXPECT_TRUE(in_child([] {
         Repeating repeating;
-        repeating.hold();
-        repeating.pattern(30 * kBatch);
-        repeating.run();
+        repeating.run_pattern(30 * kBatch);
         const std::uint64_t before = repeating.together();
         EXPECT_GT(before, 0u);
         payload::cuFuncSetAttribute_call set{};
@@ -244,10 +240,7 @@ TEST(LaunchBatcher, ConfiguredFunctionsAreLeftOut) {
         set.attrib = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
         set.value = 50;
         EXPECT_EQ(repeating.guest.call(Op::cuFuncSetAttribute, set).status, 0u);
-        repeating.hold();
-        repeating.pattern(30 * kBatch);
-        repeating.run();
-        EXPECT_EQ(repeating.got(), repeating.want);
+        repeating.run_pattern(30 * kBatch);
         EXPECT_EQ(repeating.together(), before);
     }));
 }

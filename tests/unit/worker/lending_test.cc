@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "host-daemon/worker/command_loop.h"
+#include "tests/unit/worker/loop_ring.h"
 
 namespace gantry::worker {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-constexpr std::uint64_t kRegionBytes = 16ull << 20;
-constexpr std::uint64_t kStart = 1ull << wire::kGenerationShift;
 constexpr std::uint64_t kWaitsForGate = ~0ull;  // Arguments of commands that wait ...
 constexpr std::uint64_t kWaits = 1ull << 32;    // ... and of those that do for some microseconds.
 
@@ -29,28 +28,14 @@ struct Lender {
                 [](const std::string&) {}, nullptr, nullptr,
                 [this] { return wait_here(); }},
                5) {
-        auto region = ChannelMemory::create_region(kRegionBytes);
-        auto mapped = ChannelMemory::map(std::move(region).value(), {0, kRegionBytes});
-        memory = std::move(mapped).value();
-        producer.attach(const_cast<std::byte*>(memory->ring()), memory->layout().ring_bytes,
-                        &memory->host_words().head, kStart);
-        memory->host_words().head.store(kStart);
-        loop.start(memory.get(), kStart, {});
+        loop.start(ring.memory.get(), LoopRing::kStart, {});
     }
     ~Lender() {
         open_gate();
         loop.stop();
     }
     void send(std::uint64_t argument) {
-        wire::RingRecord record;
-        while (!producer.try_reserve(static_cast<std::uint16_t>(wire::ControlOp::kDropImage), 3, 8,
-                                     0, &record)) {
-            std::this_thread::yield();
-        }
-        std::memcpy(record.args(), &argument, 8);
-        record.publish();
-        memory->guest_words().doorbell.fetch_add(1);
-        wire::futex_wake_all(&memory->guest_words().doorbell);
+        ring.send(static_cast<std::uint16_t>(wire::ControlOp::kDropImage), argument);
     }
     // The loop's thread, whichever it is: so the members without a lock need none.
     void execute(const Command& command) {
@@ -108,8 +93,7 @@ struct Lender {
     std::mutex mutex;
     std::condition_variable changed;
     bool is_open = false;
-    std::unique_ptr<ChannelMemory> memory;
-    wire::RingProducer producer;
+    LoopRing ring;
     CommandLoop loop;
 };
 
