@@ -20,6 +20,15 @@ constexpr unsigned long long kFlagsKnown =
     CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
+/// What a launch of the exec that is captured puts into the graph: neither it nor its nodes have
+/// handles, which only the graph's own destruction would end.
+std::shared_ptr<Graph> hidden_copy(const Graph& graph) {
+    auto copy = graph.clone();
+    copy->retire();
+    softgpu::retract(*copy);
+    return copy;
+}
+
 CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags) {
     GANTRY_CU(softgpu::poison());
     const auto graph = softgpu::find<Graph>(handle);
@@ -37,8 +46,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags)
         return CUDA_ERROR_INVALID_VALUE;  // A cycle.
     }
     exec->flags = flags;
-    exec->source = graph->clone();
-    softgpu::retract(*exec->source);  // For capture of launches only: no handle.
+    exec->source = hidden_copy(*graph);
     *out = softgpu::publish<CUgraphExec>(exec);
     return CUDA_SUCCESS;
 }
@@ -169,8 +177,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
         for (std::size_t i = 0; i < steps.size(); ++i) {
             steps[i].operation = wanted[i].operation;
         }
-        exec->source = graph->clone();
-        softgpu::retract(*exec->source);
+        exec->source = hidden_copy(*graph);
     } else if (where < wanted.size()) {
         info.errorNode = static_cast<CUgraphNode>(wanted[where].node);
     }
