@@ -72,6 +72,9 @@ public:
         put_workers(list, state, "gantry_worker_batched_launches_total",
                     "Kernels of these that went to the driver together with others.",
                     MetricType::Counter, &control::WorkerInfo::batched_launches);
+        put_workers(list, state, "gantry_worker_prepared_launches_total",
+                    "Kernels of the others that went to it by a graph of their shape.",
+                    MetricType::Counter, &control::WorkerInfo::prepared_launches);
         put_workers(list, state, "gantry_worker_refused_commands_total",
                     "Malformed or unsupported commands of a guest.", MetricType::Counter,
                     &control::WorkerInfo::refused_commands);

@@ -101,6 +101,7 @@ void fill_worker(const std::shared_ptr<Worker>& worker, control::WorkerInfo* out
     out->set_commands_executed(statistics.commands_executed());
     out->set_kernel_launches(statistics.kernel_launches());
     out->set_batched_launches(statistics.batched_launches());
+    out->set_prepared_launches(statistics.prepared_launches());
     out->set_refused_commands(statistics.refused_commands());
 }
 

@@ -103,6 +103,12 @@ public:
     /// What the driver said when it was asked ahead of the call, and says once only.
     void saw_failure(CUresult failure) { failure_ = failure; }
     [[nodiscard]] CUresult failure() const { return failure_; }
+    /// The handler has given this stream work to do.
+    void queued_in(CUstream stream) { queued_ = stream; }
+    [[nodiscard]] std::optional<CUstream> queued() const { return queued_; }
+    /// Where the commands right in front of this one have queued work last: it cannot have ended.
+    void set_busy(std::optional<CUstream> stream) { busy_ = stream; }
+    [[nodiscard]] std::optional<CUstream> busy() const { return busy_; }
     /// The end of what is in this stream now is all that the call waits for.
     void set_awaited(CUstream stream) { awaited_ = stream; }
     [[nodiscard]] std::optional<CUstream> awaited() const { return awaited_; }
@@ -155,6 +161,8 @@ private:
     bool has_ended_ = false;
     CUresult failure_ = CUDA_SUCCESS;
     std::optional<CUstream> awaited_;
+    std::optional<CUstream> queued_;
+    std::optional<CUstream> busy_;
     std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.
     CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.
 };

@@ -146,6 +146,8 @@ public:
     /// Nudges the loop out of its sleep.
     void wake();
 
+    /// On the loop's thread, in a command: it was there when the one before it had ended.
+    [[nodiscard]] bool is_streaming() const { return is_streaming_; }
     [[nodiscard]] bool has_stand_in() const { return hooks_.wait_here != nullptr; }
     /// On the loop's thread, inside Hooks::wait_here: it will be away for a while.
     void lend();

@@ -60,6 +60,9 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
       pinned_writes(device, memory),
       held(device),
       wait_spin_us_(wait_spin_us(options.spin_us)),
+      batches_launches_(options.batches_launches && launch_batcher.has_graphs()),
+      prepares_launches_(batches_launches_ &&
+                         (options.always_prepares_launches || device.extension() == nullptr)),
       executors_(std::make_unique<LaneExecutors>([this] { bind_thread(); })),
       loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
              [this] { return poll(); },
@@ -82,9 +85,7 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
                  ? std::function<CommandLoop::Waited()>([this] { return wait_here(); })
                  : nullptr,
              [this] { return !waiting_.empty() || bulk_board.has_arrivals(); },
-             {.size = options.batches_launches && launch_batcher.can_batch()
-                          ? LaunchBatcher::kBatch
-                          : 0,
+             {.size = batches_launches_ ? LaunchBatcher::kBatch : 0,
               .op = static_cast<std::uint16_t>(cuda::Op::cuLaunchKernel),
               .joins = [this](std::span<const Command> batch,
                               const Command& next) { return joins_batch(batch, next); },
@@ -137,10 +138,14 @@ void GuestProcess::execute(const Command& command) {
     if (held.active()) {
         held.begin(command.header.position);
     }
+    if (!loop_.is_streaming()) {
+        queued_.reset();
+    }
     if (call.has(kMayBlock)) {
         wait_or_run(call);
     } else {
         run_call(call);
+        queued_ = call.queued() ? call.queued() : queued_;
     }
     if (loop_.executed_count() % kPollEvery == 0) {
         poll();

@@ -54,6 +54,7 @@
 #include "host-daemon/worker/variable_memory.h"
 #include "host-daemon/worker/virtual_memory.h"
 #include "host-daemon/worker/wait_words.h"
+#include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
 
@@ -73,6 +74,8 @@ struct ProcessOptions {
     WaitHere wait_here = WaitHere::kWithProcessorsToSpare;
     /// Whether launches may go to the driver together (launch_batcher.h).
     bool batches_launches = true;
+    /// Single ones too where it does not pay: a soft GPU executes a graph no faster.
+    bool always_prepares_launches = false;
 };
 
 /// What a channel's commands need to go on after a move, beside the objects.
@@ -91,7 +94,8 @@ struct ChannelState {
 
 struct ProcessCounters {
     std::atomic<std::uint64_t> launches{0};
-    std::atomic<std::uint64_t> batched_launches{0};  ///< Of these.
+    std::atomic<std::uint64_t> batched_launches{0};   ///< Of these.
+    std::atomic<std::uint64_t> prepared_launches{0};  ///< Of the others.
     std::atomic<std::uint64_t> refused{0};
     std::atomic<std::uint64_t> bytes_to_guest{0};
 };
@@ -206,6 +210,9 @@ public:
     /// All streams, or all but the legacy one.
     StreamsSeen query_streams(bool wants_others_only = false);
     CUresult query_stream(CUstream stream);
+    /// What cuStreamSynchronize does. `is_busy`: the stream has just been given work. The thread
+    /// may block.
+    CUresult synchronise_stream(CUstream stream, bool is_busy);
     /// A call that waits for what was just seen to have ended may be answered at once.
     [[nodiscard]] bool may_skip_waits() const {
         return !may_print.load(std::memory_order_relaxed) && !held.active();
@@ -216,8 +223,9 @@ public:
     void begin_capture(std::uint64_t key);
     /// The stream is not captured any more, or is gone; nothing if no capture began on it.
     void end_capture(std::uint64_t key);
-    /// Synchronises the calling thread's context. The thread may block.
-    CUresult synchronise_context();
+    /// Synchronises the calling thread's context. `busy`: a stream that has just been given work.
+    /// The thread may block.
+    CUresult synchronise_context(std::optional<CUstream> busy = {});
     /// Waits for what runs while streams are captured: to wait for a context then is refused, and
     /// costs its captures.
     CUresult synchronise_beside_captures();
@@ -236,6 +244,9 @@ public:
     bool register_bulk();
     /// Counts a read; true once there were so many that page-locking the bulk area pays.
     bool is_frequent_reader();
+    /// Launches by the graph of its shape, if it has one (launch_batcher.h).
+    bool launch_as_graph(const Call& call, const cuda::wire_hand::LaunchCall& launch,
+                         std::span<const std::byte> arguments, CUstream stream);
     /// Synchronises every context of the guest. The calling thread may block.
     CUresult synchronise_device();
     /// Ends an object at the driver and forgets it.
@@ -271,7 +282,8 @@ private:
     };
 
     void execute(const Command& command);
-    [[nodiscard]] bool may_batch(const Command& first) const;
+    /// What is launched in this context now may go to the driver as a graph.
+    [[nodiscard]] bool may_launch_graphs(std::uint64_t context) const;
     [[nodiscard]] bool joins_batch(std::span<const Command> batch, const Command& next) const;
     bool execute_batch(std::span<const Command> batch);
     void begin_wait(const Call& call);
@@ -283,6 +295,8 @@ private:
     [[nodiscard]] bool is_alone() const;
     void wait_or_run(Call& call);
     CommandLoop::Waited wait_here();
+    [[nodiscard]] bool may_use_words() const;
+    void note_landed(CUstream stream, std::chrono::steady_clock::time_point now);
     [[nodiscard]] std::size_t waiting_count() const {
         const std::size_t waiting = waiting_count_.load();  // First: they go from here to there.
         return waiting + waits_here_.load();
@@ -315,6 +329,7 @@ private:
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
     std::uint32_t last_lane_ = 0;          ///< The loop's thread only.
     std::uint32_t commands_of_lane_ = 0;   ///< ... of the last one, in a row.
+    std::optional<CUstream> queued_;       ///< ... Where the commands that stream in queued last.
     std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
     std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
     std::atomic<std::chrono::steady_clock::time_point> landed_at_{};
@@ -336,6 +351,8 @@ private:
     std::atomic<std::uint32_t> reads_{0};
     const std::uint32_t wait_spin_us_;  ///< How long a call that waits is looked at before a thread
                                         ///< of its own waits for it.
+    const bool batches_launches_;  ///< The options want it, and the device can.
+    const bool prepares_launches_;
     std::unique_ptr<LaneExecutors> executors_;
     CommandLoop loop_;
 };

@@ -131,12 +131,13 @@ CUresult on_cuCtxSynchronize_v2(CallContext& context, const wire::cuCtxSynchroni
         result != CUDA_SUCCESS) {
         return result;
     }
-    return process.synchronise_context();
+    return process.synchronise_context(as_call(context).busy());
 }
 
 CUresult on_cuCtxSynchronize(CallContext& context, const wire::cuCtxSynchronize_call&,
                              std::span<const std::byte>, Reply&) {
-    return as_call(context).process().synchronise_context();
+    Call& call = as_call(context);
+    return call.process().synchronise_context(call.busy());
 }
 
 CUresult on_cuStreamBeginCapture_v2(CallContext& context,

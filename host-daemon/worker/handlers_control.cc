@@ -125,16 +125,16 @@ CUresult read_device(Call& call) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (read->bytes >= kRegisteredReadBytesMin || call.process().is_frequent_reader()) {
+    const bool is_locked =
+        (read->bytes >= kRegisteredReadBytesMin || call.process().is_frequent_reader()) &&
         call.process().register_bulk();
-    }
     const driver::DriverApi& api = call.api();
-    if (stream == nullptr) {
+    if (stream == nullptr && !is_locked) {
         result = api.cuMemcpyDtoH_v2(extent.data(), read->device_address, read->bytes);
     } else {
         result = api.cuMemcpyDtoHAsync_v2(extent.data(), read->device_address, read->bytes, stream);
         if (result == CUDA_SUCCESS) {
-            result = api.cuStreamSynchronize(stream);
+            result = call.process().synchronise_stream(stream, is_locked);
         }
     }
     if (result == CUDA_SUCCESS) {

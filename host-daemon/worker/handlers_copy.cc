@@ -141,6 +141,7 @@ CUresult on_cuMemcpyAsync(CallContext& context, const wire::cuMemcpyAsync_call& 
     if (const CUresult result = call.stream(copy.hStream, &stream); result != CUDA_SUCCESS) {
         return result;
     }
+    call.queued_in(stream);
     const CUresult result = call.api().cuMemcpyAsync(copy.dst, copy.src, copy.ByteCount, stream);
     if (result == CUDA_SUCCESS && copy.ByteCount != 0) {
         note_copy(call, {copy.dst, copy.ByteCount}, copy.ByteCount, stream);

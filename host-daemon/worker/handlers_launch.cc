@@ -41,6 +41,12 @@ std::optional<LaunchCall> launch_of(const Command& command) {
     return launch;
 }
 
+KernelLaunch kernel_launch(const LaunchCall& launch, std::span<const std::byte> arguments) {
+    return {{launch.kernel, std::to_array(launch.grid), std::to_array(launch.block),
+             launch.shared_bytes},
+            arguments};
+}
+
 CUresult resolve_launch(Call& call, const LaunchCall& launch, CUfunction* function,
                         CUstream* stream) {
     std::uint64_t native = 0;
@@ -107,6 +113,7 @@ CUresult make_config(Call& call, const LaunchExCall& launch, std::span<const std
 /// Launches, and notes what a cooperative grid needs of a device.
 CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchConfig& config,
                            CUfunction function, PackedArguments& packed) {
+    call.queued_in(config.hStream);
     call.process().counters.launches.fetch_add(1, std::memory_order_relaxed);
     const CUresult result = call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
     bool is_cooperative = false;
@@ -178,18 +185,37 @@ CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call
         result != CUDA_SUCCESS) {
         return result;
     }
-    PackedArguments packed(trailing);
+    call.queued_in(stream);
     call.process().counters.launches.fetch_add(1, std::memory_order_relaxed);
+    if (call.process().launch_as_graph(call, launch, trailing, stream)) {
+        return CUDA_SUCCESS;
+    }
+    PackedArguments packed(trailing);
     return call.api().cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
                                      launch.block[0], launch.block[1], launch.block[2],
                                      launch.shared_bytes, stream, nullptr, packed.get());
 }
 
-bool GuestProcess::may_batch(const Command& first) const {
-    const std::uint64_t context = first.header.context;
-    return (context == 0 || context == cuda::primary_context_handle(0)) && !first_command_ &&
-           !has_lost_context_ && !is_broken() && !held.active() &&
+bool GuestProcess::may_launch_graphs(std::uint64_t context) const {
+    return (context == 0 || context == cuda::primary_context_handle(0)) &&
+           !first_command_ && !has_lost_context_ && !is_broken() && !held.active() &&
            captures.load(std::memory_order_relaxed) == 0;
+}
+
+/// False: it is still to be launched.
+bool GuestProcess::launch_as_graph(const Call& call, const LaunchCall& launch,
+                                   std::span<const std::byte> arguments, CUstream stream) {
+    if (!prepares_launches_ || call.may_wait() || launch.shared_bytes > LaunchBatcher::kSharedBytesMax ||
+        !may_launch_graphs(call.header().context)) {
+        return false;
+    }
+    const KernelLaunch one = kernel_launch(launch, arguments);
+    const bool is_launched = launch_batcher.launch(
+        std::span(&one, 1), HeldWork::key_of(call.lane(), launch.stream), stream);
+    if (is_launched) {
+        counters.prepared_launches.fetch_add(1, std::memory_order_relaxed);
+    }
+    return is_launched;
 }
 
 bool GuestProcess::joins_batch(std::span<const Command> batch, const Command& next) const {
@@ -199,7 +225,7 @@ bool GuestProcess::joins_batch(std::span<const Command> batch, const Command& ne
         return false;
     }
     if (batch.empty()) {
-        return may_batch(next);
+        return may_launch_graphs(next.header.context);
     }
     const Command& first = batch.front();
     return next.header.lane == first.header.lane && next.header.context == first.header.context &&
@@ -218,10 +244,7 @@ bool GuestProcess::execute_batch(std::span<const Command> batch) {
     }
     std::array<KernelLaunch, LaunchBatcher::kBatch> launches;
     std::transform(batch.begin(), batch.end(), launches.begin(), [](const Command& command) {
-        const LaunchCall launch = *launch_of(command);
-        return KernelLaunch{{launch.kernel, std::to_array(launch.grid),
-                             std::to_array(launch.block), launch.shared_bytes},
-                            command.trailing};
+        return kernel_launch(*launch_of(command), command.trailing);
     });
     if (!launch_batcher.launch(launches, HeldWork::key_of(first.header.lane, guest_stream),
                                stream)) {
@@ -233,6 +256,7 @@ bool GuestProcess::execute_batch(std::span<const Command> batch) {
     pinned_writes.note_work();
     counters.launches.fetch_add(batch.size(), std::memory_order_relaxed);
     counters.batched_launches.fetch_add(batch.size(), std::memory_order_relaxed);
+    queued_ = stream;
     poll();
     return true;
 }

@@ -29,4 +29,15 @@ CUresult on_cuStreamQuery(CallContext& context, const wire::cuStreamQuery_call& 
     return result == CUDA_SUCCESS ? call.process().query_stream(stream) : result;
 }
 
+CUresult on_cuStreamSynchronize(CallContext& context,
+                                const wire::cuStreamSynchronize_call& synchronise,
+                                std::span<const std::byte>, Reply&) {
+    Call& call = as_call(context);
+    CUstream stream = nullptr;
+    const CUresult result = call.stream(synchronise.hStream, &stream);
+    return result == CUDA_SUCCESS
+               ? call.process().synchronise_stream(stream, call.busy() == stream)
+               : result;
+}
+
 }  // namespace gantry::worker

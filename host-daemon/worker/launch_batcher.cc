@@ -28,9 +28,9 @@ std::uint64_t pair_of(std::uint32_t low, std::uint32_t high) {
     return low | (std::uint64_t{high} << 32);
 }
 
-std::uint64_t hash_of(LaunchBatcher::Batch batch, std::uint64_t key) {
+std::uint64_t hash_of(LaunchBatcher::Launches launches, std::uint64_t key) {
     std::uint64_t hash = mix(1, key);
-    for (const auto& [shape, arguments] : batch) {
+    for (const auto& [shape, arguments] : launches) {
         hash = mix(hash, shape.kernel);
         hash = mix(hash, pair_of(shape.grid[0], shape.block[0]));
         hash = mix(hash, pair_of(shape.grid[1], shape.block[1]));
@@ -41,6 +41,13 @@ std::uint64_t hash_of(LaunchBatcher::Batch batch, std::uint64_t key) {
 }
 
 }  // namespace
+
+LaunchBatcher::LaunchBatcher(Device& device, const ObjectTable& objects)
+    : device_(device), objects_(objects) {
+    for (Graph& graph : graphs_) {
+        graph.kernels.resize(LaunchGraphs::kernels_of(number_of(graph)));
+    }
+}
 
 LaunchBatcher::~LaunchBatcher() {
     forget_all();
@@ -55,14 +62,19 @@ LaunchBatcher::~LaunchBatcher() {
     }
 }
 
-bool LaunchBatcher::launch(Batch batch, std::uint64_t key, CUstream stream) {
+bool LaunchBatcher::launch(Launches launches, std::uint64_t key, CUstream stream) {
     const std::lock_guard lock(mutex_);
     decay();
-    if (!is_fit(batch, key, stream) || !has_room()) {
+    const bool is_batch = launches.size() == kBatch;
+    if (is_batch && !has_room()) {
         return false;
     }
-    Graph* const graph = choose(batch, key, stream);
-    if (graph == nullptr || !set(*graph, batch)) {
+    const std::uint64_t hash = hash_of(launches, key);
+    Graph* graph = find(launches, hash, key);
+    if (graph == nullptr && is_fit(launches, key, stream)) {
+        graph = choose(launches, hash, key, stream);
+    }
+    if (graph == nullptr || !set(*graph, launches)) {
         return false;
     }
     if (device_.launch_graphs().launch(number_of(*graph), stream) != CUDA_SUCCESS) {
@@ -70,10 +82,9 @@ bool LaunchBatcher::launch(Batch batch, std::uint64_t key, CUstream stream) {
     }
     graph->key = key;
     ++graph->uses;
-    ++launched_;
     bool is_noted = note_end(graph->ended, stream);
-    if (launched_ % kMark == 0) {
-        is_noted &= note_end(marks_[(launched_ / kMark - 1) % kMarks], stream);
+    if (is_batch && ++batches_ % kMark == 0) {
+        is_noted &= note_end(marks_[(batches_ / kMark - 1) % kMarks], stream);
     }
     if (!is_noted) {
         device_.api().cuStreamSynchronize(stream);  // What is not known later must be true now.
@@ -81,26 +92,35 @@ bool LaunchBatcher::launch(Batch batch, std::uint64_t key, CUstream stream) {
     return true;
 }
 
-LaunchBatcher::Graph* LaunchBatcher::choose(Batch batch, std::uint64_t key, CUstream stream) {
-    const std::uint64_t hash = hash_of(batch, key);
-    if (Graph* const graph = shaped(batch, hash, key); graph != nullptr) {
-        return graph;
-    }
-    return may_keep_waiting(stream) ? loose(batch, key) : nullptr;
-}
-
-/// The graph of this shape; one that is given to it now, if it came more often than what has it.
-LaunchBatcher::Graph* LaunchBatcher::shaped(Batch batch, std::uint64_t hash, std::uint64_t key) {
-    const std::span<Graph> graphs = std::span(graphs_).first(kShaped);
-    for (Graph& graph : graphs) {
-        if (graph.hash == hash && graph.key == key &&
-            std::equal(batch.begin(), batch.end(), graph.kernels.begin(),
+/// The graph of this shape. It has these kernels and was launched into this stream, so both are
+/// such as graphs may have.
+LaunchBatcher::Graph* LaunchBatcher::find(Launches launches, std::uint64_t hash,
+                                          std::uint64_t key) {
+    const Numbers numbers = numbers_for(launches.size());
+    for (std::size_t i = numbers.first; i < numbers.end; ++i) {
+        Graph& graph = graphs_[i];
+        if (hashes_[i] == hash && graph.key == key &&
+            std::equal(launches.begin(), launches.end(), graph.kernels.begin(),
                        [](const KernelLaunch& launch, const Kernel& kernel) {
                            return kernel.shape == launch.shape;
                        })) {
             return &graph;
         }
     }
+    return nullptr;
+}
+
+LaunchBatcher::Graph* LaunchBatcher::choose(Launches launches, std::uint64_t hash,
+                                            std::uint64_t key, CUstream stream) {
+    if (Graph* const graph = give(numbers_for(launches.size()), hash, key); graph != nullptr) {
+        return graph;
+    }
+    return launches.size() == kBatch && may_keep_waiting(stream) ? loose(launches, key) : nullptr;
+}
+
+/// One of these, to a shape that came more often than what has it.
+LaunchBatcher::Graph* LaunchBatcher::give(Numbers numbers, std::uint64_t hash,
+                                          std::uint64_t key) {
     Seen& seen = seen_[hash % kSeen];
     if (seen.hash != hash) {
         seen = Seen{hash, 0};
@@ -108,21 +128,24 @@ LaunchBatcher::Graph* LaunchBatcher::shaped(Batch batch, std::uint64_t hash, std
     if (++seen.times < kOften) {
         return nullptr;
     }
+    const std::span<Graph> graphs =
+        std::span(graphs_).subspan(numbers.first, numbers.end - numbers.first);
     Graph& least = *std::min_element(
         graphs.begin(), graphs.end(),
         [](const Graph& a, const Graph& b) { return a.uses < b.uses; });
-    if ((least.hash != 0 && least.uses * 2 + kOften > seen.times) || !may_launch_into(least, key)) {
+    std::uint64_t& owner = hashes_[number_of(least)];
+    if ((owner != 0 && least.uses * 2 + kOften > seen.times) || !may_launch_into(least, key)) {
         return nullptr;
     }
-    least.hash = hash;
+    owner = hash;
     least.uses = seen.times;
     return &least;
 }
 
-LaunchBatcher::Graph* LaunchBatcher::loose(Batch batch, std::uint64_t key) {
+LaunchBatcher::Graph* LaunchBatcher::loose(Launches batch, std::uint64_t key) {
     Graph* best = nullptr;
     std::ptrdiff_t most = -1;
-    for (Graph& graph : std::span(graphs_).last(kLoose)) {
+    for (Graph& graph : std::span(graphs_).subspan(kShaped, kLoose)) {
         const std::ptrdiff_t alike =
             std::inner_product(batch.begin(), batch.end(), graph.kernels.begin(),
                                std::ptrdiff_t{0}, std::plus<>(),
@@ -154,7 +177,7 @@ bool LaunchBatcher::may_launch_into(const Graph& graph, std::uint64_t key) {
            device_.api().cuEventQuery(graph.ended) == CUDA_SUCCESS;
 }
 
-bool LaunchBatcher::is_fit(Batch batch, std::uint64_t key, CUstream stream) {
+bool LaunchBatcher::is_fit(Launches launches, std::uint64_t key, CUstream stream) {
     if (functions_.size() > kKnown || plain_streams_.size() > kKnown) {
         functions_.clear();
         plain_streams_.clear();
@@ -166,7 +189,7 @@ bool LaunchBatcher::is_fit(Batch batch, std::uint64_t key, CUstream stream) {
                         priority == 0 && !objects_.is_configured(key);
     }
     return plain->second &&
-           std::all_of(batch.begin(), batch.end(), [this](const KernelLaunch& launch) {
+           std::all_of(launches.begin(), launches.end(), [this](const KernelLaunch& launch) {
                return function_of(launch.shape.kernel) != nullptr;
            });
 }
@@ -194,9 +217,9 @@ CUfunction LaunchBatcher::find_function(std::uint64_t handle) const {
 }
 
 /// False: the graph has no kernels any more, and the one that it did not take is left out.
-bool LaunchBatcher::set(Graph& graph, Batch batch) {
-    for (std::size_t i = 0; i < kBatch; ++i) {
-        const KernelLaunch& launch = batch[i];
+bool LaunchBatcher::set(Graph& graph, Launches launches) {
+    for (std::size_t i = 0; i < launches.size(); ++i) {
+        const KernelLaunch& launch = launches[i];
         Kernel& kernel = graph.kernels[i];
         if (kernel.shape == launch.shape &&
             std::ranges::equal(kernel.arguments, launch.arguments)) {
@@ -235,20 +258,20 @@ CUresult LaunchBatcher::set(std::size_t graph, std::size_t index, const KernelLa
 }
 
 void LaunchBatcher::empty(Graph& graph) {
-    for (std::size_t i = 0; i < kBatch; ++i) {
+    for (std::size_t i = 0; i < graph.kernels.size(); ++i) {
         if (graph.kernels[i].shape.kernel != 0) {
             device_.launch_graphs().clear(number_of(graph), i);
             graph.kernels[i] = {};
         }
     }
-    graph.hash = 0;
+    hashes_[number_of(graph)] = 0;
     graph.uses = 0;
 }
 
 /// False where the device has enough to do: launches of their own cost nobody time then.
 bool LaunchBatcher::has_room() {
-    const CUevent event = marks_[launched_ / kMark % kMarks];
-    if (launched_ % kMark != 0 || event == nullptr) {
+    const CUevent event = marks_[batches_ / kMark % kMarks];
+    if (batches_ % kMark != 0 || event == nullptr) {
         return true;
     }
     CUresult result = device_.api().cuEventQuery(event);
@@ -291,7 +314,8 @@ void LaunchBatcher::leave_out(std::uint64_t handle) {
     functions_.erase(handle);  // Looked at anew.
     plain_streams_.erase(handle);
     for (Graph& graph : graphs_) {
-        if (std::any_of(graph.kernels.begin(), graph.kernels.end(),
+        if (graph.key == handle ||
+            std::any_of(graph.kernels.begin(), graph.kernels.end(),
                         [handle](const Kernel& kernel) { return kernel.shape.kernel == handle; })) {
             empty(graph);
         }

@@ -39,7 +39,7 @@ LaunchGraphs::LaunchGraphs(const driver::DriverApi& api) : api_(api) {
                  static_cast<int>(result));
         return;
     }
-    while (count_ < kGraphs && make(&graphs_[count_])) {
+    while (count_ < kGraphs && make(&graphs_[count_], kernels_of(count_))) {
         ++count_;
     }
 }
@@ -53,10 +53,10 @@ LaunchGraphs::~LaunchGraphs() {
     }
 }
 
-bool LaunchGraphs::make(Graph* graph) {
+bool LaunchGraphs::make(Graph* graph, std::size_t kernels) {
     CUresult result = api_.cuGraphCreate(&graph->graph, 0);
     const CUDA_KERNEL_NODE_PARAMS params = one_thread(empty_);
-    for (std::size_t i = 0; i < kKernels && result == CUDA_SUCCESS; ++i) {
+    for (std::size_t i = 0; i < kernels && result == CUDA_SUCCESS; ++i) {
         const CUgraphNode* before = i == 0 ? nullptr : &graph->nodes[i - 1];
         result = api_.cuGraphAddKernelNode_v2(&graph->nodes[i], graph->graph, before,
                                               i == 0 ? 0 : 1, &params);

@@ -595,6 +595,7 @@ void Service::status(control::FromWorker* reply) {
     statistics->set_commands_executed(process_->loop().executed_count());
     statistics->set_kernel_launches(process_->counters.launches.load());
     statistics->set_batched_launches(process_->counters.batched_launches.load());
+    statistics->set_prepared_launches(process_->counters.prepared_launches.load());
     statistics->set_device_memory_bytes(process_->memory.mapped_bytes());
     std::uint64_t pinned = 0;
     for (const PinnedRange& range : process_->memory.pinned_ranges()) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "proto/wire/wait.h"
+
 namespace gantry::worker {
 
 namespace region = gantry::wire;
@@ -14,6 +16,9 @@ namespace {
 /// query right after one is tried again.
 constexpr std::chrono::microseconds kSettles{50};
 constexpr std::chrono::microseconds kSettlePatience{5};
+/// Longer than the waits of which a microsecond matters; then the driver waits, and tells errors.
+constexpr std::chrono::microseconds kWordPatience{1000};
+constexpr int kLooksAtWord = 32;
 
 }  // namespace
 
@@ -59,6 +64,23 @@ CUresult GuestProcess::query_stream(CUstream stream) {
         }
     }
     return result;
+}
+
+CUresult GuestProcess::synchronise_stream(CUstream stream, bool is_busy) {
+    const auto ticket = is_busy && may_use_words() ? wait_words_.queue(stream) : std::nullopt;
+    if (ticket) {
+        const auto until = std::chrono::steady_clock::now() + kWordPatience;
+        do {
+            for (int look = 0; look < kLooksAtWord; ++look) {
+                if (wait_words_.has_landed(*ticket)) {
+                    note_landed(stream, std::chrono::steady_clock::now());
+                    return CUDA_SUCCESS;
+                }
+                wire::cpu_relax();
+            }
+        } while (std::chrono::steady_clock::now() < until);
+    }
+    return device.api().cuStreamSynchronize(stream);
 }
 
 GuestProcess::StreamsSeen GuestProcess::query_streams(bool wants_others_only) {

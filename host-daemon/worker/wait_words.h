@@ -7,7 +7,7 @@
 // write of an earlier wait can be taken for a later one's. All writes have landed when the device
 // is idle. The page lies away from the addresses that drivers give out and is locked when the
 // process begins, so that what a driver gives out later does not depend on it.
-// Threads: queue() on one thread (the loop's), the rest anywhere. Failure: without words (a driver
+// Threads: any. Failure: without words (a driver
 // or a device that cannot write them, all of them in use) queue() gives none, and its caller asks
 // the driver.
 #pragma once
@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 
 #include "host-daemon/worker/device.h"
@@ -53,6 +54,7 @@ private:
     Device& device_;
     std::byte* page_ = nullptr;  ///< Null: no words.
     CUdeviceptr address_ = 0;
+    std::mutex mutex_;  ///< Held while a word is chosen and queued.
     std::array<std::uint32_t, kWords> queued_{};  ///< By word, what was queued last.
 };
 

@@ -236,6 +236,7 @@ struct Host {
         ProcessOptions options;
         options.spin_us = spin_us;
         options.wait_here = wait_here;
+        options.always_prepares_launches = true;
         options.limits.device_memory_bytes = quota;
         options.baseline.memory_bytes = quota;
         const auto facts = device->facts(options.baseline).value();

@@ -1,4 +1,4 @@
-// Launches that stand in the ring one behind the other and go to the driver together.
+// Launches that go to the driver as graphs: together, or by themselves where their shape comes often.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -100,6 +100,7 @@ struct Repeating : Serving {
                        std::span<const std::byte> arguments) {
         hand::LaunchCall launch = one_thread(kernel, stream);
         launch.block[0] = threads;
+        launch.shared_bytes = shared_bytes;
         launch.param_bytes = static_cast<std::uint32_t>(arguments.size());
         return guest.send(Op::cuLaunchKernel, launch, arguments);
     }
@@ -121,8 +122,21 @@ struct Repeating : Serving {
     [[nodiscard]] std::uint64_t together() const {
         return host.process->counters.batched_launches.load();
     }
+    [[nodiscard]] std::uint64_t prepared() const {
+        return host.process->counters.prepared_launches.load();
+    }
+    /// Launches of a pattern of three that never wait in the ring together.
+    void run_apart(std::size_t launches, std::uint64_t stream = kStream) {
+        for (std::size_t i = 0; i < launches; ++i) {
+            const auto value = static_cast<std::uint32_t>(i * 7919 + 13);
+            shared_bytes = i % 3 == 1 ? 64 : 0;
+            i % 3 == 2 ? mix(value, stream) : (void)scale(2, value, stream);
+            EXPECT_EQ(guest.synchronise(stream), 0u);
+        }
+    }
     [[nodiscard]] std::uint64_t launched() const { return host.process->counters.launches.load(); }
 
+    std::uint32_t shared_bytes = 0;  ///< Of the launches from now on.
     std::uint32_t want = 1;
     std::uint32_t odd = 0;
     std::uint64_t image = 0;
@@ -284,6 +298,56 @@ TEST(LaunchBatcher, StreamsThatDifferAreLeftOut) {
         repeating.guest.synchronise(kOther);
         EXPECT_EQ(repeating.got(), repeating.want);
         EXPECT_EQ(repeating.together(), 0u);
+    }));
+}
+
+TEST(LaunchBatcher, AShapeThatComesOftenHasAGraphForSingleLaunches) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        constexpr std::size_t kLaunches = 300;
+        repeating.run_apart(kLaunches);
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_EQ(repeating.launched(), kLaunches);
+        EXPECT_EQ(repeating.together(), 0u);
+        EXPECT_GE(repeating.prepared(), kLaunches - 3 * 3);  // Each shape is seen three times first.
+    }));
+}
+
+TEST(LaunchBatcher, SingleGraphsFollowTheirKernelsAndStreams) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating(1);
+        repeating.guest.call(Op::cuStreamCreate, payload::cuStreamCreate_call{kOther, 1, 0});
+        for (const std::uint32_t odd : {5u, 11u, 17u}) {
+            repeating.run_apart(30);
+            repeating.run_apart(30, kOther);
+            repeating.guest.send(Op::cuModuleUnload, payload::cuModuleUnload_call{kModule});
+            repeating.load(odd);  // The same handles, other code.
+        }
+        const std::uint64_t before = repeating.prepared();
+        EXPECT_GT(before, 0u);
+        payload::cuFuncSetAttribute_call set{};
+        set.hfunc = kMix;
+        set.attrib = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        set.value = 50;
+        EXPECT_EQ(repeating.guest.call(Op::cuFuncSetAttribute, set).status, 0u);
+        repeating.run_apart(60);
+        EXPECT_EQ(repeating.prepared() - before, 60u - 20u - 2 * 2u);  // All but those of `mix`.
+        EXPECT_EQ(repeating.got(), repeating.want);
+    }));
+}
+
+TEST(LaunchBatcher, MoreShapesThanGraphsAreLaunchedAllTheSame) {
+    EXPECT_TRUE(in_child([] {
+        Repeating repeating;
+        constexpr std::uint32_t kShapes = 3 * LaunchGraphs::kSingle;
+        for (std::uint32_t i = 0; i < 12 * kShapes; ++i) {
+            repeating.shared_bytes = i % kShapes * 16;
+            repeating.scale(1, i);
+            EXPECT_EQ(repeating.guest.synchronise(kStream), 0u);
+        }
+        EXPECT_EQ(repeating.got(), repeating.want);
+        EXPECT_GT(repeating.prepared(), 0u);
+        EXPECT_LT(repeating.prepared(), repeating.launched());
     }));
 }
 

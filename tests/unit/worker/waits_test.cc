@@ -319,6 +319,8 @@ TEST(Waits, AGuestOfOneThreadWaitsInTheDriverAsNatively) {
         guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
         for (int i = 1; i <= 300; ++i) {
             guest.add(alone.data, 1, kStream);
+            // Else the call may be behind it in the ring when it has been executed.
+            std::this_thread::sleep_for(200us);
             EXPECT_EQ(guest.synchronise(kStream), 0u);
         }
         for (int i = 1; i <= 30; ++i) {
@@ -338,6 +340,47 @@ TEST(Waits, AGuestOfOneThreadWaitsInTheDriverAsNatively) {
         EXPECT_LE(Counted::words, 30);
         EXPECT_EQ(guest.synchronise(kSecond + 7),
                   static_cast<std::uint32_t>(CUDA_ERROR_INVALID_HANDLE));
+    }));
+}
+
+TEST(Waits, BehindWorkThatWasQueuedRightBeforeItAWordIsAwaited) {
+    EXPECT_TRUE(in_child([] {
+        Alone alone;
+        Guest& guest = alone.guest;
+        CommandLoop& loop = alone.host.process->loop();
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        const auto add_and_wait = [&](std::uint64_t stream) {
+            EXPECT_TRUE(loop.hold(std::chrono::steady_clock::now() + 10s));
+            guest.add(alone.data, 1, stream);
+            const std::uint64_t position =
+                guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
+                           std::as_bytes(std::span(&kStream, 1)), {}, true);
+            loop.resume();
+            EXPECT_EQ(guest.wait(position).status, 0u);
+        };
+        for (int i = 1; i <= 100; ++i) {
+            add_and_wait(kStream);
+            EXPECT_EQ(guest.read(alone.data, 64)[1], static_cast<std::uint32_t>(i));
+        }
+        EXPECT_GE(Counted::words, 85);  // The rest: see above.
+        EXPECT_LE(Counted::streams, 15);
+        // Another stream has got the work: nothing is known of this one.
+        const int words = Counted::words;
+        const int streams = Counted::streams;
+        for (int i = 1; i <= 20; ++i) {
+            add_and_wait(kSecond);
+        }
+        EXPECT_LE(Counted::words, words + 5);
+        EXPECT_GE(Counted::streams, streams + 10);
+        // An error is told by the driver: no word lands behind it.
+        EXPECT_TRUE(loop.hold(std::chrono::steady_clock::now() + 10s));
+        guest.add(64, 1, kStream);  // No such memory.
+        const std::uint64_t position =
+            guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
+                       std::as_bytes(std::span(&kStream, 1)), {}, true);
+        loop.resume();
+        EXPECT_EQ(guest.wait(position).status,
+                  static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS));
     }));
 }
 
