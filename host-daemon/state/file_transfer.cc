@@ -40,8 +40,8 @@ constexpr std::ptrdiff_t kAllocatingMax = 8;
 /// What a thread copies in one go: a load's, and a store's, which may have to make a large page.
 constexpr std::uint64_t kLoadBytes = 256U << 10;
 constexpr std::uint64_t kStoreBytes = snapshot::kLargePageBytes;
-static_assert(FilePlan::kStoreChunkBytes <= CopySlots::kBytes &&
-              FilePlan::kLoadChunkBytes <= CopySlots::kBytes);
+static_assert(FilePlan::kStoreChunkBytes <= CopySlots::kBytesMax &&
+              FilePlan::kLoadChunkBytes <= CopySlots::kBytesMax);
 /// What memcpy() copies in one go: more it would send past the caches.
 constexpr std::size_t kCachedBytes = 256U << 10;
 /// Chunks of which landed() is told in one go.
@@ -223,7 +223,9 @@ private:
     }
 
     Result<void> copy_staged() {
-        GANTRY_TRY(slots_.make(std::min(staged_.size(), CopySlots::kCount)));
+        GANTRY_TRY(slots_.make(std::min(staged_.size(), CopySlots::kCount),
+                               is_store_ ? FilePlan::kStoreChunkBytes
+                                         : FilePlan::kLoadChunkBytes));
         const std::uint64_t step_bytes = is_store_ ? kStoreBytes : kLoadBytes;
         std::vector<Step> steps;
         for (std::size_t i = 0; i < staged_.size(); ++i) {

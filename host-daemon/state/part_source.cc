@@ -12,13 +12,13 @@
 
 namespace gantry::state {
 PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, PrintBy by,
-                     std::unique_ptr<GpuPrints> prints)
+                     std::unique_ptr<GpuPrints> prints, std::unique_ptr<Mapping> slot_pages)
     : process_(process),
       part_id_(part_id),
       memory_(process),
       reader_(process, memory_, by, std::move(prints)),
       copied_(reader_),
-      slots_(process) {}
+      slots_(process, std::move(slot_pages)) {}
 
 PartFacts PartState::describe() {
     PartFacts facts;

@@ -71,9 +71,10 @@ struct PartFacts {
 
 class PartState {
 public:
-    /// `prints`: made before (make_gpu_prints); null: now.
+    /// `prints`: made before (make_gpu_prints); null: now. `slot_pages`: CopySlots.
     PartState(worker::GuestProcess& process, std::uint64_t part_id, PrintBy by = PrintBy::kAuto,
-              std::unique_ptr<GpuPrints> prints = nullptr);
+              std::unique_ptr<GpuPrints> prints = nullptr,
+              std::unique_ptr<Mapping> slot_pages = nullptr);
 
     // ---- source
     [[nodiscard]] PartFacts describe();

@@ -205,7 +205,8 @@ bool GuestProcess::may_launch_graphs(std::uint64_t context) const {
 /// False: it is still to be launched.
 bool GuestProcess::launch_as_graph(const Call& call, const LaunchCall& launch,
                                    std::span<const std::byte> arguments, CUstream stream) {
-    if (!prepares_launches_ || call.may_wait() || launch.shared_bytes > LaunchBatcher::kSharedBytesMax ||
+    if (!prepares_launches_ || call.may_wait() ||
+        launch.shared_bytes > LaunchBatcher::kSharedBytesMax ||
         !may_launch_graphs(call.header().context)) {
         return false;
     }

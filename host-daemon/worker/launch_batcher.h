@@ -19,11 +19,11 @@
 // the primary one; while a stream is captured or a host callback is open.
 //
 // Invariant: launch() either launches all or none, and then each of them gives the driver's own
-// answer when it is launched the plain way. No graph has a kernel whose module was ended: forget_all()
-// comes before that. A driver lets no two launches of a graph run at a time, which streams must not
-// notice: a graph goes to another stream only once its last launch has ended. Threads: all calls
-// lock; launch() on the loop's thread. Cost: a comparison with what the graph has, and a call of
-// the driver's for each launch that differs.
+// answer when it is launched the plain way. No graph has a kernel whose module was ended:
+// forget_all() comes before that. A driver lets no two launches of a graph run at a time, which
+// streams must not notice: a graph goes to another stream only once its last launch has ended.
+// Threads: all calls lock; launch() on the loop's thread. Cost: a comparison with what the graph
+// has, and a call of the driver's for each launch that differs.
 #pragma once
 
 #include <array>

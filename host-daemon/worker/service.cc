@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "host-daemon/state/block_runs.h"
+#include "host-daemon/state/file_pieces.h"
 #include "host-daemon/worker/log.h"
 #include "host-daemon/worker/sandbox.h"
 #include "proto/cuda/gen/opcodes.h"
@@ -338,7 +339,11 @@ Result<void> Service::warm(const control::Warm& warm) {
         return wrong_state("this worker has its device already");
     }
     GANTRY_TRY(check_version(warm.protocol_version()));
-    return open_device(warm.device());
+    GANTRY_TRY(open_device(warm.device()));
+    if (!device_->is_host_addressable()) {  // It may be for a restore.
+        slot_pages_ = state::CopySlots::make_pages(state::FilePlan::kLoadChunkBytes);
+    }
+    return {};
 }
 
 /// Whether asked for by Warm or by Start, the driver is called for the same things in the same
@@ -421,7 +426,7 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
     };
     GANTRY_ASSIGN(const state::PrintBy by, fingerprints_by());
     part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by,
-                                               std::move(prints_));
+                                               std::move(prints_), std::move(slot_pages_));
     started_ = start;
     GANTRY_TRY(lock_down(start.sandbox().seccomp()));
     control::StartReply* body = reply->mutable_start();
@@ -507,6 +512,7 @@ Result<void> Service::serve(const control::GuestAttachment& guest, Descriptors& 
     if (generation >> (64 - gantry::wire::kGenerationShift) != 0) {
         return Error{Code::kInvalidArgument, "region.generation", "a generation beyond its bits"};
     }
+    part_->end_files();  // A spare one's, which is for no restore.
     process_->serve(std::move(memory), generation);
     return {};
 }

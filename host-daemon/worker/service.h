@@ -118,7 +118,8 @@ private:
     std::unique_ptr<driver::DriverLibrary> library_;
     std::unique_ptr<Device> device_;
     control::DeviceChoice opened_;
-    std::unique_ptr<state::GpuPrints> prints_;  ///< For part_.
+    std::unique_ptr<state::GpuPrints> prints_;    ///< For part_.
+    std::unique_ptr<state::Mapping> slot_pages_;  ///< For part_; null: none are ready.
     std::unique_ptr<PeerWindow> window_;  ///< Null: none is open.
     OutputCapture output_;
     std::unique_ptr<GuestProcess> process_;

@@ -68,19 +68,38 @@ TEST(CopySlots, AreThereUntilTheyAreGivenBack) {
         unsigned char page = 0;
         return mincore(at, 4096, &page) == 0;
     };
-    ASSERT_TRUE(slots.make(1));
+    constexpr std::uint64_t kBytes = state::CopySlots::kBytesMax;
+    ASSERT_TRUE(slots.make(1, kBytes));
     std::byte* const first = slots.of(0);
     EXPECT_TRUE(is_there(first));
-    ASSERT_TRUE(slots.make(1));
+    ASSERT_TRUE(slots.make(1, kBytes));
     EXPECT_EQ(slots.of(0), first);
-    ASSERT_TRUE(slots.make(3));
+    ASSERT_TRUE(slots.make(3, kBytes));
     std::byte* const last = slots.of(2);
-    EXPECT_EQ(last, slots.of(0) + 2 * state::CopySlots::kBytes);
+    EXPECT_EQ(last, slots.of(0) + 2 * kBytes);
     EXPECT_TRUE(is_there(last));
-    ASSERT_TRUE(slots.make(2));
+    ASSERT_TRUE(slots.make(2, kBytes));
     EXPECT_EQ(slots.of(2), last) << "there are more than enough";
+    ASSERT_TRUE(slots.make(4, kBytes / 2));
+    EXPECT_EQ(slots.of(0) + 2 * kBytes, last) << "they are large enough";
+    EXPECT_EQ(slots.of(2), slots.of(0) + kBytes);
     slots.give_back();
     EXPECT_FALSE(is_there(last));
+}
+
+TEST(CopySlots, TakePagesThatWereMadeBefore) {
+    Host host;
+    constexpr std::uint64_t kBytes = 4U << 20;
+    auto pages = state::CopySlots::make_pages(kBytes);
+    ASSERT_NE(pages, nullptr);
+    std::byte* const at = pages->at();
+    state::CopySlots slots(*host.process, std::move(pages));
+    ASSERT_TRUE(slots.make(state::CopySlots::kCount, kBytes));
+    EXPECT_EQ(slots.of(0), at);
+    EXPECT_EQ(slots.of(3), at + 3 * kBytes);
+    slots.give_back();
+    ASSERT_TRUE(slots.make(1, kBytes)) << "others are made";
+    slots.give_back();
 }
 
 TEST(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {

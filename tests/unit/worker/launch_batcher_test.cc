@@ -1,4 +1,4 @@
-// Launches that go to the driver as graphs: together, or by themselves where their shape comes often.
+// Launches that go to the driver as graphs: together, or by themselves where they come often.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -309,7 +309,7 @@ TEST(LaunchBatcher, AShapeThatComesOftenHasAGraphForSingleLaunches) {
         EXPECT_EQ(repeating.got(), repeating.want);
         EXPECT_EQ(repeating.launched(), kLaunches);
         EXPECT_EQ(repeating.together(), 0u);
-        EXPECT_GE(repeating.prepared(), kLaunches - 3 * 3);  // Each shape is seen three times first.
+        EXPECT_GE(repeating.prepared(), kLaunches - 3 * 3);  // Each is seen three times first.
     }));
 }
 
