@@ -275,8 +275,10 @@ Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worke
         return LoadedMemory{false, std::move(proven), {}};
     }
     GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(*worker, memory, runs));
-    GANTRY_TRY(PartLoader(workers, worker, std::nullopt, std::move(loaded.outside), memory, key)
-                   .run());
+    if (!loaded.outside.empty()) {
+        GANTRY_TRY(PartLoader(workers, worker, std::nullopt, std::move(loaded.outside), memory, key)
+                       .run());
+    }
     return LoadedMemory{true, {}, loaded.how};
 }
 

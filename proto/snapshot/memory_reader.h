@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -44,7 +45,7 @@ public:
     MemoryTable& operator=(const MemoryTable&) = delete;
 
     /// The next entries, whole ones; so many in all as the head says. The two may be called by two
-    /// threads, each in order.
+    /// threads, each in order; parse() has helpers of its own.
     void hash(std::span<const std::byte> entries);
     void parse(std::span<const std::byte> entries);
     /// `contents_bytes`: as many as the section has.
@@ -55,6 +56,10 @@ private:
     const MemoryHead head_;
     const FingerprintKey& key_;
     struct Checksum;
+    struct Piece;
+    static void each(std::span<Piece> pieces, const std::function<void(Piece&)>& work);
+    void parse(Piece& piece, std::span<const std::byte> entries);
+    void look_before(Piece& piece) const;
     const std::unique_ptr<Checksum> checksum_;
     std::uint64_t stored_bytes_ = 0;
     const char* problem_ = nullptr;  ///< The first.
