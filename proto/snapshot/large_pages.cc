@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <latch>
+#include <memory>
+#include <span>
 
 namespace gantry::snapshot {
 namespace {
@@ -81,6 +84,24 @@ void want_large_pages(void* at, std::uint64_t bytes) {
     if (whole != 0) {
         ::madvise(first, whole, MADV_HUGEPAGE);
     }
+}
+
+PagesAhead::PagesAhead(void* at, std::uint64_t bytes) {
+    constexpr std::uint64_t kThreadBytes = 2 * kLargePageBytes;
+    want_large_pages(at, bytes);
+    const auto [first, whole] = large_pages_in(static_cast<std::byte*>(at), bytes);
+    // All threads first: whoever makes pages keeps others from mapping a stack.
+    const auto begin = std::make_shared<std::latch>(1);
+    for (std::uint64_t done = 0; done < whole; done += kThreadBytes) {
+        const std::span<std::byte> part(first + done, std::min(kThreadBytes, whole - done));
+        threads_.emplace_back([begin, part] {
+            begin->wait();
+            for (std::size_t page = 0; page < part.size(); page += kLargePageBytes) {
+                populate(&part[page], kLargePageBytes);
+            }
+        });
+    }
+    begin->count_down();
 }
 
 void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes) {

@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <thread>
+#include <vector>
 
 namespace gantry::snapshot {
 
@@ -26,6 +28,16 @@ void make_large_pages(std::byte* at, std::uint64_t bytes);
 /// Of private memory that is about to be written for the first time: the large pages that lie in it
 /// as a whole are made as such.
 void want_large_pages(void* at, std::uint64_t bytes);
+
+/// As want_large_pages(), and the pages are made meanwhile, by threads that end with the object: the
+/// memory must outlive it. What is written first is not lost.
+class PagesAhead {
+public:
+    PagesAhead(void* at, std::uint64_t bytes);
+
+private:
+    std::vector<std::jthread> threads_;
+};
 
 /// As make_large_pages() of a file that is mapped nowhere; nothing unless it lies on tmpfs.
 void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes);

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "proto/snapshot/container.h"
+#include "proto/snapshot/large_pages.h"
 #include "proto/snapshot/layout.h"
 
 namespace gantry::snapshot {
@@ -45,7 +46,7 @@ public:
     MemoryTable& operator=(const MemoryTable&) = delete;
 
     /// The next entries, whole ones; so many in all as the head says. The two may be called by two
-    /// threads, each in order; parse() has helpers of its own.
+    /// threads, each in order.
     void hash(std::span<const std::byte> entries);
     void parse(std::span<const std::byte> entries);
     /// `contents_bytes`: as many as the section has.
@@ -56,14 +57,11 @@ private:
     const MemoryHead head_;
     const FingerprintKey& key_;
     struct Checksum;
-    struct Piece;
-    static void each(std::span<Piece> pieces, const std::function<void(Piece&)>& work);
-    void parse(Piece& piece, std::span<const std::byte> entries);
-    void look_before(Piece& piece) const;
     const std::unique_ptr<Checksum> checksum_;
     std::uint64_t stored_bytes_ = 0;
     const char* problem_ = nullptr;  ///< The first.
     std::vector<StoredBlock> blocks_;
+    std::optional<PagesAhead> ahead_;  ///< Of blocks_.
 };
 
 }  // namespace gantry::snapshot

@@ -277,14 +277,14 @@ private:
 
     /// Piece by piece: one is read and hashed while the one before is parsed.
     Result<void> memory_table(std::uint64_t count, MemoryTable* table) {
-        constexpr std::uint64_t kStepEntries = 32768;
-        const std::size_t step_bytes = std::min(count, kStepEntries) * kEntryBytes;
-        storage_.resize(std::max(storage_.size(), 2 * step_bytes));
+        constexpr std::uint64_t kStepEntries = 16384;
+        constexpr std::size_t kStepBytes = kStepEntries * kEntryBytes;
+        storage_.resize(std::max(storage_.size(), 2 * kStepBytes));
         std::future<void> parsed;  // Waited for before all else goes.
         std::size_t turn = 0;
         for (std::uint64_t done = 0; done < count; done += kStepEntries, ++turn) {
             const auto bytes = std::span(storage_).subspan(
-                turn % 2 * step_bytes,
+                turn % 2 * kStepBytes,
                 static_cast<std::size_t>(std::min(count - done, kStepEntries)) * kEntryBytes);
             GANTRY_TRY(read(bytes.data(), bytes.size()));
             table->hash(bytes);

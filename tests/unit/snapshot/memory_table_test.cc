@@ -1,4 +1,4 @@
-// Tables so long that several threads parse them: what is wrong is found wherever it stands.
+// Long tables: what is wrong is found wherever it stands, however many entries come at a time.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,8 +19,7 @@ using layout::kEntryBytes;
 constexpr std::uint64_t kPart = 7;
 constexpr std::uint64_t kSectionAt = 4096;
 constexpr std::size_t kEntries = 50'000;
-/// First entries of what one thread parses, if the table comes in one go.
-constexpr std::size_t kPieces = 8;
+constexpr std::size_t kPieces = 8;  ///< At whose ends something is wrong.
 
 struct Entry {
     std::uint64_t part = kPart;
