@@ -28,10 +28,9 @@ Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs,
     if (!plan.zeros.empty() || !plan.copies.empty()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "only bytes are stored"};
     }
-    GANTRY_ASSIGN(std::string how, transfer(process_, memory_.stream(), slots_, file,
-                                            Direction::kToFile, plan.chunks, prepared,
-                                            beside));
-    return FileOutcome{std::move(plan.outside), plan.block_count, std::move(how)};
+    GANTRY_ASSIGN(Transferred done, transfer(process_, memory_.stream(), slots_, file,
+                                             Direction::kToFile, plan.chunks, prepared, beside));
+    return FileOutcome{std::move(plan.outside), plan.block_count, std::move(done.how), nullptr};
 }
 
 Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs,
@@ -49,8 +48,9 @@ Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs,
                                              run.range.count * kBlockBytes, memory_.stream()),
                          "setting blocks to zero"));
     }
-    GANTRY_ASSIGN(std::string how, transfer(process_, memory_.stream(), slots_, file,
-                                            Direction::kFromFile, plan.chunks, nullptr, beside));
+    GANTRY_ASSIGN(Transferred done,
+                  transfer(process_, memory_.stream(), slots_, file, Direction::kFromFile,
+                           plan.chunks, nullptr, beside));
     for (const FileRun& run : plan.copies) {
         GANTRY_TRY(check(api.cuMemcpyDtoDAsync_v2(run.range.first * kBlockBytes,
                                                   run.origin * kBlockBytes,
@@ -59,7 +59,8 @@ Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs,
                          "copying blocks"));
     }
     GANTRY_TRY(check(api.cuStreamSynchronize(memory_.stream()), "waiting for blocks"));
-    return FileOutcome{std::move(plan.outside), plan.block_count, std::move(how)};
+    return FileOutcome{std::move(plan.outside), plan.block_count, std::move(done.how),
+                       std::move(done.map)};
 }
 
 }  // namespace gantry::state

@@ -14,11 +14,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "host-daemon/state/copy_slots.h"
+#include "host-daemon/state/file_mapping.h"
 #include "host-daemon/state/memory_image.h"
 #include "host-daemon/state/prepared_file.h"
 
@@ -46,6 +48,7 @@ struct FileOutcome {
     std::vector<BlockRange> outside;  ///< Left alone, in the order of the runs.
     std::uint64_t block_count = 0;    ///< Done.
     std::string how;                  ///< For a log.
+    std::unique_ptr<Mapping> map;     ///< Of a file that was loaded: its end takes milliseconds.
 };
 
 class FileBlocks {

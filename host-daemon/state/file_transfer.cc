@@ -14,12 +14,10 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <semaphore>
 #include <thread>
 #include <vector>
 
-#include "host-daemon/state/file_mapping.h"
 #include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
 #include "proto/snapshot/stream_copy.h"
@@ -105,10 +103,12 @@ public:
                 api_.cuEventDestroy_v2(event);
             }
         }
-        map_.reset();
         took_ms_ = (Clock::now() - begin) / std::chrono::milliseconds(1);
         return done;
     }
+
+    /// Once it has run.
+    std::unique_ptr<Mapping> take_map() { return std::move(map_); }
 
     [[nodiscard]] std::string how() const {
         return fmt::format(
@@ -155,8 +155,9 @@ private:
     Result<void> map_file() {
         map_from_ = chunks_.front().begin() / snapshot::kLargePageBytes *
                     snapshot::kLargePageBytes;
-        map_.emplace(kFileHint, chunks_.back().end() - map_from_,
-                     is_store_ ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file_, map_from_);
+        map_ = std::make_unique<Mapping>(kFileHint, chunks_.back().end() - map_from_,
+                                         is_store_ ? PROT_READ | PROT_WRITE : PROT_READ,
+                                         MAP_SHARED, file_, map_from_);
         if (map_->at() == nullptr && is_store_) {
             return Error{Code::kUnavailable, "snapshot.io",
                          fmt::format("cannot map the file: {}", std::strerror(errno))};
@@ -421,7 +422,7 @@ private:
     std::span<const FileChunk> chunks_;
     const PreparedFile* prepared_;
     const Beside& beside_;
-    std::optional<Mapping> map_;
+    std::unique_ptr<Mapping> map_;
     std::uint64_t map_from_ = 0;
     static constexpr std::size_t kLockedEvent = CopySlots::kCount;
     std::array<CUevent, CopySlots::kCount + 1> events_{};  ///< Of each slot, and of queue_locked().
@@ -440,12 +441,12 @@ private:
 
 }  // namespace
 
-Result<std::string> transfer(worker::GuestProcess& process, CUstream stream, CopySlots& slots,
+Result<Transferred> transfer(worker::GuestProcess& process, CUstream stream, CopySlots& slots,
                              int file, Direction direction, std::span<const FileChunk> chunks,
                              const PreparedFile* prepared, const Beside& beside) {
     Transfer one(process, stream, slots, file, direction, chunks, prepared, beside);
     GANTRY_TRY(one.run());
-    return one.how();
+    return Transferred{one.how(), one.take_map()};
 }
 
 }  // namespace gantry::state

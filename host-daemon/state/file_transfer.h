@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "host-daemon/state/copy_slots.h"
+#include "host-daemon/state/file_mapping.h"
 #include "host-daemon/state/file_pieces.h"
 #include "host-daemon/state/prepared_file.h"
 
@@ -15,10 +17,15 @@ namespace gantry::state {
 
 enum class Direction : std::uint8_t { kToFile, kFromFile };
 
+struct Transferred {
+    std::string how;               ///< For a log.
+    std::unique_ptr<Mapping> map;  ///< Of the file; no use of it is left. Its end takes a while.
+};
+
 /// Ascending chunks. To a file: done when it returns. From a file: queued on the stream, and done
-/// when the stream has come to rest. How it was done comes back, for a log.
+/// when the stream has come to rest.
 /// `prepared`: settled, of this file; null: nothing is.
-Result<std::string> transfer(worker::GuestProcess& process, CUstream stream, CopySlots& slots,
+Result<Transferred> transfer(worker::GuestProcess& process, CUstream stream, CopySlots& slots,
                              int file, Direction direction, std::span<const FileChunk> chunks,
                              const PreparedFile* prepared, const Beside& beside);
 

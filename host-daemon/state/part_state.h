@@ -249,6 +249,7 @@ private:
     std::optional<DecodedGraph> put_off_;
     CopySlots slots_;
     std::future<void> on_slots_;  ///< They are made, or given back: nobody else may touch them.
+    std::future<void> on_map_;    ///< A loaded file's mapping ends; nobody waits.
     bool expects_file_ = false;
 };
 

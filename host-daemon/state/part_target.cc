@@ -188,6 +188,8 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
         outcome->how += fmt::format("; {:.1f} ms for slots, {:.1f} ms with the copies",
                                     ms(has_slots - begin), ms(Clock::now() - has_slots));
         on_slots_ = std::async(std::launch::async, [this] { slots_.give_back(); });
+        on_map_ = std::async(std::launch::async,
+                             [map = std::move(outcome->map)]() mutable { map.reset(); });
     }
     return outcome;
 }
