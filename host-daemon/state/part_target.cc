@@ -189,7 +189,11 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
                                     ms(has_slots - begin), ms(Clock::now() - has_slots));
         on_slots_ = std::async(std::launch::async, [this] { slots_.give_back(); });
         on_map_ = std::async(std::launch::async,
-                             [map = std::move(outcome->map)]() mutable { map.reset(); });
+                             [map = std::move(outcome->map)]() {
+                                 if (map != nullptr) {
+                                     map->end_in_pieces();
+                                 }
+                             });
     }
     return outcome;
 }
