@@ -4,9 +4,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <thread>
 #include <utility>
 
 namespace gantry::state {
@@ -34,11 +36,13 @@ public:
     [[nodiscard]] std::byte* at() const { return at_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     /// Ends it piece by piece, so that the process's other threads, which cannot map anything while
-    /// one unmaps, wait for no more than a piece: all of 16 GiB takes 6 ms.
+    /// one unmaps, wait for no more than a piece: all of 16 GiB takes 6 ms. Between two it naps:
+    /// the kernel gives a thread that asks again at once its turn before those that wait.
     void end_in_pieces() {
         constexpr std::uint64_t kPieceBytes = 64U << 20;
         for (std::uint64_t done = 0; at_ != nullptr && done < bytes_; done += kPieceBytes) {
             ::munmap(at_ + done, std::min(kPieceBytes, bytes_ - done));
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
         }
         at_ = nullptr;
     }

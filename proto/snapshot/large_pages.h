@@ -29,8 +29,8 @@ void make_large_pages(std::byte* at, std::uint64_t bytes);
 /// as a whole are made as such.
 void want_large_pages(void* at, std::uint64_t bytes);
 
-/// As want_large_pages(), and the pages are made meanwhile, by threads that end with the object: the
-/// memory must outlive it. What is written first is not lost.
+/// As want_large_pages(), and the pages are made meanwhile, by threads that end with the object:
+/// the memory must outlive it. What is written first is not lost.
 class PagesAhead {
 public:
     PagesAhead(void* at, std::uint64_t bytes);

@@ -106,7 +106,8 @@ private:
 class LongTable : public ::testing::TestWithParam<std::size_t> {
 protected:
     /// What is found where entry `at` was changed so.
-    std::string problem_with(std::size_t at, const std::function<void(Table&, std::size_t)>& change) {
+    std::string problem_with(std::size_t at,
+                             const std::function<void(Table&, std::size_t)>& change) {
         Table table;
         change(table, at);
         return table.problem(GetParam());
