@@ -106,7 +106,7 @@ public:
     /// The handler has given this stream work to do.
     void queued_in(CUstream stream) { queued_ = stream; }
     [[nodiscard]] std::optional<CUstream> queued() const { return queued_; }
-    /// Where the commands right in front of this one have queued work last: it cannot have ended.
+    /// Where the command right in front of this one has queued work a moment ago.
     void set_busy(std::optional<CUstream> stream) { busy_ = stream; }
     [[nodiscard]] std::optional<CUstream> busy() const { return busy_; }
     /// The end of what is in this stream now is all that the call waits for.

@@ -138,15 +138,12 @@ void GuestProcess::execute(const Command& command) {
     if (held.active()) {
         held.begin(command.header.position);
     }
-    if (!loop_.is_streaming()) {
-        queued_.reset();
-    }
     if (call.has(kMayBlock)) {
         wait_or_run(call);
     } else {
         run_call(call);
-        queued_ = call.queued() ? call.queued() : queued_;
     }
+    queued_ = call.queued();
     if (loop_.executed_count() % kPollEvery == 0) {
         poll();
     }

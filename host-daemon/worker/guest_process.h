@@ -329,7 +329,7 @@ private:
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
     std::uint32_t last_lane_ = 0;          ///< The loop's thread only.
     std::uint32_t commands_of_lane_ = 0;   ///< ... of the last one, in a row.
-    std::optional<CUstream> queued_;       ///< ... Where the commands that stream in queued last.
+    std::optional<CUstream> queued_;       ///< ... Where the last command has queued work.
     std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
     std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
     std::atomic<std::chrono::steady_clock::time_point> landed_at_{};

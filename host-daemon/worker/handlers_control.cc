@@ -129,7 +129,7 @@ CUresult read_device(Call& call) {
         (read->bytes >= kRegisteredReadBytesMin || call.process().is_frequent_reader()) &&
         call.process().register_bulk();
     const driver::DriverApi& api = call.api();
-    if (stream == nullptr && !is_locked) {
+    if (stream == nullptr && (!is_locked || call.process().captures.load() != 0)) {
         result = api.cuMemcpyDtoH_v2(extent.data(), read->device_address, read->bytes);
     } else {
         result = api.cuMemcpyDtoHAsync_v2(extent.data(), read->device_address, read->bytes, stream);
