@@ -6,9 +6,9 @@
 // natively, and nothing else is asked of the driver or the device; but where the command right in
 // front of it has queued work in the same stream, it first looks at a word for a while
 // (synchronise_stream()). Such a word is on its way while the device is at work, and shows its end
-// 0.5 to 1 us before the driver does (H200, driver 580); on a device that has nothing to do it takes
-// 4 us. Behind that very work it waits for nothing else: not in the legacy stream either, where it
-// would for what blocking streams got meanwhile.
+// 0.5 to 1 us before the driver does (H200, driver 580); on a device that has nothing to do it
+// takes 4 us. Behind that very work it waits for nothing else: not in the legacy stream either,
+// where it would for what blocking streams got meanwhile.
 // BY A WORD. Else the driver is asked whether the call would wait, and if so the device writes a
 // word behind the work, which the loop looks at between commands.
 // ON A LANE'S THREAD. What has no word, or has waited for long, goes to its lane's executor.
