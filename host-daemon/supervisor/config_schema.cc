@@ -73,7 +73,7 @@ const ConfigKey kKeys[] = {
     {"worker", "await_restore", GANTRY_BOOL(worker.await_restore),
      "while a session is suspended, keep a worker ready whose context is made, for its restore"},
     {"worker", "batch_launches", GANTRY_BOOL(worker.batch_launches),
-     "hand launches that repeat to the driver together where a program is ahead of it"},
+     "hand launches that repeat to the driver as graphs, many together where a program is ahead"},
 
     {"peer", "listen", GANTRY_ADDRESS(peer.listen),
      "ADDRESS:PORT for other gantryds (mutual TLS); empty: no migration to or from this host"},
