@@ -175,8 +175,9 @@ ExecStep* GraphExec::step_of(const void* node) {
 }
 
 std::vector<ExecStep>& GraphExec::writable() {
-    if (steps.use_count() > 1) {
+    if (is_launched) {  // A count of who holds them would not say what these have seen of them.
         steps = std::make_shared<std::vector<ExecStep>>(*steps);
+        is_launched = false;
     }
     return *steps;
 }
@@ -187,6 +188,7 @@ CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
     {
         const std::lock_guard lock(exec->mutex);
         steps = exec->steps;
+        exec->is_launched = true;
     }
     std::map<const ExecStep*, std::shared_ptr<EventMark>> marks;
     std::vector<StreamPoint> needs;

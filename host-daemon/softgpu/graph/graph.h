@@ -89,6 +89,7 @@ public:
 
     std::mutex mutex;
     std::shared_ptr<std::vector<ExecStep>> steps;
+    bool is_launched = false;  ///< With these steps: a launch may hold them still.
     unsigned long long flags = 0;
     std::shared_ptr<Graph> source;  ///< What it was made from: becomes a child node when captured.
 };
