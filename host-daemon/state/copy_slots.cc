@@ -2,41 +2,33 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
-#include <vector>
+
+#include "proto/snapshot/large_pages.h"
 
 namespace gantry::state {
 namespace {
 
-/// What a thread makes pages of.
-constexpr std::uint64_t kPartBytes = 4U << 20;
 /// Away from where a driver takes device addresses, as every mapping of a worker's
 /// (channel_memory.cc).
 void* const kSlotsHint = reinterpret_cast<void*>(0x6500'0000'0000);
 
-void populate(const Mapping& pages) {
-    std::vector<std::jthread> helpers;
-    for (std::uint64_t done = 0; done < pages.bytes(); done += kPartBytes) {
-        const std::uint64_t bytes = std::min(kPartBytes, pages.bytes() - done);
-        helpers.emplace_back([at = pages.at() + done, bytes] {
-            ::madvise(at, bytes, MADV_POPULATE_WRITE);  // A hint only.
-        });
+/// Null, with errno: there is no memory.
+std::unique_ptr<Mapping> pages_of(std::uint64_t bytes) {
+    auto pages = std::make_unique<Mapping>(kSlotsHint, bytes, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages->at() == nullptr) {
+        return nullptr;
     }
+    const snapshot::PagesAhead made(pages->at(), pages->bytes());  // Waited for at once.
+    return pages;
 }
 
 }  // namespace
 
 std::unique_ptr<Mapping> CopySlots::make_pages(std::uint64_t bytes) {
-    auto pages = std::make_unique<Mapping>(kSlotsHint, kCount * bytes, PROT_READ | PROT_WRITE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pages->at() == nullptr) {
-        return nullptr;
-    }
-    populate(*pages);
-    return pages;
+    return pages_of(kCount * bytes);
 }
 
 Result<void> CopySlots::make(std::size_t count, std::uint64_t bytes) {
@@ -50,14 +42,11 @@ Result<void> CopySlots::make(std::size_t count, std::uint64_t bytes) {
         memory_ = std::move(pages_);
     } else {
         pages_.reset();
-        memory_ = std::make_unique<Mapping>(kSlotsHint, count * bytes, PROT_READ | PROT_WRITE,
-                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory_->at() == nullptr) {
-            memory_.reset();
+        memory_ = pages_of(count * bytes);
+        if (memory_ == nullptr) {
             return Error{Code::kResourceExhausted, "state.file",
                          fmt::format("no memory to copy through: {}", std::strerror(errno))};
         }
-        populate(*memory_);
     }
     process_.device.bind_thread();
     // Where it cannot be, the driver copies all the same, and more slowly.

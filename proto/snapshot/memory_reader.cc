@@ -6,7 +6,6 @@
 #include <xxhash.h>
 
 #include "proto/snapshot/contents_file.h"
-#include "proto/snapshot/large_pages.h"
 
 namespace gantry::snapshot {
 

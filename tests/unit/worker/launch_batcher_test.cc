@@ -104,6 +104,13 @@ struct Repeating : Serving {
         launch.param_bytes = static_cast<std::uint32_t>(arguments.size());
         return guest.send(Op::cuLaunchKernel, launch, arguments);
     }
+    void configure_mix() {
+        payload::cuFuncSetAttribute_call set{};
+        set.hfunc = kMix;
+        set.attrib = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        set.value = 50;
+        EXPECT_EQ(guest.call(Op::cuFuncSetAttribute, set).status, 0u);
+    }
     /// So many launches of a pattern of three, with arguments that change.
     void pattern(std::size_t launches) {
         for (std::size_t i = 0; i < launches; ++i) {
@@ -249,11 +256,7 @@ TEST(LaunchBatcher, ConfiguredFunctionsAreLeftOut) {
         repeating.run_pattern(30 * kBatch);
         const std::uint64_t before = repeating.together();
         EXPECT_GT(before, 0u);
-        payload::cuFuncSetAttribute_call set{};
-        set.hfunc = kMix;
-        set.attrib = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-        set.value = 50;
-        EXPECT_EQ(repeating.guest.call(Op::cuFuncSetAttribute, set).status, 0u);
+        repeating.configure_mix();
         repeating.run_pattern(30 * kBatch);
         EXPECT_EQ(repeating.together(), before);
     }));
@@ -325,11 +328,7 @@ TEST(LaunchBatcher, SingleGraphsFollowTheirKernelsAndStreams) {
         }
         const std::uint64_t before = repeating.prepared();
         EXPECT_GT(before, 0u);
-        payload::cuFuncSetAttribute_call set{};
-        set.hfunc = kMix;
-        set.attrib = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-        set.value = 50;
-        EXPECT_EQ(repeating.guest.call(Op::cuFuncSetAttribute, set).status, 0u);
+        repeating.configure_mix();
         repeating.run_apart(60);
         EXPECT_EQ(repeating.prepared() - before, 60u - 20u - 2 * 2u);  // All but those of `mix`.
         EXPECT_EQ(repeating.got(), repeating.want);

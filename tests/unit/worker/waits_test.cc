@@ -349,17 +349,17 @@ TEST(Waits, BehindWorkThatWasQueuedRightBeforeItAWordIsAwaited) {
         Guest& guest = alone.guest;
         CommandLoop& loop = alone.host.process->loop();
         guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
-        const auto add_and_wait = [&](std::uint64_t stream) {
+        const auto add_and_wait = [&](std::uint64_t address, std::uint64_t stream) {
             EXPECT_TRUE(loop.hold(std::chrono::steady_clock::now() + 10s));
-            guest.add(alone.data, 1, stream);
+            guest.add(address, 1, stream);
             const std::uint64_t position =
                 guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
                            std::as_bytes(std::span(&kStream, 1)), {}, true);
             loop.resume();
-            EXPECT_EQ(guest.wait(position).status, 0u);
+            return guest.wait(position).status;
         };
         for (int i = 1; i <= 100; ++i) {
-            add_and_wait(kStream);
+            EXPECT_EQ(add_and_wait(alone.data, kStream), 0u);
             EXPECT_EQ(guest.read(alone.data, 64)[1], static_cast<std::uint32_t>(i));
         }
         EXPECT_GE(Counted::words, 50);  // The rest: see above.
@@ -368,18 +368,12 @@ TEST(Waits, BehindWorkThatWasQueuedRightBeforeItAWordIsAwaited) {
         const int words = Counted::words;
         const int streams = Counted::streams;
         for (int i = 1; i <= 20; ++i) {
-            add_and_wait(kSecond);
+            EXPECT_EQ(add_and_wait(alone.data, kSecond), 0u);
         }
         EXPECT_LE(Counted::words, words + 5);
         EXPECT_GE(Counted::streams, streams + 5);
         // An error is told by the driver: no word lands behind it.
-        EXPECT_TRUE(loop.hold(std::chrono::steady_clock::now() + 10s));
-        guest.add(64, 1, kStream);  // No such memory.
-        const std::uint64_t position =
-            guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
-                       std::as_bytes(std::span(&kStream, 1)), {}, true);
-        loop.resume();
-        EXPECT_EQ(guest.wait(position).status,
+        EXPECT_EQ(add_and_wait(64, kStream),  // No such memory.
                   static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS));
     }));
 }
