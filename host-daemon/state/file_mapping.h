@@ -11,16 +11,18 @@
 #include <thread>
 #include <utility>
 
+#include "proto/snapshot/large_pages.h"
+
 namespace gantry::state {
 
-/// A mapping that ends with its owner.
+/// A mapping that ends with its owner. It begins where a large page can, also where others have
+/// what the hint says: with pages of 4 KiB a file of 16 GiB takes three times as long to be read.
 class Mapping {
 public:
     Mapping(void* hint, std::uint64_t bytes, int protection, int flags, int file,
             std::uint64_t offset)
         : bytes_(bytes) {
-        void* got = ::mmap(hint, bytes, protection, flags | MAP_NORESERVE, file,
-                           static_cast<off_t>(offset));
+        void* got = snapshot::map_aligned(file, offset, bytes, protection, flags, hint);
         at_ = got == MAP_FAILED ? nullptr : static_cast<std::byte*>(got);
         if (at_ != nullptr) {
             ::madvise(at_, bytes, MADV_HUGEPAGE);  // A hint only.

@@ -103,7 +103,9 @@ public:
     [[nodiscard]] const PreparedFile* prepared_file();
     /// In the background.
     void drop_prepared_file();
-    Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs);
+    /// `more_follow`: load_blocks() comes next once more, of the same state.
+    Result<FileOutcome> load_blocks(int file, std::span<const FileRun> runs,
+                                    bool more_follow = false);
     /// prepare() comes, and load_blocks() soon: what it copies through is made meanwhile, and of
     /// the graph only memory is built at first, the rest beside the copies.
     void expect_file();
@@ -247,6 +249,7 @@ private:
     CopiedBlocks copied_;  ///< By store_blocks() since the last thaw, or by load_blocks().
     /// What prepare() has left for load_blocks().
     std::optional<DecodedGraph> put_off_;
+    bool is_loading_ = false;  ///< load_blocks() that no other follows is still to come.
     CopySlots slots_;
     std::future<void> on_slots_;  ///< They are made, or given back: nobody else may touch them.
     std::future<void> on_map_;    ///< A loaded file's mapping ends; nobody waits.

@@ -152,7 +152,8 @@ Result<void> PartState::apply_run(BlockAddress first, std::uint64_t count,
     return {};
 }
 
-Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> runs) {
+Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> runs,
+                                           bool more_follow) {
     // Blocks that are kept wait for memory: what the file has of them is put there by apply_run().
     if (!kept_blocks_.empty()) {
         return Error{Code::kFailedPrecondition, "worker.state",
@@ -163,10 +164,12 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
     wait_for_slots();
     const auto has_slots = Clock::now();
     GANTRY_TRY(need_key());
-    copied_.clear();
+    if (!std::exchange(is_loading_, more_follow)) {
+        copied_.clear();
+    }
     Beside beside;
-    beside.meanwhile = [this]() -> Result<void> {
-        if (put_off_) {
+    beside.meanwhile = [this, more_follow]() -> Result<void> {
+        if (put_off_ && !more_follow) {
             GANTRY_TRY(build_objects(*put_off_, false));
             put_off_.reset();
         }
@@ -187,7 +190,9 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
         };
         outcome->how += fmt::format("; {:.1f} ms for slots, {:.1f} ms with the copies",
                                     ms(has_slots - begin), ms(Clock::now() - has_slots));
-        on_slots_ = std::async(std::launch::async, [this] { slots_.give_back(); });
+        if (!more_follow) {
+            on_slots_ = std::async(std::launch::async, [this] { slots_.give_back(); });
+        }
         on_map_ = std::async(std::launch::async,
                              [map = std::move(outcome->map)]() {
                                  if (map != nullptr) {

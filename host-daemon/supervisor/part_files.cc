@@ -285,7 +285,7 @@ Result<void> WorkersCopy::check_sample(DigestReport* differences) const {
     return {};
 }
 
-Result<control::FileRunList> runs_in_file(const snapshot::StoredMemory& memory) {
+Result<FileLoad> load_of(const snapshot::StoredMemory& memory) {
     RunList list;
     std::uint64_t offset = memory.offset;
     for (const StoredBlock& block : memory.blocks) {
@@ -302,14 +302,14 @@ Result<control::FileRunList> runs_in_file(const snapshot::StoredMemory& memory) 
                  is_copy ? block.origin.index : 0);
         offset += block.stored_bytes;
     }
-    return list.take();
+    return FileLoad{list.take(), memory.blocks.size(), memory.fd};
 }
 
-Result<LoadedByWorker> load_by_worker(Worker& worker, const snapshot::StoredMemory& memory,
-                                      const control::FileRunList& runs) {
-    return copy_by_worker(worker, runs, memory.fd, memory.blocks.size(), memory.blocks.size(),
-                          [](control::ToWorker& request, std::size_t bytes) {
+Result<LoadedByWorker> load_by_worker(Worker& worker, const FileLoad& load, bool more_follow) {
+    return copy_by_worker(worker, load.runs, load.file, load.blocks, load.blocks,
+                          [more_follow](control::ToWorker& request, std::size_t bytes) {
                               request.mutable_load_blocks()->set_runs_bytes(bytes);
+                              request.mutable_load_blocks()->set_more_follow(more_follow);
                           });
 }
 

@@ -85,10 +85,14 @@ private:
     std::string how_;
     std::vector<std::future<Result<LoadedByWorker>>> copies_;  ///< Waited for before all else goes.
 };
-/// What load_by_worker() asks for.
-Result<control::FileRunList> runs_in_file(const snapshot::StoredMemory& memory);
-Result<LoadedByWorker> load_by_worker(Worker& worker, const snapshot::StoredMemory& memory,
-                                      const control::FileRunList& runs);
+struct FileLoad {
+    control::FileRunList runs;
+    std::size_t blocks = 0;  ///< That these are.
+    int file = -1;
+};
+Result<FileLoad> load_of(const snapshot::StoredMemory& memory);
+/// `more_follow`: of the same part, with which it comes next.
+Result<LoadedByWorker> load_by_worker(Worker& worker, const FileLoad& load, bool more_follow);
 
 /// Of all that the worker holds now.
 Result<engine::BlockSetDigest> digest_now(Worker& worker);

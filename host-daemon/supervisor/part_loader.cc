@@ -262,19 +262,36 @@ private:
 
 }  // namespace
 
-Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
-                                const snapshot::StoredMemory& memory,
-                                const control::FileRunList& runs,
-                                const snapshot::FingerprintKey& key) {
-    DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kWriting);
+Result<LoadedAhead> load_ahead(Worker& worker, const FileLoad& first) {
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-    if (!direct.empty() && !settings.always_by_worker) {
-        GANTRY_ASSIGN(
-            ProvenBlocks proven,
-            PartLoader(workers, worker, std::move(direct), std::nullopt, memory, key).run());
-        return LoadedMemory{false, std::move(proven), {}};
+    if (worker.device().is_soft() && !settings.always_by_worker) {
+        return LoadedAhead{};
     }
-    GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(*worker, memory, runs));
+    GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(worker, first, true));
+    return LoadedAhead{first.blocks, std::move(loaded)};
+}
+
+Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
+                                const snapshot::StoredMemory& memory, LoadedAhead ahead,
+                                FileLoad rest, const snapshot::FingerprintKey& key) {
+    if (ahead.blocks == 0) {
+        DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kWriting);
+        GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+        if (!direct.empty() && !settings.always_by_worker) {
+            GANTRY_ASSIGN(
+                ProvenBlocks proven,
+                PartLoader(workers, worker, std::move(direct), std::nullopt, memory, key).run());
+            return LoadedMemory{false, std::move(proven), {}};
+        }
+        GANTRY_ASSIGN(rest, load_of(memory));
+    }
+    GANTRY_ASSIGN(LoadedByWorker loaded, load_by_worker(*worker, rest, false));
+    if (ahead.blocks != 0) {
+        ahead.by_worker.outside.insert(ahead.by_worker.outside.end(), loaded.outside.begin(),
+                                       loaded.outside.end());
+        loaded.outside = std::move(ahead.by_worker.outside);
+        loaded.how = ahead.by_worker.how + "; " + loaded.how;
+    }
     if (!loaded.outside.empty()) {
         GANTRY_TRY(PartLoader(workers, worker, std::nullopt, std::move(loaded.outside), memory, key)
                        .run());

@@ -26,10 +26,19 @@ struct LoadedMemory {
     std::string how;      ///< For a log.
 };
 
-/// The worker has been prepared with the part's graph, and nothing more. `runs`: runs_in_file().
+/// The first blocks of a part, which its worker has taken before the file's table was read to its
+/// end.
+struct LoadedAhead {
+    std::size_t blocks = 0;  ///< None where memory is mapped here, as the soft GPU's is.
+    LoadedByWorker by_worker;
+};
+/// The worker has been prepared with the part's graph, and nothing more, here and below.
+Result<LoadedAhead> load_ahead(Worker& worker, const FileLoad& first);
+
+/// `rest`: what `ahead` leaves; not looked at where that is all. What is not device memory as a
+/// whole comes last.
 Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
-                                const snapshot::StoredMemory& memory,
-                                const control::FileRunList& runs,
-                                const snapshot::FingerprintKey& key);
+                                const snapshot::StoredMemory& memory, LoadedAhead ahead,
+                                FileLoad rest, const snapshot::FingerprintKey& key);
 
 }  // namespace gantry::supervisor

@@ -86,17 +86,39 @@ public:
         return {};
     }
 
+    /// The part's worker begins with the copies, while the table is read on.
+    Result<void> on_first_blocks(const snapshot::StoredMemory& memory) override {
+        if (!graphs_.contains(memory.part)) {
+            return out_of_order(memory.part);
+        }
+        GANTRY_ASSIGN(FileLoad load, load_of(memory));
+        ahead_ = std::async(std::launch::async, [this, part = engine::PartId{memory.part},
+                                                 first = std::move(load)]() -> Result<LoadedAhead> {
+            GANTRY_TRY(settle());
+            GANTRY_TRY(sender_.finish());
+            GANTRY_ASSIGN(const auto worker, session_.workers().need(part));
+            return load_ahead(*worker, first);
+        });
+        ahead_blocks_ = memory.blocks.size();
+        return {};
+    }
+
     Result<bool> on_memory(const snapshot::StoredMemory& memory) override {
         if (!graphs_.contains(memory.part)) {
             return out_of_order(memory.part);
         }
-        GANTRY_ASSIGN(const control::FileRunList runs, runs_in_file(memory));
+        LoadedAhead ahead;
+        FileLoad rest;
+        if (ahead_.valid()) {
+            GANTRY_ASSIGN(rest, load_of(memory.beyond(ahead_blocks_)));
+            GANTRY_ASSIGN(ahead, ahead_.get());
+        }
         phases_.end("table");
         GANTRY_TRY(settle());
         GANTRY_TRY(sender_.finish());
         GANTRY_ASSIGN(const auto worker, session_.workers().need({memory.part}));
-        GANTRY_ASSIGN(LoadedMemory loaded,
-                      load_memory(session_.workers(), worker, memory, runs, *key_));
+        GANTRY_ASSIGN(LoadedMemory loaded, load_memory(session_.workers(), worker, memory,
+                                                       std::move(ahead), std::move(rest), *key_));
         phases_.end("memory", loaded.how);
         loaded_[memory.part] = std::move(loaded);
         return true;
@@ -208,7 +230,9 @@ private:
     std::map<std::uint64_t, LoadedMemory> loaded_;
     StoredSender sender_;
     Result<void> prepared_;  ///< The parts before.
-    std::future<Result<Phases>> preparing_;  ///< Waited for before all else goes.
+    std::future<Result<Phases>> preparing_;  ///< Waited for before all else goes,
+    std::future<Result<LoadedAhead>> ahead_;  ///< and before that.
+    std::size_t ahead_blocks_ = 0;            ///< Those of ahead_.
 };
 
 Result<std::uint64_t> read_into(Session& session, const Suspension& from, WorkersSink& sink,

@@ -119,7 +119,8 @@ Result<void> Service::load_blocks(const control::LoadBlocks& request, Descriptor
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
-    GANTRY_ASSIGN(const auto outcome, part_->load_blocks(in[0].get(), runs));
+    GANTRY_ASSIGN(const auto outcome,
+                  part_->load_blocks(in[0].get(), runs, request.more_follow()));
     return answer(outcome, reply, out);
 }
 

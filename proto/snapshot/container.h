@@ -129,6 +129,8 @@ struct StoredMemory {
     int fd = -1;
     const std::string* name = nullptr;
 
+    /// Without the first `count` blocks.
+    [[nodiscard]] StoredMemory beyond(std::size_t count) const;
     /// Contents into memory, by any number of threads. What comes is not verified.
     Result<void> read(std::uint64_t at, std::span<std::byte> to) const;
     /// What to say of a block, stored at this offset, that does not have its fingerprint.
@@ -150,6 +152,14 @@ public:
     virtual std::span<std::byte> place_for(std::uint64_t part, std::size_t bytes) {
         (void)part;
         (void)bytes;
+        return {};
+    }
+    /// Of a file that can be read at any offset, before on_memory(): the first blocks of a section
+    /// whose table is still being read. What they say makes sense, but the table's checksum is
+    /// still to come: what is done with them is for nothing where on_memory() does not follow. They
+    /// are there during the call. Of a short table there is no such call.
+    virtual Result<void> on_first_blocks(const StoredMemory& memory) {
+        (void)memory;
         return {};
     }
     /// Of a file that can be read at any offset. True: the visitor has read the contents and holds

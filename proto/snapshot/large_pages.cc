@@ -46,8 +46,9 @@ bool came_as_whole(std::byte* at) {
 
 }  // namespace
 
-void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection) {
-    void* window = ::mmap(nullptr, bytes + kLargePageBytes, PROT_NONE,
+void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection, int flags,
+                  void* hint) {
+    void* window = ::mmap(hint, bytes + kLargePageBytes, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (window == MAP_FAILED) {
         return MAP_FAILED;
@@ -55,7 +56,7 @@ void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int prote
     const auto at = reinterpret_cast<std::uintptr_t>(window);
     const std::uintptr_t aligned = (at + kLargePageBytes - 1) / kLargePageBytes * kLargePageBytes;
     void* got = ::mmap(reinterpret_cast<void*>(aligned), bytes, protection,
-                       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, static_cast<off_t>(offset));
+                       flags | MAP_FIXED | MAP_NORESERVE, file, static_cast<off_t>(offset));
     const bool mapped = got != MAP_FAILED;
     const std::uintptr_t keep_end = mapped ? aligned + bytes : at;
     if (mapped && aligned != at) {

@@ -8,6 +8,8 @@
 // pages, or room for them, nothing changes. Threads: any.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -18,8 +20,9 @@ namespace gantry::snapshot {
 inline constexpr std::uint64_t kLargePageBytes = 2U << 20;
 
 /// Maps a part of a file to addresses at which its large pages can be mapped as such; MAP_FAILED.
-/// `offset`: a multiple of kLargePageBytes.
-void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection);
+/// `offset`: a multiple of kLargePageBytes. `hint`: at which address, if nothing is there.
+void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection,
+                  int flags = MAP_SHARED, void* hint = nullptr);
 
 /// Of a shared, writable mapping by map_aligned(): makes every large page that lies in the range as
 /// a whole. Costs what clearing them costs; nothing where the system gives large pages by itself.

@@ -113,6 +113,11 @@ void MemoryTable::parse(std::span<const std::byte> entries) {
     }
 }
 
+std::span<const StoredBlock> MemoryTable::parsed() const {
+    const bool stay = blocks_.capacity() >= head_.count;
+    return stay && problem_ == nullptr ? std::span(blocks_) : std::span<const StoredBlock>();
+}
+
 MemoryProblem MemoryTable::end(std::uint64_t contents_bytes) const {
     if (XXH3_64bits_digest(&checksum_->state) != head_.table_checksum) {
         return {"a memory section's table", true};
@@ -121,6 +126,15 @@ MemoryProblem MemoryTable::end(std::uint64_t contents_bytes) const {
         return {"a memory section with bytes left over"};
     }
     return {problem_};
+}
+
+StoredMemory StoredMemory::beyond(std::size_t count) const {
+    StoredMemory rest = *this;
+    rest.blocks = blocks.subspan(count);
+    for (const StoredBlock& block : blocks.first(count)) {
+        rest.offset += block.stored_bytes;
+    }
+    return rest;
 }
 
 Result<void> StoredMemory::read(std::uint64_t at, std::span<std::byte> to) const {

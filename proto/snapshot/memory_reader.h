@@ -52,6 +52,9 @@ public:
     /// `contents_bytes`: as many as the section has.
     [[nodiscard]] MemoryProblem end(std::uint64_t contents_bytes) const;
     [[nodiscard]] std::span<StoredBlock> blocks() { return blocks_; }
+    /// Before end(): those that were parsed, all of them sound. They stay where they are; empty:
+    /// one is not, or they might not.
+    [[nodiscard]] std::span<const StoredBlock> parsed() const;
 
 private:
     const MemoryHead head_;

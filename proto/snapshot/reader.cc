@@ -244,7 +244,7 @@ private:
             return refuse(problem);
         }
         MemoryTable table(head, section_at_, *key_, entries_left());
-        GANTRY_TRY(memory_table(head.count, &table));
+        GANTRY_TRY(memory_table(head, &table));
         if (auto problem = table.end(section_end - head.contents_at); problem.what != nullptr) {
             return refuse(problem);
         }
@@ -255,7 +255,7 @@ private:
             const auto summed = std::async(std::launch::async, [&] {
                 ledger_.sum_memory(head.part, table.blocks());
             });
-            GANTRY_TRY(memory_contents(head.part, table.blocks(), section_end));
+            GANTRY_TRY(memory_contents(head, table.blocks(), section_end));
         }
         std::byte stored[8];
         GANTRY_TRY(read(stored, sizeof stored));
@@ -276,12 +276,13 @@ private:
     }
 
     /// Piece by piece: one is read and hashed while the one before is parsed.
-    Result<void> memory_table(std::uint64_t count, MemoryTable* table) {
+    Result<void> memory_table(const MemoryHead& head, MemoryTable* table) {
         constexpr std::uint64_t kStepEntries = 16384;
         constexpr std::size_t kStepBytes = kStepEntries * kEntryBytes;
         storage_.resize(std::max(storage_.size(), 2 * kStepBytes));
         std::future<void> parsed;  // Waited for before all else goes.
         std::size_t turn = 0;
+        const std::uint64_t count = head.count;
         for (std::uint64_t done = 0; done < count; done += kStepEntries, ++turn) {
             const auto bytes = std::span(storage_).subspan(
                 turn % 2 * kStepBytes,
@@ -291,6 +292,9 @@ private:
             if (parsed.valid()) {
                 parsed.wait();
             }
+            if (turn == 1 && base_ >= 0 && !table->parsed().empty()) {
+                GANTRY_TRY(visitor_.on_first_blocks(stored_memory(head, table->parsed())));
+            }
             if (count - done > kStepEntries) {
                 parsed = std::async(std::launch::async, [table, bytes] { table->parse(bytes); });
             } else {
@@ -298,6 +302,13 @@ private:
             }
         }
         return {};
+    }
+
+    /// Of a file that can be read at any offset.
+    [[nodiscard]] StoredMemory stored_memory(const MemoryHead& head,
+                                             std::span<const StoredBlock> blocks) const {
+        return {head.part, blocks, static_cast<std::uint64_t>(base_) + head.contents_at, fd_,
+                &name_};
     }
 
     Result<void> skip_zeros(std::uint64_t end) {
@@ -314,12 +325,10 @@ private:
         return {};
     }
 
-    Result<void> memory_contents(std::uint64_t id, std::span<StoredBlock> blocks,
+    Result<void> memory_contents(const MemoryHead& head, std::span<StoredBlock> blocks,
                                  std::uint64_t end) {
         if (base_ >= 0) {
-            const StoredMemory memory{id, blocks, static_cast<std::uint64_t>(base_) + offset_, fd_,
-                                      &name_};
-            GANTRY_ASSIGN(const bool taken, visitor_.on_memory(memory));
+            GANTRY_ASSIGN(const bool taken, visitor_.on_memory(stored_memory(head, blocks)));
             if (taken) {
                 offset_ = end;
                 if (::lseek(fd_, base_ + static_cast<off_t>(end), SEEK_SET) < 0) {
@@ -329,8 +338,8 @@ private:
             }
         }
         for (std::size_t at = 0; at < blocks.size(); at += kMemoryBatchBlocks) {
-            GANTRY_TRY(memory_batch(id, blocks.subspan(
-                                            at, std::min(kMemoryBatchBlocks, blocks.size() - at))));
+            GANTRY_TRY(memory_batch(
+                head.part, blocks.subspan(at, std::min(kMemoryBatchBlocks, blocks.size() - at))));
         }
         return {};
     }

@@ -1,6 +1,6 @@
 // A program that keeps a state on the GPU, changes it in steps and prints a digest of each: moved
 // or not, the digests must be the same. Argument 1: MiB of device memory, 2: steps, 3: milliseconds
-// between.
+// between, 4: MiB of device memory that it has beside it and never touches.
 #include <cstdio>
 #include <cstdlib>
 #include <unistd.h>
@@ -17,10 +17,13 @@ int main(int argc, char** argv) {
     const size_t mib = argc > 1 ? atoi(argv[1]) : 16;
     const int steps = argc > 2 ? atoi(argv[2]) : 20;
     const int pause_ms = argc > 3 ? atoi(argv[3]) : 100;
+    const size_t idle_mib = argc > 4 ? atoi(argv[4]) : 0;
     const size_t count = mib * 262144;
     const size_t changing = count / 4;
     unsigned* state = nullptr;
-    if (cudaMalloc(&state, count * sizeof(unsigned)) != cudaSuccess) {
+    void* idle = nullptr;
+    if (cudaMalloc(&state, count * sizeof(unsigned)) != cudaSuccess ||
+        (idle_mib != 0 && cudaMalloc(&idle, idle_mib << 20) != cudaSuccess)) {
         printf("error: out of memory\n");
         return 1;
     }

@@ -16,6 +16,7 @@
 
 #include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
+#include "proto/snapshot/layout.h"
 #include "tests/unit/snapshot/on_tmpfs.h"
 #include "tests/unit/snapshot/sample.h"
 
@@ -249,6 +250,118 @@ TEST(MemorySection, SeveralThreadsWriteOneFileWhosePagesAreMadeLarge) {
     on_tmpfs("huge=never", [](const std::string& folder) {
         write_and_read_many(folder + "/many", 4096);
     });
+}
+
+/// So many entries are read before the first blocks are handed out, and some more.
+constexpr std::uint64_t kLongTable = 40'000;
+constexpr std::uint64_t kStoredStep = 1000;
+
+/// A table of zero blocks, but for every so many-th.
+std::string long_sample() {
+    const int fd = ::memfd_create("snapshot", MFD_CLOEXEC);
+    SnapshotWriter writer(fd, "sample", sample_header(), Codec::kStored);
+    EXPECT_TRUE(writer.add_graph(2, sample_graph(2)).ok());
+    MemoryWriter* memory = writer.begin_memory(2, kLongTable).value();
+    const FingerprintKey key({sample_header().seed_low(), sample_header().seed_high()});
+    for (std::uint64_t i = 0; i < kLongTable; ++i) {
+        MemoryWriter::Block block{1, 50 + i, key.zero_block(), true};
+        std::uint64_t place = 0;
+        if (i % kStoredStep != 0) {
+            EXPECT_TRUE(memory->place({&block, 1}, {&place, 1}).ok());
+            continue;
+        }
+        const auto bytes = many_block(7 * i);
+        block.is_zero = false;
+        block.fingerprint = fingerprint(key, BlockSpan(bytes));
+        EXPECT_TRUE(memory->place({&block, 1}, {&place, 1}).ok());
+        EXPECT_TRUE(memory->store(place, bytes).ok());
+    }
+    EXPECT_TRUE(writer.end_memory().ok());
+    EXPECT_TRUE(writer.finish().ok());
+    std::string bytes(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)), '\0');
+    EXPECT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    ::close(fd);
+    return bytes;
+}
+
+/// What of a section is handed out, and when.
+class InTwoSteps : public Collector {
+public:
+    Result<void> on_first_blocks(const StoredMemory& memory) override {
+        EXPECT_EQ(first_, 0U);
+        EXPECT_EQ(sections, 0);
+        first_ = memory.blocks.size();
+        offset_ = memory.offset;
+        EXPECT_EQ(memory.part, 2U);
+        for (std::uint64_t i = 0; i < first_; ++i) {
+            EXPECT_EQ(memory.blocks[i].ref.index, 50 + i);
+        }
+        return outcome;
+    }
+    Result<bool> on_memory(const StoredMemory& memory) override {
+        ++sections;
+        EXPECT_EQ(memory.offset, offset_);
+        EXPECT_EQ(memory.blocks.size(), kLongTable);
+        const StoredMemory rest = memory.beyond(first_);
+        EXPECT_EQ(rest.blocks.size(), kLongTable - first_);
+        EXPECT_EQ(rest.blocks.front().ref.index, 50 + first_);
+        const std::uint64_t stored = (first_ + kStoredStep - 1) / kStoredStep;
+        EXPECT_EQ(rest.offset, memory.offset + stored * kBlockBytes);
+        return true;
+    }
+    [[nodiscard]] std::uint64_t first() const { return first_; }
+
+    int sections = 0;
+    Result<void> outcome;
+
+private:
+    std::uint64_t first_ = 0;
+    std::uint64_t offset_ = 0;
+};
+
+TEST(MemorySection, TheFirstBlocksOfALongTableComeBeforeItsEnd) {
+    const std::string bytes = long_sample();
+    InTwoSteps visitor;
+    ASSERT_TRUE(read_bytes(bytes, visitor).ok());
+    EXPECT_GT(visitor.first(), 0U);
+    EXPECT_LT(visitor.first(), kLongTable);
+    EXPECT_EQ(visitor.sections, 1);
+    InTwoSteps refuses;
+    refuses.outcome = Error{Code::kCancelled, "test.first", "no"};
+    const auto refused = read_bytes(bytes, refuses);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().reason, "test.first");
+    EXPECT_EQ(refuses.sections, 0);
+}
+
+TEST(MemorySection, WhatIsWrongWithALongTableIsFoundAfterItsFirstBlocksToo) {
+    std::string bytes = long_sample();
+    const FingerprintKey key({sample_header().seed_low(), sample_header().seed_high()});
+    const std::uint64_t last_zero = 50 + kLongTable - 1;
+    const std::size_t last = bytes.rfind(
+        std::string(reinterpret_cast<const char*>(&last_zero), sizeof last_zero));
+    ASSERT_NE(last, std::string::npos);
+    const std::size_t entry_begin = last - 8;  // FORMAT.md: the part comes before the index.
+    const std::size_t table_begin = entry_begin - (kLongTable - 1) * layout::kEntryBytes;
+    const auto read_with_flip = [&](std::size_t at, std::uint64_t* first) {
+        bytes[at] ^= 1;
+        InTwoSteps visitor;
+        const auto read = read_bytes(bytes, visitor);
+        bytes[at] ^= 1;
+        EXPECT_FALSE(read.ok());
+        EXPECT_EQ(visitor.sections, 0);
+        *first = visitor.first();
+        return read.ok() ? std::string() : read.error().reason;
+    };
+    std::uint64_t first = 0;
+    EXPECT_EQ(read_with_flip(entry_begin + 24, &first), "snapshot.checksum") << "the last entry";
+    EXPECT_GT(first, 0U);
+    EXPECT_EQ(read_with_flip(table_begin + 24, &first), "snapshot.checksum")
+        << "a fingerprint that may be one";
+    EXPECT_GT(first, 0U);
+    EXPECT_EQ(read_with_flip(table_begin + layout::kEntryBytes + 24, &first), "snapshot.checksum")
+        << "a zero block that has another fingerprint";
+    EXPECT_EQ(first, 0U) << "which makes no sense";
 }
 
 /// Fewer pages than it takes, and more.

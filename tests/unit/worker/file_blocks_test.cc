@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "host-daemon/state/file_mapping.h"
 #include "host-daemon/state/file_pieces.h"
 #include "tests/unit/worker/holder.h"
 
@@ -66,6 +67,20 @@ TEST(FileBlocks, NothingOfAFileIsLeft) {
     }
     EXPECT_EQ(mappings_of("memfd:blocks"), 0);
     EXPECT_EQ(holder.memory(), holder.bytes);
+}
+
+TEST(FileBlocks, AreMappedWhereLargePagesCanBe) {
+    void* const hint = reinterpret_cast<void*>(0x6a00'0000'0000);
+    std::vector<std::unique_ptr<state::Mapping>> mappings;
+    for (const std::uint64_t bytes : {4096U, 3U << 20, 64U << 10, 5U << 20}) {
+        mappings.push_back(std::make_unique<state::Mapping>(
+            hint, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        std::byte* const at = mappings.back()->at();
+        ASSERT_NE(at, nullptr);
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(at) % snapshot::kLargePageBytes, 0U);
+        at[0] = at[bytes - 1] = std::byte{1};
+    }
+    EXPECT_EQ(mappings.front()->at(), hint);
 }
 
 TEST(CopySlots, AreThereUntilTheyAreGivenBack) {
@@ -218,6 +233,21 @@ TEST(FileBlocks, AFailureBesideTheCopiesIsTheirs) {
             state::FileBlocks(*holder.process, memory, slots).load(holder.file.get(), runs, beside);
         ASSERT_FALSE(loaded.ok());
         EXPECT_EQ(loaded.error().reason, "test.beside");
+    }
+}
+
+TEST(FileBlocks, OfOneStateComeInAsManyLoadsAsItTakes) {
+    Holder holder;
+    const std::vector all{holder.run(0, 500, 0), holder.run(510, 590, 500)};
+    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), all));
+    for (int round = 0; round < 2; ++round) {  // Nothing of the first state is in the second.
+        holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
+        ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), std::span(all).first(1), true));
+        ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), std::span(all).subspan(1)));
+        EXPECT_EQ(holder.part.digest_after_copies().value(), holder.part.digest().value());
+        std::vector<std::byte> expected = holder.bytes;
+        std::fill_n(&expected[500 * kBlockBytes], 10 * kBlockBytes, std::byte{0x5a});
+        EXPECT_EQ(holder.memory(), expected);
     }
 }
 
