@@ -1,6 +1,7 @@
 #include "host-daemon/state/block_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "host-daemon/state/block_ranges.h"
@@ -14,10 +15,6 @@ constexpr std::uint64_t kLookBlocks = 4096;
 constexpr std::uint64_t kGpuLookBlocks = 65536;
 /// Blocks of one piece of a crew's work.
 constexpr std::size_t kPieceBlocks = 8;
-
-snapshot::BlockSpan block_at(const std::byte* bytes) {
-    return snapshot::BlockSpan(bytes, kBlockBytes);
-}
 
 void to_addresses(std::span<const std::uint64_t> blocks, std::vector<std::uint64_t>* out) {
     out->resize(blocks.size());
@@ -135,9 +132,7 @@ Result<void> BlockReader::look_at_copies(const snapshot::FingerprintKey& key,
         worked_ += std::chrono::steady_clock::now() - begin;
         if (present) {
             prints_.resize(count);
-            for (std::uint64_t i = 0; i < count; ++i) {
-                prints_[i] = snapshot::fingerprint(key, block_at(&bytes[i * kBlockBytes]));
-            }
+            snapshot::fingerprints(key, bytes, prints_);
             visit(some, prints_);
         }
         at += count;
@@ -150,11 +145,14 @@ void BlockReader::look_in_place(const snapshot::FingerprintKey& key,
                                 std::span<Fingerprint> out) {
     const std::size_t pieces = (addresses.size() + kPieceBlocks - 1) / kPieceBlocks;
     memory_.crew().run(pieces, [&](std::size_t piece) {
-        const std::size_t end = std::min(addresses.size(), (piece + 1) * kPieceBlocks);
-        for (std::size_t i = piece * kPieceBlocks; i < end; ++i) {
-            out[i] = snapshot::fingerprint(
-                key, block_at(reinterpret_cast<const std::byte*>(addresses[i])));
+        const std::size_t begin = piece * kPieceBlocks;
+        const std::size_t count = std::min(addresses.size() - begin, kPieceBlocks);
+        std::array<const std::byte*, kPieceBlocks> blocks{};
+        for (std::size_t i = 0; i < count; ++i) {
+            blocks[i] = reinterpret_cast<const std::byte*>(addresses[begin + i]);
         }
+        snapshot::fingerprints(key, std::span<const std::byte* const>(blocks).first(count),
+                               out.subspan(begin, count));
     });
 }
 
@@ -239,10 +237,17 @@ Result<std::vector<CopiedBlock>> BlockReader::copy_in_place(const snapshot::Fing
     std::vector<CopiedBlock> copied(blocks.size());
     memory_.crew().run((blocks.size() + kPieceBlocks - 1) / kPieceBlocks, [&](std::size_t piece) {
         const std::size_t end = std::min(blocks.size(), (piece + 1) * kPieceBlocks);
-        for (std::size_t i = piece * kPieceBlocks; i < end; ++i) {
-            std::byte* to = out.data() + i * kBlockBytes;
-            std::memcpy(to, pointer_to(blocks[i]), kBlockBytes);
-            copied[i] = {blocks[i], snapshot::fingerprint(key, block_at(to))};
+        for (std::size_t begin = piece * kPieceBlocks; begin < end; begin += 2) {
+            const std::size_t count = std::min<std::size_t>(2, end - begin);
+            const auto to = out.subspan(begin * kBlockBytes, count * kBlockBytes);
+            for (std::size_t i = 0; i < count; ++i) {
+                std::memcpy(&to[i * kBlockBytes], pointer_to(blocks[begin + i]), kBlockBytes);
+            }
+            std::array<Fingerprint, 2> prints;  // From the cache.
+            snapshot::fingerprints(key, to, std::span(prints).first(count));
+            for (std::size_t i = 0; i < count; ++i) {
+                copied[begin + i] = {blocks[begin + i], prints[i]};
+            }
         }
     });
     return copied;
@@ -283,9 +288,12 @@ Result<std::vector<CopiedBlock>> BlockReader::copy_through_driver(
         const auto bytes = out.subspan(copied.size() * kBlockBytes, run * kBlockBytes);
         GANTRY_ASSIGN(const bool present,
                       memory_.read({blocks[i].space, blocks[i].index, run}, bytes));
+        if (present) {
+            prints_.resize(run);
+            snapshot::fingerprints(key, bytes, prints_);
+        }
         for (std::size_t k = 0; present && k < run; ++k) {
-            copied.push_back(
-                {blocks[i + k], snapshot::fingerprint(key, block_at(&bytes[k * kBlockBytes]))});
+            copied.push_back({blocks[i + k], prints_[k]});
         }
         i += run;
     }

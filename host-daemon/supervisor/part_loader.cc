@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -23,8 +24,8 @@ using snapshot::StoredBlock;
 using snapshot::StoredForm;
 
 constexpr std::size_t kLoadBlocks = 32;
-/// Blocks read and then verified, from the cache.
-constexpr std::size_t kReadBlocks = 4;
+/// Blocks read and then verified, from the cache: as many as are fingerprinted side by side.
+constexpr std::size_t kReadBlocks = 2;
 /// Of the blocks verified here, that the worker reads again at the end, when all of it is in place.
 constexpr std::size_t kReadAgainBlocks = 256;
 /// Of a large page, that have to be filled: fewer do not warrant all its memory.
@@ -162,9 +163,11 @@ private:
             std::byte* const here = to + at * kBlockBytes;
             GANTRY_TRY(memory_.read(offset + at * kBlockBytes,
                                     {here, some.size() * kBlockBytes}));
+            std::array<snapshot::Fingerprint, kReadBlocks> prints;
+            snapshot::fingerprints(key_, {here, some.size() * kBlockBytes},
+                                   std::span(prints).first(some.size()));
             for (std::size_t i = 0; i < some.size(); ++i) {
-                const snapshot::BlockSpan bytes(here + i * kBlockBytes, kBlockBytes);
-                if (snapshot::fingerprint(key_, bytes) != some[i].fingerprint) {
+                if (prints[i] != some[i].fingerprint) {
                     return memory_.damaged(offset + (at + i) * kBlockBytes);
                 }
             }

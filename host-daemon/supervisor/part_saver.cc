@@ -76,16 +76,27 @@ private:
                    : std::span<std::byte>();
     }
 
-    MemoryWriter::Block look_at(const BlockAddress& address, const std::byte* bytes) const {
-        MemoryWriter::Block block{static_cast<std::uint32_t>(address.space), address.index,
-                                  key_.zero_block(), true};
-        if (bytes != nullptr) {
-            const snapshot::BlockSpan content(bytes, kBlockBytes);
-            block.fingerprint = snapshot::fingerprint(key_, content);
-            block.is_zero = block.fingerprint == key_.zero_block() &&
-                            snapshot::is_zero_block(content);
+    /// `at`: where the bytes of each lie; null: they are zeros.
+    void look_at(std::span<const BlockAddress> blocks, std::span<const std::byte* const> at,
+                 std::span<MemoryWriter::Block> looks) const {
+        std::vector<const std::byte*> there;
+        for (const std::byte* const bytes : at) {
+            if (bytes != nullptr) {
+                there.push_back(bytes);
+            }
         }
-        return block;
+        std::vector<snapshot::Fingerprint> prints(there.size());
+        snapshot::fingerprints(key_, there, prints);
+        auto print = prints.begin();
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+            looks[i] = {static_cast<std::uint32_t>(blocks[i].space), blocks[i].index,
+                        key_.zero_block(), true};
+            if (at[i] != nullptr) {
+                looks[i].fingerprint = *print++;
+                looks[i].is_zero = looks[i].fingerprint == key_.zero_block() &&
+                                   snapshot::is_zero_block(snapshot::BlockSpan(at[i], kBlockBytes));
+            }
+        }
     }
 
     /// `at`: where the bytes of each lie. Neighbours here and in the file go in one go.
@@ -116,8 +127,8 @@ private:
             const BlockAddress& block = batch.blocks[i];
             const bool is_hole = direct_.is_hole(block.index * kBlockBytes, kBlockBytes);
             at[i] = is_hole ? nullptr : lies_at(block).data();
-            looks[i] = look_at(block, at[i]);
         }
+        look_at(batch.blocks, std::span(at).first(count), std::span(looks).first(count));
         GANTRY_TRY(in_turn([&] {
             return writer_.place(std::span(looks).first(count), std::span(places).first(count));
         }));
@@ -133,15 +144,15 @@ private:
                              " blocks vanished from a frozen worker"};
         }
         std::vector<const std::byte*> at;
-        std::vector<MemoryWriter::Block> looks;
         for (std::size_t i = 0; i < staged->count(); ++i) {
             if (staged->address(i) != batch.blocks[i]) {
                 return Error{Code::kInvalidArgument, "worker.protocol",
                              "a worker read other blocks than it was asked for"};
             }
             at.push_back(staged->bytes(i).data());
-            looks.push_back(look_at(batch.blocks[i], at.back()));
         }
+        std::vector<MemoryWriter::Block> looks(at.size());
+        look_at(batch.blocks, at, looks);
         std::vector<std::uint64_t> places(looks.size());
         GANTRY_TRY(in_turn([&]() -> Result<void> {
             for (std::size_t i = 0; i < looks.size(); ++i) {

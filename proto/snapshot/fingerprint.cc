@@ -1,5 +1,7 @@
 #include "proto/snapshot/fingerprint.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "proto/base/assert.h"
@@ -24,15 +26,24 @@ std::uint64_t product(std::uint32_t a, std::uint32_t b) {
     return static_cast<std::uint64_t>(a) * b;
 }
 
-Fingerprint fingerprint_scalar(const std::uint32_t* key, const std::byte* block) {
-    Fingerprint sum;
-    for (std::size_t i = 0; i < kBlockWords; i += 2) {
-        std::uint32_t m[2];
-        std::memcpy(m, block + 4 * i, sizeof m);
-        sum.low += product(m[0] + key[i], m[1] + key[i + 1]);
-        sum.high += product(m[0] + key[i + 4], m[1] + key[i + 5]);
+/// Blocks side by side share what is read of the key, which does not fit in the first cache.
+template <std::size_t N>
+using Blocks = std::array<const std::byte*, N>;
+template <std::size_t N>
+using Prints = std::array<Fingerprint, N>;
+
+template <std::size_t N>
+Prints<N> fingerprint_scalar(const std::uint32_t* key, const Blocks<N>& blocks) {
+    Prints<N> sums;
+    for (std::size_t n = 0; n < N; ++n) {
+        for (std::size_t i = 0; i < kBlockWords; i += 2) {
+            std::uint32_t m[2];
+            std::memcpy(m, blocks[n] + 4 * i, sizeof m);
+            sums[n].low += product(m[0] + key[i], m[1] + key[i + 1]);
+            sums[n].high += product(m[0] + key[i + 4], m[1] + key[i + 5]);
+        }
     }
-    return sum;
+    return sums;
 }
 
 #if defined(__x86_64__)
@@ -45,56 +56,110 @@ void fetch_ahead(const std::byte* at) {
     _mm_prefetch(reinterpret_cast<const char*>(at) + kAheadBytes, _MM_HINT_T0);
 }
 
-__attribute__((target("avx2"))) Fingerprint fingerprint_avx2(const std::uint32_t* key,
-                                                             const std::byte* block) {
-    __m256i low[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    __m256i high[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (std::size_t i = 0; i < kBlockWords; i += 16) {
-        fetch_ahead(block + 4 * i);
-        for (std::size_t j = 0; j < 2; ++j) {
-            const std::size_t at = i + 8 * j;
-            const __m256i m =
-                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 4 * at));
-            const __m256i a = _mm256_add_epi32(
-                m, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(key + at)));
-            const __m256i b = _mm256_add_epi32(
-                m, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(key + at + 4)));
-            low[j] = _mm256_add_epi64(low[j], _mm256_mul_epu32(a, _mm256_srli_epi64(a, 32)));
-            high[j] = _mm256_add_epi64(high[j], _mm256_mul_epu32(b, _mm256_srli_epi64(b, 32)));
-        }
-    }
+#define GANTRY_AVX2 __attribute__((target("avx2")))
+#define GANTRY_AVX512 __attribute__((target("avx512f")))
+#define GANTRY_INLINE __attribute__((always_inline)) inline
+
+/// Of one block; named one by one below, since a loop over them keeps them in memory.
+struct Avx2Sums {
+    __m256i low;
+    __m256i high;
+};
+
+GANTRY_AVX2 GANTRY_INLINE __m256i load_avx2(const void* at) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(at));
+}
+
+GANTRY_AVX2 GANTRY_INLINE void add_avx2(Avx2Sums* sums, const std::byte* words, __m256i key,
+                                        __m256i shifted) {
+    const __m256i m = load_avx2(words);
+    const __m256i a = _mm256_add_epi32(m, key);
+    const __m256i b = _mm256_add_epi32(m, shifted);
+    sums->low = _mm256_add_epi64(sums->low, _mm256_mul_epu32(a, _mm256_srli_epi64(a, 32)));
+    sums->high = _mm256_add_epi64(sums->high, _mm256_mul_epu32(b, _mm256_srli_epi64(b, 32)));
+}
+
+GANTRY_AVX2 Fingerprint total_avx2(const Avx2Sums& of) {
     alignas(32) std::uint64_t sums[8];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_add_epi64(low[0], low[1]));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(sums + 4),
-                       _mm256_add_epi64(high[0], high[1]));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(sums), of.low);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(sums + 4), of.high);
     return {sums[0] + sums[1] + sums[2] + sums[3], sums[4] + sums[5] + sums[6] + sums[7]};
 }
 
-__attribute__((target("avx512f"))) Fingerprint fingerprint_avx512(const std::uint32_t* key,
-                                                                  const std::byte* block) {
-    constexpr __mmask8 kAll = 0xFF;
-    __m512i low = _mm512_setzero_si512();
-    __m512i high = _mm512_setzero_si512();
+/// N: 1 or 2, here and below.
+template <std::size_t N>
+GANTRY_AVX2 Prints<N> fingerprint_avx2(const std::uint32_t* key, const Blocks<N>& blocks) {
+    Avx2Sums first{_mm256_setzero_si256(), _mm256_setzero_si256()};
+    Avx2Sums second = first;
     for (std::size_t i = 0; i < kBlockWords; i += 16) {
-        fetch_ahead(block + 4 * i);
-        const __m512i m = _mm512_loadu_si512(block + 4 * i);
-        const __m512i a = _mm512_add_epi32(m, _mm512_loadu_si512(key + i));
-        const __m512i b = _mm512_add_epi32(m, _mm512_loadu_si512(key + i + 4));
-        // The zero-masked forms: GCC 12 warns about its own plain ones.
-        low = _mm512_add_epi64(
-            low, _mm512_maskz_mul_epu32(kAll, a, _mm512_maskz_srli_epi64(kAll, a, 32)));
-        high = _mm512_add_epi64(
-            high, _mm512_maskz_mul_epu32(kAll, b, _mm512_maskz_srli_epi64(kAll, b, 32)));
+        const __m256i k[] = {load_avx2(key + i), load_avx2(key + i + 8)};
+        const __m256i shifted[] = {load_avx2(key + i + kKeyShiftWords),
+                                   load_avx2(key + i + 8 + kKeyShiftWords)};
+        fetch_ahead(blocks[0] + 4 * i);
+        add_avx2(&first, blocks[0] + 4 * i, k[0], shifted[0]);
+        add_avx2(&first, blocks[0] + 4 * i + 32, k[1], shifted[1]);
+        if constexpr (N == 2) {
+            fetch_ahead(blocks[1] + 4 * i);
+            add_avx2(&second, blocks[1] + 4 * i, k[0], shifted[0]);
+            add_avx2(&second, blocks[1] + 4 * i + 32, k[1], shifted[1]);
+        }
     }
+    Prints<N> prints{total_avx2(first)};
+    if constexpr (N == 2) {
+        prints[1] = total_avx2(second);
+    }
+    return prints;
+}
+
+struct Avx512Sums {
+    __m512i low;
+    __m512i high;
+};
+
+GANTRY_AVX512 GANTRY_INLINE void add_avx512(Avx512Sums* sums, const std::byte* words, __m512i key,
+                                            __m512i shifted) {
+    constexpr __mmask8 kAll = 0xFF;
+    const __m512i m = _mm512_loadu_si512(words);
+    const __m512i a = _mm512_add_epi32(m, key);
+    const __m512i b = _mm512_add_epi32(m, shifted);
+    // The zero-masked forms: GCC 12 warns about its own plain ones.
+    sums->low = _mm512_add_epi64(
+        sums->low, _mm512_maskz_mul_epu32(kAll, a, _mm512_maskz_srli_epi64(kAll, a, 32)));
+    sums->high = _mm512_add_epi64(
+        sums->high, _mm512_maskz_mul_epu32(kAll, b, _mm512_maskz_srli_epi64(kAll, b, 32)));
+}
+
+GANTRY_AVX512 Fingerprint total_avx512(const Avx512Sums& of) {
     alignas(64) std::uint64_t sums[16];
-    _mm512_store_si512(sums, low);
-    _mm512_store_si512(sums + 8, high);
+    _mm512_store_si512(sums, of.low);
+    _mm512_store_si512(sums + 8, of.high);
     Fingerprint sum;
     for (std::size_t i = 0; i < 8; ++i) {
         sum.low += sums[i];
         sum.high += sums[8 + i];
     }
     return sum;
+}
+
+template <std::size_t N>
+GANTRY_AVX512 Prints<N> fingerprint_avx512(const std::uint32_t* key, const Blocks<N>& blocks) {
+    Avx512Sums first{_mm512_setzero_si512(), _mm512_setzero_si512()};
+    Avx512Sums second = first;
+    for (std::size_t i = 0; i < kBlockWords; i += 16) {
+        const __m512i k = _mm512_loadu_si512(key + i);
+        const __m512i shifted = _mm512_loadu_si512(key + i + kKeyShiftWords);
+        fetch_ahead(blocks[0] + 4 * i);
+        add_avx512(&first, blocks[0] + 4 * i, k, shifted);
+        if constexpr (N == 2) {
+            fetch_ahead(blocks[1] + 4 * i);
+            add_avx512(&second, blocks[1] + 4 * i, k, shifted);
+        }
+    }
+    Prints<N> prints{total_avx512(first)};
+    if constexpr (N == 2) {
+        prints[1] = total_avx512(second);
+    }
+    return prints;
 }
 
 #endif
@@ -107,6 +172,24 @@ FingerprintKind best_kind() {
         return FingerprintKind::kAvx2;
     }
     return FingerprintKind::kScalar;
+}
+
+template <std::size_t N>
+Prints<N> side_by_side(FingerprintKind kind, const FingerprintKey& key, const Blocks<N>& blocks) {
+    const std::uint32_t* words = key.words().data();
+#if defined(__x86_64__)
+    switch (kind) {
+        case FingerprintKind::kAvx512: return fingerprint_avx512(words, blocks);
+        case FingerprintKind::kAvx2: return fingerprint_avx2(words, blocks);
+        case FingerprintKind::kScalar: break;
+    }
+#endif
+    return fingerprint_scalar(words, blocks);
+}
+
+FingerprintKind kind_here() {
+    static const FingerprintKind kind = best_kind();
+    return kind;
 }
 
 }  // namespace
@@ -138,22 +221,40 @@ bool fingerprint_kind_available(FingerprintKind kind) {
 #endif
 }
 
-Fingerprint fingerprint_with(FingerprintKind kind, const FingerprintKey& key, BlockSpan block) {
+void fingerprints_with(FingerprintKind kind, const FingerprintKey& key,
+                       std::span<const std::byte* const> blocks, std::span<Fingerprint> out) {
     GANTRY_ASSERT(fingerprint_kind_available(kind), "implementation %d", static_cast<int>(kind));
-    const std::uint32_t* words = key.words().data();
-#if defined(__x86_64__)
-    switch (kind) {
-        case FingerprintKind::kAvx512: return fingerprint_avx512(words, block.data());
-        case FingerprintKind::kAvx2: return fingerprint_avx2(words, block.data());
-        case FingerprintKind::kScalar: break;
+    GANTRY_ASSERT(blocks.size() == out.size(), "%zu blocks, %zu fingerprints", blocks.size(),
+                  out.size());
+    std::size_t at = 0;
+    for (; at + 2 <= out.size(); at += 2) {
+        const auto two = side_by_side<2>(kind, key, {blocks[at], blocks[at + 1]});
+        std::copy(two.begin(), two.end(), &out[at]);
     }
-#endif
-    return fingerprint_scalar(words, block.data());
+    if (at < out.size()) {
+        out[at] = side_by_side<1>(kind, key, {blocks[at]})[0];
+    }
 }
 
 Fingerprint fingerprint(const FingerprintKey& key, BlockSpan block) {
-    static const FingerprintKind kind = best_kind();
-    return fingerprint_with(kind, key, block);
+    return side_by_side<1>(kind_here(), key, {block.data()})[0];
+}
+
+void fingerprints(const FingerprintKey& key, std::span<const std::byte* const> blocks,
+                  std::span<Fingerprint> out) {
+    fingerprints_with(kind_here(), key, blocks, out);
+}
+
+void fingerprints(const FingerprintKey& key, std::span<const std::byte> blocks,
+                  std::span<Fingerprint> out) {
+    GANTRY_ASSERT(blocks.size() == out.size() * kBlockBytes, "%zu bytes, %zu fingerprints",
+                  blocks.size(), out.size());
+    for (std::size_t at = 0; at < out.size(); at += 2) {
+        const std::byte* const first = &blocks[at * kBlockBytes];
+        const std::array two{first, first + kBlockBytes};
+        const auto some = out.subspan(at, std::min<std::size_t>(2, out.size() - at));
+        fingerprints(key, std::span(two).first(some.size()), some);
+    }
 }
 
 bool is_zero_block(BlockSpan block) {

@@ -66,6 +66,13 @@ using BlockSpan = std::span<const std::byte, kBlockBytes>;
 /// Fastest implementation for this CPU, chosen once at the first call.
 [[nodiscard]] Fingerprint fingerprint(const FingerprintKey& key, BlockSpan block);
 
+/// Of as many blocks: two at a time, which is 1.3 times as fast where they come from memory (AVX2).
+void fingerprints(const FingerprintKey& key, std::span<const std::byte* const> blocks,
+                  std::span<Fingerprint> out);
+/// Of blocks that lie one after the other.
+void fingerprints(const FingerprintKey& key, std::span<const std::byte> blocks,
+                  std::span<Fingerprint> out);
+
 /// True when all 65536 bytes are zero; stops at the first that is not.
 [[nodiscard]] bool is_zero_block(BlockSpan block);
 
@@ -83,8 +90,8 @@ struct BlockSetDigest {
 
 enum class FingerprintKind { kScalar, kAvx2, kAvx512 };
 /// For tests and the benchmark: one given implementation. Asserts that this CPU has it.
-[[nodiscard]] Fingerprint fingerprint_with(FingerprintKind kind, const FingerprintKey& key,
-                                           BlockSpan block);
+void fingerprints_with(FingerprintKind kind, const FingerprintKey& key,
+                       std::span<const std::byte* const> blocks, std::span<Fingerprint> out);
 [[nodiscard]] bool fingerprint_kind_available(FingerprintKind kind);
 
 }  // namespace gantry::snapshot

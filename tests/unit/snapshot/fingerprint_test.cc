@@ -49,16 +49,37 @@ TEST(Fingerprint, KnownAnswers) {
 
 TEST(Fingerprint, ImplementationsAgree) {
     const FingerprintKey key({42, 43});
-    for (std::uint64_t i = 0; i < 20; ++i) {
+    constexpr std::size_t kBlocks = 7;  // The last by itself, where they go two by two.
+    std::vector<std::byte> memory;
+    for (std::uint64_t i = 0; i < kBlocks; ++i) {
         const auto block = pattern(i);
-        const auto reference =
-            fingerprint_with(FingerprintKind::kScalar, key, BlockSpan(block));
-        for (const auto kind : {FingerprintKind::kAvx2, FingerprintKind::kAvx512}) {
+        memory.insert(memory.end(), block.begin(), block.end());
+    }
+    std::vector<const std::byte*> blocks;
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+        blocks.push_back(&memory[(i * 3 % kBlocks) * kBlockBytes]);  // Not one after the other.
+    }
+    for (std::size_t count = 0; count <= kBlocks; ++count) {
+        const auto some = std::span(blocks).first(count);
+        std::vector<Fingerprint> reference(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            fingerprints_with(FingerprintKind::kScalar, key, some.subspan(i, 1),
+                              {&reference[i], 1});
+            EXPECT_EQ(fingerprint(key, BlockSpan(some[i], kBlockBytes)), reference[i]);
+        }
+        for (const auto kind :
+             {FingerprintKind::kScalar, FingerprintKind::kAvx2, FingerprintKind::kAvx512}) {
             if (fingerprint_kind_available(kind)) {
-                EXPECT_EQ(fingerprint_with(kind, key, BlockSpan(block)), reference);
+                std::vector<Fingerprint> prints(count);
+                fingerprints_with(kind, key, some, prints);
+                EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
             }
         }
-        EXPECT_EQ(of(key, block), reference);
+        std::vector<Fingerprint> in_order(count);
+        fingerprints(key, std::span(memory).first(count * kBlockBytes), in_order);
+        for (std::size_t i = 0; i < count; ++i) {
+            EXPECT_EQ(in_order[i], of(key, pattern(i))) << i << " of " << count;
+        }
     }
 }
 

@@ -65,8 +65,11 @@ public:
         EXPECT_EQ(gpu().device->api().cuCtxSynchronize(), CUDA_SUCCESS);
     }
     Fingerprint on_cpu(const FingerprintKey& key, std::size_t i) {
-        return snapshot::fingerprint_with(snapshot::FingerprintKind::kScalar, key,
-                                          BlockSpan(block(i)));
+        const std::byte* const at = block(i).data();
+        Fingerprint print;
+        snapshot::fingerprints_with(snapshot::FingerprintKind::kScalar, key, {&at, 1},
+                                    {&print, 1});
+        return print;
     }
 
 private:
