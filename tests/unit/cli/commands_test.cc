@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
 
 #include "migration/transport/status_map.h"
 #include "proto/snapshot/object_graph.pb.h"
@@ -19,12 +22,21 @@ namespace {
 
 class FakeOperator final : public control::Operator::Service {
 public:
-    std::optional<Error> error;  ///< Every call answers this.
-    std::string asked;
+    /// Every call answers this from here on.
+    void refuse_with(Error error) {
+        const std::lock_guard lock(mutex_);
+        error_ = std::move(error);
+    }
+    /// The last call.
+    [[nodiscard]] std::string asked() const {
+        const std::lock_guard lock(mutex_);
+        return asked_;
+    }
 
     grpc::Status answer(const std::string& what) {
-        asked = what;
-        return error ? transport::to_status(*error) : grpc::Status::OK;
+        const std::lock_guard lock(mutex_);
+        asked_ = what;
+        return error_ ? transport::to_status(*error_) : grpc::Status::OK;
     }
     grpc::Status ListSessions(grpc::ServerContext*, const control::ListSessionsRequest* request,
                               control::ListSessionsReply* reply) override {
@@ -101,6 +113,10 @@ private:
         status->mutable_move()->set_direction("outgoing");
         status->mutable_move()->set_phase("precopy");
     }
+
+    mutable std::mutex mutex_;  // gRPC's threads call; guards the next two.
+    std::optional<Error> error_;
+    std::string asked_;
 };
 
 class CliCommands : public testing::Test {
@@ -167,7 +183,7 @@ TEST_F(CliCommands, EachAsksTheDaemonAndPrintsEitherForm) {
         SCOPED_TRACE(command.name);
         const Ran text = run(Form::kText, command.run);
         EXPECT_EQ(text.status, kDone) << text.err;
-        EXPECT_EQ(daemon_.asked, command.asks);
+        EXPECT_EQ(daemon_.asked(), command.asks);
         EXPECT_FALSE(text.out.empty());
         const Ran json = run(Form::kJson, command.run);
         EXPECT_EQ(json.status, kDone);
@@ -180,7 +196,7 @@ TEST_F(CliCommands, EachAsksTheDaemonAndPrintsEitherForm) {
 }
 
 TEST_F(CliCommands, EachPassesARefusalOn) {
-    daemon_.error = Error{Code::kFailedPrecondition, "migration.committed", "too late"};
+    daemon_.refuse_with({Code::kFailedPrecondition, "migration.committed", "too late"});
     for (const Named& command : all_commands()) {
         SCOPED_TRACE(command.name);
         const Ran text = run(Form::kText, command.run);
@@ -210,7 +226,7 @@ TEST_F(CliCommands, EachSaysThatNoDaemonAnswersAndWhatToDo) {
 TEST_F(CliCommands, WatchWritesALineForEveryChange) {
     const auto follow = [](const Context& c) { return run_watch(c, "", {.until_ended = false}); };
     const Ran text = run(Form::kText, follow);
-    EXPECT_EQ(daemon_.asked, "watch  forever");
+    EXPECT_EQ(daemon_.asked(), "watch  forever");
     EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 3);
     const Ran json = run(Form::kJson, follow);
     EXPECT_EQ(std::count(json.out.begin(), json.out.end(), '\n'), 3);  // one object a line

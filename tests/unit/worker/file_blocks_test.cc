@@ -70,7 +70,12 @@ TEST(FileBlocks, NothingOfAFileIsLeft) {
 }
 
 TEST(FileBlocks, AreMappedWhereLargePagesCanBe) {
-    void* const hint = reinterpret_cast<void*>(0x6a00'0000'0000);
+    std::byte* hint = nullptr;  // Where something was, so that there is room.
+    {
+        const state::Mapping before(nullptr, 64U << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                                    0);
+        hint = before.at();
+    }
     std::vector<std::unique_ptr<state::Mapping>> mappings;
     for (const std::uint64_t bytes : {4096U, 3U << 20, 64U << 10, 5U << 20}) {
         mappings.push_back(std::make_unique<state::Mapping>(
