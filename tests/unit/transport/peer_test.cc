@@ -89,7 +89,11 @@ public:
     std::shared_ptr<BulkQueue> bulk(const std::string&, engine::MigrationId) override {
         return queue;
     }
-    std::mutex mutex;
+    std::string last_session() {
+        const std::lock_guard lock(mutex);
+        return session;
+    }
+    std::mutex mutex;  // Guards the next three: gRPC's threads write them.
     std::condition_variable changed;
     std::string session;
     bool heard_abort = false;
@@ -203,7 +207,7 @@ TEST(PeerStreams, MessagesAndBatchesCross) {
         changed.wait_for(lock, 100ms);
     }
     EXPECT_GT(grants, 0);
-    EXPECT_EQ(server.backend.session, "session-1");
+    EXPECT_EQ(server.backend.last_session(), "session-1");
     lock.unlock();
     link->open_bulk({1, 2}, 3);
     for (std::uint64_t i = 1; i <= 50; ++i) {
