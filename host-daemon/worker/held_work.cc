@@ -135,11 +135,11 @@ void HeldWork::block_locked(std::uint64_t key, bool blocking, const Roots& roots
 
 void HeldWork::note(const Call& call, bool succeeded) {
     const bool opens = queues_callback(call);
+    const std::uint64_t position = call.header().position;
     std::lock_guard lock(mutex_);
-    if (!succeeded || (open_.empty() && !opens)) {
+    if (!succeeded || (open_.empty() && !opens) || (opens && position == closed_early_)) {
         return;
     }
-    const std::uint64_t position = call.header().position;
     Roots roots;
     bool was_idle = true;
     for (const Touch& touch : touched_) {
@@ -182,6 +182,7 @@ void HeldWork::note(const Call& call, bool succeeded) {
 void HeldWork::close(std::uint64_t root) {
     std::lock_guard lock(mutex_);
     if (open_.erase(root) == 0) {
+        closed_early_ = root;
         return;
     }
     if (open_.empty()) {

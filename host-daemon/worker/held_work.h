@@ -62,7 +62,8 @@ public:
     void note(const Call& call, bool succeeded);
     /// What cannot be done again from the ring was done.
     void mark_irregular();
-    /// A callback has returned, or was never queued. On the consumer.
+    /// A callback has returned, or was never queued. On the consumer, or on another thread while
+    /// that one is held up: then perhaps before note() of the command that queued it.
     void close(std::uint64_t root);
 
     /// A waiting call that can only be answered once callbacks have returned: do not begin it.
@@ -103,6 +104,8 @@ private:
     std::map<std::uint64_t, Stream> streams_;
     std::map<std::uint64_t, Roots> events_;
     std::map<std::uint64_t, Roots> held_;  ///< By position, the roots' own included.
+    /// Closed and not open: perhaps that of the one command which is being executed.
+    std::uint64_t closed_early_ = ~std::uint64_t{0};
     std::set<std::uint64_t> executed_;
     static thread_local std::vector<Touch> touched_;
     static thread_local bool is_wait_;
