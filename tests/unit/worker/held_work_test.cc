@@ -1,0 +1,87 @@
+// The book of what waits behind host callbacks, where callbacks return at any moment.
+#include "host-daemon/worker/held_work.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <span>
+
+#include "host-daemon/worker/call.h"
+#include "tests/unit/worker/guest_fixture.h"
+
+namespace gantry::worker {
+namespace {
+
+/// Commands of one stream, the legacy one.
+class Book {
+public:
+    Book() : held(*host_.device) {}
+
+    /// The driver has it; it has yet to be noted.
+    void queue_callback(std::uint64_t position) {
+        callback_.header.op = static_cast<std::uint16_t>(cuda::Op::cuLaunchHostFunc);
+        callback_.header.position = position;
+        call_ = std::make_unique<Call>(*host_.process, callback_);
+        EXPECT_TRUE(held.begin_touches(*call_));
+        held.touch(0, nullptr);
+    }
+    void note(bool succeeded = true) { held.note(*call_, succeeded); }
+    bool a_wait_is_held(std::uint64_t position) {
+        const std::array<std::uint64_t, 1> legacy{};
+        Command wait;
+        wait.header.op = static_cast<std::uint16_t>(cuda::Op::cuStreamSynchronize);
+        wait.header.position = position;
+        wait.args = std::as_bytes(std::span(legacy));
+        return held.waits(Call(*host_.process, wait));
+    }
+
+private:
+    Host host_;
+    Command callback_;
+    std::unique_ptr<Call> call_;
+
+public:
+    HeldWork held;
+};
+
+TEST(HeldWork, AWaitIsHeldUntilTheCallbackBeforeItHasReturned) {
+    Book book;
+    book.queue_callback(64);
+    book.note();
+    EXPECT_TRUE(book.held.active());
+    EXPECT_TRUE(book.a_wait_is_held(128));
+    EXPECT_FALSE(book.a_wait_is_held(32)) << "before it";
+    book.held.close(64);
+    EXPECT_FALSE(book.held.active());
+    EXPECT_FALSE(book.a_wait_is_held(128));
+}
+
+// The guest's answer can be helped past a consumer that stands still right behind the driver's call.
+TEST(HeldWork, ACallbackThatReturnsBeforeItIsNotedIsNotOpen) {
+    Book book;
+    book.queue_callback(64);
+    book.held.close(64);
+    book.note();
+    EXPECT_FALSE(book.held.active());
+    EXPECT_FALSE(book.a_wait_is_held(128));
+    book.queue_callback(192);
+    book.note();
+    EXPECT_TRUE(book.a_wait_is_held(256)) << "the next one is";
+    book.queue_callback(320);
+    book.held.close(192);
+    book.note();
+    EXPECT_TRUE(book.a_wait_is_held(384)) << "the one before it returned, and was noted";
+    book.held.close(320);
+    EXPECT_FALSE(book.held.active());
+}
+
+TEST(HeldWork, WhatTheDriverRefusedIsNotOpen) {
+    Book book;
+    book.queue_callback(64);
+    book.note(false);
+    EXPECT_FALSE(book.held.active());
+}
+
+}  // namespace
+}  // namespace gantry::worker
