@@ -25,13 +25,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string memory_sample() {
-    const int fd = ::memfd_create("snapshot", MFD_CLOEXEC);
-    EXPECT_TRUE(write_memory_sample(fd, "sample").ok());
+/// What the file holds, which ends here.
+std::string taken_from(int fd) {
     std::string bytes(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)), '\0');
     EXPECT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     ::close(fd);
     return bytes;
+}
+
+std::string memory_sample() {
+    const int fd = ::memfd_create("snapshot", MFD_CLOEXEC);
+    EXPECT_TRUE(write_memory_sample(fd, "sample").ok());
+    return taken_from(fd);
 }
 
 Result<void> read_bytes(std::string_view bytes, SnapshotVisitor& visitor) {
@@ -278,10 +283,7 @@ std::string long_sample() {
     }
     EXPECT_TRUE(writer.end_memory().ok());
     EXPECT_TRUE(writer.finish().ok());
-    std::string bytes(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)), '\0');
-    EXPECT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-    ::close(fd);
-    return bytes;
+    return taken_from(fd);
 }
 
 /// What of a section is handed out, and when.
@@ -336,7 +338,6 @@ TEST(MemorySection, TheFirstBlocksOfALongTableComeBeforeItsEnd) {
 
 TEST(MemorySection, WhatIsWrongWithALongTableIsFoundAfterItsFirstBlocksToo) {
     std::string bytes = long_sample();
-    const FingerprintKey key({sample_header().seed_low(), sample_header().seed_high()});
     const std::uint64_t last_zero = 50 + kLongTable - 1;
     const std::size_t last = bytes.rfind(
         std::string(reinterpret_cast<const char*>(&last_zero), sizeof last_zero));

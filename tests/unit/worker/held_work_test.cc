@@ -57,7 +57,7 @@ TEST(HeldWork, AWaitIsHeldUntilTheCallbackBeforeItHasReturned) {
     EXPECT_FALSE(book.a_wait_is_held(128));
 }
 
-// The guest's answer can be helped past a consumer that stands still right behind the driver's call.
+// The guest's answer can be helped past a consumer that stands still behind the driver's call.
 TEST(HeldWork, ACallbackThatReturnsBeforeItIsNotedIsNotOpen) {
     Book book;
     book.queue_callback(64);
