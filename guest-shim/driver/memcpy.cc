@@ -58,9 +58,12 @@ CUresult copy_by_driver(std::uint64_t target, std::uint64_t source, std::uint64_
         return session::read_device(reinterpret_cast<void*>(target), source, bytes, bits(stream));
     }
     const cuda::wire::cuMemcpyAsync_call arguments{target, source, bytes, bits(stream)};
-    const CUresult result = post_args(cuda::Op::cuMemcpyAsync, arguments);
     // Between device addresses native does not block even in its synchronous form.
     const bool waits = blocking && (is_in_pool(target) || is_in_pool(source));
+    if (waits) {
+        session::wait_follows();
+    }
+    const CUresult result = post_args(cuda::Op::cuMemcpyAsync, arguments);
     return result == CUDA_SUCCESS && waits ? synchronize_stream(bits(stream)) : result;
 }
 

@@ -5,7 +5,10 @@ namespace gantry::session {
 namespace {
 
 constexpr std::uint64_t kThreadBytes = 512ull << 10;  // A thread for less costs what it brings.
+constexpr std::uint64_t kSharedBytes = 256ull << 10;  // But one that is awake.
+constexpr std::uint64_t kLongBytes = 1ull << 20;      // Less is copied before a helper is awake.
 constexpr std::uint64_t kLeastSliceBytes = 64ull << 10;
+constexpr std::uint64_t kFewSlicesBytes = 512ull << 10;  // A slice costs the worker 4 us.
 
 }  // namespace
 
@@ -66,18 +69,21 @@ CUresult Copy::post(wire::ControlOp op, const void* args, std::uint32_t args_byt
 }
 
 std::uint64_t slice_for(std::uint64_t bytes, std::uint64_t most) noexcept {
-    const std::uint64_t slice = wire::align_up(bytes / 4, kLeastSliceBytes);
+    const std::uint64_t slices = bytes < kFewSlicesBytes ? 2 : 4;
+    const std::uint64_t slice = wire::align_up(bytes / slices, kLeastSliceBytes);
     const std::uint64_t least = slice < kLeastSliceBytes ? kLeastSliceBytes : slice;
     return least < most ? least : most;
 }
 
 /// One thread copies 5 to 13 GB/s, a link carries 50.
-unsigned helpers_for(std::uint64_t bytes, unsigned most_threads) noexcept {
+Help help_for(std::uint64_t bytes, unsigned most_threads) noexcept {
     const unsigned half = g_connection.cpus / 2;
     const unsigned most = half < most_threads ? half : most_threads;
-    const std::uint64_t worth = bytes / kThreadBytes;
+    const std::uint64_t worth = bytes < kSharedBytes  ? 1
+                                : bytes < kLongBytes ? 2
+                                                     : bytes / kThreadBytes;
     const unsigned threads = worth < most ? static_cast<unsigned>(worth) : most;
-    return threads > 1 ? threads - 1 : 0;
+    return Help{threads > 1 ? threads - 1 : 0, bytes >= kLongBytes};
 }
 
 }  // namespace gantry::session

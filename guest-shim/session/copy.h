@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "guest-shim/session/connection.h"
+#include "guest-shim/session/crew.h"
 
 namespace gantry::session {
 
@@ -38,10 +39,10 @@ struct Copy {
                   std::uint64_t* position) noexcept;
 };
 
-/// A quarter of the copy, so that work at both ends overlaps, between 64 KiB and `most`.
+/// Half or a quarter of the copy, so that work at both ends overlaps, between 64 KiB and `most`.
 std::uint64_t slice_for(std::uint64_t bytes, std::uint64_t most) noexcept;
 
-/// How many threads beside the calling one a copy is worth.
-unsigned helpers_for(std::uint64_t bytes, unsigned most_threads) noexcept;
+/// What help a copy is worth.
+Help help_for(std::uint64_t bytes, unsigned most_threads) noexcept;
 
 }  // namespace gantry::session

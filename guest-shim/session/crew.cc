@@ -9,7 +9,9 @@
 #include <atomic>
 #include <cstdint>
 
+#include "guest-shim/session/connection.h"
 #include "guest-shim/session/futex_mutex.h"
+#include "proto/wire/wait.h"
 
 namespace gantry::session {
 namespace {
@@ -26,6 +28,12 @@ FutexMutex g_mutex;  // Guards what follows, and `wanted` and `next` of open job
 Job* g_jobs = nullptr;
 unsigned g_helpers = 0;
 std::atomic<std::uint32_t> g_calls{0};  // Changes when there may be work.
+std::atomic<std::uint32_t> g_sleepers{0};
+std::atomic<std::uint64_t> g_ended_ns{0};  // When the last job did.
+
+/// A program that copies does so again soon, and to be woken takes as long as to copy 256 KiB.
+constexpr std::uint64_t kAwakeNs = 100'000;
+constexpr unsigned kLooks = 32;
 
 void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) {
     syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -33,6 +41,18 @@ void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) {
 
 void wake(const std::atomic<std::uint32_t>& word, unsigned count) {
     syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+void spin_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) {
+    const std::uint64_t until = wire::monotonic_ns() + kAwakeNs;
+    do {
+        for (unsigned look = 0; look < kLooks; ++look) {
+            if (word.load(std::memory_order_acquire) != value) {
+                return;
+            }
+            wire::cpu_relax();
+        }
+    } while (wire::monotonic_ns() < until);
 }
 
 Job* begin_any() {
@@ -48,13 +68,22 @@ Job* begin_any() {
 }
 
 void* help(void*) {
+    bool spins = false;
     for (;;) {
         const std::uint32_t calls = g_calls.load(std::memory_order_acquire);
         Job* job = begin_any();
         if (job == nullptr) {
+            if (spins) {
+                spin_while(g_calls, calls);
+                spins = false;
+                continue;
+            }
+            g_sleepers.fetch_add(1);  // Before the kernel looks at the word.
             sleep_while(g_calls, calls);
+            g_sleepers.fetch_sub(1);
             continue;
         }
+        spins = g_connection.cpus >= kCpusToSpin;
         job->work(job->data);
         Guard guard(g_mutex);  // The job is its caller's again once this is free.
         if (job->users.fetch_sub(1, std::memory_order_release) == 1) {
@@ -82,14 +111,14 @@ void start_helpers(unsigned count) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void open_job(Job* job) {
+void open_job(Job* job, bool wakes) {
     Guard guard(g_mutex);
-    if (g_helpers < job->wanted) {
+    if (wakes && g_helpers < job->wanted) {
         start_helpers(job->wanted);
     }
     job->next = g_jobs;
     g_jobs = job;
-    g_calls.fetch_add(1, std::memory_order_release);
+    g_calls.fetch_add(1);
 }
 
 void close_job(Job* job) {
@@ -103,24 +132,34 @@ void close_job(Job* job) {
 
 }  // namespace
 
-void work_together(unsigned helpers, void (*work)(void*), void* data) noexcept {
-    helpers = helpers < kMostHelpers ? helpers : kMostHelpers;
+void work_together(Help help, void (*work)(void*), void* data) noexcept {
+    const unsigned helpers = help.helpers < kMostHelpers ? help.helpers : kMostHelpers;
     if (helpers == 0) {
         work(data);
         return;
     }
     Job job{work, data, helpers, {}, nullptr};
-    open_job(&job);
-    wake(g_calls, helpers);
+    const bool wakes = help.is_long || wire::monotonic_ns() - g_ended_ns.load() < kAwakeNs;
+    open_job(&job, wakes);
+    if (wakes && g_sleepers.load() != 0) {
+        wake(g_calls, helpers);
+    }
     work(data);
     close_job(&job);
+    bool spins = g_connection.cpus >= kCpusToSpin;
     for (;;) {
         const std::uint32_t users = job.users.load(std::memory_order_acquire);
         if (users == 0) {
             break;
         }
+        if (spins) {
+            spin_while(job.users, users);
+            spins = false;
+            continue;
+        }
         sleep_while(job.users, users);
     }
+    g_ended_ns.store(wire::monotonic_ns());
     Guard guard(g_mutex);  // The last one may still hold it.
 }
 

@@ -258,7 +258,7 @@ CUresult read_device(void* target, std::uint64_t address, std::uint64_t bytes,
     copy.slice = copy.is_shared && g_connection.cpus >= kCpusToSpin
                      ? slice_for(bytes, room / 16 < kMostShownBytes ? room / 16 : kMostShownBytes)
                      : (room / 3 < kSliceBytes ? room / 3 : kSliceBytes);
-    work_together(helpers_for(bytes, kMostReaders), read_part, &copy);
+    work_together(help_for(bytes, kMostReaders), read_part, &copy);
     auto result = static_cast<CUresult>(copy.result.load());
     if (copy.was_shown.load() && !is_quiet(self, *g_connection.host)) {
         const CUresult late = ask_for_errors(&copy);

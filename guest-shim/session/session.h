@@ -171,6 +171,8 @@ struct Thread {
 
 /// The calling thread's state, made at first use; null when memory is out.
 Thread* thread() noexcept;
+/// What the next command of this thread queues is what it waits for right after it.
+void wait_follows() noexcept;
 std::uint64_t current_context() noexcept;
 CUresult push_context(std::uint64_t context) noexcept;
 std::uint64_t pop_context() noexcept;

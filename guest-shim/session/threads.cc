@@ -73,6 +73,12 @@ Thread* thread() noexcept {
     return __builtin_expect(state != nullptr, 1) ? state : make_thread();
 }
 
+void wait_follows() noexcept {
+    if (Thread* state = thread(); state != nullptr) {
+        state->next_flags |= wire::kCommandIsAwaited;
+    }
+}
+
 std::uint64_t current_context() noexcept {
     const Thread* state = t_thread;
     return state != nullptr ? state->current : 0;

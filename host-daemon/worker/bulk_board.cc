@@ -7,6 +7,13 @@ namespace gantry::worker {
 
 using std::chrono::steady_clock;
 
+namespace {
+
+/// How often a stream is asked for errors while a word in it is looked at.
+constexpr std::chrono::milliseconds kErrorsEvery{1};
+
+}  // namespace
+
 BulkBoard::~BulkBoard() {
     attach(nullptr);
     for (const CUevent event : events_) {
@@ -19,7 +26,7 @@ void BulkBoard::attach(wire::HostWords* words) {
     words_ = words;
     announced_ = false;
     for (const Copy& copy : copies_) {
-        events_.push_back(copy.event);
+        keep_event_locked(copy);
     }
     copies_.clear();
     note_count_locked();
@@ -69,22 +76,42 @@ CUevent BulkBoard::take_event_locked() {
     return event;
 }
 
-void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream) {
+void BulkBoard::keep_event_locked(const Copy& copy) {
+    if (copy.event != nullptr) {
+        events_.push_back(copy.event);
+    }
+}
+
+/// Puts into the stream what tells of the copy's end; false when there is nothing.
+bool BulkBoard::add_sign_locked(Copy* copy, Sign sign) {
+    if (sign == Sign::kWord) {
+        copy->ticket = wait_words_.queue(copy->stream);
+    }
+    if (copy->ticket) {
+        return true;
+    }
+    copy->event = take_event_locked();
+    return copy->event != nullptr &&
+           device_.api().cuEventRecord(copy->event, copy->stream) == CUDA_SUCCESS;
+}
+
+void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream,
+                        Sign sign) {
     std::lock_guard lock(mutex_);
     std::erase_if(copies_, [&](const Copy& copy) {  // The guest knows its end in another way.
         if (copy.word == word) {
-            events_.push_back(copy.event);
+            keep_event_locked(copy);
         }
         return copy.word == word;
     });
-    const CUevent event = take_event_locked();
-    if (event != nullptr && device_.api().cuEventRecord(event, stream) == CUDA_SUCCESS) {
-        copies_.push_back({word, way, position, event, stream});
-        last_start_.store(steady_clock::now().time_since_epoch().count());
+    Copy copy{word, way, position, stream, nullptr, {}, {}};
+    if (add_sign_locked(&copy, sign)) {
+        const auto now = steady_clock::now();
+        copy.ask_at = now + kErrorsEvery;
+        copies_.push_back(copy);
+        last_start_.store(now.time_since_epoch().count());
     } else {
-        if (event != nullptr) {
-            events_.push_back(event);
-        }
+        keep_event_locked(copy);
         // Nothing tells of its end, so wait for it.
         if (device_.api().cuStreamSynchronize(stream) == CUDA_SUCCESS && !announced_) {
             show_locked(word, position);
@@ -108,6 +135,21 @@ void BulkBoard::show_locked(std::uint32_t word, std::uint64_t position) {
     }
 }
 
+/// Whether the copy has ended: CUDA_SUCCESS, CUDA_ERROR_NOT_READY, or the error that a driver told.
+CUresult BulkBoard::ask_locked(Copy* copy, steady_clock::time_point now) {
+    if (!copy->ticket) {
+        return device_.api().cuEventQuery(copy->event);
+    }
+    if (wait_words_.has_landed(*copy->ticket)) {
+        return CUDA_SUCCESS;
+    }
+    if (now < copy->ask_at) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    copy->ask_at = now + kErrorsEvery;
+    return device_.api().cuStreamQuery(copy->stream);
+}
+
 CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
     if (count_.load(std::memory_order_acquire) == 0) {
         return CUDA_SUCCESS;
@@ -117,7 +159,8 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
     std::size_t busy_count = 0;
     CUresult worst = CUDA_SUCCESS;
     std::vector<Copy> ended;
-    std::erase_if(copies_, [&](const Copy& copy) {
+    const auto now = steady_clock::now();
+    std::erase_if(copies_, [&](Copy& copy) {
         const auto* end = busy.begin() + busy_count;
         if (busy_count == busy.size() || std::find(busy.cbegin(), end, copy.stream) != end) {
             return false;
@@ -126,7 +169,7 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
         if (!is_from_guest && announced_) {
             return false;
         }
-        const CUresult result = device_.api().cuEventQuery(copy.event);
+        const CUresult result = ask_locked(&copy, now);
         if (result == CUDA_ERROR_NOT_READY) {
             busy[busy_count++] = copy.stream;
             return false;
@@ -135,7 +178,7 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
             ended.push_back(copy);
         }
         worst = result != CUDA_SUCCESS ? result : worst;
-        events_.push_back(copy.event);
+        keep_event_locked(copy);
         return true;
     });
     for (const Copy& copy : ended) {

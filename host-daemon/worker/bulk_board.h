@@ -1,13 +1,15 @@
 // BulkBoard: shows the guest which of its copies from and to the bulk area have ended.
 //
-// Such a copy is queued and not waited for; an event behind it tells of its end, which is shown in
-// the word of HostWords.bulk_done that the guest named (proto/wire/region.h, BULK COPIES). The loop
-// looks now and then, and before each answer that tells of completed work.
+// Such a copy is queued and not waited for; an event behind it tells of its end, or a word that the
+// device writes (wait_words.h) where the guest looks for it. That is shown in the word of
+// HostWords.bulk_done that the guest named (proto/wire/region.h, BULK COPIES). The loop looks now
+// and then, and before each answer that tells of completed work.
 //
 // Invariant: what is shown has ended; the end of a copy to the guest is not shown while a migration
 // is announced. A copy from the guest that failed is shown as well: its extent is free.
 // Threads: all calls lock. Failure: a driver's error is look()'s result; that copy is forgotten.
-// Cost: an event record a copy; with none in flight a look is one load, else a query a stream.
+// Cost: an event record or a word a copy; with none in flight a look is one load, else a query a
+// stream that events are looked at in.
 #pragma once
 
 #include <atomic>
@@ -15,9 +17,11 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "host-daemon/worker/device.h"
+#include "host-daemon/worker/wait_words.h"
 #include "proto/wire/region.h"
 
 namespace gantry::worker {
@@ -26,7 +30,7 @@ class BulkBoard {
 public:
     enum class Way { kFromGuest, kToGuest };
 
-    explicit BulkBoard(Device& device) : device_(device) {}
+    BulkBoard(Device& device, WaitWords& wait_words) : device_(device), wait_words_(wait_words) {}
     ~BulkBoard();
     BulkBoard(const BulkBoard&) = delete;
     BulkBoard& operator=(const BulkBoard&) = delete;
@@ -39,8 +43,10 @@ public:
     /// A stream captures, or does so no more: the driver is not asked meanwhile.
     void capturing(bool begins);
 
+    enum class Sign { kEvent, kWord };  ///< What tells of a copy's end; no word left: an event.
     /// The command at `position` has queued a copy in this stream; `word` < wire::kBulkWords.
-    void started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream);
+    void started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream,
+                 Sign sign = Sign::kEvent);
     /// ... has read its extent already, or never will.
     void ended(std::uint32_t word, std::uint64_t position);
     /// `before_arrivals` is called with a stream before the ends of copies to the guest, which tell
@@ -61,15 +67,21 @@ private:
         std::uint32_t word = 0;
         Way way = Way::kFromGuest;
         std::uint64_t position = 0;
-        CUevent event = nullptr;
         CUstream stream = nullptr;
+        CUevent event = nullptr;  ///< Null: it has a ticket.
+        std::optional<WaitWords::Ticket> ticket;
+        std::chrono::steady_clock::time_point ask_at;  ///< No word lands behind an error.
     };
+    bool add_sign_locked(Copy* copy, Sign sign);
+    void keep_event_locked(const Copy& copy);
+    CUresult ask_locked(Copy* copy, std::chrono::steady_clock::time_point now);
     void show_locked(std::uint32_t word, std::uint64_t position);
     void tell_guest_locked();
     CUevent take_event_locked();
     void note_count_locked();
 
     Device& device_;
+    WaitWords& wait_words_;
     std::atomic<std::size_t> count_{0};
     std::atomic<std::size_t> arrivals_{0};  ///< Of these, copies to the guest.
     std::atomic<std::chrono::steady_clock::rep> last_start_{0};

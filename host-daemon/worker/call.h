@@ -107,8 +107,8 @@ public:
     void queued_in(CUstream stream) { queued_ = stream; }
     [[nodiscard]] std::optional<CUstream> queued() const { return queued_; }
     /// Where the command right in front of this one has queued work a moment ago.
-    void set_busy(std::optional<CUstream> stream) { busy_ = stream; }
-    [[nodiscard]] std::optional<CUstream> busy() const { return busy_; }
+    void set_busy(const BusyStream& busy) { busy_ = busy; }
+    [[nodiscard]] const std::optional<BusyStream>& busy() const { return busy_; }
     /// The end of what is in this stream now is all that the call waits for.
     void set_awaited(CUstream stream) { awaited_ = stream; }
     [[nodiscard]] std::optional<CUstream> awaited() const { return awaited_; }
@@ -162,7 +162,7 @@ private:
     CUresult failure_ = CUDA_SUCCESS;
     std::optional<CUstream> awaited_;
     std::optional<CUstream> queued_;
-    std::optional<CUstream> busy_;
+    std::optional<BusyStream> busy_;
     std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.
     CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.
 };

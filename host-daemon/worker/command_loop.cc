@@ -368,6 +368,15 @@ bool CommandLoop::collect_batch(wire::RingConsumer* scout) {
     return true;
 }
 
+std::optional<wire::CommandView> CommandLoop::next_command() const {
+    wire::RingConsumer scout = ring_;
+    scout.advance(command_.header);
+    wire::CommandView view;
+    const char* reason = nullptr;
+    return scout.peek(&view, &reason) == wire::PeekStatus::kReady ? std::optional(view)
+                                                                  : std::nullopt;
+}
+
 void CommandLoop::pass(std::uint64_t position) {
     if (hooks_.on_passed) {
         hooks_.on_passed(position);

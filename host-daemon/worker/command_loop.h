@@ -40,6 +40,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -148,6 +149,9 @@ public:
 
     /// On the loop's thread, in a command: it was there when the one before it had ended.
     [[nodiscard]] bool is_streaming() const { return is_streaming_; }
+    /// On the loop's thread, in a command that is executed by itself: the one behind it, if it is
+    /// there already. Its arguments lie in the region: by its turn the guest may have changed them.
+    [[nodiscard]] std::optional<wire::CommandView> next_command() const;
     [[nodiscard]] bool has_stand_in() const { return hooks_.wait_here != nullptr; }
     /// On the loop's thread, inside Hooks::wait_here: it will be away for a while.
     void lend();

@@ -40,13 +40,17 @@ void GuestProcess::leave_context() {
     enter_context(0);
 }
 
-CUresult GuestProcess::synchronise_context(std::optional<CUstream> busy) {
+bool GuestProcess::has_one_stream() const {
+    return may_query_streams() && !has_lane_streams_.load() &&
+           objects.count_kind(HandleKind::kStream) == 0;
+}
+
+CUresult GuestProcess::synchronise_context(const std::optional<BusyStream>& busy) {
     if (captures.load() != 0) {
         return synchronise_beside_captures();
     }
-    if (busy == CUstream{nullptr} && may_query_streams() && !has_lane_streams_.load() &&
-        objects.count_kind(HandleKind::kStream) == 0) {
-        return synchronise_stream(nullptr, true);  // There is no other.
+    if (busy && busy->stream == nullptr && has_one_stream()) {
+        return synchronise_stream(nullptr, busy);
     }
     const std::uint64_t left = left_streams_.load();
     const CUresult result = device.api().cuCtxSynchronize();

@@ -143,7 +143,7 @@ void GuestProcess::execute(const Command& command) {
     } else {
         run_call(call);
     }
-    queued_ = call.queued();
+    expect_wait(call);
     if (loop_.executed_count() % kPollEvery == 0) {
         poll();
     }
@@ -192,7 +192,9 @@ void GuestProcess::run_call(Call& call) {
     }
     if (call.has(kTellsOfCompletion)) {
         look_at_events(Look::kAll);
-        look_at_bulk_copies();
+        if (bulk_board.has_arrivals()) {  // Others free room only: the next look is soon enough.
+            look_at_bulk_copies();
+        }
     }
     call.finish(result);
 }

@@ -183,7 +183,8 @@ public:
     HeldWork held;
     EventTimes event_times{device};
     EventBoard event_board{device};
-    BulkBoard bulk_board{device};
+    WaitWords wait_words{device};
+    BulkBoard bulk_board{device, wait_words};
     GraphBook graphs{device};
     LinkBook links;
     PoolBook pools;
@@ -210,28 +211,35 @@ public:
     /// All streams, or all but the legacy one.
     StreamsSeen query_streams(bool wants_others_only = false);
     CUresult query_stream(CUstream stream);
-    /// What cuStreamSynchronize does. `is_busy`: the stream has just been given work. The thread
-    /// may block.
-    CUresult synchronise_stream(CUstream stream, bool is_busy);
+    /// What cuStreamSynchronize does; it looks at a word where the stream is the busy one. The
+    /// thread may block.
+    CUresult synchronise_stream(CUstream stream, const std::optional<BusyStream>& busy = {});
     /// A call that waits for what was just seen to have ended may be answered at once.
     [[nodiscard]] bool may_skip_waits() const {
         return !may_print.load(std::memory_order_relaxed) && !held.active();
     }
+    /// A word in a stream tells all that there is to know of its end, but for errors.
+    [[nodiscard]] bool may_use_words() const;
     /// The stream is about to be destroyed.
     void leave_stream(CUstream stream);
     /// A capture began on the stream, which `key` names (HeldWork).
     void begin_capture(std::uint64_t key);
     /// The stream is not captured any more, or is gone; nothing if no capture began on it.
     void end_capture(std::uint64_t key);
-    /// Synchronises the calling thread's context. `busy`: a stream that has just been given work.
-    /// The thread may block.
-    CUresult synchronise_context(std::optional<CUstream> busy = {});
+    /// Synchronises the calling thread's context; it looks at a word where the busy stream is the
+    /// only one. The thread may block.
+    CUresult synchronise_context(const std::optional<BusyStream>& busy = {});
     /// Waits for what runs while streams are captured: to wait for a context then is refused, and
     /// costs its captures.
     CUresult synchronise_beside_captures();
 
+    /// No stream but the legacy one exists, or may still be at work.
+    [[nodiscard]] bool has_one_stream() const;
     /// 0, 1: the legacy stream; 2: the lane's own; else a stream handle.
     CUresult resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out);
+    /// The same for who only looks: the stream is not touched, and a lane's own is not made.
+    [[nodiscard]] std::optional<CUstream> find_stream(std::uint64_t stream,
+                                                      std::uint32_t lane) const;
     /// Makes the context of a command current in the calling thread.
     CUresult enter_context(std::uint64_t context);
     void note_result(std::uint32_t lane, CUresult result, bool is_answered);
@@ -294,8 +302,9 @@ private:
     void note_lane(std::uint32_t lane);
     [[nodiscard]] bool is_alone() const;
     void wait_or_run(Call& call);
+    void expect_wait(const Call& call);
+    [[nodiscard]] bool ends_with(const gantry::wire::CommandView& wait, CUstream stream) const;
     CommandLoop::Waited wait_here();
-    [[nodiscard]] bool may_use_words() const;
     void note_landed(CUstream stream, std::chrono::steady_clock::time_point now);
     [[nodiscard]] std::size_t waiting_count() const {
         const std::size_t waiting = waiting_count_.load();  // First: they go from here to there.
@@ -317,7 +326,6 @@ private:
     void drop_lane_streams();
     void unregister_bulk();
 
-    WaitWords wait_words_{device};
     std::unique_ptr<ChannelMemory> memory_;
     bool frozen_ = false;
     bool first_command_ = false;
@@ -329,14 +337,14 @@ private:
     std::vector<Waiting> waiting_;  ///< The loop's thread only.
     std::uint32_t last_lane_ = 0;          ///< The loop's thread only.
     std::uint32_t commands_of_lane_ = 0;   ///< ... of the last one, in a row.
-    std::optional<CUstream> queued_;       ///< ... Where the last command has queued work.
+    std::optional<BusyStream> queued_;     ///< ... Where the last command has queued work.
     std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
     std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
     std::atomic<std::chrono::steady_clock::time_point> landed_at_{};
     std::atomic<std::size_t> waiting_count_{0};
     std::atomic<std::size_t> waits_here_{0};  ///< On threads that lent the loop.
     std::array<std::atomic<std::uint32_t>, wire::kLaneCount> async_errors_{};
-    std::mutex lane_stream_mutex_;
+    mutable std::mutex lane_stream_mutex_;
     std::array<CUstream, wire::kLaneCount> lane_streams_{};
     std::atomic<bool> has_lane_streams_{false};
     /// Streams that were destroyed and may still be at work, and how many of them are known not to.

@@ -34,6 +34,7 @@ CUresult copy_from_bulk(Call& call, const BulkCopyCall& copy, std::span<const st
     const CUresult result = call.api().cuMemcpyHtoDAsync_v2(copy.device_address, extent.data(),
                                                             extent.size(), stream);
     if (result == CUDA_SUCCESS) {
+        call.queued_in(stream);
         process.bulk_board.started(copy.word, call.header().position,
                                    BulkBoard::Way::kFromGuest, stream);
     }
@@ -96,8 +97,10 @@ CUresult read_to_bulk(Call& call) {
     const CUresult result = call.api().cuMemcpyDtoHAsync_v2(extent.data(), copy.device_address,
                                                             extent.size(), stream);
     if (result == CUDA_SUCCESS) {
+        const auto sign = process.may_use_words() ? BulkBoard::Sign::kWord
+                                                  : BulkBoard::Sign::kEvent;
         process.bulk_board.started(copy.word, call.header().position, BulkBoard::Way::kToGuest,
-                                   stream);
+                                   stream, sign);
         process.counters.bytes_to_guest.fetch_add(extent.size(), std::memory_order_relaxed);
     }
     return result;

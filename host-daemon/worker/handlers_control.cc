@@ -134,7 +134,8 @@ CUresult read_device(Call& call) {
     } else {
         result = api.cuMemcpyDtoHAsync_v2(extent.data(), read->device_address, read->bytes, stream);
         if (result == CUDA_SUCCESS) {
-            result = call.process().synchronise_stream(stream, is_locked);
+            const auto busy = is_locked ? std::optional(BusyStream{stream}) : std::nullopt;
+            result = call.process().synchronise_stream(stream, busy);
         }
     }
     if (result == CUDA_SUCCESS) {

@@ -257,7 +257,7 @@ bool GuestProcess::execute_batch(std::span<const Command> batch) {
     pinned_writes.note_work();
     counters.launches.fetch_add(batch.size(), std::memory_order_relaxed);
     counters.batched_launches.fetch_add(batch.size(), std::memory_order_relaxed);
-    queued_ = stream;
+    queued_ = BusyStream{stream};
     poll();
     return true;
 }

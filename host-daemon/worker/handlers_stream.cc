@@ -35,9 +35,7 @@ CUresult on_cuStreamSynchronize(CallContext& context,
     Call& call = as_call(context);
     CUstream stream = nullptr;
     const CUresult result = call.stream(synchronise.hStream, &stream);
-    return result == CUDA_SUCCESS
-               ? call.process().synchronise_stream(stream, call.busy() == stream)
-               : result;
+    return result == CUDA_SUCCESS ? call.process().synchronise_stream(stream, call.busy()) : result;
 }
 
 }  // namespace gantry::worker

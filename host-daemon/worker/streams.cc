@@ -22,16 +22,26 @@ constexpr int kLooksAtWord = 32;
 
 }  // namespace
 
-CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out) {
+std::optional<CUstream> GuestProcess::find_stream(std::uint64_t stream, std::uint32_t lane) const {
     if (stream <= 1) {
-        *out = nullptr;
-        held.touch(0, nullptr);
-        return CUDA_SUCCESS;
+        return nullptr;
     }
+    CUstream found = nullptr;
+    if (stream == 2) {
+        std::lock_guard lock(lane_stream_mutex_);
+        found = lane_streams_[lane % region::kLaneCount];
+    } else {
+        found = objects.native_as<CUstream>(stream, HandleKind::kStream);
+    }
+    return found != nullptr ? std::optional(found) : std::nullopt;
+}
+
+CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, CUstream* out) {
     if (stream != 2) {
-        *out = objects.native_as<CUstream>(stream, HandleKind::kStream);
-        held.touch(stream, *out);
-        return *out != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+        const std::optional<CUstream> found = find_stream(stream, lane);
+        *out = found.value_or(nullptr);
+        held.touch(stream <= 1 ? 0 : stream, *out);
+        return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     }
     std::lock_guard lock(lane_stream_mutex_);
     CUstream& own = lane_streams_[lane % region::kLaneCount];
@@ -66,13 +76,16 @@ CUresult GuestProcess::query_stream(CUstream stream) {
     return result;
 }
 
-CUresult GuestProcess::synchronise_stream(CUstream stream, bool is_busy) {
-    const auto ticket = is_busy && may_use_words() ? wait_words_.queue(stream) : std::nullopt;
+CUresult GuestProcess::synchronise_stream(CUstream stream, const std::optional<BusyStream>& busy) {
+    std::optional<WaitWords::Ticket> ticket;
+    if (busy && busy->stream == stream && may_use_words()) {
+        ticket = busy->word ? busy->word : wait_words.queue(stream);
+    }
     if (ticket) {
         const auto until = std::chrono::steady_clock::now() + kWordPatience;
         do {
             for (int look = 0; look < kLooksAtWord; ++look) {
-                if (wait_words_.has_landed(*ticket)) {
+                if (wait_words.has_landed(*ticket)) {
                     note_landed(stream, std::chrono::steady_clock::now());
                     return CUDA_SUCCESS;
                 }

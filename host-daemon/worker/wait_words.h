@@ -58,4 +58,10 @@ private:
     std::array<std::uint32_t, kWords> queued_{};  ///< By word, what was queued last.
 };
 
+/// A stream that was given work a moment ago, and the word behind that work if it is queued.
+struct BusyStream {
+    CUstream stream = nullptr;
+    std::optional<WaitWords::Ticket> word = {};
+};
+
 }  // namespace gantry::worker

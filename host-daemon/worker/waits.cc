@@ -8,11 +8,13 @@
 // (synchronise_stream()). Such a word is on its way while the device is at work, and shows its end
 // 0.5 to 1 us before the driver does (H200, driver 580); on a device that has nothing to do it
 // takes 4 us. Behind that very work it waits for nothing else: not in the legacy stream either,
-// where it would for what blocking streams got meanwhile.
+// where it would for what blocking streams got meanwhile. The word is queued right behind the work
+// where the guest says that it will wait (kCommandIsAwaited), or its wait is in the ring by then.
 // BY A WORD. Else the driver is asked whether the call would wait, and if so the device writes a
 // word behind the work, which the loop looks at between commands.
 // ON A LANE'S THREAD. What has no word, or has waited for long, goes to its lane's executor.
 #include <algorithm>
+#include <cstring>
 
 #include "host-daemon/worker/call.h"
 #include "host-daemon/worker/guest_process.h"
@@ -53,14 +55,14 @@ void GuestProcess::begin_watch(Waiting& waiting, steady_clock::time_point now) {
     waiting.may_have_word = false;
     if (waiting.call->awaited() && may_use_words()) {
         waiting.stream = *waiting.call->awaited();
-        waiting.word = wait_words_.queue(waiting.stream);
+        waiting.word = wait_words.queue(waiting.stream);
         waiting.ask_at = now + kErrorsEvery;
     }
 }
 
 bool GuestProcess::has_come(Waiting& waiting, steady_clock::time_point now) {
     if (waiting.word) {
-        if (wait_words_.has_landed(*waiting.word)) {
+        if (wait_words.has_landed(*waiting.word)) {
             note_landed(waiting.stream, now);
             waiting.call->saw_end();
             return true;
@@ -148,6 +150,46 @@ bool GuestProcess::is_alone() const {
            !bulk_board.has_arrivals();
 }
 
+/// Notes where the call has queued work. If the next command waits for that, as the guest says or
+/// the ring shows, its word is queued now: behind a small copy each step that comes first is seen
+/// in its time.
+void GuestProcess::expect_wait(const Call& call) {
+    queued_.reset();
+    const std::optional<CUstream> stream = call.queued();
+    if (!stream) {
+        return;
+    }
+    queued_ = BusyStream{*stream};
+    const auto is_next = [&] {
+        const auto next = loop_.next_command();
+        return next && next->lane == call.lane() && next->context == call.header().context &&
+               ends_with(*next, *stream);
+    };
+    if (((call.header().flags & wire::kCommandIsAwaited) != 0 || is_next()) && is_alone() &&
+        may_use_words()) {
+        queued_->word = wait_words.queue(*stream);
+    }
+}
+
+/// Whether the end of the stream is all that the command waits for. A guess: the guest may still
+/// change what it asks for.
+bool GuestProcess::ends_with(const wire::CommandView& wait, CUstream stream) const {
+    switch (static_cast<cuda::Op>(wait.op)) {
+        case cuda::Op::cuStreamSynchronize: {
+            std::uint64_t handle = 0;
+            if (wait.args_bytes < sizeof(handle)) {
+                return false;
+            }
+            std::memcpy(&handle, wait.args, sizeof(handle));
+            return find_stream(handle, wait.lane) == stream;
+        }
+        case cuda::Op::cuCtxSynchronize:
+            return stream == nullptr && has_one_stream();
+        default:
+            return false;
+    }
+}
+
 /// The guest's call waits for the device, as far as is known without asking the driver.
 void GuestProcess::wait_or_run(Call& call) {
     if (held.active() && !is_broken() && held.waits(call)) {
@@ -155,8 +197,8 @@ void GuestProcess::wait_or_run(Call& call) {
     } else if (is_alone() && may_wait_here(call)) {
         begin_wait(call);
         waiting_.back().waits_here = true;
-        if (loop_.is_streaming()) {
-            waiting_.back().call->set_busy(queued_);
+        if (loop_.is_streaming() && queued_) {
+            waiting_.back().call->set_busy(*queued_);
         }
     } else if (look_at_wait(call)) {
         run_call(call);

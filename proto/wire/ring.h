@@ -31,6 +31,9 @@ enum CommandFlag : std::uint32_t {
     kCommandWantsReply = 1u << 0,
     /// The first of a thread on a lane that others have left: errors kept for the lane are theirs.
     kCommandNewThread = 1u << 1,
+    /// The thread's next command waits for what this one queues. No more than a hint: the consumer
+    /// need not look for that command before it makes ready for it.
+    kCommandIsAwaited = 1u << 2,
 };
 
 struct CommandHeader {

@@ -7,9 +7,11 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "guest-shim/session/connection.h"
+#include "guest-shim/session/crew.h"
 #include "guest-shim/session/session.h"
 #include "tests/unit/shim/in_child.h"
 
@@ -162,13 +164,49 @@ bool all_is_free() {
 
 TEST(Copies, GoThroughTheOutboxAndBack) {
     EXPECT_TRUE(with_device([](FakeWorker&, Device& device) {
-        for (const std::size_t bytes : {1, 4095, 16384, 65536, 100'001, 5'000'003}) {
+        for (const std::size_t bytes : {1, 4095, 16384, 65536, 100'001, 300'077, 5'000'003}) {
             const auto source = pattern(bytes, static_cast<unsigned>(bytes));
             write(source, 3);
             CHECK_OR_EXIT(read(bytes, 3) == source);
         }
         CHECK_OR_EXIT(device.lent > 10 && device.shown_reads > 5);
         CHECK_OR_EXIT(all_is_free());
+    }));
+}
+
+/// Who works at a job that takes each of them so long.
+std::size_t workers_at(session::Help help, std::chrono::microseconds time) {
+    struct Job {
+        std::chrono::microseconds time;
+        std::mutex mutex;
+        std::set<std::thread::id> seen;
+    } job{time, {}, {}};
+    session::work_together(
+        help,
+        [](void* data) {
+            Job& job = *static_cast<Job*>(data);
+            {
+                const std::lock_guard lock(job.mutex);
+                job.seen.insert(std::this_thread::get_id());
+            }
+            std::this_thread::sleep_for(job.time);
+        },
+        &job);
+    return job.seen.size();
+}
+
+TEST(Copies, HelpersComeToLongJobsAndToThoseThatFollowEachOther) {
+    EXPECT_TRUE(with_device([](FakeWorker&, Device&) {
+        constexpr std::chrono::microseconds kLong{100'000};
+        CHECK_OR_EXIT(workers_at({.helpers = 2}, kLong) == 1);  // Alone: nobody is woken.
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        CHECK_OR_EXIT(workers_at({.helpers = 0, .is_long = true}, kLong) == 1);
+        CHECK_OR_EXIT(workers_at({.helpers = 2, .is_long = true}, kLong) == 3);
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // They sleep again.
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (workers_at({.helpers = 2}, std::chrono::microseconds(500)) < 3) {
+            CHECK_OR_EXIT(std::chrono::steady_clock::now() < until);
+        }
     }));
 }
 

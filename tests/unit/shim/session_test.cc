@@ -273,6 +273,23 @@ TEST(Session, AThreadSaysThatItsLaneWasAnothers) {
     }));
 }
 
+TEST(Session, AThreadSaysOnceThatItWaitsForWhatItQueues) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        session::wait_follows();
+        std::thread([] { CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS); }).join();
+        CHECK_OR_EXIT(session::post(kOpB, nullptr, 0, nullptr, 0) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+        const std::vector<Seen> seen = worker.take_seen();
+        const bool expected[] = {false, true, false};
+        CHECK_OR_EXIT(seen.size() == std::size(expected));
+        for (std::size_t i = 0; i < seen.size(); ++i) {
+            CHECK_OR_EXIT(((seen[i].flags & wire::kCommandIsAwaited) != 0) == expected[i]);
+        }
+    }));
+}
+
 TEST(Session, MoreThreadsThanLanes) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
         worker.start();

@@ -378,6 +378,44 @@ TEST(Waits, BehindWorkThatWasQueuedRightBeforeItAWordIsAwaited) {
     }));
 }
 
+TEST(Waits, BehindACopyThatIsAwaitedTheWordIsQueuedAtOnce) {
+    EXPECT_TRUE(in_child([] {
+        Alone alone;
+        Guest& guest = alone.guest;
+        const auto copy = [&](std::uint64_t stream, std::uint32_t flags) {
+            guest.next_flags = flags;
+            guest.send(Op::cuMemcpyAsync,
+                       payload::cuMemcpyAsync_call{alone.data + 128, alone.data, 64, stream});
+        };
+        for (int i = 0; i < 32; ++i) {
+            copy(kStream, 0);  // From then on the guest counts as one of one thread.
+        }
+        EXPECT_EQ(guest.synchronise(kStream), 0u);
+        const auto wait_for_words = [](int words) {
+            const auto until = std::chrono::steady_clock::now() + 10s;
+            while (Counted::words < words && std::chrono::steady_clock::now() < until) {
+                std::this_thread::sleep_for(100us);
+            }
+            return Counted::words.load();
+        };
+        for (int i = 0; i < 50; ++i) {
+            const int words = Counted::words;
+            copy(kStream, wire::kCommandIsAwaited);
+            EXPECT_EQ(wait_for_words(words + 1), words + 1);  // Before anybody has asked.
+            EXPECT_EQ(guest.synchronise(kStream), 0u);
+        }
+        // A hint that is wrong costs a word, and what is waited for has ended all the same.
+        guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
+        for (int i = 1; i <= 50; ++i) {
+            guest.next_flags = wire::kCommandIsAwaited;
+            guest.add(alone.data, 1, kSecond);
+            EXPECT_EQ(guest.synchronise(kStream), 0u);
+            EXPECT_EQ(guest.synchronise(kSecond), 0u);
+            EXPECT_EQ(guest.read(alone.data, 64)[1], static_cast<std::uint32_t>(i));
+        }
+    }));
+}
+
 TEST(Waits, AWaitInTheDriverHoldsUpNobodyElse) {
     EXPECT_TRUE(in_child([] {
         Alone alone;
