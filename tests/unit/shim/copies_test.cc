@@ -184,12 +184,12 @@ std::size_t workers_at(session::Help help, std::chrono::microseconds time) {
     session::work_together(
         help,
         [](void* data) {
-            Job& job = *static_cast<Job*>(data);
+            Job& work = *static_cast<Job*>(data);
             {
-                const std::lock_guard lock(job.mutex);
-                job.seen.insert(std::this_thread::get_id());
+                const std::lock_guard lock(work.mutex);
+                work.seen.insert(std::this_thread::get_id());
             }
-            std::this_thread::sleep_for(job.time);
+            std::this_thread::sleep_for(work.time);
         },
         &job);
     return job.seen.size();
