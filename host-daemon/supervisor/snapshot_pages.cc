@@ -86,7 +86,7 @@ Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool alway
 
 /// To what offset pages are made ahead: an estimate may be far too high where much is zero. Of a
 /// disk with so much room a part is left to others; of memory, which the pages of a file on tmpfs
-/// are, half of what the system can give.
+/// are, a quarter of what the system can give: a session may hold half of a host's memory.
 std::uint64_t pages_end_max(int file, std::uint64_t room) {
     if (!snapshot::is_on_tmpfs(file)) {
         return room / 16 * 15 / kLargePage * kLargePage;
@@ -99,7 +99,7 @@ std::uint64_t pages_end_max(int file, std::uint64_t room) {
             break;
         }
     }
-    return kib * 1024 / 2 / kLargePage * kLargePage;
+    return kib * 1024 / 4 * 3 / kLargePage * kLargePage;
 }
 
 void drop_at(Worker& worker) {
