@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <type_traits>
 
 #include "host-daemon/worker/guest_process.h"
 #include "proto/cuda/gen/opcodes.h"
@@ -72,7 +73,8 @@ inline hand::LaunchCall one_thread(std::uint64_t kernel, std::uint64_t stream) {
 }
 
 /// The word holds `value` within ten seconds.
-inline bool reaches(const std::atomic<std::uint64_t>& word, std::uint64_t value) {
+template <typename Word>
+bool reaches(const std::atomic<Word>& word, std::type_identity_t<Word> value) {
     for (int i = 0; i < 20'000 && word.load() != value; ++i) {
         std::this_thread::sleep_for(500us);
     }

@@ -416,6 +416,38 @@ TEST(Waits, BehindACopyThatIsAwaitedTheWordIsQueuedAtOnce) {
     }));
 }
 
+TEST(Waits, WhatIsReadIntoTheBulkAreaIsSeenByAWordAndItsErrorAllTheSame) {
+    EXPECT_TRUE(in_child([] {
+        Served served;
+        Guest& guest = served.guest;
+        wire::HostWords& words = served.channel.host_words();
+        const auto read = [&](std::uint32_t word) {
+            return guest.send(wire::ControlOp::kReadToBulk,
+                              wire::BulkCopyCall{served.data, 64, kStream, 1 << 20, word, 0});
+        };
+        for (int i = 1; i <= 100; ++i) {
+            guest.add(served.data, 1, kStream);
+            const std::uint64_t position = read(100);
+            EXPECT_TRUE(reaches(words.bulk_done[100], position + 1));
+            std::uint32_t values[2] = {};
+            std::memcpy(values, served.channel.bulk(1 << 20, sizeof(values)).data(),
+                        sizeof(values));
+            EXPECT_EQ(values[1], static_cast<std::uint32_t>(i));
+        }
+        EXPECT_EQ(Counted::words, 100);
+        EXPECT_EQ(Counted::all(), 0);
+        // No word lands behind an error, which nobody asks for here.
+        served.wait_for_value(kStream, 7);
+        guest.add(64, 1, kStream);  // No such memory.
+        read(101);
+        EXPECT_EQ(guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{}).status, 0u);
+        served.write_as_the_device(7);
+        EXPECT_TRUE(reaches(words.sticky_error,
+                            static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS)));
+        EXPECT_EQ(words.bulk_done[101].load(), 0u);
+    }));
+}
+
 TEST(Waits, AWaitInTheDriverHoldsUpNobodyElse) {
     EXPECT_TRUE(in_child([] {
         Alone alone;
