@@ -18,9 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include "proto/base/stream_copy.h"
 #include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
-#include "proto/snapshot/stream_copy.h"
 
 namespace gantry::state {
 namespace {
@@ -338,7 +338,7 @@ private:
                 const std::uint64_t first = std::max(piece.offset, step.begin);
                 const std::uint64_t last = std::min(piece.offset + piece.bytes, step.end);
                 if (first < last) {
-                    snapshot::stream_copy(staged.at + (first - begin), from + (first - begin),
+                    stream_copy(staged.at + (first - begin), from + (first - begin),
                                           last - first);
                 }
             }

@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "proto/base/stream_copy.h"
 #include "proto/snapshot/large_pages.h"
-#include "proto/snapshot/stream_copy.h"
 
 namespace gantry::snapshot {
 /// Pages of the file that are made at a time, and which have been.

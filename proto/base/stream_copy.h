@@ -10,10 +10,10 @@
 #include <cstring>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <emmintrin.h>
 #endif
 
-namespace gantry::snapshot {
+namespace gantry {
 
 inline void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
@@ -36,4 +36,4 @@ inline void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes)
     std::memcpy(to, from, bytes);
 }
 
-}  // namespace gantry::snapshot
+}  // namespace gantry
