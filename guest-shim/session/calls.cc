@@ -6,6 +6,7 @@
 
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/report.h"
+#include "guest-shim/session/spin.h"
 #include "guest-shim/session/trace.h"
 
 namespace gantry::session {
@@ -94,14 +95,9 @@ bool spin_until(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
         g_spinners.fetch_sub(1, std::memory_order_relaxed);
         return false;
     }
-    const std::uint64_t until = wire::monotonic_ns() + most_ns;
-    bool reached = false;
-    do {
-        for (unsigned i = 0; i < 256 && !reached; ++i) {
-            reached = word.load(std::memory_order_acquire) == expected;
-            wire::cpu_relax();
-        }
-    } while (!reached && wire::monotonic_ns() < until);
+    constexpr unsigned kLooks = 256;
+    const bool reached = look_until(
+        [&] { return word.load(std::memory_order_acquire) == expected; }, most_ns, kLooks);
     g_spinners.fetch_sub(1, std::memory_order_relaxed);
     return reached;
 }

@@ -79,9 +79,8 @@ std::uint64_t slice_for(std::uint64_t bytes, std::uint64_t most) noexcept {
 Help help_for(std::uint64_t bytes, unsigned most_threads) noexcept {
     const unsigned half = g_connection.cpus / 2;
     const unsigned most = half < most_threads ? half : most_threads;
-    const std::uint64_t worth = bytes < kSharedBytes  ? 1
-                                : bytes < kLongBytes ? 2
-                                                     : bytes / kThreadBytes;
+    const std::uint64_t least = bytes < kSharedBytes ? 1 : 2;
+    const std::uint64_t worth = bytes / kThreadBytes > least ? bytes / kThreadBytes : least;
     const unsigned threads = worth < most ? static_cast<unsigned>(worth) : most;
     return Help{threads > 1 ? threads - 1 : 0, bytes >= kLongBytes};
 }

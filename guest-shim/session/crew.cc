@@ -11,6 +11,7 @@
 
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/futex_mutex.h"
+#include "guest-shim/session/spin.h"
 #include "proto/wire/wait.h"
 
 namespace gantry::session {
@@ -43,16 +44,10 @@ void wake(const std::atomic<std::uint32_t>& word, unsigned count) {
     syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
-void spin_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) {
-    const std::uint64_t until = wire::monotonic_ns() + kAwakeNs;
-    do {
-        for (unsigned look = 0; look < kLooks; ++look) {
-            if (word.load(std::memory_order_acquire) != value) {
-                return;
-            }
-            wire::cpu_relax();
-        }
-    } while (wire::monotonic_ns() < until);
+/// False at once where processors are few.
+template <typename IsOver>
+bool is_over_soon(IsOver is_over) {
+    return g_connection.cpus >= kCpusToSpin && look_until(is_over, kAwakeNs, kLooks);
 }
 
 Job* begin_any() {
@@ -68,22 +63,23 @@ Job* begin_any() {
 }
 
 void* help(void*) {
-    bool spins = false;
+    bool was_busy = false;
     for (;;) {
         const std::uint32_t calls = g_calls.load(std::memory_order_acquire);
         Job* job = begin_any();
         if (job == nullptr) {
-            if (spins) {
-                spin_while(g_calls, calls);
-                spins = false;
-                continue;
+            const auto is_called = [&] {
+                return g_calls.load(std::memory_order_acquire) != calls;
+            };
+            if (!was_busy || !is_over_soon(is_called)) {
+                g_sleepers.fetch_add(1);  // Before the kernel looks at the word.
+                sleep_while(g_calls, calls);
+                g_sleepers.fetch_sub(1);
             }
-            g_sleepers.fetch_add(1);  // Before the kernel looks at the word.
-            sleep_while(g_calls, calls);
-            g_sleepers.fetch_sub(1);
+            was_busy = false;
             continue;
         }
-        spins = g_connection.cpus >= kCpusToSpin;
+        was_busy = true;
         job->work(job->data);
         Guard guard(g_mutex);  // The job is its caller's again once this is free.
         if (job->users.fetch_sub(1, std::memory_order_release) == 1) {
@@ -146,16 +142,11 @@ void work_together(Help help, void (*work)(void*), void* data) noexcept {
     }
     work(data);
     close_job(&job);
-    bool spins = g_connection.cpus >= kCpusToSpin;
+    is_over_soon([&] { return job.users.load(std::memory_order_acquire) == 0; });
     for (;;) {
         const std::uint32_t users = job.users.load(std::memory_order_acquire);
         if (users == 0) {
             break;
-        }
-        if (spins) {
-            spin_while(job.users, users);
-            spins = false;
-            continue;
         }
         sleep_while(job.users, users);
     }

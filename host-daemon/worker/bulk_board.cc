@@ -10,7 +10,7 @@ using std::chrono::steady_clock;
 namespace {
 
 /// How often a stream is asked for errors while a word in it is looked at.
-constexpr std::chrono::milliseconds kErrorsEvery{1};
+constexpr std::chrono::milliseconds kAskEvery{1};
 
 }  // namespace
 
@@ -107,7 +107,7 @@ void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUs
     Copy copy{word, way, position, stream, nullptr, {}, {}};
     if (add_sign_locked(&copy, sign)) {
         const auto now = steady_clock::now();
-        copy.ask_at = now + kErrorsEvery;
+        copy.ask_at = now + kAskEvery;
         copies_.push_back(copy);
         last_start_.store(now.time_since_epoch().count());
     } else {
@@ -146,7 +146,7 @@ CUresult BulkBoard::ask_locked(Copy* copy, steady_clock::time_point now) {
     if (now < copy->ask_at) {
         return CUDA_ERROR_NOT_READY;
     }
-    copy->ask_at = now + kErrorsEvery;
+    copy->ask_at = now + kAskEvery;
     return device_.api().cuStreamQuery(copy->stream);
 }
 
