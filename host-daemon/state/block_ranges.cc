@@ -42,4 +42,21 @@ Remainder without(std::span<const BlockRange> ranges, std::vector<BlockRange> ta
     return out;
 }
 
+std::vector<BlockRange> take_first(std::vector<BlockRange>* ranges, std::uint64_t count) {
+    std::sort(ranges->begin(), ranges->end(), is_before);
+    std::vector<BlockRange> taken;
+    auto next = ranges->begin();
+    for (; next != ranges->end() && count >= next->count; ++next) {
+        taken.push_back(*next);
+        count -= next->count;
+    }
+    if (next != ranges->end() && count != 0) {
+        taken.push_back({next->space, next->first, count});
+        next->first += count;
+        next->count -= count;
+    }
+    ranges->erase(ranges->begin(), next);
+    return taken;
+}
+
 }  // namespace gantry::state

@@ -66,4 +66,8 @@ struct Remainder {
 /// `ranges` without the blocks that are in `taken`, too. Neither names a block twice.
 Remainder without(std::span<const BlockRange> ranges, std::vector<BlockRange> taken);
 
+/// The `count` blocks of the least addresses, or all there are; `ranges` is left with the others,
+/// sorted.
+std::vector<BlockRange> take_first(std::vector<BlockRange>* ranges, std::uint64_t count);
+
 }  // namespace gantry::state

@@ -208,16 +208,23 @@ Result<void> BlockReader::look(const snapshot::FingerprintKey& key, const BlockR
 Result<std::uint64_t> BlockReader::for_each_print(const snapshot::FingerprintKey& key,
                                                   const Visit& visit,
                                                   std::vector<BlockRange> known) {
+    process_.refresh_private_ranges();
+    const Remainder wanted = without(memory_.ranges(), std::move(known));
+    GANTRY_TRY(for_each_print_of(wanted.left, key, visit));
+    return wanted.taken_count;
+}
+
+Result<void> BlockReader::for_each_print_of(std::span<const BlockRange> ranges,
+                                            const snapshot::FingerprintKey& key,
+                                            const Visit& visit) {
     GANTRY_TRY(usable_);
     process_.device.bind_thread();
-    process_.refresh_private_ranges();
     GANTRY_TRY(memory_.settle());
     const bool rests = gpu_ != nullptr && pace_.rests();
     const std::uint64_t step = rests             ? Pace::kPortionBlocks
                                : gpu_ != nullptr ? kGpuLookBlocks
                                                  : kLookBlocks;
-    const Remainder wanted = without(memory_.ranges(), std::move(known));
-    for (const BlockRange& range : wanted.left) {
+    for (const BlockRange& range : ranges) {
         for (std::uint64_t done = 0; done < range.count; done += step) {
             const BlockRange some{range.space, range.first + done,
                                   std::min(range.count - done, step)};
@@ -228,7 +235,7 @@ Result<std::uint64_t> BlockReader::for_each_print(const snapshot::FingerprintKey
             }
         }
     }
-    return wanted.taken_count;
+    return {};
 }
 
 Result<std::vector<CopiedBlock>> BlockReader::copy_in_place(const snapshot::FingerprintKey& key,

@@ -54,6 +54,9 @@ public:
     /// `known` there are.
     Result<std::uint64_t> for_each_print(const snapshot::FingerprintKey& key, const Visit& visit,
                                          std::vector<BlockRange> known = {});
+    /// The same of these alone.
+    Result<void> for_each_print_of(std::span<const BlockRange> ranges,
+                                   const snapshot::FingerprintKey& key, const Visit& visit);
 
     /// Copies blocks to `out`, packed, in order; vanished ones are left out.
     Result<std::vector<CopiedBlock>> copy(const snapshot::FingerprintKey& key,

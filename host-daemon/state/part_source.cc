@@ -5,6 +5,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "host-daemon/state/block_ranges.h"
 #include "host-daemon/state/blocking_features.h"
 #include "host-daemon/state/code_entries.h"
 #include "host-daemon/state/device_needs.h"
@@ -70,6 +71,7 @@ void PartState::end_precopy() {
     memory_.set_arena_is_shared(false);
     key_.reset();
     sent_.clear();
+    unlooked_.clear();
 }
 
 Result<engine::ScanResult> PartState::scan(unsigned share_percent) {
@@ -287,16 +289,48 @@ void PartState::keep_image(std::vector<std::byte> bytes) {
     kept_images_.push_back(process_.images.adopt(std::move(bytes)));
 }
 
-Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> runs) {
+Result<PartState::Looked> PartState::look_at_first(std::uint64_t count,
+                                                   const BlockReader::Visit& see) {
+    if (!process_.frozen()) {
+        return Error{Code::kFailedPrecondition, "worker.state",
+                     "memory is looked at portion by portion while frozen only"};
+    }
+    process_.refresh_private_ranges();
+    unlooked_ = memory_.ranges();
+    return look_on(count, see);
+}
+
+Result<PartState::Looked> PartState::look_on(std::uint64_t count, const BlockReader::Visit& see) {
+    GANTRY_TRY(need_key());
+    reader_.set_share(0);
+    Looked out;
+    GANTRY_TRY(reader_.for_each_print_of(
+        take_first(&unlooked_, count), *key_,
+        [&](const BlockRange& range, std::span<const Fingerprint> prints) {
+            add_prints(range, prints, &out.digest);
+            see(range, prints);
+        }));
+    out.left_count = count_of(unlooked_);
+    return out;
+}
+
+Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> runs,
+                                            const std::function<Result<void>()>& meanwhile) {
     const bool is_prepared =
         prepared_file() != nullptr && prepared_->is_of(file) && prepared_->settle();
+    bool is_due = static_cast<bool>(meanwhile);
+    const auto do_meanwhile = [&] {
+        return std::exchange(is_due, false) ? meanwhile() : Result<void>{};
+    };
     Beside beside;
-    beside.meanwhile = [this] {
+    beside.meanwhile = [&]() -> Result<void> {
+        GANTRY_TRY(do_meanwhile());
         return key_ == nullptr ? Result<void>{} : copied_.look(*key_);  // Of those before.
     };
     GANTRY_ASSIGN(FileOutcome outcome,
                   FileBlocks(process_, memory_, slots_)
                       .store(file, runs, is_prepared ? prepared_.get() : nullptr, beside));
+    GANTRY_TRY(do_meanwhile());
     if (outcome.outside.empty()) {
         for (const FileRun& run : runs) {
             copied_.add(run.range.first * kBlockBytes, run.range.count * kBlockBytes);

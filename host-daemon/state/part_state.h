@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -93,8 +94,10 @@ public:
     Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
                                                  std::span<std::byte> out);
     /// Frozen: blocks into a snapshot's file, and blocks from one, see FileBlocks.
-    /// What was prepared of this file is used.
-    Result<FileOutcome> store_blocks(int file, std::span<const FileRun> runs);
+    /// What was prepared of this file is used. `meanwhile`: called once, beside the copies or,
+    /// where the CPU has to copy, after them; may be empty.
+    Result<FileOutcome> store_blocks(int file, std::span<const FileRun> runs,
+                                     const std::function<Result<void>()>& meanwhile = {});
     /// Gets a part of a file ready for that, see PreparedFile. One at a time: `worker.file_busy`
     /// while another one is there, or is still being let go.
     Result<void> prepare_file(control::UniqueFd file, snapshot::FileRange range,
@@ -177,6 +180,14 @@ public:
     /// The same of all but `known`, which are not read. `see`: is told each block's; may be empty.
     Result<RestDigest> digest_without(std::vector<BlockRange> known,
                                       const BlockReader::Visit& see = {});
+    struct Looked {
+        engine::BlockSetDigest digest;
+        std::uint64_t left_count = 0;  ///< Blocks that are still to be looked at.
+    };
+    /// Frozen: the first `count` blocks by address, or all there are; `see` is told each's.
+    Result<Looked> look_at_first(std::uint64_t count, const BlockReader::Visit& see);
+    /// The same from where the last look ended.
+    Result<Looked> look_on(std::uint64_t count, const BlockReader::Visit& see);
     /// Over all blocks, after store_blocks() (frozen) or load_blocks(): what of them was read while
     /// others were on their way, after it was copied itself, is not read again but for a sample.
     Result<engine::BlockSetDigest> digest_after_copies();
@@ -246,6 +257,7 @@ private:
     /// Those to be made with the region there.
     std::optional<snapshot::ObjectGraph> late_graphs_;
     std::unique_ptr<PreparedFile> prepared_;
+    std::vector<BlockRange> unlooked_;  ///< What look_on() is still to look at.
     CopiedBlocks copied_;  ///< By store_blocks() since the last thaw, or by load_blocks().
     /// What prepare() has left for load_blocks().
     std::optional<DecodedGraph> put_off_;

@@ -8,16 +8,14 @@
 #include <cstring>
 #include <map>
 
-#include "host-daemon/supervisor/block_runs.h"
+#include "host-daemon/supervisor/part_prints.h"
 #include "proto/snapshot/container.h"
-#include "proto/snapshot/large_pages.h"
 #include "proto/wire/region.h"
 
 namespace gantry::supervisor {
 namespace {
 
 constexpr std::size_t kNamedMax = 4;
-constexpr std::uint64_t kListedBlocksMax = 1ULL << 24;
 
 struct TableEntry {
     engine::Fingerprint print;
@@ -111,45 +109,6 @@ std::string name_of(const engine::BlockAddress& block) {
                       static_cast<unsigned long long>(address));
     }
     return text;
-}
-
-Result<std::vector<PrintedBlock>> prints_now(Worker& worker) {
-    control::ToWorker request;
-    request.mutable_get_digest()->set_with_prints(true);
-    GANTRY_ASSIGN(WorkerReply reply, worker.call(std::move(request), kLongCall));
-    const control::Digest& digest = reply.message.digest();
-    std::vector<PrintedBlock> out;
-    if (digest.runs_bytes() == 0) {
-        return out;
-    }
-    GANTRY_ASSIGN(const control::BlockRunList list, take_runs(reply, 0, digest.runs_bytes()));
-    if (reply.descriptors.size() < 2) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
-    }
-    GANTRY_ASSIGN(const control::MappedBlob prints,
-                  control::MappedBlob::map(std::move(reply.descriptors[1]), digest.prints_bytes(),
-                                           kListedBlocksMax * kPrintBytes));
-    GANTRY_ASSIGN(const std::uint64_t count, count_runs(list.runs(), kListedBlocksMax));
-    GANTRY_TRY(check_prints(prints.bytes().size(), count));
-    out.reserve(count);
-    snapshot::want_large_pages(out.data(), count * sizeof(PrintedBlock));
-    for (const control::BlockRun& run : list.runs()) {
-        for (std::uint64_t i = 0; i < run.count(); ++i) {
-            out.push_back({{static_cast<engine::MemorySpace>(run.space()), run.first() + i},
-                           print_at(prints.bytes().data(), out.size())});
-        }
-    }
-    const auto address_of = [](const PrintedBlock& block) { return block.address; };
-    if (!is_ascending(out, address_of)) {  // Range by range, as the worker's memory lies.
-        std::sort(out.begin(), out.end(), [](const PrintedBlock& a, const PrintedBlock& b) {
-            return a.address < b.address;
-        });
-        if (!is_ascending(out, address_of)) {
-            return Error{Code::kInvalidArgument, "worker.protocol",
-                         "a worker lists a block of its memory twice"};
-        }
-    }
-    return out;
 }
 
 FileDifference memory_beside_file(Worker& worker, const std::string& path, engine::Seed seed) {

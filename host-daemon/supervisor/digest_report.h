@@ -17,22 +17,6 @@
 
 namespace gantry::supervisor {
 
-struct PrintedBlock {
-    engine::BlockAddress address;
-    engine::Fingerprint print;
-};
-
-/// Whether addresses become larger, each than the one before.
-template <typename List, typename Address>
-bool is_ascending(const List& list, Address address_of) {
-    return std::adjacent_find(list.begin(), list.end(), [&](const auto& one, const auto& next) {
-               return !(address_of(one) < address_of(next));
-           }) == list.end();
-}
-
-/// Fingerprints of all blocks that the worker holds now, ascending.
-Result<std::vector<PrintedBlock>> prints_now(Worker& worker);
-
 /// "device memory at 0x300000010000", and what else there is.
 std::string name_of(const engine::BlockAddress& block);
 

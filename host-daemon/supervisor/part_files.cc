@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "host-daemon/supervisor/block_runs.h"
+#include "proto/snapshot/large_pages.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -87,10 +88,11 @@ engine::BlockSetDigest digest_of(const control::Digest& digest) {
 }
 
 /// Sends the list and the file; the blocks that the worker left alone. `in_hand`: blocks, these
-/// among them, that the worker copies until it answers.
-template <typename Fill>
+/// among them, that the worker copies until it answers. `read`: what else the answer brings.
+template <typename Fill, typename Read>
 Result<LoadedByWorker> copy_by_worker(Worker& worker, const control::FileRunList& list, int file,
-                                      std::size_t blocks, std::size_t in_hand, Fill fill) {
+                                      std::size_t blocks, std::size_t in_hand, Fill fill,
+                                      Read read) {
     const std::string bytes = list.SerializeAsString();
     GANTRY_ASSIGN(const control::UniqueFd blob, control::make_blob(bytes));
     control::ToWorker request;
@@ -116,6 +118,7 @@ Result<LoadedByWorker> copy_by_worker(Worker& worker, const control::FileRunList
                      "a worker copied " + std::to_string(done.block_count()) + " blocks of " +
                          std::to_string(blocks)};
     }
+    GANTRY_TRY(read(reply));
     return out;
 }
 
@@ -171,67 +174,125 @@ Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks&
 }
 
 WorkersCopy::WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker,
-                         const SnapshotSettings& settings,
-                         std::span<const PrintedBlock> blocks,
+                         const SnapshotSettings& settings, const FirstPrints& first,
                          const snapshot::FingerprintKey& key)
     : source_(source),
       worker_(worker),
       settings_(settings),
-      blocks_(blocks),
+      total_(first.total()),
       key_(key),
-      places_(blocks.size()) {}
+      places_(total_) {
+    blocks_.reserve(total_);
+    snapshot::want_large_pages(blocks_.data(), total_ * sizeof(PrintedBlock));
+    blocks_.insert(blocks_.end(), first.blocks.begin(), first.blocks.end());
+    plan_portions();
+}
+
+void WorkersCopy::plan_portions() {
+    const std::size_t least = settings_.first_portion;
+    for (std::size_t begin = 0, count = least; begin < total_;
+         begin += count, count *= kPortionGrowth) {
+        const std::size_t left = total_ - begin;
+        if (left < count + least) {
+            count = left > 2 * least ? left - least : left;  // The last one is small, too.
+        }
+        portions_.push_back({begin, count});
+    }
+}
 
 Result<void> WorkersCopy::begin(MemoryWriter& writer) {
     file_ = writer.file();
     file_name_ = writer.name();
-    std::vector<MemoryWriter::Block> entries;
-    const std::size_t least = settings_.first_portion;
-    for (std::size_t begin = 0, count = least; begin < blocks_.size();
-         begin += count, count *= kPortionGrowth) {
-        const std::size_t left = blocks_.size() - begin;
-        if (left < count + least) {
-            count = left > 2 * least ? left - least : left;  // The last one is small, too.
+    std::size_t asked = blocks_.size();
+    for (std::size_t i = 0; i < portions_.size(); ++i) {
+        if (i >= 2) {
+            GANTRY_TRY(end_first());
         }
-        for (std::size_t at = begin; at < begin + count; at += entries.size()) {
-            entries.clear();
-            for (const PrintedBlock& block :
-                 blocks_.subspan(at, std::min(kPlacedAtOnce, begin + count - at))) {
-                entries.push_back({static_cast<std::uint32_t>(block.address.space),
-                                   block.address.index, block.print,
-                                   block.print == key_.zero_block()});
-            }
-            GANTRY_TRY(writer.place(entries, std::span(places_).subspan(at, entries.size())));
+        if (blocks_.size() < portions_[i].end()) {
+            return Error{Code::kInvalidArgument, "worker.protocol",
+                         std::to_string(total_ - blocks_.size()) +
+                             " blocks vanished from a frozen worker"};
         }
-        copies_.push_back(std::async(std::launch::async,
-                                     [this, begin, count] { return copy(begin, count); }));
+        const std::size_t known = i + 2 < portions_.size() ? portions_[i + 2].end() : total_;
+        const std::size_t look_count = known > asked ? known - asked : 0;
+        asked += look_count;
+        std::size_t stored = 0;
+        GANTRY_ASSIGN(control::FileRunList list, place(portions_[i], writer, &stored));
+        copies_.push_back(
+            std::async(std::launch::async, [this, list = std::move(list), stored, look_count] {
+                return copy(list, stored, look_count);
+            }));
     }
     return {};
 }
 
-Result<LoadedByWorker> WorkersCopy::copy(std::size_t begin, std::size_t count) const {
+Result<control::FileRunList> WorkersCopy::place(const Portion& portion, MemoryWriter& writer,
+                                                std::size_t* stored) {
     RunList list;
-    std::size_t stored = 0;
-    for (std::size_t i = begin; i < begin + count; ++i) {
-        if (places_[i] != MemoryWriter::kNotStored) {
-            list.add(blocks_[i].address, control::IncomingRun::FORM_BYTES, places_[i], 0);
-            ++stored;
+    std::vector<MemoryWriter::Block> entries;
+    for (std::size_t at = portion.begin; at < portion.end(); at += entries.size()) {
+        entries.clear();
+        const auto blocks = std::span(blocks_).subspan(
+            at, std::min(kPlacedAtOnce, portion.end() - at));
+        for (const PrintedBlock& block : blocks) {
+            entries.push_back({static_cast<std::uint32_t>(block.address.space),
+                               block.address.index, block.print,
+                               block.print == key_.zero_block()});
+        }
+        const auto places = std::span(places_).subspan(at, blocks.size());
+        GANTRY_TRY(writer.place(entries, places));
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+            if (places[i] != MemoryWriter::kNotStored) {
+                list.add(blocks[i].address, control::IncomingRun::FORM_BYTES, places[i], 0);
+                ++*stored;
+            }
         }
     }
-    return copy_by_worker(*worker_, list.take(), file_, stored, blocks_.size(),
-                          [](control::ToWorker& request, std::size_t bytes) {
-                              request.mutable_store_blocks()->set_runs_bytes(bytes);
-                          });
+    return list.take();
+}
+
+Result<WorkersCopy::Stored> WorkersCopy::copy(const control::FileRunList& list,
+                                              std::size_t stored, std::size_t look_count) const {
+    Stored out;
+    GANTRY_ASSIGN(out.copied,
+                  copy_by_worker(
+                      *worker_, list, file_, stored, total_,
+                      [look_count](control::ToWorker& request, std::size_t bytes) {
+                          request.mutable_store_blocks()->set_runs_bytes(bytes);
+                          request.mutable_store_blocks()->set_look_count(look_count);
+                      },
+                      [&out](WorkerReply& reply) -> Result<void> {
+                          const control::FileBlocksReply& done = reply.message.file_blocks();
+                          GANTRY_ASSIGN(out.looked,
+                                        take_prints(reply, done.looked(),
+                                                    done.outside_bytes() == 0 ? 0 : 1));
+                          return {};
+                      }));
+    return out;
+}
+
+Result<void> WorkersCopy::end_first() {
+    GANTRY_ASSIGN(const Stored stored, copies_.front().get());
+    copies_.pop_front();
+    how_ += (how_.empty() ? "" : "; ") + stored.copied.how;
+    outside_.insert(outside_.end(), stored.copied.outside.begin(), stored.copied.outside.end());
+    if (stored.looked.empty()) {
+        return {};
+    }
+    if (stored.looked.size() > total_ - blocks_.size() ||
+        !(blocks_.back().address < stored.looked.front().address)) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     "a worker lists the blocks of its memory out of order"};
+    }
+    blocks_.insert(blocks_.end(), stored.looked.begin(), stored.looked.end());
+    return {};
 }
 
 Result<engine::BlockSetDigest> WorkersCopy::end(DigestReport* differences) {
-    std::vector<BlockAddress> outside;
-    for (auto& each : copies_) {
-        GANTRY_ASSIGN(const LoadedByWorker copied, each.get());
-        how_ += (how_.empty() ? "" : "; ") + copied.how;
-        outside.insert(outside.end(), copied.outside.begin(), copied.outside.end());
+    while (!copies_.empty()) {
+        GANTRY_TRY(end_first());
     }
-    copies_.clear();
-    GANTRY_TRY(store_outside(outside));
+    GANTRY_TRY(store_outside());
     auto sample =
         std::async(std::launch::async, [&] { return check_sample(differences); });
     Result<engine::BlockSetDigest> held = digest_after_copies(*worker_);
@@ -240,12 +301,13 @@ Result<engine::BlockSetDigest> WorkersCopy::end(DigestReport* differences) {
 }
 
 /// What the worker left alone, read through the staging area.
-Result<void> WorkersCopy::store_outside(std::span<const BlockAddress> outside) const {
+Result<void> WorkersCopy::store_outside() const {
     const auto is_before = [](const PrintedBlock& block, const BlockAddress& address) {
         return block.address < address;
     };
-    for (std::size_t at = 0; at < outside.size(); at += kBatchBlocks) {
-        const auto some = outside.subspan(at, std::min(kBatchBlocks, outside.size() - at));
+    for (std::size_t at = 0; at < outside_.size(); at += kBatchBlocks) {
+        const auto some =
+            std::span(outside_).subspan(at, std::min(kBatchBlocks, outside_.size() - at));
         GANTRY_ASSIGN(const auto staged, source_.read_blocks(worker_->part(), some));
         for (std::size_t i = 0; i < staged->count(); ++i) {
             const BlockAddress address = staged->address(i);
@@ -310,7 +372,8 @@ Result<LoadedByWorker> load_by_worker(Worker& worker, const FileLoad& load, bool
                           [more_follow](control::ToWorker& request, std::size_t bytes) {
                               request.mutable_load_blocks()->set_runs_bytes(bytes);
                               request.mutable_load_blocks()->set_more_follow(more_follow);
-                          });
+                          },
+                          [](WorkerReply&) { return Result<void>{}; });
 }
 
 }  // namespace gantry::supervisor

@@ -1,9 +1,11 @@
 // A part's memory between its worker and a snapshot's file, copied by the worker itself: what a
 // real GPU holds cannot be mapped here (direct_memory.h), and its link is faster than messages.
 //
-// To a file: the worker says the fingerprints of all blocks (a GPU makes 4 TB/s of them), gantryd
-// gives each its place, the worker copies. What gantryd then reads back is a sample; the worker's
-// word is about its own guest's state only, and a restore holds all of it against the table.
+// To a file: the worker says the fingerprints of the blocks (a GPU makes 4 TB/s of them), gantryd
+// gives each its place, the worker copies, portion by portion: while one is copied the worker makes
+// the fingerprints of the one after the next. What gantryd then reads back is a sample; the
+// worker's word is about its own guest's state only, and a restore holds all of it against the
+// table.
 // From a file: the worker copies; the digest that it then makes of its memory tells whether every
 // byte was as the table says.
 // Blocks that are not device memory as a whole (variables, arrays) go through the staging area.
@@ -15,6 +17,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <future>
 #include <memory>
 #include <span>
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "host-daemon/supervisor/digest_report.h"
+#include "host-daemon/supervisor/part_prints.h"
 #include "host-daemon/supervisor/worker_state.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/memory_writer.h"
@@ -32,7 +36,8 @@ struct SnapshotSettings {
     bool always_by_worker = false;
     bool locks = true;  ///< The worker has the pages of a file page-locked before it is written.
     /// Blocks of the first StoreBlocks, and at most twice as many of the last: the device idles
-    /// while the first get their places, and nothing is left to do while the last are copied.
+    /// while the first are looked at and get their places, and nothing is left to do while the last
+    /// are copied.
     std::size_t first_portion = 4096;
 };
 Result<SnapshotSettings> snapshot_settings();
@@ -46,15 +51,19 @@ struct LoadedByWorker {
 };
 
 /// The memory of a frozen part on its way into a file, portion by portion: the worker copies the
-/// first blocks while the others get their places, and reads those once more that were copied
-/// before. It ends when the worker has answered; one that
-/// did not in time may still write to the file, which is never committed then.
+/// first blocks while the others are looked at and get their places, and reads those once more that
+/// were copied before. It ends when the worker has answered; one that did not in time may still
+/// write to the file, which is never committed then.
 class WorkersCopy {
 public:
-    /// `blocks`: all of the part, ascending, at least as many as a file has large pages for; they
-    /// and the key stay as long.
+    /// Blocks of which the prints have to be there before the first is copied.
+    static std::size_t first_count(const SnapshotSettings& settings) {
+        return settings.first_portion * (1 + kPortionGrowth);
+    }
+    /// `first`: first_count() of them, or all; at least as many in all as a file has large pages
+    /// for. The key stays as long.
     WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker,
-                const SnapshotSettings& settings, std::span<const PrintedBlock> blocks,
+                const SnapshotSettings& settings, const FirstPrints& first,
                 const snapshot::FingerprintKey& key);
     WorkersCopy(const WorkersCopy&) = delete;
     WorkersCopy& operator=(const WorkersCopy&) = delete;
@@ -70,21 +79,43 @@ private:
     /// To place a block takes a small part of the time that it takes to copy one.
     static constexpr std::size_t kPortionGrowth = 2;
 
-    [[nodiscard]] Result<LoadedByWorker> copy(std::size_t begin, std::size_t count) const;
-    Result<void> store_outside(std::span<const engine::BlockAddress> outside) const;
+    struct Portion {
+        std::size_t begin = 0;
+        std::size_t count = 0;
+        [[nodiscard]] std::size_t end() const { return begin + count; }
+    };
+    /// One that lies in the file.
+    struct Stored {
+        LoadedByWorker copied;
+        std::vector<PrintedBlock> looked;  ///< Of the portion after the next.
+    };
+
+    void plan_portions();
+    /// Its places, and what of it the worker is to store, which are so many blocks.
+    Result<control::FileRunList> place(const Portion& portion, snapshot::MemoryWriter& writer,
+                                       std::size_t* stored);
+    [[nodiscard]] Result<Stored> copy(const control::FileRunList& list, std::size_t stored,
+                                      std::size_t look_count) const;
+    /// Waits for the first portion that is still under way.
+    Result<void> end_first();
+    Result<void> store_outside() const;
     Result<void> check_sample(DigestReport* differences) const;
 
     WorkersSource& source_;
     const std::shared_ptr<Worker> worker_;
     const SnapshotSettings settings_;
-    const std::span<const PrintedBlock> blocks_;
+    const std::size_t total_;
     const snapshot::FingerprintKey& key_;
+    std::vector<PrintedBlock> blocks_;   ///< As many as have been looked at.
+    std::vector<std::uint64_t> places_;  ///< Of each block.
+    std::vector<Portion> portions_;
     std::string file_name_;
     int file_ = -1;
-    std::vector<std::uint64_t> places_;  ///< Of each block.
     std::string how_;
-    std::vector<std::future<Result<LoadedByWorker>>> copies_;  ///< Waited for before all else goes.
+    std::vector<engine::BlockAddress> outside_;  ///< Left alone by the worker so far.
+    std::deque<std::future<Result<Stored>>> copies_;  ///< Waited for before all else goes.
 };
+
 struct FileLoad {
     control::FileRunList runs;
     std::size_t blocks = 0;  ///< That these are.

@@ -183,11 +183,11 @@ Result<HeldMemory> look_at_memory(WorkersSource& source, const std::shared_ptr<W
     HeldMemory held{DirectMemory::map(*worker, DirectMemory::For::kReading), {}, {}};
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
     if (held.direct.empty() || settings.always_by_worker) {
-        GANTRY_ASSIGN(held.prints, prints_now(*worker));
-        if (held.prints.size() >= kWorkersBlocksMin) {
+        GANTRY_ASSIGN(held.first, first_prints(*worker, WorkersCopy::first_count(settings)));
+        if (held.first.total() >= kWorkersBlocksMin) {
             return held;
         }
-        held.prints.clear();
+        held.first = {};
     }
     GANTRY_ASSIGN(engine::ScanResult scanned, source.scan(worker->part()));
     held.blocks = std::move(scanned.changed);
@@ -204,11 +204,11 @@ Result<SavedMemory> save_memory(WorkersSource& source, const std::shared_ptr<Wor
     if (held.by_worker()) {
         writer->use_pages(nullptr);  // From here on the file may be cut.
     }
-    const std::size_t count = held.by_worker() ? held.prints.size() : held.blocks.size();
+    const std::size_t count = held.by_worker() ? held.first.total() : held.blocks.size();
     GANTRY_ASSIGN(MemoryWriter * memory, writer->begin_memory(worker->part().value, count));
     if (held.by_worker()) {
         GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-        WorkersCopy copy(source, worker, settings, held.prints, key);
+        WorkersCopy copy(source, worker, settings, held.first, key);
         GANTRY_TRY(copy.begin(*memory));
         SavedMemory saved;
         saved.by_worker = true;

@@ -13,6 +13,7 @@
 
 #include "host-daemon/supervisor/digest_report.h"
 #include "host-daemon/supervisor/direct_memory.h"
+#include "host-daemon/supervisor/part_prints.h"
 #include "host-daemon/supervisor/worker_state.h"
 #include "proto/snapshot/container.h"
 
@@ -25,9 +26,8 @@ inline constexpr std::size_t kWorkersBlocksMin = 64;
 struct HeldMemory {
     DirectMemory direct;
     std::vector<engine::BlockAddress> blocks;  ///< All, ascending; none where there are prints.
-    /// All, ascending, with what the worker made of them: it copies them itself.
-    std::vector<PrintedBlock> prints;
-    [[nodiscard]] bool by_worker() const { return !prints.empty(); }
+    FirstPrints first;  ///< Where there are any, the worker copies all itself.
+    [[nodiscard]] bool by_worker() const { return !first.blocks.empty(); }
 };
 Result<HeldMemory> look_at_memory(WorkersSource& source, const std::shared_ptr<Worker>& worker);
 

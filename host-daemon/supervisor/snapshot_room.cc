@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "host-daemon/supervisor/digest_report.h"
 #include "host-daemon/supervisor/direct_memory.h"
+#include "host-daemon/supervisor/part_prints.h"
 #include "proto/snapshot/fingerprint.h"
 
 namespace gantry::supervisor {

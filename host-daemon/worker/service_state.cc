@@ -9,6 +9,7 @@
 
 #include "host-daemon/state/block_ranges.h"
 #include "host-daemon/state/block_runs.h"
+#include "host-daemon/worker/print_list.h"
 #include "host-daemon/worker/service.h"
 #include "proto/cuda/gen/opcodes.h"
 
@@ -214,6 +215,12 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
         state::set_digest(all, reply->mutable_digest());
         return {};
     }
+    if (get.first_count() != 0) {
+        PrintList first;
+        GANTRY_ASSIGN(const state::PartState::Looked looked,
+                      part_->look_at_first(get.first_count(), first.visit()));
+        return put_looked(looked, std::move(first), reply->mutable_digest(), out);
+    }
     std::vector<state::BlockRange> known;
     if (get.known_bytes() != 0) {
         GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, get.known_bytes()));
@@ -223,32 +230,14 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
         }
         GANTRY_ASSIGN(known, state::to_ranges(list.runs()));
     }
-    control::BlockRunList seen;
-    control::BlobWriter prints;
-    Result<void> written;
-    const auto see = [&](const state::BlockRange& range,
-                         std::span<const engine::Fingerprint> found) {
-        state::append_range(range, seen.mutable_runs());
-        const Result<void> added = prints.add(state::raw_prints(found));
-        written = written ? added : written;
-    };
+    PrintList prints;
     GANTRY_ASSIGN(const state::PartState::RestDigest rest,
-                  part_->digest_without(std::move(known),
-                                        get.with_prints() ? state::BlockReader::Visit(see)
-                                                          : state::BlockReader::Visit()));
-    GANTRY_TRY(written);
+                  part_->digest_without(std::move(known), get.with_prints()
+                                                              ? prints.visit()
+                                                              : state::BlockReader::Visit()));
     state::set_digest(rest.digest, reply->mutable_digest());
     reply->mutable_digest()->set_known_count(rest.known_count);
-    if (prints.size() != 0) {
-        const std::string runs = seen.SerializeAsString();
-        GANTRY_ASSIGN(control::UniqueFd runs_blob, control::make_blob(runs));
-        reply->mutable_digest()->set_runs_bytes(runs.size());
-        reply->mutable_digest()->set_prints_bytes(prints.size());
-        out->push_back(std::move(runs_blob));
-        GANTRY_ASSIGN(control::UniqueFd prints_blob, std::move(prints).seal());
-        out->push_back(std::move(prints_blob));
-    }
-    return {};
+    return std::move(prints).put(reply->mutable_digest(), out);
 }
 
 Result<void> Service::get_images(const control::GetImages& get, control::FromWorker* reply,

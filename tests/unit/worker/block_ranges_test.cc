@@ -78,5 +78,22 @@ TEST(BlockRanges, AreTakenAsSetsAre) {
     }
 }
 
+TEST(BlockRanges, TheFirstAreTakenByAddress) {
+    const BlockRange array{MemorySpace::kArray, 1, 3};
+    std::vector ranges{array, device(20, 5), device(10, 5)};
+    const std::vector all{device(10, 5), device(20, 5), array};
+    EXPECT_TRUE(take_first(&ranges, 0).empty());
+    std::vector<Block> taken;
+    for (const std::uint64_t count : {3, 2, 4, 2, 100, 1}) {
+        const auto some = blocks_of(take_first(&ranges, count));
+        taken.insert(taken.end(), some.begin(), some.end());
+        auto both = taken;
+        const auto left = blocks_of(ranges);
+        both.insert(both.end(), left.begin(), left.end());
+        EXPECT_EQ(both, blocks_of(all)) << count;
+    }
+    EXPECT_TRUE(ranges.empty());
+}
+
 }  // namespace
 }  // namespace gantry::state

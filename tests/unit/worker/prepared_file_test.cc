@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <map>
 
 #include "proto/snapshot/large_pages.h"
 #include "tests/unit/worker/holder.h"
@@ -114,6 +115,58 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
     EXPECT_EQ(part.digest_after_copies().value(), all);
     ASSERT_TRUE(change(3));
     EXPECT_NE(part.digest_after_copies().value(), all) << "another snapshot's copies";
+    preparer.process->thaw();
+}
+
+TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
+    Preparer preparer;
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, GetParam()));
+    preparer.done();
+    state::PartState& part = preparer.part;
+    using Found = std::map<std::uint64_t, state::Fingerprint>;
+    const auto to = [](Found* found) {
+        return [found](const state::BlockRange& range, std::span<const state::Fingerprint> prints) {
+            for (std::uint64_t i = 0; i < range.count; ++i) {
+                EXPECT_TRUE(found->emplace(range.first + i, prints[i]).second);
+            }
+        };
+    };
+    Found found;
+    preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1);
+    EXPECT_EQ(part.look_at_first(100, to(&found)).error().reason, "worker.state");
+    ASSERT_TRUE(preparer.process->freeze(1s).ok());
+    Found all;
+    const auto digest = part.digest_without({}, to(&all))->digest;
+
+    auto looked = part.look_at_first(100, to(&found)).value();
+    EXPECT_EQ(found, Found(all.begin(), std::next(all.begin(), 100)));
+    EXPECT_EQ(looked.left_count, all.size() - 100);
+    engine::BlockSetDigest sum = looked.digest;
+    const auto store = [&](std::uint64_t at, std::uint64_t look_count) {
+        const std::vector runs{preparer.run(at, 50, at)};
+        int calls = 0;
+        const auto stored = part.store_blocks(preparer.file.get(), runs, [&]() -> Result<void> {
+            ++calls;
+            GANTRY_ASSIGN(looked, part.look_on(look_count, to(&found)));
+            sum.merge(looked.digest);
+            return {};
+        });
+        EXPECT_EQ(calls, 1);
+        return stored.ok();
+    };
+    ASSERT_TRUE(store(0, 500));
+    EXPECT_EQ(found, Found(all.begin(), std::next(all.begin(), 600)));
+    ASSERT_TRUE(store(50, 100'000)) << "more than there are";
+    EXPECT_EQ(looked.left_count, 0U);
+    EXPECT_EQ(found, all);
+    EXPECT_EQ(sum, digest);
+
+    const auto failed = part.store_blocks(preparer.file.get(), std::vector{preparer.run(0, 1, 0)},
+                                          [] {
+                                              return Result<void>(Error{Code::kInternal,
+                                                                        "state.test", "no look"});
+                                          });
+    EXPECT_EQ(failed.error().reason, "state.test");
     preparer.process->thaw();
 }
 
