@@ -96,7 +96,13 @@ Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key,
 Result<void> BlockReader::look_at_whole(const snapshot::FingerprintKey& key,
                                         const BlockRange& range, const Visit& visit) {
     const auto hold = process_.memory.hold_layout();
-    std::vector<std::uint64_t> whole = memory_.whole_blocks(range);
+    std::vector<std::uint64_t> whole;
+    whole.reserve(range.count);
+    for (const BlockRange& part : memory_.whole_in(range)) {
+        for (std::uint64_t i = 0; i < part.count; ++i) {
+            whole.push_back(part.first + i);
+        }
+    }
     if (gpu_ != nullptr) {
         GANTRY_ASSIGN(const bool done, look_by_gpu(key, range, whole, visit));
         if (done) {

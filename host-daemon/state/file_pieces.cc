@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "host-daemon/state/block_ranges.h"
+
 namespace gantry::state {
 namespace {
 
@@ -18,32 +20,17 @@ void split_by_whole(const MemoryImage& memory, const BlockRange& range, Take tak
         return;
     }
     std::uint64_t next = range.first;
-    const auto pass = [&](std::uint64_t first, std::uint64_t count) {
+    const auto pass_to = [&](std::uint64_t first) {
         if (first != next) {
             take(next, first - next, false);
         }
-        if (count != 0) {
-            take(first, count, true);
-        }
-        next = first + count;
     };
-    std::uint64_t first = 0;
-    std::uint64_t count = 0;
-    for (const std::uint64_t block : memory.whole_blocks(range)) {
-        if (count != 0 && block == first + count) {
-            ++count;
-            continue;
-        }
-        if (count != 0) {
-            pass(first, count);
-        }
-        first = block;
-        count = 1;
+    for (const BlockRange& whole : memory.whole_in(range)) {
+        pass_to(whole.first);
+        take(whole.first, whole.count, true);
+        next = whole.first + whole.count;
     }
-    if (count != 0) {
-        pass(first, count);
-    }
-    pass(range.first + range.count, 0);
+    pass_to(range.first + range.count);
 }
 
 void add_pieces(std::uint64_t first, std::uint64_t count, std::uint64_t offset,
@@ -87,7 +74,7 @@ Result<FilePlan> FilePlan::make(const MemoryImage& memory, std::span<const FileR
             const std::uint64_t ahead = first - run.range.first;
             const bool has_origin =
                 run.form != FileRun::Form::kCopy ||
-                memory.whole_blocks({MemorySpace::kDevice, run.origin + ahead, count}).size() ==
+                count_of(memory.whole_in({MemorySpace::kDevice, run.origin + ahead, count})) ==
                     count;
             if (!is_whole || !has_origin) {
                 plan.outside.push_back({run.range.space, first, count});

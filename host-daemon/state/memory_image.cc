@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "host-daemon/state/block_ranges.h"
 #include "host-daemon/worker/arrays.h"
 
 namespace gantry::state {
@@ -338,9 +339,8 @@ Result<void> MemoryImage::settle() {
     return {};
 }
 
-std::vector<std::uint64_t> MemoryImage::whole_blocks(const BlockRange& range) const {
-    std::vector<std::uint64_t> whole;
-    whole.reserve(range.count);
+std::vector<BlockRange> MemoryImage::whole_in(const BlockRange& range) const {
+    std::vector<BlockRange> whole;
     for (const worker::ExtentRecord& extent : process_.memory.extents_in(
              range.first * kBlockBytes, range.count * kBlockBytes)) {
         const std::uint64_t first =
@@ -348,8 +348,13 @@ std::vector<std::uint64_t> MemoryImage::whole_blocks(const BlockRange& range) co
         const std::uint64_t end =
             std::min((extent.address.value + extent.bytes) / kBlockBytes,
                      range.first + range.count);
-        for (std::uint64_t block = first; block < end; ++block) {
-            whole.push_back(block);
+        if (first >= end) {
+            continue;
+        }
+        if (!whole.empty() && whole.back().first + whole.back().count == first) {
+            whole.back().count += end - first;
+        } else {
+            whole.push_back({range.space, first, end - first});
         }
     }
     return whole;  // Ascending, as extents are.
@@ -364,7 +369,7 @@ bool MemoryImage::are_whole(std::span<const BlockAddress> blocks) const {
         }
         if (blocks[i].space != MemorySpace::kDevice ||
             blocks[i].index + run > (1ull << 47) / kBlockBytes ||
-            whole_blocks({blocks[i].space, blocks[i].index, run}).size() != run) {
+            count_of(whole_in({blocks[i].space, blocks[i].index, run})) != run) {
             return false;
         }
         i += run;

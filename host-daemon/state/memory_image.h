@@ -90,10 +90,10 @@ public:
     [[nodiscard]] bool is_whole(BlockAddress block) const;
     /// All of them lie in the arena as a whole.
     [[nodiscard]] bool are_whole(std::span<const BlockAddress> blocks) const;
-    /// Indices of those blocks of a device range that lie in the arena as a whole, ascending. While
-    /// the layout is held they stay, so they may be read without the driver's help. What lies
-    /// elsewhere (module variables) goes when the driver is told so, whoever looks at it.
-    [[nodiscard]] std::vector<std::uint64_t> whole_blocks(const BlockRange& range) const;
+    /// Those blocks of a device range that lie in the arena as a whole, ascending, neighbours
+    /// together. While the layout is held they stay, so they may be read without the driver's help.
+    /// What lies elsewhere (module variables) goes when the driver is told so, whoever looks at it.
+    [[nodiscard]] std::vector<BlockRange> whole_in(const BlockRange& range) const;
 
     /// Blocks copied in one go, and the size of the buffer.
     static constexpr std::uint64_t kBatchBlocks = 64;

@@ -191,7 +191,7 @@ WorkersCopy::WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& w
 void WorkersCopy::plan_portions() {
     const std::size_t least = settings_.first_portion;
     for (std::size_t begin = 0, count = least; begin < total_;
-         begin += count, count *= kPortionGrowth) {
+         begin += count, count = std::min(count * kPortionGrowth, kPortionMax * least)) {
         const std::size_t left = total_ - begin;
         if (left < count + least) {
             count = left > 2 * least ? left - least : left;  // The last one is small, too.

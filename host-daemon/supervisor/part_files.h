@@ -78,6 +78,9 @@ public:
 private:
     /// To place a block takes a small part of the time that it takes to copy one.
     static constexpr std::size_t kPortionGrowth = 2;
+    /// Times the first portion: of more the worker would be looking, in the end, when all else is
+    /// copied.
+    static constexpr std::size_t kPortionMax = 32;
 
     struct Portion {
         std::size_t begin = 0;
