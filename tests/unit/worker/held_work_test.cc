@@ -46,41 +46,47 @@ public:
 };
 
 TEST(HeldWork, AWaitIsHeldUntilTheCallbackBeforeItHasReturned) {
-    Book book;
-    book.queue_callback(64);
-    book.note();
-    EXPECT_TRUE(book.held.active());
-    EXPECT_TRUE(book.a_wait_is_held(128));
-    EXPECT_FALSE(book.a_wait_is_held(32)) << "before it";
-    book.held.close(64);
-    EXPECT_FALSE(book.held.active());
-    EXPECT_FALSE(book.a_wait_is_held(128));
+    EXPECT_TRUE(in_child([] {
+        Book book;
+        book.queue_callback(64);
+        book.note();
+        EXPECT_TRUE(book.held.active());
+        EXPECT_TRUE(book.a_wait_is_held(128));
+        EXPECT_FALSE(book.a_wait_is_held(32)) << "before it";
+        book.held.close(64);
+        EXPECT_FALSE(book.held.active());
+        EXPECT_FALSE(book.a_wait_is_held(128));
+    }));
 }
 
 // The guest's answer can be helped past a consumer that stands still behind the driver's call.
 TEST(HeldWork, ACallbackThatReturnsBeforeItIsNotedIsNotOpen) {
-    Book book;
-    book.queue_callback(64);
-    book.held.close(64);
-    book.note();
-    EXPECT_FALSE(book.held.active());
-    EXPECT_FALSE(book.a_wait_is_held(128));
-    book.queue_callback(192);
-    book.note();
-    EXPECT_TRUE(book.a_wait_is_held(256)) << "the next one is";
-    book.queue_callback(320);
-    book.held.close(192);
-    book.note();
-    EXPECT_TRUE(book.a_wait_is_held(384)) << "the one before it returned, and was noted";
-    book.held.close(320);
-    EXPECT_FALSE(book.held.active());
+    EXPECT_TRUE(in_child([] {
+        Book book;
+        book.queue_callback(64);
+        book.held.close(64);
+        book.note();
+        EXPECT_FALSE(book.held.active());
+        EXPECT_FALSE(book.a_wait_is_held(128));
+        book.queue_callback(192);
+        book.note();
+        EXPECT_TRUE(book.a_wait_is_held(256)) << "the next one is";
+        book.queue_callback(320);
+        book.held.close(192);
+        book.note();
+        EXPECT_TRUE(book.a_wait_is_held(384)) << "the one before it returned, and was noted";
+        book.held.close(320);
+        EXPECT_FALSE(book.held.active());
+    }));
 }
 
 TEST(HeldWork, WhatTheDriverRefusedIsNotOpen) {
-    Book book;
-    book.queue_callback(64);
-    book.note(false);
-    EXPECT_FALSE(book.held.active());
+    EXPECT_TRUE(in_child([] {
+        Book book;
+        book.queue_callback(64);
+        book.note(false);
+        EXPECT_FALSE(book.held.active());
+    }));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ using snapshot::kBlockBytes;
 using state::BlockRange;
 using state::Fingerprints;
 
-constexpr snapshot::Seed kSeed{0x0123456789abcdef, 0xfedcba9876543210};
+constexpr snapshot::Seed kPullSeed{0x0123456789abcdef, 0xfedcba9876543210};
 constexpr std::uint64_t kMiB = 1 << 20;
 
 /// Memory as another worker would have it: physical pieces with known bytes.
@@ -77,7 +77,7 @@ struct Fresh : Host {
         device->bind_thread();
         address = process->memory.allocate(bytes).value().value;
         write(0, std::vector<std::byte>(bytes));
-        part.begin_precopy(kSeed);
+        part.begin_precopy(kPullSeed);
     }
     void write(std::uint64_t offset, std::span<const std::byte> bytes) const {
         EXPECT_EQ(device->api().cuMemcpyHtoD_v2(address + offset, bytes.data(), bytes.size()),
@@ -124,7 +124,7 @@ TEST(Pull, CopiesWhatBothHaveAndSaysWhatIsLeft) {
         EXPECT_TRUE(same(pulled->copied, copied));
         EXPECT_TRUE(same(pulled->outside, {variable, array}));
         EXPECT_TRUE(same(pulled->absent, {fresh.blocks(64, 2), fresh.blocks(1000, 2)}));
-        const snapshot::FingerprintKey key(kSeed);
+        const snapshot::FingerprintKey key(kPullSeed);
         const std::vector<std::byte> zeros(kBlockBytes);
         std::size_t print = 0;
         for (std::uint64_t i = 0; i < 64; ++i) {
@@ -206,7 +206,7 @@ TEST(Pull, TheDigestTellsOfABlockThatWasNotCopied) {
         const Other other(*fresh.device, 4 * kMiB, 5);
         PeerWindow window(*fresh.device);
         ASSERT_TRUE(other.show(window, fresh.address, 1).ok());
-        const snapshot::FingerprintKey key(kSeed);
+        const snapshot::FingerprintKey key(kPullSeed);
         engine::BlockSetDigest wanted;
         for (std::uint64_t i = 0; i < 64; ++i) {
             wanted.add(static_cast<std::uint32_t>(MemorySpace::kDevice),
@@ -227,7 +227,7 @@ TEST(Pull, WhatAnotherCopiedCountsAsSentUnlessItDiffers) {
         Fresh old(4 * kMiB);
         const std::vector<BlockRange> all = {old.blocks(0, 64)};
         const std::vector<std::byte> zeros(kBlockBytes);
-        const snapshot::FingerprintKey key(kSeed);
+        const snapshot::FingerprintKey key(kPullSeed);
         std::vector<Fingerprint> prints(
             64, snapshot::fingerprint(key, snapshot::BlockSpan(std::span(zeros))));
         prints[9].low ^= 1;  // What the other copied was torn.

@@ -50,12 +50,12 @@ struct Common {
     Shared* shared = nullptr;
 };
 
-constexpr snapshot::Seed kSeed{11, 22};
+constexpr snapshot::Seed kMoveSeed{11, 22};
 constexpr std::size_t kSentPtxBytes = 100;  // Of an image that is on its way when all stops.
 
 /// The blocks and the graph of a process that is frozen.
 void share_state(state::PartState& part, Shared* shared) {
-    part.begin_precopy(kSeed);
+    part.begin_precopy(kMoveSeed);
     auto scan = part.scan();
     ASSERT_TRUE(scan.ok());
     ASSERT_LE(scan->changed.size(), std::size(shared->addresses));
@@ -117,7 +117,7 @@ void run_target(int region, Shared* shared) {
     Host host;
     state::PartState part(*host.process, 1);
     const std::string_view graph(shared->graph, shared->graph_bytes);
-    auto missing = part.prepare(kSeed, graph);
+    auto missing = part.prepare(kMoveSeed, graph);
     ASSERT_TRUE(missing.ok());
     EXPECT_EQ(missing->size(), 2u);
     part.keep_image(ptx_image());
@@ -164,7 +164,7 @@ void run_broken_source(int region, Shared* shared) {
     guest.load_module();
     shared->data = guest.allocate(3ull << 20);
     state::PartState part(*host.process, 1);
-    part.begin_precopy(kSeed);
+    part.begin_precopy(kMoveSeed);
     const auto before = part.scan();
     ASSERT_TRUE(before.ok() && !before->changed.empty());
     std::vector<std::byte> out(engine::kBlockBytes);
@@ -337,7 +337,7 @@ void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
         graph = without.SerializeAsString();
     }
     part.keep_image(ptx_image());
-    ASSERT_TRUE(part.prepare(kSeed, graph).ok());
+    ASSERT_TRUE(part.prepare(kMoveSeed, graph).ok());
     for (std::uint64_t i = 0; i < shared->block_count; ++i) {
         ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
     }
@@ -379,7 +379,7 @@ void refuse_damaged_pinned(int region, Shared* shared) {
     state::PartState part(*host.process, 1);
     const std::string graph(shared->graph, shared->graph_bytes);
     part.keep_image(ptx_image());
-    ASSERT_TRUE(part.prepare(kSeed, graph).ok());
+    ASSERT_TRUE(part.prepare(kMoveSeed, graph).ok());
     ASSERT_TRUE(part.apply_final(graph).ok());
     snapshot::ObjectGraph damaged;
     ASSERT_TRUE(damaged.ParseFromString(graph));
@@ -509,7 +509,7 @@ void run_untold_target(int, Shared* shared) {
     state::PartState part(*host.process, 1);
     part.keep_image(ptx_image());
     const std::string_view graph(shared->graph, shared->graph_bytes);
-    ASSERT_TRUE(part.prepare(kSeed, graph).ok());
+    ASSERT_TRUE(part.prepare(kMoveSeed, graph).ok());
     for (std::uint64_t i = 0; i < shared->block_count; ++i) {
         ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
     }
