@@ -8,7 +8,7 @@
 namespace gantry::session {
 namespace {
 
-FutexMutex g_start_mutex;
+FutexMutex g_threads_mutex;
 std::atomic<bool> g_started{false};
 
 void run(const wire::CallbackReply& due) {
@@ -56,7 +56,7 @@ CUresult start_callbacks() noexcept {
     if (g_started.load(std::memory_order_acquire)) {
         return CUDA_SUCCESS;
     }
-    Guard guard(g_start_mutex);
+    Guard guard(g_threads_mutex);
     if (g_started.load(std::memory_order_relaxed)) {
         return CUDA_SUCCESS;
     }

@@ -5,13 +5,13 @@
 namespace gantry::state {
 namespace {
 
-constexpr unsigned kThreadsMax = 8;
+constexpr unsigned kCrewMax = 8;
 
 }  // namespace
 
 Crew::Crew(unsigned threads)
     : threads_(threads != 0 ? threads
-                            : std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax)) {}
+                            : std::clamp(std::thread::hardware_concurrency(), 1U, kCrewMax)) {}
 
 Crew::~Crew() {
     {

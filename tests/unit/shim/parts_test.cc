@@ -173,7 +173,7 @@ std::vector<std::byte> fatbin(std::uint64_t payload) {
     return bytes;
 }
 
-struct Wrapper {
+struct ImageWrapper {
     std::uint32_t magic = 0x466243b1;
     std::uint32_t version = 1;
     const void* data = nullptr;
@@ -184,7 +184,7 @@ TEST(Image, WrapperOfAFatbinAtTheEndOfAMapping) {
     const std::vector<std::byte> bytes = fatbin(100);
     const EndOfPage memory(bytes.size());
     std::memcpy(memory.data(), bytes.data(), bytes.size());
-    Wrapper wrapper;
+    ImageWrapper wrapper;
     wrapper.data = memory.data();
     ImageList list;
     ASSERT_EQ(list_image(&wrapper, &list), CUDA_SUCCESS);
@@ -198,7 +198,7 @@ TEST(Image, PrelinkedWrapperKeepsItsInputs) {
     const std::vector<std::byte> one = fatbin(8);
     const std::vector<std::byte> two = fatbin(24);
     const void* inputs[] = {one.data(), two.data(), nullptr};
-    Wrapper wrapper;
+    ImageWrapper wrapper;
     wrapper.version = 2;
     wrapper.data = linked.data();
     wrapper.inputs = inputs;
@@ -236,7 +236,7 @@ TEST(Image, HostileSizesAreRefused) {
     ImageList list;
     EXPECT_EQ(list_image(bytes.data(), &list), CUDA_ERROR_INVALID_IMAGE);
     EXPECT_EQ(list_image(nullptr, &list), CUDA_ERROR_INVALID_VALUE);
-    const Wrapper empty;
+    const ImageWrapper empty;
     EXPECT_EQ(list_image(&empty, &list), CUDA_ERROR_INVALID_IMAGE);
 }
 

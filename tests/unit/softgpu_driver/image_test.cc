@@ -14,19 +14,19 @@
 namespace gantry::softgpu::image {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPageBytes = 4096;
 
 /// A page whose neighbour behind cannot be touched; the bytes are put at its very end.
 class EndOfMemory {
 public:
-    explicit EndOfMemory(const std::string& bytes) : pages_(bytes.size() / kPage + 1) {
-        base_ = static_cast<char*>(mmap(nullptr, (pages_ + 1) * kPage, PROT_READ | PROT_WRITE,
+    explicit EndOfMemory(const std::string& bytes) : pages_(bytes.size() / kPageBytes + 1) {
+        base_ = static_cast<char*>(mmap(nullptr, (pages_ + 1) * kPageBytes, PROT_READ | PROT_WRITE,
                                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        mprotect(base_ + pages_ * kPage, kPage, PROT_NONE);
-        at_ = base_ + pages_ * kPage - bytes.size();
+        mprotect(base_ + pages_ * kPageBytes, kPageBytes, PROT_NONE);
+        at_ = base_ + pages_ * kPageBytes - bytes.size();
         std::memcpy(at_, bytes.data(), bytes.size());
     }
-    ~EndOfMemory() { munmap(base_, (pages_ + 1) * kPage); }
+    ~EndOfMemory() { munmap(base_, (pages_ + 1) * kPageBytes); }
     EndOfMemory(const EndOfMemory&) = delete;
     EndOfMemory& operator=(const EndOfMemory&) = delete;
     [[nodiscard]] const void* get() const { return at_; }

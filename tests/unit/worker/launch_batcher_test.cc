@@ -11,7 +11,7 @@ namespace {
 
 const std::uint64_t kScale = cuda::make_handle(HandleKind::kFunction, 2ull << 24);
 const std::uint64_t kMix = cuda::make_handle(HandleKind::kFunction, 3ull << 24);
-const std::uint64_t kOtherStream = cuda::make_handle(HandleKind::kStream, 2ull << 24);
+const std::uint64_t kAside = cuda::make_handle(HandleKind::kStream, 2ull << 24);
 constexpr std::size_t kBatch = LaunchBatcher::kBatch;
 constexpr std::uint64_t kStageBytes = 4096;
 
@@ -195,7 +195,7 @@ TEST(LaunchBatcher, WhatDoesNotRepeatGoesTogetherAsWell) {
 TEST(LaunchBatcher, OtherCommandsAndStreamsBetweenKeepTheirPlace) {
     EXPECT_TRUE(in_child([] {
         Repeating repeating;
-        repeating.guest.call(Op::cuStreamCreate, payload::cuStreamCreate_call{kOtherStream, 1, 0});
+        repeating.guest.call(Op::cuStreamCreate, payload::cuStreamCreate_call{kAside, 1, 0});
         repeating.guest.call(Op::cuEventCreate, payload::cuEventCreate_call{kEvent, 0, 0});
         repeating.hold();
         for (std::size_t i = 0; i < 40; ++i) {
@@ -209,7 +209,7 @@ TEST(LaunchBatcher, OtherCommandsAndStreamsBetweenKeepTheirPlace) {
             set.hStream = kStream;
             repeating.guest.send(Op::cuMemsetD32Async, set);
             repeating.want = fill;
-            hand::LaunchCall launch = one_thread(kScale, kOtherStream);  // Writes elsewhere.
+            hand::LaunchCall launch = one_thread(kScale, kAside);  // Writes elsewhere.
             launch.param_bytes = 16;
             std::byte arguments[16]{};
             const std::uint64_t elsewhere = repeating.data + 64;
@@ -220,13 +220,13 @@ TEST(LaunchBatcher, OtherCommandsAndStreamsBetweenKeepTheirPlace) {
         // A graph that one stream used serves the other, in either's own order.
         for (std::size_t i = 0; i < 20 * kBatch; ++i) {
             const bool is_first = i / kBatch % 2 == 0;
-            repeating.scale(3, static_cast<std::uint32_t>(i), is_first ? kStream : kOtherStream);
+            repeating.scale(3, static_cast<std::uint32_t>(i), is_first ? kStream : kAside);
             if (i % kBatch == kBatch - 1) {
                 repeating.guest.send(Op::cuEventRecord, payload::cuEventRecord_call{
-                                                            kEvent, is_first ? kStream : kOtherStream});
+                                                            kEvent, is_first ? kStream : kAside});
                 repeating.guest.send(Op::cuStreamWaitEvent,
                                      payload::cuStreamWaitEvent_call{
-                                         is_first ? kOtherStream : kStream, kEvent, 0, 0});
+                                         is_first ? kAside : kStream, kEvent, 0, 0});
             }
         }
         repeating.run();
@@ -289,16 +289,16 @@ TEST(LaunchBatcher, StreamsThatDifferAreLeftOut) {
     EXPECT_TRUE(in_child([] {
         Repeating repeating;
         payload::cuStreamCreateWithPriority_call create{};
-        create.phStream = kOtherStream;
+        create.phStream = kAside;
         create.flags = 1;
         create.priority = -1;
         EXPECT_EQ(repeating.guest.call(Op::cuStreamCreateWithPriority, create).status, 0u);
         repeating.hold();
         for (std::size_t i = 0; i < 20 * kBatch; ++i) {
-            repeating.scale(3, 1, kOtherStream);
+            repeating.scale(3, 1, kAside);
         }
         repeating.host.process->loop().resume();
-        repeating.guest.synchronise(kOtherStream);
+        repeating.guest.synchronise(kAside);
         EXPECT_EQ(repeating.got(), repeating.want);
         EXPECT_EQ(repeating.together(), 0u);
     }));
@@ -319,10 +319,10 @@ TEST(LaunchBatcher, AShapeThatComesOftenHasAGraphForSingleLaunches) {
 TEST(LaunchBatcher, SingleGraphsFollowTheirKernelsAndStreams) {
     EXPECT_TRUE(in_child([] {
         Repeating repeating(1);
-        repeating.guest.call(Op::cuStreamCreate, payload::cuStreamCreate_call{kOtherStream, 1, 0});
+        repeating.guest.call(Op::cuStreamCreate, payload::cuStreamCreate_call{kAside, 1, 0});
         for (const std::uint32_t odd : {5u, 11u, 17u}) {
             repeating.run_apart(30);
-            repeating.run_apart(30, kOtherStream);
+            repeating.run_apart(30, kAside);
             repeating.guest.send(Op::cuModuleUnload, payload::cuModuleUnload_call{kModule});
             repeating.load(odd);  // The same handles, other code.
         }

@@ -10,7 +10,7 @@ namespace {
 using sharing::ShareBroker;
 
 constexpr std::uint32_t kSharable = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-const std::uint64_t kOtherEvent = cuda::make_handle(HandleKind::kEvent, 2ull << 24);
+const std::uint64_t kNext = cuda::make_handle(HandleKind::kEvent, 2ull << 24);
 const std::uint64_t kUnknown = cuda::make_handle(HandleKind::kEvent, 3ull << 24);
 
 std::uint32_t give(Guest& guest, std::uint64_t event, hand::ShareHandle* handle) {
@@ -70,30 +70,30 @@ TEST(SharedEvents, RefusesAsTheDriverDoes) {
         EXPECT_EQ(give(guest, kEvent, &again), CUDA_SUCCESS);
         EXPECT_EQ(std::memcmp(&handle, &again, sizeof(handle)), 0);
         EXPECT_EQ(give(guest, kUnknown, &again), CUDA_ERROR_INVALID_HANDLE);
-        make(guest, kOtherEvent, CU_EVENT_DISABLE_TIMING);
-        EXPECT_EQ(give(guest, kOtherEvent, &again), CUDA_ERROR_INVALID_HANDLE);
-        end(guest, kOtherEvent);
+        make(guest, kNext, CU_EVENT_DISABLE_TIMING);
+        EXPECT_EQ(give(guest, kNext, &again), CUDA_ERROR_INVALID_HANDLE);
+        end(guest, kNext);
 
-        EXPECT_EQ(take(guest, kOtherEvent, handle), CUDA_ERROR_INVALID_CONTEXT);
+        EXPECT_EQ(take(guest, kNext, handle), CUDA_ERROR_INVALID_CONTEXT);
         hand::ShareHandle wrong = handle;
         wrong.token_low ^= 1;
-        EXPECT_EQ(take(guest, kOtherEvent, wrong), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(take(guest, kNext, wrong), CUDA_ERROR_INVALID_VALUE);
         wrong = handle;
         wrong.magic ^= 1;
-        EXPECT_EQ(take(guest, kOtherEvent, wrong), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(take(guest, kNext, wrong), CUDA_ERROR_INVALID_VALUE);
         wrong = handle;
         wrong.kind = static_cast<std::uint32_t>(control::ShareKind::kDeviceMemory);
-        EXPECT_EQ(take(guest, kOtherEvent, wrong), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(take(guest, kNext, wrong), CUDA_ERROR_INVALID_VALUE);
         EXPECT_EQ(guest.call(Op::cuIpcOpenMemHandle_v2, hand::IpcOpenCall{wrong, 0, 0}).status,
                   CUDA_ERROR_INVALID_VALUE);
         EXPECT_EQ(take(guest, kEvent, handle), CUDA_ERROR_INVALID_HANDLE);  // The name is taken.
-        EXPECT_EQ(query(guest, kOtherEvent), CUDA_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(query(guest, kNext), CUDA_ERROR_INVALID_HANDLE);
         EXPECT_FALSE(holds_moves_up(serving));
         // Over another connection, as after a restart of the broker, it is another handle.
         serving.host.process->share_link.connect(std::move(broker->connect("vm")).value());
         EXPECT_EQ(give(guest, kEvent, &again), CUDA_SUCCESS);
         EXPECT_NE(std::memcmp(&handle, &again, sizeof(handle)), 0);
-        EXPECT_EQ(take(guest, kOtherEvent, handle), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(take(guest, kNext, handle), CUDA_ERROR_INVALID_VALUE);
     }));
 }
 
@@ -149,12 +149,12 @@ void take_twice(Board& board, control::UniqueFd broker) {
     guest.retain();
     serving.host.process->share_link.connect(std::move(broker));
     EXPECT_EQ(take(guest, kEvent, board.handle), CUDA_SUCCESS);
-    EXPECT_EQ(take(guest, kOtherEvent, board.handle), CUDA_SUCCESS);
+    EXPECT_EQ(take(guest, kNext, board.handle), CUDA_SUCCESS);
     EXPECT_TRUE(holds_moves_up(serving));
     board.step = Board::kOpen;
     board.await(Board::kRecorded);
     EXPECT_EQ(query(guest, kEvent), CUDA_SUCCESS);
-    EXPECT_EQ(guest.call(Op::cuEventSynchronize, payload::cuEventSynchronize_call{kOtherEvent}).status,
+    EXPECT_EQ(guest.call(Op::cuEventSynchronize, payload::cuEventSynchronize_call{kNext}).status,
               CUDA_SUCCESS);
     hand::ShareHandle again{};
     EXPECT_EQ(give(guest, kEvent, &again), CUDA_ERROR_INVALID_HANDLE);  // Another's to give.
