@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
 
 #include "host-daemon/state/block_ranges.h"
 #include "host-daemon/state/blocking_features.h"
