@@ -251,10 +251,14 @@ private:
         GANTRY_TRY(sound(ledger_.add_memory(head.part, table.blocks().size())));
         GANTRY_TRY(skip_zeros(head.contents_at));
         {
-            // It takes a while, and nobody needs it before the summary.
-            const auto summed = std::async(std::launch::async, [&] {
-                ledger_.sum_memory(head.part, table.blocks());
-            });
+            const auto sum = [&] { ledger_.sum_memory(head.part, table.blocks()); };
+            std::future<void> summed;
+            if (head.count > kStepEntries) {
+                // It takes a while, and nobody needs it before the summary.
+                summed = std::async(std::launch::async, sum);
+            } else {
+                sum();
+            }
             GANTRY_TRY(memory_contents(head, table.blocks(), section_end));
         }
         std::byte stored[8];
@@ -275,11 +279,15 @@ private:
         return is_known && bytes > here ? (bytes - here) / kEntryBytes : 0;
     }
 
+    /// Of a table, that are read, hashed and parsed in one go.
+    static constexpr std::uint64_t kStepEntries = 16384;
+
     /// Piece by piece: one is read and hashed while the one before is parsed.
     Result<void> memory_table(const MemoryHead& head, MemoryTable* table) {
-        constexpr std::uint64_t kStepEntries = 16384;
         constexpr std::size_t kStepBytes = kStepEntries * kEntryBytes;
-        storage_.resize(std::max(storage_.size(), 2 * kStepBytes));
+        storage_.resize(std::max<std::size_t>(
+            storage_.size(),
+            std::min<std::uint64_t>(head.count, 2 * kStepEntries) * kEntryBytes));
         std::future<void> parsed;  // Waited for before all else goes.
         std::size_t turn = 0;
         const std::uint64_t count = head.count;

@@ -39,18 +39,36 @@ std::string memory_sample() {
     return taken_from(fd);
 }
 
-Result<void> read_bytes(std::string_view bytes, SnapshotVisitor& visitor) {
-    const int fd = ::memfd_create("snapshot", MFD_CLOEXEC);
-    EXPECT_EQ(::write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
-    ::lseek(fd, 0, SEEK_SET);
-    auto result = read_snapshot(fd, "bytes", visitor);
-    ::close(fd);
-    return result.ok() ? Result<void>{} : Result<void>(result.error());
-}
+/// A file that is read again and again while it changes.
+class Changing {
+public:
+    explicit Changing(std::string_view bytes) {
+        EXPECT_EQ(::write(fd_, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    }
+    Changing(const Changing&) = delete;
+    Changing& operator=(const Changing&) = delete;
+    ~Changing() { ::close(fd_); }
 
-Result<void> read_bytes(std::string_view bytes) {
-    Collector collector;
-    return read_bytes(bytes, collector);
+    void set(std::size_t at, char byte) {
+        EXPECT_EQ(::pwrite(fd_, &byte, 1, static_cast<off_t>(at)), 1);
+    }
+    void cut(std::size_t size) { EXPECT_EQ(::ftruncate(fd_, static_cast<off_t>(size)), 0); }
+    Result<void> read(SnapshotVisitor& visitor) const {
+        ::lseek(fd_, 0, SEEK_SET);
+        auto result = read_snapshot(fd_, "bytes", visitor);
+        return result.ok() ? Result<void>{} : Result<void>(result.error());
+    }
+    Result<void> read() const {
+        Collector collector;
+        return read(collector);
+    }
+
+private:
+    const int fd_ = ::memfd_create("snapshot", MFD_CLOEXEC);
+};
+
+Result<void> read_bytes(std::string_view bytes, SnapshotVisitor& visitor) {
+    return Changing(bytes).read(visitor);
 }
 
 /// Reads the contents of memory sections by itself.
@@ -123,7 +141,8 @@ constexpr std::size_t kStride = 1;
 #endif
 
 TEST(MemorySection, EveryFlippedByteIsRefused) {
-    std::string bytes = memory_sample();
+    const std::string bytes = memory_sample();
+    Changing file(bytes);
     // The contents: two blocks before the memory section's end, summary and end.
     const std::size_t contents = bytes.find(std::string(1024, '\3')) - 1024;
     ASSERT_LT(contents, bytes.size());
@@ -133,26 +152,32 @@ TEST(MemorySection, EveryFlippedByteIsRefused) {
     };
     for (std::size_t i = 0; i < bytes.size(); i += inside(i) ? 61 * kStride : kStride) {
         for (const char bit : {char{0x01}, char{-0x80}}) {
-            bytes[i] = static_cast<char>(bytes[i] ^ bit);
+            file.set(i, static_cast<char>(bytes[i] ^ bit));
             AtOffsets at_offsets;
-            for (const auto& result : {read_bytes(bytes), read_bytes(bytes, at_offsets)}) {
+            for (const auto& result : {file.read(), file.read(at_offsets)}) {
                 ASSERT_FALSE(result.ok()) << "byte " << i;
                 ASSERT_EQ(result.error().reason.rfind("snapshot.", 0), 0U);
                 ASSERT_NE(result.error().text.find("offset"), std::string::npos);
             }
-            bytes[i] = static_cast<char>(bytes[i] ^ bit);
+            file.set(i, bytes[i]);
         }
     }
-    EXPECT_TRUE(read_bytes(bytes).ok());
+    EXPECT_TRUE(file.read().ok());
 }
 
 TEST(MemorySection, EveryCutIsRefused) {
     const std::string bytes = memory_sample();
+    std::vector<std::size_t> sizes;
     for (std::size_t size = 0; size < bytes.size();
          size += size < 8192 || bytes.size() - size < 4096 ? kStride : 997) {
+        sizes.push_back(size);
+    }
+    Changing file(bytes);
+    std::reverse(sizes.begin(), sizes.end());
+    for (const std::size_t size : sizes) {
+        file.cut(size);
         AtOffsets at_offsets;
-        for (const auto& result : {read_bytes(bytes.substr(0, size)),
-                                   read_bytes(bytes.substr(0, size), at_offsets)}) {
+        for (const auto& result : {file.read(), file.read(at_offsets)}) {
             ASSERT_FALSE(result.ok()) << size;
             ASSERT_EQ(result.error().reason, "snapshot.truncated") << size;
         }
