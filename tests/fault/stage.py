@@ -182,12 +182,15 @@ class Stage:
     def owners(self):
         """Which of the two own the session, as their disks have it: never both. A lost host's disk
         does not count, by an operator's word."""
-        owned = [daemon.name for daemon in (self.target, self.source)
-                 if daemon not in self.lost and (record := self.record(daemon)) and not record[1]]
-        if len(owned) > 1 and self.record(self.source)[1] is False:  # read after the target's
-            raise Failure("both hosts own the session: "
-                          f"{self.record(self.source)}, {self.record(self.target)}")
-        return owned
+        def owned(daemon, record):
+            return daemon not in self.lost and record is not None and not record[1]
+        # It may go from one to the other between two looks: both own it only if the target does
+        # before and after the look at the source.
+        before, of_source, after = map(self.record, (self.target, self.source, self.target))
+        if before == after and owned(self.target, after) and owned(self.source, of_source):
+            raise Failure(f"both hosts own the session: {of_source}, {after}")
+        return [daemon.name for daemon, record in ((self.target, after), (self.source, of_source))
+                if owned(daemon, record)]
 
     def finish(self, deadline_s):
         """The program's exit status. While it runs, at most one host owns its session."""
