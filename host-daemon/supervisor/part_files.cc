@@ -87,38 +87,39 @@ engine::BlockSetDigest digest_of(const control::Digest& digest) {
     return {digest.block_count(), {digest.sum_low(), digest.sum_high()}};
 }
 
-/// Sends the list and the file; the blocks that the worker left alone. `in_hand`: blocks, these
-/// among them, that the worker copies until it answers. `read`: what else the answer brings.
-template <typename Fill, typename Read>
-Result<LoadedByWorker> copy_by_worker(Worker& worker, const control::FileRunList& list, int file,
-                                      std::size_t blocks, std::size_t in_hand, Fill fill,
-                                      Read read) {
-    const std::string bytes = list.SerializeAsString();
+/// Sends the list and the file. `in_hand`: blocks, these among them, that the worker copies until
+/// it answers.
+template <typename Fill>
+Result<LoadedByWorker> copy_by_worker(Worker& worker, const FileLoad& load, std::size_t in_hand,
+                                      Fill fill) {
+    const std::string bytes = load.runs.SerializeAsString();
     GANTRY_ASSIGN(const control::UniqueFd blob, control::make_blob(bytes));
     control::ToWorker request;
     fill(request, bytes.size());
-    const int descriptors[] = {file, blob.get()};
+    const int descriptors[] = {load.file, blob.get()};
     GANTRY_ASSIGN(WorkerReply reply,
                   worker.call(std::move(request), patience_for(in_hand * kBlockBytes),
                               descriptors));
     const control::FileBlocksReply& done = reply.message.file_blocks();
-    LoadedByWorker out{{}, done.how()};
+    LoadedByWorker out{{}, done.how(), {}};
     if (done.outside_bytes() != 0) {
         GANTRY_ASSIGN(const control::BlockRunList outside,
                       take_runs(reply, 0, done.outside_bytes()));
-        GANTRY_ASSIGN(out.outside, expand_runs(outside.runs(), blocks));
+        GANTRY_ASSIGN(out.outside, expand_runs(outside.runs(), load.blocks));
         std::sort(out.outside.begin(), out.outside.end());
         if (!is_ascending(out.outside, [](const BlockAddress& block) { return block; })) {
             return Error{Code::kInvalidArgument, "worker.protocol",
                          "a worker left a block alone twice"};
         }
     }
-    if (done.block_count() > blocks || done.block_count() + out.outside.size() != blocks) {
+    if (done.block_count() > load.blocks ||
+        done.block_count() + out.outside.size() != load.blocks) {
         return Error{Code::kInvalidArgument, "worker.protocol",
                      "a worker copied " + std::to_string(done.block_count()) + " blocks of " +
-                         std::to_string(blocks)};
+                         std::to_string(load.blocks)};
     }
-    GANTRY_TRY(read(reply));
+    GANTRY_ASSIGN(out.looked,
+                  take_prints(reply, done.looked(), done.outside_bytes() == 0 ? 0 : 1));
     return out;
 }
 
@@ -216,19 +217,18 @@ Result<void> WorkersCopy::begin(MemoryWriter& writer) {
         const std::size_t known = i + 2 < portions_.size() ? portions_[i + 2].end() : total_;
         const std::size_t look_count = known > asked ? known - asked : 0;
         asked += look_count;
-        std::size_t stored = 0;
-        GANTRY_ASSIGN(control::FileRunList list, place(portions_[i], writer, &stored));
+        GANTRY_ASSIGN(FileLoad portion, place(portions_[i], writer));
         copies_.push_back(
-            std::async(std::launch::async, [this, list = std::move(list), stored, look_count] {
-                return copy(list, stored, look_count);
+            std::async(std::launch::async, [this, portion = std::move(portion), look_count] {
+                return copy(portion, look_count);
             }));
     }
     return {};
 }
 
-Result<control::FileRunList> WorkersCopy::place(const Portion& portion, MemoryWriter& writer,
-                                                std::size_t* stored) {
+Result<FileLoad> WorkersCopy::place(const Portion& portion, MemoryWriter& writer) {
     RunList list;
+    std::size_t stored = 0;
     std::vector<MemoryWriter::Block> entries;
     for (std::size_t at = portion.begin; at < portion.end(); at += entries.size()) {
         entries.clear();
@@ -244,38 +244,26 @@ Result<control::FileRunList> WorkersCopy::place(const Portion& portion, MemoryWr
         for (std::size_t i = 0; i < blocks.size(); ++i) {
             if (places[i] != MemoryWriter::kNotStored) {
                 list.add(blocks[i].address, control::IncomingRun::FORM_BYTES, places[i], 0);
-                ++*stored;
+                ++stored;
             }
         }
     }
-    return list.take();
+    return FileLoad{list.take(), stored, file_};
 }
 
-Result<WorkersCopy::Stored> WorkersCopy::copy(const control::FileRunList& list,
-                                              std::size_t stored, std::size_t look_count) const {
-    Stored out;
-    GANTRY_ASSIGN(out.copied,
-                  copy_by_worker(
-                      *worker_, list, file_, stored, total_,
-                      [look_count](control::ToWorker& request, std::size_t bytes) {
-                          request.mutable_store_blocks()->set_runs_bytes(bytes);
-                          request.mutable_store_blocks()->set_look_count(look_count);
-                      },
-                      [&out](WorkerReply& reply) -> Result<void> {
-                          const control::FileBlocksReply& done = reply.message.file_blocks();
-                          GANTRY_ASSIGN(out.looked,
-                                        take_prints(reply, done.looked(),
-                                                    done.outside_bytes() == 0 ? 0 : 1));
-                          return {};
-                      }));
-    return out;
+Result<LoadedByWorker> WorkersCopy::copy(const FileLoad& portion, std::size_t look_count) const {
+    return copy_by_worker(*worker_, portion, total_,
+                          [look_count](control::ToWorker& request, std::size_t bytes) {
+                              request.mutable_store_blocks()->set_runs_bytes(bytes);
+                              request.mutable_store_blocks()->set_look_count(look_count);
+                          });
 }
 
 Result<void> WorkersCopy::end_first() {
-    GANTRY_ASSIGN(const Stored stored, copies_.front().get());
+    GANTRY_ASSIGN(const LoadedByWorker stored, copies_.front().get());
     copies_.pop_front();
-    how_ += (how_.empty() ? "" : "; ") + stored.copied.how;
-    outside_.insert(outside_.end(), stored.copied.outside.begin(), stored.copied.outside.end());
+    how_ += (how_.empty() ? "" : "; ") + stored.how;
+    outside_.insert(outside_.end(), stored.outside.begin(), stored.outside.end());
     if (stored.looked.empty()) {
         return {};
     }
@@ -368,12 +356,11 @@ Result<FileLoad> load_of(const snapshot::StoredMemory& memory) {
 }
 
 Result<LoadedByWorker> load_by_worker(Worker& worker, const FileLoad& load, bool more_follow) {
-    return copy_by_worker(worker, load.runs, load.file, load.blocks, load.blocks,
+    return copy_by_worker(worker, load, load.blocks,
                           [more_follow](control::ToWorker& request, std::size_t bytes) {
                               request.mutable_load_blocks()->set_runs_bytes(bytes);
                               request.mutable_load_blocks()->set_more_follow(more_follow);
-                          },
-                          [](WorkerReply&) { return Result<void>{}; });
+                          });
 }
 
 }  // namespace gantry::supervisor

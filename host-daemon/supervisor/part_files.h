@@ -45,9 +45,17 @@ Result<SnapshotSettings> snapshot_settings();
 /// How long a worker may take over so many bytes of a file.
 std::chrono::milliseconds patience_for(std::uint64_t bytes);
 
+/// Blocks that a worker is to copy to a file, or from one.
+struct FileLoad {
+    control::FileRunList runs;
+    std::size_t blocks = 0;  ///< That these are.
+    int file = -1;
+};
+
 struct LoadedByWorker {
     std::vector<engine::BlockAddress> outside;  ///< Left alone; ascending.
     std::string how;
+    std::vector<PrintedBlock> looked;  ///< Others, at which it has looked meanwhile.
 };
 
 /// The memory of a frozen part on its way into a file, portion by portion: the worker copies the
@@ -87,18 +95,12 @@ private:
         std::size_t count = 0;
         [[nodiscard]] std::size_t end() const { return begin + count; }
     };
-    /// One that lies in the file.
-    struct Stored {
-        LoadedByWorker copied;
-        std::vector<PrintedBlock> looked;  ///< Of the portion after the next.
-    };
 
     void plan_portions();
-    /// Its places, and what of it the worker is to store, which are so many blocks.
-    Result<control::FileRunList> place(const Portion& portion, snapshot::MemoryWriter& writer,
-                                       std::size_t* stored);
-    [[nodiscard]] Result<Stored> copy(const control::FileRunList& list, std::size_t stored,
-                                      std::size_t look_count) const;
+    /// Gives it its places; what of it the worker is to store.
+    Result<FileLoad> place(const Portion& portion, snapshot::MemoryWriter& writer);
+    [[nodiscard]] Result<LoadedByWorker> copy(const FileLoad& portion,
+                                              std::size_t look_count) const;
     /// Waits for the first portion that is still under way.
     Result<void> end_first();
     Result<void> store_outside() const;
@@ -116,14 +118,9 @@ private:
     int file_ = -1;
     std::string how_;
     std::vector<engine::BlockAddress> outside_;  ///< Left alone by the worker so far.
-    std::deque<std::future<Result<Stored>>> copies_;  ///< Waited for before all else goes.
+    std::deque<std::future<Result<LoadedByWorker>>> copies_;  ///< Waited for before all else goes.
 };
 
-struct FileLoad {
-    control::FileRunList runs;
-    std::size_t blocks = 0;  ///< That these are.
-    int file = -1;
-};
 Result<FileLoad> load_of(const snapshot::StoredMemory& memory);
 /// `more_follow`: of the same part, with which it comes next.
 Result<LoadedByWorker> load_by_worker(Worker& worker, const FileLoad& load, bool more_follow);
