@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <future>
 #include <string_view>
 
 #include "host-daemon/supervisor/block_runs.h"
@@ -90,33 +91,36 @@ engine::BlockSetDigest digest_of(const control::Digest& digest) {
 /// Sends the list and the file. `in_hand`: blocks, these among them, that the worker copies until
 /// it answers.
 template <typename Fill>
-Result<LoadedByWorker> copy_by_worker(Worker& worker, const FileLoad& load, std::size_t in_hand,
+Result<WorkerChannel::Sent> send_load(Worker& worker, const FileLoad& load, std::size_t in_hand,
                                       Fill fill) {
     const std::string bytes = load.runs.SerializeAsString();
     GANTRY_ASSIGN(const control::UniqueFd blob, control::make_blob(bytes));
     control::ToWorker request;
     fill(request, bytes.size());
     const int descriptors[] = {load.file, blob.get()};
-    GANTRY_ASSIGN(WorkerReply reply,
-                  worker.call(std::move(request), patience_for(in_hand * kBlockBytes),
-                              descriptors));
+    return worker.send(std::move(request), patience_for(in_hand * kBlockBytes), descriptors);
+}
+
+/// What has become of a load of so many blocks.
+Result<LoadedByWorker> take_loaded(Worker& worker, WorkerChannel::Sent sent, std::size_t blocks) {
+    GANTRY_ASSIGN(WorkerReply reply, worker.await(std::move(sent)));
     const control::FileBlocksReply& done = reply.message.file_blocks();
     LoadedByWorker out{{}, done.how(), {}};
     if (done.outside_bytes() != 0) {
         GANTRY_ASSIGN(const control::BlockRunList outside,
                       take_runs(reply, 0, done.outside_bytes()));
-        GANTRY_ASSIGN(out.outside, expand_runs(outside.runs(), load.blocks));
+        GANTRY_ASSIGN(out.outside, expand_runs(outside.runs(), blocks));
         std::sort(out.outside.begin(), out.outside.end());
         if (!is_ascending(out.outside, [](const BlockAddress& block) { return block; })) {
             return Error{Code::kInvalidArgument, "worker.protocol",
                          "a worker left a block alone twice"};
         }
     }
-    if (done.block_count() > load.blocks ||
-        done.block_count() + out.outside.size() != load.blocks) {
+    if (done.block_count() > blocks ||
+        done.block_count() + out.outside.size() != blocks) {
         return Error{Code::kInvalidArgument, "worker.protocol",
                      "a worker copied " + std::to_string(done.block_count()) + " blocks of " +
-                         std::to_string(load.blocks)};
+                         std::to_string(blocks)};
     }
     GANTRY_ASSIGN(out.looked,
                   take_prints(reply, done.looked(), done.outside_bytes() == 0 ? 0 : 1));
@@ -189,6 +193,12 @@ WorkersCopy::WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& w
     plan_portions();
 }
 
+WorkersCopy::~WorkersCopy() {
+    for (Copy& copy : copies_) {
+        static_cast<void>(worker_->await(std::move(copy.sent)));
+    }
+}
+
 void WorkersCopy::plan_portions() {
     const std::size_t least = settings_.first_portion;
     for (std::size_t begin = 0, count = least; begin < total_;
@@ -217,11 +227,9 @@ Result<void> WorkersCopy::begin(MemoryWriter& writer) {
         const std::size_t known = i + 2 < portions_.size() ? portions_[i + 2].end() : total_;
         const std::size_t look_count = known > asked ? known - asked : 0;
         asked += look_count;
-        GANTRY_ASSIGN(FileLoad portion, place(portions_[i], writer));
-        copies_.push_back(
-            std::async(std::launch::async, [this, portion = std::move(portion), look_count] {
-                return copy(portion, look_count);
-            }));
+        GANTRY_ASSIGN(const FileLoad portion, place(portions_[i], writer));
+        GANTRY_ASSIGN(WorkerChannel::Sent sent, send(portion, look_count));
+        copies_.push_back({std::move(sent), portion.blocks});
     }
     return {};
 }
@@ -251,17 +259,20 @@ Result<FileLoad> WorkersCopy::place(const Portion& portion, MemoryWriter& writer
     return FileLoad{list.take(), stored, file_};
 }
 
-Result<LoadedByWorker> WorkersCopy::copy(const FileLoad& portion, std::size_t look_count) const {
-    return copy_by_worker(*worker_, portion, total_,
-                          [look_count](control::ToWorker& request, std::size_t bytes) {
-                              request.mutable_store_blocks()->set_runs_bytes(bytes);
-                              request.mutable_store_blocks()->set_look_count(look_count);
-                          });
+Result<WorkerChannel::Sent> WorkersCopy::send(const FileLoad& portion,
+                                              std::size_t look_count) const {
+    return send_load(*worker_, portion, total_,
+                     [look_count](control::ToWorker& request, std::size_t bytes) {
+                         request.mutable_store_blocks()->set_runs_bytes(bytes);
+                         request.mutable_store_blocks()->set_look_count(look_count);
+                     });
 }
 
 Result<void> WorkersCopy::end_first() {
-    GANTRY_ASSIGN(const LoadedByWorker stored, copies_.front().get());
+    Copy copy = std::move(copies_.front());
     copies_.pop_front();
+    GANTRY_ASSIGN(const LoadedByWorker stored,
+                  take_loaded(*worker_, std::move(copy.sent), copy.blocks));
     how_ += (how_.empty() ? "" : "; ") + stored.how;
     outside_.insert(outside_.end(), stored.outside.begin(), stored.outside.end());
     if (stored.looked.empty()) {
@@ -356,11 +367,13 @@ Result<FileLoad> load_of(const snapshot::StoredMemory& memory) {
 }
 
 Result<LoadedByWorker> load_by_worker(Worker& worker, const FileLoad& load, bool more_follow) {
-    return copy_by_worker(worker, load, load.blocks,
-                          [more_follow](control::ToWorker& request, std::size_t bytes) {
-                              request.mutable_load_blocks()->set_runs_bytes(bytes);
-                              request.mutable_load_blocks()->set_more_follow(more_follow);
-                          });
+    GANTRY_ASSIGN(WorkerChannel::Sent sent,
+                  send_load(worker, load, load.blocks,
+                            [more_follow](control::ToWorker& request, std::size_t bytes) {
+                                request.mutable_load_blocks()->set_runs_bytes(bytes);
+                                request.mutable_load_blocks()->set_more_follow(more_follow);
+                            }));
+    return take_loaded(worker, std::move(sent), load.blocks);
 }
 
 }  // namespace gantry::supervisor

@@ -18,7 +18,6 @@
 
 #include <chrono>
 #include <deque>
-#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -73,6 +72,7 @@ public:
     WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker,
                 const SnapshotSettings& settings, const FirstPrints& first,
                 const snapshot::FingerprintKey& key);
+    ~WorkersCopy();
     WorkersCopy(const WorkersCopy&) = delete;
     WorkersCopy& operator=(const WorkersCopy&) = delete;
 
@@ -96,11 +96,18 @@ private:
         [[nodiscard]] std::size_t end() const { return begin + count; }
     };
 
+    struct Copy {
+        WorkerChannel::Sent sent;
+        std::size_t blocks = 0;
+    };
+
     void plan_portions();
     /// Gives it its places; what of it the worker is to store.
     Result<FileLoad> place(const Portion& portion, snapshot::MemoryWriter& writer);
-    [[nodiscard]] Result<LoadedByWorker> copy(const FileLoad& portion,
-                                              std::size_t look_count) const;
+    /// The worker takes these requests one after the other: what it looks at goes on from where
+    /// the one sent before has ended.
+    [[nodiscard]] Result<WorkerChannel::Sent> send(const FileLoad& portion,
+                                                   std::size_t look_count) const;
     /// Waits for the first portion that is still under way.
     Result<void> end_first();
     Result<void> store_outside() const;
@@ -118,7 +125,7 @@ private:
     int file_ = -1;
     std::string how_;
     std::vector<engine::BlockAddress> outside_;  ///< Left alone by the worker so far.
-    std::deque<std::future<Result<LoadedByWorker>>> copies_;  ///< Waited for before all else goes.
+    std::deque<Copy> copies_;                    ///< Under way, as they were sent.
 };
 
 Result<FileLoad> load_of(const snapshot::StoredMemory& memory);

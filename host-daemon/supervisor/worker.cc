@@ -268,11 +268,6 @@ Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record,
     return worker;
 }
 
-Result<WorkerReply> Worker::call(control::ToWorker request, std::chrono::milliseconds deadline,
-                                 std::span<const int> descriptors) {
-    return channel_->call(std::move(request), deadline, descriptors);
-}
-
 Result<void> Worker::serve(const control::GuestAttachment& guest,
                            std::span<const int> descriptors) {
     control::ToWorker request;

@@ -72,7 +72,17 @@ public:
     [[nodiscard]] const control::StatusReply& adopted_status() const { return adopted_status_; }
 
     Result<WorkerReply> call(control::ToWorker request, std::chrono::milliseconds deadline,
-                             std::span<const int> descriptors = {});
+                             std::span<const int> descriptors = {}) {
+        return channel_->call(std::move(request), deadline, descriptors);
+    }
+    /// The same in two steps (WorkerChannel).
+    Result<WorkerChannel::Sent> send(control::ToWorker request, std::chrono::milliseconds deadline,
+                                     std::span<const int> descriptors = {}) {
+        return channel_->send(std::move(request), deadline, descriptors);
+    }
+    Result<WorkerReply> await(WorkerChannel::Sent sent) {
+        return channel_->await(std::move(sent));
+    }
     Result<void> serve(const control::GuestAttachment& guest, std::span<const int> descriptors);
     Result<void> activate(Epoch epoch, const control::GuestAttachment& guest,
                           std::span<const int> descriptors);

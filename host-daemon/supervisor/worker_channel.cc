@@ -37,52 +37,55 @@ WorkerChannel::~WorkerChannel() {
     reader_.join();
 }
 
-Result<WorkerReply> WorkerChannel::call(control::ToWorker request,
-                                        std::chrono::milliseconds deadline,
-                                        std::span<const int> descriptors) {
-    auto pending = std::make_shared<Pending>();
-    std::uint64_t id = 0;
+Result<WorkerChannel::Sent> WorkerChannel::send(control::ToWorker request,
+                                                std::chrono::milliseconds deadline,
+                                                std::span<const int> descriptors) {
+    Sent sent{0, {}, deadline, std::make_shared<Pending>()};
+    const std::lock_guard sending(send_mutex_);
     {
-        const std::lock_guard sending(send_mutex_);
-        {
-            const std::lock_guard lock(mutex_);
-            if (!open_) {
-                return closed_why_.text.empty()
-                           ? Error{Code::kUnavailable, "worker.gone", name_ + " is closed"}
-                           : closed_why_;
-            }
-            id = next_id_++;
-            pending_[id] = pending;
-        }
-        request.set_request_id(id);
-        request.set_descriptor_count(static_cast<std::uint32_t>(descriptors.size()));
-        if (auto sent = socket_.send_message(request, descriptors); !sent) {
-            const std::lock_guard lock(mutex_);
-            pending_.erase(id);
-            if (sent.error().code == Code::kDeadlineExceeded) {
-                return Error{Code::kDeadlineExceeded, "worker.deadline",
-                             name_ + " takes no requests: those before this one lie unread"};
-            }
-            return Error{sent.error().code, "worker.gone", name_ + ": " + sent.error().text};
-        }
-    }
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, deadline, [&] { return pending->done || !open_; });
-    if (!pending->done) {
+        const std::lock_guard lock(mutex_);
         if (!open_) {
-            pending_.erase(id);
+            return closed_why_.text.empty()
+                       ? Error{Code::kUnavailable, "worker.gone", name_ + " is closed"}
+                       : closed_why_;
+        }
+        sent.id = next_id_++;
+        pending_[sent.id] = sent.pending;
+    }
+    request.set_request_id(sent.id);
+    request.set_descriptor_count(static_cast<std::uint32_t>(descriptors.size()));
+    if (auto done = socket_.send_message(request, descriptors); !done) {
+        const std::lock_guard lock(mutex_);
+        pending_.erase(sent.id);
+        if (done.error().code == Code::kDeadlineExceeded) {
+            return Error{Code::kDeadlineExceeded, "worker.deadline",
+                         name_ + " takes no requests: those before this one lie unread"};
+        }
+        return Error{done.error().code, "worker.gone", name_ + ": " + done.error().text};
+    }
+    sent.at = std::chrono::steady_clock::now();
+    return sent;
+}
+
+Result<WorkerReply> WorkerChannel::await(Sent sent) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, sent.at + sent.deadline,
+                        [&] { return sent.pending->done || !open_; });
+    if (!sent.pending->done) {
+        if (!open_) {
+            pending_.erase(sent.id);
             return closed_why_;
         }
         // The entry stays, so that the late reply is recognised and dropped.
         return Error{Code::kDeadlineExceeded, "worker.deadline",
-                     name_ + " did not answer request " + std::to_string(id) + " within " +
-                         std::to_string(deadline.count()) + " ms"};
+                     name_ + " did not answer request " + std::to_string(sent.id) + " within " +
+                         std::to_string(sent.deadline.count()) + " ms"};
     }
-    pending_.erase(id);
-    if (pending->reply.message.status().code() != 0) {
-        return to_error(pending->reply.message.status());
+    pending_.erase(sent.id);
+    if (sent.pending->reply.message.status().code() != 0) {
+        return to_error(sent.pending->reply.message.status());
     }
-    return std::move(pending->reply);
+    return std::move(sent.pending->reply);
 }
 
 void WorkerChannel::read_loop() {

@@ -3,9 +3,9 @@
 // Invariant: a reply reaches exactly the call whose request id it echoes; a packet that breaks the
 // protocol (unknown id, wrong number of descriptors, unparsable) ends the connection, since the
 // worker may have been taken over by its guest.
-// Threads: call() may be used by any number of threads; the worker executes requests in the order
-// they were sent. Events and the closing come on the channel's own thread; handlers must not call
-// back into the channel's destructor.
+// Threads: call() and send() may be used by any number of threads; the worker executes requests in
+// the order they were sent. Events and the closing come on the channel's own thread; handlers must
+// not call back into the channel's destructor.
 // Failure: kUnavailable (reason `worker.gone`) once the connection has ended, kDeadlineExceeded
 // (`worker.deadline`) when no reply came in time (the request may still take effect) or the worker
 // takes no more requests, or whatever status the worker answered. Cost: two system calls and one
@@ -35,7 +35,20 @@ struct WorkerReply {
 };
 
 class WorkerChannel {
+    struct Pending {
+        bool done = false;
+        WorkerReply reply;
+    };
+
 public:
+    /// A request that has been sent, for one await().
+    struct Sent {
+        std::uint64_t id = 0;
+        std::chrono::steady_clock::time_point at;
+        std::chrono::milliseconds deadline{};  ///< For the reply, from then on.
+        std::shared_ptr<Pending> pending;
+    };
+
     using EventHandler = std::function<void(const control::Event&)>;
     using ClosedHandler = std::function<void(const Error& why)>;
 
@@ -48,7 +61,14 @@ public:
 
     /// Fills in request_id and descriptor_count, sends, waits for the reply.
     Result<WorkerReply> call(control::ToWorker request, std::chrono::milliseconds deadline,
-                             std::span<const int> descriptors = {});
+                             std::span<const int> descriptors = {}) {
+        GANTRY_ASSIGN(Sent sent, send(std::move(request), deadline, descriptors));
+        return await(std::move(sent));
+    }
+    /// The same in two steps, for whoever has to have several under way in a certain order.
+    Result<Sent> send(control::ToWorker request, std::chrono::milliseconds deadline,
+                      std::span<const int> descriptors = {});
+    Result<WorkerReply> await(Sent sent);
     void set_name(std::string name) {
         const std::lock_guard lock(mutex_);
         name_ = std::move(name);
@@ -58,10 +78,6 @@ public:
     [[nodiscard]] bool open() const { return open_.load(); }
 
 private:
-    struct Pending {
-        bool done = false;
-        WorkerReply reply;
-    };
     void read_loop();
     Result<void> take_packet();
     void close(const Error& why);

@@ -153,6 +153,31 @@ TEST_F(ChannelTest, CallAndReply) {
     EXPECT_EQ(reply->message.status_reply().session_id(), "s");
 }
 
+TEST_F(ChannelTest, WhatIsSentAheadIsTakenInItsOrderAndAwaitedInAny) {
+    auto first = channel_->send(status_request(), milliseconds{2000});
+    auto dropped = channel_->send(status_request(), milliseconds{2000});
+    auto last = channel_->send(status_request(), milliseconds{2000});
+    ASSERT_TRUE(first.ok() && dropped.ok() && last.ok());
+    const std::uint64_t ids[] = {first->id, dropped->id, last->id};
+    dropped = Error{Code::kCancelled, "test", "nobody waits for it"};
+    for (const std::uint64_t id : ids) {
+        control::ToWorker request;
+        ASSERT_TRUE(worker_.receive_message(request, milliseconds{1000}).ok());
+        ASSERT_EQ(request.request_id(), id);
+        control::FromWorker reply;
+        reply.set_request_id(id);
+        reply.mutable_status_reply()->set_session_id(std::to_string(id));
+        ASSERT_TRUE(worker_.send_message(reply).ok());
+    }
+    for (auto* sent : {&last, &first}) {
+        const std::uint64_t id = (*sent)->id;
+        const auto reply = channel_->await(std::move(**sent));
+        ASSERT_TRUE(reply.ok()) << reply.error().text;
+        EXPECT_EQ(reply->message.status_reply().session_id(), std::to_string(id));
+    }
+    EXPECT_TRUE(channel_->open());
+}
+
 TEST_F(ChannelTest, ErrorsOfTheWorkerArriveAsErrors) {
     std::thread worker = answer([](control::FromWorker& reply) {
         reply.mutable_status()->set_code(9);
