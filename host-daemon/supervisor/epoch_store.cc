@@ -73,7 +73,7 @@ std::optional<engine::DurableRecord> parse(const std::string& text) {
 Error io_error(const std::string& what, const std::string& path, int error) {
     return Error{error == ENOSPC ? Code::kResourceExhausted : Code::kUnavailable, "epoch.write",
                  what + " " + path + ": " + std::strerror(error) +
-                     "; free space or repair the state directory, nothing was granted"};
+                     "; free space or repair the state directory"};
 }
 
 int write_all(int fd, const std::string& text) {

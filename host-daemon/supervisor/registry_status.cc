@@ -123,9 +123,11 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
     const SourceStatus status = entry.driver->status();
     out.set_epoch(status.epoch.value);
     out.set_state(entry.session->suspended() ? "suspended" : state_word(status.state));
-    if (status.migration || status.awaits_attempt) {
+    if (status.migration || status.awaits_attempt || status.ends) {
         fill_source_move(status, out.mutable_move());
-        tell_of_retry(out.mutable_move());
+        if (!status.ends) {
+            tell_of_retry(out.mutable_move());
+        }
     } else if (const auto arrival = arrivals_.find(id); arrival != arrivals_.end()) {
         fill_target_move(arrival->second->status(), out.mutable_move());  // not confirmed yet
     } else if (const auto* ended = history_.find(id)) {

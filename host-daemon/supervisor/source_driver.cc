@@ -106,8 +106,9 @@ SourceStatus SourceDriver::status() const {
     return status_;
 }
 
-void SourceDriver::publish() {
+void SourceDriver::publish(bool ends) {
     const std::lock_guard lock(mutex_);
+    status_.ends = status_.ends || ends;
     status_.state = machine_.state();
     status_.epoch = machine_.epoch();
     status_.serves = machine_.serves();
@@ -139,8 +140,10 @@ void SourceDriver::publish() {
 void SourceDriver::step(const engine::SourceEvent& event) {
     const engine::SourceState before = machine_.state();
     const bool awaited_attempt = machine_.awaits_attempt();
+    const bool was_moving = is_moving();
     engine::Actions actions = machine_.step(event, engine_now());
-    publish();
+    const bool ends = was_moving && !is_moving();
+    publish(ends);
     if (awaited_attempt && !machine_.awaits_attempt() && !machine_.migration()) {
         hooks_.given_up();
     }
@@ -150,6 +153,10 @@ void SourceDriver::step(const engine::SourceEvent& event) {
     }
     for (engine::Action& action : actions) {
         carry_out(std::move(action));
+    }
+    if (ends) {
+        const std::lock_guard lock(mutex_);
+        status_.ends = false;
     }
     const auto due = machine_.next_deadline();
     main_.set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);

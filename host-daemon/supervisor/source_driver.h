@@ -52,6 +52,7 @@ struct SourceStatus {
     bool announced = false;  ///< engine::SourceMachine::announced
     bool awaits_attempt = false;  ///< engine::SourceMachine::awaits_attempt
     std::optional<engine::MigrationId> migration;
+    bool ends = false;  ///< The last move has just ended, and the hooks do not know how yet.
     engine::Progress progress;
     engine::MigrationId last_migration;  ///< That under way, or the one before.
     engine::BlockSetDigest digest;  ///< Of all memory at the last freeze; empty: not frozen yet.
@@ -109,7 +110,8 @@ private:
     Result<void> unless_ended(engine::PartId part, Result<void> outcome) const;
     void send_complete(engine::FreezeToken token, std::uint64_t round);
     void on_slow(std::function<void()> function) { slow_.post(std::move(function)); }
-    void publish();
+    bool is_moving() const { return machine_.migration() || machine_.awaits_attempt(); }
+    void publish(bool ends);
 
     const std::string session_id_;
     EpochStore& store_;

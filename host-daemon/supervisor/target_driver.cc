@@ -377,7 +377,12 @@ void TargetDriver::retract() {
             const auto known = store_.load(session_id_);
             if (known.ok() && *known && !(*known)->granted &&
                 (*known)->epoch == machine_.epoch()) {
-                (void)store_.remove(session_id_);
+                if (const Result<void> removed = store_.remove(session_id_); !removed) {
+                    // The source waits, and its program with it: no reason to hold them up.
+                    spdlog::error("session {}: {}; it goes back to its source all the same. Remove "
+                                  "the file before gantryd is started again",
+                                  session_id_, removed.error().to_string());
+                }
             }
         }
         step(event);
