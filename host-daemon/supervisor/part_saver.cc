@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "host-daemon/supervisor/direct_memory.h"
 #include "host-daemon/supervisor/part_files.h"
+#include "host-daemon/supervisor/place_guesses.h"
 #include "host-daemon/supervisor/turns.h"
 #include "proto/snapshot/memory_writer.h"
 
@@ -46,12 +48,19 @@ public:
             batches_.push_back({blocks.subspan(at, count), is_direct});
             at += count;
         }
+        std::vector<std::uint64_t> stored_max;
+        for (const Batch& batch : batches_) {
+            stored_max.push_back(kBlockBytes * static_cast<std::uint64_t>(std::count_if(
+                batch.blocks.begin(), batch.blocks.end(), [&](const BlockAddress& block) {
+                    return !batch.is_direct || !is_hole(block);
+                })));
+        }
+        guesses_.emplace(writer.next_place(), stored_max);
     }
 
     Result<void> run() {
         const auto save = [&](std::size_t i, const auto& in_turn) {
-            return batches_[i].is_direct ? save_direct(batches_[i], in_turn)
-                                         : save_staged(batches_[i], in_turn);
+            return batches_[i].is_direct ? save_direct(i, in_turn) : save_staged(i, in_turn);
         };
         const bool is_direct = std::all_of(batches_.begin(), batches_.end(),
                                            [](const Batch& batch) { return batch.is_direct; });
@@ -59,7 +68,14 @@ public:
             is_direct ? std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1,
                                                 kSaveThreadsMax)
                       : slot_threads();
-        return Turns().run(threads, batches_.size(), save);
+        GANTRY_TRY(Turns().run(threads, batches_.size(), save));
+        // What was copied to a wrong guess and lies behind all.
+        const std::uint64_t end = writer_.next_place();
+        if (guesses_->used_end() > end) {
+            const std::uint64_t bytes = guesses_->used_end() - end;
+            std::memset(writer_.mapped(end, bytes), 0, bytes);
+        }
+        return {};
     }
 
     [[nodiscard]] SavedMemory take_staged() { return std::move(staged_); }
@@ -76,17 +92,30 @@ private:
                    : std::span<std::byte>();
     }
 
-    /// `at`: where the bytes of each lie; null: they are zeros.
+    [[nodiscard]] bool is_hole(const BlockAddress& block) const {
+        return direct_.is_hole(block.index * kBlockBytes, kBlockBytes);
+    }
+
+    /// `at`: where the bytes of each lie; null: they are zeros. `copies`: where those that are not
+    /// are copied, one behind the other; null: nowhere.
     void look_at(std::span<const BlockAddress> blocks, std::span<const std::byte* const> at,
-                 std::span<MemoryWriter::Block> looks) const {
+                 std::span<MemoryWriter::Block> looks, std::byte* copies = nullptr) const {
         std::vector<const std::byte*> there;
+        std::vector<std::byte*> to;
         for (const std::byte* const bytes : at) {
             if (bytes != nullptr) {
                 there.push_back(bytes);
+                if (copies != nullptr) {
+                    to.push_back(copies + to.size() * kBlockBytes);
+                }
             }
         }
         std::vector<snapshot::Fingerprint> prints(there.size());
-        snapshot::fingerprints(key_, there, prints);
+        if (copies != nullptr) {
+            snapshot::fingerprints_of_copied(key_, there, to, prints);
+        } else {
+            snapshot::fingerprints(key_, there, prints);
+        }
         auto print = prints.begin();
         for (std::size_t i = 0; i < blocks.size(); ++i) {
             looks[i] = {static_cast<std::uint32_t>(blocks[i].space), blocks[i].index,
@@ -117,26 +146,57 @@ private:
         return {};
     }
 
+    /// In the batch's turn.
+    Result<void> place(std::size_t number, std::span<const MemoryWriter::Block> looks,
+                       std::span<std::uint64_t> places) {
+        Result<void> placed = writer_.place(looks, places);
+        guesses_->placed(number, writer_.next_place());
+        return placed;
+    }
+
+    /// Whether all that is stored was copied there already.
+    static bool are_at(std::uint64_t guess, std::span<const std::byte* const> at,
+                       std::span<const std::uint64_t> places) {
+        for (std::size_t i = 0; i < places.size(); ++i) {
+            if (places[i] != MemoryWriter::kNotStored && places[i] != guess) {
+                return false;
+            }
+            guess += at[i] == nullptr ? 0 : kBlockBytes;
+        }
+        return true;
+    }
+
     template <typename InTurn>
-    Result<void> save_direct(const Batch& batch, const InTurn& in_turn) {
+    Result<void> save_direct(std::size_t number, const InTurn& in_turn) {
+        const Batch& batch = batches_[number];
         std::array<const std::byte*, kSaveBlocks> at{};
         std::array<MemoryWriter::Block, kSaveBlocks> looks;
         std::array<std::uint64_t, kSaveBlocks> places{};
         const std::size_t count = batch.blocks.size();
         for (std::size_t i = 0; i < count; ++i) {
             const BlockAddress& block = batch.blocks[i];
-            const bool is_hole = direct_.is_hole(block.index * kBlockBytes, kBlockBytes);
-            at[i] = is_hole ? nullptr : lies_at(block).data();
+            at[i] = is_hole(block) ? nullptr : lies_at(block).data();
         }
-        look_at(batch.blocks, std::span(at).first(count), std::span(looks).first(count));
-        GANTRY_TRY(in_turn([&] {
-            return writer_.place(std::span(looks).first(count), std::span(places).first(count));
-        }));
-        return store(std::span(at).first(count), std::span(places).first(count));
+        const auto some = std::span(at).first(count);
+        const std::uint64_t bytes =
+            kBlockBytes * (count - static_cast<std::size_t>(std::ranges::count(some, nullptr)));
+        const std::optional<std::uint64_t> guess = guesses_->guess(number);
+        std::byte* const copies = guess ? writer_.mapped(*guess, bytes) : nullptr;
+        if (copies != nullptr) {
+            guesses_->used(*guess + bytes);
+        }
+        look_at(batch.blocks, some, std::span(looks).first(count), copies);
+        const auto stored = std::span(places).first(count);
+        GANTRY_TRY(in_turn([&] { return place(number, std::span(looks).first(count), stored); }));
+        if (copies != nullptr && are_at(*guess, some, stored)) {
+            return {};
+        }
+        return store(some, stored);
     }
 
     template <typename InTurn>
-    Result<void> save_staged(const Batch& batch, const InTurn& in_turn) {
+    Result<void> save_staged(std::size_t number, const InTurn& in_turn) {
+        const Batch& batch = batches_[number];
         GANTRY_ASSIGN(const auto staged, source_.read_blocks(part_, batch.blocks));
         if (staged->count() != batch.blocks.size()) {
             return Error{Code::kInvalidArgument, "worker.protocol",
@@ -163,7 +223,7 @@ private:
                                             block.fingerprint);
                 }
             }
-            return writer_.place(looks, places);
+            return place(number, looks, places);
         }));
         return store(at, places);
     }
@@ -174,6 +234,7 @@ private:
     const snapshot::FingerprintKey& key_;
     MemoryWriter& writer_;
     std::vector<Batch> batches_;
+    std::optional<PlaceGuesses> guesses_;
     SavedMemory staged_;
 };
 

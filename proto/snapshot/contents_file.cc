@@ -117,7 +117,7 @@ Result<ContentsFile> ContentsFile::open(int fd, std::string name, std::uint64_t 
 }
 
 Result<void> ContentsFile::write(std::uint64_t offset, std::span<const std::byte> bytes) const {
-    if (std::byte* at = pages_ == nullptr ? nullptr : pages_->find(offset, bytes.size())) {
+    if (std::byte* at = mapped(offset, bytes.size())) {
         stream_copy(at, bytes.data(), bytes.size());
         return {};
     }

@@ -47,13 +47,6 @@ Result<void> reserve(int file, const std::string& name, const FileRange& range,
     return {};
 }
 
-/// Written as a whole such a page is never cleared; through a mapping it is.
-bool gives_large_pages(int file) {
-    struct stat status {};
-    return ::fstat(file, &status) == 0 &&
-           static_cast<std::uint64_t>(status.st_blksize) >= kLargePageBytes;
-}
-
 }  // namespace
 
 Error write_error(int number, const std::string& name, std::uint64_t offset) {
@@ -114,7 +107,7 @@ Result<FilePages> FilePages::make(int file, const std::string& name, FileRange r
         return FilePages();
     }
     GANTRY_TRY(grow_file(file, name, range.end));
-    if (!is_on_tmpfs(file) || gives_large_pages(file)) {
+    if (!is_on_tmpfs(file)) {
         GANTRY_TRY(reserve(file, name, range, goes_on));
         return FilePages();
     }

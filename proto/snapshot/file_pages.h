@@ -1,12 +1,11 @@
 // FilePages: pages of a new file that are made before anybody writes there, and where they are
 // mapped.
 //
-// To make a page costs the system more than to fill one that is there. A snapshot has its file's
-// pages made while the session still runs, and copies into the mapping when it is frozen: no page
-// is missing then, and threads that write to a mapping do not exclude each other, as writers to a
-// file do. So it is with small pages on tmpfs. Large ones are only reserved there, which takes no
-// time: written as a whole, such a page need not be cleared before. On a disk room is reserved too,
-// and nothing mapped: whether it suffices is known all the same.
+// To make a page costs the system as much as to fill one that is there, and more. A snapshot has
+// its file's pages made while the session still runs, and copies into the mapping when it is
+// frozen: no page is missing then, threads that write to a mapping do not exclude each other, as
+// writers to a file do, and what is copied there is fingerprinted on the way. On a disk room is
+// reserved, and nothing mapped: whether it suffices is known all the same.
 //
 // Nobody may cut the file while somebody writes to the mapping: a missing page would be a signal.
 // Threads: make() waits for threads of its own; the rest any. Failure: `snapshot.disk_full`,

@@ -44,28 +44,20 @@ Result<FilePages> pages_of(int fd) {
 }
 
 TEST(FilePages, AreThereAndMapped) {
-    on_tmpfs("huge=never", [](const std::string& folder) {
-        const int fd = file_in(folder);
-        const auto pages = pages_of(fd);
-        ASSERT_TRUE(pages.ok()) << pages.error().text;
-        ASSERT_NE(pages->find(5 * kLarge - 3, 7), nullptr);
-        EXPECT_EQ(std::memcmp(pages->find(5 * kLarge - 3, 7), "before", 7), 0);
-        std::memcpy(pages->find(69 * kLarge, 4), "new", 4);
-        char got[4];
-        ASSERT_EQ(::pread(fd, got, 4, static_cast<off_t>(69 * kLarge)), 4);
-        EXPECT_STREQ(got, "new");
-        ::close(fd);
-    });
-}
-
-TEST(FilePages, LargeOnesAreReservedAndNotMapped) {
-    on_tmpfs("huge=always", [](const std::string& folder) {
-        const int fd = file_in(folder);
-        const auto pages = pages_of(fd);
-        ASSERT_TRUE(pages.ok()) << pages.error().text;
-        EXPECT_EQ(pages->find(5 * kLarge, 1), nullptr);
-        ::close(fd);
-    });
+    for (const char* options : {"huge=always", "huge=never"}) {
+        on_tmpfs(options, [](const std::string& folder) {
+            const int fd = file_in(folder);
+            const auto pages = pages_of(fd);
+            ASSERT_TRUE(pages.ok()) << pages.error().text;
+            ASSERT_NE(pages->find(5 * kLarge - 3, 7), nullptr);
+            EXPECT_EQ(std::memcmp(pages->find(5 * kLarge - 3, 7), "before", 7), 0);
+            std::memcpy(pages->find(69 * kLarge, 4), "new", 4);
+            char got[4];
+            ASSERT_EQ(::pread(fd, got, 4, static_cast<off_t>(69 * kLarge)), 4);
+            EXPECT_STREQ(got, "new");
+            ::close(fd);
+        });
+    }
 }
 
 TEST(FilePages, AreFoundWhereTheyAreAsAWhole) {

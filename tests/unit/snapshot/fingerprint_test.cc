@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <vector>
@@ -59,11 +60,19 @@ TEST(Fingerprint, ImplementationsAgree) {
     for (std::size_t i = 0; i < kBlocks; ++i) {
         blocks.push_back(&memory[(i * 3 % kBlocks) * kBlockBytes]);  // Not one after the other.
     }
+    struct alignas(64) Block {
+        std::array<std::byte, kBlockBytes> bytes{};
+    };
+    std::vector<Block> copies(kBlocks);
+    std::vector<std::byte*> to;
+    for (Block& copy : copies) {
+        to.push_back(copy.bytes.data());
+    }
     for (std::size_t count = 0; count <= kBlocks; ++count) {
         const auto some = std::span(blocks).first(count);
         std::vector<Fingerprint> reference(count);
         for (std::size_t i = 0; i < count; ++i) {
-            fingerprints_with(FingerprintKind::kScalar, key, some.subspan(i, 1),
+            fingerprints_with(FingerprintKind::kScalar, key, some.subspan(i, 1), {},
                               {&reference[i], 1});
             EXPECT_EQ(fingerprint(key, BlockSpan(some[i], kBlockBytes)), reference[i]);
         }
@@ -71,8 +80,18 @@ TEST(Fingerprint, ImplementationsAgree) {
              {FingerprintKind::kScalar, FingerprintKind::kAvx2, FingerprintKind::kAvx512}) {
             if (fingerprint_kind_available(kind)) {
                 std::vector<Fingerprint> prints(count);
-                fingerprints_with(kind, key, some, prints);
+                fingerprints_with(kind, key, some, {}, prints);
                 EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
+                std::fill(copies.begin(), copies.end(), Block{});
+                std::fill(prints.begin(), prints.end(), Fingerprint{});
+                fingerprints_with(kind, key, some, std::span(to).first(count), prints);
+                EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
+                for (std::size_t i = 0; i < kBlocks; ++i) {
+                    EXPECT_TRUE(i < count ? std::ranges::equal(copies[i].bytes, std::span(
+                                                some[i], kBlockBytes))
+                                          : copies[i].bytes == Block{}.bytes)
+                        << static_cast<int>(kind) << ", copy " << i << " of " << count;
+                }
             }
         }
         std::vector<Fingerprint> in_order(count);
