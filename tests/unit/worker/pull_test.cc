@@ -193,7 +193,7 @@ TEST(Pull, CopiesTheSameBytesAtAPace) {
         ASSERT_TRUE(pulled.ok()) << pulled.error().text;
         EXPECT_TRUE(same(pulled->copied, wanted));
         EXPECT_GT(pulled->rest_us, 0u);
-        for (const std::uint64_t i : {0, 19, 40, 63}) {
+        for (const std::uint64_t i : {0U, 19U, 40U, 63U}) {
             EXPECT_TRUE(fresh.holds(i, other.block(i))) << "block " << i;
         }
         EXPECT_TRUE(fresh.holds(30, std::vector<std::byte>(kBlockBytes)));

@@ -474,7 +474,7 @@ void run_untold_source(int region, Shared* shared) {
     payload::cuGraphKernelNodeSetAttribute_call set{};
     set.attr = CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING;
     set.value.nvlinkUtilCentricScheduling = 1;
-    for (const std::uint64_t i : {0, 3}) {
+    for (const std::uint64_t i : {0U, 3U}) {
         set.hNode = handle(HandleKind::kGraphNode, i);
         ASSERT_EQ(guest.call(Op::cuGraphKernelNodeSetAttribute, set).status, 0u);
     }
@@ -488,7 +488,7 @@ void run_untold_source(int region, Shared* shared) {
               0u);
     const std::uint64_t clone = handle(HandleKind::kGraph, 1);
     EXPECT_EQ(guest.call(Op::cuGraphClone, payload::cuGraphClone_call{clone, graph}).status, 0u);
-    for (const std::uint64_t i : {0, 1}) {
+    for (const std::uint64_t i : {0U, 1U}) {
         EXPECT_EQ(guest.call(Op::cuGraphInstantiateWithFlags,
                              payload::cuGraphInstantiateWithFlags_call{
                                  handle(HandleKind::kGraphExec, i), handle(HandleKind::kGraph, i),
