@@ -116,8 +116,7 @@ Result<LoadedByWorker> take_loaded(Worker& worker, WorkerChannel::Sent sent, std
                          "a worker left a block alone twice"};
         }
     }
-    if (done.block_count() > blocks ||
-        done.block_count() + out.outside.size() != blocks) {
+    if (done.block_count() > blocks || done.block_count() + out.outside.size() != blocks) {
         return Error{Code::kInvalidArgument, "worker.protocol",
                      "a worker copied " + std::to_string(done.block_count()) + " blocks of " +
                          std::to_string(blocks)};

@@ -178,17 +178,15 @@ private:
             at[i] = is_hole(block) ? nullptr : lies_at(block).data();
         }
         const auto some = std::span(at).first(count);
-        const std::uint64_t bytes =
-            kBlockBytes * (count - static_cast<std::size_t>(std::ranges::count(some, nullptr)));
-        const std::optional<std::uint64_t> guess = guesses_->guess(number);
-        std::byte* const copies = guess ? writer_.mapped(*guess, bytes) : nullptr;
+        const auto guess = guesses_->guess(number);
+        std::byte* const copies = guess ? writer_.mapped(guess->place, guess->bytes) : nullptr;
         if (copies != nullptr) {
-            guesses_->used(*guess + bytes);
+            guesses_->used(*guess);
         }
         look_at(batch.blocks, some, std::span(looks).first(count), copies);
         const auto stored = std::span(places).first(count);
         GANTRY_TRY(in_turn([&] { return place(number, std::span(looks).first(count), stored); }));
-        if (copies != nullptr && are_at(*guess, some, stored)) {
+        if (copies != nullptr && are_at(guess->place, some, stored)) {
             return {};
         }
         return store(some, stored);

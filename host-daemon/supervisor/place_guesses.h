@@ -28,24 +28,28 @@ public:
         std::partial_sum(stored_max.begin(), stored_max.end(), before_.begin() + 1);
     }
 
+    struct Guess {
+        std::uint64_t place = 0;
+        std::uint64_t bytes = 0;  ///< All that may be stored of the batch.
+    };
     /// For a batch whose turn has not come; nothing: it has to wait for that.
-    std::optional<std::uint64_t> guess(std::size_t batch) {
+    std::optional<Guess> guess(std::size_t batch) {
         const std::lock_guard lock(mutex_);
         begun_ = std::max(begun_, batch + 1);
         if (placed_ < none_before_) {
             return std::nullopt;
         }
-        return next_ + before_[batch] - before_[placed_];
+        return Guess{next_ + before_[batch] - before_[placed_], bytes_of(batch)};
     }
-    /// Up to there something is copied to a guess.
-    void used(std::uint64_t end) {
+    /// The batch is about to be copied there.
+    void used(const Guess& guess) {
         const std::lock_guard lock(mutex_);
-        end_ = std::max(end_, end);
+        end_ = std::max(end_, guess.place + guess.bytes);
     }
     /// In the batch's turn: where the one behind it begins.
     void placed(std::size_t batch, std::uint64_t next) {
         const std::lock_guard lock(mutex_);
-        if (next != next_ + before_[batch + 1] - before_[batch]) {
+        if (next != next_ + bytes_of(batch)) {
             none_before_ = begun_ + kNoGuesses;
         }
         placed_ = batch + 1;
@@ -54,6 +58,10 @@ public:
     [[nodiscard]] std::uint64_t used_end() const { return end_; }
 
 private:
+    [[nodiscard]] std::uint64_t bytes_of(std::size_t batch) const {
+        return before_[batch + 1] - before_[batch];
+    }
+
     /// Batches behind a wrong guess: another is likely, and costs a copy.
     static constexpr std::size_t kNoGuesses = 8;
 

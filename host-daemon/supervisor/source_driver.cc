@@ -144,7 +144,7 @@ void SourceDriver::step(const engine::SourceEvent& event) {
     engine::Actions actions = machine_.step(event, engine_now());
     const bool ends = was_moving && !is_moving();
     publish(ends);
-    if (awaited_attempt && !machine_.awaits_attempt() && !machine_.migration()) {
+    if (ends && awaited_attempt) {
         hooks_.given_up();
     }
     if (machine_.state() != before) {

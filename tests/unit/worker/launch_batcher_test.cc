@@ -72,17 +72,19 @@ struct Repeating : Serving {
                       0u);
         }
     }
-    /// The stream has something to do for some time. One that has not is spared what takes long.
-    void keep_busy() {
-        hand::LaunchCall launch = one_thread(kScale, kStream);
-        launch.grid[0] = 20'000;
+    /// A launch that leaves the word alone.
+    void scale_elsewhere(std::uint64_t stream, std::uint32_t blocks) {
+        hand::LaunchCall launch = one_thread(kScale, stream);
+        launch.grid[0] = blocks;
         const struct {
             std::uint64_t elsewhere;
             std::uint32_t factor, value;
-        } arguments{data + 64, 1, 1};
+        } arguments{data + 64, 0, 0};
         launch.param_bytes = sizeof arguments;
         guest.send(Op::cuLaunchKernel, launch, std::as_bytes(std::span(&arguments, 1)));
     }
+    /// The stream has something to do for some time. One that has not is spared what takes long.
+    void keep_busy() { scale_elsewhere(kStream, 20'000); }
     /// Launches sent from now on wait in the ring until run().
     void hold() {
         ASSERT_TRUE(host.process->loop().hold(std::chrono::steady_clock::now() + 10s));
@@ -221,12 +223,7 @@ TEST(LaunchBatcher, OtherCommandsAndStreamsBetweenKeepTheirPlace) {
             set.hStream = kStream;
             repeating.guest.send(Op::cuMemsetD32Async, set);
             repeating.want = fill;
-            hand::LaunchCall launch = one_thread(kScale, kAside);  // Writes elsewhere.
-            launch.param_bytes = 16;
-            std::byte arguments[16]{};
-            const std::uint64_t elsewhere = repeating.data + 64;
-            std::memcpy(arguments, &elsewhere, 8);
-            repeating.guest.send(Op::cuLaunchKernel, launch, arguments);
+            repeating.scale_elsewhere(kAside, 1);
             repeating.scale(2, 1);
         }
         // A graph that one stream used serves the other, in either's own order.
