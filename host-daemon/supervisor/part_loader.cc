@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "host-daemon/supervisor/stored_sender.h"
 #include "host-daemon/supervisor/turns.h"
 #include "proto/snapshot/large_pages.h"
+#include "proto/snapshot/leased_file.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -45,7 +47,9 @@ public:
           direct_(std::move(direct)),
           only_(std::move(only)),
           memory_(memory),
-          key_(key) {
+          key_(key),
+          file_(snapshot::LeasedFile::map(memory.fd, memory.offset,
+                                          memory.blocks.size() * kBlockBytes)) {
         std::uint64_t offset = memory.offset;
         for (std::size_t at = 0; at < memory.blocks.size();) {
             const Kind kind = kind_of(memory.blocks[at]);
@@ -65,7 +69,7 @@ public:
         }
     }
 
-    Result<ProvenBlocks> run() {
+    Result<LoadedMemory> run() {
         make_pages();
         GANTRY_TRY(Turns().run(slot_threads(), batches_.size(),
                                [&](std::size_t i, const auto&) -> Result<void> {
@@ -76,7 +80,8 @@ public:
         for (const Batch& batch : copies_) {
             GANTRY_TRY(copy(batch.blocks));
         }
-        return proven();
+        return LoadedMemory{false, proven(),
+                            std::to_string(mapped_bytes_ >> 20) + " MiB of the mapped file"};
     }
 
 private:
@@ -158,14 +163,25 @@ private:
     /// The bytes of blocks that are all stored, from the file to where they are wanted; verified.
     Result<void> read(std::span<const StoredBlock> blocks, std::uint64_t offset,
                       std::byte* to) const {
+        const std::byte* const mapped = file_.find(offset, blocks.size() * kBlockBytes);
+        mapped_bytes_ += mapped != nullptr ? blocks.size() * kBlockBytes : 0;
         for (std::size_t at = 0; at < blocks.size(); at += kReadBlocks) {
             const auto some = blocks.subspan(at, std::min(kReadBlocks, blocks.size() - at));
             std::byte* const here = to + at * kBlockBytes;
-            GANTRY_TRY(memory_.read(offset + at * kBlockBytes,
-                                    {here, some.size() * kBlockBytes}));
             std::array<snapshot::Fingerprint, kReadBlocks> prints;
-            snapshot::fingerprints(key_, {here, some.size() * kBlockBytes},
-                                   std::span(prints).first(some.size()));
+            const auto looks = std::span(prints).first(some.size());
+            if (mapped != nullptr) {
+                const std::byte* const from = mapped + at * kBlockBytes;
+                const std::array blocks_from{from, from + kBlockBytes};
+                const std::array blocks_to{here, here + kBlockBytes};
+                snapshot::fingerprints_of_copied(key_, std::span(blocks_from).first(some.size()),
+                                                 std::span(blocks_to).first(some.size()),
+                                                 snapshot::CopyTo::kCaches, looks);
+            } else {
+                GANTRY_TRY(memory_.read(offset + at * kBlockBytes,
+                                        {here, some.size() * kBlockBytes}));
+                snapshot::fingerprints(key_, {here, some.size() * kBlockBytes}, looks);
+            }
             for (std::size_t i = 0; i < some.size(); ++i) {
                 if (prints[i] != some[i].fingerprint) {
                     return memory_.damaged(offset + (at + i) * kBlockBytes);
@@ -259,6 +275,8 @@ private:
     std::size_t only_next_ = 0;
     const snapshot::StoredMemory& memory_;
     const snapshot::FingerprintKey& key_;
+    const snapshot::LeasedFile file_;
+    mutable std::atomic<std::uint64_t> mapped_bytes_{0};  ///< For a log.
     std::vector<Batch> batches_;
     std::vector<Batch> copies_;
 };
@@ -281,10 +299,7 @@ Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worke
         DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kWriting);
         GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
         if (!direct.empty() && !settings.always_by_worker) {
-            GANTRY_ASSIGN(
-                ProvenBlocks proven,
-                PartLoader(workers, worker, std::move(direct), std::nullopt, memory, key).run());
-            return LoadedMemory{false, std::move(proven), {}};
+            return PartLoader(workers, worker, std::move(direct), std::nullopt, memory, key).run();
         }
         GANTRY_ASSIGN(rest, load_of(memory));
     }

@@ -73,7 +73,7 @@ public:
         const std::uint64_t end = writer_.next_place();
         if (guesses_->used_end() > end) {
             const std::uint64_t bytes = guesses_->used_end() - end;
-            std::memset(writer_.mapped(end, bytes), 0, bytes);
+            std::memset(writer_.pages()->find(end, bytes), 0, bytes);
         }
         return {};
     }
@@ -112,7 +112,11 @@ private:
         }
         std::vector<snapshot::Fingerprint> prints(there.size());
         if (copies != nullptr) {
-            snapshot::fingerprints_of_copied(key_, there, to, prints);
+            snapshot::fingerprints_of_copied(
+                key_, there, to,
+                writer_.pages()->are_cleared() ? snapshot::CopyTo::kMemory
+                                               : snapshot::CopyTo::kCaches,
+                prints);
         } else {
             snapshot::fingerprints(key_, there, prints);
         }
@@ -179,7 +183,10 @@ private:
         }
         const auto some = std::span(at).first(count);
         const auto guess = guesses_->guess(number);
-        std::byte* const copies = guess ? writer_.mapped(guess->place, guess->bytes) : nullptr;
+        const snapshot::FilePages* const pages = writer_.pages();
+        std::byte* const copies = pages != nullptr && guess
+                                      ? pages->find(guess->place, guess->bytes)
+                                      : nullptr;
         if (copies != nullptr) {
             guesses_->used(*guess);
         }

@@ -198,11 +198,14 @@ Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& f
 Result<control::SnapshotReply> save(Job& job) {
     GANTRY_TRY(job.check());
     GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(job.request.path()));
+    // What ends with its snapshot has no pause that could be short.
+    const auto cleared = job.request.suspend() ? snapshot::FilePages::Cleared::kWhenWritten
+                                               : snapshot::FilePages::Cleared::kNow;
     GANTRY_ASSIGN(SnapshotPages pages,
                   SnapshotPages::prepare(job.session, job.driver, file.fd(), job.request.path(),
-                                         [&job] { return job.check(); }));
+                                         cleared, [&job] { return job.check(); }));
     job.phases.end("prepare", pages.how());
-    spdlog::info("session {} is about to be saved: its file's pages are made [{}]",
+    spdlog::info("session {} is about to be saved: its file has room [{}]",
                  job.session.info().id, pages.how());
     const auto saved =
         job.driver.run_with_workers([&] { return freeze_and_save(job, file, pages); });

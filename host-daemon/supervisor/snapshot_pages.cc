@@ -147,8 +147,10 @@ std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts,
 }
 
 Result<SnapshotPages> SnapshotPages::prepare(Session& session, SourceDriver& driver, int file,
-                                             const std::string& name, const MayGoOn& may_go_on) {
-    auto pages = make(session, file, name, may_go_on);
+                                             const std::string& name,
+                                             snapshot::FilePages::Cleared cleared,
+                                             const MayGoOn& may_go_on) {
+    auto pages = make(session, file, name, cleared, may_go_on);
     if (pages || pages.error().reason != "snapshot.disk_full") {
         return pages;
     }
@@ -169,6 +171,7 @@ Result<SnapshotPages> SnapshotPages::prepare(Session& session, SourceDriver& dri
 }
 
 Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std::string& name,
+                                          snapshot::FilePages::Cleared cleared,
                                           const MayGoOn& may_go_on) {
     GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
     std::vector<Part> parts;
@@ -200,13 +203,15 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
                                            [](const Part& part) { return part.by_worker; });
     if (!is_by_workers || !snapshot::is_on_tmpfs(file)) {
         auto made = snapshot::FilePages::make(
-            file, name, {0, end},
+            file, name, {0, end}, cleared,
             std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax),
             [&] { return may_go_on().ok(); });
         GANTRY_TRY(may_go_on());
         GANTRY_ASSIGN(pages.mapped_, std::move(made));
         pages.how_ = std::to_string(end >> 20) + " MiB " +
-                     (pages.mapped() != nullptr ? "made and mapped" : "reserved");
+                     (pages.mapped() == nullptr            ? "reserved"
+                      : pages.mapped()->are_cleared() ? "made and mapped"
+                                                           : "mapped, to be made when written");
         return pages;
     }
     GANTRY_TRY(snapshot::grow_file(file, name, end));

@@ -43,9 +43,11 @@ public:
     /// Asked now and then: an error ends the preparing with it.
     using MayGoOn = std::function<Result<void>()>;
 
-    /// Of an empty file. `name`: for errors.
+    /// Of an empty file. `name`: for errors. `cleared`: of pages that are mapped here.
     static Result<SnapshotPages> prepare(Session& session, SourceDriver& driver, int file,
-                                         const std::string& name, const MayGoOn& may_go_on);
+                                         const std::string& name,
+                                         snapshot::FilePages::Cleared cleared,
+                                         const MayGoOn& may_go_on);
     SnapshotPages(SnapshotPages&& other) noexcept = default;
     SnapshotPages& operator=(SnapshotPages&&) = delete;
     /// Returns when the workers have let the file go, or do not within reason.
@@ -63,6 +65,7 @@ public:
 private:
     SnapshotPages() = default;
     static Result<SnapshotPages> make(Session& session, int file, const std::string& name,
+                                      snapshot::FilePages::Cleared cleared,
                                       const MayGoOn& may_go_on);
     void drop();
     Result<void> prepare_by(Session& session, const std::shared_ptr<Worker>& worker, int file,

@@ -1,6 +1,5 @@
 #include "proto/snapshot/contents_file.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -108,16 +107,14 @@ Result<ContentsFile> ContentsFile::open(int fd, std::string name, std::uint64_t 
     GANTRY_TRY(grow_file(fd, file.name_, end));
     const std::uint64_t made = pages == nullptr ? 0 : pages->range().end;
     const std::uint64_t begin = std::max(round_up(offset, kLargePageBytes), made);
-    struct stat status {};
-    if (begin < end && ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
-        static_cast<std::uint64_t>(status.st_blksize) < kLargePageBytes) {
+    if (begin < end && is_on_tmpfs(fd) && !has_large_pages(fd)) {
         file.steps_.reset(new Steps(fd, begin, end));
     }
     return file;
 }
 
 Result<void> ContentsFile::write(std::uint64_t offset, std::span<const std::byte> bytes) const {
-    if (std::byte* at = mapped(offset, bytes.size())) {
+    if (std::byte* at = pages_ == nullptr ? nullptr : pages_->find(offset, bytes.size())) {
         stream_copy(at, bytes.data(), bytes.size());
         return {};
     }

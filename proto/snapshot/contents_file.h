@@ -34,10 +34,8 @@ public:
                                      std::uint64_t bytes_max, const FilePages* pages);
 
     Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes) const;
-    /// Where this part of it is mapped, with all its pages; null: not as a whole.
-    [[nodiscard]] std::byte* mapped(std::uint64_t offset, std::uint64_t bytes) const {
-        return pages_ == nullptr ? nullptr : pages_->find(offset, bytes);
-    }
+    /// Null: none.
+    [[nodiscard]] const FilePages* pages() const { return pages_; }
 
 private:
     struct Steps;

@@ -28,7 +28,7 @@ Error cancelled(const std::string& name) {
     return {Code::kCancelled, "snapshot.cancelled", "the pages of " + name + " are not wanted"};
 }
 
-/// Elsewhere than on tmpfs: room for the file's contents, where the file system can tell.
+/// Room for the file's contents, where the file system can tell: on tmpfs the pages.
 Result<void> reserve(int file, const std::string& name, const FileRange& range,
                      const std::function<bool()>& goes_on) {
     constexpr std::uint64_t kReservedBytes = 1U << 30;
@@ -72,6 +72,12 @@ bool is_on_tmpfs(int file) {
     return ::fstatfs(file, &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
+bool has_large_pages(int file) {
+    struct stat status {};
+    return is_on_tmpfs(file) && ::fstat(file, &status) == 0 &&
+           static_cast<std::uint64_t>(status.st_blksize) >= kLargePageBytes;
+}
+
 Result<void> grow_file(int file, const std::string& name, std::uint64_t bytes) {
     struct stat status {};
     if (::fstat(file, &status) != 0 ||
@@ -102,13 +108,18 @@ Result<void> make_pages(int file, const std::string& name, std::uint64_t offset,
 }
 
 Result<FilePages> FilePages::make(int file, const std::string& name, FileRange range,
-                                  unsigned threads, const std::function<bool()>& goes_on) {
+                                  Cleared cleared, unsigned threads,
+                                  const std::function<bool()>& goes_on) {
     if (range.bytes() == 0) {
         return FilePages();
     }
     GANTRY_TRY(grow_file(file, name, range.end));
-    if (!is_on_tmpfs(file)) {
+    const bool on_tmpfs = is_on_tmpfs(file);
+    const bool only_reserved = cleared == Cleared::kWhenWritten && has_large_pages(file);
+    if (!on_tmpfs || only_reserved) {
         GANTRY_TRY(reserve(file, name, range, goes_on));
+    }
+    if (!on_tmpfs) {
         return FilePages();
     }
     void* got = map_aligned(file, range.begin, range.bytes(), PROT_READ | PROT_WRITE);
@@ -116,6 +127,10 @@ Result<FilePages> FilePages::make(int file, const std::string& name, FileRange r
         return write_error(errno, name, range.begin);
     }
     FilePages pages(static_cast<std::byte*>(got), range);
+    if (only_reserved) {
+        pages.are_cleared_ = false;
+        return pages;
+    }
     ::madvise(got, range.bytes(), MADV_HUGEPAGE);  // A hint only.
     std::atomic<std::uint64_t> next{range.begin};
     std::mutex mutex;
@@ -149,6 +164,7 @@ Result<FilePages> FilePages::make(int file, const std::string& name, FileRange r
 FilePages& FilePages::operator=(FilePages&& other) noexcept {
     std::swap(at_, other.at_);
     std::swap(range_, other.range_);
+    std::swap(are_cleared_, other.are_cleared_);
     return *this;
 }
 

@@ -1,11 +1,13 @@
 // FilePages: pages of a new file that are made before anybody writes there, and where they are
 // mapped.
 //
-// To make a page costs the system as much as to fill one that is there, and more. A snapshot has
-// its file's pages made while the session still runs, and copies into the mapping when it is
-// frozen: no page is missing then, threads that write to a mapping do not exclude each other, as
-// writers to a file do, and what is copied there is fingerprinted on the way. On a disk room is
-// reserved, and nothing mapped: whether it suffices is known all the same.
+// To make a page costs the system as much as to fill one that is there, and more. A snapshot of a
+// session that goes on has its file's pages made while it still runs, and copies into the mapping
+// when it is frozen: no page is missing then, threads that write to a mapping do not exclude each
+// other, as writers to a file do, and what is copied there is fingerprinted on the way. One that
+// ends the session is over sooner when a page is made right before it is filled, since the system
+// clears it and it is in the caches then: such pages are only taken from the system ahead. On a
+// disk room is reserved, and nothing mapped: whether it suffices is known all the same.
 //
 // Nobody may cut the file while somebody writes to the mapping: a missing page would be a signal.
 // Threads: make() waits for threads of its own; the rest any. Failure: `snapshot.disk_full`,
@@ -33,14 +35,20 @@ class FilePages {
 public:
     FilePages() = default;
     FilePages(FilePages&& other) noexcept
-        : at_(std::exchange(other.at_, nullptr)), range_(std::exchange(other.range_, {})) {}
+        : at_(std::exchange(other.at_, nullptr)),
+          range_(std::exchange(other.range_, {})),
+          are_cleared_(other.are_cleared_) {}
     FilePages& operator=(FilePages&& other) noexcept;
     ~FilePages();
 
+    /// kWhenWritten: each by whoever writes there first, where the file has large pages by itself;
+    /// small ones cost too much for that.
+    enum class Cleared { kNow, kWhenWritten };
     /// Makes the file at least as long as `range`, whose ends are multiples of a large page, and
     /// the pages in it, by `threads`. `goes_on` is asked now and then; once it says no: kCancelled.
     static Result<FilePages> make(int file, const std::string& name, FileRange range,
-                                  unsigned threads, const std::function<bool()>& goes_on);
+                                  Cleared cleared, unsigned threads,
+                                  const std::function<bool()>& goes_on);
 
     /// Where this part of the file is mapped, with all its pages; null: not as a whole.
     [[nodiscard]] std::byte* find(std::uint64_t offset, std::uint64_t bytes) const {
@@ -49,12 +57,15 @@ public:
         return is_inside ? at_ + (offset - range_.begin) : nullptr;
     }
     [[nodiscard]] const FileRange& range() const { return range_; }
+    /// Else a page that is written for the first time lies in the writer's caches.
+    [[nodiscard]] bool are_cleared() const { return are_cleared_; }
 
 private:
     FilePages(std::byte* at, FileRange range) : at_(at), range_(range) {}
 
     std::byte* at_ = nullptr;
     FileRange range_;
+    bool are_cleared_ = true;
 };
 
 /// The least multiple of `unit` that is not below `value`.
@@ -78,5 +89,7 @@ std::uint64_t free_bytes(int file);
 
 /// The pages of a file are memory.
 bool is_on_tmpfs(int file);
+/// ... and are large where one fits, without being asked for.
+bool has_large_pages(int file);
 
 }  // namespace gantry::snapshot

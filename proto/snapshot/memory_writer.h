@@ -44,11 +44,9 @@ public:
 
     /// That of the next stored block.
     [[nodiscard]] std::uint64_t next_place() const { return next_; }
-    /// Where so many bytes from a place on are mapped, for whoever writes them there itself; null:
-    /// nowhere. What is left behind the last block must be zeros.
-    [[nodiscard]] std::byte* mapped(std::uint64_t place, std::uint64_t bytes) const {
-        return contents_.mapped(place, bytes);
-    }
+    /// For whoever writes to places there itself; null: none. What is left behind the last block
+    /// must be zeros.
+    [[nodiscard]] const FilePages* pages() const { return contents_.pages(); }
 
     /// For somebody else who puts the contents of stored blocks there. The file is as long as all
     /// of them take, or longer.

@@ -17,6 +17,7 @@ namespace gantry::snapshot {
 namespace {
 
 constexpr std::uint64_t kLarge = kLargePageBytes;
+using Cleared = FilePages::Cleared;
 
 bool always() { return true; }
 
@@ -33,9 +34,9 @@ std::uint64_t allocated_bytes(int fd) {
 }
 
 /// A file in which something lies already, and its pages.
-Result<FilePages> pages_of(int fd) {
+Result<FilePages> pages_of(int fd, Cleared cleared) {
     EXPECT_EQ(::pwrite(fd, "before", 7, static_cast<off_t>(5 * kLarge - 3)), 7);
-    auto pages = FilePages::make(fd, "file", {2 * kLarge, 70 * kLarge}, 3, always);
+    auto pages = FilePages::make(fd, "file", {2 * kLarge, 70 * kLarge}, cleared, 3, always);
     EXPECT_GE(allocated_bytes(fd), 68 * kLarge);
     char got[7];
     EXPECT_EQ(::pread(fd, got, 7, static_cast<off_t>(5 * kLarge - 3)), 7);
@@ -44,11 +45,22 @@ Result<FilePages> pages_of(int fd) {
 }
 
 TEST(FilePages, AreThereAndMapped) {
-    for (const char* options : {"huge=always", "huge=never"}) {
-        on_tmpfs(options, [](const std::string& folder) {
+    struct Case {
+        const char* options;
+        Cleared wanted;
+        Cleared got;
+    };
+    for (const auto& [options, wanted, got_cleared] :
+         {Case{"huge=always", Cleared::kNow, Cleared::kNow},
+          Case{"huge=never", Cleared::kNow, Cleared::kNow},
+          Case{"huge=always", Cleared::kWhenWritten, Cleared::kWhenWritten},
+          Case{"huge=never", Cleared::kWhenWritten, Cleared::kNow}}) {
+        on_tmpfs(options, [&](const std::string& folder) {
             const int fd = file_in(folder);
-            const auto pages = pages_of(fd);
+            const auto pages = pages_of(fd, wanted);
             ASSERT_TRUE(pages.ok()) << pages.error().text;
+            EXPECT_EQ(pages->are_cleared(), got_cleared == Cleared::kNow) << options;
+            EXPECT_EQ(*pages->find(40 * kLarge, 1), std::byte{0});
             ASSERT_NE(pages->find(5 * kLarge - 3, 7), nullptr);
             EXPECT_EQ(std::memcmp(pages->find(5 * kLarge - 3, 7), "before", 7), 0);
             std::memcpy(pages->find(69 * kLarge, 4), "new", 4);
@@ -63,7 +75,8 @@ TEST(FilePages, AreThereAndMapped) {
 TEST(FilePages, AreFoundWhereTheyAreAsAWhole) {
     on_tmpfs("huge=never", [](const std::string& folder) {
         const int fd = file_in(folder);
-        const auto pages = FilePages::make(fd, "file", {kLarge, 3 * kLarge}, 1, always);
+        const auto pages =
+            FilePages::make(fd, "file", {kLarge, 3 * kLarge}, Cleared::kNow, 1, always);
         ASSERT_TRUE(pages.ok()) << pages.error().text;
         EXPECT_NE(pages->find(kLarge, 2 * kLarge), nullptr);
         EXPECT_NE(pages->find(3 * kLarge - 1, 1), nullptr);
@@ -78,14 +91,17 @@ TEST(FilePages, AreFoundWhereTheyAreAsAWhole) {
 
 TEST(FilePages, AFullFileSystemIsAnErrorAndNoSignal) {
     for (const char* options : {"huge=always,size=16m", "huge=never,size=16m"}) {
-        on_tmpfs(options, [](const std::string& folder) {
-            const int fd = file_in(folder);
-            const auto pages = FilePages::make(fd, "the file", {0, 64 * kLarge}, 2, always);
-            ASSERT_FALSE(pages.ok());
-            EXPECT_EQ(pages.error().reason, "snapshot.disk_full");
-            EXPECT_NE(pages.error().text.find("the file"), std::string::npos);
-            ::close(fd);
-        });
+        for (const Cleared cleared : {Cleared::kNow, Cleared::kWhenWritten}) {
+            on_tmpfs(options, [&](const std::string& folder) {
+                const int fd = file_in(folder);
+                const auto pages =
+                    FilePages::make(fd, "the file", {0, 64 * kLarge}, cleared, 2, always);
+                ASSERT_FALSE(pages.ok());
+                EXPECT_EQ(pages.error().reason, "snapshot.disk_full");
+                EXPECT_NE(pages.error().text.find("the file"), std::string::npos);
+                ::close(fd);
+            });
+        }
     }
 }
 
@@ -93,7 +109,7 @@ TEST(FilePages, MakingEndsWhenNobodyWaits) {
     on_tmpfs("huge=never", [](const std::string& folder) {
         const int fd = file_in(folder);
         std::atomic<int> asked{0};
-        const auto pages = FilePages::make(fd, "file", {0, 512 * kLarge}, 2,
+        const auto pages = FilePages::make(fd, "file", {0, 512 * kLarge}, Cleared::kNow, 2,
                                            [&] { return ++asked < 3; });
         ASSERT_FALSE(pages.ok());
         EXPECT_EQ(pages.error().code, Code::kCancelled);
@@ -108,7 +124,7 @@ TEST(FilePages, OnADiskRoomIsReservedAndNothingMapped) {
     if (fd < 0 || is_on_tmpfs(fd)) {
         GTEST_SKIP() << "no disk, or one without files that have no name";
     }
-    const auto pages = FilePages::make(fd, "file", {0, 4 * kLarge}, 2, always);
+    const auto pages = FilePages::make(fd, "file", {0, 4 * kLarge}, Cleared::kNow, 2, always);
     ASSERT_TRUE(pages.ok()) << pages.error().text;
     EXPECT_EQ(pages->find(0, 1), nullptr);
     struct stat status {};

@@ -73,24 +73,27 @@ TEST(Fingerprint, ImplementationsAgree) {
         std::vector<Fingerprint> reference(count);
         for (std::size_t i = 0; i < count; ++i) {
             fingerprints_with(FingerprintKind::kScalar, key, some.subspan(i, 1), {},
-                              {&reference[i], 1});
+                              CopyTo::kNowhere, {&reference[i], 1});
             EXPECT_EQ(fingerprint(key, BlockSpan(some[i], kBlockBytes)), reference[i]);
         }
         for (const auto kind :
              {FingerprintKind::kScalar, FingerprintKind::kAvx2, FingerprintKind::kAvx512}) {
             if (fingerprint_kind_available(kind)) {
                 std::vector<Fingerprint> prints(count);
-                fingerprints_with(kind, key, some, {}, prints);
+                fingerprints_with(kind, key, some, {}, CopyTo::kNowhere, prints);
                 EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
-                std::fill(copies.begin(), copies.end(), Block{});
-                std::fill(prints.begin(), prints.end(), Fingerprint{});
-                fingerprints_with(kind, key, some, std::span(to).first(count), prints);
-                EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
-                for (std::size_t i = 0; i < kBlocks; ++i) {
-                    EXPECT_TRUE(i < count ? std::ranges::equal(copies[i].bytes, std::span(
-                                                some[i], kBlockBytes))
-                                          : copies[i].bytes == Block{}.bytes)
-                        << static_cast<int>(kind) << ", copy " << i << " of " << count;
+                for (const CopyTo where : {CopyTo::kMemory, CopyTo::kCaches}) {
+                    std::fill(copies.begin(), copies.end(), Block{});
+                    std::fill(prints.begin(), prints.end(), Fingerprint{});
+                    fingerprints_with(kind, key, some, std::span(to).first(count), where, prints);
+                    EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
+                    for (std::size_t i = 0; i < kBlocks; ++i) {
+                        EXPECT_TRUE(i < count ? std::ranges::equal(
+                                                    copies[i].bytes,
+                                                    std::span(some[i], kBlockBytes))
+                                              : copies[i].bytes == Block{}.bytes)
+                            << static_cast<int>(kind) << ", copy " << i << " of " << count;
+                    }
                 }
             }
         }

@@ -238,8 +238,8 @@ void write_and_read_many(const std::string& file, std::uint64_t page_bytes,
                          std::uint64_t made_to = 0) {
     auto out = AtomicFile::create(file);
     ASSERT_TRUE(out.ok());
-    const auto pages =
-        FilePages::make(out->fd(), file, {0, made_to}, 2, [] { return true; });
+    const auto pages = FilePages::make(out->fd(), file, {0, made_to}, FilePages::Cleared::kNow, 2,
+                                       [] { return true; });
     ASSERT_TRUE(pages.ok()) << pages.error().text;
     const auto written = write_many(out->fd(), file, &*pages);
     ASSERT_TRUE(written.ok()) << written.error().text;

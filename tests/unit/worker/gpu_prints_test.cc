@@ -68,7 +68,7 @@ public:
         const std::byte* const at = block(i).data();
         Fingerprint print;
         snapshot::fingerprints_with(snapshot::FingerprintKind::kScalar, key, {&at, 1},
-                                    {}, {&print, 1});
+                                    {}, snapshot::CopyTo::kNowhere, {&print, 1});
         return print;
     }
 
