@@ -20,13 +20,13 @@
 namespace gantry::snapshot {
 namespace {
 
-constexpr std::uint64_t kLarge = kLargePageBytes;
-constexpr std::uint64_t kFileBytes = 3 * kLarge + 100;
+constexpr std::uint64_t kPage = kLargePageBytes;
+constexpr std::uint64_t kSampleBytes = 3 * kPage + 100;
 
-std::string file_in(const std::string& folder) {
+std::string sample_in(const std::string& folder) {
     const std::string name = folder + "/file";
     const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    std::vector<unsigned char> bytes(kFileBytes);
+    std::vector<unsigned char> bytes(kSampleBytes);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
         bytes[i] = static_cast<unsigned char>(i * 7 + i / 4096);
     }
@@ -35,7 +35,7 @@ std::string file_in(const std::string& folder) {
     return name;
 }
 
-int to_read(const std::string& name) {
+int open_to_read(const std::string& name) {
     const int fd = ::open(name.c_str(), O_RDONLY | O_CLOEXEC);
     EXPECT_GE(fd, 0);
     return fd;
@@ -50,23 +50,23 @@ bool is_as_in_file(int fd, const std::byte* at, std::uint64_t offset, std::uint6
 
 TEST(LeasedFile, IsFoundWhereItIs) {
     on_tmpfs("huge=always", [](const std::string& folder) {
-        const std::string name = file_in(folder);
-        const int fd = to_read(name);
+        const std::string name = sample_in(folder);
+        const int fd = open_to_read(name);
         {
             const LeasedFile all = LeasedFile::map(fd, 5, ~std::uint64_t{0} / 2);
-            for (const std::uint64_t offset : {std::uint64_t{5}, kLarge - 3, kFileBytes - 90}) {
+            for (const std::uint64_t offset : {std::uint64_t{5}, kPage - 3, kSampleBytes - 90}) {
                 ASSERT_NE(all.find(offset, 90), nullptr) << offset;
                 EXPECT_TRUE(is_as_in_file(fd, all.find(offset, 90), offset, 90)) << offset;
             }
-            EXPECT_EQ(all.find(kFileBytes - 90, 91), nullptr);
-            EXPECT_EQ(all.find(kFileBytes + 1, 0), nullptr);
-            EXPECT_EQ(all.find(kLarge, ~std::uint64_t{0}), nullptr);
+            EXPECT_EQ(all.find(kSampleBytes - 90, 91), nullptr);
+            EXPECT_EQ(all.find(kSampleBytes + 1, 0), nullptr);
+            EXPECT_EQ(all.find(kPage, ~std::uint64_t{0}), nullptr);
         }
-        const LeasedFile part = LeasedFile::map(fd, kLarge + 10, kLarge);
-        ASSERT_NE(part.find(kLarge + 10, kLarge), nullptr);
-        EXPECT_TRUE(is_as_in_file(fd, part.find(kLarge + 10, kLarge), kLarge + 10, kLarge));
-        EXPECT_EQ(part.find(kLarge + 11, kLarge), nullptr);
-        EXPECT_EQ(part.find(kLarge - 1, 1), nullptr);
+        const LeasedFile part = LeasedFile::map(fd, kPage + 10, kPage);
+        ASSERT_NE(part.find(kPage + 10, kPage), nullptr);
+        EXPECT_TRUE(is_as_in_file(fd, part.find(kPage + 10, kPage), kPage + 10, kPage));
+        EXPECT_EQ(part.find(kPage + 11, kPage), nullptr);
+        EXPECT_EQ(part.find(kPage - 1, 1), nullptr);
         EXPECT_EQ(LeasedFile().find(0, 0), nullptr);
         ::close(fd);
     });
@@ -74,22 +74,22 @@ TEST(LeasedFile, IsFoundWhereItIs) {
 
 TEST(LeasedFile, BeyondTheEndThereIsNothing) {
     on_tmpfs("huge=never", [](const std::string& folder) {
-        const int fd = to_read(file_in(folder));
-        const LeasedFile beyond = LeasedFile::map(fd, 4 * kLarge, kLarge);
-        EXPECT_EQ(beyond.find(4 * kLarge, 1), nullptr);
+        const int fd = open_to_read(sample_in(folder));
+        const LeasedFile beyond = LeasedFile::map(fd, 4 * kPage, kPage);
+        EXPECT_EQ(beyond.find(4 * kPage, 1), nullptr);
         ::close(fd);
     });
 }
 
 TEST(LeasedFile, WhoeverCutsItWaitsUntilItIsGivenBack) {
     on_tmpfs("huge=always", [](const std::string& folder) {
-        const std::string name = file_in(folder);
-        const int fd = to_read(name);
+        const std::string name = sample_in(folder);
+        const int fd = open_to_read(name);
         std::atomic<bool> is_cut{false};
         std::thread cutter;
         {
-            const LeasedFile file = LeasedFile::map(fd, 0, kFileBytes);
-            const std::byte* const at = file.find(2 * kLarge, kLarge);
+            const LeasedFile file = LeasedFile::map(fd, 0, kSampleBytes);
+            const std::byte* const at = file.find(2 * kPage, kPage);
             ASSERT_NE(at, nullptr);
             cutter = std::thread([&] {
                 EXPECT_EQ(::truncate(name.c_str(), 10), 0);
@@ -100,11 +100,11 @@ TEST(LeasedFile, WhoeverCutsItWaitsUntilItIsGivenBack) {
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
             EXPECT_FALSE(is_cut);
-            EXPECT_TRUE(is_as_in_file(fd, at, 2 * kLarge, kLarge));  // What was found is there.
+            EXPECT_TRUE(is_as_in_file(fd, at, 2 * kPage, kPage));  // What was found is there.
         }
         cutter.join();
         EXPECT_TRUE(is_cut);
-        const LeasedFile cut = LeasedFile::map(fd, 0, kFileBytes);
+        const LeasedFile cut = LeasedFile::map(fd, 0, kSampleBytes);
         EXPECT_NE(cut.find(0, 10), nullptr);
         EXPECT_EQ(cut.find(0, 11), nullptr);
         ::close(fd);
@@ -113,14 +113,14 @@ TEST(LeasedFile, WhoeverCutsItWaitsUntilItIsGivenBack) {
 
 TEST(LeasedFile, WhatSomebodyWritesToIsNotMapped) {
     on_tmpfs("huge=always", [](const std::string& folder) {
-        const std::string name = file_in(folder);
-        const int fd = to_read(name);
+        const std::string name = sample_in(folder);
+        const int fd = open_to_read(name);
         const int writer = ::open(name.c_str(), O_WRONLY | O_CLOEXEC);
         ASSERT_GE(writer, 0);
-        const LeasedFile refused = LeasedFile::map(fd, 0, kFileBytes);
+        const LeasedFile refused = LeasedFile::map(fd, 0, kSampleBytes);
         EXPECT_EQ(refused.find(0, 1), nullptr);
         ::close(writer);
-        const LeasedFile given = LeasedFile::map(fd, 0, kFileBytes);
+        const LeasedFile given = LeasedFile::map(fd, 0, kSampleBytes);
         EXPECT_NE(given.find(0, 1), nullptr);
         EXPECT_LT(::open(name.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK), 0);
         EXPECT_EQ(errno, EAGAIN);
@@ -136,11 +136,11 @@ TEST(LeasedFile, OnADiskNothingIsMapped) {
         Folder() { EXPECT_NE(::mkdtemp(name.data()), nullptr); }
         ~Folder() { std::filesystem::remove_all(name); }
     } folder;
-    const int fd = to_read(file_in(folder.name));
+    const int fd = open_to_read(sample_in(folder.name));
     if (is_on_tmpfs(fd)) {
         GTEST_SKIP() << "no disk";
     }
-    const LeasedFile file = LeasedFile::map(fd, 0, kFileBytes);
+    const LeasedFile file = LeasedFile::map(fd, 0, kSampleBytes);
     EXPECT_EQ(file.find(0, 1), nullptr);
     EXPECT_EQ(::truncate((folder.name + "/file").c_str(), 10), 0);
     ::close(fd);
