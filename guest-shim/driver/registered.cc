@@ -10,10 +10,13 @@
 // private in the child. Pages that the child has not written yet show what the parent writes later.
 //
 // LIMIT. The move copies: what another thread writes to the pages while they are being registered
-// or unregistered may be lost.
+// or unregistered may be lost. What the caller's own functions write is not, as where the pages are
+// of its stack (swap_pages.h); but a child that is forked while such pages are registered has them
+// in common with its parent until pthread_atfork's handlers run.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,6 +24,7 @@
 
 #include "guest-shim/driver/objects.h"
 #include "guest-shim/driver/ranges.h"
+#include "guest-shim/driver/swap_pages.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::shim {
@@ -137,11 +141,13 @@ CUresult move_pages_into_pool(std::uint64_t first, std::uint64_t bytes, int prot
     if (const CUresult result = take_extent(bytes, 0, &pool); result != CUDA_SUCCESS) {
         return result;
     }
-    auto* pages = reinterpret_cast<void*>(first);
-    std::memcpy(pool, pages, bytes);
-    void* mapped = mmap(pages, bytes, protection, MAP_SHARED | MAP_FIXED,
-                        session::region_descriptor(), region_offset_of(bits(pool)));
-    if (mapped != pages) {
+    const long mapped = copy_then_call(
+        bits(pool), first, bytes,
+        {SYS_mmap,
+         {first, bytes, static_cast<std::uint64_t>(protection), MAP_SHARED | MAP_FIXED,
+          static_cast<std::uint64_t>(session::region_descriptor()),
+          static_cast<std::uint64_t>(region_offset_of(bits(pool)))}});
+    if (static_cast<std::uint64_t>(mapped) != first) {
         return_extent(pool);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -152,15 +158,20 @@ CUresult move_pages_into_pool(std::uint64_t first, std::uint64_t bytes, int prot
 CUresult move_pages_back(std::uint64_t first, std::uint64_t bytes, std::uint64_t pool_at) {
     Mapping before;
     const bool is_known = find_protection(first, first + bytes, &before);
-    auto* pages = reinterpret_cast<void*>(first);
-    void* mapped = mmap(pages, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (mapped != pages) {
+    void* own = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
-    std::memcpy(pages, reinterpret_cast<void*>(pool_at), bytes);
+    // There at once, so that no other thread finds zeros.
+    const long moved = copy_then_call(
+        bits(own), pool_at, bytes,
+        {SYS_mremap, {bits(own), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, first, 0}});
+    if (static_cast<std::uint64_t>(moved) != first) {
+        munmap(own, bytes);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
     if (is_known && before.protection != (PROT_READ | PROT_WRITE)) {
-        mprotect(pages, bytes, before.protection);
+        mprotect(reinterpret_cast<void*>(first), bytes, before.protection);
     }
     return return_extent(reinterpret_cast<void*>(pool_at));
 }

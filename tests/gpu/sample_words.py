@@ -14,7 +14,7 @@ WAIVED = 2  # EXIT_WAIVED of NVIDIA's samples: this machine lacks what the sampl
 FAILED = re.compile(r"\bFAIL|\b[Tt]est(s)? failed\b|verification failed|CUDA error at|"
                     r"error while loading|Segmentation fault|terminate called", re.MULTILINE)
 UNITS = (r"(?:[num]?s|[um]?sec|seconds?|microseconds|milliseconds|[KMG]i?B(?:ytes)?/s|"
-         r"[KMGT]?Flops?(?:/s)?|[KMGT]FLOPS?(?:/s)?|fps|[MG]?Hz|%|[KMG]?[a-z]+/s(?:ec)?)")
+         r"[KMGT]?Flops?(?:/s)?|[KMGT]FLOPS?(?:/s)?|fps|[MG]?Hz|%|[KMG]?[A-Za-z]+/s(?:ec)?)")
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 MEASURED = re.compile(rf"{NUMBER}\s*\(?{UNITS}(?![A-Za-z])")
 QUANTITY = re.compile(r"time|bandwidth|throughput|elapsed|clock|speed|perf|rate\b|latency|cycles|"

@@ -48,6 +48,25 @@ static void use(unsigned char* bytes, size_t count, unsigned seed) {
     CHECK(cudaFree(copy));
 }
 
+/// A variable of a function that is being executed, with what else lies on its pages: what the
+/// functions beneath keep there while the pages are exchanged.
+static unsigned on_the_stack(int depth) {
+    volatile unsigned char page_or_so[1000];
+    volatile unsigned value = 77 + (unsigned)depth;
+    page_or_so[depth * 9 % 1000] = (unsigned char)depth;
+    unsigned char* on_device = NULL;
+    CHECK(cudaHostRegister((void*)&value, sizeof value, cudaHostRegisterMapped));
+    EXPECT(value == 77 + (unsigned)depth);
+    CHECK(cudaHostGetDevicePointer((void**)&on_device, (void*)&value, 0));
+    add_one<<<1, 1>>>(on_device, 1);
+    CHECK(cudaDeviceSynchronize());
+    EXPECT(value == 78 + (unsigned)depth);
+    value += 100;
+    CHECK(cudaHostUnregister((void*)&value));
+    EXPECT(page_or_so[depth * 9 % 1000] == (unsigned char)depth);
+    return value + (depth == 0 ? 0 : on_the_stack(depth - 1));
+}
+
 /// What a child writes, and whether it sees what it should, as its exit status.
 static int child_writes(unsigned char* bytes, size_t count, unsigned seed) {
     const pid_t child = fork();
@@ -92,6 +111,8 @@ int main() {
     CHECK(cudaHostUnregister(heap));
     CHECK(cudaHostUnregister(bss_bytes));
     EXPECT(is_filled(bss_bytes, sizeof bss_bytes, 3));
+
+    EXPECT(on_the_stack(20) == 21 * 178 + 210);
 
     // Shared with a child: registered or refused, it stays shared.
     unsigned char* shared = (unsigned char*)mmap(NULL, kBytes, PROT_READ | PROT_WRITE,
