@@ -38,12 +38,12 @@ ShareReply said(ShareStatus status) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShareBroker>> ShareBroker::start() {
+Result<std::unique_ptr<ShareBroker>> ShareBroker::start(std::chrono::milliseconds awaited) {
     control::UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake.valid()) {
         return Error{Code::kResourceExhausted, "share.start", std::strerror(errno)};
     }
-    std::unique_ptr<ShareBroker> broker(new ShareBroker(std::move(wake)));
+    std::unique_ptr<ShareBroker> broker(new ShareBroker(std::move(wake), awaited));
     broker->thread_ = std::thread([raw = broker.get()] { raw->serve(); });
     return broker;
 }
@@ -136,7 +136,7 @@ bool ShareBroker::act(Connection& asker, const ShareRequest& request,
             reply = said(ShareStatus::kDone);
             for (const auto& [token, known] : offers) {
                 const bool counts = known.owner == asker.id && known.kind == request.kind;
-                reply.bytes += counts ? known.open_count : 0;
+                reply.bytes += counts ? known.counts_as() : 0;
             }
             break;
         case ShareOp::kWithdraw: {
@@ -182,6 +182,7 @@ ShareReply ShareBroker::offer(Connection& asker, const ShareRequest& request,
     ++count;
     Offer& made = group.offers[*token];
     made.owner = asker.id;
+    made.awaited_until = Clock::now() + awaited_;
     made.kind = request.kind;
     made.bytes = request.bytes;
     made.word = request.word;
@@ -203,6 +204,7 @@ ShareReply ShareBroker::open(Connection& asker, const ShareRequest& request, int
         return said(ShareStatus::kOwn);
     }
     ++known->second.open_count;
+    known->second.awaited_until = {};
     ++asker.opened[request.token];
     *out = known->second.descriptor.get();
     ShareReply reply = said(ShareStatus::kDone);

@@ -7,11 +7,14 @@
 //
 // Owner: gantryd, or a worker that serves by itself. A thread of its own answers; it never waits
 // for a worker: one that does not take its answers, or sends what is none, loses its connection.
-// What a connection offered goes with it; what others have opened stays theirs. Failure: `share.*`.
+// What a connection offered goes with it; what others have opened stays theirs. What was offered
+// just now and nobody has opened yet counts as open: whom it is for is about to. Failure:
+// `share.*`.
 // Cost: a descriptor for each offer of memory that stands, kMemoryMax of them a group; of events
 // kEventsMax.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -30,8 +33,10 @@ class ShareBroker {
 public:
     static constexpr std::size_t kMemoryMax = 256;
     static constexpr std::size_t kEventsMax = 8192;
+    /// For how long an offer that nobody opens counts as open.
+    static constexpr std::chrono::milliseconds kAwaited{10'000};
 
-    static Result<std::unique_ptr<ShareBroker>> start();
+    static Result<std::unique_ptr<ShareBroker>> start(std::chrono::milliseconds awaited = kAwaited);
     ~ShareBroker();
     ShareBroker(const ShareBroker&) = delete;
     ShareBroker& operator=(const ShareBroker&) = delete;
@@ -40,6 +45,7 @@ public:
     Result<control::UniqueFd> connect(const std::string& group);
 
 private:
+    using Clock = std::chrono::steady_clock;
     struct Connection {
         std::uint64_t id = 0;
         std::string group;
@@ -53,6 +59,10 @@ private:
         control::UniqueFd descriptor;
         control::ShareWord word{};
         std::uint64_t open_count = 0;
+        Clock::time_point awaited_until;  ///< In the past once it was opened.
+        [[nodiscard]] std::uint64_t counts_as() const {
+            return open_count != 0 ? open_count : Clock::now() < awaited_until ? 1 : 0;
+        }
     };
     using Offers = std::map<control::ShareToken, Offer>;
     struct Group {
@@ -60,7 +70,8 @@ private:
         std::map<control::ShareKind, std::size_t> counts;  ///< Of the offers.
     };
 
-    explicit ShareBroker(control::UniqueFd wake) : wake_(std::move(wake)) {}
+    ShareBroker(control::UniqueFd wake, std::chrono::milliseconds awaited)
+        : wake_(std::move(wake)), awaited_(awaited) {}
     void serve();
     /// False when the connection is to be dropped.
     bool answer(Connection& asker);
@@ -75,6 +86,7 @@ private:
     void drop(Connection& connection);
 
     control::UniqueFd wake_;
+    const std::chrono::milliseconds awaited_;
     std::mutex mutex_;  ///< Over what connect() hands to the thread.
     std::vector<std::unique_ptr<Connection>> fresh_;
     std::uint64_t next_id_ = 1;

@@ -33,7 +33,7 @@ public:
     void tell(control::ShareOp op, const control::ShareToken& token);
     /// When it returns nobody can open the token any more (or there is no broker).
     void withdraw(const control::ShareToken& token);
-    /// How often others have open what is offered here.
+    /// How often others have open what is offered here, or are about to (ShareOp::kCount).
     [[nodiscard]] std::uint64_t open_elsewhere(control::ShareKind kind);
 
 private:

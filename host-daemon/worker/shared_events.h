@@ -42,7 +42,7 @@ public:
     /// It was given or opened: others may record it.
     [[nodiscard]] bool is_shared(std::uint64_t event);
 
-    /// Opened here, and opened elsewhere of what is offered here.
+    /// Opened here, and open elsewhere, or about to be, of what is offered here.
     [[nodiscard]] std::uint64_t open_count();
 
 private:

@@ -49,7 +49,7 @@ public:
     /// The context is gone, or the process: everything opened is closed, all handles are void.
     void close_all();
 
-    /// Opened here, and opened elsewhere of what is offered here.
+    /// Opened here, and open elsewhere, or about to be, of what is offered here.
     [[nodiscard]] std::uint64_t open_count();
 
 private:

@@ -28,7 +28,8 @@ enum class ShareOp : std::uint32_t {
     kWithdraw = 2,  ///< The token opens nothing more; who has opened it keeps it.
     kOpen = 3,      ///< Answered with what was offered, where it is of `kind`.
     kClose = 4,     ///< One kOpen less.
-    kCount = 5,     ///< How often what this worker offers of `kind` is open: in `bytes`.
+    kCount = 5,     ///< How often what this worker offers of `kind` is open, or, once each, was
+                    ///< offered just now and nobody has opened it yet: in `bytes`.
 };
 
 enum class ShareStatus : std::uint32_t {

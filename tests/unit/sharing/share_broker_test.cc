@@ -96,7 +96,9 @@ ino_t file_of(int descriptor) {
 
 class Broker : public testing::Test {
 protected:
-    Broker() : broker(std::move(ShareBroker::start()).value()), memory(memfd_create("piece", 0)) {}
+    explicit Broker(std::chrono::milliseconds awaited = std::chrono::milliseconds(0))
+        : broker(std::move(ShareBroker::start(awaited)).value()),
+          memory(memfd_create("piece", 0)) {}
     std::unique_ptr<ShareBroker> broker;
     control::UniqueFd memory;
 };
@@ -191,6 +193,44 @@ TEST_F(Broker, CountsWhatIsOpenUntilItIsClosedOrItsTakerEnds) {
     while (giver.open_count() != 0) {
         std::this_thread::yield();
     }
+}
+
+class PatientBroker : public Broker {
+protected:
+    PatientBroker() : Broker(ShareBroker::kAwaited) {}
+};
+
+TEST_F(PatientBroker, WhatWasOfferedJustNowCountsUntilItWasOpenedOrWithdrawn) {
+    Peer giver(*broker, "vm 1");
+    Peer taker(*broker, "vm 1");
+    const ShareToken token = giver.offer(memory.get());
+    const ShareToken other = giver.offer(memory.get());
+    EXPECT_EQ(giver.open_count(), 2u);
+    EXPECT_EQ(giver.open_count(ShareKind::kEvent), 0u);
+    EXPECT_EQ(taker.open_count(), 0u);
+    EXPECT_EQ(taker.ask(ShareOp::kOpen, token).reply.status, ShareStatus::kDone);
+    EXPECT_EQ(giver.open_count(), 2u);
+    taker.tell(ShareOp::kClose, token);
+    EXPECT_EQ(taker.open_count(), 0u);  // Answered behind the close.
+    EXPECT_EQ(giver.open_count(), 1u);
+    giver.tell(ShareOp::kWithdraw, other);
+    EXPECT_EQ(giver.open_count(), 0u);
+}
+
+class HastyBroker : public Broker {
+protected:
+    HastyBroker() : Broker(std::chrono::milliseconds(200)) {}
+};
+
+TEST_F(HastyBroker, WhatNobodyOpensCountsForAWhileOnly) {
+    Peer giver(*broker, "vm 1");
+    const ShareToken token = giver.offer(memory.get());
+    while (giver.open_count() != 0) {
+        std::this_thread::yield();
+    }
+    Peer taker(*broker, "vm 1");
+    EXPECT_EQ(taker.ask(ShareOp::kOpen, token).reply.status, ShareStatus::kDone);
+    EXPECT_EQ(giver.open_count(), 1u);
 }
 
 TEST_F(Broker, AGiversEndEndsItsOffers) {

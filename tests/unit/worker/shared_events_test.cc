@@ -57,7 +57,7 @@ bool comes_to_hold_none(Serving& serving) {
 
 TEST(SharedEvents, RefusesAsTheDriverDoes) {
     EXPECT_TRUE(in_child([] {
-        const auto broker = std::move(ShareBroker::start()).value();
+        const auto broker = std::move(ShareBroker::start(0ms)).value();
         Serving serving;
         Guest& guest = serving.guest;
         guest.retain();
@@ -172,7 +172,7 @@ void find_it_gone(Board& board, control::UniqueFd broker) {
 }
 
 TEST(SharedEvents, AreOpenUntilTheyOrTheirProcessesEnd) {
-    const auto broker = std::move(ShareBroker::start()).value();
+    const auto broker = std::move(ShareBroker::start(0ms)).value();
     void* shared = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                         -1, 0);
     ASSERT_NE(shared, MAP_FAILED);
