@@ -209,9 +209,9 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
         GANTRY_TRY(may_go_on());
         GANTRY_ASSIGN(pages.mapped_, std::move(made));
         pages.how_ = std::to_string(end >> 20) + " MiB " +
-                     (pages.mapped() == nullptr            ? "reserved"
+                     (pages.mapped() == nullptr       ? "reserved"
                       : pages.mapped()->are_cleared() ? "made and mapped"
-                                                           : "mapped, to be made when written");
+                                                      : "mapped, to be made when written");
         return pages;
     }
     GANTRY_TRY(snapshot::grow_file(file, name, end));
