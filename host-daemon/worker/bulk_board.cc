@@ -120,6 +120,27 @@ void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUs
     note_count_locked();
 }
 
+void BulkBoard::leave(CUstream stream) {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return;
+    }
+    std::lock_guard lock(mutex_);
+    for (Copy& copy : copies_) {
+        if (copy.stream != stream || !copy.ticket) {
+            continue;
+        }
+        copy.event = captures_ == 0 ? take_event_locked() : nullptr;
+        if (copy.event != nullptr &&
+            device_.api().cuEventRecord(copy.event, stream) == CUDA_SUCCESS) {
+            copy.ticket.reset();
+        } else {
+            keep_event_locked(copy);
+            copy.event = nullptr;
+            copy.ask_at = steady_clock::time_point::max();  // Its word alone tells.
+        }
+    }
+}
+
 void BulkBoard::ended(std::uint32_t word, std::uint64_t position) {
     std::lock_guard lock(mutex_);
     show_locked(word, position);

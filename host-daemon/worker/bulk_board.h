@@ -49,6 +49,8 @@ public:
                  Sign sign = Sign::kEvent);
     /// ... has read its extent already, or never will.
     void ended(std::uint32_t word, std::uint64_t position);
+    /// The stream is about to be destroyed: what is in flight in it is asked about by events.
+    void leave(CUstream stream);
     /// `before_arrivals` is called with a stream before the ends of copies to the guest, which tell
     /// it that all work before them has ended, are shown.
     CUresult look(const std::function<void(CUstream)>& before_arrivals);

@@ -99,7 +99,7 @@ void HeldWork::mark_irregular() {
 }
 
 void HeldWork::add_touch(std::uint64_t key, CUstream native) {
-    Touch touch{key, native, true};
+    Touch touch{key, is_blocking(native), true};
     if (is_wait_ && active()) {
         touch.was_idle = device_.api().cuStreamQuery(native) != CUDA_ERROR_NOT_READY;
     }
@@ -143,7 +143,7 @@ void HeldWork::note(const Call& call, bool succeeded) {
     Roots roots;
     bool was_idle = true;
     for (const Touch& touch : touched_) {
-        const Roots of_stream = roots_of_locked(touch.key, is_blocking(touch.native));
+        const Roots of_stream = roots_of_locked(touch.key, touch.blocking);
         roots.insert(of_stream.begin(), of_stream.end());
         was_idle = was_idle && touch.was_idle;
     }
@@ -175,7 +175,7 @@ void HeldWork::note(const Call& call, bool succeeded) {
     }
     held_[position] = roots;
     for (const Touch& touch : touched_) {
-        block_locked(touch.key, is_blocking(touch.native), roots);
+        block_locked(touch.key, touch.blocking, roots);
     }
 }
 

@@ -83,7 +83,7 @@ public:
 private:
     struct Touch {
         std::uint64_t key = 0;
-        CUstream native = nullptr;
+        bool blocking = true;  ///< Asked before the command: it may destroy the stream.
         bool was_idle = true;  ///< Known for waits only.
     };
     void add_touch(std::uint64_t key, CUstream native);

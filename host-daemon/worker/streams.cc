@@ -161,6 +161,7 @@ void GuestProcess::leave_stream(CUstream stream) {
     if (captures.load() != 0 || query_stream(stream) != CUDA_SUCCESS) {
         left_streams_.fetch_add(1);
     }
+    bulk_board.leave(stream);
 }
 
 void GuestProcess::begin_capture(std::uint64_t key) {

@@ -27,6 +27,17 @@ public:
         held.touch(0, nullptr);
     }
     void note(bool succeeded = true) { held.note(*call_, succeeded); }
+    /// As the guest's stream `key` is destroyed; note() comes behind it.
+    void destroy_stream(std::uint64_t position, std::uint64_t key, CUstream stream) {
+        callback_.header.op = static_cast<std::uint16_t>(cuda::Op::cuStreamDestroy_v2);
+        callback_.header.position = position;
+        call_ = std::make_unique<Call>(*host_.process, callback_);
+        EXPECT_TRUE(held.begin_touches(*call_));
+        held.touch(key, stream);
+        EXPECT_EQ(api().cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+    }
+    /// A test may put its own functions in front of the driver's.
+    driver::DriverApi& api() { return const_cast<driver::DriverApi&>(host_.device->api()); }
     bool a_wait_is_held(std::uint64_t position) {
         const std::array<std::uint64_t, 1> legacy{};
         Command wait;
@@ -76,6 +87,41 @@ TEST(HeldWork, ACallbackThatReturnsBeforeItIsNotedIsNotOpen) {
         book.note();
         EXPECT_TRUE(book.a_wait_is_held(384)) << "the one before it returned, and was noted";
         book.held.close(320);
+        EXPECT_FALSE(book.held.active());
+    }));
+}
+
+decltype(driver::DriverApi::cuStreamGetFlags) g_get_flags;
+decltype(driver::DriverApi::cuStreamDestroy_v2) g_destroy;
+CUstream g_destroyed = nullptr;
+int g_asked = 0;             // About streams.
+int g_asked_too_late = 0;    // ... that were destroyed.
+
+// On NVIDIA's driver that ends the worker now and then: the stream is memory that is gone.
+TEST(HeldWork, ADestroyedStreamIsNotAskedAbout) {
+    EXPECT_TRUE(in_child([] {
+        Book book;
+        g_get_flags = book.api().cuStreamGetFlags;
+        g_destroy = book.api().cuStreamDestroy_v2;
+        book.api().cuStreamGetFlags = [](CUstream stream, unsigned int* flags) {
+            ++g_asked;
+            g_asked_too_late += stream != nullptr && stream == g_destroyed ? 1 : 0;
+            return g_get_flags(stream, flags);
+        };
+        book.api().cuStreamDestroy_v2 = [](CUstream stream) {
+            g_destroyed = stream;
+            return g_destroy(stream);
+        };
+        CUstream stream = nullptr;
+        EXPECT_EQ(book.api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        book.queue_callback(64);
+        book.note();
+        book.destroy_stream(128, kStream, stream);
+        book.note();
+        EXPECT_GT(g_asked, 0);
+        EXPECT_EQ(g_asked_too_late, 0);
+        EXPECT_FALSE(book.held.is_regular()) << "another worker could not destroy it again";
+        book.held.close(64);
         EXPECT_FALSE(book.held.active());
     }));
 }
