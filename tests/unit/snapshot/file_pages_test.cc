@@ -50,16 +50,15 @@ TEST(FilePages, AreThereAndMapped) {
         Cleared wanted;
         Cleared got;
     };
-    for (const auto& [options, wanted, got_cleared] :
-         {Case{"huge=always", Cleared::kNow, Cleared::kNow},
-          Case{"huge=never", Cleared::kNow, Cleared::kNow},
-          Case{"huge=always", Cleared::kWhenWritten, Cleared::kWhenWritten},
-          Case{"huge=never", Cleared::kWhenWritten, Cleared::kNow}}) {
-        on_tmpfs(options, [&](const std::string& folder) {
+    for (const Case& one : {Case{"huge=always", Cleared::kNow, Cleared::kNow},
+                            Case{"huge=never", Cleared::kNow, Cleared::kNow},
+                            Case{"huge=always", Cleared::kWhenWritten, Cleared::kWhenWritten},
+                            Case{"huge=never", Cleared::kWhenWritten, Cleared::kNow}}) {
+        on_tmpfs(one.options, [&](const std::string& folder) {
             const int fd = file_in(folder);
-            const auto pages = pages_of(fd, wanted);
+            const auto pages = pages_of(fd, one.wanted);
             ASSERT_TRUE(pages.ok()) << pages.error().text;
-            EXPECT_EQ(pages->are_cleared(), got_cleared == Cleared::kNow) << options;
+            EXPECT_EQ(pages->are_cleared(), one.got == Cleared::kNow) << one.options;
             EXPECT_EQ(*pages->find(40 * kLarge, 1), std::byte{0});
             ASSERT_NE(pages->find(5 * kLarge - 3, 7), nullptr);
             EXPECT_EQ(std::memcmp(pages->find(5 * kLarge - 3, 7), "before", 7), 0);
