@@ -1,5 +1,5 @@
-// Registry: sessions and their drivers. The rest of it: registry_restart.cc, registry_vm.cc,
-// registry_arrival.cc, registry_status.cc.
+// Registry: sessions and their drivers. The rest of it: registry_local.cc, registry_vm.cc,
+// registry_arrival.cc, registry_snapshot.cc, registry_restart.cc, registry_status.cc.
 #include "host-daemon/supervisor/registry.h"
 
 #include <fcntl.h>
@@ -206,8 +206,9 @@ Result<void> Registry::reserve_memory(const std::string& id, std::uint64_t bytes
 /// from elsewhere is alone: its user here is not known.
 std::string Registry::sharing_group(const std::string& id) {
     const std::lock_guard lock(mutex_);
-    const auto user = local_uids_.find(id);
-    return user != local_uids_.end() ? "user " + std::to_string(user->second) : "session " + id;
+    const auto guest = local_guests_.find(id);
+    return guest != local_guests_.end() ? "user " + std::to_string(guest->second.uid)
+                                        : "session " + id;
 }
 
 WorkerHandlers Registry::handlers_for(const std::string& id) {
@@ -439,11 +440,17 @@ void Registry::close_session(const std::string& id, wire::WorkerState how) {
         entry = std::move(found->second);
         sessions_.erase(found);
         promised_bytes_.erase(id);
-        local_uids_.erase(id);
+        local_guests_.erase(id);
+        closing_.insert(id);
     }
     entry.watcher.reset();
     entry.driver->stop();
     entry.session->end(how);
+    {
+        const std::lock_guard lock(mutex_);
+        closing_.erase(id);
+    }
+    session_closed_.notify_all();
     if (how != wire::WorkerState::kDisowned) {
         (void)store_.remove(id);
     } else if (entry.session->info().kind == SessionKind::kVm) {
@@ -455,38 +462,6 @@ void Registry::close_session(const std::string& id, wire::WorkerState how) {
         }
     }
     spdlog::info("session {} closed", id);
-}
-
-Result<void> Registry::open_local(const GuestRequest& request, GuestLink link) {
-    SessionInfo info;
-    info.id = "local-" + std::to_string(request.pid) + "-" +
-              std::to_string(random_seed().low % 1'000'000);
-    info.kind = SessionKind::kLocal;
-    info.quota_bytes = static_cast<std::uint64_t>(config_.guest.memory_mib) << 20;
-    info.region_bytes = link.region.bytes();
-    GANTRY_TRY(reserve_memory(info.id, info.quota_bytes));
-    const auto give_up = [&](const Error& error) {
-        const std::lock_guard lock(mutex_);
-        promised_bytes_.erase(info.id);
-        return error;
-    };
-    const auto epoch = epoch_for_new_life(info.id);
-    if (!epoch) {
-        return give_up(epoch.error());
-    }
-    {
-        const std::lock_guard lock(mutex_);
-        local_uids_[info.id] = request.uid;
-    }
-    const auto session = open_session(info, *epoch, true);
-    const Claim claim{0, wire::ClaimState::kOpen, request.pid, 1};
-    auto opened = session->open_channel(claim, handlers_for(info.id), std::move(link),
-                                        request.table_hash);
-    if (!opened) {
-        housekeeping_.post([this, id = info.id] { close_session(id, wire::WorkerState::kNone); });
-        return give_up(opened.error());
-    }
-    return {};
 }
 
 }  // namespace gantry::supervisor

@@ -7,6 +7,7 @@
 // end of a session asked for by its own driver, starting workers for new claims).
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -96,6 +97,11 @@ private:
         std::optional<engine::MigrationId> pull_ended;  ///< What it says now counts no more.
     };
 
+    struct LocalGuest {
+        std::uint32_t uid = 0;
+        control::UniqueFd process;  ///< A pidfd, or none when the kernel has none for it.
+    };
+
     // registry.cc
     Result<void> lock_run_directory(const std::string& run);
     std::shared_ptr<Session> open_session(const SessionInfo& info, Epoch epoch, bool is_fresh);
@@ -117,6 +123,10 @@ private:
     void probe_device(Probe when);
     engine::Settings settings() const;
     transport::PeerIdentity identity() const;
+
+    // registry_local.cc
+    std::set<std::string> ending_sessions();
+    void await_end(const std::set<std::string>& sessions);
 
     // registry_restart.cc
     Result<void> adopt_all();
@@ -183,7 +193,9 @@ private:
     std::map<std::string, Entry> sessions_;
     std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
     std::map<std::string, std::uint64_t> promised_bytes_;
-    std::map<std::string, std::uint32_t> local_uids_;  ///< Of local sessions opened here.
+    std::map<std::string, LocalGuest> local_guests_;  ///< Of local sessions opened here.
+    std::set<std::string> closing_;                   ///< Out of sessions_, their workers end.
+    std::condition_variable_any session_closed_;
     MoveHistory history_;
     std::optional<control::DeviceDescription> device_;
     Error device_error_;

@@ -54,6 +54,7 @@ Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds
 
 Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& request) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
+    await_end(ending_sessions());  // As in open_local().
     const SessionInfo info = session->info();
     const auto needs = std::make_shared<engine::SessionNeeds>();
     RestoreHooks hooks;

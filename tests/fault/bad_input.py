@@ -7,6 +7,7 @@ first host; each refusal must name its reason and leave the session served where
 
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 import guard
@@ -21,6 +23,7 @@ from daemons import PATIENCE, Daemon, Failure, free_port, make_certificates, run
 
 QUOTA_MIB = 512
 STEPS, MIB, PAUSE_MS = 40, 8, 65
+END_AWAITED_S = 6  # kEndAwaited of host-daemon/supervisor/registry_local.cc
 PROGRAM_DEADLINE_S = 60 * PATIENCE
 
 
@@ -53,6 +56,76 @@ def quota_exceeded(arguments, work):
             expect(("error: out of memory" in done.stdout) == (wanted == 1), f"{quota}: {done}")
             done = run(arguments, daemon, arguments.out_of_memory)
             expect(done.returncode == 0 and "PASS" in done.stdout, f"{quota} MiB: {done}")
+
+
+def started(arguments, daemon, out, steps):
+    with open(out, "wb") as log:
+        return subprocess.Popen([arguments.program, str(MIB), str(steps), "0"], stdout=log,
+                                stderr=log, env=environment(arguments, daemon))
+
+
+def one_after_the_other(arguments, work):
+    """`a; b`, of which each has most of the GPU: b waits until the worker of a has ended. The
+    worker of one is stopped, so that it hears of nothing while its program is killed."""
+    probe = Daemon(arguments.build, work, "probe")
+    with running(probe):
+        memory = int(json.loads(probe.gantry("--json", "status").stdout)["memory_bytes"])
+    out = work / "one-after-the-other.out"
+    for share in (0.6, 0.3):  # Refused otherwise; started otherwise, beside what is not free yet.
+        daemon = Daemon(arguments.build, work, f"share-{share}",
+                        extra={"guest": f"memory_mib = {int(memory * share) >> 20}\n"})
+        children = []
+        with running(daemon):
+            try:
+                for _ in range(3):
+                    done = run(arguments, daemon, arguments.program, MIB, 1, 0)
+                    expect(done.returncode == 0, f"one after the other: {done}")
+                children.append(started(arguments, daemon, work / "first.out", 1000000))
+                wait_until("the first program", lambda: "step" in (work / "first.out").read_text())
+                (worker,) = daemon.worker_pids()
+                os.kill(worker, signal.SIGSTOP)
+                children[0].kill()
+                children[0].wait()
+                children.append(started(arguments, daemon, out, 1))
+                time.sleep(0.7)
+                expect(children[1].poll() is None and not out.read_text(),
+                       f"the second program did not wait: {out.read_text()}")
+                os.kill(worker, signal.SIGCONT)
+                expect(children[1].wait(timeout=PROGRAM_DEADLINE_S) == 0, out.read_text())
+            except Failure as failure:
+                raise Failure(f"{failure}\n{daemon.log_text()}") from None
+            finally:
+                for child in children:
+                    child.kill()
+                    child.wait()
+
+
+def end_not_noticed(arguments, work):
+    """A worker that hears nothing of its program's end: the next one waits for it, and no other."""
+    daemon = Daemon(arguments.build, work, "not-noticed", extra={"guest": "memory_mib = 64\n"})
+    with running(daemon):
+        first = started(arguments, daemon, work / "unheard.out", 1000000)
+        try:
+            wait_until("the first program", lambda: "step" in (work / "unheard.out").read_text())
+            (worker,) = daemon.worker_pids()
+            os.kill(worker, signal.SIGSTOP)
+            first.kill()
+            first.wait()
+            took = []
+            for _ in range(2):
+                begun = time.monotonic()
+                done = run(arguments, daemon, arguments.program, MIB, 1, 0)
+                took.append(time.monotonic() - begun)
+                expect(done.returncode == 0, f"beside a worker that is stopped: {done}")
+            expect(took[0] > END_AWAITED_S, f"the second program did not wait: {took} s")
+            expect(took[1] < END_AWAITED_S * PATIENCE, f"the third program waited too: {took} s")
+            os.kill(worker, signal.SIGCONT)
+            wait_until("the end of the worker", lambda: not daemon.sessions())
+        except Failure as failure:
+            raise Failure(f"{failure}\n{daemon.log_text()}") from None
+        finally:
+            first.kill()
+            first.wait()
 
 
 def move_refused(arguments, work, name, wanted, reason, target_profile="h200-like",
@@ -148,6 +221,9 @@ def main():
         try:
             quota_exceeded(arguments, work)
             print("quota exceeded: out of memory, and the program goes on")
+            one_after_the_other(arguments, work)
+            end_not_noticed(arguments, work)
+            print("one after the other: each had most of the GPU")
             worker_dies(arguments, work)
             move_refused(arguments, work, "GPU too small", wanted, "gpu.memory",
                          target_profile="small-86")
