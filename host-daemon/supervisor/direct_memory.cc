@@ -9,17 +9,20 @@
 #include <cerrno>
 #include <iterator>
 
+#include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
 
 namespace gantry::supervisor {
 namespace {
 
-/// A file of this size that stays so, whatever its other holders do.
+/// Memory of this size that stays so, whatever its other holders do. Not of hugetlbfs, whose pages
+/// may be missing when they are touched.
 bool is_fixed_file(int file, std::uint64_t bytes) {
     struct stat status {};
     const int seals = ::fcntl(file, F_GET_SEALS);
-    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && ::fstat(file, &status) == 0 &&
-           S_ISREG(status.st_mode) && static_cast<std::uint64_t>(status.st_size) == bytes;
+    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && snapshot::is_on_tmpfs(file) &&
+           ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+           static_cast<std::uint64_t>(status.st_size) == bytes;
 }
 
 /// What of a file is not hole; all of it where the file system does not tell.
@@ -75,7 +78,8 @@ DirectMemory DirectMemory::map(Worker& worker, For purpose) {
 }
 
 bool DirectMemory::add(std::uint64_t address, std::uint64_t bytes, int file, For purpose) {
-    if (bytes == 0 || !is_fixed_file(file, bytes) || address > ~bytes) {
+    if (bytes == 0 || address % engine::kBlockBytes != 0 || address > ~bytes ||
+        !is_fixed_file(file, bytes)) {
         return false;
     }
     const auto next = pieces_.lower_bound(address);

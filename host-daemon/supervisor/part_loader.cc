@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -48,8 +49,9 @@ public:
           only_(std::move(only)),
           memory_(memory),
           key_(key),
-          file_(snapshot::LeasedFile::map(memory.fd, memory.offset,
-                                          memory.blocks.size() * kBlockBytes)) {
+          file_(only_ ? snapshot::LeasedFile()  // The worker, which has the file, shares the lease.
+                      : snapshot::LeasedFile::map(memory.fd, memory.offset,
+                                                  memory.blocks.size() * kBlockBytes)) {
         std::uint64_t offset = memory.offset;
         for (std::size_t at = 0; at < memory.blocks.size();) {
             const Kind kind = kind_of(memory.blocks[at]);
@@ -191,6 +193,17 @@ private:
         return {};
     }
 
+    /// Fresh memory: its pages in one go instead of a fault for each, which where the system has no
+    /// memory left were a signal.
+    static Result<void> make(std::span<std::byte> to) {
+        if (::madvise(to.data(), to.size(), MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+            return Error{Code::kResourceExhausted, "snapshot.memory",
+                         std::string("the system has no memory for what the worker is to hold: ") +
+                             std::strerror(errno) + "; free some and restore again"};
+        }
+        return {};  // EINVAL: a system that has no such call.
+    }
+
     Result<void> load_direct(const Batch& batch) const {
         std::uint64_t offset = batch.offset;
         for (std::size_t at = 0; at < batch.blocks.size();) {
@@ -201,8 +214,7 @@ private:
                 ++count;
             }
             const std::span<std::byte> to = lies_at(batch.blocks[at].ref, count);
-            // Fresh memory: its pages in one go instead of a fault for each. A hint only.
-            ::madvise(to.data(), to.size(), MADV_POPULATE_WRITE);
+            GANTRY_TRY(make(to));
             GANTRY_TRY(read(batch.blocks.subspan(at, count), offset, to.data()));
             offset += to.size();
             at += count;
@@ -210,7 +222,7 @@ private:
         return {};
     }
 
-    /// What load_direct() has verified where it lies, without the sample.
+    /// What load_direct() has verified on its way, without the sample.
     ProvenBlocks proven() const {
         std::size_t count = 0;
         for (const Batch& batch : batches_) {
@@ -257,6 +269,8 @@ private:
             const auto from = lies_at(block.origin);
             const auto to = lies_at(block.ref);
             if (!from.empty() && !to.empty()) {
+                GANTRY_TRY(make(from));
+                GANTRY_TRY(make(to));
                 std::memcpy(to.data(), from.data(), kBlockBytes);
                 continue;
             }

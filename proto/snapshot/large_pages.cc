@@ -13,7 +13,6 @@
 namespace gantry::snapshot {
 namespace {
 
-constexpr std::uint64_t kSmallPageBytes = 4096;
 /// MADV_COLLAPSE, which the headers of Debian 12's C library do not name.
 constexpr int kAdviceCollapse = 25;
 
@@ -48,6 +47,7 @@ bool came_as_whole(std::byte* at) {
 
 void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection, int flags,
                   void* hint) {
+    bytes = (bytes + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes;
     void* window = ::mmap(hint, bytes + kLargePageBytes, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (window == MAP_FAILED) {

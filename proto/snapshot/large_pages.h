@@ -18,6 +18,7 @@
 namespace gantry::snapshot {
 
 inline constexpr std::uint64_t kLargePageBytes = 2U << 20;
+inline constexpr std::uint64_t kSmallPageBytes = 4096;
 
 /// Maps a part of a file to addresses at which its large pages can be mapped as such; MAP_FAILED.
 /// `offset`: a multiple of kLargePageBytes. `hint`: at which address, if nothing is there.

@@ -11,6 +11,17 @@
 #include "proto/snapshot/large_pages.h"
 
 namespace gantry::snapshot {
+namespace {
+
+/// Of the whole file, which is not read for it.
+bool has_holes(const struct stat& status) {
+    constexpr std::uint64_t kStatBlockBytes = 512;
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    return static_cast<std::uint64_t>(status.st_blocks) * kStatBlockBytes <
+           (size + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes;
+}
+
+}  // namespace
 
 LeasedFile LeasedFile::map(int fd, std::uint64_t offset, std::uint64_t bytes) {
     // The system tells a lease's holder by a signal when somebody waits. SIGIO would end the
@@ -23,7 +34,7 @@ LeasedFile LeasedFile::map(int fd, std::uint64_t offset, std::uint64_t bytes) {
     struct stat status {};  // Of what cannot be cut from now on.
     const std::uint64_t size =
         ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
-    if (offset >= size || bytes == 0) {
+    if (offset >= size || bytes == 0 || status.st_nlink == 0 || has_holes(status)) {
         return {};
     }
     const std::uint64_t begin = offset - offset % kLargePageBytes;
@@ -50,7 +61,12 @@ LeasedFile::~LeasedFile() {
 const std::byte* LeasedFile::find(std::uint64_t offset, std::uint64_t bytes) const {
     const bool is_inside = base_ != nullptr && offset >= begin_ && offset - begin_ <= bytes_ &&
                            bytes <= bytes_ - (offset - begin_);
-    return is_inside && ::fcntl(fd_, F_GETLEASE) == F_RDLCK ? base_ + (offset - begin_) : nullptr;
+    if (!is_inside || ::fcntl(fd_, F_GETLEASE) != F_RDLCK) {
+        return nullptr;
+    }
+    std::byte* const at = base_ + (offset - begin_);
+    const auto inside = reinterpret_cast<std::uintptr_t>(at) % kSmallPageBytes;
+    return ::madvise(at - inside, inside + bytes, MADV_POPULATE_READ) == 0 ? at : nullptr;
 }
 
 }  // namespace gantry::snapshot

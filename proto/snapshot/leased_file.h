@@ -1,14 +1,16 @@
 // LeasedFile: a part of a file on tmpfs, mapped for reading while a lease keeps it from being cut.
 //
-// To read a page that a mapped file no longer has is a signal (SIGBUS), which would end a process
-// that serves other tenants too. A read lease (fcntl F_SETLEASE) is given only where nobody has the
-// file open for writing; whoever opens it for writing or cuts it from then on waits until the lease
-// is given back, 45 s at most (/proc/sys/fs/lease-break-time). find() gives nothing any more once
-// somebody waits, so what it gave must be read within that time.
+// To read a page that a mapped file does not have is a signal (SIGBUS), which would end a process
+// that serves other tenants too. So find() makes the pages that it gives, where an error is an
+// answer, and what has holes is not mapped: to read one would take memory. A read lease (fcntl
+// F_SETLEASE) is given only where nobody has the file open for writing; whoever opens it for
+// writing or cuts it from then on waits until the lease is given back, 45 s at most
+// (/proc/sys/fs/lease-break-time). find() gives nothing any more once somebody waits, so what it
+// gave must be read within that time.
 //
-// Elsewhere than on tmpfs a mapping is no faster than the disk, and a page that cannot be read is a
-// signal again: nothing is mapped there, nor where no lease can be had (another user's file,
-// somebody writes to it). Whoever uses this reads the file instead.
+// Elsewhere than on tmpfs a mapping is no faster than the disk: nothing is mapped there, nor where
+// no lease can be had (another user's file, somebody writes to it), nor a file without a name,
+// whose maker may write to it all the same (memfd). Whoever uses this reads the file instead.
 // Threads: find() any. Does not own the descriptor, which outlives it and is open for reading only.
 #pragma once
 
@@ -31,7 +33,7 @@ public:
     LeasedFile& operator=(LeasedFile&&) = delete;
     ~LeasedFile();
 
-    /// Where this part of the file lies; null: not here, or no longer.
+    /// Where this part of the file lies; null: not here, or no longer, or it cannot be read.
     [[nodiscard]] const std::byte* find(std::uint64_t offset, std::uint64_t bytes) const;
 
 private:

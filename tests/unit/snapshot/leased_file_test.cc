@@ -3,12 +3,16 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -125,6 +129,57 @@ TEST(LeasedFile, WhatSomebodyWritesToIsNotMapped) {
         EXPECT_LT(::open(name.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK), 0);
         EXPECT_EQ(errno, EAGAIN);
         EXPECT_EQ(given.find(0, 1), nullptr);  // Somebody wants it.
+        ::close(fd);
+    });
+}
+
+/// A copy by cp --sparse is such a file. To read its hole in a mapping would take memory, and end
+/// the process where there is none.
+TEST(LeasedFile, WhatHasHolesIsNotMapped) {
+    on_tmpfs("huge=never", [](const std::string& folder) {
+        const std::string name = sample_in(folder);
+        int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
+        EXPECT_EQ(::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kPage, 4096), 0);
+        ::close(fd);
+        fd = open_to_read(name);
+        struct stat before {};
+        EXPECT_EQ(::fstat(fd, &before), 0);
+        {
+            const LeasedFile file = LeasedFile::map(fd, 0, kSampleBytes);
+            EXPECT_EQ(file.find(0, kSampleBytes), nullptr);
+        }
+        struct stat after {};
+        EXPECT_EQ(::fstat(fd, &after), 0);
+        EXPECT_EQ(after.st_blocks, before.st_blocks);
+        ::close(fd);
+    });
+}
+
+/// Whoever made it may cut it without opening it again.
+TEST(LeasedFile, WhatHasNoNameIsNotMapped) {
+    on_tmpfs("huge=never", [](const std::string& folder) {
+        const std::string name = sample_in(folder);
+        const int fd = open_to_read(name);
+        EXPECT_NE(LeasedFile::map(fd, 0, kSampleBytes).find(0, 1), nullptr);
+        EXPECT_EQ(::unlink(name.c_str()), 0);
+        EXPECT_EQ(LeasedFile::map(fd, 0, kSampleBytes).find(0, 1), nullptr);
+        ::close(fd);
+    });
+}
+
+TEST(LeasedFile, LeavesNoMappingBehind) {
+    const auto mappings = [] {
+        std::ifstream maps("/proc/self/maps");
+        return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+    };
+    on_tmpfs("huge=never", [&](const std::string& folder) {
+        const int fd = open_to_read(sample_in(folder));
+        (void)LeasedFile::map(fd, 0, kSampleBytes);
+        const auto before = mappings();
+        for (int i = 0; i < 50; ++i) {
+            EXPECT_NE(LeasedFile::map(fd, 0, kSampleBytes).find(0, kSampleBytes), nullptr);
+        }
+        EXPECT_LT(mappings(), before + 25);
         ::close(fd);
     });
 }
