@@ -8,6 +8,7 @@
 //
 // FORK. A child keeps what it inherits for itself, as it does natively: its registered pages become
 // private in the child. Pages that the child has not written yet show what the parent writes later.
+// A fork waits while pages are on their way, so that the child knows of each where it is.
 //
 // LIMIT. The move copies: what another thread writes to the pages while they are being registered
 // or unregistered may be lost. What the caller's own functions write is not, as where the pages are
@@ -25,6 +26,7 @@
 #include "guest-shim/driver/objects.h"
 #include "guest-shim/driver/ranges.h"
 #include "guest-shim/driver/swap_pages.h"
+#include "guest-shim/session/futex_mutex.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::shim {
@@ -135,24 +137,19 @@ off_t region_offset_of(std::uint64_t pool_at) {
     return static_cast<off_t>(session::pinned_region_offset() + (pool_at - wire::kPinnedBase));
 }
 
+/// From an exchange of pages until the table of ranges says so. Taken before the table's own lock;
+/// nobody waits for the GPU under it, whose callbacks may fork.
+constinit session::FutexMutex g_moving;
+
 CUresult move_pages_into_pool(std::uint64_t first, std::uint64_t bytes, int protection,
-                              std::uint64_t* pool_at) {
-    void* pool = nullptr;
-    if (const CUresult result = take_extent(bytes, 0, &pool); result != CUDA_SUCCESS) {
-        return result;
-    }
+                              std::uint64_t pool_at) {
     const long mapped = copy_then_call(
-        bits(pool), first, bytes,
+        pool_at, first, bytes,
         {SYS_mmap,
          {first, bytes, static_cast<std::uint64_t>(protection), MAP_SHARED | MAP_FIXED,
           static_cast<std::uint64_t>(session::region_descriptor()),
-          static_cast<std::uint64_t>(region_offset_of(bits(pool)))}});
-    if (static_cast<std::uint64_t>(mapped) != first) {
-        return_extent(pool);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *pool_at = bits(pool);
-    return CUDA_SUCCESS;
+          static_cast<std::uint64_t>(region_offset_of(pool_at))}});
+    return static_cast<std::uint64_t>(mapped) == first ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult move_pages_back(std::uint64_t first, std::uint64_t bytes, std::uint64_t pool_at) {
@@ -173,7 +170,7 @@ CUresult move_pages_back(std::uint64_t first, std::uint64_t bytes, std::uint64_t
     if (is_known && before.protection != (PROT_READ | PROT_WRITE)) {
         mprotect(reinterpret_cast<void*>(first), bytes, before.protection);
     }
-    return return_extent(reinterpret_cast<void*>(pool_at));
+    return CUDA_SUCCESS;
 }
 
 std::uint64_t first_page_of(const Range& range) { return range.address / kPage * kPage; }
@@ -182,10 +179,14 @@ std::uint64_t end_page_of(const Range& range) {
     return (range.address + range.bytes + kPage - 1) / kPage * kPage;
 }
 
+std::uint64_t pool_address_of(const Range& range) {
+    return range.alias - (range.address - first_page_of(range));
+}
+
 void keep_private(const Range& range) {
     const std::uint64_t first = first_page_of(range);
     const std::uint64_t bytes = end_page_of(range) - first;
-    const std::uint64_t pool_at = range.alias - (range.address - first);
+    const std::uint64_t pool_at = pool_address_of(range);
     Mapping pages;
     const int protection = find_protection(first, first + bytes, &pages)
                                ? pages.protection
@@ -206,8 +207,18 @@ void keep_private(const Range& range) {
     }
 }
 
-void after_fork_in_child() {
+void before_fork() {
+    g_moving.lock();
+    lock_ranges();
+}
+
+void after_fork() {
     unlock_ranges();
+    g_moving.unlock();
+}
+
+void after_fork_in_child() {
+    after_fork();
     Range range{};
     for (std::uint64_t from = 0; next_range(from, &range); from = range.address + 1) {
         if (range.kind == RangeKind::kRegistered) {
@@ -219,7 +230,7 @@ void after_fork_in_child() {
 void prepare_for_forks() {
     static std::atomic<bool> done{false};
     if (!done.exchange(true)) {
-        pthread_atfork(lock_ranges, unlock_ranges, after_fork_in_child);
+        pthread_atfork(before_fork, after_fork, after_fork_in_child);
     }
 }
 
@@ -264,34 +275,59 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noex
     }
     int protection = PROT_NONE;
     CUresult result = check_pages(first, end, Flags, &protection);
-    std::uint64_t pool_at = 0;
+    void* pool = nullptr;
     if (result == CUDA_SUCCESS) {
-        prepare_for_forks();
-        result = move_pages_into_pool(first, end - first, protection, &pool_at);
+        result = take_extent(end - first, 0, &pool);
     }
-    if (result == CUDA_SUCCESS) {
-        wanted.alias = pool_at + (wanted.address - first);
-        wanted.context = session::current_context();
-        wanted.device = current_device();
-        add_range(&wanted);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    wanted.alias = bits(pool) + (wanted.address - first);
+    wanted.context = session::current_context();
+    wanted.device = current_device();
+    prepare_for_forks();
+    {
+        session::Guard moving(g_moving);
+        result = move_pages_into_pool(first, end - first, protection, bits(pool));
+        if (result == CUDA_SUCCESS && !add_range(&wanted)) {
+            (void)move_pages_back(first, end - first, bits(pool));
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        return_extent(pool);
     }
     return result;
 }
 
 CUresult cuMemHostUnregister(void* p) noexcept {
     Range range{};
-    if (!remove_range(bits(p), &range)) {
-        return find_range(bits(p), &range) ? CUDA_ERROR_INVALID_VALUE
-                                           : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (!find_range(bits(p), &range)) {
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    if (range.address != bits(p)) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     if (range.kind != RangeKind::kRegistered) {
-        add_range(&range);
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
     const CUresult waited = synchronize_context();
-    const std::uint64_t first = first_page_of(range);
-    const CUresult result = move_pages_back(first, end_page_of(range) - first,
-                                            range.alias - (range.address - first));
+    CUresult result = CUDA_SUCCESS;
+    {
+        session::Guard moving(g_moving);
+        Range now{};
+        if (!find_range(bits(p), &now) || now.id != range.id) {
+            return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;  // Another thread was faster.
+        }
+        const std::uint64_t first = first_page_of(range);
+        result = move_pages_back(first, end_page_of(range) - first, pool_address_of(range));
+        if (result == CUDA_SUCCESS) {
+            remove_range(bits(p), &range);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        result = return_extent(reinterpret_cast<void*>(pool_address_of(range)));
+    }
     return waited != CUDA_SUCCESS ? waited : result;
 }
 

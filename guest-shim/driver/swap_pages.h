@@ -30,19 +30,24 @@ inline long copy_then_call(std::uint64_t to, std::uint64_t from, std::uint64_t b
     const std::uint64_t* const with = call.arguments;
 #if defined(__x86_64__)
     long answer = call.number;
+    // All are read before one lies in its register: a sanitizer calls something at a read.
     const std::uint64_t first = with[0];
     const std::uint64_t second = with[1];
-    register std::uint64_t fourth asm("r10") = with[3];
-    register std::uint64_t fifth asm("r8") = with[4];
-    register std::uint64_t sixth asm("r9") = with[5];
+    const std::uint64_t third = with[2];
+    const std::uint64_t fourth = with[3];
+    const std::uint64_t fifth = with[4];
+    const std::uint64_t sixth = with[5];
+    register std::uint64_t in_r10 asm("r10") = fourth;
+    register std::uint64_t in_r8 asm("r8") = fifth;
+    register std::uint64_t in_r9 asm("r9") = sixth;
     asm volatile(
         "rep movsb\n\t"
         "mov %[first], %%rdi\n\t"
         "mov %[second], %%rsi\n\t"
         "syscall"
         : "+&a"(answer), "+&D"(to), "+&S"(from), "+&c"(bytes)
-        : [first] "r"(first), [second] "r"(second), "d"(with[2]), "r"(fourth), "r"(fifth),
-          "r"(sixth)
+        : [first] "r"(first), [second] "r"(second), "d"(third), "r"(in_r10), "r"(in_r8),
+          "r"(in_r9)
         : "r11", "memory");
     return answer;
 #else
