@@ -45,6 +45,8 @@ CUresult SharedEvents::offer(std::uint64_t event, CUevent native, Handle* handle
                 offered = {answer->reply.token, answer->connection};
             }
         }
+    } else {
+        link_.tell(ShareOp::kAgain, offered.token);
     }
     if (result != CUDA_SUCCESS) {
         offered_.erase(event);

@@ -66,6 +66,8 @@ CUresult SharedMemory::offer(std::uint64_t address, Handle* handle) {
             withdraw_locked(base);
             return CUDA_ERROR_INVALID_VALUE;
         }
+    } else {
+        link_.tell(ShareOp::kAgain, known->second.token);
     }
     *handle = {};
     handle->magic = Handle::kMagic;

@@ -5,7 +5,7 @@
 // broker under that token, and the other process's worker opens it there
 // (proto/decisions/0006-memory-between-processes.md, 0007-events-between-processes.md).
 //
-// kOffer and kOpen and kCount are answered, in order; kWithdraw and kClose are not. Descriptors:
+// kOffer and kOpen and kCount are answered, in order; the others are not. Descriptors:
 // of memory one beside kOffer, one beside the answer to kOpen. Both sides treat the other as
 // hostile.
 #pragma once
@@ -30,6 +30,7 @@ enum class ShareOp : std::uint32_t {
     kClose = 4,     ///< One kOpen less.
     kCount = 5,     ///< How often what this worker offers of `kind` is open, or, once each, was
                     ///< offered just now and nobody has opened it yet: in `bytes`.
+    kAgain = 6,     ///< The token is given to somebody once more: offered just now, for kCount.
 };
 
 enum class ShareStatus : std::uint32_t {

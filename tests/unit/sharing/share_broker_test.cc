@@ -200,7 +200,7 @@ protected:
     PatientBroker() : Broker(ShareBroker::kAwaited) {}
 };
 
-TEST_F(PatientBroker, WhatWasOfferedJustNowCountsUntilItWasOpenedOrWithdrawn) {
+TEST_F(PatientBroker, WhatWasGivenJustNowCountsUntilItWasOpenedOrWithdrawn) {
     Peer giver(*broker, "vm 1");
     Peer taker(*broker, "vm 1");
     const ShareToken token = giver.offer(memory.get());
@@ -214,6 +214,15 @@ TEST_F(PatientBroker, WhatWasOfferedJustNowCountsUntilItWasOpenedOrWithdrawn) {
     EXPECT_EQ(taker.open_count(), 0u);  // Answered behind the close.
     EXPECT_EQ(giver.open_count(), 1u);
     giver.tell(ShareOp::kWithdraw, other);
+    EXPECT_EQ(giver.open_count(), 0u);
+    taker.tell(ShareOp::kAgain, token);  // Not its own.
+    EXPECT_EQ(taker.open_count(), 0u);
+    EXPECT_EQ(giver.open_count(), 0u);
+    giver.tell(ShareOp::kAgain, token);  // For somebody who opened it before, or another.
+    EXPECT_EQ(giver.open_count(), 1u);
+    EXPECT_EQ(taker.ask(ShareOp::kOpen, token).reply.status, ShareStatus::kDone);
+    taker.tell(ShareOp::kClose, token);
+    EXPECT_EQ(taker.open_count(), 0u);
     EXPECT_EQ(giver.open_count(), 0u);
 }
 
