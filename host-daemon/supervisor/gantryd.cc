@@ -78,10 +78,10 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
     std::unique_ptr<GuestListener> guests;
     if (!config.guest.socket.empty()) {
         GANTRY_ASSIGN(guests, GuestListener::start(config.guest,
-                                                   [&](const GuestRequest& request,
+                                                   [&](GuestRequest request,
                                                        GuestLink link) {
                                                        return registry.open_local(
-                                                           request, std::move(link));
+                                                           std::move(request), std::move(link));
                                                    },
                                                    {[&](const MirrorName& name) {
                                                         return registry.resume_guest(name);
@@ -98,6 +98,7 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
     int signal_number = 0;
     ::sigwait(&signals, &signal_number);
     spdlog::info("signal {}: ending; workers keep running", signal_number);
+    registry.end_waits();
     guests.reset();
     registry.stop();
     return {};

@@ -4,6 +4,8 @@
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +15,7 @@
 namespace gantry::supervisor {
 namespace {
 
-constexpr int kConnectionsMax = 64;
+constexpr int kConnectionsMax = 256;
 constexpr std::chrono::milliseconds kRequestTimeout{5000};
 constexpr std::chrono::milliseconds kAcceptWake{200};
 
@@ -96,7 +98,10 @@ Result<GuestRequest> GuestListener::check_user(control::PacketSocket& socket) {
                      "user id " + std::to_string(credentials.uid) +
                          " may not use this GPU; add it to guest.allow_uids in gantryd.toml"};
     }
-    return GuestRequest{static_cast<std::uint32_t>(credentials.pid), credentials.uid, 0};
+    control::UniqueFd process{
+        static_cast<int>(::syscall(SYS_pidfd_open, credentials.pid, 0))};
+    return GuestRequest{static_cast<std::uint32_t>(credentials.pid), credentials.uid, 0,
+                        std::move(process)};
 }
 
 Result<void> GuestListener::read_request(const wire::AttachRequest& request) {
@@ -206,7 +211,7 @@ Result<void> GuestListener::attach(control::PacketSocket& socket) {
                      std::string("gantryd has no descriptor left: ") + std::strerror(errno)};
     }
     const std::uint64_t region_bytes = link.region.bytes();
-    GANTRY_TRY(open_(request, std::move(link)));
+    GANTRY_TRY(open_(std::move(request), std::move(link)));
     wire::AttachReply reply;
     reply.accepted = 1;
     reply.region_bytes = region_bytes;

@@ -20,12 +20,13 @@ struct GuestRequest {
     std::uint32_t pid = 0;  ///< As the kernel says, not the guest.
     std::uint32_t uid = 0;
     std::uint64_t table_hash = 0;
+    control::UniqueFd process;  ///< A pidfd; none where the process is not of this PID namespace.
 };
 
 class GuestListener {
 public:
     /// Opens a session for the guest; the link's region has been made, its socket is the guest's.
-    using Open = std::function<Result<void>(const GuestRequest&, GuestLink)>;
+    using Open = std::function<Result<void>(GuestRequest, GuestLink)>;
 
     /// Finds the guest of a link that gantry-relay does not know. kUnavailable: ask again.
     using Resume = std::function<Result<RelayedGuest>(const MirrorName&)>;

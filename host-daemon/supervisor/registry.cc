@@ -440,8 +440,9 @@ void Registry::close_session(const std::string& id, wire::WorkerState how) {
         entry = std::move(found->second);
         sessions_.erase(found);
         promised_bytes_.erase(id);
-        local_guests_.erase(id);
-        closing_.insert(id);
+        if (local_guests_.erase(id) != 0) {
+            closing_.insert(id);
+        }
     }
     entry.watcher.reset();
     entry.driver->stop();
@@ -449,6 +450,7 @@ void Registry::close_session(const std::string& id, wire::WorkerState how) {
     {
         const std::lock_guard lock(mutex_);
         closing_.erase(id);
+        ++closed_count_;
     }
     session_closed_.notify_all();
     if (how != wire::WorkerState::kDisowned) {

@@ -38,7 +38,9 @@ public:
     /// Leaves the workers running; afterwards nothing happens any more.
     void stop();
 
-    Result<void> open_local(const GuestRequest& request, GuestLink link);
+    Result<void> open_local(GuestRequest request, GuestLink link);
+    /// Programs that wait for others' memory are refused from now on.
+    void end_waits();
     /// A channel for a process that proves that it is of a VM of this host.
     Result<RelayedGuest> attach_vm(const wire::VmAttachRequest& request);
     /// The guest of a link that was moved here; kUnavailable while it may still come.
@@ -99,7 +101,8 @@ private:
 
     struct LocalGuest {
         std::uint32_t uid = 0;
-        control::UniqueFd process;  ///< A pidfd, or none when the kernel has none for it.
+        control::UniqueFd process;     ///< As GuestRequest's.
+        bool is_waited_for = true;     ///< Once its end has taken too long, no more.
     };
 
     // registry.cc
@@ -126,7 +129,10 @@ private:
 
     // registry_local.cc
     std::set<std::string> ending_sessions();
-    void await_end(const std::set<std::string>& sessions);
+    Result<void> reserve_when_free(const std::string& id, std::uint64_t bytes,
+                                   const control::UniqueFd& process);
+    bool await_close(std::unique_lock<std::recursive_mutex>& lock);
+    void await_end(std::set<std::string> sessions);
 
     // registry_restart.cc
     Result<void> adopt_all();
@@ -194,7 +200,9 @@ private:
     std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
     std::map<std::string, std::uint64_t> promised_bytes_;
     std::map<std::string, LocalGuest> local_guests_;  ///< Of local sessions opened here.
-    std::set<std::string> closing_;                   ///< Out of sessions_, their workers end.
+    std::set<std::string> closing_;  ///< Local sessions that end, out of sessions_.
+    std::uint64_t closed_count_ = 0;
+    bool waits_end_ = false;
     std::condition_variable_any session_closed_;
     MoveHistory history_;
     std::optional<control::DeviceDescription> device_;

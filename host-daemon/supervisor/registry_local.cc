@@ -8,16 +8,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
+#include <mutex>
+#include <set>
 
 #include "host-daemon/supervisor/registry.h"
 
 namespace gantry::supervisor {
 namespace {
 
-/// A worker that is asked to end is killed after 5 s (Worker::end).
+/// Without any session's end. One whose worker answers nothing takes longer (Worker::end).
 constexpr std::chrono::seconds kEndAwaited{6};
+/// A program waits for 20 s to be accepted (GANTRY_CONNECT_TIMEOUT_MS), for its worker too.
+constexpr std::chrono::seconds kMostAwaited{12};
 
 bool has_exited(const control::UniqueFd& process) {
     pollfd entry{process.get(), POLLIN, 0};
@@ -27,41 +30,84 @@ bool has_exited(const control::UniqueFd& process) {
 }  // namespace
 
 /// Those whose memory will soon be free. Not one whose end waits for a migration's, nor a suspended
-/// one, which has none.
+/// one, which has none. A program over TCP is one of gantry-relay's: known once its worker has
+/// ended.
 std::set<std::string> Registry::ending_sessions() {
     const std::lock_guard lock(mutex_);
     std::set<std::string> out = closing_;
     for (const auto& [id, guest] : local_guests_) {
         const auto found = sessions_.find(id);
-        if (found != sessions_.end() && has_exited(guest.process) &&
-            !found->second.session->suspended() && found->second.driver->status().serves) {
+        const bool waits_itself = found != sessions_.end() &&
+                                  (found->second.session->suspended() ||
+                                   !found->second.driver->status().serves);
+        if (has_exited(guest.process) && !waits_itself) {
             out.insert(id);
         }
     }
     return out;
 }
 
-/// A program whose worker does not notice its end (a child has inherited its socket) is waited for
-/// once only.
-void Registry::await_end(const std::set<std::string>& sessions) {
+/// False when no session has ended for so long, or gantryd ends.
+bool Registry::await_close(std::unique_lock<std::recursive_mutex>& lock) {
+    const std::uint64_t before = closed_count_;
+    return session_closed_.wait_for(lock, kEndAwaited,
+                                    [&] { return waits_end_ || closed_count_ != before; }) &&
+           !waits_end_;
+}
+
+/// Waits while that may help.
+Result<void> Registry::reserve_when_free(const std::string& id, std::uint64_t bytes,
+                                         const control::UniqueFd& process) {
+    const auto deadline = std::chrono::steady_clock::now() + kMostAwaited;
     std::unique_lock lock(mutex_);
-    const auto is_here = [this](const std::string& id) {
-        return sessions_.contains(id) || closing_.contains(id);
-    };
-    if (session_closed_.wait_for(lock, kEndAwaited, [&] {
-            return std::none_of(sessions.begin(), sessions.end(), is_here);
-        })) {
-        return;
-    }
-    for (const std::string& id : sessions) {
-        if (const auto guest = local_guests_.find(id); guest != local_guests_.end()) {
-            spdlog::warn("session {}: its program has ended, its worker serves on", id);
-            guest->second.process.reset();
+    for (;;) {
+        if (has_exited(process)) {
+            return Error{Code::kAborted, "guest.gone", "the program has ended"};
+        }
+        auto reserved = reserve_memory(id, bytes);
+        if (reserved || ending_sessions().empty() || std::chrono::steady_clock::now() > deadline ||
+            !await_close(lock)) {
+            return reserved;
         }
     }
 }
 
-Result<void> Registry::open_local(const GuestRequest& request, GuestLink link) {
+/// One that takes too long is not waited for again: a child of its program may have its socket, and
+/// the worker serves on.
+void Registry::await_end(std::set<std::string> sessions) {
+    const auto deadline = std::chrono::steady_clock::now() + kMostAwaited;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        std::erase_if(sessions, [this](const std::string& id) {
+            const auto guest = local_guests_.find(id);
+            return guest != local_guests_.end() ? !guest->second.is_waited_for
+                                                : !closing_.contains(id);
+        });
+        if (sessions.empty() || std::chrono::steady_clock::now() > deadline) {
+            return;
+        }
+        if (!await_close(lock)) {
+            break;
+        }
+    }
+    for (const std::string& id : waits_end_ ? std::set<std::string>() : sessions) {
+        spdlog::warn("session {}: its program has ended, its worker has not yet", id);
+        closing_.erase(id);
+        if (const auto guest = local_guests_.find(id); guest != local_guests_.end()) {
+            guest->second.is_waited_for = false;
+        }
+    }
+}
+
+void Registry::end_waits() {
+    {
+        const std::lock_guard lock(mutex_);
+        waits_end_ = true;
+    }
+    session_closed_.notify_all();
+}
+
+Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     SessionInfo info;
     info.id = "local-" + std::to_string(request.pid) + "-" +
               std::to_string(random_seed().low % 1'000'000);
@@ -69,26 +115,23 @@ Result<void> Registry::open_local(const GuestRequest& request, GuestLink link) {
     info.quota_bytes = static_cast<std::uint64_t>(config_.guest.memory_mib) << 20;
     info.region_bytes = link.region.bytes();
     const std::set<std::string> ending = ending_sessions();
-    if (auto reserved = reserve_memory(info.id, info.quota_bytes); !reserved) {
-        if (ending.empty()) {
-            return reserved;
-        }
-        await_end(ending);
-        GANTRY_TRY(reserve_memory(info.id, info.quota_bytes));
+    GANTRY_TRY(reserve_when_free(info.id, info.quota_bytes, request.process));
+    {
+        const std::lock_guard lock(mutex_);
+        local_guests_[info.id] = {request.uid, std::move(request.process)};
     }
     const auto give_up = [&](const Error& error) {
-        const std::lock_guard lock(mutex_);
-        promised_bytes_.erase(info.id);
+        {
+            const std::lock_guard lock(mutex_);
+            promised_bytes_.erase(info.id);
+            local_guests_.erase(info.id);
+        }
+        session_closed_.notify_all();
         return error;
     };
     const auto epoch = epoch_for_new_life(info.id);
     if (!epoch) {
         return give_up(epoch.error());
-    }
-    {
-        const std::lock_guard lock(mutex_);
-        local_guests_[info.id] = {request.uid, control::UniqueFd{static_cast<int>(::syscall(
-                                                   SYS_pidfd_open, request.pid, 0))}};
     }
     const auto session = open_session(info, *epoch, true);
     const Claim claim{0, wire::ClaimState::kOpen, request.pid, 1};
