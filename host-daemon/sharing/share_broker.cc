@@ -139,16 +139,15 @@ bool ShareBroker::act(Connection& asker, const ShareRequest& request,
                 reply.bytes += counts ? known.counts_as() : 0;
             }
             break;
-        case ShareOp::kAgain: {
-            const auto known = offers.find(request.token);
-            if (known != offers.end() && known->second.owner == asker.id) {
-                known->second.awaited_until = Clock::now() + awaited_;
-            }
-            return true;
-        }
+        case ShareOp::kAgain:
         case ShareOp::kWithdraw: {
             const auto known = offers.find(request.token);
-            if (known != offers.end() && known->second.owner == asker.id) {
+            if (known == offers.end() || known->second.owner != asker.id) {
+                return true;
+            }
+            if (request.op == ShareOp::kAgain) {
+                known->second.awaited_until = Clock::now() + awaited_;
+            } else {
                 withdraw(group, known);
             }
             return true;

@@ -29,6 +29,9 @@ struct FileRange {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
     [[nodiscard]] std::uint64_t bytes() const { return end - begin; }
+    [[nodiscard]] bool contains(std::uint64_t offset, std::uint64_t count) const {
+        return offset >= begin && offset <= end && count <= end - offset;
+    }
 };
 
 class FilePages {
@@ -52,8 +55,7 @@ public:
 
     /// Where this part of the file is mapped, with all its pages; null: not as a whole.
     [[nodiscard]] std::byte* find(std::uint64_t offset, std::uint64_t bytes) const {
-        const bool is_inside = at_ != nullptr && offset >= range_.begin && offset <= range_.end &&
-                               bytes <= range_.end - offset;
+        const bool is_inside = at_ != nullptr && range_.contains(offset, bytes);
         return is_inside ? at_ + (offset - range_.begin) : nullptr;
     }
     [[nodiscard]] const FileRange& range() const { return range_; }

@@ -1,14 +1,14 @@
 #include "proto/snapshot/large_pages.h"
 
-#include <linux/magic.h>
 #include <sys/mman.h>
-#include <sys/vfs.h>
 
 #include <algorithm>
 #include <array>
 #include <latch>
 #include <memory>
 #include <span>
+
+#include "proto/snapshot/file_pages.h"
 
 namespace gantry::snapshot {
 namespace {
@@ -47,7 +47,7 @@ bool came_as_whole(std::byte* at) {
 
 void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection, int flags,
                   void* hint) {
-    bytes = (bytes + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes;
+    bytes = round_up(bytes, kSmallPageBytes);
     void* window = ::mmap(hint, bytes + kLargePageBytes, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (window == MAP_FAILED) {
@@ -106,9 +106,7 @@ PagesAhead::PagesAhead(void* at, std::uint64_t bytes) {
 }
 
 void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes) {
-    struct statfs system {};
-    if (bytes < kLargePageBytes || ::fstatfs(file, &system) != 0 ||
-        system.f_type != TMPFS_MAGIC) {
+    if (bytes < kLargePageBytes || !is_on_tmpfs(file)) {
         return;
     }
     void* got = map_aligned(file, offset, bytes, PROT_READ | PROT_WRITE);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <csignal>
 
-#include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
 
 namespace gantry::snapshot {
@@ -18,7 +17,7 @@ bool has_holes(const struct stat& status) {
     constexpr std::uint64_t kStatBlockBytes = 512;
     const auto size = static_cast<std::uint64_t>(status.st_size);
     return static_cast<std::uint64_t>(status.st_blocks) * kStatBlockBytes <
-           (size + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes;
+           round_up(size, kSmallPageBytes);
 }
 
 }  // namespace
@@ -37,21 +36,20 @@ LeasedFile LeasedFile::map(int fd, std::uint64_t offset, std::uint64_t bytes) {
     if (offset >= size || bytes == 0 || status.st_nlink == 0 || has_holes(status)) {
         return {};
     }
-    const std::uint64_t begin = offset - offset % kLargePageBytes;
-    const std::uint64_t end = offset + std::min(bytes, size - offset);
-    void* got = map_aligned(fd, begin, end - begin, PROT_READ);
+    const FileRange range{offset - offset % kLargePageBytes,
+                          offset + std::min(bytes, size - offset)};
+    void* got = map_aligned(fd, range.begin, range.bytes(), PROT_READ);
     if (got == MAP_FAILED) {
         return {};
     }
     file.base_ = static_cast<std::byte*>(got);
-    file.begin_ = begin;
-    file.bytes_ = end - begin;
+    file.range_ = range;
     return file;
 }
 
 LeasedFile::~LeasedFile() {
     if (base_ != nullptr) {
-        ::munmap(base_, bytes_);
+        ::munmap(base_, range_.bytes());
     }
     if (fd_ >= 0) {
         ::fcntl(fd_, F_SETLEASE, F_UNLCK);
@@ -59,12 +57,11 @@ LeasedFile::~LeasedFile() {
 }
 
 const std::byte* LeasedFile::find(std::uint64_t offset, std::uint64_t bytes) const {
-    const bool is_inside = base_ != nullptr && offset >= begin_ && offset - begin_ <= bytes_ &&
-                           bytes <= bytes_ - (offset - begin_);
-    if (!is_inside || ::fcntl(fd_, F_GETLEASE) != F_RDLCK) {
+    if (base_ == nullptr || !range_.contains(offset, bytes) ||
+        ::fcntl(fd_, F_GETLEASE) != F_RDLCK) {
         return nullptr;
     }
-    std::byte* const at = base_ + (offset - begin_);
+    std::byte* const at = base_ + (offset - range_.begin);
     const auto inside = reinterpret_cast<std::uintptr_t>(at) % kSmallPageBytes;
     return ::madvise(at - inside, inside + bytes, MADV_POPULATE_READ) == 0 ? at : nullptr;
 }

@@ -18,6 +18,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "proto/snapshot/file_pages.h"
+
 namespace gantry::snapshot {
 
 class LeasedFile {
@@ -28,8 +30,7 @@ public:
     LeasedFile(LeasedFile&& other) noexcept
         : fd_(std::exchange(other.fd_, -1)),
           base_(std::exchange(other.base_, nullptr)),
-          begin_(other.begin_),
-          bytes_(other.bytes_) {}
+          range_(other.range_) {}
     LeasedFile& operator=(LeasedFile&&) = delete;
     ~LeasedFile();
 
@@ -41,8 +42,7 @@ private:
 
     int fd_ = -1;  ///< -1: no lease.
     std::byte* base_ = nullptr;
-    std::uint64_t begin_ = 0;  ///< Offset in the file of what lies at base_.
-    std::uint64_t bytes_ = 0;
+    FileRange range_;  ///< What lies at base_.
 };
 
 }  // namespace gantry::snapshot

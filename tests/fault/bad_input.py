@@ -7,7 +7,6 @@ first host; each refusal must name its reason and leave the session served where
 
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -19,7 +18,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 import guard
-from daemons import PATIENCE, Daemon, Failure, free_port, make_certificates, running, wait_until
+from daemons import (PATIENCE, Daemon, Failure, free_port, gpu_memory_bytes, make_certificates,
+                     running, wait_until)
 
 QUOTA_MIB = 512
 STEPS, MIB, PAUSE_MS = 40, 8, 65
@@ -58,18 +58,16 @@ def quota_exceeded(arguments, work):
             expect(done.returncode == 0 and "PASS" in done.stdout, f"{quota} MiB: {done}")
 
 
-def started(arguments, daemon, out, steps):
+def started(arguments, daemon, out, steps, pause_ms=0):
     with open(out, "wb") as log:
-        return subprocess.Popen([arguments.program, str(MIB), str(steps), "0"], stdout=log,
-                                stderr=log, env=environment(arguments, daemon))
+        return subprocess.Popen([arguments.program, str(MIB), str(steps), str(pause_ms)],
+                                stdout=log, stderr=log, env=environment(arguments, daemon))
 
 
 def one_after_the_other(arguments, work):
     """`a; b`, of which each has most of the GPU: b waits until the worker of a has ended. The
     worker of one is stopped, so that it hears of nothing while its program is killed."""
-    probe = Daemon(arguments.build, work, "probe")
-    with running(probe):
-        memory = int(json.loads(probe.gantry("--json", "status").stdout)["memory_bytes"])
+    memory = gpu_memory_bytes(arguments.build, work)
     out = work / "one-after-the-other.out"
     for share in (0.6, 0.3):  # Refused otherwise; started otherwise, beside what is not free yet.
         daemon = Daemon(arguments.build, work, f"share-{share}",
@@ -145,10 +143,7 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
                     extra={"worker": f'profile = "{profile}"\n'})
     with running(source, target):
         out = folder / "program.out"
-        with open(out, "wb") as log:
-            program = subprocess.Popen([arguments.program, str(MIB), str(STEPS), str(PAUSE_MS)],
-                                       stdout=log, stderr=log,
-                                       env=environment(arguments, source))
+        program = started(arguments, source, out, STEPS, PAUSE_MS)
         try:
             wait_until("the program's first steps", lambda: out.read_text().count("step") >= 2)
             session = source.sessions()[0]["session_id"]
@@ -188,9 +183,8 @@ def worker_dies(arguments, work):
     """The program gets a CUDA error and no hang; the log says how the worker ended, and where."""
     daemon = Daemon(arguments.build, work, "dies")
     out = work / "dies.out"
-    with running(daemon), open(out, "wb") as log:
-        program = subprocess.Popen([arguments.program, str(MIB), "1000000", "0"], stdout=log,
-                                   stderr=log, env=environment(arguments, daemon))
+    with running(daemon):
+        program = started(arguments, daemon, out, 1000000)
         try:
             wait_until("the program's first steps", lambda: out.read_text().count("step") >= 2)
             os.kill(daemon.worker_pids()[0], signal.SIGSEGV)

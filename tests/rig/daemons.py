@@ -199,3 +199,10 @@ def running(*daemons):
     finally:
         for daemon in daemons:
             daemon.end_all()
+
+
+def gpu_memory_bytes(build, work):
+    """Of the soft GPU that a gantryd of this machine finds."""
+    daemon = Daemon(build, work, "probe")
+    with running(daemon):
+        return int(json.loads(daemon.gantry("--json", "status").stdout)["memory_bytes"])
