@@ -72,6 +72,9 @@ struct ProcessOptions {
     std::uint32_t spin_us = 20;
     /// Whether short waits may take place on the loop's thread (waits.cc).
     WaitHere wait_here = WaitHere::kWithProcessorsToSpare;
+    /// How long such a wait looks at a word. Longer than the waits of which a microsecond matters;
+    /// then the driver waits, and tells errors.
+    std::chrono::microseconds word_patience{1000};
     /// Whether launches may go to the driver together (launch_batcher.h).
     bool batches_launches = true;
     /// Single ones too where it does not pay: a soft GPU executes a graph no faster.

@@ -16,8 +16,6 @@ namespace {
 /// query right after one is tried again.
 constexpr std::chrono::microseconds kSettles{50};
 constexpr std::chrono::microseconds kSettlePatience{5};
-/// Longer than the waits of which a microsecond matters; then the driver waits, and tells errors.
-constexpr std::chrono::microseconds kWordPatience{1000};
 constexpr int kLooksAtWord = 32;
 
 }  // namespace
@@ -82,7 +80,7 @@ CUresult GuestProcess::synchronise_stream(CUstream stream, const std::optional<B
         ticket = busy->word ? busy->word : wait_words.queue(stream);
     }
     if (ticket) {
-        const auto until = std::chrono::steady_clock::now() + kWordPatience;
+        const auto until = std::chrono::steady_clock::now() + options.word_patience;
         do {
             for (int look = 0; look < kLooksAtWord; ++look) {
                 if (wait_words.has_landed(*ticket)) {

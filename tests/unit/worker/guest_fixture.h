@@ -238,6 +238,10 @@ struct Host {
         ProcessOptions options;
         options.spin_us = spin_us;
         options.wait_here = wait_here;
+        if (wait_here == WaitHere::kAlways) {
+            // On a busy machine the soft GPU has no processor for as long as the loop looks.
+            options.word_patience = std::chrono::milliseconds(500);
+        }
         options.always_prepares_launches = true;
         options.limits.device_memory_bytes = quota;
         options.baseline.memory_bytes = quota;
