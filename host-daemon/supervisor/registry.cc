@@ -87,6 +87,7 @@ void Registry::stop() {
     hypervisor_.stop();
     handover_.reset();
     housekeeping_.stop();
+    ends_.clear();  // Waits for them.
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
@@ -444,7 +445,21 @@ void Registry::close_session(const std::string& id, wire::WorkerState how) {
             closing_.insert(id);
         }
     }
-    entry.watcher.reset();
+    std::erase_if(ends_, [](const std::future<void>& end) {
+        return end.wait_for(std::chrono::seconds{0}) == std::future_status::ready;
+    });
+    if (entry.session->info().kind == SessionKind::kLocal) {
+        // A worker whose GPU is at work for ever takes seconds to end: nobody else waits for it.
+        ends_.push_back(std::async(std::launch::async, [this, id, how, entry = std::move(entry)] {
+            end_session(id, how, entry);
+        }));
+    } else {
+        entry.watcher.reset();
+        end_session(id, how, entry);
+    }
+}
+
+void Registry::end_session(const std::string& id, wire::WorkerState how, const Entry& entry) {
     entry.driver->stop();
     entry.session->end(how);
     {

@@ -8,11 +8,13 @@
 #pragma once
 
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "host-daemon/sharing/share_broker.h"
 #include "host-daemon/supervisor/arrival.h"
@@ -108,7 +110,9 @@ private:
     // registry.cc
     Result<void> lock_run_directory(const std::string& run);
     std::shared_ptr<Session> open_session(const SessionInfo& info, Epoch epoch, bool is_fresh);
+    /// A local session's end goes on by itself (closing_); a VM's next session wants its region.
     void close_session(const std::string& id, wire::WorkerState how);
+    void end_session(const std::string& id, wire::WorkerState how, const Entry& entry);
     std::shared_ptr<SourceDriver> make_driver(const std::shared_ptr<Session>& session,
                                               Epoch epoch);
     void watch_region(const std::string& id);
@@ -211,6 +215,7 @@ private:
 
     control::UniqueFd lock_;
     std::unique_ptr<HandoverServer> handover_;
+    std::vector<std::future<void>> ends_;  ///< Of local sessions; housekeeping_.
     std::set<std::string> stranded_;  ///< VMs that are here without their session; housekeeping_.
     Strand housekeeping_{[this] {
         retry_stranded();

@@ -17,7 +17,7 @@
 namespace gantry::supervisor {
 namespace {
 
-/// Without any session's end. One whose worker answers nothing takes longer (Worker::end).
+/// Without any session's end: longer than Worker::end waits for one that does not end by itself.
 constexpr std::chrono::seconds kEndAwaited{6};
 /// A program waits for 20 s to be accepted (GANTRY_CONNECT_TIMEOUT_MS), for its worker too.
 constexpr std::chrono::seconds kMostAwaited{12};

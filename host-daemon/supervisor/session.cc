@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 
 namespace gantry::supervisor {
@@ -343,9 +344,15 @@ bool Session::guest_waits() const {
 
 void Session::end(std::optional<wire::WorkerState> how) {
     const std::lock_guard opening(opening_);
-    for (const auto& worker : workers_.all()) {
+    const auto workers = workers_.all();
+    std::vector<std::future<void>> ends;  // Those that do not answer are waited for together.
+    ends.reserve(workers.size());
+    for (const auto& worker : workers) {
+        ends.push_back(std::async(std::launch::async, [&worker] { worker->end(); }));
+    }
+    ends.clear();
+    for (const auto& worker : workers) {
         const PartChannel at = channel_of(worker->part());
-        worker->end();
         workers_.remove(worker->part());
         const std::lock_guard lock(mutex_);
         if (how && region_ && channel_count_ != 0) {

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/worker.h"
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
@@ -8,6 +9,9 @@
 
 namespace gantry::supervisor {
 namespace {
+
+/// A worker has nothing to save when it ends; one that waits for its GPU in vain is killed.
+constexpr std::chrono::milliseconds kOrderlyEnd{3000};
 
 std::string worker_name(const WorkerRecord& record) {
     return record.session_id.empty() ? "spare worker " + std::to_string(record.process.pid)
@@ -314,12 +318,13 @@ void Worker::took_over(const Worker& from, std::uint64_t pause_us) {
 
 void Worker::end() {
     leaving_ = true;
+    bool answers = true;
     if (alive()) {
         control::ToWorker request;
         request.mutable_shutdown();
-        (void)call(std::move(request), kQuickCall);
+        answers = call(std::move(request), kOrderlyEnd).ok();
     }
-    if (!process_.wait(std::chrono::milliseconds{5000})) {
+    if (!process_.wait(answers ? kOrderlyEnd : std::chrono::milliseconds{0})) {
         spdlog::warn("{} does not end: killing process {}", worker_name(record_), pid());
         process_.kill();
         process_.wait(std::chrono::milliseconds{5000});

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""A worker that answers nothing holds up whoever asks for it, and no other session."""
+"""A worker that answers nothing holds up whoever asks for it, and no other session.
+
+Nor does one that does not end, since its program was killed while a kernel of it ran for ever.
+"""
 
 import argparse
 import ctypes
@@ -13,22 +16,45 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 import guard
-from daemons import PATIENCE, Daemon, Failure, running
+from daemons import PATIENCE, Daemon, Failure, running, wait_until
+from stage import is_running
 
 ASKS_S = 1.0  # After so long `gantry status` waits for the worker, which it does for 10 s.
 
 
-def program():
+ENDLESS_PTX = b"""
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry endless()
+{
+again:
+    bra again;
+}
+\0"""
+
+
+def program(is_endless):
     """One that is served until its standard input ends."""
-    print(ctypes.CDLL("libcuda.so.1").cuInit(0), flush=True)
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context, module, kernel = (ctypes.c_void_p() for _ in range(3))
+    results = [cuda.cuInit(0)]
+    if is_endless:
+        results += [cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+                    cuda.cuCtxSetCurrent(context),
+                    cuda.cuModuleLoadData(ctypes.byref(module), ENDLESS_PTX),
+                    cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"endless"),
+                    cuda.cuLaunchKernel(kernel, *[1] * 6, 0, None, None, None)]
+    print(max(results), flush=True)
     sys.stdin.read()
 
 
-def start(build, daemon):
+def start(build, daemon, *words):
     child = subprocess.Popen(
-        [sys.executable, __file__, "--program"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env={**os.environ, "LD_LIBRARY_PATH": str(build / "shim"),
-                        "GANTRY_TRANSPORT": f"unix:{daemon.guest_socket}"})
+        [sys.executable, __file__, "--program", *words], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "LD_LIBRARY_PATH": str(build / "shim"),
+             "GANTRY_TRANSPORT": f"unix:{daemon.guest_socket}"})
     if (answer := child.stdout.readline()) != "0\n":
         raise Failure(f"cuInit: {answer}")
     return child
@@ -58,22 +84,42 @@ def run(build, daemon):
             child.communicate(timeout=20 * PATIENCE)
 
 
+def run_endless(build, daemon):
+    """The program of an endless kernel is killed, then another ends: its worker is gone first."""
+    endless = start(build, daemon, "--endless")
+    (stuck,) = daemon.worker_pids()
+    other = start(build, daemon)
+    (others,) = set(daemon.worker_pids()) - {stuck}
+    endless.kill()
+    endless.communicate()
+    wait_until("gantryd sees the end", lambda: daemon.logged("has ended without a goodbye"), 5)
+    other.communicate(timeout=20 * PATIENCE)
+    wait_until("the other program's worker ends", lambda: not is_running(others))
+    if not is_running(stuck):
+        raise Failure("another program's worker ended after that of an endless kernel only")
+    wait_until("the worker of the endless kernel is killed", lambda: not is_running(stuck))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--program", action="store_true")
+    parser.add_argument("--endless", action="store_true", help="With --program: a kernel of it")
     arguments = parser.parse_args()
     if arguments.program:
-        program()
+        program(arguments.endless)
         return 0
     with tempfile.TemporaryDirectory(prefix="gsilent") as folder:
         try:
             with running(Daemon(arguments.build.resolve(), pathlib.Path(folder), "a")) as (daemon,):
                 run(arguments.build.resolve(), daemon)
+                wait_until("the first programs' workers end", lambda: not daemon.worker_pids())
+                run_endless(arguments.build.resolve(), daemon)
         except (Failure, subprocess.TimeoutExpired) as failure:
             print(f"FAILED: {failure}", file=sys.stderr)
             return 1
-    print("another program starts while gantry status waits for a silent worker")
+    print("another program starts while gantry status waits for a silent worker, and ends while "
+          "gantryd waits for one that does not")
     return 0
 
 
