@@ -450,16 +450,17 @@ void Registry::close_session(const std::string& id, wire::WorkerState how) {
     });
     if (entry.session->info().kind == SessionKind::kLocal) {
         // A worker whose GPU is at work for ever takes seconds to end: nobody else waits for it.
-        ends_.push_back(std::async(std::launch::async, [this, id, how, entry = std::move(entry)] {
-            end_session(id, how, entry);
-        }));
+        ends_.push_back(std::async(
+            std::launch::async, [this, id, how, entry = std::move(entry)]() mutable {
+                end_session(id, how, std::move(entry));
+            }));
     } else {
-        entry.watcher.reset();
-        end_session(id, how, entry);
+        end_session(id, how, std::move(entry));
     }
 }
 
-void Registry::end_session(const std::string& id, wire::WorkerState how, const Entry& entry) {
+void Registry::end_session(const std::string& id, wire::WorkerState how, Entry entry) {
+    entry.watcher.reset();
     entry.driver->stop();
     entry.session->end(how);
     {

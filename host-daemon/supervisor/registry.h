@@ -112,7 +112,7 @@ private:
     std::shared_ptr<Session> open_session(const SessionInfo& info, Epoch epoch, bool is_fresh);
     /// A local session's end goes on by itself (closing_); a VM's next session wants its region.
     void close_session(const std::string& id, wire::WorkerState how);
-    void end_session(const std::string& id, wire::WorkerState how, const Entry& entry);
+    void end_session(const std::string& id, wire::WorkerState how, Entry entry);
     std::shared_ptr<SourceDriver> make_driver(const std::shared_ptr<Session>& session,
                                               Epoch epoch);
     void watch_region(const std::string& id);
