@@ -107,7 +107,12 @@ struct HandlerTable {
     Handler binary[kCountOf<Binary>][kElemCount] = {};
     Handler unary[kCountOf<Unary>][kElemCount] = {};
     Handler ternary[kCountOf<Ternary>][kElemCount] = {};
+    /// The .ftz forms of f32 operations that the FP unit does not flush by itself; most are empty.
+    Handler binary_flush[kCountOf<Binary>] = {};
+    Handler unary_flush[kCountOf<Unary>] = {};
+    Handler ternary_flush[kCountOf<Ternary>] = {};
     Handler setp[kCountOf<Compare>][kElemCount] = {};      ///< One result, no combining.
+    Handler setp_flush[kCountOf<Compare>] = {};            ///< The .ftz forms of f16.
     Handler set[kCountOf<Compare>][kElemCount] = {};       ///< To u32 all-ones; see set_f32.
     Handler selp32 = nullptr, selp64 = nullptr;
     Handler convert[kElemCount][kElemCount] = {};          ///< [to][from], no rounding to integer
@@ -119,7 +124,7 @@ struct HandlerTable {
     Handler load_param[kCountOf<Cell>][3] = {};            ///< Uniform, from the parameter buffer.
     Handler guarded[2] = {};                               ///< [negated]
     Handler bfi32 = nullptr, bfi64 = nullptr;
-    Handler pack[5] = {}, unpack[5] = {};                  ///< See isa/move.cc.
+    Handler pack[6] = {}, unpack[6] = {};                  ///< See isa/move.cc.
     Handler round_integer[4][kElemCount] = {};             ///< cvt.r?i float to float
     Handler multiply_matrices = nullptr;                   ///< See exec/matrix.h.
 };

@@ -55,6 +55,46 @@ TEST(SoftgpuConvert, FloatToIntegerSaturates) {
     check_to_integer<std::uint64_t>("u64", "%rd0");
 }
 
+TEST(SoftgpuConvert, WhatIsNoNumberAsAnInteger) {
+    const u64 wide = 0x7ff8000000000000;
+    const u64 narrow = 0x7fc00000;
+    const auto from = [](const std::string& types, const std::string& in, u64 bits) {
+        const std::string out = types.find("16.") != std::string::npos ? "%rs0" : "%r0";
+        return evaluate("cvt.rni." + types + " " + out + ", " + in + ";", out, {bits})[0];
+    };
+    EXPECT_EQ(from("s8.f64", "%rd1", wide) & 0xff, 0x80U);
+    EXPECT_EQ(from("u8.f64", "%rd1", wide), 0x80U);
+    EXPECT_EQ(from("s16.f64", "%rd1", wide), 0x8000U);
+    EXPECT_EQ(from("u16.f64", "%rd1", wide), 0x8000U);
+    EXPECT_EQ(from("s32.f64", "%rd1", wide), 0x80000000U);
+    EXPECT_EQ(from("u32.f64", "%rd1", wide), 0x80000000U);
+    EXPECT_EQ(from("u16.f64", "%rd1", f64(-1.0)), 0U);
+    EXPECT_EQ(from("s16.f64", "%rd1", f64(40000.0)), 0x7fffU);
+    for (const char* type : {"s8", "u8", "s16", "u16", "s32", "u32"}) {
+        EXPECT_EQ(from(std::string(type) + ".f32", "%r1", narrow), 0U) << type;
+        EXPECT_EQ(from(std::string(type) + ".f16", "%rs1", 0x7e00), 0U) << type;
+    }
+}
+
+TEST(SoftgpuConvert, IntegerToBf16RoundsOnce) {
+    // Numbers that a double would first round to the middle of two bf16, or to one of them.
+    const auto from = [](const std::string& mode, const std::string& type, u64 bits) {
+        return evaluate("cvt." + mode + ".bf16." + type + " %rs0, %rd1;", "%rs0", {bits})[0];
+    };
+    EXPECT_EQ(from("rn", "u64", 0x8080000000000001), 0x5f01U);
+    EXPECT_EQ(from("rn", "u64", 0x8080000000000000), 0x5f00U);
+    EXPECT_EQ(from("rz", "u64", 0xffffffffffffffff), 0x5f7fU);
+    EXPECT_EQ(from("rp", "u64", 0x8000000000000001), 0x5f01U);
+    EXPECT_EQ(from("rm", "u64", 0x8000000000000001), 0x5f00U);
+    EXPECT_EQ(from("rn", "s64", 0x4040000000000001), 0x5e81U);
+    EXPECT_EQ(from("rn", "s64", 0x40bfffffffffffff), 0x5e81U);
+    EXPECT_EQ(from("rn", "s64", 0 - u64{0x40bfffffffffffff}), 0xde81U);
+    EXPECT_EQ(from("rm", "s64", 0 - u64{0x4000000000000001}), 0xde81U);
+    EXPECT_EQ(from("rz", "s64", 0 - u64{0x4000000000000001}), 0xde80U);
+    EXPECT_EQ(from("rz", "s64", 0x7fffffffffffffff), 0x5effU);
+    EXPECT_EQ(from("rn", "s64", 0 - u64{3}), 0xc040U);
+}
+
 TEST(SoftgpuConvert, IntegerToFloatRounds) {
     const Lanes in = sample_bits(0);
     const std::pair<const char*, int> modes[] = {

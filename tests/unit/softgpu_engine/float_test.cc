@@ -70,6 +70,36 @@ TEST(SoftgpuFloat, FlushAndSaturate) {
     });
 }
 
+float smaller(float a, float b) { return a < b || (a == b && std::signbit(a)) ? a : b; }
+float larger(float a, float b) { return a > b || (a == b && !std::signbit(a)) ? a : b; }
+
+TEST(SoftgpuFloat, MovesOfBitsFlushToo) {
+    expect_f32("abs.ftz.f32 %r0, %r1;", [](float a, float, float) { return std::fabs(flush(a)); });
+    expect_f32("neg.ftz.f32 %r0, %r1;", [](float a, float, float) { return -flush(a); });
+    expect_f32("min.ftz.f32 %r0, %r1, %r2;",
+               [](float a, float b, float) { return smaller(flush(a), flush(b)); });
+    expect_f32("max.ftz.f32 %r0, %r1, %r2;",
+               [](float a, float b, float) { return larger(flush(a), flush(b)); });
+    expect_f32("max.ftz.f32 %r0, %r1, %r2, %r3;", [](float a, float b, float c) {
+        return larger(larger(flush(a), flush(b)), flush(c));
+    });
+    expect_f32("abs.f32 %r0, %r1;", [](float a, float, float) { return std::fabs(a); });
+    expect_f32("neg.f32 %r0, %r1;", [](float a, float, float) { return -a; });
+    expect_f32("min.f32 %r0, %r1, %r2;",
+               [](float a, float b, float) { return smaller(a, b); });
+    // As ptxas folds them.
+    const auto two = [](const std::string& op, u64 a, u64 b) {
+        return evaluate(op + " %r0, %r1, %r2;", "%r0", {a}, {b})[0];
+    };
+    EXPECT_EQ(evaluate("abs.ftz.f32 %r0, %r1;", "%r0", {0x80000001})[0], 0U);
+    EXPECT_EQ(evaluate("neg.ftz.f32 %r0, %r1;", "%r0", {1})[0], 0x80000000U);
+    EXPECT_EQ(two("max.ftz.f32", 1, 0), 0U);
+    EXPECT_EQ(two("min.ftz.f32", 0x80000001, f32(1)), 0x80000000U);
+    EXPECT_EQ(two("max.ftz.NaN.f32", 1, 0), 0U);
+    EXPECT_EQ(two("max.ftz.xorsign.abs.f32", 0x80000001, 0), 0x80000000U);
+    EXPECT_EQ(two("min.f32", 0x80000001, f32(1)), 0x80000001U);
+}
+
 TEST(SoftgpuFloat, MinMaxPreferNumbers) {
     const u64 nan = 0x7fc00000;
     EXPECT_EQ(evaluate("min.f32 %r0, %r1, %r2;", "%r0", {nan}, {f32(3)})[0], f32(3));
@@ -162,6 +192,26 @@ TEST(SoftgpuFloat, ApproximateFunctionsAtTheEdges) {
     EXPECT_EQ(one("rcp.approx.f32 %r0, %r1;", inf), 0.0F);
     EXPECT_TRUE(std::isnan(one("sin.approx.f32 %r0, %r1;", inf)));
     EXPECT_EQ(one("tanh.approx.f32 %r0, %r1;", 50.0F), 1.0F);
+    for (const float x : {1e15F, 1e18F, -1e25F, 3e38F}) {
+        EXPECT_LE(std::fabs(one("sin.approx.f32 %r0, %r1;", x)), 1.0F) << x;
+        EXPECT_LE(std::fabs(one("cos.approx.f32 %r0, %r1;", x)), 1.0F) << x;
+    }
+}
+
+TEST(SoftgpuFloat, ApproximateQuotientsByTheLargestDivisors) {
+    const float inf = std::numeric_limits<float>::infinity();
+    const auto divide = [](const std::string& form, float a, float b) {
+        return evaluate("div." + form + ".f32 %r0, %r1, %r2;", "%r0", {f32(a)}, {f32(b)})[0];
+    };
+    EXPECT_EQ(divide("approx", 1.0F, 0x1p126F), f32(0x1p-126F));
+    EXPECT_EQ(divide("approx", 0x1p127F, 0x1.8p126F), 0U);
+    EXPECT_EQ(divide("approx", -1.0F, 0x1p127F), 0x80000000U);
+    EXPECT_EQ(divide("approx.ftz", 1.0F, -0x1p127F), 0x80000000U);
+    EXPECT_EQ(divide("approx", inf, 0x1p127F), 0x7fffffffU);
+    EXPECT_EQ(divide("approx", 1.0F, inf), 0U);
+    EXPECT_EQ(divide("approx", inf, 2.0F), f32(inf));
+    EXPECT_EQ(divide("full", 0x1p127F, 0x1p127F), f32(1.0F));
+    EXPECT_EQ(divide("full", 1.0F, 0x1p127F), f32(0x1p-127F));
 }
 
 TEST(SoftgpuFloat, CompareUnordered) {
@@ -179,6 +229,31 @@ TEST(SoftgpuFloat, CompareUnordered) {
     EXPECT_EQ(truth("eq", f32(0.0F), f32(-0.0F)), 1U);
 }
 
+TEST(SoftgpuFloat, ComparesFlushOnlyIfTheySay) {
+    const auto set = [](const std::string& op, u64 a, u64 b) {
+        return evaluate(op, op.substr(0, 4) == "setp" ? "%p0" : "%r0", {a}, {b})[0];
+    };
+    EXPECT_EQ(set("setp.gt.f16 %p0, %rs1, %rs2;", 1, 0), 1U);
+    EXPECT_EQ(set("setp.gt.ftz.f16 %p0, %rs1, %rs2;", 1, 0), 0U);
+    EXPECT_EQ(set("setp.gt.ftz.f16 %p0, %rs1, %rs2;", 0x400, 0x3ff), 1U);
+    EXPECT_EQ(set("setp.eq.ftz.f16 %p0, %rs1, %rs2;", 0x8001, 1), 1U);
+    EXPECT_EQ(set("setp.nan.ftz.f16 %p0, %rs1, %rs2;", 0x7e00, 1), 1U);
+    EXPECT_EQ(set("setp.gt.ftz.f16x2 %p1|%p0, %r1, %r2;", 0x00013c00, 0), 0U);
+    EXPECT_EQ(set("set.gt.f32.f16 %r0, %rs1, %rs2;", 1, 0), f32(1.0F));
+    EXPECT_EQ(set("set.gt.ftz.f32.f16 %r0, %rs1, %rs2;", 1, 0), 0U);
+    EXPECT_EQ(set("set.gt.ftz.f16x2.f16x2 %r0, %r1, %r2;", 0x3c000001, 0), 0x3c000000U);
+    // What the instruction before left the FP unit in does not matter.
+    const auto select = [](const std::string& before, const std::string& ftz) {
+        return evaluate("add" + before + ".f32 %r4, %r3, %r3; slct" + ftz +
+                            ".u32.f32 %r0, %r1, %r2, %r3;",
+                        "%r0", {5}, {6}, {0x80000001})[0];
+    };
+    EXPECT_EQ(select("", ""), 6U);
+    EXPECT_EQ(select(".ftz", ""), 6U);
+    EXPECT_EQ(select("", ".ftz"), 5U);
+    EXPECT_EQ(select(".ftz", ".ftz"), 5U);
+}
+
 TEST(SoftgpuFloat, Halves) {
     // 1/3 + 1/7 in f16, and pairs of it; host values by rounding the exact sum of the operands.
     EXPECT_EQ(evaluate("add.f16 %rs0, %rs1, %rs2;", "%rs0", {0x3555}, {0x3092})[0], 0x379eU);
@@ -190,6 +265,16 @@ TEST(SoftgpuFloat, Halves) {
     EXPECT_EQ(
         evaluate("fma.rn.bf16 %rs0, %rs1, %rs2, %rs3;", "%rs0", {0x3f81}, {0x3f81}, {0xbf82})[0],
         0x3880U);
+    // Beside the middle of two results, by less than a double can tell.
+    EXPECT_EQ(evaluate("fma.rn.bf16x2 %r0, %r1, %r2, %r3;", "%r0", {0x3f833f81}, {0x3fc03fc0},
+                       {0x0d808d80})[0],
+              0x3fc53fc1U);
+    EXPECT_EQ(evaluate("fma.rn.bf16x2 %r0, %r1, %r2, %r3;", "%r0", {0xbf83bf81}, {0x3fc03fc0},
+                       {0x8d800d80})[0],
+              0xbfc5bfc1U);
+    EXPECT_EQ(evaluate("fma.rn.bf16x2 %r0, %r1, %r2, %r3;", "%r0", {0x7f807f80}, {0x3f803f80},
+                       {0xff803f80})[0],
+              0x7fff7f80U);
     EXPECT_EQ(evaluate("mul.bf16x2 %r0, %r1, %r2;", "%r0", {0x3f804000}, {0x40004000})[0],
               0x40004080U);
     EXPECT_EQ(evaluate("max.f16x2 %r0, %r1, %r2;", "%r0", {0x7e00bc00}, {0x3c003c00})[0],

@@ -271,6 +271,51 @@ TEST(SoftgpuInteger, CarryChains) {
              });
 }
 
+TEST(SoftgpuInteger, CarryOfADifferenceIsSetWhereNothingWasBorrowed) {
+    // What nvcc makes of comparisons and quotients of 128-bit integers.
+    expect64("cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
+             "cvt.u32.u64 %r6, %rd2; shr.u64 %rd5, %rd2, 32; cvt.u32.u64 %r7, %rd5;"
+             "sub.cc.u32 %r10, %r4, %r6; subc.cc.u32 %r11, %r5, %r7; addc.u32 %r12, 0, 0;"
+             "cvt.u64.u32 %rd0, %r12;",
+             [](u64 a, u64 b, u64) -> u64 { return a >= b ? 1 : 0; });
+    expect64("sub.cc.u64 %rd4, %rd1, %rd2; subc.cc.u64 %rd5, %rd3, 0; addc.u64 %rd6, %rd5, %rd5;"
+             "xor.b64 %rd0, %rd4, %rd6;",
+             [](u64 a, u64 b, u64 c) {
+                 const u64 borrow = a < b ? 1 : 0;
+                 return (a - b) ^ (2 * (c - borrow) + (c < borrow ? 0 : 1));
+             });
+    expect64("add.cc.u64 %rd4, %rd1, %rd2; subc.u64 %rd0, %rd3, 0;",
+             [](u64 a, u64 b, u64 c) { return c - (a + b < a ? 0 : 1); });
+    expect32("add.cc.u32 %r4, %r1, %r2; addc.cc.u32 %r5, %r3, -1; addc.u32 %r0, 0, 0;",
+             [](u32 a, u32 b, u32 c) {
+                 return static_cast<u32>((u64{c} + 0xffffffffU + (a + b < a ? 1 : 0)) >> 32);
+             });
+    expect32("mad.lo.cc.u32 %r4, %r1, %r2, %r3; madc.hi.cc.u32 %r5, %r1, %r2, -1;"
+             "addc.u32 %r0, 0, 0;",
+             [](u32 a, u32 b, u32 c) {
+                 const u64 product = u64{a} * b;
+                 const u64 low = (product & 0xffffffffU) + c;
+                 return static_cast<u32>(((product >> 32) + 0xffffffffU + (low >> 32)) >> 32);
+             });
+}
+
+TEST(SoftgpuInteger, BytesOfAHalfWord) {
+    expect_each("{ .reg .b8 %b<2>; mov.b16 {%b0, %b1}, %rs1; mov.b16 %rs0, {%b1, %b0}; }", "%rs0",
+                sample_bits(0), {}, {},
+                [](u64 a, u64, u64) { return ((a & 0xff) << 8) | ((a >> 8) & 0xff); });
+}
+
+TEST(SoftgpuInteger, VideoResultsMergedIntoAPartAreRefused) {
+    for (const char* part : {"b1", "h0"}) {
+        const auto loaded = load({std::string(".visible .entry k() { .reg .b32 %r<9>;\n"
+                                              "vadd.s32.s32.s32 %r0.") +
+                                  part + ", %r1, %r2, %r3;\nret; }"});
+        ASSERT_FALSE(loaded.ok());
+        EXPECT_THAT(loaded.error().to_string(),
+                    ::testing::HasSubstr("merging forms of video instructions"));
+    }
+}
+
 TEST(SoftgpuInteger, CompareAndSelect) {
     const auto compare = [](const std::string& op, const std::function<bool(u32, u32)>& expected) {
         expect_each(op, "%p0", sample_bits(0), sample_bits(1), {}, [&](u64 a, u64 b, u64) -> u64 {

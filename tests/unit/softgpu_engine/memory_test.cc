@@ -50,6 +50,20 @@ TEST(SoftgpuMemory, GenericAddressesOfSharedAndLocal) {
     EXPECT_THAT(got, ::testing::ElementsAre(1003U, 2003U, 3003U));
 }
 
+TEST(SoftgpuMemory, ParametersLieInTheGlobalWindow) {
+    const std::string body = "mov.u64 %rd4, pb; cvta.param.u64 %rd5, %rd4;";
+    EXPECT_EQ(evaluate(body + "isspacep.global %p0, %rd5;", "%p0", {0})[0], 1U);
+    EXPECT_EQ(evaluate(body + "isspacep.param::entry %p0, %rd5;", "%p0", {0})[0], 1U);
+    EXPECT_EQ(evaluate(body + "isspacep.shared %p0, %rd5;", "%p0", {0})[0], 0U);
+}
+
+TEST(SoftgpuMemory, SharedMemoryIsOfRankZero) {
+    EXPECT_EQ(evaluate("mov.u32 %r0, 7; mov.u32 %r20, scratch;"
+                       "getctarank.shared::cluster.u32 %r0, %r20;", "%r0", {0})[0], 0U);
+    EXPECT_EQ(evaluate("mov.u32 %r0, 7; mov.u64 %rd4, scratch; cvta.shared.u64 %rd5, %rd4;"
+                       "getctarank.u64 %r0, %rd5;", "%r0", {0})[0], 0U);
+}
+
 TEST(SoftgpuMemory, UnevenAddressesAndMasks) {
     // Contiguous, uniform and scattered accesses give the same as lane by lane.
     const std::pair<const char*, u32 (*)(u32)> shapes[] = {
@@ -117,6 +131,34 @@ ret; })");
     EXPECT_EQ(as_f32(cells[13]), 512.0F);
     EXPECT_EQ(cells[16], 7U);
     EXPECT_EQ(cells[18], 7U);
+}
+
+TEST(SoftgpuMemory, SumsFlushInGlobalMemoryOnly) {
+    const Loaded loaded = load_or_die(R"(
+.visible .entry k(.param .u64 p) {
+.reg .b32 %r<9>; .reg .b64 %rd<9>; .shared .align 8 .b8 s[8];
+ld.param.u64 %rd1, [p];
+red.global.add.f32 [%rd1], 0f80000000;
+atom.add.f32 %r2, [%rd1+4], 0f80000000;
+red.global.add.f32 [%rd1+8], 0f80800000;
+red.add.f32 [%rd1+12], 0f00000001;
+atom.global.add.v2.f32 {%r3, %r4}, [%rd1+16], {0f00000001, 0f3F800000};
+mov.u32 %r1, s; st.shared.u32 [%r1], 1;
+atom.shared.add.f32 %r5, [%r1], 0f00000001;
+cvt.u64.u32 %rd2, %r1; cvta.shared.u64 %rd3, %rd2;
+red.add.f32 [%rd3], 0f00000001;
+ld.shared.u32 %r6, [%r1];
+st.global.v4.u32 [%rd1+32], {%r2, %r3, %r5, %r6};
+ret; })");
+    alignas(16) static u32 cells[12];
+    // A denormal, a negative one, a sum that becomes one, an operand that is one.
+    const u32 before[12] = {1, 0x80000001, 0x00800001, 0, 1, 0x3f800000};
+    std::memcpy(cells, before, sizeof cells);
+    const LaunchStatus status =
+        launch(loaded, "k", {}, {1, 1, 1}, Params().add(reinterpret_cast<u64>(cells)));
+    ASSERT_TRUE(status.ok()) << status.text;
+    EXPECT_THAT(cells, ::testing::ElementsAre(0U, 0x80000000U, 0U, 0U, 0U, 0x40000000U, 0U, 0U,
+                                              0x80000001U, 1U, 1U, 3U));
 }
 
 TEST(SoftgpuMemory, CompareAndSwapReturnsTheOldValue) {

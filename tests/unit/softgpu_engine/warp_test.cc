@@ -112,6 +112,19 @@ ret; })");
     }
 }
 
+TEST(SoftgpuWarp, MatricesMayReplaceTheirAddresses) {
+    const Lanes got = evaluate(
+        "mov.u32 %r4, scratch; shl.b32 %r5, %r9, 4; add.u32 %r4, %r4, %r5;"
+        "st.shared.v4.u32 [%r4], {%r9, %r9, %r9, %r9}; bar.sync 0;"
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r4, %r5, %r6, %r7}, [%r4];"
+        "shl.b32 %r5, %r5, 8; shl.b32 %r6, %r6, 16; shl.b32 %r7, %r7, 24;"
+        "or.b32 %r0, %r4, %r5; or.b32 %r0, %r0, %r6; or.b32 %r0, %r0, %r7;",
+        "%r0", Lanes(32));
+    for (u32 i = 0; i < 32; ++i) {
+        EXPECT_EQ(got[i], 0x18100800U + 0x01010101U * (i / 4));
+    }
+}
+
 TEST(SoftgpuWarp, WmmaIntegers) {
     const Loaded loaded = load_or_die(R"(
 .visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pd) {

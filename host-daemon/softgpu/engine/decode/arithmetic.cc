@@ -14,6 +14,12 @@ constexpr std::uint8_t kHalfRelu = 4;
 
 bool is_half(Type type) { return type >= Type::kF16 && type <= Type::kBf16x2; }
 
+/// The handler of an operation, or of its .ftz form where that is another one.
+Handler chosen(const Handler* row, Handler flushing, Type type, std::uint8_t mode) {
+    const bool flush = type == Type::kF32 && (mode & kFpFlush) != 0 && flushing != nullptr;
+    return flush ? flushing : row[index_of(elem_of(type))];
+}
+
 Type doubled(Type type) {
     switch (type) {
         case Type::kU16: return Type::kU32;
@@ -56,7 +62,8 @@ void Decoder::binary_op(Operands operands, Binary op, Type type, Type result) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(handlers().binary[index_of(op)][index_of(elem_of(type))]);
+    Inst& inst = emit(chosen(handlers().binary[index_of(op)], handlers().binary_flush[index_of(op)],
+                             type, mode));
     inst.dst = dst;
     inst.a = a;
     inst.b = b;
@@ -74,7 +81,8 @@ void Decoder::unary_op(Operands operands, Unary op, Type type, Type result) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(handlers().unary[index_of(op)][index_of(elem_of(type))]);
+    Inst& inst = emit(chosen(handlers().unary[index_of(op)], handlers().unary_flush[index_of(op)],
+                             type, mode));
     inst.dst = dst;
     inst.a = a;
     inst.fp_mode = is_half(type) ? std::uint8_t{0} : mode;
@@ -101,7 +109,8 @@ void Decoder::ternary_op(Operands operands, Ternary op, Type type, Type third, T
     if (bad()) {
         return;
     }
-    Inst& inst = emit(handlers().ternary[index_of(op)][index_of(elem_of(type))]);
+    Inst& inst = emit(chosen(handlers().ternary[index_of(op)],
+                             handlers().ternary_flush[index_of(op)], type, mode));
     inst.dst = dst;
     inst.a = a;
     inst.b = b;
@@ -202,7 +211,7 @@ void Decoder::op_div(Operands operands) {
         return;
     }
     const bool flush = modifiers_.take("ftz");
-    binary_op(operands, Binary::kDivApprox, type, type);
+    binary_op(operands, kind == "full" ? Binary::kDivFull : Binary::kDivApprox, type, type);
     if (!bad()) {
         code_.code.back().flags = flush ? 1 : 0;
     }

@@ -239,4 +239,21 @@ void Decoder::op_mapa(Operands operands) {
     inst.a = a;
 }
 
+/// Every block is a cluster of its own, so all shared memory that it can name is of rank 0.
+void Decoder::op_getctarank(Operands operands) {
+    take_space();
+    const Type type = modifiers_.take_type();
+    if (!expect_count(operands, 2, 2)) {
+        return;
+    }
+    source(operands[1], type);
+    const std::uint32_t dst = destination(operands[0], Type::kU32);
+    if (bad()) {
+        return;
+    }
+    Inst& inst = emit(handlers().unary[index_of(Unary::kMov)][index_of(Elem::kU32)]);
+    inst.dst = dst;
+    inst.a = constant32(0);
+}
+
 }  // namespace gantry::softgpu

@@ -96,6 +96,8 @@ void Decoder::atomic(Operands operands, bool with_result) {
         malformed(operands[at].where, "the vector has the wrong number of registers");
         return;
     }
+    const bool flat_sum = found->op == AtomicOp::kAdd && type == Type::kF32 &&
+                          where.access == Access::kFlat;
     for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint32_t value = source(values[i], type);
         const std::uint32_t other = cas ? source(operands[at + 2], type) : value;
@@ -103,7 +105,7 @@ void Decoder::atomic(Operands operands, bool with_result) {
         if (bad()) {
             return;
         }
-        Inst& inst = emit(exec::atomic(8 * ptx::size_of(type)));
+        Inst& inst = emit(flat_sum ? exec::flat_sum() : exec::atomic(8 * ptx::size_of(type)));
         inst.dst = dst;
         inst.a = where.slot;
         inst.imm = where.offset + static_cast<std::int64_t>(i * ptx::size_of(type));

@@ -34,6 +34,12 @@ bool find_compare(std::string_view name, Compare& out) {
 
 std::uint16_t logic_of(std::string_view name) { return name == "and" ? 0 : name == "or" ? 1 : 2; }
 
+Handler comparison(Compare op, Type element, bool flush) {
+    return flush && element == Type::kF16
+               ? handlers().setp_flush[index_of(op)]
+               : handlers().setp[index_of(op)][index_of(elem_of(element))];
+}
+
 Type half_of(Type pair) { return pair == Type::kF16x2 ? Type::kF16 : Type::kBf16; }
 
 }  // namespace
@@ -67,7 +73,7 @@ void Decoder::op_setp(Operands operands) {
     const bool direct = !packed && !pair && combine.empty();
     const std::uint32_t raw = direct ? p : temporary();
     const auto compare = [&](std::uint32_t left, std::uint32_t right, std::uint32_t out) {
-        Inst& inst = emit(handlers().setp[index_of(op)][index_of(elem_of(element))]);
+        Inst& inst = emit(comparison(op, element, flush));
         inst.dst = out;
         inst.a = left;
         inst.b = right;
@@ -149,7 +155,7 @@ void Decoder::op_set(Operands operands) {
     }
     const auto half_result = [&](std::uint32_t left, std::uint32_t right, std::uint32_t out) {
         const std::uint32_t raw = temporary();
-        Inst& inst = emit(handlers().setp[index_of(op)][index_of(elem_of(element))]);
+        Inst& inst = emit(comparison(op, element, flush));
         inst.dst = raw;
         inst.a = left;
         inst.b = right;

@@ -109,7 +109,7 @@ const std::unordered_map<std::string_view, Decoder::Method>& Decoder::methods() 
         {"discard", &D::op_nothing}, {"applypriority", &D::op_nothing},
         {"griddepcontrol", &D::op_nothing}, {"pmevent", &D::op_nothing},
         {"createpolicy", &D::op_nothing}, {"cp", &D::op_cp}, {"mbarrier", &D::op_mbarrier},
-        {"mapa", &D::op_mapa}, {"setmaxnreg", &D::op_setmaxnreg},
+        {"mapa", &D::op_mapa}, {"getctarank", &D::op_getctarank}, {"setmaxnreg", &D::op_setmaxnreg},
         {"bra", &D::op_bra}, {"brx", &D::op_brx}, {"call", &D::op_call}, {"ret", &D::op_ret},
         {"exit", &D::op_exit}, {"trap", &D::op_trap}, {"brkpt", &D::op_trap},
         {"bar", &D::op_bar}, {"barrier", &D::op_bar}, {"nanosleep", &D::op_nanosleep},

@@ -225,6 +225,7 @@ private:
     void cp_bulk(Operands operands);
     void op_mbarrier(Operands operands);
     void op_mapa(Operands operands);
+    void op_getctarank(Operands operands);
 
     // Control (decode/control.cc).
     void op_bra(Operands operands);

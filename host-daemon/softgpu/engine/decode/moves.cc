@@ -24,6 +24,8 @@ void Decoder::mov_vector(Operands operands, Type type) {
         form = 3, part = Type::kB16;
     } else if (whole_bytes == 16 && count == 2) {
         form = 4, part = Type::kB64;
+    } else if (whole_bytes == 2 && count == 2) {
+        form = 5, part = Type::kB8;
     } else {
         refuse("this split of a register is not supported");
         return;

@@ -63,7 +63,8 @@ void Decoder::op_video(Operands operands) {
     const bool wrap = modifiers_.take("wrap");
     modifiers_.take("clamp");
     const std::string_view second = modifiers_.take_any({"add", "min", "max"});
-    if (!expect_count(operands, 3, 4) || operands[0].kind != OperandKind::kRegister) {
+    if (!expect_count(operands, 3, 4) || operands[0].kind != OperandKind::kRegister ||
+        operands[0].part != 0) {
         refuse("merging forms of video instructions are not supported by the soft GPU");
         return;
     }

@@ -6,6 +6,12 @@
 
 namespace gantry::softgpu::exec {
 
+/// Whether a generic address is one of the block's shared memory.
+inline bool in_shared(const Warp& warp, std::uint64_t address) {
+    return address - reinterpret_cast<std::uint64_t>(warp.block->shared) <
+           warp.block->shared_bytes;
+}
+
 /// `size` is a power of two; faults do not return.
 inline std::uint64_t lane_address(Warp& warp, const Inst* inst, Access access,
                                   std::uint32_t slot, std::int64_t offset, std::uint32_t lane,

@@ -172,6 +172,37 @@ const Inst* do_atomic(Warp& warp, const Inst* inst) {
     return inst + 1;
 }
 
+u32 flushed(u32 bits) { return (bits & 0x7f800000U) == 0 ? bits & 0x80000000U : bits; }
+
+/// add.f32 through a flat address: global memory flushes denormals, shared memory does not.
+const Inst* do_flat_sum(Warp& warp, const Inst* inst) {
+    warp.thread->set_fp_mode(kFpNearest);
+    const u32* values = warp.slot<u32>(inst->b);
+    u32* out = warp.slot<u32>(inst->dst);
+    warp.thread->inst = inst;
+    warp.thread->polls += 1;
+    for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
+        const auto lane = static_cast<u32>(__builtin_ctz(mask));
+        const u64 address =
+            lane_address(warp, inst, Access::kFlat, inst->a, inst->imm, lane, sizeof(u32));
+        const bool keep = in_shared(warp, address);
+        const u32 value = keep ? values[lane] : flushed(values[lane]);
+        auto* const cell = reinterpret_cast<u32*>(address);
+        u32 old = __atomic_load_n(cell, __ATOMIC_SEQ_CST);
+        u32 wanted = 0;
+        do {
+            wanted = next_value(AtomicOp::kAdd, AtomicKind::kF32, keep ? old : flushed(old), value,
+                                value);
+            wanted = keep ? wanted : flushed(wanted);
+        } while (!__atomic_compare_exchange_n(cell, &old, wanted, false, __ATOMIC_SEQ_CST,
+                                              __ATOMIC_SEQ_CST));
+        if ((inst->flags & 1U) != 0) {
+            out[lane] = old;
+        }
+    }
+    return inst + 1;
+}
+
 /// 128-bit exchange and compare-and-swap; slots hold low halves, then high halves.
 const Inst* do_atomic128(Warp& warp, const Inst* inst) {
     const auto op = static_cast<AtomicOp>(inst->aux & 0xffU);
@@ -224,5 +255,7 @@ Handler atomic(unsigned bits) {
         default: return nullptr;
     }
 }
+
+Handler flat_sum() { return &do_flat_sum; }
 
 }  // namespace gantry::softgpu::exec

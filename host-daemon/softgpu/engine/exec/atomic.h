@@ -14,5 +14,7 @@ enum class AtomicKind : std::uint8_t {
 
 /// For cells of 16, 32, 64 or 128 bits; aux: AtomicOp | AtomicKind << 8. See atomic.cc.
 Handler atomic(unsigned bits);
+/// add.f32 where access is kFlat.
+Handler flat_sum();
 
 }  // namespace gantry::softgpu::exec

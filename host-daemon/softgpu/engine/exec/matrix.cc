@@ -177,6 +177,11 @@ const Inst* do_matrices(Warp& warp, const Inst* inst) {
     warp.thread->inst = inst;
     const auto access = static_cast<Access>(inst->d);
     const bool transposed = (inst->flags & 1U) != 0;
+    u64 lines[kLanes];  // all read first: their register may be a result too
+    for (u32 line = 0; line < inst->aux * SmallMatrix::kSide; ++line) {
+        lines[line] = lane_address(warp, inst, access, inst->a, inst->imm, line,
+                                   SmallMatrix::kRowBytes);
+    }
     for (u32 index = 0; index < inst->aux; ++index) {
         u32* reg = warp.slot<u32>(matrix_register(inst, index));
         SmallMatrix matrix;
@@ -185,10 +190,8 @@ const Inst* do_matrices(Warp& warp, const Inst* inst) {
             matrix = transposed ? matrix.transposed() : matrix;
         }
         for (u32 row = 0; row < SmallMatrix::kSide; ++row) {
-            const u64 at = lane_address(warp, inst, access, inst->a, inst->imm,
-                                        index * SmallMatrix::kSide + row, SmallMatrix::kRowBytes);
             auto* const near = matrix.elements + row * SmallMatrix::kSide;
-            auto* const far = reinterpret_cast<void*>(at);
+            auto* const far = reinterpret_cast<void*>(lines[index * SmallMatrix::kSide + row]);
             std::memcpy(Store ? far : near, Store ? near : far, SmallMatrix::kRowBytes);
         }
         if (!Store) {

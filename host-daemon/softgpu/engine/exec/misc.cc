@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "host-daemon/softgpu/engine/exec/addresses.h"
 #include "host-daemon/softgpu/engine/exec/handlers.h"
 #include "host-daemon/softgpu/engine/run/scheduler.h"
 #include "host-daemon/softgpu/engine/warp.h"
@@ -19,7 +20,8 @@ void for_active(u32 mask, Body body) {
     }
 }
 
-/// aux: bit 0 subtract, bit 1 carry in, bit 2 carry out.
+/// aux: bit 0 subtract, bit 1 carry in, bit 2 carry out. A difference is a + ~b + 1: its carry is
+/// set where nothing was borrowed.
 template <typename T>
 const Inst* do_add_carry(Warp& warp, const Inst* inst) {
     const T* a = warp.slot<T>(inst->a);
@@ -27,15 +29,16 @@ const Inst* do_add_carry(Warp& warp, const Inst* inst) {
     T* out = warp.slot<T>(inst->dst);
     const bool subtract = (inst->aux & 1U) != 0;
     const bool carry_in = (inst->aux & 2U) != 0;
+    const u32 flags = !carry_in ? 0U : subtract ? ~warp.carry : warp.carry;
     u32 carries = 0;
     for_active(warp.mask, [&](u32 lane) {
-        const T flag = carry_in ? static_cast<T>((warp.carry >> lane) & 1U) : T(0);
+        const T flag = static_cast<T>((flags >> lane) & 1U);
         T partial = 0;
         T result = 0;
         bool carry = false;
         if (subtract) {
             carry = __builtin_sub_overflow(a[lane], b[lane], &partial);
-            carry = __builtin_sub_overflow(partial, flag, &result) || carry;
+            carry = !(__builtin_sub_overflow(partial, flag, &result) || carry);
         } else {
             carry = __builtin_add_overflow(a[lane], b[lane], &partial);
             carry = __builtin_add_overflow(partial, flag, &result) || carry;
@@ -138,11 +141,6 @@ const Inst* do_extend_sign(Warp& warp, const Inst* inst) {
     return inst + 1;
 }
 
-bool in_shared(const Warp& warp, u64 address) {
-    const auto base = reinterpret_cast<u64>(warp.block->shared);
-    return address - base < warp.block->shared_bytes;
-}
-
 bool in_local(const Warp& warp, u64 address) {
     return address - reinterpret_cast<u64>(warp.block->local) < warp.block->local_total;
 }
@@ -162,10 +160,8 @@ const Inst* do_is_space(Warp& warp, const Inst* inst) {
             case 2: answer = in_local(warp, address); break;
             case 3: answer = is_constant_address(warp, address); break;
             case 4: answer = in_params(warp, address); break;
-            default:
-                answer = !in_shared(warp, address) && !in_local(warp, address) &&
-                         !in_params(warp, address);
-                break;
+            // The window of a kernel's parameters lies in the global one.
+            default: answer = !in_shared(warp, address) && !in_local(warp, address); break;
         }
         result |= static_cast<u32>(answer) << lane;
     });

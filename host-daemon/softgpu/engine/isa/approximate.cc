@@ -79,6 +79,9 @@ struct SinCos { GANTRY_INLINE static float apply(float a, bool) {
     c = c * q + 1.0;
     const double value = (quadrant & 1U) != 0 ? c : s;
     float result = static_cast<float>((quadrant & 2U) != 0 ? -value : value);
+    // Of huge arguments r is no remainder.
+    result = result > 1.0F ? 1.0F : result;
+    result = result < -1.0F ? -1.0F : result;
     if constexpr (Quarter == 0) { result = a == 0.0F ? a : result; }
     return __builtin_fabsf(a) < __builtin_inff() ? result : nan_float(); } };
 
@@ -113,14 +116,22 @@ const Inst* approximate(Warp& warp, const Inst* inst) {
     return inst + 1;
 }
 
+/// .approx multiplies by a reciprocal: of the largest divisors that is zero.
+template <bool Approximate>
 const Inst* divide(Warp& warp, const Inst* inst) {
     warp.thread->set_fp_mode(kFpNearest);
     const u32* a = warp.slot<u32>(inst->a);
     const u32* b = warp.slot<u32>(inst->b);
     const bool ftz = (inst->flags & 1U) != 0;
     for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
-        const float value =
-            flush(bits_as<float>(a[lane]), ftz) / flush(bits_as<float>(b[lane]), ftz);
+        const float x = flush(bits_as<float>(a[lane]), ftz);
+        const float y = flush(bits_as<float>(b[lane]), ftz);
+        float value = x / y;
+        if constexpr (Approximate) {
+            const float size = __builtin_fabsf(y);
+            const bool large = size > 0x1p126F && size < __builtin_inff();
+            value = large ? x * __builtin_copysignf(0.0F, y) : value;
+        }
         return bits_as<u32>(flush(value == value ? value : nan_float(), ftz));
     });
     return inst + 1;
@@ -185,8 +196,8 @@ void fill_approximate(HandlerTable& table) {
     one[index_of(Unary::kRsqrt)][f64] = &reciprocal64<true, false>;
     put_half<Ex2>(table, Unary::kEx2);
     put_half<Tanh>(table, Unary::kTanh);
-    table.binary[index_of(Binary::kDivApprox)][f32] = &divide;
-    table.binary[index_of(Binary::kDivFull)][f32] = &divide;
+    table.binary[index_of(Binary::kDivApprox)][f32] = &divide<true>;
+    table.binary[index_of(Binary::kDivFull)][f32] = &divide<false>;
 }
 
 }  // namespace gantry::softgpu::GANTRY_ISA_NAMESPACE

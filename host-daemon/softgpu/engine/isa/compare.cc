@@ -7,6 +7,16 @@
 namespace gantry::softgpu::GANTRY_ISA_NAMESPACE {
 namespace {
 
+/// An f16 compared with .ftz.
+struct flushed_half_t { u16 bits; };
+
+}  // namespace
+
+template <>
+inline constexpr bool kUsesFp<flushed_half_t> = true;
+
+namespace {
+
 /// The four tests that all others are made of, by changing the operands over or the answer. For
 /// floating point each is false on a NaN, so "greater, or unordered" is not "less or equal".
 enum class Basic { kEqual, kLess, kLessEqual, kOrdered };
@@ -23,6 +33,8 @@ template <typename T>
 GANTRY_INLINE auto comparable(Slot<T> bits) {
     if constexpr (std::is_same_v<T, half_t> || std::is_same_v<T, bf16_t>) {
         return to_float(from_slot<T>(bits));
+    } else if constexpr (std::is_same_v<T, flushed_half_t>) {
+        return to_float(half_t{static_cast<u16>((bits & 0x7c00U) == 0 ? 0U : bits)});
     } else {
         return from_slot<T>(bits);
     }
@@ -122,6 +134,7 @@ void fill_row(HandlerTable& table) {
     p[index_of(Elem::kF64)] = &setp<C, double>;
     p[index_of(Elem::kF16)] = &setp<C, half_t>;
     p[index_of(Elem::kBf16)] = &setp<C, bf16_t>;
+    table.setp_flush[index_of(C)] = &setp<C, flushed_half_t>;
     s[index_of(Elem::kF32)] = &set<C, float>;
     s[index_of(Elem::kF64)] = &set<C, double>;
     s[index_of(Elem::kF16)] = &set<C, half_t>;

@@ -32,7 +32,11 @@ GANTRY_INLINE F rounded(F value, u32 direction) {
     }
 }
 
-/// Saturating, NaN gives 0 (for 64-bit results the most negative number), as hardware does.
+/// Saturating. NaN gives 0, and the highest bit alone where either side has 64 bits, as PTX says.
+template <typename To, typename F>
+inline constexpr To kOfNan =
+    static_cast<To>(sizeof(To) == 8 || sizeof(F) == 8 ? u64{1} << (8 * sizeof(To) - 1) : u64{0});
+
 template <typename To, typename F>
 GANTRY_INLINE To to_integer(F value) {
     constexpr To kLow = std::numeric_limits<To>::min();
@@ -42,8 +46,7 @@ GANTRY_INLINE To to_integer(F value) {
     const bool high = value >= kLimit;
     const bool nan = value != value;
     const To plain = static_cast<To>(low || high || nan ? F(0) : value);
-    constexpr To kNan = sizeof(To) == 8 ? static_cast<To>(u64{1} << 63) : To(0);
-    return nan ? kNan : low ? kLow : high ? kHigh : plain;
+    return nan ? kOfNan<To, F> : low ? kLow : high ? kHigh : plain;
 }
 
 /// A double to a half type in any rounding direction: the nearest, then one step if it lies on
@@ -209,6 +212,29 @@ template <typename F>
     }
 }
 
+/// What a NaN gives, put in once values are clamped to a type smaller than 32 bits.
+template <typename F>
+[[gnu::noinline]] void put_nan(const F* in, s32* values, s32 of_nan) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        values[lane] = in[lane] != in[lane] ? of_nan : values[lane];
+    }
+}
+
+/// 64-bit integers to double by rounding to odd, so that a second rounding gives the right result.
+template <typename I>
+[[gnu::noinline]] void integer_to_double_odd(const I* in, double* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        constexpr I kLost = 0x7ff;
+        const I value = in[lane];
+        const I top = value >> 53;
+        const bool fits = top == 0 || top == static_cast<I>(-std::is_signed_v<I>);
+        const I odd = (value & ~kLost) | ((value & kLost) != 0 ? kLost + 1 : I{0});
+        out[lane] = static_cast<double>(fits ? value : odd);
+    }
+}
+
 // Whole conversions, composed of the steps.
 
 template <typename To, typename From, bool Saturate>
@@ -245,6 +271,9 @@ GANTRY_INLINE void integer_from_float(Warp& warp, const Inst* inst, const F* a) 
         s32* values = cut.as<s32>();
         whole_to_s32(a, values);
         clamp<s32>(values, std::numeric_limits<To>::min(), std::numeric_limits<To>::max());
+        if constexpr (sizeof(F) == 8) {
+            put_nan(a, values, kOfNan<To, F>);
+        }
         put_word(warp, inst->dst, cut.as<u32>());
     }
 }
@@ -289,7 +318,11 @@ GANTRY_INLINE void float_from_integer(Warp& warp, const Inst* inst, u32 mode) {
         put_float<To, I, false>(warp, inst->dst, a);
     } else {
         Lanes value;
-        integer_to_float<F, I>(a, value.as<F>());
+        if constexpr (sizeof(I) == 8 && std::is_same_v<To, bf16_t>) {
+            integer_to_double_odd<I>(a, value.as<F>());
+        } else {
+            integer_to_float<F, I>(a, value.as<F>());
+        }
         any_from_float<To, F, Saturate>(warp, inst, value.as<F>(), mode);
     }
 }

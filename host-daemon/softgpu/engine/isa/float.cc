@@ -65,9 +65,16 @@ struct Fma { template <typename T> GANTRY_INLINE static T apply(T a, T b, T c) {
 struct FmaSat { GANTRY_INLINE static float apply(float a, float b, float c) {
     return saturate(fused(a, b, c)); } };
 
-/// x + 0 with the mode's flushing: a denormal becomes a signed zero under .ftz.
-template <typename T>
-GANTRY_INLINE T flushed(T a) { return a * T(1); }
+/// Operations that move bits are not flushed by the FP unit: their .ftz forms do it themselves.
+template <typename Op>
+struct Flushed {
+    GANTRY_INLINE static float flushed(float a) {
+        const u32 bits = raw(a);
+        return bits_as<float>((bits & 0x7f800000U) == 0 ? bits & 0x80000000U : bits);
+    }
+    template <typename... T>
+    GANTRY_INLINE static float apply(T... operands) { return Op::apply(flushed(operands)...); }
+};
 
 template <typename T>
 GANTRY_INLINE T smaller(T a, T b) {
@@ -94,8 +101,8 @@ struct Extreme {
     template <typename T>
     GANTRY_INLINE static T apply(T a0, T b0) {
         const auto sign = (raw(a0) ^ raw(b0)) & BitsOf<T>::kSign;
-        T a = flushed(a0);
-        T b = flushed(b0);
+        T a = a0;
+        T b = b0;
         if constexpr (XorSign) {
             a = bits_as<T>(raw(a) & ~BitsOf<T>::kSign);
             b = bits_as<T>(raw(b) & ~BitsOf<T>::kSign);
@@ -117,11 +124,9 @@ struct Extreme {
 
 // On f32, abs and neg of a NaN keep no promise in PTX; the sign bit is what changes.
 struct Abs { template <typename T> GANTRY_INLINE static T apply(T a) {
-    const T value = flushed(a);
-    return bits_as<T>(raw(a != a ? a : value) & ~BitsOf<T>::kSign); } };
+    return bits_as<T>(raw(a) & ~BitsOf<T>::kSign); } };
 struct Neg { template <typename T> GANTRY_INLINE static T apply(T a) {
-    const T value = flushed(a);
-    return bits_as<T>(raw(a != a ? a : value) ^ BitsOf<T>::kSign); } };
+    return bits_as<T>(raw(a) ^ BitsOf<T>::kSign); } };
 struct Sqrt { template <typename T> GANTRY_INLINE static T apply(T a) {
     if constexpr (sizeof(T) == 4) { return canonical(__builtin_sqrtf(a)); }
     else { return __builtin_sqrt(a); } } };
@@ -148,6 +153,18 @@ template <typename Op>
 void single(HandlerTable& table, Binary op) {
     table.binary[index_of(op)][index_of(Elem::kF32)] = &binary<Op, float>;
 }
+template <bool Larger, bool KeepNan, bool XorSign>
+void extreme(HandlerTable& table, Binary op) {
+    using Op = Extreme<Larger, KeepNan, XorSign>;
+    single<Op>(table, op);
+    table.binary_flush[index_of(op)] = &binary<Flushed<Op>, float>;
+}
+template <bool Larger, bool KeepNan>
+void extreme3(HandlerTable& table, Ternary op) {
+    using Op = Extreme3<Larger, KeepNan>;
+    table.ternary[index_of(op)][index_of(Elem::kF32)] = &ternary<Op, float>;
+    table.ternary_flush[index_of(op)] = &ternary<Flushed<Op>, float>;
+}
 template <typename Op>
 void both(HandlerTable& table, Unary op) {
     table.unary[index_of(op)][index_of(Elem::kF32)] = &unary<Op, float>;
@@ -162,31 +179,35 @@ void fill_float(HandlerTable& table) {
     both<Mul>(table, Binary::kMulLo);
     both<Div>(table, Binary::kDiv);
     both<Copysign>(table, Binary::kCopysign);
-    both<Extreme<false, false, false>>(table, Binary::kMin);
-    both<Extreme<true, false, false>>(table, Binary::kMax);
-    single<Extreme<false, true, false>>(table, Binary::kMinNan);
-    single<Extreme<true, true, false>>(table, Binary::kMaxNan);
-    single<Extreme<false, false, true>>(table, Binary::kMinXorsignAbs);
-    single<Extreme<true, false, true>>(table, Binary::kMaxXorsignAbs);
-    single<Extreme<false, true, true>>(table, Binary::kMinNanXorsignAbs);
-    single<Extreme<true, true, true>>(table, Binary::kMaxNanXorsignAbs);
+    extreme<false, false, false>(table, Binary::kMin);
+    extreme<true, false, false>(table, Binary::kMax);
+    extreme<false, true, false>(table, Binary::kMinNan);
+    extreme<true, true, false>(table, Binary::kMaxNan);
+    extreme<false, false, true>(table, Binary::kMinXorsignAbs);
+    extreme<true, false, true>(table, Binary::kMaxXorsignAbs);
+    extreme<false, true, true>(table, Binary::kMinNanXorsignAbs);
+    extreme<true, true, true>(table, Binary::kMaxNanXorsignAbs);
+    table.binary[index_of(Binary::kMin)][index_of(Elem::kF64)] =
+        &binary<Extreme<false, false, false>, double>;
+    table.binary[index_of(Binary::kMax)][index_of(Elem::kF64)] =
+        &binary<Extreme<true, false, false>, double>;
     single<AddSat>(table, Binary::kAddSat);
     single<SubSat>(table, Binary::kSubSat);
     single<MulSat>(table, Binary::kMulSat);
     both<Abs>(table, Unary::kAbs);
     both<Neg>(table, Unary::kNeg);
+    table.unary_flush[index_of(Unary::kAbs)] = &unary<Flushed<Abs>, float>;
+    table.unary_flush[index_of(Unary::kNeg)] = &unary<Flushed<Neg>, float>;
     both<Sqrt>(table, Unary::kSqrt);
     both<Rcp>(table, Unary::kRcp);
     both<SatF>(table, Unary::kSatF);
     table.ternary[index_of(Ternary::kFma)][index_of(Elem::kF32)] = &ternary<Fma, float>;
     table.ternary[index_of(Ternary::kFma)][index_of(Elem::kF64)] = &ternary<Fma, double>;
     table.ternary[index_of(Ternary::kFmaSat)][index_of(Elem::kF32)] = &ternary<FmaSat, float>;
-    Handler(*rows)[kElemCount] = table.ternary;
-    rows[index_of(Ternary::kMin3)][index_of(Elem::kF32)] = &ternary<Extreme3<false, false>, float>;
-    rows[index_of(Ternary::kMax3)][index_of(Elem::kF32)] = &ternary<Extreme3<true, false>, float>;
-    rows[index_of(Ternary::kMin3Nan)][index_of(Elem::kF32)] =
-        &ternary<Extreme3<false, true>, float>;
-    rows[index_of(Ternary::kMax3Nan)][index_of(Elem::kF32)] = &ternary<Extreme3<true, true>, float>;
+    extreme3<false, false>(table, Ternary::kMin3);
+    extreme3<true, false>(table, Ternary::kMax3);
+    extreme3<false, true>(table, Ternary::kMin3Nan);
+    extreme3<true, true>(table, Ternary::kMax3Nan);
 }
 
 }  // namespace gantry::softgpu::GANTRY_ISA_NAMESPACE

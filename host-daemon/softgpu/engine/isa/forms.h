@@ -48,7 +48,7 @@ const Inst* shift(Warp& warp, const Inst* inst) {
 
 template <typename Op, typename T, typename C = T, typename R = C>
 const Inst* ternary(Warp& warp, const Inst* inst) {
-    if constexpr (kUsesFp<T>) {
+    if constexpr (kUsesFp<T> || kUsesFp<C>) {
         warp.thread->set_fp_mode(inst->fp_mode);
     }
     const Slot<T>* a = warp.slot<Slot<T>>(inst->a);

@@ -100,13 +100,27 @@ const Inst* extreme_half(Warp& warp, const Inst* inst) {
     return inst + 1;
 }
 
+/// a + b rounded to odd. What the nearest sum is off by is exact (Knuth's TwoSum).
+GANTRY_INLINE double sum_odd(double a, double b) {
+    const double sum = a + b;
+    const double rest = sum - a;
+    const double off = (a - (sum - rest)) + (b - rest);
+    const u64 bits = bits_as<u64>(sum);
+    const u64 odd = (off > 0.0) == (sum > 0.0) ? bits + 1 : bits - 1;
+    const bool inexact = off > 0.0 || off < 0.0;  // of infinities it is NaN
+    return bits_as<double>(inexact && (bits & 1U) == 0 ? odd : bits);
+}
+
+/// The exponents of bf16 reach so far that the double may lose bits of the sum too.
 template <typename H>
 struct Fma {
     GANTRY_INLINE static H apply(H a, H b, H c, u32 flags) {
         const bool ftz = (flags & 1U) != 0;
         const double product = static_cast<double>(to_float(flush(a, ftz))) *
                                static_cast<double>(to_float(flush(b, ftz)));
-        const double sum = product + static_cast<double>(to_float(flush(c, ftz)));
+        const double addend = static_cast<double>(to_float(flush(c, ftz)));
+        const double sum =
+            std::is_same_v<H, bf16_t> ? sum_odd(product, addend) : product + addend;
         return finish(narrow<H>(to_float_odd(sum)), flags);
     }
 };

@@ -82,11 +82,13 @@ void fill_move(HandlerTable& table) {
     table.pack[2] = &pack<u32, u64, 2>;
     table.pack[3] = &pack<u16, u64, 4>;
     table.pack[4] = &pack128;
+    table.pack[5] = &pack<u8, u32, 2>;
     table.unpack[0] = &unpack<u16, u32, 2>;
     table.unpack[1] = &unpack<u8, u32, 4>;
     table.unpack[2] = &unpack<u32, u64, 2>;
     table.unpack[3] = &unpack<u16, u64, 4>;
     table.unpack[4] = &unpack128;
+    table.unpack[5] = &unpack<u8, u32, 2>;
 }
 
 }  // namespace gantry::softgpu::GANTRY_ISA_NAMESPACE
