@@ -173,10 +173,16 @@ void HeldWork::note(const Call& call, bool succeeded) {
         irregular_ = irregular_ || is_pure_work(call) || !is_harmless(call);
         return;
     }
-    held_[position] = roots;
-    for (const Touch& touch : touched_) {
-        block_locked(touch.key, touch.blocking, roots);
+    for (const std::uint64_t root : roots) {
+        behind_[root].push_back(position);
     }
+    for (const Touch& touch : touched_) {
+        if (opens) {
+            streams_[touch.key].roots.clear();  // They close before this one does.
+        }
+        block_locked(touch.key, touch.blocking, opens ? Roots{position} : roots);
+    }
+    held_[position] = std::move(roots);
 }
 
 void HeldWork::close(std::uint64_t root) {
@@ -189,6 +195,7 @@ void HeldWork::close(std::uint64_t root) {
         streams_.clear();
         events_.clear();
         held_.clear();
+        behind_.clear();
         executed_.clear();
         irregular_ = false;
         active_.store(false, std::memory_order_relaxed);
@@ -200,10 +207,15 @@ void HeldWork::close(std::uint64_t root) {
     for (auto& [event, roots] : events_) {
         roots.erase(root);
     }
-    for (auto& [position, roots] : held_) {
-        roots.erase(root);
+    if (const auto behind = behind_.extract(root)) {
+        for (const std::uint64_t position : behind.mapped()) {
+            const auto held = held_.find(position);
+            held->second.erase(root);
+            if (held->second.empty()) {
+                held_.erase(held);
+            }
+        }
     }
-    std::erase_if(held_, [](const auto& entry) { return entry.second.empty(); });
     executed_.erase(executed_.begin(), executed_.lower_bound(*open_.begin()));
 }
 

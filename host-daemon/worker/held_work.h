@@ -31,7 +31,8 @@ class Call;
 
 class HeldWork {
 public:
-    /// Positions of the commands that queued the callbacks.
+    /// Positions of the commands that queued the callbacks. Of those in one stream, which close in
+    /// their order, the last one stands for all.
     using Roots = std::set<std::uint64_t>;
 
     explicit HeldWork(Device& device) : device_(device) {}
@@ -104,6 +105,7 @@ private:
     std::map<std::uint64_t, Stream> streams_;
     std::map<std::uint64_t, Roots> events_;
     std::map<std::uint64_t, Roots> held_;  ///< By position, the roots' own included.
+    std::map<std::uint64_t, std::vector<std::uint64_t>> behind_;  ///< The same, by root.
     /// Closed and not open: perhaps that of the one command which is being executed.
     std::uint64_t closed_early_ = ~std::uint64_t{0};
     std::set<std::uint64_t> executed_;

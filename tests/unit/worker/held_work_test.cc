@@ -70,6 +70,28 @@ TEST(HeldWork, AWaitIsHeldUntilTheCallbackBeforeItHasReturned) {
     }));
 }
 
+TEST(HeldWork, ManyCallbacksOfAStreamCloseOneAfterTheOther) {
+    EXPECT_TRUE(in_child([] {
+        constexpr std::uint64_t kCallbacks = 20'000;  // Not in time if each knew of all before it.
+        Book book;
+        for (std::uint64_t i = 1; i <= kCallbacks; ++i) {
+            book.queue_callback(64 * i);
+            book.note();
+        }
+        EXPECT_EQ(book.held.root_count(), kCallbacks);
+        for (std::uint64_t i = 1; i <= kCallbacks; ++i) {
+            EXPECT_TRUE(book.a_wait_is_held(64 * kCallbacks + 64));
+            EXPECT_EQ(book.held.first_position(), 64 * i);
+            if (i % 1000 == 1) {
+                EXPECT_EQ(book.held.first_roots(), HeldWork::Roots{64 * i});
+            }
+            book.held.close(64 * i);
+        }
+        EXPECT_FALSE(book.held.active());
+        EXPECT_FALSE(book.a_wait_is_held(64 * kCallbacks + 64));
+    }));
+}
+
 // The guest's answer can be helped past a consumer that stands still behind the driver's call.
 TEST(HeldWork, ACallbackThatReturnsBeforeItIsNotedIsNotOpen) {
     EXPECT_TRUE(in_child([] {
