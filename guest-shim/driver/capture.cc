@@ -25,8 +25,15 @@ struct OpenCapture {
     const session::Thread* thread;  ///< Who began it.
 };
 constexpr std::size_t kMostOpenCaptures = 64;
+constexpr std::uint64_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
 session::FutexMutex g_open_mutex;
 OpenCapture g_open[kMostOpenCaptures];
+
+/// The stream that each thread has for itself has one name for all.
+bool is_capture_of(const OpenCapture& open, std::uint64_t stream) {
+    return open.graph != 0 && open.stream == stream &&
+           (stream != kPerThreadStream || open.thread == session::thread());
+}
 
 void open_capture(std::uint64_t stream, CUstreamCaptureMode mode) {
     session::Guard guard(g_open_mutex);
@@ -42,7 +49,7 @@ void open_capture(std::uint64_t stream, CUstreamCaptureMode mode) {
 bool is_other_threads(std::uint64_t stream) {
     session::Guard guard(g_open_mutex);
     for (const OpenCapture& open : g_open) {
-        if (open.graph != 0 && open.stream == stream) {
+        if (is_capture_of(open, stream)) {
             return open.mode != CU_STREAM_CAPTURE_MODE_RELAXED && open.thread != session::thread();
         }
     }
@@ -70,7 +77,7 @@ bool spoil_capture(std::uint64_t stream) {
 std::uint64_t close_capture(std::uint64_t stream) {
     session::Guard guard(g_open_mutex);
     for (OpenCapture& open : g_open) {
-        if (open.graph != 0 && open.stream == stream) {
+        if (is_capture_of(open, stream)) {
             const std::uint64_t graph = open.graph;
             open = {};
             return graph;
@@ -124,6 +131,9 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
     if (static_cast<unsigned>(mode) > CU_STREAM_CAPTURE_MODE_RELAXED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (bits(stream) == kPerThreadStream && session::shares_lane()) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // The other threads' work would be captured with it.
+    }
     // Counted first: another thread must not take a capturing stream for an idle one.
     g_captures.fetch_add(1, std::memory_order_acq_rel);
     const cuda::wire::cuStreamBeginCapture_v2_call arguments{bits(stream),
@@ -159,7 +169,7 @@ CUresult refuse_context_in_capture() noexcept {
 void abandon_capture(std::uint64_t stream) noexcept {
     session::Guard guard(g_open_mutex);
     for (OpenCapture& open : g_open) {
-        if (open.graph != 0 && open.stream == stream) {
+        if (is_capture_of(open, stream)) {
             open = {};
             g_captures.fetch_sub(1, std::memory_order_acq_rel);
         }

@@ -171,6 +171,9 @@ struct Thread {
 
 /// The calling thread's state, made at first use; null when memory is out.
 Thread* thread() noexcept;
+/// Other threads have the calling one's lane too, and with it its own stream: there are more than
+/// lanes.
+bool shares_lane() noexcept;
 /// What the next command of this thread queues is what it waits for right after it.
 void wait_follows() noexcept;
 std::uint64_t current_context() noexcept;

@@ -73,6 +73,12 @@ Thread* thread() noexcept {
     return __builtin_expect(state != nullptr, 1) ? state : make_thread();
 }
 
+bool shares_lane() noexcept {
+    const Thread* state = thread();
+    Guard guard(g_lane_mutex);
+    return state != nullptr && g_lane_users[state->lane] > 1;
+}
+
 void wait_follows() noexcept {
     if (Thread* state = thread(); state != nullptr) {
         state->next_flags |= wire::kCommandIsAwaited;
