@@ -16,6 +16,9 @@ CUresult get_kernel(std::uint64_t owner, const char* name, HandleKind kind, std:
 /// Forgets the kernels of an owner that is being unloaded.
 void forget_kernels(Module* owner) noexcept;
 
+/// Forgets the modules of a context that has ended; libraries are the process's.
+void forget_modules_of(std::uint64_t context) noexcept;
+
 /// Lets go of the parts that images hold beside the handle tables.
 CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned jit_count,
                     const CUjit_option* jit_options, void** jit_values, unsigned library_count,

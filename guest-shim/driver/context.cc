@@ -1,6 +1,7 @@
 // Contexts: primary ones (counted here, made on the host at the first retain), created ones, and
 // each thread's current-context stack.
-#include "guest-shim/driver/objects.h"
+#include "guest-shim/driver/code.h"
+#include "guest-shim/driver/ranges.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
@@ -44,11 +45,22 @@ void forget_streams_and_events(std::uint64_t context) {
 }
 
 CUresult end_on_host(cuda::Op op, Context* context) {
+    if (session::gate() == CUDA_SUCCESS) {
+        free_memory_of(context->handle);
+    }
     const cuda::wire_hand::ContextEndCall arguments{
         context->handle, static_cast<std::uint32_t>(context->device), 0};
     const CUresult result = call_status(op, arguments);
     context->active.store(false);
     forget_streams_and_events(context->handle);
+    forget_modules_of(context->handle);
+    bool is_last = context->primary;
+    g_contexts.for_each([&](std::uint64_t, const Context* other) {
+        is_last = is_last && !other->active.load();
+    });
+    if (result == CUDA_SUCCESS && is_last) {
+        forget_device_memory();
+    }
     dark::forget_context(reinterpret_cast<void*>(context->handle));
     return result;
 }

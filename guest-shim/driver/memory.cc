@@ -83,6 +83,49 @@ CUresult return_extent(void* address) noexcept {
     return result;
 }
 
+void free_memory_of(std::uint64_t context) noexcept {
+    Range range{};
+    for (std::uint64_t from = 0; next_range(from, &range); from = range.address + 1) {
+        if (range.context != context) {
+            continue;
+        }
+        switch (range.kind) {
+            case RangeKind::kDevice:
+                if (range.owner == kOpenedRange) {
+                    while (cuda_impl::cuIpcCloseMemHandle(range.address) == CUDA_SUCCESS) {
+                    }
+                } else if (Range gone{}; remove_range(range.address, &gone)) {
+                    (void)free_device(gone);
+                }
+                break;
+            case RangeKind::kHost:
+            case RangeKind::kManaged:
+                // A module's managed variables go with it.
+                if (Range gone{}; range.owner == 0 && remove_range(range.address, &gone)) {
+                    (void)free_in_pool(gone);
+                }
+                break;
+            case RangeKind::kRegistered:
+                (void)cuda_impl::cuMemHostUnregister(reinterpret_cast<void*>(range.address));
+                break;
+            case RangeKind::kGlobal:
+                (void)remove_range(range.address, &range);
+                break;
+            default:
+                break;
+        }
+    }
+}
+
+void forget_device_memory() noexcept {
+    Range range{};
+    for (std::uint64_t from = 0; next_range(from, &range); from = range.address + 1) {
+        if (is_in_arena(range.address) && !is_in_pool(range.address)) {
+            (void)remove_range(range.address, &range);
+        }
+    }
+}
+
 }  // namespace gantry::shim
 
 namespace gantry::cuda_impl {

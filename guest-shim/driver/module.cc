@@ -232,12 +232,25 @@ CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned ji
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     module->handle = *handle;
+    module->context = kind == HandleKind::kModule ? session::current_context() : 0;
     module->mutex = mutex;
     result = load_with_managed(op, module, list, jit_sent, &options);
     if (result != CUDA_SUCCESS) {
         g_modules.destroy(*handle);
     }
     return result;
+}
+
+void forget_modules_of(std::uint64_t context) noexcept {
+    g_modules.for_each([&](std::uint64_t, Module* module) {
+        if (module->context == context) {
+            void* managed = module->managed;
+            forget_module(module);
+            if (managed != nullptr) {
+                return_extent(managed);
+            }
+        }
+    });
 }
 
 }  // namespace gantry::shim

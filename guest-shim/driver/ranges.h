@@ -58,6 +58,12 @@ inline constexpr std::uint64_t kOpenedRange = ~std::uint64_t{0};
 CUresult take_extent(std::uint64_t bytes, std::uint32_t flags, void** out) noexcept;
 CUresult return_extent(void* address) noexcept;
 
+/// Frees what was allocated, registered or opened in a context that is about to end. What belongs
+/// to the device stays: pools' memory and mappings.
+void free_memory_of(std::uint64_t context) noexcept;
+/// The host has freed what belongs to the device, with the last context.
+void forget_device_memory() noexcept;
+
 /// Where a copy finds an address.
 struct Place {
     bool host_side;          ///< Pageable memory of this process: its bytes must travel.

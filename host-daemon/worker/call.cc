@@ -77,6 +77,7 @@ std::shared_ptr<Call> Call::keep() const {
     auto kept = std::make_shared<Call>(process_, own->command);
     kept->own_ = std::move(own);
     kept->is_replay_ = is_replay_;
+    kept->is_restore_ = is_restore_;
     kept->is_kept_ = true;
     return kept;
 }

@@ -45,7 +45,11 @@ public:
     [[nodiscard]] std::span<const std::byte> trailing_bytes() const { return command_->trailing; }
     /// True inside a restore: nothing is answered, addresses and orders come from a snapshot.
     [[nodiscard]] bool is_replay() const { return is_replay_; }
-    void mark_replay() { is_replay_ = true; }
+    void mark_replay(GuestProcess::Replay why) {
+        is_replay_ = true;
+        is_restore_ = why == GuestProcess::Replay::kRestore;
+    }
+    [[nodiscard]] bool is_restore() const { return is_restore_; }
 
     /// The fixed arguments; null when the command is shorter.
     template <typename T>
@@ -156,6 +160,7 @@ private:
     const std::uint8_t traits_;
     bool answered_ = false;
     bool is_replay_ = false;
+    bool is_restore_ = false;
     bool is_deferred_ = false;
     bool is_kept_ = false;
     bool has_ended_ = false;

@@ -242,7 +242,7 @@ bool GuestProcess::callback_done(std::uint64_t callback_id) {
     return true;
 }
 
-CUresult GuestProcess::replay(const RecordedCommand& recorded) {
+CUresult GuestProcess::replay(const RecordedCommand& recorded, Replay why) {
     Command command;
     command.header.op = recorded.op;
     command.header.lane = recorded.lane;
@@ -252,7 +252,7 @@ CUresult GuestProcess::replay(const RecordedCommand& recorded) {
     command.args = recorded.args;
     command.trailing = recorded.trailing;
     Call call(*this, command);
-    call.mark_replay();
+    call.mark_replay(why);
     const CUresult entered = enter_context(recorded.context);
     if (entered != CUDA_SUCCESS) {
         return entered;

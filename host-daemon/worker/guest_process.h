@@ -153,8 +153,10 @@ public:
     /// The context stayed behind with its error, which is what every call of the device gets here.
     void lose_context(CUresult error);
 
-    /// Runs one recorded command again, as part of a restore.
-    CUresult replay(const RecordedCommand& command);
+    /// Runs one recorded command again. kReset: not as a part of a restore, which brings the
+    /// contents of variables; they are as the image has them.
+    enum class Replay { kRestore, kReset };
+    CUresult replay(const RecordedCommand& command, Replay why = Replay::kRestore);
 
     std::function<void(const std::string&)> on_breach;
     std::function<void()> on_goodbye;

@@ -1,11 +1,21 @@
 // Contexts. The primary context exists as long as the worker does; the guest's retain and release
-// only decide which objects live in it.
+// only decide which objects live in it. What memory is a context's the guest knows, and frees it
+// before it ends the context.
 #include "host-daemon/worker/handlers.h"
 
+#include <cstring>
+#include <map>
+
+#include "host-daemon/worker/log.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
 namespace {
+
+/// Libraries belong to the process, not to a context, and so do their kernels.
+bool is_of_library(GuestProcess& process, std::uint64_t handle) {
+    return cuda::handle_kind(process.root_of(handle)) == HandleKind::kLibrary;
+}
 
 /// Ends every object of a context, in the reverse order of their making.
 void end_objects(Call& call, std::uint64_t context) {
@@ -15,26 +25,105 @@ void end_objects(Call& call, std::uint64_t context) {
     const auto objects = process.objects.list(
         [context](const Object& object) { return object.context == context; });
     for (auto object = objects.rbegin(); object != objects.rend(); ++object) {
-        // Libraries belong to the process, not to a context.
-        if (object->handle != context && object->kind() != HandleKind::kLibrary) {
+        if (object->handle != context && !is_of_library(process, object->handle)) {
             process.destroy_object(*object);
         }
     }
 }
 
+CUresult make_again(GuestProcess& process, const Object& object) {
+    CUresult result = process.replay(object.creation, GuestProcess::Replay::kReset);
+    for (const auto& [key, command] : object.configuration) {
+        result = result == CUDA_SUCCESS ? process.replay(command) : result;
+    }
+    if (result != CUDA_SUCCESS) {
+        log_line("object %llx of a library cannot be made again after a context's end: %d",
+                 static_cast<unsigned long long>(object.handle), static_cast<int>(result));
+        return result;
+    }
+    process.objects.restore_record(object.handle, object.order, object.parent,
+                                   object.configuration);
+    return CUDA_SUCCESS;
+}
+
+/// Variables of libraries are what they were at first again. Without any a library stays as it is.
+CUresult reset_libraries(GuestProcess& process) {
+    std::map<std::uint64_t, ImagePtr> images;
+    for (const LoadedImage& loaded : process.modules.list()) {
+        if (loaded.library && !loaded.variables.empty()) {
+            images.emplace(loaded.handle, loaded.image);
+        }
+    }
+    std::vector<Object> again = process.objects.list([](const Object&) { return true; });
+    std::erase_if(again, [&](const Object& object) {
+        return !images.contains(process.root_of(object.handle));
+    });
+    for (const Object& object : again) {
+        if (object.kind() == HandleKind::kLibrary) {
+            process.destroy_object(object);  // Its kernels with it.
+        }
+    }
+    CUresult worst = CUDA_SUCCESS;
+    for (const Object& object : again) {
+        cuda::wire_hand::LoadCall load{};
+        if (object.kind() == HandleKind::kLibrary && object.creation.args.size() == sizeof(load)) {
+            std::memcpy(&load, object.creation.args.data(), sizeof(load));
+            (void)process.images.stage(load.image_id, load.image_bytes, 0,
+                                       images[object.handle]->bytes);
+        }
+        const CUresult result = make_again(process, object);
+        worst = worst == CUDA_SUCCESS ? result : worst;
+    }
+    return worst;
+}
+
+void reset_limits(Call& call) {
+    const driver::DriverApi& api = call.api();
+    const gantry::wire::DeviceFacts& facts = call.process().facts;
+    if (api.cuCtxGetLimit == nullptr || call.process().enter_context(0) != CUDA_SUCCESS) {
+        return;
+    }
+    for (std::uint32_t i = 0; i < gantry::wire::kMaxLimits; ++i) {
+        const auto limit = static_cast<CUlimit>(i);
+        std::size_t now = 0;
+        if (facts.limit_status[i] == CUDA_SUCCESS &&
+            api.cuCtxGetLimit(&now, limit) == CUDA_SUCCESS && now != facts.limits[i]) {
+            api.cuCtxSetLimit(limit, facts.limits[i]);
+        }
+    }
+}
+
 CUresult end_primary(Call& call, const cuda::wire_hand::ContextEndCall& end) {
+    GuestProcess& process = call.process();
     if (end.device != 0 || end.context != cuda::primary_context_handle(0)) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    if (call.process().sticky_error.load() != 0) {
+    if (process.sticky_error.load() != 0) {
         return CUDA_ERROR_NOT_PERMITTED;
     }
     end_objects(call, end.context);
-    call.process().virtual_memory.clear();
-    call.process().shared.close_all();
-    call.process().memory.free_everything();
-    call.process().objects.erase(end.context);
-    return CUDA_SUCCESS;
+    if (process.objects.count_kind(HandleKind::kContext) == 1) {
+        // Also what belongs to the device: mappings, pools' memory, other processes' memory.
+        process.virtual_memory.clear();
+        process.shared.close_all();
+        process.memory.free_everything();
+    }
+    reset_limits(call);
+    const CUresult result = reset_libraries(process);
+    process.objects.erase(end.context);
+    return result;
+}
+
+/// What libraries gave for a context that has ended is given for the primary one from now on.
+CUresult move_to_primary(GuestProcess& process, std::vector<Object> twins) {
+    CUresult worst = CUDA_SUCCESS;
+    for (Object& twin : twins) {
+        process.objects.erase(twin.handle);
+        twin.creation.context = cuda::primary_context_handle(0);
+        const CUresult result = make_again(process, twin);
+        worst = worst == CUDA_SUCCESS ? result : worst;
+    }
+    return worst;
 }
 
 }  // namespace
@@ -108,11 +197,17 @@ CUresult on_cuCtxDestroy_v2(CallContext& context, const wire::cuCtxDestroy_v2_ca
         call.api().cuCtxDestroy_v2 == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
+    GuestProcess& process = call.process();
     end_objects(call, end.context);
-    call.process().objects.erase(end.context);
+    const auto twins = process.objects.list([&](const Object& object) {
+        return object.context == end.context && (object.kind() == HandleKind::kFunction ||
+                                                 object.kind() == HandleKind::kModule);
+    });
+    process.objects.erase(end.context);
     const CUresult result = call.api().cuCtxDestroy_v2(native);
-    call.process().leave_context();
-    return result;
+    process.leave_context();
+    const CUresult moved = move_to_primary(process, twins);
+    return result != CUDA_SUCCESS ? result : moved;
 }
 
 CUresult on_cuCtxSynchronize_v2(CallContext& context, const wire::cuCtxSynchronize_v2_call& call,

@@ -250,7 +250,7 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     CUresult result = hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library,
                                      options, &native);
     LoadReply answer{};
-    if (result == CUDA_SUCCESS && !call.is_replay()) {
+    if (result == CUDA_SUCCESS && !call.is_restore()) {
         result = place_managed(call, load, loaded, options, &native, &answer);
     }
     std::string logs;
@@ -268,7 +268,7 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
             process.learn_variables(load.handle);
         }
     }
-    if (result == CUDA_SUCCESS && process.device.extension() == nullptr && !call.is_replay()) {
+    if (result == CUDA_SUCCESS && process.device.extension() == nullptr && !call.is_restore()) {
         result = place_managed_by_code(call, load, &answer);
         if (result != CUDA_SUCCESS) {
             process.destroy_object(*process.objects.get(load.handle));
