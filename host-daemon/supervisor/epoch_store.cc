@@ -90,6 +90,12 @@ int write_all(int fd, const std::string& text) {
 
 }  // namespace
 
+Epoch first_epoch(const std::optional<engine::DurableRecord>& known,
+                  std::chrono::sys_seconds now) {
+    const std::uint64_t seconds = std::max<std::int64_t>(now.time_since_epoch().count(), 1);
+    return {known ? std::max(known->epoch.value + 2, seconds) : seconds};
+}
+
 bool is_session_id(const std::string& text) {
     return !text.empty() && text.size() <= 64 && text.front() != '.' &&
            std::all_of(text.begin(), text.end(), [](char c) {

@@ -9,6 +9,7 @@
 // Threads: one caller at a time per session. Cost: two fsyncs.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -52,6 +53,11 @@ private:
     std::string folder_;
     std::function<int(StoreStep)> fault_;
 };
+
+/// Where a session that begins anew (its VM was started again) starts to count: above what any host
+/// has owned of its earlier lives. `known`: this host's record; other hosts' are not at hand, but
+/// an epoch for each second is more than moves can use up.
+Epoch first_epoch(const std::optional<engine::DurableRecord>& known, std::chrono::sys_seconds now);
 
 /// True for ids that may be file names: letters, digits, '-', '_', '.', 1 to 64, not starting with
 /// '.'.

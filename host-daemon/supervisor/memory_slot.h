@@ -3,7 +3,8 @@
 //
 // The page is a file in the run directory: a restarted gantryd finds it again. It goes with the
 // last slot. Invariant: a slot is taken while its worker may still add to it; it is cleared after
-// the worker's process has ended. Threads: any. Failure: reason memory.page.
+// the worker's process has ended. Threads: any; release() from several. Failure: reason
+// memory.page.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +18,23 @@ namespace gantry::supervisor {
 
 class MemorySlot {
 public:
-    MemorySlot() = default;
-    ~MemorySlot();
-    MemorySlot(MemorySlot&& other) noexcept;
-    MemorySlot& operator=(MemorySlot&& other) noexcept;
-
     /// A free slot; makes the page if there is none.
     static Result<MemorySlot> claim(const std::string& path);
     /// The slot of a worker that was started by an earlier gantryd.
     static Result<MemorySlot> adopt(const std::string& path, std::uint32_t index);
 
-    [[nodiscard]] bool valid() const { return page_ != nullptr; }
+    [[nodiscard]] bool valid() const { return file_.valid(); }
     [[nodiscard]] int fd() const { return file_.get(); }
     [[nodiscard]] std::uint32_t index() const { return index_; }
     [[nodiscard]] const std::string& path() const { return path_; }
-    [[nodiscard]] const control::MemoryPage* page() const { return page_; }
     /// The worker has ended. Idempotent. Without it the slot stays taken (gantryd is restarted).
     void release();
 
 private:
     static Result<MemorySlot> open(const std::string& path, bool create);
-    void unmap();
 
     std::string path_;
     control::UniqueFd file_;
-    control::MemoryPage* page_ = nullptr;
     std::uint32_t index_ = 0;
 };
 

@@ -37,6 +37,9 @@ void RegionWatcher::run() {
 
 void RegionWatcher::look(const std::vector<Claim>& claims) {
     for (const Claim& claim : claims) {
+        if (stopping_) {
+            return;
+        }
         const engine::PartId part = part_of({claim.channel, claim.generation});
         const bool is_new = claim.generation != 0 && claim.generation != seen_[claim.channel];
         if (claim.state == wire::ClaimState::kOpen && is_new) {

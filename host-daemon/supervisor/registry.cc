@@ -87,7 +87,7 @@ void Registry::stop() {
     hypervisor_.stop();
     handover_.reset();
     housekeeping_.stop();
-    ends_.clear();  // Waits for them.
+    errands_.clear();  // Waits for them.
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
@@ -271,7 +271,7 @@ void Registry::drop_worker(const std::shared_ptr<Session>& session, engine::Part
         }
     }
     if (session->info().kind == SessionKind::kLocal) {
-        close_session(session->info().id, wire::WorkerState::kDead);
+        close_session(session, wire::WorkerState::kDead);
         return;
     }
     constexpr std::size_t kMostAlerts = 16;
@@ -323,7 +323,7 @@ void Registry::on_worker_event(const std::string& id, engine::PartId part,
             return;
         }
         if (session->info().kind == SessionKind::kLocal) {
-            close_session(id, wire::WorkerState::kNone);
+            close_session(session, wire::WorkerState::kNone);
         } else {
             session->close_channel(part);
         }
@@ -332,10 +332,9 @@ void Registry::on_worker_event(const std::string& id, engine::PartId part,
 
 Result<Epoch> Registry::epoch_for_new_life(const std::string& id) {
     GANTRY_ASSIGN(const auto record, store_.load(id));
-    // A session that was granted away and begins anew here (the VM was started again) must not
-    // reuse an epoch that another host has owned.
     engine::DurableRecord fresh;
-    fresh.epoch.value = !record ? 1 : record->epoch.value + (record->granted ? 2 : 0);
+    fresh.epoch = first_epoch(record, std::chrono::time_point_cast<std::chrono::seconds>(
+                                          std::chrono::system_clock::now()));
     const SaveOutcome saved = store_.save(id, fresh);
     if (!saved.ok()) {
         return saved.error;
@@ -391,8 +390,12 @@ std::shared_ptr<SourceDriver> Registry::make_driver(const std::shared_ptr<Sessio
             note_source_ended(id, engine::Outcome::kRolledBack, error);
         }
     };
-    hooks.released = [this, id] {
-        housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDisowned); });
+    hooks.released = [this, weak = std::weak_ptr(session)] {
+        housekeeping_.post([this, weak] {
+            if (const auto released = weak.lock()) {
+                close_session(released, wire::WorkerState::kDisowned);
+            }
+        });
     };
     return std::make_shared<SourceDriver>(
         id, epoch, settings(), config_.migration.compression,
@@ -430,56 +433,72 @@ void Registry::watch_region(const std::string& id) {
 }
 
 /// On housekeeping_ only.
-void Registry::close_session(const std::string& id, wire::WorkerState how) {
-    Entry entry;
+void Registry::run_aside(std::function<void()> errand) {
+    std::erase_if(errands_, [](const std::future<void>& one) {
+        return one.wait_for(std::chrono::seconds{0}) == std::future_status::ready;
+    });
+    // What it holds is given back with its end, not with its future.
+    errands_.push_back(std::async(std::launch::async, [errand = std::move(errand)]() mutable {
+        std::exchange(errand, nullptr)();
+    }));
+}
+
+/// On housekeeping_ only. A worker whose GPU is at work for ever takes seconds to end: nobody else
+/// waits for it.
+void Registry::close_session(const std::shared_ptr<Session>& session, wire::WorkerState how) {
+    const std::string& id = session->info().id;
+    const auto entry = std::make_shared<Entry>();
     {
         const std::lock_guard lock(mutex_);
         const auto found = sessions_.find(id);
-        if (found == sessions_.end()) {
+        if (found == sessions_.end() || found->second.session != session) {
             return;
         }
-        entry = std::move(found->second);
+        *entry = std::move(found->second);
         sessions_.erase(found);
-        promised_bytes_.erase(id);
-        if (local_guests_.erase(id) != 0) {
-            closing_.insert(id);
-        }
+        local_guests_.erase(id);
+        ++closing_[id].sessions;
     }
-    std::erase_if(ends_, [](const std::future<void>& end) {
-        return end.wait_for(std::chrono::seconds{0}) == std::future_status::ready;
-    });
-    if (entry.session->info().kind == SessionKind::kLocal) {
-        // A worker whose GPU is at work for ever takes seconds to end: nobody else waits for it.
-        ends_.push_back(std::async(
-            std::launch::async, [this, id, how, entry = std::move(entry)]() mutable {
-                end_session(id, how, std::move(entry));
-            }));
-    } else {
-        end_session(id, how, std::move(entry));
-    }
+    run_aside([this, how, entry] { end_session(how, std::move(*entry)); });
 }
 
-void Registry::end_session(const std::string& id, wire::WorkerState how, Entry entry) {
+void Registry::end_session(wire::WorkerState how, Entry entry) {
+    const SessionInfo& info = entry.session->info();
     entry.watcher.reset();
     entry.driver->stop();
     entry.session->end(how);
+    bool is_back = false;
+    {
+        // Then its promise, its record and its region's file, which a new QEMU may have open
+        // already, are the newer session's.
+        const std::lock_guard lock(mutex_);
+        is_back = arrivals_.contains(info.id) || sessions_.contains(info.id);
+        if (!is_back) {
+            promised_bytes_.erase(info.id);
+            entry.session->remove_record();
+        }
+        if (!is_back && how == wire::WorkerState::kDisowned && info.kind == SessionKind::kVm) {
+            ::unlink(info.region_path.c_str());  // The VM left: what lies there is stale.
+        }
+    }
+    if (!is_back && how != wire::WorkerState::kDisowned) {
+        (void)store_.remove(info.id);
+    }
+    std::optional<libvirt::DomainInfo> next_life;
     {
         const std::lock_guard lock(mutex_);
-        closing_.erase(id);
+        const auto closing = closing_.find(info.id);
+        if (--closing->second.sessions == 0) {
+            next_life = std::move(closing->second.next_life);
+            closing_.erase(closing);
+        }
         ++closed_count_;
     }
     session_closed_.notify_all();
-    if (how != wire::WorkerState::kDisowned) {
-        (void)store_.remove(id);
-    } else if (entry.session->info().kind == SessionKind::kVm) {
-        // The VM left; what lies in its region's file here is stale. Unless it is coming back: then
-        // its new QEMU may have the file open already.
-        const std::lock_guard lock(mutex_);
-        if (!arrivals_.contains(id) && !sessions_.contains(id)) {
-            ::unlink(entry.session->info().region_path.c_str());
-        }
+    spdlog::info("session {} closed", info.id);
+    if (next_life) {
+        housekeeping_.post([this, domain = std::move(*next_life)] { open_vm(domain, true); });
     }
-    spdlog::info("session {} closed", id);
 }
 
 }  // namespace gantry::supervisor

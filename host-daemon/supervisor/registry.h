@@ -8,6 +8,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -107,12 +108,20 @@ private:
         bool is_waited_for = true;     ///< Once its end has taken too long, no more.
     };
 
+    struct Closing {
+        std::uint32_t sessions = 0;
+        bool is_waited_for = true;  ///< As in LocalGuest.
+        std::optional<libvirt::DomainInfo> next_life;  ///< Opened when they have ended.
+    };
+
     // registry.cc
     Result<void> lock_run_directory(const std::string& run);
     std::shared_ptr<Session> open_session(const SessionInfo& info, Epoch epoch, bool is_fresh);
-    /// A local session's end goes on by itself (closing_); a VM's next session wants its region.
-    void close_session(const std::string& id, wire::WorkerState how);
-    void end_session(const std::string& id, wire::WorkerState how, Entry entry);
+    /// Its end goes on by itself (closing_). Nothing when it is not the one of its id any more.
+    void close_session(const std::shared_ptr<Session>& session, wire::WorkerState how);
+    void end_session(wire::WorkerState how, Entry entry);
+    /// What may take long does not hold up housekeeping_, which starts it.
+    void run_aside(std::function<void()> errand);
     std::shared_ptr<SourceDriver> make_driver(const std::shared_ptr<Session>& session,
                                               Epoch epoch);
     void watch_region(const std::string& id);
@@ -148,6 +157,7 @@ private:
     // registry_vm.cc
     void on_domain_event(const libvirt::DomainEvent& event);
     void on_domain_here(const libvirt::DomainEvent& event, bool is_fresh);
+    bool awaits_earlier_life(const libvirt::DomainInfo& domain);
     void open_vm(const libvirt::DomainInfo& domain, bool is_fresh);
     void feed_source(const std::string& id, const libvirt::DomainEvent& event);
     void feed_target(const std::string& id, const libvirt::DomainEvent& event);
@@ -156,6 +166,8 @@ private:
     void stamp_owner(const std::string& id, Epoch epoch);
     std::string own_address() const;
     void take_up_guest(const libvirt::DomainInfo& domain);
+    void on_taken_up(const libvirt::DomainInfo& domain,
+                     const Result<std::shared_ptr<Arrival>>& arrival);
     void retry_stranded();
     void find_session(const std::string& id);
     void on_guest_came(const std::string& id);
@@ -177,6 +189,7 @@ private:
     // registry_snapshot.cc
     Result<void> admit(const SessionInfo& info, const engine::SessionNeeds& needs);
     std::size_t suspended_count();
+    Result<void> spare_suspended(const std::string& path);
     void drop_ended_guests();
     void look_after_guests();
 
@@ -204,7 +217,7 @@ private:
     std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
     std::map<std::string, std::uint64_t> promised_bytes_;
     std::map<std::string, LocalGuest> local_guests_;  ///< Of local sessions opened here.
-    std::set<std::string> closing_;  ///< Local sessions that end, out of sessions_.
+    std::map<std::string, Closing> closing_;  ///< Sessions that end, out of sessions_.
     std::uint64_t closed_count_ = 0;
     bool waits_end_ = false;
     std::condition_variable_any session_closed_;
@@ -215,7 +228,7 @@ private:
 
     control::UniqueFd lock_;
     std::unique_ptr<HandoverServer> handover_;
-    std::vector<std::future<void>> ends_;  ///< Of local sessions; housekeeping_.
+    std::vector<std::future<void>> errands_;  ///< housekeeping_.
     std::set<std::string> stranded_;  ///< VMs that are here without their session; housekeeping_.
     Strand housekeeping_{[this] {
         retry_stranded();

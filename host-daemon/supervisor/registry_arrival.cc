@@ -1,6 +1,8 @@
 // Registry: sessions on their way here, and what a peer asks of those that are here.
 #include <spdlog/spdlog.h>
 
+#include <filesystem>
+
 #include "host-daemon/supervisor/registry.h"
 
 namespace gantry::supervisor {
@@ -44,7 +46,7 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
     };
     hooks.discard = [this, id] {
         const std::lock_guard lock(mutex_);
-        if (!sessions_.contains(id)) {
+        if (!sessions_.contains(id) && !arrivals_.contains(id)) {  // See remove_arrival().
             promised_bytes_.erase(id);
         }
     };
@@ -172,6 +174,15 @@ Result<void> Registry::pull(const control::PullRequest& request) {
         return Error{Code::kFailedPrecondition, "peer.off",
                      "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
     }
+    if (const std::string& handover = request.handover_path(); !handover.empty()) {
+        std::error_code error;
+        if (!std::filesystem::is_socket(handover, error)) {
+            return Error{Code::kInvalidArgument, "handover.path",
+                         handover + (error ? ": " + error.message() : " is no socket") +
+                             "; --handover names the other gantryd's handover.sock, in its "
+                             "daemon.run_directory"};
+        }
+    }
     transport::PeerClient client(request.source(), *tls_, identity());
     GANTRY_ASSIGN(const engine::SessionNeeds needs, client.needs(request.session()));
     ArrivalRequest arrival_request;
@@ -228,10 +239,12 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
     }
     if (old.session) {
         // Given away and never confirmed, and now the VM is back: nothing of it is of use any more.
-        housekeeping_.post([retired = std::make_shared<Entry>(std::move(old))] {
-            retired->watcher.reset();
-            retired->driver->stop();
-            retired->session->end(std::nullopt);
+        housekeeping_.post([this, retired = std::make_shared<Entry>(std::move(old))] {
+            run_aside([retired] {
+                retired->watcher.reset();
+                retired->driver->stop();
+                retired->session->end(std::nullopt);
+            });
         });
     }
     const auto driver = make_driver(session, epoch);
@@ -250,10 +263,10 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
     spdlog::info("session {} is served here now, epoch {}", id, epoch.value);
     housekeeping_.post([this] { look_after_guests(); });
     if (session->info().kind == SessionKind::kLocal && session->workers().empty()) {
-        housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDead); });
+        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kDead); });
     } else if (session->has_program_ended()) {
         spdlog::info("session {}: its program has ended on its way", id);
-        housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kNone); });
+        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kNone); });
     }
 }
 
@@ -316,14 +329,20 @@ void Registry::remove_arrival(const std::string& id) {
             promised_bytes_.erase(id);
         }
     }
-    arrival->stop();
-    const bool is_here = arrival->session()->driver() != nullptr;
-    if (!is_here) {
-        arrival->session()->end(std::nullopt);
-    }
-    if (arrival->left_guest_unknown() && arrival->request().info.kind == SessionKind::kVm) {
-        look_after_guest(arrival);
-    }
+    run_aside([this, id, arrival] {
+        arrival->stop();
+        const bool is_here = arrival->session()->driver() != nullptr;
+        if (!is_here) {
+            arrival->session()->end(std::nullopt);
+            const std::lock_guard lock(mutex_);
+            if (!arrivals_.contains(id)) {
+                arrival->session()->remove_record();
+            }
+        }
+        if (arrival->left_guest_unknown() && arrival->request().info.kind == SessionKind::kVm) {
+            look_after_guest(arrival);
+        }
+    });
 }
 
 /// Its arrival has ended without the session. If libvirt runs the VM here all the same, its calls

@@ -34,7 +34,12 @@ bool has_exited(const control::UniqueFd& process) {
 /// ended.
 std::set<std::string> Registry::ending_sessions() {
     const std::lock_guard lock(mutex_);
-    std::set<std::string> out = closing_;
+    std::set<std::string> out;
+    for (const auto& [id, closing] : closing_) {
+        if (closing.is_waited_for) {
+            out.insert(id);
+        }
+    }
     for (const auto& [id, guest] : local_guests_) {
         const auto found = sessions_.find(id);
         const bool waits_itself = found != sessions_.end() &&
@@ -80,8 +85,10 @@ void Registry::await_end(std::set<std::string> sessions) {
     for (;;) {
         std::erase_if(sessions, [this](const std::string& id) {
             const auto guest = local_guests_.find(id);
+            const auto closing = closing_.find(id);
             return guest != local_guests_.end() ? !guest->second.is_waited_for
-                                                : !closing_.contains(id);
+                                                : closing == closing_.end() ||
+                                                      !closing->second.is_waited_for;
         });
         if (sessions.empty() || std::chrono::steady_clock::now() > deadline) {
             return;
@@ -92,7 +99,9 @@ void Registry::await_end(std::set<std::string> sessions) {
     }
     for (const std::string& id : waits_end_ ? std::set<std::string>() : sessions) {
         spdlog::warn("session {}: its program has ended, its worker has not yet", id);
-        closing_.erase(id);
+        if (const auto closing = closing_.find(id); closing != closing_.end()) {
+            closing->second.is_waited_for = false;
+        }
         if (const auto guest = local_guests_.find(id); guest != local_guests_.end()) {
             guest->second.is_waited_for = false;
         }
@@ -138,7 +147,7 @@ Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     auto opened = session->open_channel(claim, handlers_for(info.id), std::move(link),
                                         request.table_hash);
     if (!opened) {
-        housekeeping_.post([this, id = info.id] { close_session(id, wire::WorkerState::kNone); });
+        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kNone); });
         return give_up(opened.error());
     }
     await_end(ending);  // Most of it passed while the worker started.

@@ -17,18 +17,13 @@ struct SessionRecord {
     std::optional<Suspension> suspended;
 };
 
-Result<SessionRecord> read_record(const std::string& path) {
-    std::ifstream file(path);
-    const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-    if (json.is_discarded() || !json.contains("session") || !json.contains("workers")) {
-        return Error{Code::kDataLoss, "record.corrupt", path + " is damaged"};
-    }
+Result<SessionRecord> parse_record(const nlohmann::json& json) {
     SessionRecord record;
-    GANTRY_ASSIGN(record.info, session_info_from_json(json["session"]));
-    for (const nlohmann::json& worker : json["workers"]) {
+    GANTRY_ASSIGN(record.info, session_info_from_json(json.at("session")));
+    for (const nlohmann::json& worker : json.at("workers")) {
         GANTRY_ASSIGN(WorkerRecord one, worker_record_from_json(worker));
         if (!is_part(one.part)) {
-            return Error{Code::kDataLoss, "record.corrupt", path + " names no part"};
+            return Error{Code::kDataLoss, "record.corrupt", "a worker's record names no part"};
         }
         record.workers.push_back(std::move(one));
     }
@@ -55,6 +50,21 @@ Result<SessionRecord> read_record(const std::string& path) {
         record.suspended->path = into.value("path", "");
     }
     return record;
+}
+
+Result<SessionRecord> read_record(const std::string& path) {
+    std::ifstream file(path);
+    std::string why;
+    try {
+        auto record = parse_record(nlohmann::json::parse(file));
+        if (record) {
+            return record;
+        }
+        why = record.error().text;
+    } catch (const nlohmann::json::exception& error) {
+        why = error.what();
+    }
+    return Error{Code::kDataLoss, "record.corrupt", path + " is damaged: " + why};
 }
 
 /// It arrived, and something else has begun since.
@@ -121,7 +131,7 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
     spdlog::info("session {}: {} of {} workers are still running", info.id, adopted,
                  workers.size());
     if (info.kind == SessionKind::kLocal && adopted == 0) {
-        housekeeping_.post([this, id = info.id] { close_session(id, wire::WorkerState::kDead); });
+        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kDead); });
         return;
     }
     if (suspended) {  // a VM's: a local program's region went with the gantryd that held it
@@ -171,6 +181,7 @@ void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRe
         spdlog::warn("session {}: its arrival was cut short by the restart{}", id,
                      loaded ? "" : ": " + loaded.error().to_string());
         session->end(std::nullopt);
+        session->remove_record();
         arrival->stop();
         return;
     }

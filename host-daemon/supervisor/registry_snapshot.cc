@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "host-daemon/supervisor/registry.h"
 #include "host-daemon/supervisor/replacement_job.h"
@@ -13,6 +14,7 @@ namespace gantry::supervisor {
 Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest& request,
                                                   const std::function<bool()>& is_cancelled) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
+    GANTRY_TRY(spare_suspended(request.path()));
     auto saved = save_snapshot(session, request, is_cancelled);
     if (saved && session->suspended()) {
         {
@@ -23,6 +25,21 @@ Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest
         stock_.look();
     }
     return saved;
+}
+
+/// A file that a suspended session waits for is all that there is of it.
+Result<void> Registry::spare_suspended(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : sessions_) {
+        const auto suspended = entry.session->suspended();
+        std::error_code ignored;
+        if (suspended && std::filesystem::equivalent(path, suspended->path, ignored)) {
+            return Error{Code::kFailedPrecondition, "snapshot.in_use",
+                         path + " holds session " + id +
+                             ", which is suspended and has nothing else; name another file"};
+        }
+    }
+    return {};
 }
 
 std::size_t Registry::suspended_count() {
@@ -108,7 +125,7 @@ Result<control::ReplaceWorkersReply> Registry::replace_workers(
 /// On housekeeping_ only.
 void Registry::look_after_guests() {
     bool is_awaited = false;
-    std::vector<std::string> ended;
+    std::vector<std::shared_ptr<Session>> ended;
     {
         const std::lock_guard lock(mutex_);
         for (const auto& [id, entry] : sessions_) {
@@ -118,13 +135,13 @@ void Registry::look_after_guests() {
                 const bool serves = entry.driver->status().serves;  // taken back, or never frozen
                 is_awaited = !serves || is_awaited;
                 if (serves) {
-                    ended.push_back(id);
+                    ended.push_back(entry.session);
                 }
             }
         }
     }
-    for (const std::string& id : ended) {
-        close_session(id, wire::WorkerState::kNone);
+    for (const std::shared_ptr<Session>& session : ended) {
+        close_session(session, wire::WorkerState::kNone);
     }
     if (is_awaited && stranded_.empty()) {  // else the timer is set
         constexpr std::chrono::seconds kAgain{5};
@@ -138,8 +155,9 @@ void Registry::drop_ended_guests() {
     for (const auto& [id, entry] : sessions_) {
         if (entry.session->suspended() && !entry.session->guest_waits()) {
             spdlog::info("session {}: its program has ended while it was suspended", id);
-            housekeeping_.post(
-                [this, id = id] { close_session(id, wire::WorkerState::kNone); });
+            housekeeping_.post([this, session = entry.session] {
+                close_session(session, wire::WorkerState::kNone);
+            });
         }
     }
 }

@@ -122,7 +122,9 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
     out.set_session_id(id);
     const SourceStatus status = entry.driver->status();
     out.set_epoch(status.epoch.value);
-    out.set_state(entry.session->suspended() ? "suspended" : state_word(status.state));
+    const auto suspended = entry.session->suspended();
+    out.set_state(suspended ? "suspended" : state_word(status.state));
+    out.set_suspended_into(suspended ? suspended->path : "");
     if (status.migration || status.awaits_attempt || status.ends) {
         fill_source_move(status, out.mutable_move());
         if (!status.ends) {
@@ -229,6 +231,7 @@ control::ListSessionsReply Registry::list_without_workers(
     reply.set_peer_protocol_version(transport::kPeerProtocolVersion);
     const std::lock_guard lock(mutex_);
     reply.set_device(device_ ? device_->name() : "");
+    reply.set_device_error(device_ ? "" : device_error_.to_string());
     reply.set_memory_bytes(device_ ? device_->memory_bytes() : 0);
     std::uint64_t promised = 0;
     for (const auto& [id, bytes] : promised_bytes_) {
@@ -389,6 +392,12 @@ Result<void> Registry::fenced(const std::string& name) {
 
 Result<void> Registry::discard(const std::string& name) {
     GANTRY_ASSIGN(const auto session, find(name));
+    const engine::SourceState state = session->driver()->status().state;
+    if (state != engine::SourceState::kGranted && state != engine::SourceState::kHolding) {
+        return Error{Code::kFailedPrecondition, "session.not_kept",
+                     "session " + session->info().id + " is " + state_word(state) +
+                         " here; there is no state of it that is kept for another host"};
+    }
     engine::SourceEvent event;
     event.kind = engine::SourceEventKind::kOperatorDiscard;
     session->driver()->feed(std::move(event));

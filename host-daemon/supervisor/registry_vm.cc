@@ -147,8 +147,18 @@ std::string Registry::own_address() const {
 /// stamp in its XML says, another gantryd owns its session: it is fetched from there. On
 /// housekeeping_ only.
 void Registry::take_up_guest(const libvirt::DomainInfo& domain) {
+    run_aside([this, domain] {  // A host that is down is waited for.
+        auto arrival = begin_arrival(arrival_request(domain));
+        housekeeping_.post([this, domain, arrival = std::move(arrival)] {
+            on_taken_up(domain, arrival);
+        });
+    });
+}
+
+/// On housekeeping_ only.
+void Registry::on_taken_up(const libvirt::DomainInfo& domain,
+                           const Result<std::shared_ptr<Arrival>>& arrival) {
     constexpr std::chrono::seconds kAgain{3};
-    const auto arrival = begin_arrival(arrival_request(domain));
     if (!arrival) {
         if (arrival.error().code == Code::kAlreadyExists) {
             return;
@@ -190,6 +200,21 @@ void Registry::find_session(const std::string& id) {
     });
 }
 
+/// Ends the session of the VM's earlier life. Until that has been done, its region is in use.
+bool Registry::awaits_earlier_life(const libvirt::DomainInfo& domain) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = sessions_.find(domain.uuid); found != sessions_.end()) {
+        close_session(found->second.session, wire::WorkerState::kDead);
+    }
+    const auto closing = closing_.find(domain.uuid);
+    if (closing == closing_.end()) {
+        return false;
+    }
+    closing->second.next_life = domain;
+    return true;
+}
+
+/// On housekeeping_ only.
 void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
     {
         const std::lock_guard lock(mutex_);
@@ -197,8 +222,8 @@ void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
             return;
         }
     }
-    if (is_fresh) {
-        close_session(domain.uuid, wire::WorkerState::kDead);  // of its earlier life
+    if (is_fresh && awaits_earlier_life(domain)) {
+        return;
     }
     const SessionInfo info = vm_session_info(domain);
     if (auto reserved = reserve_memory(info.id, info.quota_bytes); !reserved) {
@@ -225,6 +250,7 @@ void Registry::stamp_owner(const std::string& id, Epoch epoch) {
 
 void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
     const auto kind = source_kind(event);
+    std::shared_ptr<Session> session;
     std::shared_ptr<SourceDriver> driver;
     {
         const std::lock_guard lock(mutex_);
@@ -233,6 +259,7 @@ void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& ev
         if (!kind || found == sessions_.end() || arrivals_.contains(id)) {
             return;
         }
+        session = found->second.session;
         driver = found->second.driver;
     }
     engine::SourceEvent out;
@@ -241,7 +268,7 @@ void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& ev
     const bool has_ended = event.kind == EventKind::kStopped ||
                            event.kind == EventKind::kStoppedFailed;
     if (has_ended && driver->status().serves && !driver->status().migration) {
-        housekeeping_.post([this, id] { close_session(id, wire::WorkerState::kDead); });
+        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kDead); });
     }
 }
 

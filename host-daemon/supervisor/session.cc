@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <fstream>
 #include <future>
 #include <nlohmann/json.hpp>
@@ -252,6 +253,12 @@ Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
     GANTRY_TRY(open_region());
     const PartChannel at = channel_of(worker->part());
     control::GuestAttachment guest;
+    if (const auto claims = this->claims()) {
+        const auto own = std::find_if(claims->begin(), claims->end(), [&](const Claim& claim) {
+            return claim.channel == at.channel && claim.generation == at.generation;
+        });
+        guest.set_guest_pid(own != claims->end() ? own->guest_pid : 0);
+    }
     std::vector<int> descriptors;
     {
         const std::lock_guard lock(mutex_);
@@ -359,7 +366,6 @@ void Session::end(std::optional<wire::WorkerState> how) {
             (void)region_->write_worker_state(channel_count_, at.channel, *how);
         }
     }
-    remove_record();
 }
 
 void Session::leave() {
@@ -445,8 +451,15 @@ std::size_t Session::adopt_workers(const std::vector<WorkerRecord>& records,
     if (served) {  // else the guest's memory may not be complete yet
         (void)open_region();
     }
+    std::vector<std::future<Result<std::shared_ptr<Worker>>>> found;  // Each may be waited for.
+    found.reserve(records.size());
     for (const WorkerRecord& record : records) {
-        auto worker = Worker::adopt(record, handlers);
+        found.push_back(std::async(std::launch::async, [&record, &handlers] {
+            return Worker::adopt(record, handlers);
+        }));
+    }
+    for (const WorkerRecord& record : records) {
+        auto worker = found[static_cast<std::size_t>(&record - records.data())].get();
         if (!worker) {
             gone.emplace(record.part, worker.error().text);
             continue;

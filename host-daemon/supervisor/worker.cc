@@ -12,6 +12,7 @@ namespace {
 
 /// A worker has nothing to save when it ends; one that waits for its GPU in vain is killed.
 constexpr std::chrono::milliseconds kOrderlyEnd{3000};
+constexpr std::chrono::milliseconds kAdoptionAwaited{30'000};
 
 std::string worker_name(const WorkerRecord& record) {
     return record.session_id.empty() ? "spare worker " + std::to_string(record.process.pid)
@@ -254,17 +255,35 @@ Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record,
     }
     std::shared_ptr<Worker> worker(new Worker(record, std::move(*process), std::move(handlers)));
     worker->memory_ = std::move(memory);
-    GANTRY_TRY(worker->connect());
-    GANTRY_ASSIGN(worker->adopted_status_, worker->status());
+    const auto lost = [&](const Error& error) {
+        spdlog::warn("{} cannot be taken up again: {}", worker_name(record), error.to_string());
+        worker->discard();  // Else its program would wait for it, and its memory stay taken.
+        return error;
+    };
+    if (auto connected = worker->connect(); !connected) {
+        return lost(connected.error());
+    }
+    // It may be at what the last gantryd asked of it: blocks for a slow disk.
+    control::ToWorker request;
+    request.mutable_status();
+    auto answer = worker->call(std::move(request), kAdoptionAwaited);
+    if (!answer) {
+        return lost(answer.error());
+    }
+    worker->adopted_status_ = std::move(*answer->message.mutable_status_reply());
     const control::StatusReply& status = worker->adopted_status_;
     if (status.session_id() != record.session_id || status.part_id() != record.part.value ||
         status.protocol_version() != control::kWorkerProtocolVersion) {
-        worker->leaving_ = true;
-        return Error{Code::kFailedPrecondition, "worker.mismatch",
+        const Error error{Code::kFailedPrecondition, "worker.mismatch",
                      "process " + std::to_string(record.process.pid) + " says it is worker " +
                          std::to_string(status.part_id()) + " of session " + status.session_id() +
                          " (protocol " + std::to_string(status.protocol_version()) +
                          "), its record says " + worker_name(record)};
+        if (status.session_id() == record.session_id) {
+            return lost(error);
+        }
+        worker->leaving_ = true;  // Another's.
+        return error;
     }
     worker->device_ = status.device();
     worker->guest_ = status.guest();

@@ -259,12 +259,19 @@ Result<WorkerProcess> WorkerProcess::adopt(const ProcessRecord& record) {
 }
 
 std::optional<std::string> WorkerProcess::wait(std::chrono::milliseconds timeout) {
-    if (ended_) {
-        return ended_;
+    {
+        const std::lock_guard lock(*ending_);
+        if (ended_) {
+            return ended_;
+        }
     }
     pollfd entry{pidfd_.get(), POLLIN, 0};
     if (::poll(&entry, 1, static_cast<int>(timeout.count())) <= 0) {
         return std::nullopt;
+    }
+    const std::lock_guard lock(*ending_);
+    if (ended_) {
+        return ended_;  // Somebody else waited too.
     }
     siginfo_t info{};
     if (::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED) != 0) {
@@ -276,6 +283,7 @@ std::optional<std::string> WorkerProcess::wait(std::chrono::milliseconds timeout
 }
 
 void WorkerProcess::kill() {
+    const std::lock_guard lock(*ending_);
     if (pidfd_.valid() && !ended_) {
         ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
     }

@@ -6,13 +6,15 @@
 // never hit. In the sandbox, from gantryd's side: unprivileged user without groups, no_new_privs,
 // resource limits, a private /tmp, no inherited descriptors but the control socket; from the
 // worker's own side: its seccomp filter (Start.sandbox). Failure: a Result error naming the step
-// that failed. Threads: any, one at a time per object. Cost: one fork, about a millisecond.
+// that failed. Threads: any. Cost: one fork, about a millisecond.
 #pragma once
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -52,6 +54,8 @@ public:
 private:
     control::UniqueFd pidfd_;
     ProcessRecord record_;
+    /// A worker's reader and who ends it may both wait. By pointer: what has one is moved about.
+    std::unique_ptr<std::mutex> ending_ = std::make_unique<std::mutex>();
     std::optional<std::string> ended_;
 };
 

@@ -7,6 +7,7 @@ first host; each refusal must name its reason and leave the session served where
 
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -201,6 +202,22 @@ def worker_dies(arguments, work):
         print("worker dies:", words.search(daemon.log_text()).group(0))
 
 
+def damaged_record(arguments, work):
+    """What a gantryd wrote down of a session and somebody has changed: said, and nothing else."""
+    daemon = Daemon(arguments.build, work, "damaged")
+    sessions = daemon.folder / "run" / "sessions"
+    sessions.mkdir(parents=True)
+    session = {"id": "local-1-1", "kind": "local", "vm_name": "", "quota_bytes": 1,
+               "cc_min": [0, 0], "region_path": "", "region_bytes": 0, "guest_key": ""}
+    records = {"arrival": {"source": 5}, "suspended": {"path": []}, "session": 7}
+    for name, value in records.items():
+        record = {"session": session, "workers": [], name: value}
+        (sessions / f"{name}.json").write_text(json.dumps(record))
+    with running(daemon):
+        for name in records:
+            expect(daemon.logged(f"{name}.json is damaged"), f"{name}: {daemon.log_text()}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, required=True)
@@ -219,6 +236,8 @@ def main():
             end_not_noticed(arguments, work)
             print("one after the other: each had most of the GPU")
             worker_dies(arguments, work)
+            damaged_record(arguments, work)
+            print("damaged records of sessions: said, and gantryd starts")
             move_refused(arguments, work, "GPU too small", wanted, "gpu.memory",
                          target_profile="small-86")
             move_refused(arguments, work, "foreign certificates", wanted, "certificate",

@@ -59,6 +59,16 @@ TEST_F(EpochStoreTest, SurvivesReopening) {
     EXPECT_EQ(open().sessions().value(), std::vector<std::string>{"s"});
 }
 
+// A VM that is started again anywhere must not count from where a host has granted it already.
+TEST(FirstEpoch, IsAboveThoseOfEarlierLives) {
+    const std::chrono::sys_seconds now{std::chrono::seconds{1'795'000'000}};
+    EXPECT_EQ(first_epoch(std::nullopt, now).value, 1'795'000'000u);
+    EXPECT_GT(first_epoch(owned(3), now), first_epoch(std::nullopt, now - std::chrono::hours{1}));
+    EXPECT_EQ(first_epoch(owned(1'900'000'000), now).value, 1'900'000'002u);  // Granted perhaps.
+    EXPECT_EQ(first_epoch(owned(7), std::chrono::sys_seconds{}).value, 9u);   // Without a clock.
+    EXPECT_EQ(first_epoch(std::nullopt, std::chrono::sys_seconds{}).value, 1u);
+}
+
 TEST_F(EpochStoreTest, EveryFailingStepIsEitherProvenOrUnknown) {
     for (int fail_at = 0; fail_at < 5; ++fail_at) {
         EpochStore store = open();

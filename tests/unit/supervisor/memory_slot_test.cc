@@ -84,7 +84,20 @@ TEST_F(MemorySlotTest, WhatADeadWorkerHadIsFreeAgain) {
     EXPECT_TRUE(living.map(DeviceVa{0}, 20 * kMib).ok());
     MemorySlot third = claim();
     EXPECT_EQ(third.index(), 0u);
-    EXPECT_EQ(third.page()->used_bytes(), 20 * kMib);
+    EXPECT_EQ(living.used_bytes(0), 20 * kMib);
+}
+
+TEST_F(MemorySlotTest, AWorkerThatCutsTheFileHarmsNobodyElse) {
+    MemorySlot first = claim();
+    MemorySlot second = claim();
+    ASSERT_EQ(::ftruncate(first.fd(), 0), 0);
+    auto adopted = MemorySlot::adopt(path(), second.index());  // By a restarted gantryd.
+    ASSERT_TRUE(adopted.ok()) << adopted.error().text;
+    EXPECT_EQ(claim().index(), 0u);
+    first.release();
+    adopted->release();
+    second.release();
+    EXPECT_FALSE(std::filesystem::exists(path()));
 }
 
 TEST_F(MemorySlotTest, ARestartedGantrydFindsItAndTheLastOneRemovesIt) {
