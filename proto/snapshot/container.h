@@ -48,6 +48,7 @@ struct BlockRefHash {
 /// another, and is removed unless commit succeeded.
 class AtomicFile {
 public:
+    /// Refuses a path at which something other than a regular file is, or a link to such.
     static Result<AtomicFile> create(const std::string& path);
     AtomicFile(AtomicFile&& other) noexcept;
     AtomicFile& operator=(AtomicFile&&) = delete;
