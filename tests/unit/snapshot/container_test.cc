@@ -270,6 +270,18 @@ TEST_F(Container, OnlyARegularFileIsReplaced) {
     }
 }
 
+TEST_F(Container, OnlyARegularFileIsRead) {
+    ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);  // Nobody writes to it.
+    fs::create_symlink("fifo", path("to_fifo"));
+    for (const std::string& other : {folder_.string(), path("fifo"), path("to_fifo")}) {
+        Collector collector;
+        const auto read = read_snapshot(other, collector);
+        ASSERT_FALSE(read.ok()) << other;
+        EXPECT_EQ(read.error().reason, "snapshot.io");
+        EXPECT_EQ(read.error().text, other + " is no regular file; name a snapshot file");
+    }
+}
+
 TEST_F(Container, JsonNamesWhatIsInside) {
     (void)sample(Codec::kLz4);
     const auto brief = snapshot_json(path("sample"), JsonDetail::kSummary);
