@@ -11,12 +11,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <sstream>
 
 #include "host-daemon/supervisor/metrics.h"
 #include "host-daemon/supervisor/operator_service.h"
 #include "host-daemon/supervisor/registry.h"
 #include "host-daemon/supervisor/version.h"
 #include "proto/base/settings.h"
+#include "proto/base/standard_output.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -104,6 +106,17 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
     return {};
 }
 
+int fail(const Error& error) {
+    std::fprintf(stderr, "gantryd: %s [%s]\n", error.text.c_str(), error.reason.c_str());
+    return 1;
+}
+
+/// Prints it; returns the exit status.
+int print(const std::string& text) {
+    const auto written = write_standard_output(text);
+    return written ? 0 : fail(written.error());
+}
+
 int run(const Options& options) {
     char problem[300];
     if (!check_setting_names(environ, problem, sizeof(problem))) {
@@ -119,8 +132,7 @@ int run(const Options& options) {
         config->daemon.log_level = options.log_level;
     }
     if (options.print_config) {
-        std::fputs(print_config(*config).c_str(), stdout);
-        return 0;
+        return print(print_config(*config));
     }
     if (options.check_only) {
         if (const auto found = check_files(*config); !found) {
@@ -128,8 +140,7 @@ int run(const Options& options) {
                          found.error().text.c_str());
             return 1;
         }
-        std::printf("%s: no mistake found\n", options.config_path.c_str());
-        return 0;
+        return print(options.config_path + ": no mistake found\n");
     }
     // Before any thread is made, so that all of them leave these signals to sigwait.
     sigset_t signals;
@@ -144,12 +155,7 @@ int run(const Options& options) {
     if (outcome) {
         outcome = serve(*config, signals);
     }
-    if (!outcome) {
-        std::fprintf(stderr, "gantryd: %s [%s]\n", outcome.error().text.c_str(),
-                     outcome.error().reason.c_str());
-        return 1;
-    }
-    return 0;
+    return outcome ? 0 : fail(outcome.error());
 }
 
 }  // namespace
@@ -170,7 +176,8 @@ int main(int argc, char** argv) {
     try {  // CLI11 reports wrong usage by throwing
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
+        std::ostringstream text;
+        return app.exit(error, text) == 0 ? gantry::supervisor::print(text.str()) : 2;
     }
     return gantry::supervisor::run(options);
 }

@@ -195,6 +195,20 @@ TEST_F(CliCommands, EachAsksTheDaemonAndPrintsEitherForm) {
     }
 }
 
+TEST_F(CliCommands, EachSaysThatItCouldNotPrint) {
+    for (const Named& command : all_commands()) {
+        SCOPED_TRACE(command.name);
+        for (const Form form : {Form::kText, Form::kJson}) {
+            const Ran ran = run_unheard([&] { return command.run(Context{socket_, form}); });
+            EXPECT_EQ(ran.status, kRefused);
+            EXPECT_NE(ran.err.find("cannot write standard output: No space left on device"),
+                      std::string::npos)
+                << ran.err;
+            EXPECT_NE(ran.err.find("command.output"), std::string::npos) << ran.err;
+        }
+    }
+}
+
 TEST_F(CliCommands, EachPassesARefusalOn) {
     daemon_.refuse_with({Code::kFailedPrecondition, "migration.committed", "too late"});
     for (const Named& command : all_commands()) {

@@ -99,6 +99,16 @@ TEST_F(CliSnapshotFile, PrintsTheWholeFileAsOneJsonObject) {
     EXPECT_EQ(json["images"][0]["size_bytes"], 8);
 }
 
+TEST_F(CliSnapshotFile, AReportThatCannotBePrintedIsAFailure) {
+    for (const Form form : {Form::kText, Form::kJson}) {
+        const Ran ran = run_unheard([&] {
+            return run_inspect(Context{"/no/gantryd.sock", form}, golden_path("v2-memory.gsnap"));
+        });
+        EXPECT_EQ(ran.status, kRefused);
+        EXPECT_NE(ran.err.find("command.output"), std::string::npos) << ran.err;
+    }
+}
+
 TEST_F(CliSnapshotFile, TheSessionsNeedsAreReadable) {
     control::SessionNeeds needs;
     needs.set_vm_name("g1");
