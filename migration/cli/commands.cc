@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <vector>
 
 #include "migration/cli/snapshot_file.h"
 #include "proto/base/standard_output.h"
@@ -151,17 +152,14 @@ int run_inspect(const Context& context, const std::string& session) {
         return fail(context, client.explain(status));
     }
     // A graph has no other form than its fields: both forms print JSON, the text form indented.
-    const bool pretty = context.form == Form::kText;
-    std::string text = to_json(reply.status(), pretty);
-    for (const control::PartGraph& part : reply.parts()) {
-        snapshot::ObjectGraph graph;
-        if (!graph.ParseFromString(part.graph())) {
+    std::vector<snapshot::ObjectGraph> graphs(static_cast<std::size_t>(reply.parts_size()));
+    for (std::size_t i = 0; i < graphs.size(); ++i) {
+        if (!graphs[i].ParseFromString(reply.parts(static_cast<int>(i)).graph())) {
             return fail(context,
                         {Code::kDataLoss, "snapshot.graph", "a worker sent a damaged graph"});
         }
-        text += to_json(graph, pretty);
     }
-    return print(context, text);
+    return print(context, inspection_json(reply.status(), graphs, context.form == Form::kText));
 }
 
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
