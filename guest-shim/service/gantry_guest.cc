@@ -258,7 +258,22 @@ private:
     wire::ResumableLink link_;  // Last: its thread uses everything above.
 };
 
+std::string help(const Settings& defaults) {
+    return "usage: gantry-guest --host ADDRESS:PORT [--listen SOCKET] [--vm UUID --key FILE] "
+           "[--give-up-ms N]\n"
+           "Lets CUDA programs reach a host with which they share no memory.\n"
+           "  --host ADDRESS:PORT  where the host's gantry-relay listens\n"
+           "  --listen SOCKET      where programs look for their host (" + defaults.listen + ")\n"
+           "  --vm UUID            the VM in which this runs; left out: it is no VM's\n"
+           "  --key FILE           the VM's key: a line of 64 hex digits\n"
+           "  --give-up-ms N       how long a link that was cut is dialled again (" +
+           std::to_string(defaults.give_up_ms) + ")\n";
+}
+
 int main_of(int argc, char** argv) {
+    if (wire::asks_for_help(argc, argv)) {
+        return wire::print_help("gantry-guest", help({}));
+    }
     char unknown[300];
     if (!check_setting_names(environ, unknown, sizeof unknown)) {
         std::fprintf(stderr, "gantry-guest: %s\n", unknown);
@@ -286,12 +301,7 @@ int main_of(int argc, char** argv) {
         problem = "--key needs a readable file with 64 hex digits, got '" + key + "'";
     }
     if (!problem.empty()) {
-        std::fprintf(stderr,
-                     "gantry-guest: %s\n"
-                     "usage: gantry-guest --host ADDRESS:PORT [--listen SOCKET] "
-                     "[--vm UUID --key FILE] [--give-up-ms N]\n",
-                     problem.c_str());
-        return 2;
+        return wire::refuse_arguments("gantry-guest", problem);
     }
     const int listener = wire::listen_unix(settings.listen);
     if (listener < 0) {

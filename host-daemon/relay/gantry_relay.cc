@@ -134,7 +134,19 @@ private:
     std::jthread forgetting_;  // Last: it uses everything above.
 };
 
+std::string help(const Settings& defaults) {
+    return "usage: gantry-relay --listen ADDRESS:PORT [--daemon SOCKET] [--give-up-ms N]\n"
+           "The host's end of what gantry-guest brings over TCP.\n"
+           "  --listen ADDRESS:PORT  where gantry-guest reaches this host\n"
+           "  --daemon SOCKET        gantryd's socket for programs (" + defaults.daemon + ")\n"
+           "  --give-up-ms N         how long a link that was cut may stay away (" +
+           std::to_string(defaults.give_up_ms) + ")\n";
+}
+
 int main_of(int argc, char** argv) {
+    if (wire::asks_for_help(argc, argv)) {
+        return wire::print_help("gantry-relay", help({}));
+    }
     char unknown[300];
     if (!check_setting_names(environ, unknown, sizeof unknown)) {
         std::fprintf(stderr, "gantry-relay: %s\n", unknown);
@@ -149,12 +161,7 @@ int main_of(int argc, char** argv) {
         problem = "--listen needs ADDRESS:PORT, got '" + settings.listen + "'";
     }
     if (!problem.empty()) {
-        std::fprintf(stderr,
-                     "gantry-relay: %s\n"
-                     "usage: gantry-relay --listen ADDRESS:PORT [--daemon SOCKET] "
-                     "[--give-up-ms N]\n",
-                     problem.c_str());
-        return 2;
+        return wire::refuse_arguments("gantry-relay", problem);
     }
     const int listener = wire::listen_tcp(settings.listen);
     if (listener < 0) {

@@ -1,14 +1,19 @@
 #include "host-daemon/supervisor/config.h"
 
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
+#include "host-daemon/supervisor/accounts.h"
 #include "host-daemon/supervisor/config_schema.h"
+#include "migration/transport/tls.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -191,6 +196,24 @@ private:
         *address.place(config_) = *text;
     }
 
+    void store(const ConfigKey& key, const PathPlace& path, const toml::node& value) {
+        const bool may_be_empty =
+            path.otherwise == Otherwise::kEmpty || path.otherwise == Otherwise::kEmptyOrName;
+        const bool may_be_name =
+            path.otherwise == Otherwise::kName || path.otherwise == Otherwise::kEmptyOrName;
+        const auto text = value.value_exact<std::string>();
+        const bool fits = text && (text->empty()                             ? may_be_empty
+                                   : text->find('/') == std::string::npos ? may_be_name
+                                                                          : text->front() == '/');
+        if (!fits) {
+            wrong_type(key, value, std::string("an absolute path, \"/...\"") +
+                                       (may_be_name ? ", or a name without a folder" : "") +
+                                       (may_be_empty ? ", or \"\"" : ""));
+            return;
+        }
+        *path.place(config_) = *text;
+    }
+
     std::string file_;
     std::string problems_;
     Config config_;
@@ -222,6 +245,7 @@ struct Printer {
     std::string operator()(const ChoicePlace& choice) const {
         return in_quotes(*choice.place(config));
     }
+    std::string operator()(const PathPlace& path) const { return in_quotes(*path.place(config)); }
 };
 
 }  // namespace
@@ -230,39 +254,59 @@ Result<Config> parse_config(const std::string& text, const std::string& name) {
     return Reader{name}.read(text);
 }
 
-Result<void> check_files(const Config& config) {
-    std::vector<std::pair<const char*, std::string>> named = {
-        {"worker.executable", config.worker.executable},
-        {"worker.profile", config.worker.profile}};
-    // Without a folder the loader looks for it.
+Result<void> check_host(const Config& config) {
+    std::string problems;
+    const auto complain = [&](const std::string& text) {
+        problems += (problems.empty() ? "" : "\n") + text;
+    };
+    const auto look = [&](const auto& result) {
+        if (!result) {
+            complain(result.error().text + " [" + result.error().reason + "]");
+        }
+    };
+    const auto can_read = [&](const char* key, const std::string& path) {
+        const bool can = ::access(path.c_str(), R_OK) == 0;
+        if (!can) {
+            complain(std::string(key) + ": cannot read " + path + ": " + std::strerror(errno));
+        }
+        return can;
+    };
+    can_read("worker.executable", config.worker.executable);
+    // Without a folder they are found elsewhere: by the loader, and among the built-in ones.
     if (config.worker.driver.find('/') != std::string::npos) {
-        named.emplace_back("worker.driver", config.worker.driver);
+        can_read("worker.driver", config.worker.driver);
+    }
+    if (config.worker.profile.find('/') != std::string::npos) {
+        can_read("worker.profile", config.worker.profile);
+    }
+    if (!config.worker.user.empty()) {
+        look(find_worker_user(config.worker.user));
+    }
+    if (!config.operator_.group.empty()) {
+        look(find_operator_group(config.operator_.group));
     }
     if (!config.peer.listen.empty()) {
-        named.insert(named.end(), {{"peer.authority", config.peer.authority},
-                                   {"peer.certificate", config.peer.certificate},
-                                   {"peer.key", config.peer.key}});
-    }
-    std::string problems;
-    for (const auto& [key, path] : named) {
-        if (!path.empty() && !std::ifstream(path)) {
-            problems += (problems.empty() ? "" : "\n") + std::string(key) + ": cannot read " + path;
+        const PeerConfig& peer = config.peer;
+        const bool has_authority = can_read("peer.authority", peer.authority);
+        const bool has_certificate = can_read("peer.certificate", peer.certificate);
+        const bool has_key = can_read("peer.key", peer.key);
+        if (has_authority && has_certificate && has_key) {
+            look(transport::load_tls({peer.authority, peer.certificate, peer.key}));
         }
     }
-    return problems.empty() ? Result<void>{}
-                            : Error{Code::kNotFound, "config.file", problems};
+    return problems.empty() ? Result<void>{} : Error{Code::kNotFound, "config.file", problems};
 }
 
 Result<Config> load_config(const std::string& path) {
+    errno = 0;
     std::ifstream file(path, std::ios::binary);
     std::ostringstream text;
-    if (!file || !(text << file.rdbuf())) {
-        // An empty file sets failbit on the output stream; tell it apart from an unreadable one.
-        if (file.is_open() && file.peek() == std::ifstream::traits_type::eof()) {
-            return Config{};
-        }
+    // Nothing to copy would set failbit. A folder can be opened, too: only reading it fails.
+    const bool is_empty = file.peek() == std::ifstream::traits_type::eof();
+    if (!file.is_open() || file.bad() || (!is_empty && !(text << file.rdbuf()))) {
         return Error{Code::kNotFound, "config.unreadable",
-                     "cannot read " + path +
+                     "cannot read " + path + (errno != 0 ? ": " : "") +
+                         (errno != 0 ? std::strerror(errno) : "") +
                          "; write it (gantryd --print-config shows every key), or name another "
                          "with --config"};
     }

@@ -93,8 +93,9 @@ struct Config {
     MetricsConfig metrics;
 };
 
-/// That the files which it names can be read; the error lists each that cannot, one a line.
-Result<void> check_files(const Config& config);
+/// That this host has what it names: files, certificates that fit, user and group. The error lists
+/// each that is missing or wrong, one a line.
+Result<void> check_host(const Config& config);
 
 /// Reads and checks a file; the error lists every problem found, one a line.
 Result<Config> load_config(const std::string& path);

@@ -7,28 +7,29 @@ namespace {
 #define GANTRY_STRING(member) StringPlace(GANTRY_PLACE(member))
 #define GANTRY_BOOL(member) BoolPlace(GANTRY_PLACE(member))
 #define GANTRY_ADDRESS(member) (AddressPlace{GANTRY_PLACE(member)})
+#define GANTRY_PATH(member, otherwise) (PathPlace{GANTRY_PLACE(member), Otherwise::otherwise})
 #define GANTRY_INT(member, min, max) IntPlace{GANTRY_PLACE(member), min, max}
 
 constexpr std::int64_t kMibMax = 1LL << 24;  // 16 TiB
 
 const ConfigKey kKeys[] = {
-    {"daemon", "run_directory", GANTRY_STRING(daemon.run_directory),
+    {"daemon", "run_directory", GANTRY_PATH(daemon.run_directory, kNothing),
      "sockets and the list of running workers; gone after a reboot"},
-    {"daemon", "state_directory", GANTRY_STRING(daemon.state_directory),
+    {"daemon", "state_directory", GANTRY_PATH(daemon.state_directory, kNothing),
      "which sessions this host owns or has granted away; must survive a reboot"},
     {"daemon", "host_name", GANTRY_STRING(daemon.host_name),
      "this host in messages; empty: the system's host name"},
     {"daemon", "log_level",
      (ChoicePlace{GANTRY_PLACE(daemon.log_level), "trace|debug|info|warn|error"}),
      "trace, debug, info, warn or error"},
-    {"daemon", "log_file", GANTRY_STRING(daemon.log_file), "empty: standard error"},
+    {"daemon", "log_file", GANTRY_PATH(daemon.log_file, kEmpty), "empty: standard error"},
 
-    {"operator", "socket", GANTRY_STRING(operator_.socket),
+    {"operator", "socket", GANTRY_PATH(operator_.socket, kNothing),
      "unix socket of the gantry command and of the libvirt hook"},
     {"operator", "group", GANTRY_STRING(operator_.group),
      "group that may use the socket besides gantryd's own user; empty: none"},
 
-    {"guest", "socket", GANTRY_STRING(guest.socket),
+    {"guest", "socket", GANTRY_PATH(guest.socket, kEmpty),
      "unix socket of programs on this host itself; empty: none"},
     {"guest", "allow_uids",
      IntListPlace([](Config& c) { return &c.guest.allow_uids; }),
@@ -40,18 +41,18 @@ const ConfigKey kKeys[] = {
      "device memory of each program, MiB; 0: the device's"},
 
     {"vm", "libvirt_uri", GANTRY_STRING(vm.libvirt_uri), "empty: no libvirt on this host"},
-    {"vm", "region_directory", GANTRY_STRING(vm.region_directory),
+    {"vm", "region_directory", GANTRY_PATH(vm.region_directory, kNothing),
      "where QEMU keeps the files of ivshmem devices"},
     {"vm", "poll_ms", GANTRY_INT(vm.poll_ms, 1, 1000),
      "how often a VM's region is looked at for new programs"},
     {"vm", "destroy_split_brain", GANTRY_BOOL(vm.destroy_split_brain),
      "destroy the source's VM when it runs although its session was granted away"},
 
-    {"worker", "executable", GANTRY_STRING(worker.executable), "the gantry-worker program"},
-    {"worker", "driver", GANTRY_STRING(worker.driver),
+    {"worker", "executable", GANTRY_PATH(worker.executable, kNothing), "the gantry-worker program"},
+    {"worker", "driver", GANTRY_PATH(worker.driver, kName),
      "CUDA driver library: libcuda.so.1, or libcuda-soft.so.1 for the CPU"},
-    {"worker", "profile", GANTRY_STRING(worker.profile),
-     "soft GPU only: profile file; empty: its default"},
+    {"worker", "profile", GANTRY_PATH(worker.profile, kEmptyOrName),
+     "soft GPU only: profile file, or the name of a built-in one; empty: its default"},
     {"worker", "device", GANTRY_INT(worker.device, 0, 255), "ordinal of the GPU"},
     {"worker", "user", GANTRY_STRING(worker.user),
      "unprivileged user that workers run as; empty: gantryd's own"},
@@ -60,7 +61,7 @@ const ConfigKey kKeys[] = {
      "give workers an empty /tmp of their own (needs root)"},
     {"worker", "fixed_addresses", GANTRY_BOOL(worker.fixed_addresses),
      "start workers without address randomisation, for module globals at equal addresses"},
-    {"worker", "image_cache", GANTRY_STRING(worker.image_cache),
+    {"worker", "image_cache", GANTRY_PATH(worker.image_cache, kEmpty),
      "folder of device code by SHA-256; empty: none"},
     {"worker", "files_max", GANTRY_INT(worker.files_max, 64, 1 << 20),
      "open files of a worker"},
@@ -79,9 +80,11 @@ const ConfigKey kKeys[] = {
      "ADDRESS:PORT for other gantryds (mutual TLS); empty: no migration to or from this host"},
     {"peer", "advertise", GANTRY_ADDRESS(peer.advertise),
      "ADDRESS:PORT that other hosts reach it by; empty: as listen"},
-    {"peer", "authority", GANTRY_STRING(peer.authority), "PEM: who signs the hosts' certificates"},
-    {"peer", "certificate", GANTRY_STRING(peer.certificate), "PEM: this host's certificate"},
-    {"peer", "key", GANTRY_STRING(peer.key), "PEM: this host's private key"},
+    {"peer", "authority", GANTRY_PATH(peer.authority, kEmpty),
+     "PEM: who signs the hosts' certificates"},
+    {"peer", "certificate", GANTRY_PATH(peer.certificate, kEmpty),
+     "PEM: this host's certificate"},
+    {"peer", "key", GANTRY_PATH(peer.key, kEmpty), "PEM: this host's private key"},
     {"peer", "streams", GANTRY_INT(peer.streams, 1, 64), "parallel bulk streams of a move"},
 
     {"migration", "downtime_target_ms", GANTRY_INT(migration.downtime_target_ms, 1, 600000),

@@ -32,11 +32,24 @@ struct AddressPlace {
     StringPlace place;
 };
 
+/// What may stand for an absolute path.
+enum class Otherwise {
+    kNothing,
+    kEmpty,
+    kName,  ///< Without a folder: found by who loads it.
+    kEmptyOrName,
+};
+/// An absolute path, for what it means must not depend on where gantryd was started.
+struct PathPlace {
+    StringPlace place;
+    Otherwise otherwise;
+};
+
 struct ConfigKey {
     std::string_view section;
     std::string_view name;
-    std::variant<StringPlace, BoolPlace, IntPlace, IntListPlace, ChoicePlace,
-                 AddressPlace> place;
+    std::variant<StringPlace, BoolPlace, IntPlace, IntListPlace, ChoicePlace, AddressPlace,
+                 PathPlace> place;
     std::string_view help;
 };
 

@@ -1,6 +1,5 @@
 #include "host-daemon/supervisor/digest_report.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,7 +118,8 @@ FileDifference memory_beside_file(Worker& worker, const std::string& path, engin
     FileDifference out;
     TableReader reader(worker.part());
     (void)snapshot::read_snapshot(path, reader);
-    const control::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    const auto opened = snapshot::open_snapshot(path);
+    const control::UniqueFd file{opened ? *opened : -1};
     const snapshot::FingerprintKey key(seed);
     std::size_t differ = 0;
     std::size_t beyond = 0;

@@ -10,13 +10,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <sstream>
 
 #include "host-daemon/supervisor/metrics.h"
 #include "host-daemon/supervisor/operator_service.h"
 #include "host-daemon/supervisor/registry.h"
 #include "host-daemon/supervisor/version.h"
 #include "proto/base/settings.h"
+#include "proto/base/standard_output.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -24,6 +27,7 @@ namespace {
 struct Options {
     std::string config_path = "/etc/gantry/gantryd.toml";
     std::string log_level;
+    bool has_config = false;  ///< Named by whoever started it.
     bool check_only = false;
     bool print_config = false;
 };
@@ -104,32 +108,43 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
     return {};
 }
 
+int fail(const Error& error) {
+    std::fprintf(stderr, "gantryd: %s [%s]\n", error.text.c_str(), error.reason.c_str());
+    return 1;
+}
+
+/// Prints it; returns the exit status.
+int print(const std::string& text) {
+    const auto written = write_standard_output(text);
+    return written ? 0 : fail(written.error());
+}
+
 int run(const Options& options) {
     char problem[300];
     if (!check_setting_names(environ, problem, sizeof(problem))) {
         std::fprintf(stderr, "gantryd: %s [gantryd.settings]\n", problem);
         return 1;
     }
-    auto config = load_config(options.config_path);
+    // Where nothing is configured yet, the defaults are what to begin with.
+    const bool wants_defaults = options.print_config && !options.has_config &&
+                                ::access(options.config_path.c_str(), F_OK) != 0 &&
+                                errno == ENOENT;
+    auto config = wants_defaults ? Config{} : load_config(options.config_path);
     if (!config) {
-        std::fprintf(stderr, "gantryd: %s\n", config.error().text.c_str());
-        return 1;
+        return fail(config.error());
     }
     if (!options.log_level.empty()) {
         config->daemon.log_level = options.log_level;
     }
     if (options.print_config) {
-        std::fputs(print_config(*config).c_str(), stdout);
-        return 0;
+        return print(print_config(*config));
     }
     if (options.check_only) {
-        if (const auto found = check_files(*config); !found) {
-            std::fprintf(stderr, "gantryd: %s: %s\n", options.config_path.c_str(),
-                         found.error().text.c_str());
-            return 1;
+        if (const auto found = check_host(*config); !found) {
+            return fail({found.error().code, found.error().reason,
+                         options.config_path + ": " + found.error().text});
         }
-        std::printf("%s: no mistake found\n", options.config_path.c_str());
-        return 0;
+        return print(options.config_path + ": no mistake found\n");
     }
     // Before any thread is made, so that all of them leave these signals to sigwait.
     sigset_t signals;
@@ -144,12 +159,7 @@ int run(const Options& options) {
     if (outcome) {
         outcome = serve(*config, signals);
     }
-    if (!outcome) {
-        std::fprintf(stderr, "gantryd: %s [%s]\n", outcome.error().text.c_str(),
-                     outcome.error().reason.c_str());
-        return 1;
-    }
-    return 0;
+    return outcome ? 0 : fail(outcome.error());
 }
 
 }  // namespace
@@ -159,10 +169,13 @@ int main(int argc, char** argv) {
     gantry::supervisor::Options options;
     CLI::App app{"Supervisor of a GPU host: serves VMs and programs through workers, and moves "
                  "their GPU state when libvirt moves the VM."};
-    app.add_option("--config", options.config_path, "configuration file")->capture_default_str();
+    const CLI::Option* config =
+        app.add_option("--config", options.config_path, "configuration file")
+            ->capture_default_str();
     app.add_option("--log-level", options.log_level, "instead of daemon.log_level")
         ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
-    app.add_flag("--check", options.check_only, "check the configuration and end");
+    app.add_flag("--check", options.check_only,
+                 "check the configuration and that this host has what it names, and end");
     app.add_flag("--print-config", options.print_config,
                  "print the effective configuration with explanations and end");
     app.set_version_flag("--version", std::string("gantryd ") +
@@ -170,7 +183,9 @@ int main(int argc, char** argv) {
     try {  // CLI11 reports wrong usage by throwing
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
+        std::ostringstream text;
+        return app.exit(error, text) == 0 ? gantry::supervisor::print(text.str()) : 2;
     }
+    options.has_config = config->count() != 0;
     return gantry::supervisor::run(options);
 }

@@ -1,6 +1,5 @@
 #include "host-daemon/supervisor/operator_service.h"
 
-#include <grp.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -8,9 +7,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <thread>
 
+#include "host-daemon/supervisor/accounts.h"
 #include "host-daemon/supervisor/move_history.h"
 #include "migration/transport/status_map.h"
 #include "proto/control/gantryd.grpc.pb.h"
@@ -148,13 +149,13 @@ Result<void> restrict_socket(const OperatorConfig& config) {
         ::chmod(config.socket.c_str(), 0600);
         return {};
     }
-    const ::group* group = ::getgrnam(config.group.c_str());
-    if (group == nullptr ||
-        ::chown(config.socket.c_str(), static_cast<uid_t>(-1), group->gr_gid) != 0 ||
+    GANTRY_ASSIGN(const gid_t group, find_operator_group(config.group));
+    if (::chown(config.socket.c_str(), static_cast<uid_t>(-1), group) != 0 ||
         ::chmod(config.socket.c_str(), 0660) != 0) {
         return Error{Code::kFailedPrecondition, "operator.group",
-                     "operator.group '" + config.group +
-                         "' cannot be given the socket; does the group exist?"};
+                     "operator.group '" + config.group + "' cannot be given " + config.socket +
+                         ": " + std::strerror(errno) +
+                         "; run gantryd as root or as a member of the group"};
     }
     return {};
 }

@@ -1,9 +1,7 @@
 #include "host-daemon/supervisor/restore_job.h"
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -238,11 +236,8 @@ private:
 Result<std::uint64_t> read_into(Session& session, const Suspension& from, WorkersSink& sink,
                                 const RestoreHooks& hooks, const std::string& path,
                                 Phases& phases) {
-    const control::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (!file.valid()) {
-        return Error{errno == ENOENT ? Code::kNotFound : Code::kUnavailable, "snapshot.io",
-                     "cannot open " + path + ": " + std::strerror(errno)};
-    }
+    GANTRY_ASSIGN(const int opened, snapshot::open_snapshot(path));
+    const control::UniqueFd file{opened};
     Restorer restorer(session, from, path, sink, hooks, phases);
     return snapshot::read_snapshot(file.get(), path, restorer);
 }

@@ -4,7 +4,6 @@
 #include <grp.h>
 #include <linux/close_range.h>
 #include <poll.h>
-#include <pwd.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -22,6 +21,7 @@
 #include <sstream>
 #include <vector>
 
+#include "host-daemon/supervisor/accounts.h"
 #include "proto/control/process_end.h"
 
 namespace gantry::supervisor {
@@ -175,15 +175,9 @@ Result<WorkerProcess> WorkerProcess::start(const WorkerConfig& config,
     Plan plan{};
     plan.change_user = !config.user.empty();
     if (plan.change_user) {
-        const passwd* user = ::getpwnam(config.user.c_str());
-        if (user == nullptr) {
-            return Error{Code::kFailedPrecondition, "worker.user",
-                         "worker.user '" + config.user +
-                             "' does not exist; create it (useradd --system " + config.user +
-                             ") or name another"};
-        }
-        plan.uid = user->pw_uid;
-        plan.gid = user->pw_gid;
+        GANTRY_ASSIGN(const UserIds user, find_worker_user(config.user));
+        plan.uid = user.uid;
+        plan.gid = user.gid;
     }
     GANTRY_ASSIGN(control::PacketListener listener, control::PacketListener::bind(control_path));
     UniqueFd log{::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)};

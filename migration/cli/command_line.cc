@@ -7,11 +7,13 @@
 #include <cstdio>
 #include <functional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "migration/cli/commands.h"
 #include "proto/base/settings.h"
+#include "proto/base/standard_output.h"
 
 namespace gantry::cli {
 namespace {
@@ -173,16 +175,21 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
 
 /// --help, which is text in either form, --version, or wrong usage.
 int end_of_parse(const CLI::App& app, const CLI::ParseError& error, bool is_json) {
+    const auto say = [is_json](const Error& wrong, int status) {
+        std::fputs((is_json ? error_json(wrong) : error_text(wrong)).c_str(), stderr);
+        return status;
+    };
+    if (error.get_exit_code() != 0) {
+        return say(usage_error(app, error), kUsage);
+    }
+    std::ostringstream text;
     if (is_json && dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
-        std::puts("{\"version\":\"" GANTRY_VERSION "\"}");
-        return kDone;
+        text << "{\"version\":\"" GANTRY_VERSION "\"}\n";
+    } else {
+        app.exit(error, text);
     }
-    if (error.get_exit_code() == 0) {
-        return app.exit(error);
-    }
-    const Error wrong = usage_error(app, error);
-    std::fputs((is_json ? error_json(wrong) : error_text(wrong)).c_str(), stderr);
-    return kUsage;
+    const auto written = write_standard_output(text.str());
+    return written ? kDone : say(written.error(), kRefused);
 }
 
 }  // namespace

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <vector>
 
 #include "migration/cli/snapshot_file.h"
+#include "proto/base/standard_output.h"
 #include "proto/snapshot/object_graph.pb.h"
 
 namespace gantry::cli {
@@ -24,18 +26,6 @@ constexpr std::chrono::seconds kHookDeadline{600};
 
 void set_deadline(grpc::ClientContext& rpc, std::chrono::seconds deadline) {
     rpc.set_deadline(std::chrono::system_clock::now() + deadline);
-}
-
-void print(const std::string& text) {
-    std::fputs(text.c_str(), stdout);
-    std::fflush(stdout);
-}
-
-/// Prints the reply in either form.
-template <typename Reply>
-int show(const Context& context, const Reply& reply, const std::string& text) {
-    print(context.form == Form::kJson ? to_json(reply, true) : text);
-    return kDone;
 }
 
 std::string read_standard_input() {
@@ -56,6 +46,19 @@ int fail(const Context& context, const Error& error) {
         return kUnreachable;
     }
     return error.code == Code::kNotFound ? kNotFound : kRefused;
+}
+
+/// Prints it; returns the exit status, which is `status` if that worked.
+int print(const Context& context, const std::string& text, int status = kDone) {
+    const auto written = write_standard_output(text);
+    return written ? status : fail(context, written.error());
+}
+
+/// Prints the reply in either form.
+template <typename Reply>
+int show(const Context& context, const Reply& reply, const std::string& text,
+         int status = kDone) {
+    return print(context, context.form == Form::kJson ? to_json(reply, true) : text, status);
 }
 
 std::string absolute(const std::string& path) {
@@ -94,8 +97,7 @@ int run_preflight(const Context& context, const std::string& session, const std:
     if (const auto status = client.stub().Preflight(&rpc, request, &reply); !status.ok()) {
         return fail(context, client.explain(status));
     }
-    show(context, reply, preflight_text(reply));
-    return reply.can_move() ? kDone : kRefused;
+    return show(context, reply, preflight_text(reply), reply.can_move() ? kDone : kRefused);
 }
 
 int run_watch(const Context& context, const std::string& session, Watching watching) {
@@ -108,8 +110,14 @@ int run_watch(const Context& context, const std::string& session, Watching watch
     const auto reader = client.stub().Watch(&rpc, request);
     control::WatchReply reply;
     while (reader->Read(&reply)) {
-        print(context.form == Form::kJson ? to_json(reply, false)
-                                          : watch_line(reply.status()) + "\n");
+        const int printed = print(context, context.form == Form::kJson
+                                               ? to_json(reply, false)
+                                               : watch_line(reply.status()) + "\n");
+        if (printed != kDone) {
+            rpc.TryCancel();
+            (void)reader->Finish();
+            return printed;
+        }
     }
     const auto status = reader->Finish();
     return status.ok() ? kDone : fail(context, client.explain(status));
@@ -132,7 +140,7 @@ int run_inspect(const Context& context, const std::string& session) {
     if (names_snapshot_file(session)) {
         const auto text = context.form == Form::kJson ? snapshot_file_json(session)
                                                       : snapshot_file_text(session);
-        return text.ok() ? (print(*text), kDone) : fail(context, text.error());
+        return text.ok() ? print(context, *text) : fail(context, text.error());
     }
     Client client(context.socket);
     grpc::ClientContext rpc;
@@ -144,17 +152,14 @@ int run_inspect(const Context& context, const std::string& session) {
         return fail(context, client.explain(status));
     }
     // A graph has no other form than its fields: both forms print JSON, the text form indented.
-    const bool pretty = context.form == Form::kText;
-    print(to_json(reply.status(), pretty));
-    for (const control::PartGraph& part : reply.parts()) {
-        snapshot::ObjectGraph graph;
-        if (!graph.ParseFromString(part.graph())) {
+    std::vector<snapshot::ObjectGraph> graphs(static_cast<std::size_t>(reply.parts_size()));
+    for (std::size_t i = 0; i < graphs.size(); ++i) {
+        if (!graphs[i].ParseFromString(reply.parts(static_cast<int>(i)).graph())) {
             return fail(context,
                         {Code::kDataLoss, "snapshot.graph", "a worker sent a damaged graph"});
         }
-        print(to_json(graph, pretty));
     }
-    return kDone;
+    return print(context, inspection_json(reply.status(), graphs, context.form == Form::kText));
 }
 
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,

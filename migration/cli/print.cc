@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdio>
 
+#include "proto/snapshot/object_graph.pb.h"
+
 namespace gantry::cli {
 namespace {
 
@@ -63,6 +65,22 @@ std::string to_json(const google::protobuf::Message& message, bool pretty) {
         out += '\n';
     }
     return out;
+}
+
+std::string inspection_json(const control::SessionStatus& status,
+                            std::span<const snapshot::ObjectGraph> graphs, bool pretty) {
+    const std::string line_end = pretty ? "\n" : "";
+    const auto value = [pretty](const google::protobuf::Message& message) {
+        std::string text = to_json(message, pretty);
+        text.pop_back();
+        return text;
+    };
+    std::string list;
+    for (const snapshot::ObjectGraph& graph : graphs) {
+        list += (list.empty() ? "" : "," + line_end) + value(graph);
+    }
+    return "{" + line_end + "\"status\":" + value(status) + "," + line_end + "\"graphs\":[" +
+           list + "]" + line_end + "}\n";
 }
 
 std::string error_text(const Error& error) {

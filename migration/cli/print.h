@@ -1,11 +1,15 @@
 // What the gantry command writes on standard output: tables and lines in virsh's words, or JSON.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "proto/base/result.h"
 #include "proto/control/gantryd.pb.h"
 
+namespace gantry::snapshot {
+class ObjectGraph;
+}
 namespace google::protobuf {
 class Message;
 }
@@ -16,6 +20,10 @@ enum class Form { kText, kJson };
 
 /// One JSON object, field names as in gantryd.proto, zeros included; one line unless `pretty`.
 std::string to_json(const google::protobuf::Message& message, bool pretty);
+
+/// A session and its programs' objects as one JSON object, "status" and "graphs".
+std::string inspection_json(const control::SessionStatus& status,
+                            std::span<const snapshot::ObjectGraph> graphs, bool pretty);
 
 std::string status_text(const control::ListSessionsReply& reply);
 std::string preflight_text(const control::PreflightReply& reply);

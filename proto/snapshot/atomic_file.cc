@@ -33,6 +33,18 @@ std::string folder_of(const std::string& path) {
     return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+/// A rename would take the place of a device or a socket, too, and fails on a folder only when all
+/// is written.
+Result<void> check_replaceable(const std::string& path) {
+    struct stat status {};
+    const bool is_other = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+    if (is_other || path.ends_with('/')) {
+        return Error{Code::kInvalidArgument, "snapshot.io",
+                     path + " is no regular file; name a file"};
+    }
+    return {};
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path, std::string temporary, int fd)
@@ -54,6 +66,7 @@ AtomicFile::~AtomicFile() {
 }
 
 Result<AtomicFile> AtomicFile::create(const std::string& path) {
+    GANTRY_TRY(check_replaceable(path));
     std::string temporary = path + kPartial + "XXXXXX";
     if (temporary.size() - (temporary.rfind('/') + 1) > NAME_MAX || temporary.size() >= PATH_MAX) {
         errno = ENAMETOOLONG;  // Better now than when all is written.

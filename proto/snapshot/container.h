@@ -48,6 +48,7 @@ struct BlockRefHash {
 /// another, and is removed unless commit succeeded.
 class AtomicFile {
 public:
+    /// Refuses a path at which something other than a regular file is, or a link to such.
     static Result<AtomicFile> create(const std::string& path);
     AtomicFile(AtomicFile&& other) noexcept;
     AtomicFile& operator=(AtomicFile&&) = delete;
@@ -172,6 +173,8 @@ public:
     virtual Result<void> on_end(const SnapshotSummary& summary) = 0;
 };
 
+/// Opens a regular file for reading, and waits for none that is something else. The caller closes.
+Result<int> open_snapshot(const std::string& path);
 /// Reads fd from its present position to its end. Verifies checksums, fingerprints and digests.
 /// Returns the bytes read.
 Result<std::uint64_t> read_snapshot(int fd, const std::string& name, SnapshotVisitor& visitor);

@@ -523,13 +523,25 @@ Result<std::uint64_t> read_snapshot(int fd, const std::string& name, SnapshotVis
     return reader.bytes_read();
 }
 
-Result<std::uint64_t> read_snapshot(const std::string& path, SnapshotVisitor& visitor) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+Result<int> open_snapshot(const std::string& path) {
+    // A FIFO would be waited for until somebody writes to it. Nothing else of a file changes.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         return Error{errno == ENOENT ? Code::kNotFound : Code::kUnavailable, "snapshot.io",
                      "cannot open " + path + ": " + std::strerror(errno) +
                          "; name a snapshot file that this user may read"};
     }
+    struct stat status {};
+    if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        ::close(fd);
+        return Error{Code::kInvalidArgument, "snapshot.io",
+                     path + " is no regular file; name a snapshot file"};
+    }
+    return fd;
+}
+
+Result<std::uint64_t> read_snapshot(const std::string& path, SnapshotVisitor& visitor) {
+    GANTRY_ASSIGN(const int fd, open_snapshot(path));
     auto result = read_snapshot(fd, path, visitor);
     ::close(fd);
     return result;

@@ -225,7 +225,7 @@ def main():
     parser.add_argument("--out-of-memory", type=pathlib.Path, required=True)
     parser.add_argument("--profiles", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
-    arguments.build = arguments.build.resolve()
+    arguments.build, arguments.profiles = arguments.build.resolve(), arguments.profiles.resolve()
     wanted = run(arguments, None, arguments.program, MIB, STEPS, 0).stdout
     with tempfile.TemporaryDirectory(prefix="gbad") as folder:
         work = pathlib.Path(folder)

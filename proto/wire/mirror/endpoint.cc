@@ -10,11 +10,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "proto/base/packet.h"
+#include "proto/base/standard_output.h"
 
 namespace gantry::wire {
 namespace {
@@ -160,6 +163,27 @@ std::string read_options(int argc, char** argv, std::initializer_list<EndpointOp
         }
     }
     return {};
+}
+
+bool asks_for_help(int argc, char** argv) {
+    return std::any_of(argv + 1, argv + argc, [](const std::string_view argument) {
+        return argument == "--help" || argument == "-h";
+    });
+}
+
+int print_help(const char* program, const std::string& help) {
+    const auto written = write_standard_output(help);
+    if (!written) {
+        std::fprintf(stderr, "%s: %s [%s]\n", program, written.error().text.c_str(),
+                     written.error().reason.c_str());
+    }
+    return written ? 0 : 1;
+}
+
+int refuse_arguments(const char* program, const std::string& problem) {
+    std::fprintf(stderr, "%s: %s; see `%s --help` [command.usage]\n", program, problem.c_str(),
+                 program);
+    return 2;
 }
 
 void accept_forever(const char* program, int listener, const std::function<void(int)>& serve) {

@@ -42,6 +42,12 @@ struct EndpointOption {
 /// Reads a command line. Empty when it is right, else what is wrong and with which argument.
 std::string read_options(int argc, char** argv, std::initializer_list<EndpointOption> options);
 
+/// Whether --help or -h is among the arguments.
+bool asks_for_help(int argc, char** argv);
+/// Prints a program's --help, or what is wrong with its arguments; the exit status.
+int print_help(const char* program, const std::string& help);
+int refuse_arguments(const char* program, const std::string& problem);
+
 /// Hands every connection of `listener` to `serve`, for good; SIGPIPE is ignored from now on.
 /// Returns when accept() fails beyond repair, having said so on stderr under `program`'s name.
 void accept_forever(const char* program, int listener, const std::function<void(int)>& serve);

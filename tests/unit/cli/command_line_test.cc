@@ -103,5 +103,18 @@ TEST(CliCommandLine, HelpAndVersionAreNoErrors) {
     EXPECT_EQ("gantry " + json.json()[0]["version"].get<std::string>() + "\n", version.out);
 }
 
+TEST(CliCommandLine, HelpAndVersionThatCannotBePrintedAreErrors) {
+    for (const std::vector<const char*>& arguments :
+         std::vector<std::vector<const char*>>{{"gantry", "--help"},
+                                               {"gantry", "--version"},
+                                               {"gantry", "--json", "--version"}}) {
+        const Ran ran = run_unheard([&] {
+            return run_command_line(static_cast<int>(arguments.size()), arguments.data());
+        });
+        EXPECT_EQ(ran.status, kRefused);
+        EXPECT_NE(ran.err.find("command.output"), std::string::npos) << ran.err;
+    }
+}
+
 }  // namespace
 }  // namespace gantry::cli

@@ -70,7 +70,11 @@ public:
     grpc::Status Inspect(grpc::ServerContext*, const control::InspectRequest* request,
                          control::InspectReply* reply) override {
         fill(reply->mutable_status());
-        reply->add_parts()->set_graph(snapshot::ObjectGraph().SerializeAsString());
+        for (const std::uint64_t part : {1, 2}) {
+            snapshot::ObjectGraph graph;
+            graph.set_part_id(part);
+            reply->add_parts()->set_graph(graph.SerializeAsString());
+        }
         return answer("inspect " + request->session());
     }
     grpc::Status Snapshot(grpc::ServerContext*, const control::SnapshotRequest* request,
@@ -187,11 +191,26 @@ TEST_F(CliCommands, EachAsksTheDaemonAndPrintsEitherForm) {
         EXPECT_FALSE(text.out.empty());
         const Ran json = run(Form::kJson, command.run);
         EXPECT_EQ(json.status, kDone);
-        ASSERT_FALSE(json.json().empty()) << json.out;
+        // `watch` prints an object a change.
+        ASSERT_EQ(json.json().size(), command.name == std::string("watch") ? 3U : 1U) << json.out;
         for (const nlohmann::json& one : json.json()) {
             EXPECT_TRUE(one.is_object());
         }
         EXPECT_EQ(json.err, "");
+    }
+}
+
+TEST_F(CliCommands, EachSaysThatItCouldNotPrint) {
+    for (const Named& command : all_commands()) {
+        SCOPED_TRACE(command.name);
+        for (const Form form : {Form::kText, Form::kJson}) {
+            const Ran ran = run_unheard([&] { return command.run(Context{socket_, form}); });
+            EXPECT_EQ(ran.status, kRefused);
+            EXPECT_NE(ran.err.find("cannot write standard output: No space left on device"),
+                      std::string::npos)
+                << ran.err;
+            EXPECT_NE(ran.err.find("command.output"), std::string::npos) << ran.err;
+        }
     }
 }
 
@@ -220,6 +239,19 @@ TEST_F(CliCommands, EachSaysThatNoDaemonAnswersAndWhatToDo) {
         EXPECT_NE(ran.err.find("no gantryd answers on " + socket_), std::string::npos);
         EXPECT_NE(ran.err.find("--socket"), std::string::npos);
         EXPECT_NE(ran.err.find("[daemon.unreachable]"), std::string::npos);
+    }
+}
+
+TEST_F(CliCommands, InspectPrintsASessionAndItsGraphsAsOneObject) {
+    for (const Form form : {Form::kText, Form::kJson}) {
+        const Ran ran = run(form, [](const Context& c) { return run_inspect(c, "g1"); });
+        ASSERT_EQ(ran.json().size(), 1U) << ran.out;
+        const nlohmann::json json = ran.json()[0];
+        EXPECT_EQ(json.size(), 2U);
+        EXPECT_EQ(json["status"]["vm_name"], "g1");
+        ASSERT_EQ(json["graphs"].size(), 2U);
+        EXPECT_EQ(json["graphs"][1]["part_id"], "2");
+        EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), '\n') == 1, form == Form::kJson);
     }
 }
 

@@ -1,7 +1,10 @@
 // What a command of `gantry` printed and returned, as its tests see it.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdio_ext.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -34,6 +37,22 @@ Ran capture(Command command) {
     const int status = command();
     std::string out = testing::internal::GetCapturedStdout();
     return {status, std::move(out), testing::internal::GetCapturedStderr()};
+}
+
+/// The same with a standard output that takes nothing: `out` is empty.
+template <typename Command>
+Ran run_unheard(Command command) {
+    return capture([&] {
+        const int before = ::dup(STDOUT_FILENO);
+        const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+        ::dup2(full, STDOUT_FILENO);
+        const int status = command();
+        ::__fpurge(stdout);  // What is still to be written.
+        ::dup2(before, STDOUT_FILENO);
+        ::close(before);
+        ::close(full);
+        return status;
+    });
 }
 
 }  // namespace gantry::cli

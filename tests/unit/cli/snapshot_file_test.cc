@@ -2,6 +2,7 @@
 // either form, and that no file is believed that is damaged, cut, newer or none of ours.
 #include "migration/cli/snapshot_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -98,6 +99,16 @@ TEST_F(CliSnapshotFile, PrintsTheWholeFileAsOneJsonObject) {
     EXPECT_EQ(json["images"][0]["size_bytes"], 8);
 }
 
+TEST_F(CliSnapshotFile, AReportThatCannotBePrintedIsAFailure) {
+    for (const Form form : {Form::kText, Form::kJson}) {
+        const Ran ran = run_unheard([&] {
+            return run_inspect(Context{"/no/gantryd.sock", form}, golden_path("v2-memory.gsnap"));
+        });
+        EXPECT_EQ(ran.status, kRefused);
+        EXPECT_NE(ran.err.find("command.output"), std::string::npos) << ran.err;
+    }
+}
+
 TEST_F(CliSnapshotFile, TheSessionsNeedsAreReadable) {
     control::SessionNeeds needs;
     needs.set_vm_name("g1");
@@ -158,7 +169,10 @@ TEST_F(CliSnapshotFile, WhatIsNoSnapshotIsRefusedByName) {
     expect_refused(file(std::string(500, 'x')), "snapshot.magic", "this is no Gantry snapshot");
     expect_refused((folder_ / "absent").string(), "snapshot.io", "No such file or directory",
                    kNotFound);
-    expect_refused(folder_.string(), "snapshot.io", "Is a directory; name a snapshot file");
+    expect_refused(folder_.string(), "snapshot.io", "is no regular file; name a snapshot file");
+    const std::string fifo = (folder_ / "fifo").string();
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);  // Nobody writes to it: an open would wait.
+    expect_refused(fifo, "snapshot.io", "is no regular file; name a snapshot file");
 }
 
 TEST_F(CliSnapshotFile, AnythingElseIsASessionsName) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -242,6 +244,42 @@ TEST_F(Container, AWholeFileTakesTheOldOnesPlace) {
     std::ifstream(path("name")) >> text;
     EXPECT_EQ(text, "new");
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(Container, OnlyARegularFileIsReplaced) {
+    fs::create_directory(path("folder"));
+    ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
+    std::vector<std::string> others = {path("folder"), path("absent") + "/", path("fifo"),
+                                       path("to_fifo")};
+    fs::create_symlink("fifo", path("to_fifo"));
+    if (::mknod(path("device").c_str(), S_IFCHR | 0600, makedev(1, 3)) == 0) {  // Takes root.
+        others.push_back(path("device"));
+    }
+    for (const std::string& other : others) {
+        const auto file = AtomicFile::create(other);
+        ASSERT_FALSE(file.ok()) << other;
+        EXPECT_EQ(file.error().reason, "snapshot.io");
+        EXPECT_EQ(file.error().text, other + " is no regular file; name a file");
+    }
+    EXPECT_TRUE(fs::is_fifo(path("fifo")));
+    std::ofstream(path("old")) << "old";
+    fs::create_symlink("old", path("to_old"));
+    fs::create_symlink("absent", path("to_nothing"));
+    for (const char* fit : {"old", "to_old", "to_nothing", "new"}) {
+        EXPECT_TRUE(AtomicFile::create(path(fit)).ok()) << fit;
+    }
+}
+
+TEST_F(Container, OnlyARegularFileIsRead) {
+    ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);  // Nobody writes to it.
+    fs::create_symlink("fifo", path("to_fifo"));
+    for (const std::string& other : {folder_.string(), path("fifo"), path("to_fifo")}) {
+        Collector collector;
+        const auto read = read_snapshot(other, collector);
+        ASSERT_FALSE(read.ok()) << other;
+        EXPECT_EQ(read.error().reason, "snapshot.io");
+        EXPECT_EQ(read.error().text, other + " is no regular file; name a snapshot file");
+    }
 }
 
 TEST_F(Container, JsonNamesWhatIsInside) {

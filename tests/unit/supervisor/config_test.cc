@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace gantry::supervisor {
 namespace {
 
@@ -67,23 +69,65 @@ TEST(Config, AddressesHaveAHostAndAPort) {
     }
 }
 
+TEST(Config, PathsDoNotDependOnWhereGantrydWasStarted) {
+    for (const char* key : {"[daemon]\nrun_directory", "[daemon]\nstate_directory",
+                            "[daemon]\nlog_file", "[operator]\nsocket", "[guest]\nsocket",
+                            "[vm]\nregion_directory", "[worker]\nexecutable", "[worker]\ndriver",
+                            "[worker]\nprofile", "[worker]\nimage_cache", "[peer]\nauthority",
+                            "[peer]\ncertificate", "[peer]\nkey"}) {
+        const std::string error = error_of(std::string(key) + " = 'run/x'\n");
+        EXPECT_NE(error.find("gantryd.toml:2:"), std::string::npos) << key << ": " << error;
+        EXPECT_NE(error.find("must be an absolute path"), std::string::npos) << error;
+        EXPECT_EQ(error_of(std::string(key) + " = '/run/x'\n"), "");
+    }
+    for (const char* key : {"[daemon]\nrun_directory", "[daemon]\nstate_directory",
+                            "[operator]\nsocket", "[worker]\nexecutable", "[worker]\ndriver"}) {
+        EXPECT_NE(error_of(std::string(key) + " = ''\n"), "") << key;
+    }
+    EXPECT_NE(error_of("[daemon]\nrun_directory = 'run'\n"), "");
+    EXPECT_EQ(error_of("[daemon]\nlog_file = ''\n[guest]\nsocket = ''\n[worker]\nprofile = ''\n"
+                       "image_cache = ''\ndriver = 'libcuda.so.1'\n"),
+              "");
+    EXPECT_EQ(error_of("[worker]\nprofile = 'small-86'\n"), "");
+}
+
 TEST(Config, FilesThatItNamesAreLookedFor) {
     Config config;
+    config.worker.user = "";
     config.worker.executable = "/proc/self/exe";
     config.worker.driver = "libcuda.so.1";  // The loader's to find.
-    config.worker.profile = "";
+    config.worker.profile = "small-86";  // Built in.
     config.peer.listen = "";
-    EXPECT_TRUE(check_files(config).ok());
+    EXPECT_TRUE(check_host(config).ok());
     config.worker.profile = "/nowhere/p.toml";
     config.worker.driver = "/nowhere/libcuda.so.1";
     config.peer.listen = "127.0.0.1:1";
     config.peer.key = "/nowhere/host.key";
-    const auto found = check_files(config);
+    const auto found = check_host(config);
     ASSERT_FALSE(found.ok());
     for (const char* key : {"worker.profile", "worker.driver", "peer.key"}) {
         EXPECT_NE(found.error().text.find(std::string(key) + ": cannot read /nowhere/"),
                   std::string::npos)
             << found.error().text;
+    }
+}
+
+TEST(Config, AccountsThatItNamesAreLookedFor) {
+    Config config;
+    config.worker.executable = "/proc/self/exe";
+    config.worker.driver = "libcuda.so.1";
+    config.worker.user = "root";
+    config.operator_.group = "root";
+    EXPECT_TRUE(check_host(config).ok());
+    config.worker.user = "no-such-user";
+    config.operator_.group = "no-such-group";
+    const auto found = check_host(config);
+    ASSERT_FALSE(found.ok());
+    EXPECT_EQ(std::count(found.error().text.begin(), found.error().text.end(), '\n'), 1);
+    for (const char* says :
+         {"worker.user 'no-such-user' does not exist; create it", "[worker.user]",
+          "operator.group 'no-such-group' does not exist; create it", "[operator.group]"}) {
+        EXPECT_NE(found.error().text.find(says), std::string::npos) << found.error().text;
     }
 }
 
@@ -113,6 +157,15 @@ TEST(Config, MissingFileSaysWhatToDo) {
     ASSERT_FALSE(config.ok());
     EXPECT_EQ(config.error().reason, "config.unreadable");
     EXPECT_NE(config.error().text.find("--config"), std::string::npos);
+}
+
+TEST(Config, AFolderIsNoEmptyFile) {
+    const auto config = load_config("/proc/self");
+    ASSERT_FALSE(config.ok());
+    EXPECT_EQ(config.error().reason, "config.unreadable");
+    EXPECT_NE(config.error().text.find("cannot read /proc/self: Is a directory"),
+              std::string::npos)
+        << config.error().text;
 }
 
 }  // namespace
