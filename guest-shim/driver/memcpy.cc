@@ -185,6 +185,9 @@ CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteC
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                            CUcontext srcContext, size_t ByteCount, CUstream hStream) noexcept {
+    if (find_context(bits(dstContext)) == nullptr || find_context(bits(srcContext)) == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     if (!is_device_side(dstDevice, ByteCount) || !is_device_side(srcDevice, ByteCount)) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -15,7 +15,8 @@ struct Rows {
     std::uint64_t element_bytes;
 };
 
-CUresult check(const Rows& rows, CUstream stream) {
+/// `address`: what the device calls the first row's.
+CUresult check(const Rows& rows, CUstream stream, std::uint64_t* address) {
     if (!is_stream(stream)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -25,22 +26,25 @@ CUresult check(const Rows& rows, CUstream stream) {
     constexpr std::uint64_t kMost = 1ull << 46;
     if (rows.width > kMost / rows.element_bytes || rows.height > kMost || rows.pitch > kMost ||
         rows.address % rows.element_bytes != 0 ||
+        (rows.height > 1 && rows.pitch % rows.element_bytes != 0) ||
         (rows.height > 1 && rows.pitch < rows.width * rows.element_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const auto span = static_cast<unsigned __int128>(rows.pitch) * (rows.height - 1) +
                       rows.width * rows.element_bytes;
-    Place place;
+    Place place{};
     const bool fine = span <= kMost && rows.address != 0 &&
                       place_of(rows.address, static_cast<std::uint64_t>(span), &place) &&
                       !place.host_side;
+    *address = place.address;
     return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 template <typename Queue>
 CUresult fill(const Rows& rows, CUstream stream, Queue queue) {
-    const CUresult result = check(rows, stream);
-    return result != CUDA_SUCCESS || rows.width == 0 || rows.height == 0 ? result : queue();
+    std::uint64_t address = 0;
+    const CUresult result = check(rows, stream, &address);
+    return result != CUDA_SUCCESS || rows.width == 0 || rows.height == 0 ? result : queue(address);
 }
 
 }  // namespace
@@ -53,39 +57,39 @@ using namespace gantry::shim;
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
                          CUstream hStream) noexcept {
     return fill({dstDevice, 0, N, 1, 1}, hStream,
-                [&] { return marshal::cuMemsetD8Async(dstDevice, uc, N, hStream); });
+                [&](CUdeviceptr to) { return marshal::cuMemsetD8Async(to, uc, N, hStream); });
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
                           CUstream hStream) noexcept {
     return fill({dstDevice, 0, N, 1, 2}, hStream,
-                [&] { return marshal::cuMemsetD16Async(dstDevice, us, N, hStream); });
+                [&](CUdeviceptr to) { return marshal::cuMemsetD16Async(to, us, N, hStream); });
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                           CUstream hStream) noexcept {
     return fill({dstDevice, 0, N, 1, 4}, hStream,
-                [&] { return marshal::cuMemsetD32Async(dstDevice, ui, N, hStream); });
+                [&](CUdeviceptr to) { return marshal::cuMemsetD32Async(to, ui, N, hStream); });
 }
 
 CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
                            size_t Height, CUstream hStream) noexcept {
-    return fill({dstDevice, dstPitch, Width, Height, 1}, hStream, [&] {
-        return marshal::cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
+    return fill({dstDevice, dstPitch, Width, Height, 1}, hStream, [&](CUdeviceptr to) {
+        return marshal::cuMemsetD2D8Async(to, dstPitch, uc, Width, Height, hStream);
     });
 }
 
 CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
                             size_t Height, CUstream hStream) noexcept {
-    return fill({dstDevice, dstPitch, Width, Height, 2}, hStream, [&] {
-        return marshal::cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
+    return fill({dstDevice, dstPitch, Width, Height, 2}, hStream, [&](CUdeviceptr to) {
+        return marshal::cuMemsetD2D16Async(to, dstPitch, us, Width, Height, hStream);
     });
 }
 
 CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
                             size_t Height, CUstream hStream) noexcept {
-    return fill({dstDevice, dstPitch, Width, Height, 4}, hStream, [&] {
-        return marshal::cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
+    return fill({dstDevice, dstPitch, Width, Height, 4}, hStream, [&](CUdeviceptr to) {
+        return marshal::cuMemsetD2D32Async(to, dstPitch, ui, Width, Height, hStream);
     });
 }
 

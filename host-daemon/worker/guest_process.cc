@@ -128,6 +128,7 @@ void GuestProcess::execute(const Command& command) {
     if (__builtin_expect((command.header.flags & region::kCommandNewThread) != 0, 0)) {
         // Natively the calls that failed told the thread that has ended.
         static_cast<void>(take_async_error(call.lane()));
+        drop_lane_capture(call.lane());
     }
     if (__builtin_expect(has_lost_context_, 0) && refuse_for_lost_context(call)) {
         return;

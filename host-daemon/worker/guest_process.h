@@ -305,6 +305,7 @@ private:
     bool has_come(Waiting& waiting, std::chrono::steady_clock::time_point now);
     void begin_watch(Waiting& waiting, std::chrono::steady_clock::time_point now);
     void note_lane(std::uint32_t lane);
+    void drop_lane_capture(std::uint32_t lane);
     [[nodiscard]] bool is_alone() const;
     void wait_or_run(Call& call);
     void expect_wait(const Call& call);

@@ -22,10 +22,11 @@ void end_objects(Call& call, std::uint64_t context) {
     GuestProcess& process = call.process();
     process.synchronise_device();
     process.memory.reap(true);
-    const auto objects = process.objects.list(
-        [context](const Object& object) { return object.context == context; });
+    const auto objects = process.objects.list([context](const Object& object) {
+        return object.context == context && object.kind() != HandleKind::kContext;
+    });
     for (auto object = objects.rbegin(); object != objects.rend(); ++object) {
-        if (object->handle != context && !is_of_library(process, object->handle)) {
+        if (!is_of_library(process, object->handle)) {
             process.destroy_object(*object);
         }
     }

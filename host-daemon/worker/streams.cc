@@ -53,6 +53,25 @@ CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, 
     return result;
 }
 
+/// A thread's own stream ends with it, and its capture too; the next one with its lane has both.
+void GuestProcess::drop_lane_capture(std::uint32_t lane) {
+    const driver::DriverApi& api = device.api();
+    std::lock_guard lock(lane_stream_mutex_);
+    const CUstream own = lane_streams_[lane % region::kLaneCount];
+    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (captures.load() == 0 || own == nullptr ||
+        api.cuStreamIsCapturing(own, &status) != CUDA_SUCCESS ||
+        status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        return;
+    }
+    CUgraph graph = nullptr;
+    (void)api.cuStreamEndCapture(own, &graph);
+    if (graph != nullptr) {
+        api.cuGraphDestroy(graph);
+    }
+    end_capture(HeldWork::key_of_lane(lane));
+}
+
 bool GuestProcess::may_query_streams() const {
     constexpr std::size_t kStreamsMax = 8;
     return captures.load(std::memory_order_relaxed) == 0 &&

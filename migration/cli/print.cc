@@ -103,19 +103,20 @@ std::string status_text(const control::ListSessionsReply& reply) {
     std::string out = format("Host:    %s (gantryd %s)\n", reply.host().c_str(),
                              reply.gantry_version().c_str());
     out += reply.device().empty()
-               ? std::string("Device:  none usable\n")
+               ? "Device:  none usable" +
+                     (reply.device_error().empty() ? "" : ": " + reply.device_error()) + "\n"
                : format("Device:  %s, %s, %s promised\n", reply.device().c_str(),
                         bytes_text(reply.memory_bytes()).c_str(),
                         bytes_text(reply.memory_promised_bytes()).c_str());
-    out += format("\n %-38s %-12s %-9s %6s %9s %12s\n", "Session", "Domain", "State", "Epoch",
+    out += format("\n %-38s %-12s %-9s %11s %9s %12s\n", "Session", "Domain", "State", "Epoch",
                   "Programs", "GPU memory");
-    out += std::string(92, '-') + "\n";
+    out += std::string(97, '-') + "\n";
     for (const control::SessionStatus& status : reply.sessions()) {
         std::uint64_t memory = 0;
         for (const control::WorkerInfo& worker : status.workers()) {
             memory += worker.device_memory_bytes();
         }
-        out += format(" %-38s %-12s %-9s %6llu %9d %12s\n", status.session_id().c_str(),
+        out += format(" %-38s %-12s %-9s %11llu %9d %12s\n", status.session_id().c_str(),
                       status.vm_name().empty() ? "-" : status.vm_name().c_str(),
                       status.state().c_str(), static_cast<unsigned long long>(status.epoch()),
                       status.workers_size(), bytes_text(memory).c_str());

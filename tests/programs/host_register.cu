@@ -45,6 +45,10 @@ static void use(unsigned char* bytes, size_t count, unsigned seed) {
     CHECK(cudaMemcpyAsync(bytes, copy, count, cudaMemcpyDeviceToHost, 0));
     CHECK(cudaDeviceSynchronize());
     EXPECT(is_filled(bytes, count, seed + 1));
+    CHECK(cudaMemset(bytes, 0x77, count));
+    CHECK(cudaDeviceSynchronize());
+    EXPECT(bytes[0] == 0x77 && bytes[count - 1] == 0x77);
+    fill(bytes, count, seed + 1);
     CHECK(cudaFree(copy));
 }
 

@@ -1,6 +1,8 @@
 // Trap: a stream is destroyed while it is captured, and what it was captured for is over: streams
 // that had joined work again, nothing is forbidden, and the process moves. The answers are those of
 // driver 580 on an H100.
+#include <pthread.h>
+
 #include "driver_entry.h"
 
 static CUstream stream() {
@@ -10,7 +12,39 @@ static CUstream stream() {
     return made;
 }
 
+/// Begins a capture and ends with it.
+static void* capture_and_end(void*) {
+    ENTRY(cuStreamBeginCapture, 12000);
+    CHECK(cudaFree(nullptr));
+    OK(cuStreamBeginCapture_(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    return nullptr;
+}
+
+/// Another thread has a stream of its own.
+static void* fill(void* to) {
+    ENTRY(cuMemsetD8Async, 12000);
+    ENTRY(cuStreamSynchronize, 12000);
+    CHECK(cudaFree(nullptr));
+    OK(cuMemsetD8Async_((CUdeviceptr)to, 9, 16, CU_STREAM_PER_THREAD));
+    OK(cuStreamSynchronize_(CU_STREAM_PER_THREAD));
+    return nullptr;
+}
+
+static void in_a_thread(void* (*body)(void*), void* argument) {
+    pthread_t thread;
+    EXPECT(pthread_create(&thread, nullptr, body, argument) == 0);
+    EXPECT(pthread_join(thread, nullptr) == 0);
+}
+
 int main() {
+    // So is one whose thread has ended.
+    char* filled = nullptr;
+    char bytes[16] = {};
+    CHECK(cudaMalloc((void**)&filled, sizeof(bytes)));
+    in_a_thread(capture_and_end, nullptr);
+    in_a_thread(fill, filled);
+    CHECK(cudaMemcpy(bytes, filled, sizeof(bytes), cudaMemcpyDeviceToHost));
+    EXPECT(bytes[0] == 9 && bytes[15] == 9);
     // So is one whose context is reset.
     cudaStream_t reset;
     CHECK(cudaStreamCreate(&reset));

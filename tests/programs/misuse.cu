@@ -79,6 +79,7 @@ static void streams(CUdeviceptr memory, void* host) {
     ENTRY(cuMemcpy2DAsync, 12000);
     ENTRY(cuMemsetD8Async, 12000);
     ENTRY(cuMemsetD2D8Async, 12000);
+    ENTRY(cuMemsetD2D32Async, 12000);
     ENTRY(cuCtxGetCurrent, 12000);
     CUcontext context = nullptr;
     OK(cuCtxGetCurrent_(&context));
@@ -109,6 +110,7 @@ static void streams(CUdeviceptr memory, void* host) {
     ROW(cuMemcpy2DAsync_(&copy, gone), CUDA_ERROR_INVALID_HANDLE);
     ROW(cuMemsetD8Async_(memory, 0, 16, gone), CUDA_ERROR_INVALID_HANDLE);
     ROW(cuMemsetD2D8Async_(memory, 64, 0, 16, 2, gone), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuMemsetD2D32Async_(memory, 101, 0, 16, 2, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
 static void pools() {
