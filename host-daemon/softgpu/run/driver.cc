@@ -9,6 +9,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/run/context.h"
 #include "host-daemon/softgpu/settings.h"
@@ -35,6 +36,7 @@ pthread_once_t g_thread_key_once = PTHREAD_ONCE_INIT;
 void end_thread(void* memory) {
     auto* state = static_cast<ThreadState*>(memory);
     for (const auto& [context, stream] : state->default_streams) {
+        abandon_capture(stream);
         if (const auto alive = stream->context()) {
             Scheduler::instance().remove(*alive, stream);
         }
