@@ -250,10 +250,15 @@ void Registry::stamp_owner(const std::string& id, Epoch epoch) {
 
 void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
     const auto kind = source_kind(event);
+    const bool has_ended = event.kind == EventKind::kStopped ||
+                           event.kind == EventKind::kStoppedFailed;
     std::shared_ptr<Session> session;
     std::shared_ptr<SourceDriver> driver;
     {
         const std::lock_guard lock(mutex_);
+        if (const auto closing = closing_.find(id); has_ended && closing != closing_.end()) {
+            closing->second.next_life.reset();
+        }
         const auto found = sessions_.find(id);
         // While the VM arrives, events of this host are the target's.
         if (!kind || found == sessions_.end() || arrivals_.contains(id)) {
@@ -265,8 +270,6 @@ void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& ev
     engine::SourceEvent out;
     out.kind = *kind;
     driver->feed(std::move(out));
-    const bool has_ended = event.kind == EventKind::kStopped ||
-                           event.kind == EventKind::kStoppedFailed;
     if (has_ended && driver->status().serves && !driver->status().migration) {
         housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kDead); });
     }
