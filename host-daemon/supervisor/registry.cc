@@ -472,7 +472,9 @@ void Registry::end_session(wire::WorkerState how, Entry entry) {
         // Then its promise, its record and its region's file, which a new QEMU may have open
         // already, are the newer session's.
         const std::lock_guard lock(mutex_);
-        is_back = arrivals_.contains(info.id) || sessions_.contains(info.id);
+        const auto arrival = arrivals_.find(info.id);  // Its own, perhaps, not confirmed yet.
+        is_back = sessions_.contains(info.id) ||
+                  (arrival != arrivals_.end() && arrival->second->session() != entry.session);
         if (!is_back) {
             promised_bytes_.erase(info.id);
             entry.session->remove_record();
