@@ -479,7 +479,8 @@ void Registry::end_session(wire::WorkerState how, Entry entry) {
             promised_bytes_.erase(info.id);
             entry.session->remove_record();
         }
-        if (!is_back && how == wire::WorkerState::kDisowned && info.kind == SessionKind::kVm) {
+        if (!is_back && how == wire::WorkerState::kDisowned && info.kind == SessionKind::kVm &&
+            !closing_[info.id].next_life) {
             ::unlink(info.region_path.c_str());  // The VM left: what lies there is stale.
         }
     }

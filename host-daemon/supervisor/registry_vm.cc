@@ -204,7 +204,8 @@ void Registry::find_session(const std::string& id) {
 bool Registry::awaits_earlier_life(const libvirt::DomainInfo& domain) {
     const std::lock_guard lock(mutex_);
     if (const auto found = sessions_.find(domain.uuid); found != sessions_.end()) {
-        close_session(found->second.session, wire::WorkerState::kDead);
+        const std::shared_ptr<Session> earlier = found->second.session;
+        close_session(earlier, wire::WorkerState::kDead);
     }
     const auto closing = closing_.find(domain.uuid);
     if (closing == closing_.end()) {
