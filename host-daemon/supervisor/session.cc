@@ -458,8 +458,9 @@ std::size_t Session::adopt_workers(const std::vector<WorkerRecord>& records,
             return Worker::adopt(record, handlers);
         }));
     }
-    for (const WorkerRecord& record : records) {
-        auto worker = found[static_cast<std::size_t>(&record - records.data())].get();
+    for (std::size_t i = 0; i < records.size(); ++i) {
+        const WorkerRecord& record = records[i];
+        auto worker = found[i].get();
         if (!worker) {
             gone.emplace(record.part, worker.error().text);
             continue;

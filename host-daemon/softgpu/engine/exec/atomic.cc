@@ -111,6 +111,16 @@ T next_value(AtomicOp op, AtomicKind kind, T old, T value, T other) {
     return add ? static_cast<T>(old + value) : low ? smaller(old, value) : larger(old, value);
 }
 
+/// Puts next(old) in the place of old, for all threads at once; returns old.
+template <typename T, typename Next>
+T replace(T* cell, Next next) {
+    T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST);
+    while (!__atomic_compare_exchange_n(cell, &old, next(old), false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST)) {
+    }
+    return old;
+}
+
 template <typename T>
 T perform(AtomicOp op, AtomicKind kind, T* cell, T value, T other, bool locked) {
     if (!locked) {
@@ -137,14 +147,25 @@ T perform(AtomicOp op, AtomicKind kind, T* cell, T value, T other, bool locked) 
             break;
         default: break;
     }
-    T old = __atomic_load_n(cell, __ATOMIC_SEQ_CST);
-    while (true) {
-        const T wanted = next_value(op, kind, old, value, other);
-        if (__atomic_compare_exchange_n(cell, &old, wanted, false, __ATOMIC_SEQ_CST,
-                                        __ATOMIC_SEQ_CST)) {
-            return old;
+    return replace(cell, [&](T old) { return next_value(op, kind, old, value, other); });
+}
+
+/// `change(cell, lane)` for each active lane gives what was there before.
+template <typename T, typename S, typename Change>
+const Inst* change_cells(Warp& warp, const Inst* inst, Access access, Change change) {
+    S* out = warp.slot<S>(inst->dst);
+    warp.thread->inst = inst;
+    warp.thread->polls += 1;
+    for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
+        const auto lane = static_cast<u32>(__builtin_ctz(mask));
+        const T old = change(reinterpret_cast<T*>(lane_address(warp, inst, access, inst->a,
+                                                               inst->imm, lane, sizeof(T))),
+                             lane);
+        if ((inst->flags & 1U) != 0) {
+            out[lane] = old;
         }
     }
+    return inst + 1;
 }
 
 template <typename T, typename S>
@@ -156,20 +177,10 @@ const Inst* do_atomic(Warp& warp, const Inst* inst) {
     const bool locked = access == Access::kFlat;
     const S* values = warp.slot<S>(inst->b);
     const S* others = warp.slot<S>(inst->c);
-    S* out = warp.slot<S>(inst->dst);
-    warp.thread->inst = inst;
-    warp.thread->polls += 1;
-    for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
-        const auto lane = static_cast<u32>(__builtin_ctz(mask));
-        T* cell = reinterpret_cast<T*>(
-            lane_address(warp, inst, access, inst->a, inst->imm, lane, sizeof(T)));
-        const T old = perform<T>(op, kind, cell, static_cast<T>(values[lane]),
-                                 static_cast<T>(others[lane]), locked);
-        if ((inst->flags & 1U) != 0) {
-            out[lane] = old;
-        }
-    }
-    return inst + 1;
+    return change_cells<T, S>(warp, inst, access, [&](T* cell, u32 lane) {
+        return perform<T>(op, kind, cell, static_cast<T>(values[lane]),
+                          static_cast<T>(others[lane]), locked);
+    });
 }
 
 u32 flushed(u32 bits) { return (bits & 0x7f800000U) == 0 ? bits & 0x80000000U : bits; }
@@ -178,29 +189,14 @@ u32 flushed(u32 bits) { return (bits & 0x7f800000U) == 0 ? bits & 0x80000000U : 
 const Inst* do_flat_sum(Warp& warp, const Inst* inst) {
     warp.thread->set_fp_mode(kFpNearest);
     const u32* values = warp.slot<u32>(inst->b);
-    u32* out = warp.slot<u32>(inst->dst);
-    warp.thread->inst = inst;
-    warp.thread->polls += 1;
-    for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
-        const auto lane = static_cast<u32>(__builtin_ctz(mask));
-        const u64 address =
-            lane_address(warp, inst, Access::kFlat, inst->a, inst->imm, lane, sizeof(u32));
-        const bool keep = in_shared(warp, address);
-        const u32 value = keep ? values[lane] : flushed(values[lane]);
-        auto* const cell = reinterpret_cast<u32*>(address);
-        u32 old = __atomic_load_n(cell, __ATOMIC_SEQ_CST);
-        u32 wanted = 0;
-        do {
-            wanted = next_value(AtomicOp::kAdd, AtomicKind::kF32, keep ? old : flushed(old), value,
-                                value);
-            wanted = keep ? wanted : flushed(wanted);
-        } while (!__atomic_compare_exchange_n(cell, &old, wanted, false, __ATOMIC_SEQ_CST,
-                                              __ATOMIC_SEQ_CST));
-        if ((inst->flags & 1U) != 0) {
-            out[lane] = old;
-        }
-    }
-    return inst + 1;
+    return change_cells<u32, u32>(warp, inst, Access::kFlat, [&](u32* cell, u32 lane) {
+        const bool keep = in_shared(warp, reinterpret_cast<u64>(cell));
+        const auto kept = [keep](u32 bits) { return keep ? bits : flushed(bits); };
+        const u32 value = kept(values[lane]);
+        return replace(cell, [&](u32 old) {
+            return kept(next_value(AtomicOp::kAdd, AtomicKind::kF32, kept(old), value, value));
+        });
+    });
 }
 
 /// 128-bit exchange and compare-and-swap; slots hold low halves, then high halves.
