@@ -134,9 +134,10 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
     }
     const cuda::wire::cuGraphNodeFindInClone_call arguments{
         session::mint(HandleKind::kGraphNode), bits(hOriginalNode), bits(hClonedGraph)};
-    const CUresult result = call_status(cuda::Op::cuGraphNodeFindInClone, arguments);
+    cuda::wire::cuGraphNodeFindInClone_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuGraphNodeFindInClone, arguments, &reply);
     if (result == CUDA_SUCCESS) {
-        *phNode = reinterpret_cast<CUgraphNode>(arguments.phNode);
+        *phNode = reinterpret_cast<CUgraphNode>(reply.node);
     }
     return result;
 }
@@ -147,10 +148,13 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) noex
     }
     const cuda::wire::cuGraphChildGraphNodeGetGraph_call arguments{
         bits(hNode), session::mint(HandleKind::kGraph)};
-    const CUresult result = call_status(cuda::Op::cuGraphChildGraphNodeGetGraph, arguments);
+    cuda::wire::cuGraphChildGraphNodeGetGraph_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuGraphChildGraphNodeGetGraph, arguments, &reply);
     if (result == CUDA_SUCCESS) {
-        inherit_all_copies(arguments.phGraph);
-        *phGraph = reinterpret_cast<CUgraph>(arguments.phGraph);
+        if (reply.graph == arguments.new_graph) {
+            inherit_all_copies(reply.graph);
+        }
+        *phGraph = reinterpret_cast<CUgraph>(reply.graph);
     }
     return result;
 }

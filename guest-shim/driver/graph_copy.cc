@@ -311,6 +311,17 @@ void disown_copies(std::uint64_t owner) noexcept {
     give_back(false);
 }
 
+bool find_staged(std::uint64_t user_data, ShapedCopy* out) noexcept {
+    session::Guard guard(g_mutex);
+    for (const Ownership* each = g_ownerships; each != nullptr; each = each->next) {
+        if (bits(each->staged) == user_data) {
+            *out = each->staged->copy;
+            return true;
+        }
+    }
+    return false;
+}
+
 CUresult capture_copy(const ShapedCopy& copy, CUstream stream) noexcept {
     const std::uint64_t graph = capture_graph(stream);
     if (graph == 0) {

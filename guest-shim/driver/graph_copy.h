@@ -29,6 +29,9 @@ void inherit_copies(std::uint64_t heir, std::uint64_t owner) noexcept;
 /// For a graph whose content is not known here.
 void inherit_all_copies(std::uint64_t heir) noexcept;
 void disown_copies(std::uint64_t owner) noexcept;
+/// The copy whose host function has this user data, as the application gave it; false if there is
+/// none.
+bool find_staged(std::uint64_t user_data, ShapedCopy* out) noexcept;
 
 /// A copy with a pageable end on a stream that captures.
 CUresult capture_copy(const ShapedCopy& copy, CUstream stream) noexcept;

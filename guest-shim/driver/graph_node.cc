@@ -13,11 +13,27 @@ namespace gantry::shim {
 
 constinit SlotTable<GraphNode> g_nodes;
 
-void release_parts(GraphNode* node) noexcept {
-    std::free(node->packed);
-    std::free(node->param_pointers);
-    node->packed = nullptr;
-    node->param_pointers = nullptr;
+void release_arguments(KeptArguments* kept) noexcept {
+    std::free(kept->packed);
+    std::free(kept->pointers);
+    *kept = {};
+}
+
+void keep_arguments(KeptArguments* kept, bool is_same_kernel, const Kernel& kernel,
+                    const std::byte* packed, std::uint32_t bytes) noexcept {
+    if (!is_same_kernel || kept->packed == nullptr) {
+        release_arguments(kept);
+        kept->packed = static_cast<std::byte*>(std::malloc(bytes + 1));
+        kept->pointers = static_cast<void**>(std::calloc(kernel.param_count + 1, sizeof(void*)));
+        if (kept->packed == nullptr || kept->pointers == nullptr) {
+            release_arguments(kept);
+            return;
+        }
+    }
+    std::memcpy(kept->packed, packed, bytes);
+    for (std::uint32_t i = 0; i < kernel.param_count; ++i) {
+        kept->pointers[i] = kept->packed + kernel.params[i].offset;
+    }
 }
 
 namespace {
@@ -65,21 +81,11 @@ std::byte* make_trailing(const CUgraphNode* dependencies, size_t count, std::uin
 /// Keeps a copy of the kernel's parameters that the application may read back.
 void remember_kernel(GraphNode* node, const KernelParams& params,
                      const CUDA_KERNEL_NODE_PARAMS_v2& given, const std::byte* packed) {
-    release_parts(node);
+    const bool is_same = node->kernel.func == given.func && node->kernel.kern == given.kern;
+    keep_arguments(&node->arguments, is_same, *params.kernel, packed, params.packed);
     node->kernel = given;
     node->kernel.extra = nullptr;
-    node->kernel.kernelParams = nullptr;
-    node->packed = static_cast<std::byte*>(std::malloc(params.packed + 1));
-    node->param_pointers =
-        static_cast<void**>(std::calloc(params.kernel->param_count + 1, sizeof(void*)));
-    if (node->packed == nullptr || node->param_pointers == nullptr) {
-        return;
-    }
-    std::memcpy(node->packed, packed, params.packed);
-    for (std::uint32_t i = 0; i < params.kernel->param_count; ++i) {
-        node->param_pointers[i] = node->packed + params.kernel->params[i].offset;
-    }
-    node->kernel.kernelParams = node->param_pointers;
+    node->kernel.kernelParams = node->arguments.pointers;
 }
 
 /// Sends a kernel node's parameters; `node` is named already. `record` may be null.
@@ -188,10 +194,11 @@ CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
     }
     g_nodes.for_each([&](std::uint64_t handle, GraphNode* node) {
         if (node->graph == bits(hGraph)) {
-            release_parts(node);
+            release_arguments(&node->arguments);
             g_nodes.destroy(handle);
         }
     });
+    forget_asked(bits(hGraph));
     disown_copies(bits(hGraph));
     return result;
 }
@@ -256,7 +263,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (node == nullptr) {
-        return CUDA_ERROR_NOT_SUPPORTED;  // Made by a capture: its parameters are on the host.
+        return ask_kernel(hNode, nodeParams);
     }
     *nodeParams = node->kernel;
     return CUDA_SUCCESS;
@@ -332,7 +339,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (node == nullptr) {
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return ask_copy(hNode, nodeParams);
     }
     *nodeParams = node->copy;
     return CUDA_SUCCESS;
@@ -404,7 +411,7 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* node
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (node == nullptr) {
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return ask_host(hNode, nodeParams);
     }
     *nodeParams = node->host;
     return CUDA_SUCCESS;

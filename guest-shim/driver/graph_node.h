@@ -1,18 +1,30 @@
-// Graph nodes that this process has added itself, as opposed to such that a capture made.
+// Graph nodes that this process has added itself, and those that a capture or a clone made, of which
+// the host is asked (graph_asked.cc).
 #pragma once
 
 #include "guest-shim/driver/objects.h"
 
 namespace gantry::shim {
 
-/// What a node was given here, for the getters. The pointers lead into the record's own memory.
+/// A kernel node's arguments in memory of their own, into which its kernelParams lead.
+struct KeptArguments {
+    std::byte* packed;
+    void** pointers;
+};
+
+/// Null pointers when memory is out. What was kept before is overwritten where it stands if it is
+/// of the same kernel, whose pointers the application may still have.
+void keep_arguments(KeptArguments* kept, bool is_same_kernel, const Kernel& kernel,
+                    const std::byte* packed, std::uint32_t bytes) noexcept;
+void release_arguments(KeptArguments* kept) noexcept;
+
+/// What a node was given here, for the getters.
 struct GraphNode {
     std::uint64_t handle;
     std::uint64_t graph;
     CUgraphNodeType type;
     CUDA_KERNEL_NODE_PARAMS_v2 kernel;
-    std::byte* packed;       ///< Kernel: its packed arguments.
-    void** param_pointers;   ///< Kernel: into packed.
+    KeptArguments arguments;  ///< Kernel.
     CUDA_MEMCPY3D copy;
     CUDA_HOST_NODE_PARAMS host;
     CUDA_MEM_ALLOC_NODE_PARAMS alloc;  ///< Without access descriptions.
@@ -20,7 +32,14 @@ struct GraphNode {
 };
 
 extern SlotTable<GraphNode> g_nodes;
-void release_parts(GraphNode* node) noexcept;
+
+/// What the host's driver tells of a node that is not in g_nodes. The arguments of a kernel are kept
+/// here until its graph is destroyed.
+CUresult ask_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept;
+CUresult ask_copy(CUgraphNode node, CUDA_MEMCPY3D* out) noexcept;
+CUresult ask_host(CUgraphNode node, CUDA_HOST_NODE_PARAMS* out) noexcept;
+/// The graph is destroyed.
+void forget_asked(std::uint64_t graph) noexcept;
 
 inline bool are_plausible(const CUgraphNode* dependencies, size_t count) {
     return count == 0 || (dependencies != nullptr && count <= 1u << 20);
@@ -46,7 +65,7 @@ CUresult add_node(CUgraphNode* out, CUgraph graph, CUgraphNodeType type,
     node->type = type;
     const CUresult result = send(node);
     if (result != CUDA_SUCCESS) {
-        release_parts(node);
+        release_arguments(&node->arguments);
         g_nodes.destroy(handle);
         return result;
     }

@@ -30,6 +30,7 @@ CUresult copy_shaped(const ShapedCopy& copy, CUstream stream, bool blocking) noe
 /// The ABI's structures as a ShapedCopy.
 ShapedCopy shaped(const CUDA_MEMCPY2D& copy) noexcept;
 ShapedCopy shaped(const CUDA_MEMCPY3D& copy) noexcept;
+CUDA_MEMCPY3D unshaped(const ShapedCopy& copy) noexcept;
 
 /// A linear copy in the shaped form.
 ShapedCopy shaped(std::uint64_t target, std::uint64_t source, std::uint64_t bytes) noexcept;

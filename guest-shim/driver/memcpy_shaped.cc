@@ -239,6 +239,40 @@ ShapedCopy shaped(const CUDA_MEMCPY3D& copy) noexcept {
     return out;
 }
 
+CUDA_MEMCPY3D unshaped(const ShapedCopy& copy) noexcept {
+    CUDA_MEMCPY3D out{};
+    out.srcMemoryType = copy.source.type;
+    out.srcXInBytes = copy.source.x_bytes;
+    out.srcY = copy.source.y;
+    out.srcZ = copy.source.z;
+    out.srcLOD = copy.source.lod;
+    out.srcPitch = copy.source.pitch;
+    out.srcHeight = copy.source.height;
+    out.dstMemoryType = copy.target.type;
+    out.dstXInBytes = copy.target.x_bytes;
+    out.dstY = copy.target.y;
+    out.dstZ = copy.target.z;
+    out.dstLOD = copy.target.lod;
+    out.dstPitch = copy.target.pitch;
+    out.dstHeight = copy.target.height;
+    if (copy.source.type == CU_MEMORYTYPE_HOST) {
+        out.srcHost = reinterpret_cast<const void*>(copy.source.address);
+    } else {
+        out.srcDevice = copy.source.address;
+        out.srcArray = reinterpret_cast<CUarray>(copy.source.array);
+    }
+    if (copy.target.type == CU_MEMORYTYPE_HOST) {
+        out.dstHost = reinterpret_cast<void*>(copy.target.address);
+    } else {
+        out.dstDevice = copy.target.address;
+        out.dstArray = reinterpret_cast<CUarray>(copy.target.array);
+    }
+    out.WidthInBytes = copy.width_bytes;
+    out.Height = copy.height;
+    out.Depth = copy.depth;
+    return out;
+}
+
 namespace {
 
 /// A CUDA_MEMCPY3D_PEER without its contexts: addresses already say where memory is.

@@ -42,13 +42,9 @@ private:
                            const std::map<std::uint64_t, std::vector<CUgraphNode>>& sources,
                            snapshot::GraphExec* out);
     [[nodiscard]] std::uint64_t name_of(cuda::HandleKind kind, const void* native) const;
-    /// A kernel whose function the driver tells where the guest launched the kernel.
-    [[nodiscard]] std::uint64_t kernel_of_function(CUfunction function);
 
     worker::GuestProcess& process_;
     std::multimap<std::pair<cuda::HandleKind, std::uint64_t>, Name> names_;
-    std::map<CUfunction, std::uint64_t> kernel_functions_;
-    bool kernel_functions_known_ = false;
 };
 
 /// Makes described graphs again; handles in them are put into the process's object table.

@@ -15,7 +15,6 @@ using cuda::HandleKind;
 
 /// Attributes that a kernel node may have (the table's among() list).
 constexpr int kKernelAttributes[] = {1, 2, 4, 5, 8, 9, 10, 11, 14, 16};
-constexpr std::size_t kMostParams = 4096;
 
 Error not_movable(const char* what, std::string text) {
     return Error{Code::kFailedPrecondition, fmt::format("feature.graph.{}.not_movable", what),
@@ -29,75 +28,6 @@ Error failed(worker::GuestProcess& process, CUresult result, const char* what) {
 template <typename T>
 void append(std::string* out, const T& value) {
     out->append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-void copy_end(std::uint64_t x, std::uint64_t y, std::uint64_t z, std::uint64_t lod,
-              CUmemorytype type, const void* host, CUdeviceptr device, std::uint64_t pitch,
-              std::uint64_t height, cuda::wire_hand::CopyEnd* out) {
-    out->x_bytes = x;
-    out->y = y;
-    out->z = z;
-    out->lod = lod;
-    out->pitch = pitch;
-    out->height = height;
-    if (type == CU_MEMORYTYPE_HOST) {
-        out->address = reinterpret_cast<std::uint64_t>(host);
-    } else if (type != CU_MEMORYTYPE_ARRAY) {
-        out->address = device;
-    }
-}
-
-/// Offset and size of each parameter; false when the driver does not tell.
-bool read_layout(const driver::DriverApi& api, const CUDA_KERNEL_NODE_PARAMS_v2& params,
-                 std::vector<std::pair<std::size_t, std::size_t>>* layout) {
-    for (std::size_t i = 0; i < kMostParams; ++i) {
-        std::size_t offset = 0;
-        std::size_t bytes = 0;
-        CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-        if (params.func != nullptr && api.cuFuncGetParamInfo != nullptr) {
-            result = api.cuFuncGetParamInfo(params.func, i, &offset, &bytes);
-        } else if (params.kern != nullptr && api.cuKernelGetParamInfo != nullptr) {
-            result = api.cuKernelGetParamInfo(params.kern, i, &offset, &bytes);
-        }
-        if (result == CUDA_ERROR_INVALID_VALUE) {
-            return true;
-        }
-        if (result != CUDA_SUCCESS) {
-            return false;
-        }
-        layout->emplace_back(offset, bytes);
-    }
-    return false;
-}
-
-/// The arguments as one block, however the driver shows them.
-bool pack_arguments(const driver::DriverApi& api, const CUDA_KERNEL_NODE_PARAMS_v2& params,
-                    std::string* out) {
-    if (params.kernelParams == nullptr && params.extra != nullptr) {
-        const void* buffer = nullptr;
-        std::size_t bytes = 0;
-        for (void** at = params.extra; *at != CU_LAUNCH_PARAM_END; at += 2) {
-            if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER) {
-                buffer = at[1];
-            } else if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE) {
-                bytes = *static_cast<const std::size_t*>(at[1]);
-            } else {
-                return false;
-            }
-        }
-        out->assign(static_cast<const char*>(buffer), buffer != nullptr ? bytes : 0);
-        return true;
-    }
-    std::vector<std::pair<std::size_t, std::size_t>> layout;
-    if (!read_layout(api, params, &layout) || (!layout.empty() && params.kernelParams == nullptr)) {
-        return false;
-    }
-    for (std::size_t i = 0; i < layout.size(); ++i) {
-        const auto [offset, bytes] = layout[i];
-        out->resize(std::max(out->size(), offset + bytes));
-        std::memcpy(out->data() + offset, params.kernelParams[i], bytes);
-    }
-    return true;
 }
 
 }  // namespace
@@ -115,23 +45,6 @@ std::uint64_t GraphReader::name_of(HandleKind kind, const void* native) const {
     return name == names_.end() ? 0 : name->second.handle;
 }
 
-std::uint64_t GraphReader::kernel_of_function(CUfunction function) {
-    const driver::DriverApi& api = process_.device.api();
-    if (!kernel_functions_known_ && api.cuKernelGetFunction != nullptr) {
-        kernel_functions_known_ = true;
-        for (const auto& [key, name] : names_) {
-            CUfunction twin = nullptr;
-            if (key.first == HandleKind::kKernel &&
-                api.cuKernelGetFunction(&twin, reinterpret_cast<CUkernel>(key.second)) ==
-                    CUDA_SUCCESS) {
-                kernel_functions_.emplace(twin, name.handle);
-            }
-        }
-    }
-    const auto known = kernel_functions_.find(function);
-    return known == kernel_functions_.end() ? 0 : known->second;
-}
-
 Result<void> GraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode* out) {
     const driver::DriverApi& api = process_.device.api();
     CUDA_KERNEL_NODE_PARAMS_v2 params{};
@@ -143,20 +56,16 @@ Result<void> GraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode* out
         return failed(process_, result, "reading a kernel node");
     }
     snapshot::KernelNode* kernel = out->mutable_kernel();
-    if (params.kern != nullptr) {
-        kernel->set_kernel(name_of(HandleKind::kKernel, params.kern));
+    const std::uint64_t name = process_.kernel_names.handle_of(params);
+    if (cuda::handle_kind(name) == HandleKind::kFunction) {
+        kernel->set_function(name);
+    } else {
+        kernel->set_kernel(name);
     }
-    if (kernel->kernel() == 0 && params.func != nullptr) {
-        kernel->set_function(name_of(HandleKind::kFunction, params.func));
-        if (kernel->function() == 0) {
-            const std::uint64_t direct = name_of(HandleKind::kKernel, params.func);
-            kernel->set_kernel(direct != 0 ? direct : kernel_of_function(params.func));
-        }
-    }
-    if (kernel->kernel() == 0 && kernel->function() == 0) {
+    if (name == 0) {
         return not_movable("kernel", "one of its kernels belongs to no module that is loaded");
     }
-    if (!pack_arguments(api, params, kernel->mutable_arguments())) {
+    if (!worker::pack_arguments(api, params, kernel->mutable_arguments())) {
         return not_movable("kernel",
                            "the driver does not tell the arguments of one of its kernels");
     }
@@ -196,20 +105,7 @@ Result<void> GraphReader::read_copy(CUgraphNode node, snapshot::GraphNode* out,
         result != CUDA_SUCCESS) {
         return failed(process_, result, "reading a copy node");
     }
-    cuda::wire_hand::Copy3DCall copy{};
-    copy_end(params.srcXInBytes, params.srcY, params.srcZ, params.srcLOD, params.srcMemoryType,
-             params.srcHost, params.srcDevice, params.srcPitch, params.srcHeight, &copy.source);
-    copy_end(params.dstXInBytes, params.dstY, params.dstZ, params.dstLOD, params.dstMemoryType,
-             params.dstHost, params.dstDevice, params.dstPitch, params.dstHeight, &copy.target);
-    if (params.srcMemoryType == CU_MEMORYTYPE_ARRAY) {
-        copy.source.array = name_of(HandleKind::kArray, params.srcArray);
-    }
-    if (params.dstMemoryType == CU_MEMORYTYPE_ARRAY) {
-        copy.target.array = name_of(HandleKind::kArray, params.dstArray);
-    }
-    copy.width_bytes = params.WidthInBytes;
-    copy.height = params.Height;
-    copy.depth = params.Depth;
+    const cuda::wire_hand::Copy3DCall copy = worker::describe_copy(params, process_.objects);
     for (const cuda::wire_hand::CopyEnd* end : {&copy.source, &copy.target}) {
         if (end->array == 0 && !process_.memory.owns(end->address, 1)) {
             return not_movable("host_memory", "it copies from or to memory of the host");

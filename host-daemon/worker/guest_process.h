@@ -35,6 +35,7 @@
 #include "host-daemon/worker/event_board.h"
 #include "host-daemon/worker/event_times.h"
 #include "host-daemon/worker/graph_book.h"
+#include "host-daemon/worker/graph_params.h"
 #include "host-daemon/worker/held_work.h"
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
@@ -191,6 +192,7 @@ public:
     WaitWords wait_words{device};
     BulkBoard bulk_board{device, wait_words};
     GraphBook graphs{device};
+    KernelNames kernel_names{device, objects};
     LinkBook links;
     PoolBook pools;
     ReplyBoard replies;

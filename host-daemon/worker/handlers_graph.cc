@@ -1,4 +1,7 @@
 // CUDA graphs: kernel nodes and host nodes.
+#include <algorithm>
+#include <string>
+
 #include "host-daemon/worker/graph_calls.h"
 
 namespace gantry::worker {
@@ -52,6 +55,15 @@ CUDA_HOST_NODE_PARAMS_v1 host_params(Call& call, const GraphHostNodeCall& node) 
                      gantry::wire::CallbackKind::kHostFunction);
 }
 
+/// The graph that a node ends with: of a child graph's, the outermost.
+std::uint64_t outermost_graph(const ObjectTable& objects, std::uint64_t node) {
+    std::uint64_t graph = node;
+    for (std::uint64_t at = node; at != 0; at = objects.parent_of(at)) {
+        graph = at;
+    }
+    return graph;
+}
+
 }  // namespace
 
 CUresult on_cuGraphAddKernelNode_v2(CallContext& context,
@@ -95,6 +107,48 @@ CUresult on_cuGraphKernelNodeSetParams_v2(CallContext& context,
         note_configured(call, HandleKind::kGraphNode, node.node, trailing);
     }
     return result;
+}
+
+CUresult on_cuGraphKernelNodeGetParams_v2(CallContext& context,
+                                          const wire::cuGraphKernelNodeGetParams_v2_call& get,
+                                          std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    const driver::DriverApi& api = call.api();
+    GuestProcess& process = call.process();
+    CUgraphNode native = nullptr;
+    if (api.cuGraphKernelNodeGetParams_v2 == nullptr) {
+        return call.unsupported(call.op());
+    }
+    CUDA_KERNEL_NODE_PARAMS_v2 params{};
+    CUresult result = need(call, get.node, HandleKind::kGraphNode, &native);
+    if (result == CUDA_SUCCESS) {
+        result = api.cuGraphKernelNodeGetParams_v2(native, &params);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    wire::cuGraphKernelNodeGetParams_v2_reply answer{};
+    std::string arguments;
+    answer.launch.kernel = process.kernel_names.handle_of(params);
+    if (answer.launch.kernel == 0) {
+        return CUDA_ERROR_INVALID_HANDLE;  // Its module is gone.
+    }
+    if (!pack_arguments(api, params, &arguments)) {
+        return call.unsupported(call.op());
+    }
+    answer.graph = outermost_graph(process.objects, get.node);
+    answer.context = process.objects.handle_of(reinterpret_cast<std::uint64_t>(params.ctx),
+                                               HandleKind::kContext);
+    const std::uint32_t grid[] = {params.gridDimX, params.gridDimY, params.gridDimZ};
+    const std::uint32_t block[] = {params.blockDimX, params.blockDimY, params.blockDimZ};
+    std::ranges::copy(grid, answer.launch.grid);
+    std::ranges::copy(block, answer.launch.block);
+    answer.launch.shared_bytes = params.sharedMemBytes;
+    answer.launch.param_bytes = static_cast<std::uint32_t>(arguments.size());
+    answer.trailing_bytes = answer.launch.param_bytes;
+    reply.put(answer);
+    reply.trailing(std::as_bytes(std::span(arguments)));
+    return CUDA_SUCCESS;
 }
 
 CUresult on_cuGraphExecKernelNodeSetParams_v2(
@@ -152,6 +206,30 @@ CUresult on_cuGraphHostNodeSetParams(CallContext& context,
         note_configured(call, HandleKind::kGraphNode, node.node, trailing);
     }
     return result;
+}
+
+CUresult on_cuGraphHostNodeGetParams(CallContext& context,
+                                     const wire::cuGraphHostNodeGetParams_call& get,
+                                     std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    CUgraphNode native = nullptr;
+    CUDA_HOST_NODE_PARAMS_v1 params{};
+    if (call.api().cuGraphHostNodeGetParams == nullptr) {
+        return call.unsupported(call.op());
+    }
+    CUresult result = need(call, get.node, HandleKind::kGraphNode, &native);
+    if (result == CUDA_SUCCESS) {
+        result = call.api().cuGraphHostNodeGetParams(native, &params);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto callback = call.process().callbacks.find(params.userData);
+    if (!callback || callback->kind != gantry::wire::CallbackKind::kHostFunction) {
+        return call.unsupported(call.op());  // A stream callback takes other arguments.
+    }
+    reply.put(wire::cuGraphHostNodeGetParams_reply{callback->function, callback->user_data});
+    return CUDA_SUCCESS;
 }
 
 CUresult on_cuGraphExecHostNodeSetParams(CallContext& context,

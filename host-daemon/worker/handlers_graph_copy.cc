@@ -121,6 +121,14 @@ CUresult add_copy(Call& call, const GraphCopyNodeCall& node, CUgraphNode* made, 
     return result;
 }
 
+/// What the guest knows its mover by.
+std::uint64_t user_data_of(Call& call, const Parts& parts) {
+    CUDA_HOST_NODE_PARAMS_v1 params{};
+    call.api().cuGraphHostNodeGetParams(parts.host, &params);
+    const auto callback = call.process().callbacks.find(params.userData);
+    return callback ? callback->user_data : 0;
+}
+
 /// The ends that a node has now; a node keeps them for life.
 PageableEnds ends_of(const std::optional<Parts>& parts) {
     if (!parts) {
@@ -187,6 +195,30 @@ CUresult on_cuGraphMemcpyNodeSetParams(CallContext& context,
     if (result == CUDA_SUCCESS) {
         note_configured(call, HandleKind::kGraphNode, node.node, trailing);
     }
+    return result;
+}
+
+CUresult on_cuGraphMemcpyNodeGetParams(CallContext& context,
+                                       const wire::cuGraphMemcpyNodeGetParams_call& get,
+                                       std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    CUgraphNode native = nullptr;
+    CUDA_MEMCPY3D_v2 params{};
+    if (call.api().cuGraphMemcpyNodeGetParams == nullptr) {
+        return call.unsupported(call.op());
+    }
+    CUresult result = need(call, get.node, HandleKind::kGraphNode, &native);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    wire::cuGraphMemcpyNodeGetParams_reply answer{};
+    if (const std::optional<Parts> parts = parts_of(call, native)) {
+        answer.user_data = user_data_of(call, *parts);
+    } else {
+        result = call.api().cuGraphMemcpyNodeGetParams(native, &params);
+        answer.copy = describe_copy(params, call.process().objects);
+    }
+    reply.put(answer);
     return result;
 }
 

@@ -359,6 +359,32 @@ struct GraphHostNodeCall {
     std::uint64_t user_data;
 };
 
+/// cuGraphKernelNodeGetParams_v2: call -> GraphKernelNodeReply. cuGraphMemcpyNodeGetParams: call ->
+/// GraphCopyNodeReply. cuGraphHostNodeGetParams: call -> GraphHostNodeReply. Of nodes that the guest
+/// did not add itself, such as a capture's.
+struct GraphNodeCall {
+    std::uint64_t node;
+};
+
+/// Trailing: the packed arguments.
+struct GraphKernelNodeReply {
+    std::uint32_t trailing_bytes;
+    std::uint32_t reserved;
+    std::uint64_t graph;  ///< The graph that the node ends with: of a child graph's, the outermost.
+    std::uint64_t context;
+    LaunchCall launch;    ///< stream is 0.
+};
+
+struct GraphCopyNodeReply {
+    Copy3DCall copy;          ///< stream is 0.
+    std::uint64_t user_data;  ///< As in GraphCopyNodeCall: then `copy` says nothing. Else 0.
+};
+
+struct GraphHostNodeReply {
+    std::uint64_t function;
+    std::uint64_t user_data;
+};
+
 /// cuGraphGetNodes, cuGraphGetRootNodes, cuGraphGetEdges_v2, cuGraphNodeGetDependencies_v2,
 /// cuGraphNodeGetDependentNodes_v2: call -> GraphListReply. A node that a capture made has no guest
 /// handle yet: the worker names it from [first_new_handle, first_new_handle + new_handle_count).
