@@ -109,16 +109,24 @@ CUresult cuStreamGetPriority(CUstream hStream, int* priority) noexcept {
     return tell(priority, hStream, [](const Stream& facts) { return facts.priority; });
 }
 
+/// The questions that native takes for a look at the work of a stream, which while it is captured is
+/// refused and costs the capture (seen with driver 580; cuStreamGetPriority and cuStreamGetCtx are
+/// none of them).
+template <typename T, typename Read>
+static CUresult tell_of_work(T* out, CUstream stream, Read read) {
+    return captures_open() && is_captured(stream) ? cuStreamQuery(stream) : tell(out, stream, read);
+}
+
 CUresult cuStreamGetFlags(CUstream hStream, unsigned int* flags) noexcept {
-    return tell(flags, hStream, [](const Stream& facts) { return facts.flags; });
+    return tell_of_work(flags, hStream, [](const Stream& facts) { return facts.flags; });
 }
 
 CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) noexcept {
-    return tell(streamId, hStream, [](const Stream& facts) { return facts.id; });
+    return tell_of_work(streamId, hStream, [](const Stream& facts) { return facts.id; });
 }
 
 CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) noexcept {
-    return tell(device, hStream, [](const Stream& facts) {
+    return tell_of_work(device, hStream, [](const Stream& facts) {
         const Context* context = find_context(facts.context);
         return context != nullptr ? context->device : 0;
     });

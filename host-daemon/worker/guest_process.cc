@@ -163,7 +163,8 @@ void GuestProcess::run_call(Call& call) {
         layout = memory.hold_layout();
     }
     CUresult result = enter_context(call.header().context);
-    const bool is_noted = held.begin_touches(call);
+    const bool is_noted =
+        held.begin_touches(call, captures.load(std::memory_order_relaxed) != 0);
     result = result == CUDA_SUCCESS ? call.failure() : result;
     if (result == CUDA_SUCCESS && !call.has_ended()) {
         if (const Handler handler = find_handler(call.number()); handler != nullptr) {

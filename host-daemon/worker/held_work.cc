@@ -84,13 +84,16 @@ void HeldWork::begin(std::uint64_t position) {
     executed_.insert(position);
 }
 
-bool HeldWork::begin_touches(const Call& call) {
-    is_collecting_ = active() || queues_callback(call);
-    if (is_collecting_) {
+bool HeldWork::begin_touches(const Call& call, bool is_capturing) {
+    const bool is_noted = active() || queues_callback(call);
+    if (is_noted) {
         touched_.clear();
         is_wait_ = waits_for_event(call);
     }
-    return is_collecting_;
+    // A stream that captures must not be asked for its flags: that costs the capture (NVIDIA's
+    // driver 580). Nor need it be, as what is captured is not held.
+    is_collecting_ = is_noted && !is_capturing;
+    return is_noted;
 }
 
 void HeldWork::mark_irregular() {

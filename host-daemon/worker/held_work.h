@@ -50,8 +50,9 @@ public:
 
     /// The consumer is about to execute the command at `position`.
     void begin(std::uint64_t position);
-    /// The calling thread's command begins to run. True when it has to be noted.
-    bool begin_touches(const Call& call);
+    /// The calling thread's command begins to run. True when it has to be noted. `is_capturing`:
+    /// some stream is.
+    bool begin_touches(const Call& call, bool is_capturing);
     /// ... and concerns this stream, before it does. `key`: 0 the legacy stream, else what names it
     /// for the guest.
     void touch(std::uint64_t key, CUstream native) {

@@ -41,7 +41,9 @@ static struct {
     X(cuStreamEndCapture, 12000) X(cuStreamIsCapturing, 12000)                            \
     X(cuThreadExchangeStreamCaptureMode, 12000) X(cuCtxGetLimit, 12000)                   \
     X(cuCtxSetLimit, 12000) X(cuPointerGetAttribute, 12000) X(cuCtxGetCurrent, 12000)     \
-    X(cuCtxSetCurrent, 12000)
+    X(cuCtxSetCurrent, 12000) X(cuStreamGetFlags, 12000) X(cuStreamGetId, 12000)          \
+    X(cuStreamGetDevice, 12080) X(cuStreamGetPriority, 12000) X(cuStreamGetCtx, 12000)    \
+    X(cuLaunchHostFunc, 12000)
 #define DECLARE(name, version) static decltype(&name) name##_;
 CALLS(DECLARE)
 
@@ -64,11 +66,17 @@ struct Case {
 static CUdeviceptr got, attribute;
 static CUstream got_stream;
 static CUevent got_event;
+static unsigned got_flags;
+static unsigned long long got_id;
+static CUdevice got_device;
+static int got_priority;
 static CUgraph got_graph;
 static CUmemoryPool got_pool;
 static void* got_host;
 static size_t got_size, got_total;
 static float got_ms;
+
+static void CUDA_CB called(void*) {}
 
 static int new_pool() {
     CUmemPoolProps props = {};
@@ -148,6 +156,16 @@ static const Case kCases[] = {
     C(kUnsafe, "cuStreamQuery, other", cuStreamQuery_(it.other)),
     C(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamQuery, captured",
       cuStreamQuery_(it.captured)),
+    C(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamGetFlags, captured",
+      cuStreamGetFlags_(it.captured, &got_flags)),
+    C(kSafe, "cuStreamGetFlags, other", cuStreamGetFlags_(it.other, &got_flags)),
+    C(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamGetId, captured",
+      cuStreamGetId_(it.captured, &got_id)),
+    C(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamGetDevice, captured",
+      cuStreamGetDevice_(it.captured, &got_device)),
+    C(kSafe, "cuStreamGetPriority, captured", cuStreamGetPriority_(it.captured, &got_priority)),
+    C(kSafe, "cuStreamGetCtx, captured", cuStreamGetCtx_(it.captured, &got_context)),
+    C(kSafe, "cuLaunchHostFunc, captured", cuLaunchHostFunc_(it.captured, called, nullptr)),
     C(kSafe, "cuStreamCreate", cuStreamCreate_(&got_stream, CU_STREAM_NON_BLOCKING)),
     C(kSafe, "cuStreamWaitEvent, other, event of before",
       cuStreamWaitEvent_(it.other, it.event, 0)),

@@ -41,6 +41,15 @@ CUresult answer(T* out, T value) {
     return CUDA_SUCCESS;
 }
 
+/// What looks at a stream's work is refused while it is captured, and costs the capture.
+CUresult refuse_captured(const std::shared_ptr<Stream>& stream) {
+    if (!softgpu::capturing(stream)) {
+        return CUDA_SUCCESS;
+    }
+    softgpu::invalidate_capture(stream);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 }  // namespace
 
 CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) noexcept {
@@ -82,18 +91,21 @@ CUresult cuStreamGetPriority(CUstream hStream, int* priority) noexcept {
 CUresult cuStreamGetFlags(CUstream hStream, unsigned int* flags) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
+    GANTRY_CU(refuse_captured(stream));
     return answer(flags, stream->flags);
 }
 
 CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
+    GANTRY_CU(refuse_captured(stream));
     return answer(streamId, static_cast<unsigned long long>(stream->id));
 }
 
 CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
+    GANTRY_CU(refuse_captured(stream));
     const auto owner = stream->context();
     return owner == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED
                             : answer(device, owner->device.ordinal);
@@ -117,10 +129,7 @@ CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pctx, CUgreenCtx* pGreen
 CUresult cuStreamQuery(CUstream hStream) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    if (softgpu::capturing(stream)) {
-        softgpu::invalidate_capture(stream);
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
+    GANTRY_CU(refuse_captured(stream));
     GANTRY_CU(softgpu::refuse_legacy_during_capture(stream));
     GANTRY_CU(softgpu::refuse_during_capture());
     return Scheduler::instance().points_before(stream).empty() ? softgpu::poison()
@@ -130,10 +139,7 @@ CUresult cuStreamQuery(CUstream hStream) noexcept {
 CUresult cuStreamSynchronize(CUstream hStream) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    if (softgpu::capturing(stream)) {
-        softgpu::invalidate_capture(stream);
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
+    GANTRY_CU(refuse_captured(stream));
     GANTRY_CU(softgpu::refuse_legacy_during_capture(stream));
     GANTRY_CU(softgpu::refuse_during_capture());
     return softgpu::wait_for(stream, *context);

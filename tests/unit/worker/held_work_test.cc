@@ -23,7 +23,7 @@ public:
         callback_.header.op = static_cast<std::uint16_t>(cuda::Op::cuLaunchHostFunc);
         callback_.header.position = position;
         call_ = std::make_unique<Call>(*host_.process, callback_);
-        EXPECT_TRUE(held.begin_touches(*call_));
+        EXPECT_TRUE(held.begin_touches(*call_, false));
         held.touch(0, nullptr);
     }
     void note(bool succeeded = true) { held.note(*call_, succeeded); }
@@ -32,7 +32,7 @@ public:
         callback_.header.op = static_cast<std::uint16_t>(cuda::Op::cuStreamDestroy_v2);
         callback_.header.position = position;
         call_ = std::make_unique<Call>(*host_.process, callback_);
-        EXPECT_TRUE(held.begin_touches(*call_));
+        EXPECT_TRUE(held.begin_touches(*call_, false));
         held.touch(key, stream);
         EXPECT_EQ(api().cuStreamDestroy_v2(stream), CUDA_SUCCESS);
     }
