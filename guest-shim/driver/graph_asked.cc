@@ -53,15 +53,6 @@ AskedNode* find_or_make(std::uint64_t node) {
     return made;
 }
 
-/// As native names a kernel: the function by which its context knows it, and itself if it is one.
-void name_kernel(std::uint64_t handle, CUDA_KERNEL_NODE_PARAMS_v2* out) {
-    out->func = reinterpret_cast<CUfunction>(handle);
-    if (cuda::handle_kind(handle) == HandleKind::kKernel) {
-        out->kern = reinterpret_cast<CUkernel>(handle);
-        (void)cuda_impl::cuKernelGetFunction(&out->func, out->kern);
-    }
-}
-
 CUresult read_reply(CUgraphNode node, const GraphKernelNodeReply& reply, const std::byte* packed,
                     std::uint32_t bytes, CUDA_KERNEL_NODE_PARAMS_v2* out) {
     const std::uint64_t handle = reply.launch.kernel;
@@ -73,7 +64,7 @@ CUresult read_reply(CUgraphNode node, const GraphKernelNodeReply& reply, const s
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     *out = {};
-    name_kernel(handle, out);
+    name_kernel(*kernel, out);
     out->gridDimX = reply.launch.grid[0];
     out->gridDimY = reply.launch.grid[1];
     out->gridDimZ = reply.launch.grid[2];
@@ -109,6 +100,16 @@ void place(ShapedEnd* end, const ShapedCopy& copy) {
 }
 
 }  // namespace
+
+void name_kernel(const Kernel& kernel, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept {
+    if (cuda::handle_kind(kernel.handle) == HandleKind::kKernel) {
+        out->kern = reinterpret_cast<CUkernel>(kernel.handle);
+        (void)cuda_impl::cuKernelGetFunction(&out->func, out->kern);
+    } else {
+        out->func = reinterpret_cast<CUfunction>(kernel.handle);
+        out->kern = reinterpret_cast<CUkernel>(kernel.twin);
+    }
+}
 
 CUresult ask_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept {
     const GraphNodeCall call{bits(node)};

@@ -81,10 +81,15 @@ std::byte* make_trailing(const CUgraphNode* dependencies, size_t count, std::uin
 /// Keeps a copy of the kernel's parameters that the application may read back.
 void remember_kernel(GraphNode* node, const KernelParams& params,
                      const CUDA_KERNEL_NODE_PARAMS_v2& given, const std::byte* packed) {
-    const bool is_same = node->kernel.func == given.func && node->kernel.kern == given.kern;
-    keep_arguments(&node->arguments, is_same, *params.kernel, packed, params.packed);
+    const CUfunction before = node->kernel.func;
     node->kernel = given;
     node->kernel.extra = nullptr;
+    name_kernel(*params.kernel, &node->kernel);
+    if (given.ctx == nullptr) {
+        node->kernel.ctx = reinterpret_cast<CUcontext>(session::current_context());
+    }
+    keep_arguments(&node->arguments, node->kernel.func == before, *params.kernel, packed,
+                   params.packed);
     node->kernel.kernelParams = node->arguments.pointers;
 }
 

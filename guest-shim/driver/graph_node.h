@@ -33,6 +33,9 @@ struct GraphNode {
 
 extern SlotTable<GraphNode> g_nodes;
 
+/// As native names a kernel in a node, however it was given: as the function of its context, and if
+/// that is a library's, as its kernel too (CUDA 13.0, seen on an H100).
+void name_kernel(const Kernel& kernel, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept;
 /// What the host's driver tells of a node that is not in g_nodes. The arguments of a kernel are kept
 /// here until its graph is destroyed.
 CUresult ask_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept;

@@ -56,11 +56,8 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
         node->parameter_pointers.push_back(bytes + parameter.offset_bytes);
     }
     *nodeParams = {};
-    const bool is_kernel = softgpu::HandleTable::instance().kind_of(kernel->handle) ==
-                           softgpu::ObjectKind::kKernel;
-    nodeParams->func = is_kernel ? kernel->function->as<CUfunction>()
-                                 : static_cast<CUfunction>(kernel->handle);
-    nodeParams->kern = is_kernel ? static_cast<CUkernel>(kernel->handle) : nullptr;
+    nodeParams->func = kernel->function->as<CUfunction>();
+    nodeParams->kern = kernel->function->library_kernel.load();
     nodeParams->ctx = kernel->context->as<CUcontext>();
     nodeParams->gridDimX = kernel->grid.x;
     nodeParams->gridDimY = kernel->grid.y;

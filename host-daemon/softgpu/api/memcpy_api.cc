@@ -20,6 +20,11 @@ enum class Timing { kSync, kAsync };
 /// Which of the two addresses has to be device memory.
 enum class Sides { kAny, kDeviceDestination, kDeviceSource, kDeviceBoth };
 
+CUmemorytype type_of_side(Sides sides, bool is_device) {
+    return sides == Sides::kAny ? CU_MEMORYTYPE_UNIFIED
+                                : (is_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+}
+
 std::uint64_t address_of(const void* pointer) {
     return reinterpret_cast<std::uint64_t>(pointer);
 }
@@ -44,7 +49,10 @@ CUresult copy_bytes(CUstream stream_handle, std::uint64_t destination, std::uint
     }
     ResolvedCopy copy;
     GANTRY_CU(softgpu::resolve_copy(destination, source, bytes, copy));
-    return submit(stream, copy, describe_copy(destination, source, bytes), timing);
+    const CUDA_MEMCPY3D params =
+        describe_copy({destination, type_of_side(sides, check_destination)},
+                      {source, type_of_side(sides, check_source)}, bytes);
+    return submit(stream, copy, params, timing);
 }
 
 CUresult copy_volume(CUstream stream_handle, const CUDA_MEMCPY3D& params, Timing timing) {

@@ -39,6 +39,7 @@ CUresult Kernel::function_in(const std::shared_ptr<Context>& context,
     if (function == nullptr) {
         return CUDA_ERROR_NOT_FOUND;
     }
+    function->library_kernel.store(as<CUkernel>());
     const std::lock_guard lock(mutex_);
     cache_[context->id] = function;
     return CUDA_SUCCESS;

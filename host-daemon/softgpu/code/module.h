@@ -44,6 +44,7 @@ public:
     const std::shared_ptr<Program> program;  ///< Keeps code alive while launches run.
     const std::uint32_t index;
     Device& device;
+    std::atomic<CUkernel> library_kernel{nullptr};  ///< What its library calls it, once asked for.
     std::atomic<int> max_dynamic_shared;
     std::atomic<int> carveout{-1};
     std::atomic<int> cluster_must_be_set{0};

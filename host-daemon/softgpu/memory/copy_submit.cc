@@ -48,8 +48,10 @@ bool stageable(const ResolvedCopy& copy) {
            copy.plan.depth == 1 && copy.plan.width_bytes <= kStagedBytesMax;
 }
 
-CUmemorytype side_type(std::uint64_t address) {
-    return MemoryMap::instance().find(address) ? CU_MEMORYTYPE_UNIFIED : CU_MEMORYTYPE_HOST;
+CUmemorytype type_of(LinearSide side) {
+    return side.type == CU_MEMORYTYPE_UNIFIED && !MemoryMap::instance().find(side.address)
+               ? CU_MEMORYTYPE_HOST
+               : side.type;
 }
 
 }  // namespace
@@ -95,14 +97,20 @@ CUresult submit_copy_async(const std::shared_ptr<Stream>& stream, ResolvedCopy c
     return pageable ? copy_here(stream, copy.plan) : copy_later(stream, copy, params, false);
 }
 
-CUDA_MEMCPY3D describe_copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
+CUDA_MEMCPY3D describe_copy(LinearSide destination, LinearSide source, std::uint64_t bytes) {
     CUDA_MEMCPY3D params{};
-    params.srcMemoryType = side_type(source);
-    params.srcHost = reinterpret_cast<const void*>(source);
-    params.srcDevice = source;
-    params.dstMemoryType = side_type(destination);
-    params.dstHost = reinterpret_cast<void*>(destination);
-    params.dstDevice = destination;
+    params.srcMemoryType = type_of(source);
+    if (params.srcMemoryType == CU_MEMORYTYPE_HOST) {
+        params.srcHost = reinterpret_cast<const void*>(source.address);
+    } else {
+        params.srcDevice = source.address;
+    }
+    params.dstMemoryType = type_of(destination);
+    if (params.dstMemoryType == CU_MEMORYTYPE_HOST) {
+        params.dstHost = reinterpret_cast<void*>(destination.address);
+    } else {
+        params.dstDevice = destination.address;
+    }
     params.WidthInBytes = bytes;
     params.Height = 1;
     params.Depth = 1;

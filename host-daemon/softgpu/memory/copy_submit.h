@@ -17,7 +17,13 @@ CUresult submit_copy_async(const std::shared_ptr<Stream>& stream, ResolvedCopy c
                            const CUDA_MEMCPY3D& params);
 
 /// A 1D copy as a 3D description, as graph nodes show it.
-CUDA_MEMCPY3D describe_copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes);
+/// One side of a linear copy: its address, and where the call says that it lies (unified: it does
+/// not say).
+struct LinearSide {
+    std::uint64_t address = 0;
+    CUmemorytype type = CU_MEMORYTYPE_UNIFIED;
+};
+CUDA_MEMCPY3D describe_copy(LinearSide destination, LinearSide source, std::uint64_t bytes);
 CUDA_MEMCPY3D describe_copy(const CUDA_MEMCPY2D& copy);
 CUDA_MEMCPY3D describe_copy(const CUDA_MEMCPY3D_PEER& copy);
 
