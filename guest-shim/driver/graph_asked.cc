@@ -1,5 +1,5 @@
-// Parameters of graph nodes that this process did not add itself: those of captures, of clones and of
-// child graphs. Only the host's driver has them.
+// Parameters of graph nodes that this process did not add itself: those of captures, of clones and
+// of child graphs. Only the host's driver has them.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>

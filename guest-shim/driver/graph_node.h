@@ -1,5 +1,5 @@
-// Graph nodes that this process has added itself, and those that a capture or a clone made, of which
-// the host is asked (graph_asked.cc).
+// Graph nodes that this process has added itself, and those that a capture or a clone made, of
+// which the host is asked (graph_asked.cc).
 #pragma once
 
 #include "guest-shim/driver/objects.h"
@@ -36,8 +36,8 @@ extern SlotTable<GraphNode> g_nodes;
 /// As native names a kernel in a node, however it was given: as the function of its context, and if
 /// that is a library's, as its kernel too (CUDA 13.0, seen on an H100).
 void name_kernel(const Kernel& kernel, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept;
-/// What the host's driver tells of a node that is not in g_nodes. The arguments of a kernel are kept
-/// here until its graph is destroyed.
+/// What the host's driver tells of a node that is not in g_nodes. The arguments of a kernel are
+/// kept here until its graph is destroyed.
 CUresult ask_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept;
 CUresult ask_copy(CUgraphNode node, CUDA_MEMCPY3D* out) noexcept;
 CUresult ask_host(CUgraphNode node, CUDA_HOST_NODE_PARAMS* out) noexcept;

@@ -109,12 +109,13 @@ CUresult cuStreamGetPriority(CUstream hStream, int* priority) noexcept {
     return tell(priority, hStream, [](const Stream& facts) { return facts.priority; });
 }
 
-/// The questions that native takes for a look at the work of a stream, which while it is captured is
-/// refused and costs the capture (seen with driver 580; cuStreamGetPriority and cuStreamGetCtx are
-/// none of them).
+/// The questions that native takes for a look at the work of a stream, which while it is captured
+/// is refused and costs the capture (seen with driver 580; cuStreamGetPriority and cuStreamGetCtx
+/// are none of them).
 template <typename T, typename Read>
 static CUresult tell_of_work(T* out, CUstream stream, Read read) {
-    return captures_open() && is_captured(stream) ? cuStreamQuery(stream) : tell(out, stream, read);
+    const bool is_refused = captures_open() && is_captured(stream);
+    return is_refused ? cuStreamQuery(stream) : tell(out, stream, read);
 }
 
 CUresult cuStreamGetFlags(CUstream hStream, unsigned int* flags) noexcept {

@@ -33,7 +33,7 @@ CUresult prepare(Call& call, std::uint64_t graph_handle, HandleKind kind, std::u
     return result == CUDA_SUCCESS ? call.reserve(kind, wanted) : result;
 }
 
-/// What the driver has found: by the name that the guest has for it, or by `new_handle` from now on.
+/// What the driver has found, by the name that the guest has for it, or `new_handle` from now on.
 CUresult name_found(Call& call, HandleKind kind, std::uint64_t native, std::uint64_t new_handle,
                     std::uint64_t parent, std::uint64_t* handle) {
     *handle = call.process().objects.handle_of(native, kind);

@@ -360,8 +360,8 @@ struct GraphHostNodeCall {
 };
 
 /// cuGraphKernelNodeGetParams_v2: call -> GraphKernelNodeReply. cuGraphMemcpyNodeGetParams: call ->
-/// GraphCopyNodeReply. cuGraphHostNodeGetParams: call -> GraphHostNodeReply. Of nodes that the guest
-/// did not add itself, such as a capture's.
+/// GraphCopyNodeReply. cuGraphHostNodeGetParams: call -> GraphHostNodeReply. Of nodes that the
+/// guest did not add itself, such as a capture's.
 struct GraphNodeCall {
     std::uint64_t node;
 };

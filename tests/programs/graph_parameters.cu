@@ -1,5 +1,5 @@
-// Trap: programs read what is in a graph that they captured, and change it: token by token, say, one
-// argument of each kernel. The parameters of such nodes are the driver's only.
+// Trap: programs read what is in a graph that they captured, and change it: one argument of each
+// kernel, say, token by token. The parameters of such nodes are the driver's only.
 #include "program.h"
 
 enum { kWords = 64, kBytes = kWords * 4 };
