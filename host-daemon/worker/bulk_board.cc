@@ -14,19 +14,14 @@ constexpr std::chrono::milliseconds kAskEvery{1};
 
 }  // namespace
 
-BulkBoard::~BulkBoard() {
-    attach(nullptr);
-    for (const CUevent event : events_) {
-        device_.api().cuEventDestroy_v2(event);
-    }
-}
+BulkBoard::~BulkBoard() { attach(nullptr); }
 
 void BulkBoard::attach(wire::HostWords* words) {
     std::lock_guard lock(mutex_);
     words_ = words;
     announced_ = false;
     for (const Copy& copy : copies_) {
-        keep_event_locked(copy);
+        events_.keep(copy.event);
     }
     copies_.clear();
     note_count_locked();
@@ -65,23 +60,6 @@ void BulkBoard::note_count_locked() {
                       [](const Copy& copy) { return copy.way == Way::kToGuest; }));
 }
 
-CUevent BulkBoard::take_event_locked() {
-    CUevent event = nullptr;
-    if (!events_.empty()) {
-        event = events_.back();
-        events_.pop_back();
-    } else if (device_.api().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-        event = nullptr;
-    }
-    return event;
-}
-
-void BulkBoard::keep_event_locked(const Copy& copy) {
-    if (copy.event != nullptr) {
-        events_.push_back(copy.event);
-    }
-}
-
 /// Puts into the stream what tells of the copy's end; false when there is nothing.
 bool BulkBoard::add_sign_locked(Copy* copy, Sign sign) {
     if (sign == Sign::kWord) {
@@ -90,9 +68,8 @@ bool BulkBoard::add_sign_locked(Copy* copy, Sign sign) {
     if (copy->ticket) {
         return true;
     }
-    copy->event = take_event_locked();
-    return copy->event != nullptr &&
-           device_.api().cuEventRecord(copy->event, copy->stream) == CUDA_SUCCESS;
+    copy->event = events_.record(copy->stream);
+    return static_cast<bool>(copy->event);
 }
 
 void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream,
@@ -100,18 +77,17 @@ void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUs
     std::lock_guard lock(mutex_);
     std::erase_if(copies_, [&](const Copy& copy) {  // The guest knows its end in another way.
         if (copy.word == word) {
-            keep_event_locked(copy);
+            events_.keep(copy.event);
         }
         return copy.word == word;
     });
-    Copy copy{word, way, position, stream, nullptr, {}, {}};
+    Copy copy{word, way, position, stream, {}, {}, {}};
     if (add_sign_locked(&copy, sign)) {
         const auto now = steady_clock::now();
         copy.ask_at = now + kAskEvery;
         copies_.push_back(copy);
         last_start_.store(now.time_since_epoch().count());
     } else {
-        keep_event_locked(copy);
         // Nothing tells of its end, so wait for it.
         if (device_.api().cuStreamSynchronize(stream) == CUDA_SUCCESS && !announced_) {
             show_locked(word, position);
@@ -129,13 +105,10 @@ void BulkBoard::leave(CUstream stream) {
         if (copy.stream != stream || !copy.ticket) {
             continue;
         }
-        copy.event = captures_ == 0 ? take_event_locked() : nullptr;
-        if (copy.event != nullptr &&
-            device_.api().cuEventRecord(copy.event, stream) == CUDA_SUCCESS) {
+        copy.event = captures_ == 0 ? events_.record(stream) : EventPool::Event{};
+        if (copy.event) {
             copy.ticket.reset();
         } else {
-            keep_event_locked(copy);
-            copy.event = nullptr;
             copy.ask_at = steady_clock::time_point::max();  // Its word alone tells.
         }
     }
@@ -159,7 +132,7 @@ void BulkBoard::show_locked(std::uint32_t word, std::uint64_t position) {
 /// Whether the copy has ended: CUDA_SUCCESS, CUDA_ERROR_NOT_READY, or the error that a driver told.
 CUresult BulkBoard::ask_locked(Copy* copy, steady_clock::time_point now) {
     if (!copy->ticket) {
-        return device_.api().cuEventQuery(copy->event);
+        return events_.query(copy->event);
     }
     if (wait_words_.has_landed(*copy->ticket)) {
         return CUDA_SUCCESS;
@@ -199,7 +172,7 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
             ended.push_back(copy);
         }
         worst = result != CUDA_SUCCESS ? result : worst;
-        keep_event_locked(copy);
+        events_.keep(copy.event);
         return true;
     });
     for (const Copy& copy : ended) {

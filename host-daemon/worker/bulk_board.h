@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "host-daemon/worker/device.h"
+#include "host-daemon/worker/event_pool.h"
 #include "host-daemon/worker/wait_words.h"
 #include "proto/wire/region.h"
 
@@ -30,7 +31,8 @@ class BulkBoard {
 public:
     enum class Way { kFromGuest, kToGuest };
 
-    BulkBoard(Device& device, WaitWords& wait_words) : device_(device), wait_words_(wait_words) {}
+    BulkBoard(Device& device, WaitWords& wait_words, EventPool& events)
+        : device_(device), wait_words_(wait_words), events_(events) {}
     ~BulkBoard();
     BulkBoard(const BulkBoard&) = delete;
     BulkBoard& operator=(const BulkBoard&) = delete;
@@ -70,20 +72,19 @@ private:
         Way way = Way::kFromGuest;
         std::uint64_t position = 0;
         CUstream stream = nullptr;
-        CUevent event = nullptr;  ///< Null: it has a ticket.
+        EventPool::Event event;  ///< None: it has a ticket.
         std::optional<WaitWords::Ticket> ticket;
         std::chrono::steady_clock::time_point ask_at;  ///< No word lands behind an error.
     };
     bool add_sign_locked(Copy* copy, Sign sign);
-    void keep_event_locked(const Copy& copy);
     CUresult ask_locked(Copy* copy, std::chrono::steady_clock::time_point now);
     void show_locked(std::uint32_t word, std::uint64_t position);
     void tell_guest_locked();
-    CUevent take_event_locked();
     void note_count_locked();
 
     Device& device_;
     WaitWords& wait_words_;
+    EventPool& events_;
     std::atomic<std::size_t> count_{0};
     std::atomic<std::size_t> arrivals_{0};  ///< Of these, copies to the guest.
     std::atomic<std::chrono::steady_clock::rep> last_start_{0};
@@ -93,7 +94,6 @@ private:
     bool is_locked_ = false;
     std::uint32_t captures_ = 0;
     std::vector<Copy> copies_;  ///< Oldest first, one a word.
-    std::vector<CUevent> events_;
 };
 
 }  // namespace gantry::worker

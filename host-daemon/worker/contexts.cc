@@ -6,8 +6,12 @@ namespace {
 
 /// Context that this thread has made current; avoids a driver call per command.
 thread_local CUcontext t_context = nullptr;
+/// How many contexts had ended when it did: another one may get the address of one that has.
+thread_local std::uint64_t t_ended_contexts = 0;
 
 }  // namespace
+
+CUcontext GuestProcess::current_context() { return t_context; }
 
 void GuestProcess::bind_thread() {
     device.bind_thread();
@@ -27,21 +31,32 @@ CUresult GuestProcess::enter_context(std::uint64_t context) {
             return CUDA_ERROR_INVALID_CONTEXT;
         }
     }
-    if (wanted == t_context) {
+    const std::uint64_t ended = ended_contexts_.load(std::memory_order_acquire);
+    if (wanted == t_context && ended == t_ended_contexts) {
         return CUDA_SUCCESS;
     }
+    t_ended_contexts = ended;
     const CUresult result = device.api().cuCtxSetCurrent(wanted);
     t_context = result == CUDA_SUCCESS ? wanted : nullptr;
     return result;
 }
 
-void GuestProcess::leave_context() {
+CUresult GuestProcess::end_context(CUcontext context) {
+    own_events.context_ends(context);
+    for (const std::uint32_t lane : lane_streams_.context_ends(context)) {
+        if (lane_streams_.of_lane(lane).empty()) {
+            end_capture(HeldWork::key_of_lane(lane));  // The driver gave it up with its stream.
+        }
+    }
+    const CUresult result = device.api().cuCtxDestroy_v2(context);
+    ended_contexts_.fetch_add(1, std::memory_order_release);
     t_context = nullptr;
     enter_context(0);
+    return result;
 }
 
 bool GuestProcess::has_one_stream() const {
-    return may_query_streams() && !has_lane_streams_.load() &&
+    return may_query_streams() && lane_streams_.is_empty() &&
            objects.count_kind(HandleKind::kStream) == 0;
 }
 

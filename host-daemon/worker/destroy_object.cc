@@ -74,9 +74,9 @@ void GuestProcess::destroy_object(const Object& object) {
             }
             break;
         case HandleKind::kContext:
-            if (object.native != reinterpret_cast<std::uint64_t>(device.context())) {
-                end(api.cuCtxDestroy_v2, object.native);
-                leave_context();
+            if (object.native != reinterpret_cast<std::uint64_t>(device.context()) &&
+                api.cuCtxDestroy_v2 != nullptr) {
+                (void)end_context(reinterpret_cast<CUcontext>(object.native));
             }
             break;
         default:

@@ -159,4 +159,22 @@ private:
     std::atomic<bool> offers_required_{false};
 };
 
+/// While it lives, the primary context is current in the calling thread: what is page-locked then
+/// stays so when a context of the program's own ends.
+class PrimaryContext {
+public:
+    explicit PrimaryContext(const Device& device) : device_(device) {
+        device_.api().cuCtxPushCurrent_v2(device_.context());
+    }
+    ~PrimaryContext() {
+        CUcontext primary = nullptr;
+        device_.api().cuCtxPopCurrent_v2(&primary);
+    }
+    PrimaryContext(const PrimaryContext&) = delete;
+    PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+private:
+    const Device& device_;
+};
+
 }  // namespace gantry::worker

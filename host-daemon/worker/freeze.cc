@@ -44,11 +44,11 @@ bool GuestProcess::is_drained_to_callbacks() {
             return false;
         }
     }
-    std::lock_guard lock(lane_stream_mutex_);
     for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
-        if (lane_streams_[lane] != nullptr &&
-            is_busy(HeldWork::key_of_lane(lane), lane_streams_[lane])) {
-            return false;
+        for (const CUstream stream : lane_streams_.of_lane(lane)) {
+            if (is_busy(HeldWork::key_of_lane(lane), stream)) {
+                return false;
+            }
         }
     }
     return !is_busy(0, nullptr);

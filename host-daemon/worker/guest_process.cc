@@ -56,8 +56,8 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
           replies.publish(answer, std::as_bytes(std::span(&reply, 1)));
       },
       [this] { loop_.help_callbacks(); }),
-      staging(device),
-      pinned_writes(device, memory),
+      staging(device, own_events),
+      pinned_writes(own_events, memory),
       held(device),
       wait_spin_us_(wait_spin_us(options.spin_us)),
       batches_launches_(options.batches_launches && launch_batcher.has_graphs()),
@@ -108,7 +108,7 @@ GuestProcess::~GuestProcess() {
     loop_.stop();
     executors_.reset();
     device.bind_thread();
-    drop_lane_streams();
+    lane_streams_.clear();
     unregister_bulk();
     virtual_memory.clear();
     shared.close_all();
@@ -318,6 +318,7 @@ bool GuestProcess::register_bulk() {
         return bulk_registered_;
     }
     const auto bulk = memory_->bulk(0, memory_->layout().bulk_bytes);
+    const PrimaryContext primary(device);
     bulk_registered_ = device.api().cuMemHostRegister_v2(bulk.data(), bulk.size(),
                                                          CU_MEMHOSTREGISTER_PORTABLE) ==
                        CUDA_SUCCESS;

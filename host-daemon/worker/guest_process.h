@@ -33,12 +33,14 @@
 #include "host-daemon/worker/device_memory.h"
 #include "host-daemon/worker/device_use.h"
 #include "host-daemon/worker/event_board.h"
+#include "host-daemon/worker/event_pool.h"
 #include "host-daemon/worker/event_times.h"
 #include "host-daemon/worker/graph_book.h"
 #include "host-daemon/worker/graph_params.h"
 #include "host-daemon/worker/held_work.h"
 #include "host-daemon/worker/image_store.h"
 #include "host-daemon/worker/lane_executors.h"
+#include "host-daemon/worker/lane_streams.h"
 #include "host-daemon/worker/launch_batcher.h"
 #include "host-daemon/worker/link_book.h"
 #include "host-daemon/worker/mirror_state.h"
@@ -184,13 +186,14 @@ public:
     DeviceUse device_use;
     LaunchBatcher launch_batcher{device, objects};
     CallbackBroker callbacks;
+    EventPool own_events{device};
     StagingPool staging;
     PinnedWrites pinned_writes;
     HeldWork held;
     EventTimes event_times{device};
     EventBoard event_board{device};
     WaitWords wait_words{device};
-    BulkBoard bulk_board{device, wait_words};
+    BulkBoard bulk_board{device, wait_words, own_events};
     GraphBook graphs{device};
     KernelNames kernel_names{device, objects};
     LinkBook links;
@@ -266,8 +269,11 @@ public:
     CUresult synchronise_device();
     /// Ends an object at the driver and forgets it.
     void destroy_object(const Object& object);
-    /// The current context of the calling thread has ended.
-    void leave_context();
+    /// Destroys a context, whose objects have ended and whose work was waited for; the calling
+    /// thread is in the primary one then.
+    CUresult end_context(CUcontext context);
+    /// What enter_context() has made current in the calling thread.
+    [[nodiscard]] static CUcontext current_context();
     /// Looks whether the image's kernels print.
     void learn_printing(const LoadedImage& loaded);
     /// Asks the driver's extension where the variables of a module or library lie, once it is
@@ -331,7 +337,6 @@ private:
     /// Asks now and then only. The loop's thread.
     bool finds_broken(std::chrono::steady_clock::time_point now);
     void bind_thread();
-    void drop_lane_streams();
     void unregister_bulk();
 
     std::unique_ptr<ChannelMemory> memory_;
@@ -352,9 +357,8 @@ private:
     std::atomic<std::size_t> waiting_count_{0};
     std::atomic<std::size_t> waits_here_{0};  ///< On threads that lent the loop.
     std::array<std::atomic<std::uint32_t>, wire::kLaneCount> async_errors_{};
-    mutable std::mutex lane_stream_mutex_;
-    std::array<CUstream, wire::kLaneCount> lane_streams_{};
-    std::atomic<bool> has_lane_streams_{false};
+    LaneStreams lane_streams_{device};
+    std::atomic<std::uint64_t> ended_contexts_{0};
     /// Streams that were destroyed and may still be at work, and how many of them are known not to.
     std::atomic<std::uint64_t> left_streams_{0};
     std::mutex captured_mutex_;

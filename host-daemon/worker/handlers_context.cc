@@ -205,8 +205,7 @@ CUresult on_cuCtxDestroy_v2(CallContext& context, const wire::cuCtxDestroy_v2_ca
                                                  object.kind() == HandleKind::kModule);
     });
     process.objects.erase(end.context);
-    const CUresult result = call.api().cuCtxDestroy_v2(native);
-    process.leave_context();
+    const CUresult result = process.end_context(native);
     const CUresult moved = move_to_primary(process, twins);
     return result != CUDA_SUCCESS ? result : moved;
 }

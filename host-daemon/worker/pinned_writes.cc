@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace gantry::worker {
 namespace {
@@ -15,19 +16,7 @@ constexpr std::uint64_t kUnits[] = {4, 64, wire::kPageBytes};
 
 }  // namespace
 
-PinnedWrites::~PinnedWrites() {
-    for (const Write& write : writes_) {
-        if (write.event != nullptr) {
-            device_.api().cuEventDestroy_v2(write.event);
-        }
-    }
-    for (const CUevent event : free_events_) {
-        device_.api().cuEventDestroy_v2(event);
-    }
-}
-
 void PinnedWrites::add(const Box& box, CUstream stream) {
-    const driver::DriverApi& api = device_.api();
     std::lock_guard lock(mutex_);
     if (writes_.size() >= kWritesMax || (!announced_ && writes_.size() >= prune_at_)) {
         ++tick_;
@@ -41,25 +30,10 @@ void PinnedWrites::add(const Box& box, CUstream stream) {
             return;
         }
     }
-    CUevent event = nullptr;
-    if (!free_events_.empty()) {
-        event = free_events_.back();
-        free_events_.pop_back();
-        if (api.cuEventRecord(event, stream) != CUDA_SUCCESS) {  // Of another context.
-            api.cuEventDestroy_v2(event);
-            event = nullptr;
-        }
-    }
-    if (event == nullptr) {
-        if (api.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-            overflowed_ = true;
-            return;
-        }
-        if (api.cuEventRecord(event, stream) != CUDA_SUCCESS) {
-            api.cuEventDestroy_v2(event);
-            overflowed_ = true;
-            return;
-        }
+    const EventPool::Event event = events_.record(stream);
+    if (!event) {
+        overflowed_ = true;
+        return;
     }
     writes_.push_back({box, stream, event, 0});
 }
@@ -67,16 +41,15 @@ void PinnedWrites::add(const Box& box, CUstream stream) {
 void PinnedWrites::find_completed_locked() {
     std::vector<CUstream> busy;  // A stream's copies end in order.
     for (Write& write : writes_) {
-        if (write.event == nullptr ||
+        if (!write.event ||
             std::find(busy.begin(), busy.end(), write.stream) != busy.end()) {
             continue;
         }
-        if (device_.api().cuEventQuery(write.event) == CUDA_ERROR_NOT_READY) {
+        if (events_.query(write.event) == CUDA_ERROR_NOT_READY) {
             busy.push_back(write.stream);
             continue;
         }
-        free_events_.push_back(write.event);
-        write.event = nullptr;
+        events_.keep(std::exchange(write.event, {}));
         write.completed_at = tick_;
     }
 }

@@ -32,8 +32,8 @@
 #include <span>
 #include <vector>
 
-#include "host-daemon/worker/device.h"
 #include "host-daemon/worker/device_memory.h"
+#include "host-daemon/worker/event_pool.h"
 #include "proto/base/result.h"
 #include "proto/wire/region.h"
 
@@ -64,8 +64,8 @@ public:
         std::uint64_t bytes = 0;
     };
 
-    PinnedWrites(Device& device, const DeviceMemory& memory) : device_(device), memory_(memory) {}
-    ~PinnedWrites();
+    PinnedWrites(EventPool& events, const DeviceMemory& memory)
+        : events_(events), memory_(memory) {}
     PinnedWrites(const PinnedWrites&) = delete;
     PinnedWrites& operator=(const PinnedWrites&) = delete;
 
@@ -99,7 +99,7 @@ private:
     struct Write {
         Box box;
         CUstream stream = nullptr;
-        CUevent event = nullptr;          ///< Null once it has completed.
+        EventPool::Event event;           ///< None once it has completed.
         std::uint64_t completed_at = 0;   ///< 0: not known to have completed.
     };
     /// The bytes of one page-locked range at some moment.
@@ -117,7 +117,7 @@ private:
     void find_completed_locked();
     void drop_completed_locked(std::uint64_t until);
 
-    Device& device_;
+    EventPool& events_;
     const DeviceMemory& memory_;
     std::span<const std::byte> pool_;
     bool enabled_ = false;
@@ -130,7 +130,6 @@ private:
     std::uint64_t tick_ = 1;  ///< Grows with every look at the events; orders them and the answers.
     std::size_t prune_at_ = 0;
     std::deque<Write> writes_;
-    std::vector<CUevent> free_events_;
     std::array<std::uint64_t, wire::kLaneCount> answered_at_{};
 };
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace gantry::worker {
 namespace {
@@ -24,9 +25,6 @@ StagingPool::~StagingPool() {
 }
 
 void StagingPool::destroy(Buffer& buffer) {
-    if (buffer.event != nullptr) {
-        device_.api().cuEventDestroy_v2(buffer.event);
-    }
     if (buffer.page_locked) {
         device_.api().cuMemHostUnregister(buffer.bytes);
     }
@@ -37,9 +35,10 @@ void StagingPool::destroy(Buffer& buffer) {
 void StagingPool::recycle_locked() {
     while (!busy_.empty()) {
         Buffer& oldest = busy_.front();
-        if (device_.api().cuEventQuery(oldest.event) == CUDA_ERROR_NOT_READY) {
+        if (events_.query(oldest.event) == CUDA_ERROR_NOT_READY) {
             return;
         }
+        events_.keep(std::exchange(oldest.event, {}));
         if (free_bytes_ + oldest.capacity <= kKeptBytesMax) {
             free_bytes_ += oldest.capacity;
             free_.push_back(oldest);
@@ -72,6 +71,7 @@ StagingPool::Buffer StagingPool::acquire(std::uint64_t bytes) {
     if (host == MAP_FAILED) {
         return buffer;
     }
+    const PrimaryContext primary(device_);
     buffer.page_locked = device_.api().cuMemHostRegister_v2(host, buffer.capacity,
                                                             CU_MEMHOSTREGISTER_PORTABLE) ==
                          CUDA_SUCCESS;
@@ -80,11 +80,9 @@ StagingPool::Buffer StagingPool::acquire(std::uint64_t bytes) {
 }
 
 void StagingPool::release_after(Buffer buffer, CUstream stream) {
-    const driver::DriverApi& api = device_.api();
-    if ((buffer.event == nullptr &&
-         api.cuEventCreate(&buffer.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) ||
-        api.cuEventRecord(buffer.event, stream) != CUDA_SUCCESS) {
-        api.cuStreamSynchronize(stream);  // Nothing tells us when it is free, so wait for it.
+    buffer.event = events_.record(stream);
+    if (!buffer.event) {
+        device_.api().cuStreamSynchronize(stream);  // Nothing tells when it is free, so wait.
         release(buffer);
         return;
     }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "host-daemon/worker/device.h"
+#include "host-daemon/worker/event_pool.h"
 
 namespace gantry::worker {
 
@@ -25,7 +26,7 @@ public:
     static constexpr std::uint64_t kKeptBytesMax = 64ull << 20;
     static constexpr std::uint64_t kBufferBytesMin = 256ull << 10;
 
-    explicit StagingPool(Device& device) : device_(device) {}
+    StagingPool(Device& device, EventPool& events) : device_(device), events_(events) {}
     ~StagingPool();
     StagingPool(const StagingPool&) = delete;
     StagingPool& operator=(const StagingPool&) = delete;
@@ -34,7 +35,7 @@ public:
         std::byte* bytes = nullptr;
         std::uint64_t capacity = 0;
         bool page_locked = false;
-        CUevent event = nullptr;
+        EventPool::Event event;
     };
     Buffer acquire(std::uint64_t bytes);
     /// The copy out of `buffer` has been queued on `stream`.
@@ -47,6 +48,7 @@ private:
     void destroy(Buffer& buffer);
 
     Device& device_;
+    EventPool& events_;
     std::mutex mutex_;
     std::vector<Buffer> free_;
     std::deque<Buffer> busy_;

@@ -1,9 +1,6 @@
 // GuestProcess: the guest's streams and the lanes' own, and what the driver says of them.
 #include "host-daemon/worker/guest_process.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "proto/wire/wait.h"
 
 namespace gantry::worker {
@@ -26,8 +23,7 @@ std::optional<CUstream> GuestProcess::find_stream(std::uint64_t stream, std::uin
     }
     CUstream found = nullptr;
     if (stream == 2) {
-        std::lock_guard lock(lane_stream_mutex_);
-        found = lane_streams_[lane % region::kLaneCount];
+        found = lane_streams_.find(current_context(), lane);
     } else {
         found = objects.native_as<CUstream>(stream, HandleKind::kStream);
     }
@@ -41,35 +37,30 @@ CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, 
         held.touch(stream <= 1 ? 0 : stream, *out);
         return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     }
-    std::lock_guard lock(lane_stream_mutex_);
-    CUstream& own = lane_streams_[lane % region::kLaneCount];
-    CUresult result = CUDA_SUCCESS;
-    if (own == nullptr) {
-        result = device.api().cuStreamCreateWithPriority(&own, CU_STREAM_DEFAULT, 0);
-        has_lane_streams_ = true;
-    }
-    *out = own;
-    held.touch(HeldWork::key_of_lane(lane), own);
+    const CUresult result = lane_streams_.open(current_context(), lane, out);
+    held.touch(HeldWork::key_of_lane(lane), *out);
     return result;
 }
 
 /// A thread's own stream ends with it, and its capture too; the next one with its lane has both.
 void GuestProcess::drop_lane_capture(std::uint32_t lane) {
-    const driver::DriverApi& api = device.api();
-    std::lock_guard lock(lane_stream_mutex_);
-    const CUstream own = lane_streams_[lane % region::kLaneCount];
-    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (captures.load() == 0 || own == nullptr ||
-        api.cuStreamIsCapturing(own, &status) != CUDA_SUCCESS ||
-        status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    if (captures.load() == 0) {
         return;
     }
-    CUgraph graph = nullptr;
-    (void)api.cuStreamEndCapture(own, &graph);
-    if (graph != nullptr) {
-        api.cuGraphDestroy(graph);
+    const driver::DriverApi& api = device.api();
+    for (const CUstream own : lane_streams_.of_lane(lane)) {
+        auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+        if (api.cuStreamIsCapturing(own, &status) != CUDA_SUCCESS ||
+            status == CU_STREAM_CAPTURE_STATUS_NONE) {
+            continue;
+        }
+        CUgraph graph = nullptr;
+        (void)api.cuStreamEndCapture(own, &graph);
+        if (graph != nullptr) {
+            api.cuGraphDestroy(graph);
+        }
+        end_capture(HeldWork::key_of_lane(lane));
     }
-    end_capture(HeldWork::key_of_lane(lane));
 }
 
 bool GuestProcess::may_query_streams() const {
@@ -129,10 +120,9 @@ GuestProcess::StreamsSeen GuestProcess::query_streams(bool wants_others_only) {
     if (!wants_others_only && !look(nullptr)) {
         return seen;
     }
-    if (has_lane_streams_.load(std::memory_order_relaxed)) {
-        std::lock_guard lock(lane_stream_mutex_);
-        for (const CUstream stream : lane_streams_) {
-            if (stream != nullptr && !look(stream)) {
+    if (!lane_streams_.is_empty()) {
+        for (const CUstream stream : lane_streams_.all()) {
+            if (!look(stream)) {
                 return seen;
             }
         }
@@ -152,12 +142,8 @@ CUresult GuestProcess::synchronise_beside_captures() {
     if (api.cuStreamIsCapturing == nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    std::vector<CUstream> streams = {nullptr};
-    {
-        std::lock_guard lock(lane_stream_mutex_);
-        std::copy_if(lane_streams_.begin(), lane_streams_.end(), std::back_inserter(streams),
-                     [](CUstream stream) { return stream != nullptr; });
-    }
+    std::vector<CUstream> streams = lane_streams_.all();
+    streams.push_back(nullptr);
     for (const std::uint64_t stream : objects.natives_of(HandleKind::kStream)) {
         streams.push_back(reinterpret_cast<CUstream>(stream));
     }
@@ -195,16 +181,6 @@ void GuestProcess::end_capture(std::uint64_t key) {
         captures.fetch_sub(1);
         bulk_board.capturing(false);
         schedule_reap();
-    }
-}
-
-void GuestProcess::drop_lane_streams() {
-    std::lock_guard lock(lane_stream_mutex_);
-    for (CUstream& stream : lane_streams_) {
-        if (stream != nullptr) {
-            device.api().cuStreamDestroy_v2(stream);
-            stream = nullptr;
-        }
     }
 }
 

@@ -46,6 +46,8 @@ int main() {
     ENTRY(cuCtxDestroy, 4000);
     ENTRY(cuCtxSetCurrent, 4000);
     ENTRY(cuCtxSynchronize, 2000);
+    ENTRY(cuMemsetD8Async, 12000);
+    ENTRY(cuStreamSynchronize, 12000);
     const Create create = entry<Create>("cuCtxCreate", 3020);
 
     CUcontext own = nullptr;
@@ -76,6 +78,7 @@ int main() {
         EXPECT(bytes[i] == 0x5a);
     }
     // One large allocation lies where small ones of an ended context were.
+    unsigned char* back = (unsigned char*)malloc(8 * kMib);
     CUcontext second = nullptr;
     size_t before = 0, after = 0, total = 0;
     OK(cuMemGetInfo_(&before, &total));
@@ -94,6 +97,11 @@ int main() {
         OK(cuMemAlloc_(&whole, 32 * kMib));
         OK(cuMemcpyHtoD_(whole + 8 * kMib, bytes, 16 * kMib));
         OK(cuMemsetD8_(whole + 8 * kMib, 1, 24 * kMib));
+        // The thread's own stream in this context, and copies from and to pages behind it.
+        OK(cuMemsetD8Async_(whole, (unsigned char)round, 8 * kMib, CU_STREAM_PER_THREAD));
+        OK(cuStreamSynchronize_(CU_STREAM_PER_THREAD));
+        OK(cuMemcpyDtoH_(back, whole, 8 * kMib));
+        EXPECT(back[0] == round && back[8 * kMib - 1] == round);
         OK(cuCtxDestroy_(second));
     }
     OK(cuCtxSetCurrent_(own));
@@ -101,6 +109,7 @@ int main() {
     EXPECT(after + 64 * kMib > before);
     use_primary();
     printf("digest %016llx\n", (unsigned long long)digest(bytes, 16 * kMib));
+    free(back);
     free(bytes);
     return pass("contexts");
 }

@@ -1,0 +1,62 @@
+#include "host-daemon/worker/event_pool.h"
+
+namespace gantry::worker {
+
+EventPool::~EventPool() {
+    for (const auto& [native, context] : contexts_) {
+        for (const CUevent event : context.free) {
+            device_.api().cuEventDestroy_v2(event);
+        }
+    }
+}
+
+EventPool::Event EventPool::record(CUstream stream) {
+    const driver::DriverApi& api = device_.api();
+    Event made;
+    if (api.cuCtxGetCurrent(&made.context) != CUDA_SUCCESS || made.context == nullptr) {
+        return {};
+    }
+    std::lock_guard lock(mutex_);
+    Context& context = contexts_[made.context];
+    if (context.life == 0) {
+        context.life = ++last_life_;
+    }
+    made.life = context.life;
+    if (!context.free.empty()) {
+        made.native = context.free.back();
+        context.free.pop_back();
+    } else if (api.cuEventCreate(&made.native, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        return {};
+    }
+    if (api.cuEventRecord(made.native, stream) != CUDA_SUCCESS) {
+        context.free.push_back(made.native);
+        return {};
+    }
+    return made;
+}
+
+EventPool::Context* EventPool::find_locked(const Event& event) {
+    const auto context = contexts_.find(event.context);
+    return event && context != contexts_.end() && context->second.life == event.life
+               ? &context->second
+               : nullptr;
+}
+
+CUresult EventPool::query(const Event& event) {
+    std::lock_guard lock(mutex_);
+    return find_locked(event) != nullptr ? device_.api().cuEventQuery(event.native) : CUDA_SUCCESS;
+}
+
+void EventPool::keep(const Event& event) {
+    std::lock_guard lock(mutex_);
+    if (Context* context = find_locked(event); context != nullptr) {
+        context->free.push_back(event.native);
+    }
+}
+
+void EventPool::context_ends(CUcontext context) {
+    std::lock_guard lock(mutex_);
+    contexts_.erase(context);
+}
+
+}  // namespace gantry::worker
