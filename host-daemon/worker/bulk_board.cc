@@ -60,8 +60,9 @@ void BulkBoard::note_count_locked() {
                       [](const Copy& copy) { return copy.way == Way::kToGuest; }));
 }
 
-/// Puts into the stream what tells of the copy's end; false when there is nothing.
-bool BulkBoard::add_sign_locked(Copy* copy, Sign sign) {
+/// Puts into the stream what tells of the copy's end; false when there is nothing. Without the
+/// lock: the driver may wait for room.
+bool BulkBoard::add_sign(Copy* copy, Sign sign) {
     if (sign == Sign::kWord) {
         copy->ticket = wait_words_.queue(copy->stream);
     }
@@ -74,15 +75,16 @@ bool BulkBoard::add_sign_locked(Copy* copy, Sign sign) {
 
 void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUstream stream,
                         Sign sign) {
-    std::lock_guard lock(mutex_);
-    std::erase_if(copies_, [&](const Copy& copy) {  // The guest knows its end in another way.
-        if (copy.word == word) {
-            events_.keep(copy.event);
-        }
-        return copy.word == word;
-    });
     Copy copy{word, way, position, stream, {}, {}, {}};
-    if (add_sign_locked(&copy, sign)) {
+    const bool has_sign = add_sign(&copy, sign);
+    std::lock_guard lock(mutex_);
+    std::erase_if(copies_, [&](const Copy& old) {  // The guest knows its end in another way.
+        if (old.word == word) {
+            events_.keep(old.event);
+        }
+        return old.word == word;
+    });
+    if (has_sign) {
         const auto now = steady_clock::now();
         copy.ask_at = now + kAskEvery;
         copies_.push_back(copy);

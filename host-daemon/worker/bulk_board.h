@@ -76,7 +76,7 @@ private:
         std::optional<WaitWords::Ticket> ticket;
         std::chrono::steady_clock::time_point ask_at;  ///< No word lands behind an error.
     };
-    bool add_sign_locked(Copy* copy, Sign sign);
+    bool add_sign(Copy* copy, Sign sign);
     CUresult ask_locked(Copy* copy, std::chrono::steady_clock::time_point now);
     void show_locked(std::uint32_t word, std::uint64_t position);
     void tell_guest_locked();

@@ -10,29 +10,37 @@ EventPool::~EventPool() {
     }
 }
 
-EventPool::Event EventPool::record(CUstream stream) {
-    const driver::DriverApi& api = device_.api();
-    Event made;
-    if (api.cuCtxGetCurrent(&made.context) != CUDA_SUCCESS || made.context == nullptr) {
+EventPool::Event EventPool::take() {
+    Event taken;
+    if (device_.api().cuCtxGetCurrent(&taken.context) != CUDA_SUCCESS ||
+        taken.context == nullptr) {
         return {};
     }
     std::lock_guard lock(mutex_);
-    Context& context = contexts_[made.context];
+    Context& context = contexts_[taken.context];
     if (context.life == 0) {
         context.life = ++last_life_;
     }
-    made.life = context.life;
+    taken.life = context.life;
     if (!context.free.empty()) {
-        made.native = context.free.back();
+        taken.native = context.free.back();
         context.free.pop_back();
-    } else if (api.cuEventCreate(&made.native, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+    }
+    return taken;
+}
+
+EventPool::Event EventPool::record(CUstream stream) {
+    const driver::DriverApi& api = device_.api();
+    Event event = take();
+    if (event.context == nullptr ||
+        (!event && api.cuEventCreate(&event.native, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)) {
         return {};
     }
-    if (api.cuEventRecord(made.native, stream) != CUDA_SUCCESS) {
-        context.free.push_back(made.native);
+    if (api.cuEventRecord(event.native, stream) != CUDA_SUCCESS) {
+        keep(event);
         return {};
     }
-    return made;
+    return event;
 }
 
 EventPool::Context* EventPool::find_locked(const Event& event) {

@@ -5,8 +5,9 @@
 // So the pool knows each event's context; once that has ended, all that its events were to tell of
 // has ended too, as a context's work is waited for before it is destroyed.
 //
-// Threads: all calls lock. Failure: no event where the driver gives none, or where the stream is of
-// another context than the calling thread's. Cost: a look-up beside the driver's call.
+// Threads: all calls lock, but not while the driver records: it may wait for room. Failure: no
+// event where the driver gives none, or where the stream is of another context than the calling
+// thread's. Cost: a look-up beside the driver's call.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,8 @@ private:
         std::uint64_t life = 0;
         std::vector<CUevent> free;
     };
+    /// A free event of the calling thread's context, or where one would belong.
+    [[nodiscard]] Event take();
     [[nodiscard]] Context* find_locked(const Event& event);
 
     Device& device_;

@@ -17,6 +17,7 @@ constexpr std::uint64_t kUnits[] = {4, 64, wire::kPageBytes};
 }  // namespace
 
 void PinnedWrites::add(const Box& box, CUstream stream) {
+    const EventPool::Event event = events_.record(stream);
     std::lock_guard lock(mutex_);
     if (writes_.size() >= kWritesMax || (!announced_ && writes_.size() >= prune_at_)) {
         ++tick_;
@@ -25,13 +26,9 @@ void PinnedWrites::add(const Box& box, CUstream stream) {
             drop_completed_locked(tick_);
         }
         prune_at_ = writes_.size() + kPruneStep;
-        if (writes_.size() >= kWritesMax) {
-            overflowed_ = true;
-            return;
-        }
     }
-    const EventPool::Event event = events_.record(stream);
-    if (!event) {
+    if (!event || writes_.size() >= kWritesMax) {
+        events_.keep(event);
         overflowed_ = true;
         return;
     }
