@@ -1,4 +1,6 @@
 // GuestProcess: the current context of a thread, and synchronising the guest's contexts.
+#include <algorithm>
+
 #include "host-daemon/worker/guest_process.h"
 
 namespace gantry::worker {
@@ -44,8 +46,10 @@ CUresult GuestProcess::enter_context(std::uint64_t context) {
 CUresult GuestProcess::end_context(CUcontext context) {
     own_events.context_ends(context);
     for (const std::uint32_t lane : lane_streams_.context_ends(context)) {
-        if (lane_streams_.of_lane(lane).empty()) {
-            end_capture(HeldWork::key_of_lane(lane));  // The driver gave it up with its stream.
+        const std::vector<CUstream> left = lane_streams_.of_lane(lane);
+        if (std::none_of(left.begin(), left.end(),
+                         [this](CUstream stream) { return is_capturing(stream); })) {
+            end_capture(HeldWork::key_of_lane(lane));  // The driver gives it up with its stream.
         }
     }
     const CUresult result = device.api().cuCtxDestroy_v2(context);

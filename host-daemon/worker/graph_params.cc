@@ -42,11 +42,13 @@ std::uint64_t address_of(CUmemorytype type, const void* host, CUdeviceptr device
 
 }  // namespace
 
-bool KernelNames::is_function_of(CUfunction function, std::uint64_t kernel) const {
+CUfunction KernelNames::function_of(std::uint64_t kernel) const {
     const auto native = objects_.native_as<CUkernel>(kernel, HandleKind::kKernel);
-    CUfunction twin = nullptr;
+    CUfunction function = nullptr;
     return native != nullptr &&
-           device_.api().cuKernelGetFunction(&twin, native) == CUDA_SUCCESS && twin == function;
+                   device_.api().cuKernelGetFunction(&function, native) == CUDA_SUCCESS
+               ? function
+               : nullptr;
 }
 
 std::uint64_t KernelNames::kernel_of(CUfunction function) {
@@ -55,16 +57,12 @@ std::uint64_t KernelNames::kernel_of(CUfunction function) {
     }
     std::lock_guard lock(mutex_);
     const auto known = kernels_.find(function);
-    if (known != kernels_.end() && is_function_of(function, known->second)) {
+    if (known != kernels_.end() && function_of(known->second) == function) {
         return known->second;
     }
     kernels_.clear();
     for (const Object& kernel : objects_.list_kind(HandleKind::kKernel)) {
-        CUfunction twin = nullptr;
-        if (device_.api().cuKernelGetFunction(&twin, reinterpret_cast<CUkernel>(kernel.native)) ==
-            CUDA_SUCCESS) {
-            kernels_.emplace(twin, kernel.handle);
-        }
+        kernels_.emplace(function_of(kernel.handle), kernel.handle);
     }
     const auto found = kernels_.find(function);
     return found == kernels_.end() ? 0 : found->second;

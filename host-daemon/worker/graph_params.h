@@ -29,7 +29,8 @@ public:
 
 private:
     [[nodiscard]] std::uint64_t kernel_of(CUfunction function);
-    [[nodiscard]] bool is_function_of(CUfunction function, std::uint64_t kernel) const;
+    /// Null where the driver does not tell, or there is no such kernel any more.
+    [[nodiscard]] CUfunction function_of(std::uint64_t kernel) const;
 
     Device& device_;
     const ObjectTable& objects_;

@@ -232,6 +232,8 @@ public:
     [[nodiscard]] bool may_use_words() const;
     /// The stream is about to be destroyed.
     void leave_stream(CUstream stream);
+    /// True while the stream is being captured.
+    [[nodiscard]] bool is_capturing(CUstream stream) const;
     /// A capture began on the stream, which `key` names (HeldWork).
     void begin_capture(std::uint64_t key);
     /// The stream is not captured any more, or is gone; nothing if no capture began on it.

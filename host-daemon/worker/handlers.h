@@ -33,9 +33,6 @@ CUresult allocate_in_capture(Call& call, std::uint64_t bytes, std::uint64_t stre
                              std::uint64_t* address);
 CUresult free_in_capture(Call& call, std::uint64_t address, std::uint64_t stream);
 
-/// True while the stream is being captured.
-bool is_capturing(Call& call, CUstream stream);
-
 /// True when asking look_at_wait() again soon makes sense; false: hand the call over at once.
 bool is_pollable(const Call& call);
 /// True when the call waits for no longer than the device is busy with what the guest gave it, as

@@ -55,6 +55,18 @@ CUDA_HOST_NODE_PARAMS_v1 host_params(Call& call, const GraphHostNodeCall& node) 
                      gantry::wire::CallbackKind::kHostFunction);
 }
 
+/// What the driver tells of a node; `entry`: its getter, null where it has none.
+template <typename Params>
+CUresult read_node(Call& call, std::uint64_t node, CUresult (*entry)(CUgraphNode, Params*),
+                   Params* params) {
+    CUgraphNode native = nullptr;
+    if (entry == nullptr) {
+        return call.unsupported(call.op());
+    }
+    const CUresult result = need(call, node, HandleKind::kGraphNode, &native);
+    return result == CUDA_SUCCESS ? entry(native, params) : result;
+}
+
 /// The graph that a node ends with: of a child graph's, the outermost.
 std::uint64_t outermost_graph(const ObjectTable& objects, std::uint64_t node) {
     std::uint64_t graph = node;
@@ -115,16 +127,10 @@ CUresult on_cuGraphKernelNodeGetParams_v2(CallContext& context,
     Call& call = as_call(context);
     const driver::DriverApi& api = call.api();
     GuestProcess& process = call.process();
-    CUgraphNode native = nullptr;
-    if (api.cuGraphKernelNodeGetParams_v2 == nullptr) {
-        return call.unsupported(call.op());
-    }
     CUDA_KERNEL_NODE_PARAMS_v2 params{};
-    CUresult result = need(call, get.node, HandleKind::kGraphNode, &native);
-    if (result == CUDA_SUCCESS) {
-        result = api.cuGraphKernelNodeGetParams_v2(native, &params);
-    }
-    if (result != CUDA_SUCCESS) {
+    if (const CUresult result =
+            read_node(call, get.node, api.cuGraphKernelNodeGetParams_v2, &params);
+        result != CUDA_SUCCESS) {
         return result;
     }
     wire::cuGraphKernelNodeGetParams_v2_reply answer{};
@@ -212,16 +218,10 @@ CUresult on_cuGraphHostNodeGetParams(CallContext& context,
                                      const wire::cuGraphHostNodeGetParams_call& get,
                                      std::span<const std::byte>, Reply& reply) {
     Call& call = as_call(context);
-    CUgraphNode native = nullptr;
     CUDA_HOST_NODE_PARAMS_v1 params{};
-    if (call.api().cuGraphHostNodeGetParams == nullptr) {
-        return call.unsupported(call.op());
-    }
-    CUresult result = need(call, get.node, HandleKind::kGraphNode, &native);
-    if (result == CUDA_SUCCESS) {
-        result = call.api().cuGraphHostNodeGetParams(native, &params);
-    }
-    if (result != CUDA_SUCCESS) {
+    if (const CUresult result =
+            read_node(call, get.node, call.api().cuGraphHostNodeGetParams, &params);
+        result != CUDA_SUCCESS) {
         return result;
     }
     const auto callback = call.process().callbacks.find(params.userData);

@@ -149,7 +149,7 @@ CUresult launch_callback(Call& call, const cuda::wire_hand::HostFunctionCall& wa
     reply.kind = kind;
     CallbackBroker& broker = call.process().callbacks;
     CallbackBroker::Callback* callback =
-        is_capturing(call, stream) ? broker.add_repeating(reply)
+        call.process().is_capturing(stream) ? broker.add_repeating(reply)
                                    : broker.add(reply, call.header().position);
     const driver::DriverApi& api = call.api();
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
@@ -165,13 +165,6 @@ CUresult launch_callback(Call& call, const cuda::wire_hand::HostFunctionCall& wa
 }
 
 }  // namespace
-
-bool is_capturing(Call& call, CUstream stream) {
-    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return call.process().captures.load() != 0 && call.api().cuStreamIsCapturing != nullptr &&
-           call.api().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
 
 CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call& launch,
                            std::span<const std::byte> trailing, Reply&) {

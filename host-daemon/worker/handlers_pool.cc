@@ -13,7 +13,7 @@ CUresult allocate_from(Call& call, std::uint64_t pool, std::uint64_t bytes, std:
     if (const CUresult result = call.stream(stream, &native); result != CUDA_SUCCESS) {
         return result;
     }
-    if (is_capturing(call, native)) {
+    if (call.process().is_capturing(native)) {
         return allocate_in_capture(call, bytes, stream, address);
     }
     if (!pools.has_room(pool, bytes)) {
@@ -88,7 +88,7 @@ CUresult on_cuMemFreeAsync(CallContext& context, const wire::cuMemFreeAsync_call
         return result;
     }
     GuestProcess& process = call.process();
-    if (is_capturing(call, stream)) {
+    if (call.process().is_capturing(stream)) {
         return free_in_capture(call, wanted.dptr, wanted.hStream);
     }
     process.memory.reap(false);

@@ -42,16 +42,18 @@ CUresult GuestProcess::resolve_stream(std::uint64_t stream, std::uint32_t lane, 
     return result;
 }
 
+bool GuestProcess::is_capturing(CUstream stream) const {
+    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return captures.load() != 0 && device.api().cuStreamIsCapturing != nullptr &&
+           device.api().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 /// A thread's own stream ends with it, and its capture too; the next one with its lane has both.
 void GuestProcess::drop_lane_capture(std::uint32_t lane) {
-    if (captures.load() == 0) {
-        return;
-    }
     const driver::DriverApi& api = device.api();
     for (const CUstream own : lane_streams_.of_lane(lane)) {
-        auto status = CU_STREAM_CAPTURE_STATUS_NONE;
-        if (api.cuStreamIsCapturing(own, &status) != CUDA_SUCCESS ||
-            status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        if (!is_capturing(own)) {
             continue;
         }
         CUgraph graph = nullptr;

@@ -16,13 +16,13 @@ CUresult submit_copy_sync(const std::shared_ptr<Stream>& stream, ResolvedCopy co
 CUresult submit_copy_async(const std::shared_ptr<Stream>& stream, ResolvedCopy copy,
                            const CUDA_MEMCPY3D& params);
 
-/// A 1D copy as a 3D description, as graph nodes show it.
 /// One side of a linear copy: its address, and where the call says that it lies (unified: it does
 /// not say).
 struct LinearSide {
     std::uint64_t address = 0;
     CUmemorytype type = CU_MEMORYTYPE_UNIFIED;
 };
+/// A 1D copy as a 3D description, as graph nodes show it.
 CUDA_MEMCPY3D describe_copy(LinearSide destination, LinearSide source, std::uint64_t bytes);
 CUDA_MEMCPY3D describe_copy(const CUDA_MEMCPY2D& copy);
 CUDA_MEMCPY3D describe_copy(const CUDA_MEMCPY3D_PEER& copy);
