@@ -4,15 +4,16 @@
   python3 tests/gpu/bench/members.py [--device cuda:0] [--small]
 
 A request is a line, the answer one line of JSON:
-  values MEMBER         build it, run its checked steps; values must not depend on what lies
-                        between PyTorch and the device
-  time MEMBER SECONDS   seconds a step, of blocks of steps for about so long
-  waits MEMBER STEPS    calls that waited for the host in so many steps, by the shim's report
-                        (guest-shim/session/report.h)
-  drop MEMBER           give its memory back
+  values MEMBER              build it, run its checked steps; values must not depend on what lies
+                             between PyTorch and the device
+  time MEMBER SECONDS CORE   seconds a step, of blocks of steps for about so long, on that core
+  waits MEMBER STEPS         calls that waited for the host in so many steps, by the shim's report
+                             (guest-shim/session/report.h)
+  drop MEMBER                give its memory back
 """
 
 import argparse
+import contextlib
 import ctypes
 import gc
 import json
@@ -148,6 +149,22 @@ def members(sizes, device):
     return made
 
 
+@contextlib.contextmanager
+def on_core(core):
+    """Keeps the threads that call the driver, the main one and autograd's, on one core."""
+    before = {}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        thread = int(task.name)
+        if thread == os.getpid() or "pt_autograd" in (task / "comm").read_text(encoding="utf-8"):
+            before[thread] = os.sched_getaffinity(thread)
+            os.sched_setaffinity(thread, {core})
+    try:
+        yield
+    finally:
+        for thread, cores in before.items():
+            os.sched_setaffinity(thread, cores)
+
+
 class Server:
     def __init__(self, sizes, device):
         self.device, self.makers, self.alive = device, members(sizes, device), {}
@@ -161,18 +178,19 @@ class Server:
         models.synchronise(self.device)
         return {"values": values}
 
-    def time(self, name, seconds):
+    def time(self, name, seconds, core):
         """Blocks of `steps_a_time` steps, with a synchronise around each."""
         made = self.alive[name]
         count, times = made.steps_a_time, []
-        end = time.monotonic() + float(seconds)
-        while len(times) < 3 or time.monotonic() < end:
-            models.synchronise(self.device)
-            begin = time.perf_counter()
-            for _ in range(count):
-                made.step()
-            models.synchronise(self.device)
-            times.append((time.perf_counter() - begin) / count)
+        with on_core(int(core)):
+            end = time.monotonic() + float(seconds)
+            while len(times) < 3 or time.monotonic() < end:
+                models.synchronise(self.device)
+                begin = time.perf_counter()
+                for _ in range(count):
+                    made.step()
+                models.synchronise(self.device)
+                times.append((time.perf_counter() - begin) / count)
         return {"times": times}
 
     def waits(self, name, steps):

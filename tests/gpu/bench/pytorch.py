@@ -2,13 +2,17 @@
 
 Both processes live side by side; for each member both build it and run its checked steps, whose
 values must agree bit for bit; then it is timed natively and through Gantry, in turn, round by
-round. A process that dies or hangs fails that member and is started anew for the next one.
+round. Each round draws a core, on which either process calls the driver: where a process stays on
+the core that it has come to, it has the same neighbours for the whole of a run, and between two
+cores an interpreter's step differs by a factor of two. A process that dies or hangs fails that
+member and is started anew for the next one.
 """
 
 import json
 import math
 import os
 import pathlib
+import random
 import select
 import statistics
 import struct
@@ -124,8 +128,10 @@ class Set:
             side.tell("values", name)
         self.compare(name, *[side.answer()["values"] for side in sides])
         for _ in range(self.rounds):
+            core = random.choice(sorted(os.sched_getaffinity(0)))
             for side, mine in zip(sides, times):
-                mine.append(1e6 * statistics.median(side.ask("time", name, self.seconds)["times"]))
+                answer = side.ask("time", name, self.seconds, core)
+                mine.append(1e6 * statistics.median(answer["times"]))
         native, through = times
         scale, unit = (1000, "ms") if statistics.median(native) > 1000 else (1, "us")
         self.ratios[name] = self.table.pair(
