@@ -16,6 +16,8 @@ constexpr int kLooks = 256;       // At the ring, between two looks at everythin
 constexpr int kFirstLooks = 24;   // At the ring right behind a command, before anything else.
 constexpr int kWatches = 8;  // The same while calls wait: each asks the driver about them.
 constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
+constexpr std::int64_t kNapNs = 200'000;             // At most, where the guest cannot wake the loop
+constexpr std::int64_t kAwaitedNapNs = 50'000;       // ... and where it is about to be answered.
 
 constexpr std::size_t kMostCallbackArgs = 64;
 
@@ -484,21 +486,25 @@ bool CommandLoop::idle() {
         wire::cpu_relax();
     }
     const auto now = std::chrono::steady_clock::now();
-    if (!was_idle_) {
+    const std::uint32_t awake_us = hooks_.awake_us ? hooks_.awake_us() : 0;
+    const bool was_answered = was_awaited_ && awake_us == 0;
+    if (!was_idle_ || was_answered) {
         was_idle_ = true;
         idle_since_ = now;
     }
+    was_awaited_ = awake_us != 0;
     const auto idle_for = now - idle_since_;
-    if (pending || idle_for < std::chrono::microseconds(spin_now_us_)) {
+    if (pending || idle_for < std::chrono::microseconds(std::max(spin_now_us_, awake_us))) {
         if (!has_processors_) {
             sched_yield();  // The guest, or its device, may wait for this very one.
         }
         return true;
     }
     if (memory_->sleep() == wire::Sleep::kPoll) {
-        // 5 us after the spin, then growing with the time idle up to 200 us.
+        // 5 us after the spin, then growing with the time idle.
         const auto nap = std::min<std::int64_t>(
-            200'000, 5'000 + std::chrono::nanoseconds(idle_for).count() / 8);
+            awake_us != 0 ? kAwaitedNapNs : kNapNs,
+            5'000 + std::chrono::nanoseconds(idle_for).count() / 8);
         timespec time{0, static_cast<long>(nap)};
         nanosleep(&time, nullptr);
         return true;

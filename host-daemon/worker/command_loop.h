@@ -21,7 +21,8 @@
 //
 // SLEEPING. Spins for spin_us, then tells the guest (HostWords.consumer_sleeps) and sleeps on the
 // doorbell; with a VM border in between it naps in growing steps instead. A guest whose last pause
-// was shorter than long_spin_us is spun for that long: waking up takes as long as a launch.
+// was shorter than long_spin_us is spun for that long: waking up takes as long as a launch. So is
+// one that is about to be answered (Hooks::awake_us), and its wait is no pause of its own.
 //
 // BATCHES. Commands that wait in the ring one behind the other may be executed together
 // (Hooks::batches): those that have been waiting when the command before them had ended, each
@@ -100,6 +101,9 @@ public:
         std::function<Waited()> wait_here = nullptr;
         /// True while poll() is due at once: it is asked before the loop looks at anything else.
         std::function<bool()> is_poll_due = nullptr;
+        /// How long to stay awake at least, because a call waits on another thread: the guest goes
+        /// on as soon as that answers. 0: none does.
+        std::function<std::uint32_t()> awake_us = nullptr;
         Batches batches = {};
     };
 
@@ -203,6 +207,7 @@ private:
     std::set<std::uint64_t> skip_;  ///< The loop's thread: executed before start().
     std::chrono::steady_clock::time_point idle_since_{};
     bool was_idle_ = false;
+    bool was_awaited_ = false;  ///< The loop's thread: awake_us said so when it was last idle.
     bool is_streaming_ = false;  ///< The last command was there when the one before had ended.
     bool breached_ = false;
     std::atomic<std::uint64_t> next_{0};

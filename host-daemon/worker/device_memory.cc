@@ -289,12 +289,12 @@ void DeviceMemory::remove_outside(std::uint64_t owner) {
 }
 
 bool DeviceMemory::owns(std::uint64_t address, std::uint64_t bytes) const {
+    if (address >= wire::kPinnedBase && address - wire::kPinnedBase < pinned_pool_bytes_) {
+        return bytes <= pinned_pool_bytes_ - (address - wire::kPinnedBase);
+    }
     std::lock_guard lock(mutex_);
     if (const auto allocation = arena_.find(DeviceVa{address})) {
         return bytes <= allocation->bytes - (address - allocation->address.value);
-    }
-    if (address >= wire::kPinnedBase && address - wire::kPinnedBase < pinned_pool_bytes_) {
-        return bytes <= pinned_pool_bytes_ - (address - wire::kPinnedBase);
     }
     auto outside = outside_.upper_bound(address);
     if (outside == outside_.begin()) {

@@ -18,11 +18,11 @@ namespace region = gantry::wire;
 
 namespace {
 
-/// Native waits spin. The loop's thread does it for the guest where there are processors for it;
-/// handing a wait to a thread of its own costs tens of microseconds.
-std::uint32_t wait_spin_us(std::uint32_t spin_us) {
+/// Native waits spin, and so do a waiting guest and what it is about to ask, where there are
+/// processors for it: to wake a thread takes tens of microseconds.
+std::uint32_t awake_us(std::uint32_t spin_us) {
     constexpr std::uint32_t kLongSpinUs = 10'000;
-    return spin_us != 0 && has_processors_to_spin() ? std::max(spin_us, kLongSpinUs) : spin_us;
+    return spin_us != 0 && has_processors_to_spin() ? kLongSpinUs : 0;
 }
 
 /// A guest that computes between its calls, for no longer than this, finds its worker awake.
@@ -59,7 +59,8 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
       staging(device, own_events),
       pinned_writes(own_events, memory),
       held(device),
-      wait_spin_us_(wait_spin_us(options.spin_us)),
+      awake_us_(awake_us(options.spin_us)),
+      wait_spin_us_(std::max(options.spin_us, awake_us_)),
       batches_launches_(options.batches_launches && launch_batcher.has_graphs()),
       prepares_launches_(batches_launches_ &&
                          (options.always_prepares_launches || device.extension() == nullptr)),
@@ -85,6 +86,7 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
                  ? std::function<CommandLoop::Waited()>([this] { return wait_here(); })
                  : nullptr,
              [this] { return !waiting_.empty() || bulk_board.has_arrivals(); },
+             [this] { return waits_elsewhere() ? awake_us_ : 0; },
              {.size = batches_launches_ ? LaunchBatcher::kBatch : 0,
               .op = static_cast<std::uint16_t>(cuda::Op::cuLaunchKernel),
               .joins = [this](std::span<const Command> batch,

@@ -326,6 +326,10 @@ private:
         const std::size_t waiting = waiting_count_.load();  // First: they go from here to there.
         return waiting + waits_here_.load();
     }
+    /// A call waits on another thread than the loop's.
+    [[nodiscard]] bool waits_elsewhere() const {
+        return waits_here_.load() != 0 || executors_->busy_count() != 0;
+    }
     enum class Look : std::uint8_t { kSome, kAll };
     void look_at_events(Look look);
     void look_at_bulk_copies();
@@ -371,6 +375,7 @@ private:
     std::atomic<bool> bulk_tried_{false};
     std::atomic<bool> bulk_registered_{false};  ///< Changed under bulk_mutex_.
     std::atomic<std::uint32_t> reads_{0};
+    const std::uint32_t awake_us_;  ///< How long the loop stays awake while a call waits elsewhere.
     const std::uint32_t wait_spin_us_;  ///< How long a call that waits is looked at before a thread
                                         ///< of its own waits for it.
     const bool batches_launches_;  ///< The options want it, and the device can.

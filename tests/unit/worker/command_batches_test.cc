@@ -28,6 +28,7 @@ struct Collector {
                 [] { return false; }, [](const wire::CommandView&, std::span<const std::byte>) {},
                 [this](const std::string& reason) { breach = reason; }, nullptr,
                 [this](std::uint64_t position) { passed.push_back(position); }, nullptr, nullptr,
+                nullptr,
                 {.size = kBatch,
                  .op = kJoins,
                  .joins = [](std::span<const Command>,

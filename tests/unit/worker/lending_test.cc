@@ -26,7 +26,7 @@ struct Lender {
         : loop({nullptr, [this](const Command& command) { execute(command); },
                 [] { return false; }, [](const wire::CommandView&, std::span<const std::byte>) {},
                 [](const std::string&) {}, nullptr, nullptr,
-                [this] { return wait_here(); }},
+                [this] { return wait_here(); }, nullptr, [this] { return awake_us.load(); }},
                5) {
         loop.start(ring.memory.get(), LoopRing::kStart, {});
     }
@@ -87,6 +87,7 @@ struct Lender {
     std::set<std::thread::id> threads;
     std::uint64_t waiting = 0;
     std::atomic<std::size_t> executed{0};
+    std::atomic<std::uint32_t> awake_us{0};
     std::atomic<int> away{0};
     std::atomic<int> kept{0};
     std::atomic<int> lost{0};
@@ -96,6 +97,27 @@ struct Lender {
     LoopRing ring;
     CommandLoop loop;
 };
+
+/// Whoever is answered asks again at once: to wake the loop then would take longer than the rest.
+TEST(Lending, TheLoopStaysAwakeWhileACallWaitsElsewhere) {
+    Lender lender;
+    const auto sleeps = [&lender] {
+        return lender.ring.memory->host_words().consumer_sleeps.load() != 0;
+    };
+    ASSERT_TRUE(Lender::comes(sleeps));
+    lender.awake_us = 60'000'000;
+    lender.close_gate();
+    lender.send(kWaitsForGate);
+    ASSERT_TRUE(Lender::comes([&] { return lender.away == 1; }));
+    lender.send(1);
+    ASSERT_TRUE(Lender::comes([&] { return lender.executed == 2; }));
+    for (int i = 0; i < 100; ++i) {
+        ASSERT_FALSE(sleeps()) << "after " << i << " ms";
+        std::this_thread::sleep_for(1ms);
+    }
+    lender.awake_us = 0;
+    EXPECT_TRUE(Lender::comes(sleeps));
+}
 
 TEST(Lending, AWaitThatLastsHandsTheLoopOver) {
     Lender lender;
