@@ -17,7 +17,7 @@ void Copy::begin(const Thread& self) noexcept {
     lane = self.lane;
     context = self.current;
     is_shared = !g_connection.environment.synchronous &&
-                words.shows_events.load(std::memory_order_relaxed) != 0 &&
+                words.shares_bulk.load(std::memory_order_relaxed) != 0 &&
                 (self.current == 0 || self.current == cuda::primary_context_handle(0));
     announce = words.announce.load(std::memory_order_acquire);
     epoch = words.epoch.load(std::memory_order_acquire);

@@ -20,6 +20,9 @@ void BulkBoard::attach(wire::HostWords* words) {
     std::lock_guard lock(mutex_);
     words_ = words;
     announced_ = false;
+    if (words != nullptr) {
+        words->shares_bulk.store(1, std::memory_order_release);
+    }
     for (const Copy& copy : copies_) {
         events_.keep(copy.event);
     }

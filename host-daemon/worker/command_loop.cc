@@ -16,7 +16,7 @@ constexpr int kLooks = 256;       // At the ring, between two looks at everythin
 constexpr int kFirstLooks = 24;   // At the ring right behind a command, before anything else.
 constexpr int kWatches = 8;  // The same while calls wait: each asks the driver about them.
 constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
-constexpr std::int64_t kNapNs = 200'000;             // At most, where the guest cannot wake the loop
+constexpr std::int64_t kNapNs = 200'000;             // At most, where a guest cannot wake the loop
 constexpr std::int64_t kAwaitedNapNs = 50'000;       // ... and where it is about to be answered.
 
 constexpr std::size_t kMostCallbackArgs = 64;

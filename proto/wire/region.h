@@ -34,7 +34,8 @@
 //
 // EVENTS. Completed event records are shown in HostWords.event_done, so that a query needs no round
 // trip. A word of it says what is true for ever: that a target's copy lacks some costs a look
-// (kLookAtEvent), never a wrong answer. Nothing is shown while a migration is announced, nor used:
+// (kLookAtEvent), never a wrong answer. A mirrored region's come before the answers that were given
+// after them, and behind the page-locked bytes that they vouch for. Nothing is shown while a migration is announced, nor used:
 // who sees an event done may read what copies wrote, and that takes a confirmed answer then.
 //
 // BULK COPIES. Copies between the device and extents of the bulk area or the outbox have no answer:
@@ -52,7 +53,7 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 8;           // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 9;           // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
@@ -143,7 +144,7 @@ struct alignas(kPageBytes) HostWords {
     /// Counts errors of commands without an answer. Each is told by its lane's next answer: a guest
     /// that sees a new count asks instead of answering itself.
     alignas(64) std::atomic<std::uint32_t> late_errors;
-    /// 1 when the words below are kept; 0 in a mirrored region.
+    /// 1 when looked and event_done are kept.
     std::atomic<std::uint32_t> shows_events;
     /// Position of the last kLookAtEvent executed plus 1.
     std::atomic<std::uint64_t> looked;
@@ -155,6 +156,8 @@ struct alignas(kPageBytes) HostWords {
     /// 1 while the bulk area is page-locked and nothing is captured: a copy to it runs beside the
     /// ring, and its end is looked for.
     std::atomic<std::uint32_t> bulk_locked;
+    /// 1 when the guest's bulk area is the worker's and bulk_done is kept; 0 in a mirrored region.
+    std::atomic<std::uint32_t> shares_bulk;
 };
 
 /// memcpy for the few bytes of arguments and answers. Where a compiler knows a bound of the size it

@@ -295,6 +295,8 @@ bool GuestMirror::handle(const FrameHeader& header, std::span<const std::byte> p
             return handle_reply(header.argument, payload);
         case FrameKind::kHostWords:
             return handle_host_words(payload);
+        case FrameKind::kEvents:
+            return handle_events(payload);
         case FrameKind::kServe: {
             ServeImage image{};
             if (!read_image(payload, &image)) {
@@ -327,6 +329,37 @@ bool GuestMirror::handle_reply(std::uint64_t lane, std::span<const std::byte> pa
     if (channel_.guest_words()->lane_waiting[lane].load(std::memory_order_seq_cst) != 0) {
         futex_wake_all(reinterpret_cast<std::atomic<std::uint32_t>*>(&page->seq));
     }
+    return true;
+}
+
+/// Another host end's words begin anew: what was shown stays, and errors are counted on.
+bool GuestMirror::handle_events(std::span<const std::byte> payload) {
+    EventsImage image{};
+    if (payload.size() < sizeof image || (payload.size() - sizeof image) % sizeof(EventWord) != 0) {
+        return false;
+    }
+    std::memcpy(&image, payload.data(), sizeof image);
+    payload = payload.subspan(sizeof image);
+    const auto raise = [](std::atomic<std::uint64_t>& word, std::uint64_t to) {
+        if (word.load(std::memory_order_relaxed) < to) {
+            word.store(to, std::memory_order_release);
+        }
+    };
+    HostWords* words = channel_.host_words();
+    if (image.late_errors != late_errors_seen_) {
+        late_errors_seen_ = image.late_errors;
+        words->late_errors.fetch_add(1, std::memory_order_release);
+    }
+    for (; !payload.empty(); payload = payload.subspan(sizeof(EventWord))) {
+        EventWord event{};
+        std::memcpy(&event, payload.data(), sizeof event);
+        if (event.index >= kEventWords) {
+            return false;
+        }
+        raise(words->event_done[event.index], event.done);
+    }
+    raise(words->looked, image.looked);
+    words->shows_events.store(image.shows_events, std::memory_order_release);
     return true;
 }
 
@@ -535,10 +568,16 @@ bool HostMirror::pump() {
         seqs[lane] = channel_.reply(lane)->seq.load(std::memory_order_acquire);
         answered = answered || seqs[lane] != reply_seen_[lane];
     }
-    const std::uint64_t used =
-        channel_.guest_words()->pinned_high_water.load(std::memory_order_acquire);
-    if ((answered || pinned_.due()) && !pinned_.send_changes(used, sink_)) {
-        return false;
+    if (answered || pinned_.due()) {
+        const std::vector<std::byte> events = changed_events();  // Before what they vouch for.
+        const std::uint64_t used =
+            channel_.guest_words()->pinned_high_water.load(std::memory_order_acquire);
+        if (!pinned_.send_changes(used, sink_) ||
+            (!events.empty() &&
+             !send_frame(sink_, FrameKind::kEvents, 0, events.data(), events.size()))) {
+            return false;
+        }
+        did = did || !events.empty();
     }
     for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
         if (seqs[lane] != reply_seen_[lane]) {
@@ -563,6 +602,32 @@ bool HostMirror::send_reply(std::uint32_t lane, std::uint64_t seq) {
     const std::size_t inline_bytes = std::min<std::size_t>(page.payload_bytes, kReplyInlineBytes);
     return send_frame(sink_, FrameKind::kReply, lane, &page,
                       offsetof(ReplyPage, payload) + inline_bytes);
+}
+
+/// What is to be sent of events; empty when nothing has changed. The other words are read behind
+/// event_done, before which the worker writes them.
+std::vector<std::byte> HostMirror::changed_events() {
+    const HostWords* words = channel_.host_words();
+    std::vector<std::byte> changed(sizeof(EventsImage));
+    for (std::uint64_t i = 0; i < kEventWords; ++i) {
+        const EventWord event{i, words->event_done[i].load(std::memory_order_acquire)};
+        if (event.done != event_done_sent_[i]) {
+            event_done_sent_[i] = event.done;
+            const auto* bytes = reinterpret_cast<const std::byte*>(&event);
+            changed.insert(changed.end(), bytes, bytes + sizeof event);
+        }
+    }
+    EventsImage image{};
+    image.looked = words->looked.load(std::memory_order_acquire);
+    image.late_errors = words->late_errors.load(std::memory_order_acquire);
+    image.shows_events = words->shows_events.load(std::memory_order_acquire);
+    if (changed.size() == sizeof image &&
+        std::memcmp(&image, &events_sent_, sizeof image) == 0) {
+        return {};
+    }
+    events_sent_ = image;
+    std::memcpy(changed.data(), &image, sizeof image);
+    return changed;
 }
 
 bool HostMirror::send_host_words() {

@@ -6,7 +6,8 @@
 //
 // WHAT. The guest end acts as the region's host towards the shim, the host end as the guest towards
 // the worker. Each forwards the words its side owns, in the order in which they were published:
-// ring records guest to host; replies with their bulk bytes, then the host's words, host to guest.
+// ring records guest to host; what is shown of events, replies with their bulk bytes, then the
+// host's other words, host to guest.
 // PINNED POOL. Both sides may write it. Each end compares it with a shadow and sends the bytes that
 // changed, byte by byte, before the records or replies that may depend on them, and every
 // millisecond while anything is in flight, so that even a flag polled by a running kernel arrives.
@@ -20,6 +21,7 @@
 // the transport that works everywhere, not the fast one.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -50,6 +52,7 @@ enum class FrameKind : std::uint32_t {
     kResume = 11,     ///< Guest: ResumeImage; argument = the epoch that it has heard of.
     kPinnedImage = 12,  ///< Host, taken over: bytes as they stand; argument = offset in the pool.
     kPinnedEnd = 13,  ///< Host, taken over: the image is complete; argument = epoch.
+    kEvents = 14,     ///< Host: EventsImage, then an EventWord for each word that has changed.
 };
 
 struct FrameHeader {
@@ -96,6 +99,18 @@ struct HostWordsImage {
     WorkerState worker_state;
     std::uint32_t reserved;
     std::uint64_t confirm_seq[kLaneCount];
+};
+
+/// What HostWords shows of events, as it travels: behind the pinned bytes that it vouches for, and
+/// before the answers that were given after it.
+struct EventsImage {
+    std::uint64_t looked;
+    std::uint32_t late_errors;
+    std::uint32_t shows_events;
+};
+struct EventWord {
+    std::uint64_t index;  ///< Of HostWords.event_done.
+    std::uint64_t done;
 };
 
 /// The host's directory entry as it travels.
@@ -170,6 +185,7 @@ private:
     bool handle(const FrameHeader& header, std::span<const std::byte> payload);
     bool send_resume(std::uint64_t epoch);
     bool handle_host_words(std::span<const std::byte> payload);
+    bool handle_events(std::span<const std::byte> payload);
     bool handle_reply(std::uint64_t lane, std::span<const std::byte> payload);
     bool open_if_claimed();
     bool send_ring(std::uint64_t from, std::uint64_t to);
@@ -182,6 +198,7 @@ private:
     bool open_ = false;
     std::uint32_t announce_seen_ = 0;
     std::uint64_t high_water_ = 0;
+    std::uint32_t late_errors_seen_ = 0;
     std::uint64_t ring_sent_ = 0;
     std::uint64_t resume_sent_ = 0;               ///< The epoch told by the last kResume.
     std::atomic<std::uint64_t> resume_epoch_{0};  ///< Of the newest host end.
@@ -208,6 +225,7 @@ private:
     bool publish_records(std::uint64_t end);
     bool send_reply(std::uint32_t lane, std::uint64_t seq);
     bool send_host_words();
+    [[nodiscard]] std::vector<std::byte> changed_events();
 
     MappedChannel channel_;
     FrameSink sink_;
@@ -223,6 +241,8 @@ private:
     bool serve_sent_ = false;
     std::uint64_t reply_seen_[kLaneCount] = {};
     HostWordsImage words_sent_{};
+    EventsImage events_sent_{};
+    std::array<std::uint64_t, kEventWords> event_done_sent_{};
 };
 
 }  // namespace gantry::wire

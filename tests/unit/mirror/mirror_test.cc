@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -138,6 +139,85 @@ TEST(Mirror, PinnedBytesChangedOnBothSidesMeet) {
         ASSERT_TRUE(pair.carry());
     }
     EXPECT_EQ(std::memcmp(at_guest, at_host, 1 << 20), 0);
+}
+
+std::vector<FrameKind> kinds_of(std::span<const std::byte> bytes) {
+    std::vector<FrameKind> kinds;
+    while (bytes.size() >= sizeof(FrameHeader)) {
+        FrameHeader header;
+        std::memcpy(&header, bytes.data(), sizeof header);
+        kinds.push_back(header.kind);
+        bytes = bytes.subspan(sizeof header + header.bytes);
+    }
+    return kinds;
+}
+
+// Who is told of completed work sees its events done, and who sees an event done may read what the
+// work has written.
+TEST(Mirror, EventsComeBehindTheBytesAndBeforeTheAnswersOfTheirTime) {
+    Pair pair;
+    ASSERT_TRUE(pair.carry());
+    pair.guest.channel.guest_words()->pinned_high_water.store(8192);
+    ASSERT_TRUE(pair.carry());
+    HostWords& host = *pair.host.channel.host_words();
+    const HostWords& guest = *pair.guest.channel.host_words();
+    EXPECT_EQ(guest.shows_events.load(), 0u);
+    for (std::uint64_t round = 1; round <= 3; ++round) {
+        pair.host.channel.pinned()[100] = static_cast<std::byte>(round);
+        host.shows_events.store(1);
+        host.late_errors.store(static_cast<std::uint32_t>(round));
+        host.event_done[9].store(pair.start + round * 64);
+        host.event_done[kEventWords - 1].store(pair.start + round * 64 + 1);
+        host.looked.store(pair.start + round * 64 + 2);
+        pair.host.channel.reply(4)->seq.store(pair.start + round * 64 + 3);
+        pair.host_end.pump();
+        const std::vector<FrameKind> kinds = kinds_of(pair.down);
+        const auto at = [&](FrameKind kind) {
+            return std::find(kinds.begin(), kinds.end(), kind) - kinds.begin();
+        };
+        EXPECT_LT(at(FrameKind::kPinned), at(FrameKind::kEvents));
+        EXPECT_LT(at(FrameKind::kEvents), at(FrameKind::kReply));
+        EXPECT_EQ(std::count(kinds.begin(), kinds.end(), FrameKind::kEvents), 1);
+        ASSERT_TRUE(pair.carry());
+        EXPECT_EQ(guest.shows_events.load(), 1u);
+        EXPECT_EQ(guest.late_errors.load(), round);
+        EXPECT_EQ(guest.event_done[9].load(), pair.start + round * 64);
+        EXPECT_EQ(guest.event_done[kEventWords - 1].load(), pair.start + round * 64 + 1);
+        EXPECT_EQ(guest.event_done[10].load(), 0u);
+        EXPECT_EQ(guest.looked.load(), pair.start + round * 64 + 2);
+    }
+    EXPECT_EQ(guest.shares_bulk.load(), 0u);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    pair.host_end.pump();
+    const std::vector<FrameKind> kinds = kinds_of(pair.down);
+    EXPECT_EQ(std::count(kinds.begin(), kinds.end(), FrameKind::kEvents), 0) << "nothing is new";
+}
+
+std::vector<std::byte> events_frame(const EventsImage& image, const EventWord& word) {
+    std::vector<std::byte> frame(sizeof(FrameHeader) + sizeof image + sizeof word);
+    const FrameHeader header{FrameKind::kEvents, sizeof image + sizeof word, 0};
+    std::memcpy(frame.data(), &header, sizeof header);
+    std::memcpy(frame.data() + sizeof header, &image, sizeof image);
+    std::memcpy(frame.data() + sizeof header + sizeof image, &word, sizeof word);
+    return frame;
+}
+
+// Its region is another one, in which nothing was shown: what the guest was shown stays true, and
+// an error of the new host's is not taken for one that the guest knows.
+TEST(Mirror, EventsOfAnotherHostAreAddedToWhatWasShown) {
+    Region region;
+    GuestMirror mirror(region.channel, [](std::span<const std::byte>) { return true; });
+    const HostWords& words = *region.channel.host_words();
+    ASSERT_TRUE(mirror.receive(events_frame({900, 1, 1}, {5, 800})));
+    EXPECT_EQ(words.late_errors.load(), 1u);
+    mirror.taken_over(2);
+    ASSERT_TRUE(mirror.receive(events_frame({700, 0, 1}, {5, 600})));
+    ASSERT_TRUE(mirror.receive(events_frame({700, 1, 1}, {6, 650})));
+    EXPECT_EQ(words.looked.load(), 900u);
+    EXPECT_EQ(words.event_done[5].load(), 800u);
+    EXPECT_EQ(words.event_done[6].load(), 650u);
+    EXPECT_EQ(words.late_errors.load(), 3u);
+    EXPECT_FALSE(mirror.receive(events_frame({700, 1, 1}, {kEventWords, 700})));
 }
 
 // A link that holds as much as it may waits for the other side's word, and that comes behind the

@@ -122,7 +122,7 @@ bool with_device(const std::function<void(FakeWorker&, Device&)>& body) {
         worker.start();
         CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
         session::g_connection.cpus = 8;
-        worker.host().shows_events = 1;
+        worker.host().shares_bulk = 1;
         worker.host().bulk_locked = 1;
         body(worker, device);
     });
@@ -384,7 +384,7 @@ TEST(Copies, EarlierErrorsAreToldByAReadWithoutAnAnswer) {
 // Where the host sees no memory of this process (a mirror), everything travels with the commands.
 TEST(Copies, AMirroredRegionLendsNothing) {
     EXPECT_TRUE(with_device([](FakeWorker& worker, Device& device) {
-        worker.host().shows_events = 0;
+        worker.host().shares_bulk = 0;
         const auto source = pattern(3'000'000, 7);
         write(source);
         CHECK_OR_EXIT(read(source.size()) == source);
