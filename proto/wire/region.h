@@ -35,8 +35,9 @@
 // EVENTS. Completed event records are shown in HostWords.event_done, so that a query needs no round
 // trip. A word of it says what is true for ever: that a target's copy lacks some costs a look
 // (kLookAtEvent), never a wrong answer. A mirrored region's come before the answers that were given
-// after them, and behind the page-locked bytes that they vouch for. Nothing is shown while a migration is announced, nor used:
-// who sees an event done may read what copies wrote, and that takes a confirmed answer then.
+// after them, and behind the page-locked bytes that they vouch for. Nothing is shown while a
+// migration is announced, nor used: who sees an event done may read what copies wrote, and that
+// takes a confirmed answer then.
 //
 // BULK COPIES. Copies between the device and extents of the bulk area or the outbox have no answer:
 // each names a word of HostWords.bulk_done, which shows its position once it has ended. The guest
