@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -14,16 +15,20 @@ ONE_DEVICE = {"CUDA_VISIBLE_DEVICES": "0"}
 SKIPPED = 77  # Exit status by which a test says that it was not run.
 
 
-def missing_gpu():
-    """Why no CUDA program can be run here; None when there is a GPU."""
+def missing_gpu(number=0):
+    """Why no CUDA program can be run on that GPU here; None when there is one."""
     if not pathlib.Path("/dev/nvidiactl").exists():
         return "no NVIDIA GPU here (/dev/nvidiactl is missing)"
+    if number > 0:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+        count = len(re.findall(r"^GPU \d+", listed.stdout, re.M))
+        return f"no GPU {number} here, there are {count}" if count <= number else None
     return None
 
 
-def missing():
-    """Why PyTorch cannot be run on a GPU here; None when all is there."""
-    if why := missing_gpu():
+def missing(number=0):
+    """Why PyTorch cannot be run on that GPU here; None when all is there."""
+    if why := missing_gpu(number):
         return why
     found = subprocess.run([sys.executable, "-c", "import torch"], check=False,
                            capture_output=True)

@@ -78,7 +78,7 @@ def memory(bench):
 
 def training(bench):
     """Steps per second of tests/gpu/train.py: eager with a CUDA graph, and by torch.compile."""
-    for name, extra in (("eager", []), ("torch.compile", ["--compile"])):
+    for name, extra in (("eager", ["--eager"]), ("torch.compile", [])):
         with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
             result = subprocess.run(
                 [str(TESTS / "training"), "--build", str(bench.build), "--steps", "300",
