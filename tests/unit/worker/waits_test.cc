@@ -404,6 +404,14 @@ TEST(Waits, BehindACopyThatIsAwaitedTheWordIsQueuedAtOnce) {
             EXPECT_EQ(wait_for_words(words + 1), words + 1);  // Before anybody has asked.
             EXPECT_EQ(guest.synchronise(kStream), 0u);
         }
+        for (int i = 0; i < 50; ++i) {  // Of this the driver tells sooner.
+            const int words = Counted::words;
+            guest.next_flags = wire::kCommandIsAwaited;
+            guest.send(Op::cuMemcpyAsync,
+                       payload::cuMemcpyAsync_call{alone.data, wire::kPinnedBase, 64, kStream});
+            EXPECT_EQ(guest.synchronise(kStream), 0u);
+            EXPECT_EQ(Counted::words, words);
+        }
         // A hint that is wrong costs a word, and what is waited for has ended all the same.
         guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
         for (int i = 1; i <= 50; ++i) {
