@@ -12,6 +12,7 @@ enum Result : int {
     kNotFound = 6,
     kInsufficientSize = 7,
     kDriverNotLoaded = 9,
+    kTimeout = 10,
     kVersionMismatch = 25,
     kUnknown = 999,
 };
@@ -28,6 +29,19 @@ struct PciInfo {
     char bus_id[32];  ///< dddddddd:bb:dd.f
 };
 static_assert(sizeof(PciInfo) == 68);
+
+struct PciInfoExt {
+    unsigned version;  ///< sizeof | 1 << 24
+    unsigned domain;
+    unsigned bus;
+    unsigned device;
+    unsigned pci_device_id;
+    unsigned pci_subsystem_id;
+    unsigned base_class;
+    unsigned sub_class;
+    char bus_id[32];  ///< dddddddd:bb:dd.f
+};
+static_assert(sizeof(PciInfoExt) == 64);
 
 struct Memory {
     unsigned long long total;
@@ -71,6 +85,18 @@ struct ConfidentialSettings {
 };
 static_assert(sizeof(ConfidentialSettings) == 20);
 
+enum Brand : unsigned { kBrandUnknown = 0, kBrandNvidia = 14 };
+enum Architecture : unsigned {
+    kArchitectureMaxwell = 3,
+    kArchitecturePascal = 4,
+    kArchitectureVolta = 5,
+    kArchitectureTuring = 6,
+    kArchitectureAmpere = 7,
+    kArchitectureAda = 8,
+    kArchitectureHopper = 9,
+    kArchitectureBlackwell = 10,
+    kArchitectureUnknown = 0xffffffff,
+};
 enum ClockType : int { kClockGraphics = 0, kClockSm = 1, kClockMemory = 2, kClockVideo = 3 };
 enum P2pStatus : int { kP2pOk = 0, kP2pNotSupported = 5 };
 

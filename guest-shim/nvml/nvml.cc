@@ -3,6 +3,7 @@
 // life. What a tenant has no say in or no view of (power, fans, clocks in use, other tenants'
 // processes) is NVML_ERROR_NOT_SUPPORTED, by name: see refused.cc.
 #include <pthread.h>
+#include <time.h>
 
 #include <cstdio>
 #include <cstring>
@@ -116,6 +117,35 @@ Result pci_info(const Device* device, PciInfo* out) {
     });
 }
 
+/// Cards for computing have the brand of their maker alone.
+Brand brand_of(const DeviceFacts& facts) {
+    const bool is_other = std::strstr(facts.name, "GeForce") != nullptr ||
+                          std::strstr(facts.name, "RTX") != nullptr ||
+                          std::strstr(facts.name, "TITAN") != nullptr ||
+                          std::strstr(facts.name, "Quadro") != nullptr;
+    return std::strncmp(facts.name, "NVIDIA ", 7) == 0 && !is_other ? kBrandNvidia : kBrandUnknown;
+}
+
+Architecture architecture_of(const DeviceFacts& facts) {
+    switch (facts.compute_major) {
+        case 5:
+            return kArchitectureMaxwell;
+        case 6:
+            return kArchitecturePascal;
+        case 7:
+            return facts.compute_minor < 5 ? kArchitectureVolta : kArchitectureTuring;
+        case 8:
+            return facts.compute_minor == 9 ? kArchitectureAda : kArchitectureAmpere;
+        case 9:
+            return kArchitectureHopper;
+        case 10:
+        case 12:
+            return kArchitectureBlackwell;
+        default:
+            return kArchitectureUnknown;
+    }
+}
+
 Result by_pci(const char* text, Device** out) {
     if (!is_open()) {
         return kUninitialized;
@@ -187,6 +217,8 @@ GANTRY_NVML const char* nvmlErrorString(int result) {
             return "Insufficient Size";
         case kDriverNotLoaded:
             return "Driver Not Loaded";
+        case kTimeout:
+            return "Timeout";
         case kVersionMismatch:
             return "Argument Version Mismatch";
         default:
@@ -314,6 +346,36 @@ GANTRY_NVML int nvmlDeviceGetPciInfo_v2(Device* device, PciInfo* pci) {
     return pci_info(device, pci);
 }
 
+GANTRY_NVML int nvmlDeviceGetPciInfoExt(Device* device, PciInfoExt* pci) {
+    constexpr unsigned kDisplayController = 3;
+    constexpr unsigned k3dController = 2;
+    return with_device(device, pci != nullptr, [&](const DeviceFacts&) {
+        if (pci->version != (sizeof(*pci) | 1u << 24)) {
+            return kVersionMismatch;
+        }
+        PciInfo known;
+        const Result result = pci_info(device, &known);
+        *pci = {pci->version, known.domain, known.bus, known.device, known.pci_device_id,
+                known.pci_subsystem_id, kDisplayController, k3dController, {}};
+        std::memcpy(pci->bus_id, known.bus_id, sizeof(pci->bus_id));
+        return result;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetBrand(Device* device, Brand* brand) {
+    return with_device(device, brand != nullptr, [&](const DeviceFacts& facts) {
+        *brand = brand_of(facts);
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceGetArchitecture(Device* device, Architecture* architecture) {
+    return with_device(device, architecture != nullptr, [&](const DeviceFacts& facts) {
+        *architecture = architecture_of(facts);
+        return kSuccess;
+    });
+}
+
 GANTRY_NVML int nvmlDeviceGetMemoryInfo(Device* device, Memory* memory) {
     return with_device(device, memory != nullptr, [&](const DeviceFacts& facts) {
         *memory = memory_of(device, facts);
@@ -436,4 +498,38 @@ GANTRY_NVML int nvmlDeviceOnSameBoard(Device* one, Device* other, int* same) {
                            *same = one == other ? 1 : 0;
                            return kSuccess;
                        });
+}
+
+// ---- events: none ever comes, but nvidia-smi ends where it may not wait for them ----------------
+
+GANTRY_NVML int nvmlEventSetCreate(const void** set) {
+    if (set == nullptr) {
+        return kInvalidArgument;
+    }
+    *set = &g_users;  // Any address of the library's own.
+    return is_open() ? kSuccess : kUninitialized;
+}
+
+GANTRY_NVML int nvmlEventSetFree(const void* set) {
+    return set == &g_users ? kSuccess : kInvalidArgument;
+}
+
+GANTRY_NVML int nvmlEventSetWait_v2(const void* set, void*, unsigned timeout_ms) {
+    if (set != &g_users) {
+        return kInvalidArgument;
+    }
+    const timespec wait{timeout_ms / 1000, static_cast<long>(timeout_ms % 1000) * 1'000'000};
+    nanosleep(&wait, nullptr);
+    return is_open() ? kTimeout : kUninitialized;
+}
+
+GANTRY_NVML int nvmlDeviceRegisterEvents(Device* device, unsigned long long, const void* set) {
+    return with_device(device, set == &g_users, [](const DeviceFacts&) { return kSuccess; });
+}
+
+GANTRY_NVML int nvmlDeviceGetSupportedEventTypes(Device* device, unsigned long long* types) {
+    return with_device(device, types != nullptr, [&](const DeviceFacts&) {
+        *types = 0;
+        return kSuccess;
+    });
 }

@@ -8,10 +8,11 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 import unittest
 import uuid
 
-NOT_SUPPORTED, INVALID, UNINITIALIZED, TOO_SMALL = 3, 2, 1, 7
+NOT_SUPPORTED, INVALID, UNINITIALIZED, TOO_SMALL, NOT_FOUND, TIMEOUT = 3, 2, 1, 7, 6, 10
 
 
 class Memory(ctypes.Structure):
@@ -105,6 +106,40 @@ class Nvml(unittest.TestCase):
         self.assertEqual(self.nvml.nvmlDeviceGetHandleByIndex_v2(99, ctypes.byref(device)), INVALID)
         self.assertEqual(self.nvml.nvmlDeviceGetPowerUsage(device, ctypes.byref(value)),
                          NOT_SUPPORTED)
+
+    def test_events_never_come(self):
+        device = self.open()
+        events, data, types = ctypes.c_void_p(), ctypes.create_string_buffer(64), ctypes.c_uint64(9)
+        self.assertEqual(self.nvml.nvmlEventSetCreate(ctypes.byref(events)), 0)
+        self.assertEqual(
+            self.nvml.nvmlDeviceGetSupportedEventTypes(device, ctypes.byref(types)), 0)
+        self.assertEqual(types.value, 0)
+        self.assertEqual(self.nvml.nvmlDeviceRegisterEvents(device, types, events), 0)
+        self.assertEqual(self.nvml.nvmlDeviceRegisterEvents(device, types, None), INVALID)
+        begin = time.monotonic()
+        self.assertEqual(self.nvml.nvmlEventSetWait_v2(events, data, 50), TIMEOUT)
+        self.assertGreaterEqual(time.monotonic() - begin, 0.05)
+        self.assertEqual(self.nvml.nvmlEventSetFree(events), 0)
+        self.assertEqual(self.nvml.nvmlEventSetFree(None), INVALID)
+
+    def test_inner_functions(self):
+        """Slots of the table that nvidia-smi fetches by its id; the first word is its size."""
+        device = self.open()
+        table = ctypes.POINTER(ctypes.c_void_p)()
+        one = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4")
+        self.assertEqual(self.nvml.nvmlInternalGetExportTable(ctypes.byref(table), one), 0)
+        self.assertEqual(self.nvml.nvmlInternalGetExportTable(ctypes.byref(table), bytes(16)),
+                         NOT_FOUND)
+        slots = table[0] // 8
+        self.assertGreater(slots, 250)
+        self.assertTrue(all(table[i] for i in range(1, slots)))
+        call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        found, count = ctypes.c_void_p(), ctypes.c_uint(250)
+        self.assertEqual(call(table[81])(0, ctypes.addressof(found), 0x22), 0)
+        self.assertEqual(found.value, device.value)
+        self.assertEqual(call(table[213])(device, ctypes.addressof(count), None), 0)
+        self.assertEqual(count.value, 0)
+        self.assertEqual(call(table[230])(device, ctypes.addressof(count), None), NOT_SUPPORTED)
 
     def test_5_closed_is_closed(self):
         count = ctypes.c_uint()
