@@ -42,8 +42,10 @@ __attribute__((constructor)) void look_after_forks() {
 
 bool say_hello(AttachProblem* problem) {
     Connection& connection = g_connection;
-    const wire::HelloCall hello{wire::kWireVersion, static_cast<std::uint32_t>(getpid()),
-                                table_hash()};
+    wire::HelloCall hello{wire::kWireVersion, static_cast<std::uint32_t>(getpid()), table_hash(),
+                          {}};
+    std::memcpy(hello.program, program_invocation_short_name,
+                strnlen(program_invocation_short_name, sizeof(hello.program)));
     wire::HelloReply reply{};
     Exchange command;
     command.op = static_cast<std::uint16_t>(wire::ControlOp::kHello);

@@ -314,7 +314,9 @@ void add_links(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 }
 
 void add_facts(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    graph->mutable_process()->set_guest_pid(process.guest_pid.load());
+    const worker::GuestProgram program = process.program();
+    graph->mutable_process()->set_process_name(program.name);
+    graph->mutable_process()->set_guest_pid(program.pid);
     graph->mutable_process()->set_shim_abi_hash(cuda::kTableHash);
     const wire::DeviceFacts& facts = process.facts;
     snapshot::DeviceFacts* out = graph->mutable_device();

@@ -98,7 +98,8 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     if (process_.facts.total_memory_bytes != 0) {
         process_.memory.lower_quota(process_.facts.total_memory_bytes);
     }
-    process_.guest_pid = graph.message.process().guest_pid();
+    process_.set_program(
+        {graph.message.process().guest_pid(), graph.message.process().process_name()});
     process_.lose_context(static_cast<CUresult>(graph.message.execution().sticky_error()));
     if (const CUresult result = process_.event_times.load(graph.event_times);
         result != CUDA_SUCCESS) {

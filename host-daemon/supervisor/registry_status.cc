@@ -95,6 +95,10 @@ void fill_worker(const std::shared_ptr<Worker>& worker, control::WorkerInfo* out
                                               "fenced", "failed"};
     const auto state = static_cast<std::size_t>(status->state());
     out->set_state(state < std::size(kStates) ? kStates[state] : "unknown");
+    out->set_process_name(status->process_name());
+    if (status->guest_pid() != 0) {
+        out->set_guest_pid(status->guest_pid());
+    }
     const control::Statistics& statistics = status->statistics();
     out->set_device_memory_bytes(statistics.device_memory_bytes());
     out->set_pinned_memory_bytes(statistics.pinned_memory_bytes());

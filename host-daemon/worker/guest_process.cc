@@ -117,6 +117,19 @@ GuestProcess::~GuestProcess() {
     memory.release_all();
 }
 
+void GuestProcess::set_program(GuestProgram program) {
+    program.name.resize(std::min(program.name.size(), sizeof(region::HelloCall::program)));
+    const auto is_hidden = [](char c) { return c < ' ' || c > '~'; };
+    std::replace_if(program.name.begin(), program.name.end(), is_hidden, '?');
+    const std::lock_guard lock(program_mutex_);
+    program_ = std::move(program);
+}
+
+GuestProgram GuestProcess::program() const {
+    const std::lock_guard lock(program_mutex_);
+    return program_;
+}
+
 void GuestProcess::execute(const Command& command) {
     if (first_command_ && command.header.position >= first_new_position_) {
         first_command_ = false;

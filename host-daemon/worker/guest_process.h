@@ -84,6 +84,12 @@ struct ProcessOptions {
     bool always_prepares_launches = false;
 };
 
+/// The guest's process, for people.
+struct GuestProgram {
+    std::uint32_t pid = 0;  ///< Its number in the guest; 0: not known.
+    std::string name;
+};
+
 /// What a channel's commands need to go on after a move, beside the objects.
 struct ChannelState {
     std::uint64_t next_position = 0;
@@ -127,6 +133,9 @@ public:
     [[nodiscard]] ChannelMemory* channel() { return memory_.get(); }
     /// The guest is gone: ends what waits for it.
     void abandon();
+    /// Of the name is kept what a terminal can show, and no more than a hello has room for.
+    void set_program(GuestProgram program);
+    [[nodiscard]] GuestProgram program() const;
     /// Tells the guest that a migration is under way (or no longer).
     void announce(bool migrating);
     /// The session was granted away: the guest here gets a hard error for whatever it does. Memory
@@ -202,7 +211,6 @@ public:
     ProcessCounters counters;
     wire::DeviceFacts facts{};
     std::atomic<std::uint32_t> sticky_error{0};
-    std::atomic<std::uint32_t> guest_pid{0};
     std::atomic<std::uint32_t> captures{0};  ///< Streams being captured now.
     /// Held while a capture begins, and while the worker by itself waits for the device: a context
     /// that is waited for costs its captures.
@@ -380,6 +388,8 @@ private:
                                         ///< of its own waits for it.
     const bool batches_launches_;  ///< The options want it, and the device can.
     const bool prepares_launches_;
+    mutable std::mutex program_mutex_;
+    GuestProgram program_;  ///< Under program_mutex_.
     std::unique_ptr<LaneExecutors> executors_;
     CommandLoop loop_;
 };

@@ -37,7 +37,8 @@ CUresult hello(Call& call) {
                  gantry::wire::kWireVersion, static_cast<unsigned long long>(cuda::kTableHash));
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
-    call.process().guest_pid = hello->guest_pid;
+    call.process().set_program(
+        {hello->guest_pid, {hello->program, strnlen(hello->program, sizeof(hello->program))}});
     return CUDA_SUCCESS;
 }
 

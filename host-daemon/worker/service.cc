@@ -597,6 +597,9 @@ void Service::status(control::FromWorker* reply) {
     *body->mutable_guest() = guest_;
     body->mutable_guest()->clear_received();
     describe_device(body->mutable_device());
+    const GuestProgram program = process_->program();
+    body->set_process_name(program.name);
+    body->set_guest_pid(program.pid);
     control::Statistics* statistics = body->mutable_statistics();
     statistics->set_commands_executed(process_->loop().executed_count());
     statistics->set_kernel_launches(process_->counters.launches.load());

@@ -40,7 +40,9 @@ std::string_view view_of(const control::MappedBlob& blob) {
 Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
     const state::PartFacts facts = part_->describe();
     control::DescribeReply* body = reply->mutable_describe();
-    body->set_guest_pid(process_->guest_pid.load());
+    const GuestProgram program = process_->program();
+    body->set_process_name(program.name);
+    body->set_guest_pid(program.pid);
     body->set_resident_bytes(facts.resident_bytes);
     body->set_pinned_bytes(facts.pinned_bytes);
     body->set_object_count(facts.object_count);

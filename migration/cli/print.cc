@@ -30,8 +30,10 @@ std::string worker_line(const control::WorkerInfo& worker) {
             ? ""
             : format(", %llu refused",
                      static_cast<unsigned long long>(worker.refused_commands()));
-    return format("   program %u (worker %u): %s, GPU memory %s, pinned %s, %llu launches",
-                  worker.guest_pid(), worker.pid(), worker.state().c_str(),
+    const std::string name =
+        worker.process_name().empty() ? "" : " " + worker.process_name();
+    return format("   program %u%s (worker %u): %s, GPU memory %s, pinned %s, %llu launches",
+                  worker.guest_pid(), name.c_str(), worker.pid(), worker.state().c_str(),
                   bytes_text(worker.device_memory_bytes()).c_str(),
                   bytes_text(worker.pinned_memory_bytes()).c_str(),
                   static_cast<unsigned long long>(worker.kernel_launches())) +

@@ -34,6 +34,7 @@ struct HelloCall {
     std::uint32_t wire_version;
     std::uint32_t guest_pid;
     std::uint64_t table_hash;  ///< Hash of the API table both sides were built from.
+    char program[32];          ///< The program's name, for people; behind it zeros, or nothing.
 };
 
 struct HelloReply {

@@ -83,12 +83,14 @@ TEST(CliPrint, StatusShowsProgramsFencedWorkersAlertsAndAnOperatorsWord) {
     control::WorkerInfo& worker = *status.add_workers();
     worker.set_pid(77);
     worker.set_guest_pid(42);
+    worker.set_process_name("train.py");
     worker.set_state("fenced");
     worker.set_device_memory_bytes(20ULL << 30);
     worker.set_refused_commands(5);
     const std::string text = status_text(reply);
     EXPECT_NE(text.find("Device:  none usable"), std::string::npos);
-    EXPECT_NE(text.find("program 42 (worker 77): fenced, GPU memory 20.0 GiB"), std::string::npos);
+    EXPECT_NE(text.find("program 42 train.py (worker 77): fenced, GPU memory 20.0 GiB"),
+              std::string::npos);
     EXPECT_NE(text.find("5 refused"), std::string::npos);
     EXPECT_NE(text.find("source host counts as fenced"), std::string::npos);
     EXPECT_NE(text.find("! session.split_brain: The guest runs here"), std::string::npos);

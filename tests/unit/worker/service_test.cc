@@ -15,10 +15,13 @@ TEST(Service, ServesMemoryKernelsAndStreams) {
         Serving serving;
         Guest& guest = serving.guest;
         const auto hello = guest.control(ControlOp::kHello,
-                                         wire::HelloCall{wire::kWireVersion, 77, cuda::kTableHash});
+                                         wire::HelloCall{wire::kWireVersion, 77, cuda::kTableHash,
+                                                         "train\n.py"});
         EXPECT_EQ(hello.status, 0u);
         EXPECT_EQ(hello.as<wire::HelloReply>().device_count, 1u);
         EXPECT_GE(hello.as<wire::HelloReply>().driver_version, 13000u);
+        EXPECT_EQ(serving.host.process->program().pid, 77u);
+        EXPECT_EQ(serving.host.process->program().name, "train?.py");
         const auto facts = guest.control(
             ControlOp::kDeviceFacts,
             wire::DeviceFactsCall{0, 0, 4096, sizeof(wire::DeviceFacts)});
@@ -207,7 +210,7 @@ TEST(Service, RefusesHostileCommandsAndGoesOn) {
                                 wire::ReadDeviceCall{data, 4096, 0, ~0ull}).status, 0u);
         EXPECT_NE(guest.control(ControlOp::kReadDevice,
                                 wire::ReadDeviceCall{data, ~0ull, 0, 0}).status, 0u);
-        EXPECT_NE(guest.control(ControlOp::kHello, wire::HelloCall{99, 1, 2}).status, 0u);
+        EXPECT_NE(guest.control(ControlOp::kHello, wire::HelloCall{99, 1, 2, {}}).status, 0u);
         guest.write(data, std::vector<std::byte>(64, std::byte{7}));
         EXPECT_EQ(guest.read(data, 16), std::vector<std::uint32_t>(16, 0x07070707));
         EXPECT_GT(host.process->counters.refused.load(), 50u);
