@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -77,6 +78,7 @@ bool gather(const Driver& driver, Facts* out) {
         static_assert(sizeof(uuid) == sizeof(facts.uuid));
         std::memcpy(facts.uuid, &uuid, sizeof(uuid));
         facts.total_bytes = total;
+        facts.free_bytes = total;
         const auto number = [&](CUdevice_attribute which) { return attribute(driver, which, i); };
         facts.pci_domain = static_cast<unsigned>(number(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID));
         facts.pci_bus = static_cast<unsigned>(number(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID));
@@ -98,11 +100,39 @@ bool is_begun(Driver* driver) {
     return open_driver(RTLD_NOLOAD, driver) && driver->count(&count) == CUDA_SUCCESS;
 }
 
+/// In the device's primary context, which is as it was afterwards.
+bool ask_free(const Driver& driver, CUdevice device, unsigned long long* bytes) {
+    CUcontext context = nullptr;
+    if (driver.retain(&context, device) != CUDA_SUCCESS) {
+        return false;
+    }
+    std::size_t free_bytes = 0;
+    std::size_t total = 0;
+    bool known = false;
+    if (driver.push(context) == CUDA_SUCCESS) {
+        known = driver.memory(&free_bytes, &total) == CUDA_SUCCESS;
+        driver.pop(&context);
+    }
+    driver.release(device);
+    *bytes = known ? free_bytes : *bytes;
+    return known;
+}
+
+long long monotonic_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
 [[noreturn]] void ask_and_tell(int pipe_end) {
     Driver driver{};
     Facts facts;
     unsetenv("CUDA_VISIBLE_DEVICES");  // NVML shows all devices, whatever CUDA may.
     if (open_driver(0, &driver) && driver.init(0) == CUDA_SUCCESS && gather(driver, &facts)) {
+        for (int i = 0; i < facts.device_count; ++i) {
+            ask_free(driver, i, &facts.devices[i].free_bytes);
+        }
+        facts.asked_ns = monotonic_ns();
         const auto* bytes = reinterpret_cast<const char*>(&facts);
         for (std::size_t sent = 0; sent < sizeof(facts);) {
             const ssize_t piece = write(pipe_end, bytes + sent, sizeof(facts) - sent);
@@ -151,21 +181,24 @@ bool free_memory(int device, unsigned long long* bytes) noexcept {
     Driver driver{};
     unsigned flags = 0;
     int active = 0;
-    CUcontext context = nullptr;
-    if (!is_begun(&driver) || driver.primary_state(device, &flags, &active) != CUDA_SUCCESS ||
-        active == 0 || driver.retain(&context, device) != CUDA_SUCCESS) {
-        return false;
+    return is_begun(&driver) &&
+           driver.primary_state(device, &flags, &active) == CUDA_SUCCESS && active != 0 &&
+           ask_free(driver, device, bytes);
+}
+
+void ask_again(Facts* facts, long long most_ns) noexcept {
+    Driver driver{};
+    const long long now = monotonic_ns();
+    if (now - facts->asked_ns < most_ns || is_begun(&driver)) {
+        return;
     }
-    std::size_t free_bytes = 0;
-    std::size_t total = 0;
-    bool known = false;
-    if (driver.push(context) == CUDA_SUCCESS) {
-        known = driver.memory(&free_bytes, &total) == CUDA_SUCCESS;
-        driver.pop(&context);
+    facts->asked_ns = now;
+    Facts fresh;
+    if (gather_in_child(&fresh)) {
+        for (int i = 0; i < facts->device_count; ++i) {
+            facts->devices[i].free_bytes = fresh.devices[i].free_bytes;
+        }
     }
-    driver.release(device);
-    *bytes = free_bytes;
-    return known;
 }
 
 }  // namespace gantry::nvml

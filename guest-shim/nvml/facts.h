@@ -25,18 +25,25 @@ struct DeviceFacts {
     int ecc_enabled;
     int compute_mode;
     unsigned long long total_bytes;
+    unsigned long long free_bytes;  ///< As the VM's programs leave it; see Facts::asked_ns.
 };
 
 struct Facts {
     int device_count;
     int cuda_version;  ///< As cuDriverGetVersion gives it: 1000 * major + 10 * minor.
+    long long asked_ns;  ///< CLOCK_MONOTONIC when free_bytes was asked for; 0: it was not.
     DeviceFacts devices[kMaxDevices];
 };
 
 /// Asks the CUDA driver; false when there is none or it has no device.
 bool load(Facts* out) noexcept;
 
-/// Memory of a device that this process's quota leaves free; false while it has no context there.
+/// Memory of a device that the VM's programs leave free; false while this process has no context
+/// there: then a child has to ask.
 bool free_memory(int device, unsigned long long* bytes) noexcept;
+
+/// Asks for free_bytes anew where it is older than `most_ns` and this process does not use CUDA.
+/// What a child costs, a session of its own, nobody shall pay at each look.
+void ask_again(Facts* facts, long long most_ns) noexcept;
 
 }  // namespace gantry::nvml

@@ -94,13 +94,17 @@ Result device_at(unsigned index, Device** out) {
 }
 
 Memory memory_of(const Device* device, const DeviceFacts& facts) {
-    Memory memory{facts.total_bytes, facts.total_bytes, 0};
+    constexpr long long kFreshNs = 10'000'000'000;
     unsigned long long free_bytes = 0;
-    if (free_memory(device->index, &free_bytes) && free_bytes <= memory.total) {
-        memory.free = free_bytes;
-        memory.used = memory.total - free_bytes;
+    if (!free_memory(device->index, &free_bytes)) {
+        pthread_mutex_lock(&g_mutex);
+        ask_again(&g_facts, kFreshNs);
+        free_bytes = facts.free_bytes;
+        pthread_mutex_unlock(&g_mutex);
     }
-    return memory;
+    const unsigned long long total = facts.total_bytes;
+    free_bytes = free_bytes < total ? free_bytes : total;
+    return {total, free_bytes, total - free_bytes};
 }
 
 Result pci_info(const Device* device, PciInfo* out) {

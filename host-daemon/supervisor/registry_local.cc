@@ -118,7 +118,7 @@ void Registry::end_waits() {
 
 Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     SessionInfo info;
-    info.id = "local-" + std::to_string(request.pid) + "-" +
+    info.id = std::string(kLocalSession) + std::to_string(request.pid) + "-" +
               std::to_string(random_seed().low % 1'000'000);
     info.kind = SessionKind::kLocal;
     info.quota_bytes = static_cast<std::uint64_t>(config_.guest.memory_mib) << 20;

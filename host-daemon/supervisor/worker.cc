@@ -1,11 +1,13 @@
 #include "host-daemon/supervisor/worker.h"
 
+#include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
 #include "host-daemon/supervisor/version.h"
 #include "proto/control/process_end.h"
+#include "proto/cuda/abi.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -28,6 +30,36 @@ control::DeviceChoice device_choice(const Config& config) {
     return device;
 }
 
+/// The 16 bytes of a UUID; empty for what is none.
+std::string uuid_bytes(std::string text) {
+    std::erase(text, '-');
+    std::string bytes;
+    for (std::size_t at = 0; at + 2 <= text.size(); at += 2) {
+        unsigned byte = 0;
+        const char* end = text.data() + at + 2;
+        if (std::from_chars(text.data() + at, end, byte, 16).ptr != end) {
+            return {};
+        }
+        bytes.push_back(static_cast<char>(byte));
+    }
+    return bytes.size() == 16 ? bytes : std::string{};
+}
+
+/// A VM's GPU is named for the VM, so that its programs find the same one wherever they begin: its
+/// UUID is the VM's, and it lies where none of the VM's own devices does.
+void name_device(const std::string& session_id, control::Baseline* baseline) {
+    constexpr int kPciBus = 0xf0;
+    const std::string uuid =
+        session_id.starts_with(kLocalSession) ? std::string{} : uuid_bytes(session_id);
+    if (uuid.empty()) {
+        return;
+    }
+    baseline->set_uuid(uuid);
+    (*baseline->mutable_attributes())[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = 0;
+    (*baseline->mutable_attributes())[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID] = kPciBus;
+    (*baseline->mutable_attributes())[CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID] = 0;
+}
+
 control::ToWorker start_request(const Config& config, const WorkerRecord& record,
                                 std::uint64_t quota_bytes) {
     control::ToWorker request;
@@ -40,6 +72,7 @@ control::ToWorker start_request(const Config& config, const WorkerRecord& record
     start.mutable_limits()->set_device_memory_bytes(quota_bytes);
     start.mutable_limits()->set_shares_device_memory(!record.memory_page.empty());
     start.mutable_limits()->set_memory_slot(record.memory_slot);
+    name_device(record.session_id, start.mutable_baseline());
     start.mutable_sandbox()->set_seccomp(config.worker.seccomp);
     start.set_image_cache(config.worker.image_cache);
     start.set_single_launches(!config.worker.batch_launches);

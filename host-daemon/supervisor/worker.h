@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "host-daemon/supervisor/config.h"
 #include "host-daemon/supervisor/memory_slot.h"
@@ -19,6 +20,9 @@
 #include "migration/engine/needs.h"
 
 namespace gantry::supervisor {
+
+/// What the id of a local program's session begins with; a VM's is its UUID.
+inline constexpr std::string_view kLocalSession = "local-";
 
 struct WorkerRecord {
     std::string session_id;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstring>
 
 namespace gantry::worker {
@@ -34,6 +35,15 @@ void lay_baseline(const DeviceBaseline& baseline, wire::DeviceFacts& facts) {
     }
     for (const auto& [number, value] : baseline.attributes) {
         set(number, value);
+    }
+    if (baseline.attributes.contains(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)) {
+        std::snprintf(facts.pci_bus_id, sizeof(facts.pci_bus_id), "%04X:%02X:%02X.0",
+                      facts.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] & 0xffff,
+                      facts.attributes[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID] & 0xff,
+                      facts.attributes[CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID] & 0xff);
+    }
+    if (baseline.uuid) {
+        std::memcpy(facts.uuid, baseline.uuid->data(), sizeof(facts.uuid));
     }
     if (!baseline.device_name.empty()) {
         std::memset(facts.name, 0, sizeof(facts.name));
@@ -256,6 +266,16 @@ std::optional<std::uint64_t> Device::memory_free_bytes() const {
     return free_bytes;
 }
 
+DeviceUuid Device::uuid() const {
+    DeviceUuid bytes{};
+    if (CUuuid told{}; api().cuDeviceGetUuid_v2 != nullptr &&
+                       api().cuDeviceGetUuid_v2(&told, device_) == CUDA_SUCCESS) {
+        static_assert(sizeof(told) == sizeof(bytes));
+        std::memcpy(bytes.data(), &told, sizeof(bytes));
+    }
+    return bytes;
+}
+
 Result<wire::DeviceFacts> Device::facts(const DeviceBaseline& baseline) const {
     const driver::DriverApi& a = api();
     wire::DeviceFacts facts{};
@@ -265,11 +285,9 @@ Result<wire::DeviceFacts> Device::facts(const DeviceBaseline& baseline) const {
         return driver::to_error(a, result, "device.facts", "cuDeviceGetName");
     }
     facts.name[sizeof(facts.name) - 1] = '\0';
-    CUuuid uuid{};
-    if (a.cuDeviceGetUuid_v2 != nullptr &&
-        a.cuDeviceGetUuid_v2(&uuid, device_) == CUDA_SUCCESS) {
-        std::memcpy(facts.uuid, &uuid, sizeof(facts.uuid));
-    }
+    const DeviceUuid own = uuid();
+    static_assert(sizeof(own) == sizeof(facts.uuid));
+    std::memcpy(facts.uuid, own.data(), sizeof(facts.uuid));
     if (a.cuDeviceGetPCIBusId != nullptr) {
         a.cuDeviceGetPCIBusId(facts.pci_bus_id, static_cast<int>(sizeof(facts.pci_bus_id)),
                               device_);

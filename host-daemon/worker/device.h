@@ -7,6 +7,7 @@
 // Cost: map() is one allocation of the driver, about 0.1 ms on an H200 whatever the size.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -26,11 +27,14 @@
 namespace gantry::worker {
 
 /// What the guest is told instead of the truth, so that it stays true after a move.
+using DeviceUuid = std::array<std::uint8_t, 16>;
+
 struct DeviceBaseline {
     std::optional<std::uint32_t> compute_capability_major;
     std::optional<std::uint32_t> compute_capability_minor;
     std::map<std::uint32_t, std::int64_t> attributes;
     std::string device_name;
+    std::optional<DeviceUuid> uuid;
     std::uint64_t memory_bytes = 0;  ///< Quota and the size the guest sees; 0: the device's.
 };
 
@@ -83,6 +87,8 @@ public:
 
     /// The device as it is; the baseline is laid over it by the caller's Facts.
     [[nodiscard]] Result<wire::DeviceFacts> facts(const DeviceBaseline& baseline) const;
+    /// The device's own, whatever the guest is told; zeros where the driver has none.
+    [[nodiscard]] DeviceUuid uuid() const;
     /// The guest was told this of its device on another host: a driver that can goes by it where it
     /// limits how many blocks are resident. Reason `device.shown`.
     Result<void> show(const wire::DeviceFacts& facts);

@@ -1,6 +1,10 @@
 // Gantry's own commands (proto/wire/control_ops.h).
 #include "host-daemon/worker/handlers.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
 #include "host-daemon/worker/log.h"
 #include "proto/cuda/gen/op_flags.h"
 #include "proto/wire/control_ops.h"
@@ -18,10 +22,12 @@ CUresult refuse(Call& call, const char* what) {
 }
 
 CUresult hello(Call& call) {
-    const auto hello = call.arguments<gantry::wire::HelloCall>();
-    if (!hello) {
+    gantry::wire::HelloCall hello{};
+    if (call.args().size() < offsetof(gantry::wire::HelloCall, program)) {
         return refuse(call, "size of the arguments");
     }
+    // Another version's, which shall hear of that, may be shorter or longer behind these.
+    std::memcpy(&hello, call.args().data(), std::min(call.args().size(), sizeof(hello)));
     gantry::wire::HelloReply reply{};
     reply.wire_version = gantry::wire::kWireVersion;
     reply.driver_version =
@@ -29,16 +35,16 @@ CUresult hello(Call& call) {
     reply.table_hash = cuda::kTableHash;
     reply.device_count = 1;
     call.put(reply);
-    if (hello->wire_version != gantry::wire::kWireVersion ||
-        hello->table_hash != cuda::kTableHash) {
+    if (hello.wire_version != gantry::wire::kWireVersion ||
+        hello.table_hash != cuda::kTableHash) {
         log_line("the guest's libcuda.so.1 speaks wire version %u with API table %016llx, this "
                  "worker version %u with %016llx; install the same Gantry version on both sides",
-                 hello->wire_version, static_cast<unsigned long long>(hello->table_hash),
+                 hello.wire_version, static_cast<unsigned long long>(hello.table_hash),
                  gantry::wire::kWireVersion, static_cast<unsigned long long>(cuda::kTableHash));
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
     call.process().set_program(
-        {hello->guest_pid, {hello->program, strnlen(hello->program, sizeof(hello->program))}});
+        {hello.guest_pid, {hello.program, strnlen(hello.program, sizeof(hello.program))}});
     return CUDA_SUCCESS;
 }
 

@@ -399,6 +399,9 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
     for (const auto& [number, value] : start.baseline().attributes()) {
         baseline.attributes[number] = value;
     }
+    if (const std::string& uuid = start.baseline().uuid(); uuid.size() == sizeof(DeviceUuid)) {
+        std::memcpy(baseline.uuid.emplace().data(), uuid.data(), uuid.size());
+    }
     process_options.limits.device_memory_bytes = start.limits().device_memory_bytes();
     if (start.limits().image_bytes() != 0) {
         process_options.limits.image_bytes = start.limits().image_bytes();
@@ -442,7 +445,8 @@ void Service::describe_device(control::DeviceDescription* out) const {
     const gantry::wire::DeviceFacts& facts = process_->facts;
     device_->bind_thread();
     out->set_name(facts.name);
-    out->set_uuid(to_hex(std::as_bytes(std::span(facts.uuid))));
+    const DeviceUuid uuid = device_->uuid();
+    out->set_uuid(to_hex(std::as_bytes(std::span(uuid))));
     auto attribute = [&facts](CUdevice_attribute number) {
         return static_cast<std::uint32_t>(facts.attributes[number]);
     };

@@ -89,9 +89,12 @@ def refused(target, source, reason, words):
 
 
 def cooperative(arguments, work, large, _, small):
-    """Grids by the number of multiprocessors that the program was told: a soft GPU has room."""
+    """Grids by the number of multiprocessors that the program was told: a soft GPU has room. Its
+    worker can be replaced there, though the program was told of another device."""
     with Program(arguments, work, "cooperative", large) as program:
         moved(small, large)
+        done = small.gantry("replace-worker", only_session(small))
+        expect(done.returncode == 0, f"replace-worker after the move: {done.stdout}{done.stderr}")
         program.finish()
 
 

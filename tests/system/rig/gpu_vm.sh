@@ -9,13 +9,13 @@ need_program() {
 }
 # Kernel, image with the program under the shim, gantryd on every host, the VM on hosta. With
 # vm_key set, the VM has no shared memory: its program is over TCP, and a relay is on every host.
-# With beside set, that program runs again and again beside the other.
+# With beside set, that program runs again and again beside the other, and nvidia-smi in between.
 start_gpu_vm() { # SEGMENT_MIB PAUSE_MS GPU_MEMORY_MIB HOST...
     local segment_mib=$1 pause_ms=$2 gpu_memory=$3
     shift 3
     local over_tcp=() with_beside=() shared_mib=64
     if [ -n "${beside:-}" ]; then
-        with_beside=(--beside "$beside")
+        with_beside=(--beside "$beside" --smi "$nvidia_smi")
         shared_mib=128                                  # A channel for each of the two.
     fi
     copy_kernel

@@ -46,6 +46,27 @@ TEST(Service, ServesMemoryKernelsAndStreams) {
     }));
 }
 
+// What the guest is told of the device, and what the device says for itself.
+TEST(Device, AGuestIsToldOfTheDeviceByTheNamesOfItsVm) {
+    EXPECT_TRUE(in_child([] {
+        Serving serving;
+        const Device& device = *serving.host.device;
+        const wire::DeviceFacts own = device.facts({}).value();
+        EXPECT_EQ(std::memcmp(own.uuid, device.uuid().data(), sizeof(own.uuid)), 0);
+        DeviceBaseline baseline;
+        baseline.uuid.emplace().fill(0x5a);
+        baseline.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = 0;
+        baseline.attributes[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID] = 0xf0;
+        baseline.attributes[CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID] = 2;
+        const wire::DeviceFacts told = device.facts(baseline).value();
+        EXPECT_EQ(std::memcmp(told.uuid, baseline.uuid->data(), sizeof(told.uuid)), 0);
+        EXPECT_STREQ(told.pci_bus_id, "0000:F0:02.0");
+        EXPECT_STREQ(told.name, own.name);
+        EXPECT_EQ(device.facts({}).value().attributes[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID],
+                  own.attributes[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID]);
+    }));
+}
+
 TEST(Service, HoldsTheQuotaAndWaitsForPendingFrees) {
     EXPECT_TRUE(in_child([] {
         Serving serving(64ull << 20);
@@ -211,6 +232,13 @@ TEST(Service, RefusesHostileCommandsAndGoesOn) {
         EXPECT_NE(guest.control(ControlOp::kReadDevice,
                                 wire::ReadDeviceCall{data, ~0ull, 0, 0}).status, 0u);
         EXPECT_NE(guest.control(ControlOp::kHello, wire::HelloCall{99, 1, 2, {}}).status, 0u);
+        struct {  // An older shim's, which is told what is wrong.
+            std::uint32_t wire_version = 8, guest_pid = 1;
+            std::uint64_t table_hash = 2;
+        } older;
+        const auto answer = guest.control(ControlOp::kHello, older);
+        EXPECT_EQ(answer.status, static_cast<std::uint32_t>(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH));
+        EXPECT_EQ(answer.as<wire::HelloReply>().wire_version, wire::kWireVersion);
         guest.write(data, std::vector<std::byte>(64, std::byte{7}));
         EXPECT_EQ(guest.read(data, 16), std::vector<std::uint32_t>(16, 0x07070707));
         EXPECT_GT(host.process->counters.refused.load(), 50u);
