@@ -24,8 +24,7 @@ constexpr std::chrono::milliseconds kCarryPatience{200};
 /// Everything has come to rest but what waits for host callbacks in the guest, and all of that can
 /// be done again from the ring. Only while the loop is sealed.
 bool GuestProcess::is_drained_to_callbacks() {
-    if (!held.active() || !held.is_regular() || captures.load() != 0 ||
-        executors_->busy_count() != 0 || waits_here_.load() != 0 ||
+    if (!held.active() || !held.is_regular() || captures.load() != 0 || waits_elsewhere() ||
         callbacks.outstanding() != held.root_count() ||
         !callbacks.has_reached(held.first_roots()) || memory.has_parked() || kept_from() == 0) {
         return false;

@@ -88,7 +88,7 @@ CUresult on_cuMemFreeAsync(CallContext& context, const wire::cuMemFreeAsync_call
         return result;
     }
     GuestProcess& process = call.process();
-    if (call.process().is_capturing(stream)) {
+    if (process.is_capturing(stream)) {
         return free_in_capture(call, wanted.dptr, wanted.hStream);
     }
     process.memory.reap(false);

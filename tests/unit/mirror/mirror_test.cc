@@ -143,12 +143,11 @@ TEST(Mirror, PinnedBytesChangedOnBothSidesMeet) {
 
 std::vector<FrameKind> kinds_of(std::span<const std::byte> bytes) {
     std::vector<FrameKind> kinds;
-    while (bytes.size() >= sizeof(FrameHeader)) {
-        FrameHeader header;
-        std::memcpy(&header, bytes.data(), sizeof header);
+    FrameReader reader;
+    EXPECT_TRUE(reader.feed(bytes, [&](const FrameHeader& header, std::span<const std::byte>) {
         kinds.push_back(header.kind);
-        bytes = bytes.subspan(sizeof header + header.bytes);
-    }
+        return true;
+    }));
     return kinds;
 }
 
