@@ -504,6 +504,19 @@ GANTRY_NVML int nvmlDeviceOnSameBoard(Device* one, Device* other, int* same) {
                        });
 }
 
+// No GPU of a tenant is an instance of one. nvidia-smi 580 ends with what it is answered here.
+
+GANTRY_NVML int nvmlDeviceGetMaxMigDeviceCount(Device* device, unsigned* count) {
+    return with_device(device, count != nullptr, [&](const DeviceFacts&) {
+        *count = 0;
+        return kSuccess;
+    });
+}
+
+GANTRY_NVML int nvmlDeviceIsMigDeviceHandle(Device* device, unsigned* is_instance) {
+    return nvmlDeviceGetMaxMigDeviceCount(device, is_instance);
+}
+
 // ---- events: none ever comes, but nvidia-smi ends where it may not wait for them ----------------
 
 GANTRY_NVML int nvmlEventSetCreate(const void** set) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <cuda.h>
 #include <vector>
 
@@ -47,6 +48,7 @@ static struct {
     CUgraphExec exec, kernel_exec;
     CUgraphNode node, kernel_node;
     CUfunction kernel;
+    char unlocked[kMost];
 } g;
 
 struct Copy {
@@ -96,6 +98,28 @@ static void event(const Copy& copy) {
 
 static void word(const Copy& copy) {
     start(copy);
+    write_word();
+}
+
+/// By way of memory that is not page-locked: the driver takes what goes to the device along in its
+/// command, and what comes from there waits in its own pages.
+static void unlocked(const Copy& copy) {
+    if (copy.to == g.host) {
+        DRIVER(cuMemcpyDtoHAsync(g.unlocked, copy.from, copy.bytes, g.stream));
+        memcpy((void*)copy.to, g.unlocked, copy.bytes);
+    } else {
+        memcpy(g.unlocked, (void*)copy.from, copy.bytes);
+        DRIVER(cuMemcpyHtoDAsync(copy.to, g.unlocked, copy.bytes, g.stream));
+    }
+}
+
+static void unlocked_synchronised(const Copy& copy) {
+    unlocked(copy);
+    DRIVER(cuStreamSynchronize(g.stream));
+}
+
+static void unlocked_word(const Copy& copy) {
+    unlocked(copy);
     write_word();
 }
 
@@ -161,6 +185,8 @@ static const Way kWays[] = {
     {"... an event, queried", event},
     {"... a word that the stream writes", word},
     {"... a word copied behind it", copied_word},
+    {"by unlocked memory, synchronised", unlocked_synchronised},
+    {"by unlocked memory, and the word", unlocked_word},
     {"a batch of it and of a word", batch},
     {"a graph of it, set anew, and a word", graph},
     {"a kernel as a graph, with the word", kernel},
