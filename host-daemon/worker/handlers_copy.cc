@@ -40,13 +40,21 @@ std::optional<std::uint64_t> reach(const cuda::wire_hand::CopyEnd& end, std::uin
                          : std::optional<std::uint64_t>(static_cast<std::uint64_t>(bytes));
 }
 
-/// A little from page-locked memory to the device: its end is known sooner from the driver's own
-/// wait than by a word behind it (an H100: 4 KiB in 6.9 and 7.1 us, but 16 KiB in 8.2 and 7.3;
-/// proto/decisions/0011-small-copies.md).
-bool is_told_by_driver(const cuda::wire::cuMemcpyAsync_call& copy) {
-    constexpr std::uint64_t kMostBytes = 4096;
-    return copy.ByteCount <= kMostBytes && wire::is_pinned_address(copy.src) &&
-           !wire::is_pinned_address(copy.dst);
+/// A little from page-locked memory to the device goes along in the driver's command if it can.
+CUresult queue_copy(Call& call, const cuda::wire::cuMemcpyAsync_call& copy, CUstream stream) {
+    const bool is_small_to_device = copy.ByteCount <= SmallCopies::kBytesMax &&
+                                    wire::is_pinned_address(copy.src) &&
+                                    copy.dst >= wire::kArenaBase &&
+                                    copy.dst - wire::kArenaBase < wire::kArenaBytes &&
+                                    !call.may_wait();
+    std::byte* bytes = is_small_to_device && call.process().may_use_words()
+                           ? call.process().small_copies.take(stream)
+                           : nullptr;
+    if (bytes == nullptr) {
+        return call.api().cuMemcpyAsync(copy.dst, copy.src, copy.ByteCount, stream);
+    }
+    std::memcpy(bytes, reinterpret_cast<const void*>(copy.src), copy.ByteCount);
+    return call.api().cuMemcpyHtoDAsync_v2(copy.dst, bytes, copy.ByteCount, stream);
 }
 
 /// Keeps a copy into the pinned pool that was just queued, for a move of the guest's memory.
@@ -150,10 +158,8 @@ CUresult on_cuMemcpyAsync(CallContext& context, const wire::cuMemcpyAsync_call& 
     if (const CUresult result = call.stream(copy.hStream, &stream); result != CUDA_SUCCESS) {
         return result;
     }
-    if (!is_told_by_driver(copy)) {
-        call.queued_in(stream);
-    }
-    const CUresult result = call.api().cuMemcpyAsync(copy.dst, copy.src, copy.ByteCount, stream);
+    call.queued_in(stream);
+    const CUresult result = queue_copy(call, copy, stream);
     if (result == CUDA_SUCCESS && copy.ByteCount != 0) {
         note_copy(call, {copy.dst, copy.ByteCount}, copy.ByteCount, stream);
     }
