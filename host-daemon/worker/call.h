@@ -116,9 +116,6 @@ public:
     /// The end of what is in this stream now is all that the call waits for.
     void set_awaited(CUstream stream) { awaited_ = stream; }
     [[nodiscard]] std::optional<CUstream> awaited() const { return awaited_; }
-    /// All that was in this stream was seen to have ended well.
-    void set_drained(CUstream stream) { drained_ = stream; }
-    [[nodiscard]] std::optional<CUstream> drained() const { return drained_; }
 
     // CallContext
     const driver::DriverApi& driver() override { return api(); }
@@ -169,7 +166,6 @@ private:
     bool has_ended_ = false;
     CUresult failure_ = CUDA_SUCCESS;
     std::optional<CUstream> awaited_;
-    std::optional<CUstream> drained_;
     std::optional<CUstream> queued_;
     std::optional<BusyStream> busy_;
     std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.

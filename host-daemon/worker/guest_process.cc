@@ -160,7 +160,6 @@ void GuestProcess::execute(const Command& command) {
         run_call(call);
     }
     expect_wait(call);
-    keep_order(call);
     if (loop_.executed_count() % kPollEvery == 0) {
         poll();
     }

@@ -53,7 +53,6 @@
 #include "host-daemon/worker/share_link.h"
 #include "host-daemon/worker/shared_events.h"
 #include "host-daemon/worker/shared_memory.h"
-#include "host-daemon/worker/small_copies.h"
 #include "host-daemon/worker/staging_pool.h"
 #include "host-daemon/worker/variable_memory.h"
 #include "host-daemon/worker/virtual_memory.h"
@@ -203,7 +202,6 @@ public:
     EventTimes event_times{device};
     EventBoard event_board{device};
     WaitWords wait_words{device};
-    SmallCopies small_copies;
     BulkBoard bulk_board{device, wait_words, own_events};
     GraphBook graphs{device};
     KernelNames kernel_names{device, objects};
@@ -312,7 +310,6 @@ private:
         std::chrono::steady_clock::time_point ask_at;  ///< ... or the driver tells an error.
         bool may_have_word = false;  ///< It was not tried yet.
         bool waits_here = false;     ///< Unless another call comes to wait first.
-        std::uint64_t order = 0;     ///< Of small_copies, where it waits here.
     };
 
     void execute(const Command& command);
@@ -330,8 +327,6 @@ private:
     [[nodiscard]] bool is_alone() const;
     void wait_or_run(Call& call);
     void expect_wait(const Call& call);
-    void keep_order(const Call& call);
-    void note_drained(const Call& call, std::uint64_t order);
     [[nodiscard]] bool ends_with(const gantry::wire::CommandView& wait, CUstream stream) const;
     CommandLoop::Waited wait_here();
     void note_landed(CUstream stream, std::chrono::steady_clock::time_point now);

@@ -222,9 +222,7 @@ CUresult query_stream(Call& call, std::uint64_t handle) {
     if (result == CUDA_SUCCESS) {
         result = process.query_stream(stream);
     }
-    if (result == CUDA_SUCCESS) {
-        call.set_drained(stream);
-    } else if (result == CUDA_ERROR_NOT_READY && (stream != nullptr || is_legacy_alone(process))) {
+    if (result == CUDA_ERROR_NOT_READY && (stream != nullptr || is_legacy_alone(process))) {
         call.set_awaited(stream);
     }
     return result;

@@ -40,23 +40,6 @@ std::optional<std::uint64_t> reach(const cuda::wire_hand::CopyEnd& end, std::uin
                          : std::optional<std::uint64_t>(static_cast<std::uint64_t>(bytes));
 }
 
-/// A little from page-locked memory to the device goes along in the driver's command if it can.
-CUresult queue_copy(Call& call, const cuda::wire::cuMemcpyAsync_call& copy, CUstream stream) {
-    const bool is_small_to_device = copy.ByteCount <= SmallCopies::kBytesMax &&
-                                    wire::is_pinned_address(copy.src) &&
-                                    copy.dst >= wire::kArenaBase &&
-                                    copy.dst - wire::kArenaBase < wire::kArenaBytes &&
-                                    !call.may_wait();
-    std::byte* bytes = is_small_to_device && call.process().may_use_words()
-                           ? call.process().small_copies.take(stream)
-                           : nullptr;
-    if (bytes == nullptr) {
-        return call.api().cuMemcpyAsync(copy.dst, copy.src, copy.ByteCount, stream);
-    }
-    std::memcpy(bytes, reinterpret_cast<const void*>(copy.src), copy.ByteCount);
-    return call.api().cuMemcpyHtoDAsync_v2(copy.dst, bytes, copy.ByteCount, stream);
-}
-
 /// Keeps a copy into the pinned pool that was just queued, for a move of the guest's memory.
 void note_copy(Call& call, const PinnedWrites::Box& box, std::uint64_t reach, CUstream stream) {
     GuestProcess& process = call.process();
@@ -159,7 +142,7 @@ CUresult on_cuMemcpyAsync(CallContext& context, const wire::cuMemcpyAsync_call& 
         return result;
     }
     call.queued_in(stream);
-    const CUresult result = queue_copy(call, copy, stream);
+    const CUresult result = call.api().cuMemcpyAsync(copy.dst, copy.src, copy.ByteCount, stream);
     if (result == CUDA_SUCCESS && copy.ByteCount != 0) {
         note_copy(call, {copy.dst, copy.ByteCount}, copy.ByteCount, stream);
     }

@@ -251,7 +251,6 @@ bool GuestProcess::execute_batch(std::span<const Command> batch) {
     counters.launches.fetch_add(batch.size(), std::memory_order_relaxed);
     counters.batched_launches.fetch_add(batch.size(), std::memory_order_relaxed);
     queued_ = BusyStream{stream};
-    small_copies.queued(stream);
     poll();
     return true;
 }

@@ -34,14 +34,8 @@ CUresult on_cuStreamSynchronize(CallContext& context,
                                 std::span<const std::byte>, Reply&) {
     Call& call = as_call(context);
     CUstream stream = nullptr;
-    CUresult result = call.stream(synchronise.hStream, &stream);
-    if (result == CUDA_SUCCESS) {
-        result = call.process().synchronise_stream(stream, call.busy());
-    }
-    if (result == CUDA_SUCCESS) {
-        call.set_drained(stream);
-    }
-    return result;
+    const CUresult result = call.stream(synchronise.hStream, &stream);
+    return result == CUDA_SUCCESS ? call.process().synchronise_stream(stream, call.busy()) : result;
 }
 
 }  // namespace gantry::worker

@@ -171,24 +171,6 @@ void GuestProcess::expect_wait(const Call& call) {
     }
 }
 
-/// Notes which stream has got work, or has none any more. What waits on another thread gives a
-/// stream work at any time, and so nothing is known while there is such a call.
-void GuestProcess::keep_order(const Call& call) {
-    if (call.queued()) {
-        small_copies.queued(*call.queued());
-    } else if (call.op() == cuda::Op::cuStreamSynchronize) {
-        note_drained(call, small_copies.order());  // Nothing, where it has not ended.
-    } else {
-        small_copies.unknown();
-    }
-}
-
-void GuestProcess::note_drained(const Call& call, std::uint64_t order) {
-    if (call.drained() && waiting_.empty() && executors_->busy_count() == 0) {
-        small_copies.drained(*call.drained(), order);
-    }
-}
-
 /// Whether the end of the stream is all that the command waits for. A guess: the guest may still
 /// change what it asks for.
 bool GuestProcess::ends_with(const wire::CommandView& wait, CUstream stream) const {
@@ -215,7 +197,6 @@ void GuestProcess::wait_or_run(Call& call) {
     } else if (is_alone() && may_wait_here(call)) {
         begin_wait(call);
         waiting_.back().waits_here = true;
-        waiting_.back().order = small_copies.order();
         if (loop_.is_streaming() && queued_) {
             waiting_.back().call->set_busy(*queued_);
         }
@@ -231,18 +212,13 @@ CommandLoop::Waited GuestProcess::wait_here() {
         return CommandLoop::Waited::kNot;
     }
     const std::shared_ptr<Call> call = std::move(waiting_.front().call);
-    const std::uint64_t order = waiting_.front().order;
     waiting_.clear();
     waits_here_.fetch_add(1);  // First: a freeze must not miss it.
     waiting_count_.store(0);
     loop_.lend();
     run_call(*call);
     waits_here_.fetch_sub(1);
-    if (!loop_.take_back()) {
-        return CommandLoop::Waited::kReplaced;
-    }
-    note_drained(*call, order);
-    return CommandLoop::Waited::kHere;
+    return loop_.take_back() ? CommandLoop::Waited::kHere : CommandLoop::Waited::kReplaced;
 }
 
 }  // namespace gantry::worker

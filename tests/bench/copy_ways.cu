@@ -44,9 +44,9 @@ static struct {
     CUdeviceptr device, host, table, word_address;
     volatile unsigned* word;
     unsigned value;
-    CUgraph graph;
-    CUgraphExec exec, kernel_exec;
-    CUgraphNode node, kernel_node;
+    CUgraph graph, whole;
+    CUgraphExec exec, whole_exec, kernel_exec;
+    CUgraphNode node, whole_node, kernel_node;
     CUfunction kernel;
     char unlocked[kMost];
 } g;
@@ -160,6 +160,23 @@ static void graph(const Copy& copy) {
     write_word();
 }
 
+/// The word is written by the graph itself, which is launched as it is.
+static void whole_graph(const Copy&) {
+    *g.word = 0;
+    DRIVER(cuGraphLaunch(g.whole_exec, g.stream));
+    while (*g.word == 0) {
+    }
+}
+
+/// ... for other bytes each time.
+static void whole_graph_anew(const Copy& copy) {
+    static size_t turn = 0;
+    const size_t away = (++turn % 2) * kMost;
+    const CUDA_MEMCPY3D node = node_of({copy.to + away, copy.from + away, copy.bytes});
+    DRIVER(cuGraphExecMemcpyNodeSetParams(g.whole_exec, g.whole_node, &node, g.context));
+    whole_graph(copy);
+}
+
 static void kernel(const Copy& copy) {
     ++g.value;
     unsigned count = copy.bytes / 16;
@@ -189,6 +206,8 @@ static const Way kWays[] = {
     {"by unlocked memory, and the word", unlocked_word},
     {"a batch of it and of a word", batch},
     {"a graph of it, set anew, and a word", graph},
+    {"a graph of it and of the word, again", whole_graph},
+    {"a graph of it and of the word, anew", whole_graph_anew},
     {"a kernel as a graph, with the word", kernel},
 };
 static const size_t kWayCount = sizeof(kWays) / sizeof(Way);
@@ -199,8 +218,8 @@ static void set_up() {
     DRIVER(cuCtxGetCurrent(&g.context));
     DRIVER(cuStreamCreate(&g.stream, 0));
     DRIVER(cuEventCreate(&g.event, CU_EVENT_DISABLE_TIMING));
-    DRIVER(cuMemAlloc(&g.device, kMost));
-    DRIVER(cuMemHostAlloc((void**)&g.host, kMost, CU_MEMHOSTALLOC_DEVICEMAP));
+    DRIVER(cuMemAlloc(&g.device, 2 * kMost));
+    DRIVER(cuMemHostAlloc((void**)&g.host, 2 * kMost, CU_MEMHOSTALLOC_DEVICEMAP));
     DRIVER(cuMemHostAlloc(&page, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
     DRIVER(cuMemHostGetDevicePointer(&g.word_address, page, 0));
     g.word = (volatile unsigned*)page;
@@ -232,6 +251,16 @@ static void make_graph(const Copy& copy) {
     DRIVER(cuGraphCreate(&g.graph, 0));
     DRIVER(cuGraphAddMemcpyNode(&g.node, g.graph, nullptr, 0, &node, g.context));
     DRIVER(cuGraphInstantiate(&g.exec, g.graph, 0));
+    DRIVER(cuGraphCreate(&g.whole, 0));
+    DRIVER(cuGraphAddMemcpyNode(&g.whole_node, g.whole, nullptr, 0, &node, g.context));
+    CUstreamBatchMemOpParams write = {};
+    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = g.word_address;
+    write.writeValue.value = 1;
+    CUDA_BATCH_MEM_OP_NODE_PARAMS words = {g.context, 1, &write, 0};
+    CUgraphNode behind = nullptr;
+    DRIVER(cuGraphAddBatchMemOpNode(&behind, g.whole, &g.whole_node, 1, &words));
+    DRIVER(cuGraphInstantiate(&g.whole_exec, g.whole, 0));
 }
 
 static double us_of(void (*way)(const Copy&), const Copy& copy) {
@@ -272,6 +301,8 @@ int main(int argc, char** argv) {
             }
             DRIVER(cuGraphExecDestroy(g.exec));
             DRIVER(cuGraphDestroy(g.graph));
+            DRIVER(cuGraphExecDestroy(g.whole_exec));
+            DRIVER(cuGraphDestroy(g.whole));
         }
     }
     return 0;

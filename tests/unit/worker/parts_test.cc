@@ -13,7 +13,6 @@
 #include "host-daemon/worker/lane_executors.h"
 #include "host-daemon/worker/output_capture.h"
 #include "host-daemon/worker/reply_board.h"
-#include "host-daemon/worker/small_copies.h"
 
 namespace gantry::worker {
 namespace {
@@ -511,41 +510,6 @@ TEST(OutputCapture, DeliversPiecesAndSplitsThemWhenRoomIsShort) {
     }
     EXPECT_EQ(got[0], text);
     EXPECT_EQ(got[1], text);
-}
-
-TEST(SmallCopies, AreTakenBehindAWaitForTheStreamThatGotWorkLast) {
-    const auto one = reinterpret_cast<CUstream>(16);
-    const auto other = reinterpret_cast<CUstream>(32);
-    SmallCopies copies;
-    const auto wait = [&](CUstream stream) { copies.drained(stream, copies.order()); };
-    wait(one);
-    EXPECT_EQ(copies.take(one), nullptr) << "nobody knows what else was at work";
-    copies.queued(one);
-    EXPECT_EQ(copies.take(one), nullptr);
-    wait(other);
-    EXPECT_EQ(copies.take(one), nullptr);
-    const std::uint64_t before = copies.order();
-    copies.queued(one);
-    copies.drained(one, before);
-    EXPECT_EQ(copies.take(one), nullptr) << "it got work since the wait began";
-    wait(one);
-    EXPECT_EQ(copies.take(other), nullptr);
-    EXPECT_NE(copies.take(one), nullptr);
-    EXPECT_EQ(copies.take(one), nullptr) << "the buffer may still be read";
-    copies.queued(one);
-    copies.queued(other);
-    wait(other);
-    EXPECT_EQ(copies.take(other), nullptr) << "still";
-    copies.queued(one);
-    wait(one);
-    copies.queued(other);
-    wait(other);
-    EXPECT_NE(copies.take(other), nullptr);
-    wait(other);
-    copies.unknown();
-    EXPECT_EQ(copies.take(other), nullptr);
-    wait(other);
-    EXPECT_EQ(copies.take(other), nullptr) << "the wait was for no more than its own stream";
 }
 
 TEST(LaneExecutors, RunsALanesJobsInOrderAndLanesBesideEachOther) {

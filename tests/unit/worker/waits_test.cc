@@ -40,7 +40,6 @@ struct Counted {
     static inline std::atomic<int> events{0};
     static inline std::atomic<int> contexts{0};
     static inline std::atomic<int> words{0};  ///< Writes into memory that is not the guest's.
-    static inline std::atomic<int> along{0};  ///< Copies of bytes that are not page-locked.
 
     static void begin(Host& host) {
         auto& api = const_cast<driver::DriverApi&>(host.library->api());
@@ -64,12 +63,7 @@ struct Counted {
             words += is_guests ? 0 : 1;
             return real.cuStreamWriteValue32_v2(stream, address, value, flags);
         };
-        api.cuMemcpyHtoDAsync_v2 = [](CUdeviceptr to, const void* from, std::size_t bytes,
-                                      CUstream stream) {
-            ++along;
-            return real.cuMemcpyHtoDAsync_v2(to, from, bytes, stream);
-        };
-        streams = events = contexts = words = along = 0;
+        streams = events = contexts = words = 0;
     }
     static int all() { return streams + events + contexts; }
 };
@@ -418,116 +412,6 @@ TEST(Waits, BehindACopyThatIsAwaitedTheWordIsQueuedAtOnce) {
             EXPECT_EQ(guest.synchronise(kStream), 0u);
             EXPECT_EQ(guest.synchronise(kSecond), 0u);
             EXPECT_EQ(guest.read(alone.data, 64)[1], static_cast<std::uint32_t>(i));
-        }
-    }));
-}
-
-/// Copies of a page-locked number to the device.
-struct Copying : Alone {
-    Copying() : number(reinterpret_cast<std::uint32_t*>(wire::kPinnedBase)) {
-        create_stream(kSecond);
-        create_stream(kSecond + 1);
-        EXPECT_EQ(guest.call(Op::cuMemHostAlloc,
-                             payload::cuMemHostAlloc_call{wire::kPinnedBase, 1 << 16, 0, 0})
-                      .status,
-                  0u);
-    }
-    void copy(std::uint64_t stream) {
-        guest.send(Op::cuMemcpyAsync,
-                   payload::cuMemcpyAsync_call{data + 128, wire::kPinnedBase, 64, stream});
-    }
-    /// What the device has got; not by a command between the wait and the next copy.
-    std::uint32_t copied() {
-        std::uint32_t value = 0;
-        host.device->bind_thread();
-        host.library->api().cuMemcpyDtoH_v2(&value, data + 128, sizeof(value));
-        return value;
-    }
-    /// Whether the copy was made of bytes that are not page-locked.
-    bool goes_along(std::uint64_t stream) {
-        const int before = Counted::along;
-        copy(stream);
-        EXPECT_EQ(guest.synchronise(stream), 0u);
-        return Counted::along != before;
-    }
-    /// On a busy machine a wait may end on another thread than the loop's: then nothing is known.
-    bool soon_goes_along(std::uint64_t stream) {
-        for (int i = 0; i < 50; ++i) {
-            if (goes_along(stream)) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    std::uint32_t* const number;
-};
-
-TEST(Waits, ALittleFromPageLockedMemoryGoesAlongBehindAWait) {
-    EXPECT_TRUE(in_child([] {
-        Copying it;
-        for (const std::uint64_t stream : {kStream, kSecond, std::uint64_t{0}}) {
-            EXPECT_TRUE(it.soon_goes_along(stream)) << stream;
-        }
-        int along = 0;
-        for (std::uint32_t i = 1; i <= 50; ++i) {
-            *it.number = i;
-            along += it.goes_along(kStream) ? 1 : 0;
-            EXPECT_EQ(it.copied(), i);
-        }
-        EXPECT_GE(along, 10);
-        // Too much is copied from where it lies.
-        const std::uint64_t large = it.guest.allocate(8192);
-        EXPECT_TRUE(it.soon_goes_along(kStream));
-        const int before = Counted::along;
-        it.guest.send(Op::cuMemcpyAsync,
-                      payload::cuMemcpyAsync_call{large, wire::kPinnedBase, 4100, kStream});
-        EXPECT_EQ(it.guest.synchronise(kStream), 0u);
-        EXPECT_EQ(Counted::along, before);
-    }));
-}
-
-TEST(Waits, WhatTheDeviceIsStillToWriteIsCopiedInItsTurn) {
-    EXPECT_TRUE(in_child([] {
-        Copying it;
-        Guest& guest = it.guest;
-        *it.number = 1;
-        // Behind work in the stream itself.
-        EXPECT_TRUE(it.soon_goes_along(kStream));
-        int before = Counted::along;
-        it.wait_for_value(kStream, 1);
-        guest.add(wire::kPinnedBase, 1, kStream);
-        it.copy(kStream);
-        it.write_value(kSecond, 1);
-        EXPECT_EQ(guest.synchronise(kStream), 0u);
-        EXPECT_EQ(it.copied(), 2u);
-        EXPECT_EQ(Counted::along, before);
-        // Behind an event of another stream.
-        EXPECT_TRUE(it.soon_goes_along(kStream));
-        before = Counted::along;
-        it.wait_for_value(kSecond, 2);
-        guest.add(wire::kPinnedBase, 1, kSecond);
-        guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, kSecond});
-        guest.send(Op::cuStreamWaitEvent, payload::cuStreamWaitEvent_call{kStream, kEvent, 0, {}});
-        it.copy(kStream);
-        it.write_value(kSecond + 1, 2);
-        EXPECT_EQ(guest.synchronise(kStream), 0u);
-        EXPECT_EQ(it.copied(), 3u);
-        EXPECT_EQ(Counted::along, before);
-        // For another stream than the one that was waited for, or when another has got work since.
-        EXPECT_TRUE(it.soon_goes_along(kStream));
-        EXPECT_FALSE(it.goes_along(kSecond));
-        EXPECT_TRUE(it.soon_goes_along(kStream));
-        guest.add(it.data, 1, kSecond);
-        EXPECT_EQ(guest.synchronise(kStream), 0u);
-        EXPECT_FALSE(it.goes_along(kStream));
-        // While a stream is captured.
-        EXPECT_TRUE(it.soon_goes_along(kStream));
-        guest.send(Op::cuStreamBeginCapture_v2,
-                   payload::cuStreamBeginCapture_v2_call{kSecond, CU_STREAM_CAPTURE_MODE_RELAXED,
-                                                         0});
-        for (int i = 0; i < 5; ++i) {
-            EXPECT_FALSE(it.goes_along(kStream));
         }
     }));
 }
