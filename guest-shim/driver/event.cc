@@ -28,6 +28,11 @@ CUresult settle_if(bool is_needed, CUresult posted) noexcept {
     return __builtin_expect(is_needed, 0) ? settle(posted) : posted;
 }
 
+bool is_of_context(const Event& event, CUstream stream) noexcept {
+    const Stream* found = g_streams.find(bits(stream));
+    return event.context == (found != nullptr ? found->context : session::current_context());
+}
+
 /// Posts a record and keeps its position, by which its completion is shown.
 CUresult record_event(Event* event, CUstream stream) {
     const cuda::wire::cuEventRecord_call arguments{event->handle, bits(stream)};
@@ -107,6 +112,10 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream) noexcept {
     if (shared || captures_open()) {
         event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
         return settle_if(shared, marshal::cuEventRecord(hEvent, hStream));
+    }
+    if (__builtin_expect(!is_of_context(*event, hStream), 0)) {  // Refused, or the host knows more.
+        return call_status(cuda::Op::cuEventRecord,
+                           cuda::wire::cuEventRecord_call{event->handle, bits(hStream)});
     }
     return record_event(event, hStream);
 }

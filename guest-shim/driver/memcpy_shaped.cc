@@ -76,7 +76,10 @@ CUresult send(const ShapedCopy& copy, CUstream stream, bool wait) {
     call.height = copy.height;
     call.depth = copy.depth;
     call.stream = bits(stream);
-    const CUresult result = post_args(cuda::Op::cuMemcpy3DAsync_v2, call);
+    // How large an array is the host knows: whether the copy fits it answers at once.
+    const CUresult result = call.source.array != 0 || call.target.array != 0
+                                ? call_status(cuda::Op::cuMemcpy3DAsync_v2, call)
+                                : post_args(cuda::Op::cuMemcpy3DAsync_v2, call);
     return result == CUDA_SUCCESS && wait ? synchronize_stream(bits(stream)) : result;
 }
 

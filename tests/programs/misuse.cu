@@ -64,6 +64,87 @@ static void events() {
     CHECK(cudaEventDestroy(event));
 }
 
+/// An event is recorded in streams of its own context only.
+static void events_of_contexts() {
+    ENTRY(cuCtxCreate, 13000);
+    ENTRY(cuCtxPopCurrent, 12000);
+    ENTRY(cuCtxPushCurrent, 12000);
+    ENTRY(cuCtxDestroy, 12000);
+    ENTRY(cuEventCreate, 12000);
+    ENTRY(cuEventRecord, 12000);
+    ENTRY(cuStreamCreate, 12000);
+    CUcontext other = nullptr;
+    CUevent of_other = nullptr;
+    CUstream in_other = nullptr;
+    cudaEvent_t event;
+    cudaStream_t stream;
+    CHECK(cudaEventCreate(&event));
+    CHECK(cudaStreamCreate(&stream));
+    OK(cuCtxCreate_(&other, nullptr, 0, 0));
+    OK(cuEventCreate_(&of_other, 0));
+    OK(cuStreamCreate_(&in_other, CU_STREAM_NON_BLOCKING));
+    ROW(cuEventRecord_(event, in_other), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventRecord_(event, 0), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuEventRecord_(of_other, in_other));
+    OK(cuEventRecord_(of_other, 0));
+    OK(cuEventRecord_(event, stream));  // Whatever context is current.
+    OK(cuCtxPopCurrent_(&other));
+    ROW(cuEventRecord_(of_other, stream), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuEventRecord_(of_other, 0), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuCtxDestroy_(other));
+    CHECK(cudaStreamDestroy(stream));
+    CHECK(cudaEventDestroy(event));
+}
+
+static void arrays(CUdeviceptr memory, void* host) {
+    ENTRY(cuArrayCreate, 12000);
+    ENTRY(cuArrayDestroy, 12000);
+    ENTRY(cuMemcpy2DAsync, 12000);
+    ENTRY(cuMemcpyDtoA, 12000);
+    ENTRY(cuMemcpyHtoAAsync, 12000);
+    ENTRY(cuMemcpyAtoHAsync, 12000);
+    CUDA_ARRAY_DESCRIPTOR shape = {};
+    shape.Width = 16;
+    shape.Height = 4;
+    shape.Format = CU_AD_FORMAT_UNSIGNED_INT32;
+    shape.NumChannels = 1;
+    CUarray array = nullptr, line = nullptr;
+    OK(cuArrayCreate_(&array, &shape));
+    shape.Height = 0;
+    OK(cuArrayCreate_(&line, &shape));
+    CUDA_MEMCPY2D copy = {};
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = memory;
+    copy.srcPitch = 64;
+    copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    copy.dstArray = array;
+    copy.WidthInBytes = 64;
+    copy.Height = 5;
+    ROW(cuMemcpy2DAsync_(&copy, 0), CUDA_ERROR_INVALID_VALUE);
+    copy.Height = 4;
+    copy.dstXInBytes = 4;
+    ROW(cuMemcpy2DAsync_(&copy, 0), CUDA_ERROR_INVALID_VALUE);
+    copy.dstXInBytes = 0;
+    ROW(cuMemcpy2DAsync_(&copy, 0), CUDA_SUCCESS);
+    ROW(cuMemcpyDtoA_(line, 60, memory, 8), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuMemcpyHtoAAsync_(line, 0, host, 68, 0), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuMemcpyAtoHAsync_(host, line, 60, 8, 0), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuMemcpyAtoHAsync_(host, line, 60, 4, 0), CUDA_SUCCESS);
+    CHECK(cudaDeviceSynchronize());
+    OK(cuArrayDestroy_(line));
+    OK(cuArrayDestroy_(array));
+}
+
+static void batches(CUdeviceptr memory) {
+    ENTRY(cuStreamBatchMemOp, 12000);
+    CUstreamBatchMemOpParams write = {};
+    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = memory;
+    ROW(cuStreamBatchMemOp_(0, 1, &write, 0), CUDA_SUCCESS);
+    ROW(cuStreamBatchMemOp_(0, 0, &write, 0), CUDA_ERROR_INVALID_VALUE);
+    ROW(cuStreamBatchMemOp_(dead_stream(), 1, &write, 0), CUDA_ERROR_INVALID_HANDLE);
+}
+
 static void streams(CUdeviceptr memory, void* host) {
     ENTRY(cuStreamSynchronize, 12000);
     ENTRY(cuStreamQuery, 12000);
@@ -194,6 +275,9 @@ int main() {
     events();
     midpoint();
     streams((CUdeviceptr)memory, host);
+    events_of_contexts();
+    arrays((CUdeviceptr)memory, host);
+    batches((CUdeviceptr)memory);
     pools();
     graphs();
     settings();
