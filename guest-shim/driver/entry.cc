@@ -6,6 +6,7 @@
 
 #include "guest-shim/driver/code.h"
 #include "guest-shim/driver/objects.h"
+#include "guest-shim/driver/own_table.h"
 #include "guest-shim/session/report.h"
 #include "guest-shim/session/trace.h"
 #include "proto/cuda/dark/dark.h"
@@ -65,7 +66,10 @@ int dark_create_context(void** context, unsigned flags, int ordinal) {
     return cuda_impl::cuCtxCreate_v2(reinterpret_cast<CUcontext*>(context), flags, ordinal);
 }
 
-const void* dark_own_table(const std::uint8_t*) { return nullptr; }
+const void* dark_own_table(const std::uint8_t* wanted) {
+    static constexpr OwnTable kTable = {sizeof(OwnTable), session::programs};
+    return std::memcmp(wanted, kOwnTableId, sizeof(kOwnTableId)) == 0 ? &kTable : nullptr;
+}
 
 const char* name_of_command(std::uint16_t op) {
     constexpr const char* kControl[] = {

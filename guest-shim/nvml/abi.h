@@ -59,6 +59,20 @@ struct MemoryV2 {
 };
 static_assert(sizeof(MemoryV2) == 40);
 
+struct ProcessInfoV1 {
+    unsigned pid;
+    unsigned long long used_bytes;
+};
+static_assert(sizeof(ProcessInfoV1) == 16);
+
+struct ProcessInfo {  ///< Of versions 2 and 3.
+    unsigned pid;
+    unsigned long long used_bytes;
+    unsigned gpu_instance;      ///< ~0: none.
+    unsigned compute_instance;  ///< ~0: none.
+};
+static_assert(sizeof(ProcessInfo) == 24);
+
 struct FieldValue {
     unsigned field_id;
     unsigned scope_id;

@@ -10,22 +10,67 @@
 #include <cstring>
 
 #include "guest-shim/nvml/abi.h"
+#include "guest-shim/nvml/facts.h"
 
 extern "C" int nvmlDeviceGetHandleByIndex_v2(unsigned index, gantry::nvml::Device** device);
 extern "C" int nvmlDeviceGetComputeRunningProcesses_v3(gantry::nvml::Device* device,
-                                                       unsigned* count, void* processes);
+                                                       unsigned* count,
+                                                       gantry::nvml::ProcessInfo* processes);
 
 namespace gantry::nvml {
 namespace {
 
 constexpr std::size_t kSlots = 512;
 constexpr std::size_t kDeviceByIndex = 81;
-constexpr std::size_t kProcesses[] = {213, 214, 215};  // Of compute, of graphics, of MPS.
+constexpr std::size_t kComputeProcesses = 213;
+constexpr std::size_t kOtherProcesses[] = {214, 215};  // Of graphics, of MPS.
 /// 6c3efec4-8fc9-4e6c-a327-ee696e12f7c4, as GUIDs lie in memory.
 constexpr unsigned char kTable[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
                                       0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
 
+/// A process as these slots list it, of nvidia-smi 535 to 580: what each field is was seen in what
+/// they print of it.
+struct NamedProcess {
+    unsigned pid;
+    unsigned unknown;
+    unsigned long long used_bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+    unsigned unknown_too[2];
+    char name[kProcessNameBytes];  ///< One without a name is not shown.
+};
+static_assert(sizeof(NamedProcess) == 4128);
+
 int not_served() { return kNotSupported; }
+
+int compute_processes(Device* device, unsigned* count, NamedProcess* out) {
+    ProcessInfo found[kMaxPrograms];
+    const unsigned room = count != nullptr ? *count : 0;
+    unsigned known = room < kMaxPrograms ? room : kMaxPrograms;
+    const int result = nvmlDeviceGetComputeRunningProcesses_v3(device, &known, found);
+    for (unsigned i = 0; result == kSuccess && i < known; ++i) {
+        std::memset(&out[i], 0, sizeof(out[i]));
+        out[i].pid = found[i].pid;
+        out[i].used_bytes = found[i].used_bytes;
+        out[i].gpu_instance = found[i].gpu_instance;
+        out[i].compute_instance = found[i].compute_instance;
+        if (!process_name(found[i].pid, out[i].name)) {
+            std::strcpy(out[i].name, "[Not Found]");
+        }
+    }
+    if (count != nullptr) {
+        *count = known;
+    }
+    return result;
+}
+
+int no_processes(Device*, unsigned* count, NamedProcess*) {
+    if (count == nullptr) {
+        return kInvalidArgument;
+    }
+    *count = 0;
+    return kSuccess;
+}
 
 const void* g_table[kSlots];
 pthread_once_t g_is_made = PTHREAD_ONCE_INIT;
@@ -35,8 +80,9 @@ void make_table() {
         slot = reinterpret_cast<const void*>(&not_served);
     }
     g_table[kDeviceByIndex] = reinterpret_cast<const void*>(&nvmlDeviceGetHandleByIndex_v2);
-    for (const std::size_t slot : kProcesses) {
-        g_table[slot] = reinterpret_cast<const void*>(&nvmlDeviceGetComputeRunningProcesses_v3);
+    g_table[kComputeProcesses] = reinterpret_cast<const void*>(&compute_processes);
+    for (const std::size_t slot : kOtherProcesses) {
+        g_table[slot] = reinterpret_cast<const void*>(&no_processes);
     }
     g_table[0] = reinterpret_cast<const void*>(sizeof(g_table));
 }

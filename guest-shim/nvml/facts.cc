@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "guest-shim/driver/own_table.h"
 #include "proto/cuda/abi.h"
 
 namespace gantry::nvml {
@@ -29,6 +31,7 @@ struct Driver {
     CUresult (*push)(CUcontext);
     CUresult (*pop)(CUcontext*);
     CUresult (*memory)(std::size_t*, std::size_t*);
+    CUresult (*export_table)(const void**, const CUuuid*);
 };
 
 template <typename Function>
@@ -51,12 +54,27 @@ bool open_driver(int flags, Driver* out) {
            find(library, "cuDevicePrimaryCtxRelease_v2", &out->release) &&
            find(library, "cuCtxPushCurrent_v2", &out->push) &&
            find(library, "cuCtxPopCurrent_v2", &out->pop) &&
-           find(library, "cuMemGetInfo_v2", &out->memory);
+           find(library, "cuMemGetInfo_v2", &out->memory) &&
+           find(library, "cuGetExportTable", &out->export_table);
 }
 
 int attribute(const Driver& driver, CUdevice_attribute which, CUdevice device) {
     int value = 0;
     return driver.attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
+/// None where the driver is not Gantry's.
+void gather_programs(const Driver& driver, Facts* out) {
+    out->program_count = 0;
+    const void* table = nullptr;
+    CUuuid id{};
+    static_assert(sizeof(id) == sizeof(shim::kOwnTableId));
+    std::memcpy(&id, shim::kOwnTableId, sizeof(id));
+    if (driver.export_table(&table, &id) == CUDA_SUCCESS) {
+        const unsigned found =
+            static_cast<const shim::OwnTable*>(table)->programs(out->programs, kMaxPrograms);
+        out->program_count = found < kMaxPrograms ? found : kMaxPrograms;
+    }
 }
 
 bool gather(const Driver& driver, Facts* out) {
@@ -124,6 +142,16 @@ long long monotonic_ns() {
     return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
+void leave_out(Facts* facts, std::uint32_t pid) {
+    unsigned kept = 0;
+    for (unsigned i = 0; i < facts->program_count; ++i) {
+        if (facts->programs[i].pid != pid) {
+            facts->programs[kept++] = facts->programs[i];
+        }
+    }
+    facts->program_count = kept;
+}
+
 [[noreturn]] void ask_and_tell(int pipe_end) {
     Driver driver{};
     Facts facts;
@@ -132,6 +160,8 @@ long long monotonic_ns() {
         for (int i = 0; i < facts.device_count; ++i) {
             ask_free(driver, i, &facts.devices[i].free_bytes);
         }
+        gather_programs(driver, &facts);
+        leave_out(&facts, static_cast<std::uint32_t>(getpid()));
         facts.asked_ns = monotonic_ns();
         const auto* bytes = reinterpret_cast<const char*>(&facts);
         for (std::size_t sent = 0; sent < sizeof(facts);) {
@@ -186,6 +216,23 @@ bool free_memory(int device, unsigned long long* bytes) noexcept {
            ask_free(driver, device, bytes);
 }
 
+bool process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept {
+    char link[32];
+    std::snprintf(link, sizeof(link), "/proc/%u/exe", pid);
+    const ssize_t bytes = readlink(link, out, sizeof(out) - 1);
+    out[bytes > 0 ? bytes : 0] = 0;
+    return bytes > 0;
+}
+
+bool list_programs(Facts* facts) noexcept {
+    Driver driver{};
+    if (!is_begun(&driver)) {
+        return false;
+    }
+    gather_programs(driver, facts);
+    return true;
+}
+
 void ask_again(Facts* facts, long long most_ns) noexcept {
     Driver driver{};
     const long long now = monotonic_ns();
@@ -198,6 +245,8 @@ void ask_again(Facts* facts, long long most_ns) noexcept {
         for (int i = 0; i < facts->device_count; ++i) {
             facts->devices[i].free_bytes = fresh.devices[i].free_bytes;
         }
+        facts->program_count = fresh.program_count;
+        std::memcpy(facts->programs, fresh.programs, sizeof(facts->programs));
     }
 }
 

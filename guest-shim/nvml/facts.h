@@ -7,9 +7,13 @@
 
 #include <cstddef>
 
+#include "guest-shim/session/programs.h"
+
 namespace gantry::nvml {
 
 inline constexpr int kMaxDevices = 16;
+inline constexpr unsigned kProcessNameBytes = 4096;
+inline constexpr unsigned kMaxPrograms = 64;  ///< A region has no more channels.
 
 struct DeviceFacts {
     char name[96];
@@ -28,11 +32,16 @@ struct DeviceFacts {
     unsigned long long free_bytes;  ///< As the VM's programs leave it; see Facts::asked_ns.
 };
 
+/// A process that uses the GPU, as its libcuda.so.1 knows it.
+using Program = session::Program;
+
 struct Facts {
     int device_count;
     int cuda_version;  ///< As cuDriverGetVersion gives it: 1000 * major + 10 * minor.
-    long long asked_ns;  ///< CLOCK_MONOTONIC when free_bytes was asked for; 0: it was not.
+    long long asked_ns;  ///< CLOCK_MONOTONIC when a child was asked; 0: none was.
     DeviceFacts devices[kMaxDevices];
+    unsigned program_count;  ///< Of the VM's programs, those that fit.
+    Program programs[kMaxPrograms];
 };
 
 /// Asks the CUDA driver; false when there is none or it has no device.
@@ -42,8 +51,14 @@ bool load(Facts* out) noexcept;
 /// there: then a child has to ask.
 bool free_memory(int device, unsigned long long* bytes) noexcept;
 
-/// Asks for free_bytes anew where it is older than `most_ns` and this process does not use CUDA.
-/// What a child costs, a session of its own, nobody shall pay at each look.
+/// The path of a process's program; false for one that is gone or another user's.
+bool process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept;
+
+/// The VM's programs now; false while this process does not use CUDA: then a child has to ask.
+bool list_programs(Facts* facts) noexcept;
+
+/// Asks for free_bytes and programs anew where these are older than `most_ns` and this process does
+/// not use CUDA. What a child costs, a session of its own, nobody shall pay at each look.
 void ask_again(Facts* facts, long long most_ns) noexcept;
 
 }  // namespace gantry::nvml

@@ -21,6 +21,9 @@ struct Device {
 
 namespace {
 
+/// What a child was asked is told again for so long.
+constexpr long long kFreshNs = 10'000'000'000;
+
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 int g_users = 0;  // nvmlInit calls that were not answered by nvmlShutdown.
 bool g_loaded = false;
@@ -94,7 +97,6 @@ Result device_at(unsigned index, Device** out) {
 }
 
 Memory memory_of(const Device* device, const DeviceFacts& facts) {
-    constexpr long long kFreshNs = 10'000'000'000;
     unsigned long long free_bytes = 0;
     if (!free_memory(device->index, &free_bytes)) {
         pthread_mutex_lock(&g_mutex);
@@ -180,7 +182,37 @@ Result max_clock(const Device* device, int type, unsigned* out) {
     });
 }
 
-/// Nobody's processes are shown but the asker's own are not known here either: none.
+/// Calls `put(i, program)` for each of the VM's programs. `count` is the room, and then how many
+/// there are; that alone where the room is too small.
+template <typename Put>
+Result list_processes(const Device* device, unsigned* count, Put put) {
+    return with_device(device, count != nullptr, [&](const DeviceFacts&) {
+        const unsigned room = *count;
+        pthread_mutex_lock(&g_mutex);
+        if (!list_programs(&g_facts)) {
+            ask_again(&g_facts, kFreshNs);
+        }
+        const unsigned found = device->index == 0 ? g_facts.program_count : 0;
+        for (unsigned i = 0; i < found && found <= room; ++i) {
+            put(i, g_facts.programs[i]);
+        }
+        pthread_mutex_unlock(&g_mutex);
+        *count = found;
+        return found <= room ? kSuccess : kInsufficientSize;
+    });
+}
+
+/// With the layout of versions 2 and 3.
+Result compute_processes(const Device* device, unsigned* count, ProcessInfo* out) {
+    if (count != nullptr && *count != 0 && out == nullptr) {
+        return kInvalidArgument;
+    }
+    return list_processes(device, count, [&](unsigned i, const Program& program) {
+        out[i] = {program.pid, program.device_bytes, ~0u, ~0u};
+    });
+}
+
+/// A VM has no programs of other kinds.
 Result no_processes(const Device* device, unsigned* count) {
     return with_device(device, count != nullptr, [&](const DeviceFacts&) {
         *count = 0;
@@ -189,6 +221,7 @@ Result no_processes(const Device* device, unsigned* count) {
 }
 
 }  // namespace
+
 }  // namespace gantry::nvml
 
 using namespace gantry::nvml;
@@ -475,16 +508,32 @@ GANTRY_NVML int nvmlDeviceGetFieldValues(Device* device, int count, FieldValue* 
     });
 }
 
-GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses_v3(Device* device, unsigned* count, void*) {
-    return no_processes(device, count);
+GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses_v3(Device* device, unsigned* count,
+                                                        ProcessInfo* processes) {
+    return compute_processes(device, count, processes);
 }
 
-GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses_v2(Device* device, unsigned* count, void*) {
-    return no_processes(device, count);
+GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses_v2(Device* device, unsigned* count,
+                                                        ProcessInfo* processes) {
+    return compute_processes(device, count, processes);
 }
 
-GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses(Device* device, unsigned* count, void*) {
-    return no_processes(device, count);
+GANTRY_NVML int nvmlDeviceGetComputeRunningProcesses(Device* device, unsigned* count,
+                                                     ProcessInfoV1* processes) {
+    if (count != nullptr && *count != 0 && processes == nullptr) {
+        return kInvalidArgument;
+    }
+    return list_processes(device, count, [&](unsigned i, const Program& program) {
+        processes[i] = {program.pid, program.device_bytes};
+    });
+}
+
+GANTRY_NVML int nvmlSystemGetProcessName(unsigned pid, char* name, unsigned length) {
+    if (!is_open()) {
+        return kUninitialized;
+    }
+    char path[kProcessNameBytes];
+    return process_name(pid, path) ? copy_text(path, name, length) : kNotFound;
 }
 
 GANTRY_NVML int nvmlDeviceGetGraphicsRunningProcesses_v3(Device* device, unsigned* count, void*) {

@@ -341,6 +341,8 @@ private:
     enum class Look : std::uint8_t { kSome, kAll };
     void look_at_events(Look look);
     void look_at_bulk_copies();
+    /// Shows the guest's other programs how much memory this one has (nvidia-smi).
+    void show_memory();
     [[nodiscard]] bool is_drained_to_callbacks();
     void run_call(Call& call);
     void callback_command(const gantry::wire::CommandView& view, std::span<const std::byte> args);
@@ -366,6 +368,7 @@ private:
     std::uint32_t commands_of_lane_ = 0;   ///< ... of the last one, in a row.
     std::optional<BusyStream> queued_;     ///< ... Where the last command has queued work.
     std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
+    std::uint64_t shown_bytes_ = 0;  ///< The loop's thread only.
     std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
     std::atomic<std::chrono::steady_clock::time_point> landed_at_{};
     std::atomic<std::size_t> waiting_count_{0};

@@ -25,6 +25,7 @@ void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t g
     replies.attach(memory_.get());
     pinned_writes.enable(is_moved_by_hypervisor(*memory_), memory_->pinned());
     auto& words = memory_->host_words();
+    words.device_bytes.store(shown_bytes_ = 0, std::memory_order_relaxed);
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
     event_board.attach(&words, generation << region::kGenerationShift);
     bulk_board.attach(&words);
@@ -65,6 +66,7 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
     words.announce.store((words.announce.load() + 1) & ~1u, std::memory_order_release);
     words.consumer_sleeps.store(0, std::memory_order_release);
     words.sticky_error.store(sticky_error.load(), std::memory_order_release);
+    words.device_bytes.store(shown_bytes_ = 0, std::memory_order_relaxed);
     words.head.store(state.next_position, std::memory_order_release);
     replies.republish();
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);

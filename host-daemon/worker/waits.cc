@@ -86,6 +86,7 @@ bool GuestProcess::poll() {
     if (now >= events_due_) {
         look_at_events(Look::kSome);
         look_at_bulk_copies();
+        show_memory();
         events_due_ = now + kEventsEvery;
     } else if (bulk_board.has_arrivals()) {
         look_at_bulk_copies();
@@ -107,6 +108,13 @@ void GuestProcess::look_at_bulk_copies() {
             look_at_events(Look::kAll);
         };
         note_result(0, bulk_board.look(before_arrivals), true);
+    }
+}
+
+void GuestProcess::show_memory() {
+    if (const std::uint64_t bytes = memory.mapped_bytes(); bytes != shown_bytes_) {
+        shown_bytes_ = bytes;
+        memory_->host_words().device_bytes.store(bytes, std::memory_order_relaxed);
     }
 }
 

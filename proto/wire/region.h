@@ -159,6 +159,8 @@ struct alignas(kPageBytes) HostWords {
     std::atomic<std::uint32_t> bulk_locked;
     /// 1 when the guest's bulk area is the worker's and bulk_done is kept; 0 in a mirrored region.
     std::atomic<std::uint32_t> shares_bulk;
+    /// Device memory that the program has, as the worker last looked; 0 in a mirrored region.
+    std::atomic<std::uint64_t> device_bytes;
 };
 
 /// memcpy for the few bytes of arguments and answers. Where a compiler knows a bound of the size it

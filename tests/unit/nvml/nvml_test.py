@@ -107,6 +107,22 @@ class Nvml(unittest.TestCase):
         self.assertEqual(self.nvml.nvmlDeviceGetPowerUsage(device, ctypes.byref(value)),
                          NOT_SUPPORTED)
 
+    def test_no_instances(self):
+        device = self.open()
+        for function in ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceIsMigDeviceHandle"):
+            value = ctypes.c_uint(7)
+            self.assertEqual(getattr(self.nvml, function)(device, ctypes.byref(value)), 0)
+            self.assertEqual(value.value, 0)
+            self.assertEqual(getattr(self.nvml, function)(None, ctypes.byref(value)), INVALID)
+
+    def test_names_of_processes(self):
+        self.open()
+        name = ctypes.create_string_buffer(4096)
+        self.assertEqual(self.nvml.nvmlSystemGetProcessName(os.getpid(), name, 4096), 0)
+        self.assertEqual(name.value.decode(), os.readlink("/proc/self/exe"))
+        self.assertEqual(self.nvml.nvmlSystemGetProcessName(os.getpid(), name, 4), TOO_SMALL)
+        self.assertEqual(self.nvml.nvmlSystemGetProcessName(1 << 30, name, 4096), NOT_FOUND)
+
     def test_events_never_come(self):
         device = self.open()
         events, data, types = ctypes.c_void_p(), ctypes.create_string_buffer(64), ctypes.c_uint64(9)
