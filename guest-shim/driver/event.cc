@@ -113,9 +113,14 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream) noexcept {
         event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
         return settle_if(shared, marshal::cuEventRecord(hEvent, hStream));
     }
-    if (__builtin_expect(!is_of_context(*event, hStream), 0)) {  // Refused, or the host knows more.
-        return call_status(cuda::Op::cuEventRecord,
-                           cuda::wire::cuEventRecord_call{event->handle, bits(hStream)});
+    if (__builtin_expect(!is_of_context(*event, hStream), 0)) {  // The host refuses it.
+        const CUresult result =
+            call_status(cuda::Op::cuEventRecord,
+                        cuda::wire::cuEventRecord_call{event->handle, bits(hStream)});
+        if (result == CUDA_SUCCESS) {
+            event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
+        }
+        return result;
     }
     return record_event(event, hStream);
 }

@@ -44,9 +44,11 @@ static_assert(sizeof(NamedProcess) == 4128);
 int not_served() { return kNotSupported; }
 
 int compute_processes(Device* device, unsigned* count, NamedProcess* out) {
+    if (count == nullptr || (*count != 0 && out == nullptr)) {
+        return kInvalidArgument;
+    }
     ProcessInfo found[kMaxPrograms];
-    const unsigned room = count != nullptr ? *count : 0;
-    unsigned known = room < kMaxPrograms ? room : kMaxPrograms;
+    unsigned known = *count < kMaxPrograms ? *count : kMaxPrograms;
     const int result = nvmlDeviceGetComputeRunningProcesses_v3(device, &known, found);
     for (unsigned i = 0; result == kSuccess && i < known; ++i) {
         std::memset(&out[i], 0, sizeof(out[i]));
@@ -58,9 +60,7 @@ int compute_processes(Device* device, unsigned* count, NamedProcess* out) {
             std::strcpy(out[i].name, "[Not Found]");
         }
     }
-    if (count != nullptr) {
-        *count = known;
-    }
+    *count = known;
     return result;
 }
 

@@ -221,7 +221,6 @@ Result no_processes(const Device* device, unsigned* count) {
 }
 
 }  // namespace
-
 }  // namespace gantry::nvml
 
 using namespace gantry::nvml;

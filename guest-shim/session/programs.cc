@@ -36,13 +36,12 @@ std::uint32_t programs(Program* out, std::uint32_t room) noexcept {
     std::uint32_t found = 0;
     for (std::uint32_t channel = 0; channel < channels && channel < wire::kMaxChannels; ++channel) {
         const wire::ChannelClaim& claim = directory->claims[channel];
-        const std::uint32_t pid = claim.guest_pid;
-        if (claim.state.load(std::memory_order_acquire) != wire::ClaimState::kOpen || pid == 0 ||
-            !is_alive(pid)) {
+        if (claim.state.load(std::memory_order_acquire) != wire::ClaimState::kOpen ||
+            claim.guest_pid == 0 || !is_alive(claim.guest_pid)) {
             continue;
         }
         if (found < room) {
-            out[found] = {pid, device_bytes(channel, channels)};
+            out[found] = {claim.guest_pid, device_bytes(channel, channels)};
         }
         ++found;
     }
