@@ -153,8 +153,13 @@ class Nvml(unittest.TestCase):
         found, count = ctypes.c_void_p(), ctypes.c_uint(250)
         self.assertEqual(call(table[81])(0, ctypes.addressof(found), 0x22), 0)
         self.assertEqual(found.value, device.value)
-        self.assertEqual(call(table[213])(device, ctypes.addressof(count), None), 0)
-        self.assertEqual(count.value, 0)
+        room = ctypes.create_string_buffer(250 * 4128)
+        for slot in (213, 214, 215):
+            count.value = 250
+            self.assertEqual(call(table[slot])(device, ctypes.addressof(count), room), 0)
+            self.assertEqual(count.value, 0)
+        count.value = 1
+        self.assertEqual(call(table[213])(device, ctypes.addressof(count), None), INVALID)
         self.assertEqual(call(table[230])(device, ctypes.addressof(count), None), NOT_SUPPORTED)
 
     def test_5_closed_is_closed(self):
