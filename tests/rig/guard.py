@@ -24,10 +24,11 @@ def prctl(option, value):
 def descendants(root):
     """Process ids below `root`, zombies included."""
     children = {}
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(path.parent.name))
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, IndexError, ValueError):  # Any may end meanwhile.
+            stat = pathlib.Path("/proc", name, "stat").read_text(encoding="utf-8")
+            parent = int(stat.rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(name))
     found, left = [], [root]
     while left:
         left += (below := children.get(left.pop(), []))
