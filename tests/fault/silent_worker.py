@@ -110,13 +110,14 @@ def main():
         program(arguments.endless)
         return 0
     with tempfile.TemporaryDirectory(prefix="gsilent") as folder:
+        daemon = Daemon(arguments.build.resolve(), pathlib.Path(folder), "a")
         try:
-            with running(Daemon(arguments.build.resolve(), pathlib.Path(folder), "a")) as (daemon,):
+            with running(daemon):
                 run(arguments.build.resolve(), daemon)
                 wait_until("the first programs' workers end", lambda: not daemon.worker_pids())
                 run_endless(arguments.build.resolve(), daemon)
         except (Failure, subprocess.TimeoutExpired) as failure:
-            print(f"FAILED: {failure}", file=sys.stderr)
+            print(f"FAILED: {failure}\n{daemon.log_text()}", file=sys.stderr)
             return 1
     print("another program starts while gantry status waits for a silent worker, and ends while "
           "gantryd waits for one that does not")
