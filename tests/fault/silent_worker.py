@@ -45,23 +45,25 @@ def program(is_endless):
                     cuda.cuModuleLoadData(ctypes.byref(module), ENDLESS_PTX),
                     cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"endless"),
                     cuda.cuLaunchKernel(kernel, *[1] * 6, 0, None, None, None)]
-    print(max(results), flush=True)
+    print(max(results), os.getpid(), flush=True)
     sys.stdin.read()
 
 
 def start(build, daemon, *words):
+    """The program, and the process of it that is served: its guard's child (rig/guard.py)."""
     child = subprocess.Popen(
         [sys.executable, __file__, "--program", *words], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True,
         env={**os.environ, "LD_LIBRARY_PATH": str(build / "shim"),
              "GANTRY_TRANSPORT": f"unix:{daemon.guest_socket}"})
-    if (answer := child.stdout.readline()) != "0\n":
+    answer = child.stdout.readline().split()
+    if len(answer) != 2 or answer[0] != "0":
         raise Failure(f"cuInit: {answer}")
-    return child
+    return child, int(answer[1])
 
 
 def run(build, daemon):
-    programs = [start(build, daemon)]
+    programs = [start(build, daemon)[0]]
     (silent,) = daemon.worker_pids()
     os.kill(silent, signal.SIGSTOP)
     status = subprocess.Popen([build / "bin/gantry", "--socket", daemon.operator_socket, "status"],
@@ -70,7 +72,7 @@ def run(build, daemon):
         time.sleep(ASKS_S)
         if status.poll() is not None:
             raise Failure("gantry status did not ask the worker")
-        programs.append(start(build, daemon))
+        programs.append(start(build, daemon)[0])
         if status.poll() is not None:
             raise Failure("another program waited until the silent worker had been given up")
         text = status.communicate(timeout=30 * PATIENCE)[0]
@@ -86,11 +88,11 @@ def run(build, daemon):
 
 def run_endless(build, daemon):
     """The program of an endless kernel is killed, then another ends: its worker is gone first."""
-    endless = start(build, daemon, "--endless")
+    endless, served = start(build, daemon, "--endless")
     (stuck,) = daemon.worker_pids()
-    other = start(build, daemon)
+    other, _ = start(build, daemon)
     (others,) = set(daemon.worker_pids()) - {stuck}
-    endless.kill()
+    os.kill(served, signal.SIGKILL)  # Not its guard, which would have it end well, if it is slow.
     endless.communicate()
     wait_until("gantryd sees the end", lambda: daemon.logged("has ended without a goodbye"), 5)
     other.communicate(timeout=20 * PATIENCE)
