@@ -16,6 +16,8 @@ extern "C" int nvmlDeviceGetHandleByIndex_v2(unsigned index, gantry::nvml::Devic
 extern "C" int nvmlDeviceGetComputeRunningProcesses_v3(gantry::nvml::Device* device,
                                                        unsigned* count,
                                                        gantry::nvml::ProcessInfo* processes);
+extern "C" int nvmlDeviceGetGraphicsRunningProcesses_v3(gantry::nvml::Device* device,
+                                                        unsigned* count, void* processes);
 
 namespace gantry::nvml {
 namespace {
@@ -64,14 +66,6 @@ int compute_processes(Device* device, unsigned* count, NamedProcess* out) {
     return result;
 }
 
-int no_processes(Device*, unsigned* count, NamedProcess*) {
-    if (count == nullptr) {
-        return kInvalidArgument;
-    }
-    *count = 0;
-    return kSuccess;
-}
-
 const void* g_table[kSlots];
 pthread_once_t g_is_made = PTHREAD_ONCE_INIT;
 
@@ -82,7 +76,7 @@ void make_table() {
     g_table[kDeviceByIndex] = reinterpret_cast<const void*>(&nvmlDeviceGetHandleByIndex_v2);
     g_table[kComputeProcesses] = reinterpret_cast<const void*>(&compute_processes);
     for (const std::size_t slot : kOtherProcesses) {
-        g_table[slot] = reinterpret_cast<const void*>(&no_processes);
+        g_table[slot] = reinterpret_cast<const void*>(&nvmlDeviceGetGraphicsRunningProcesses_v3);
     }
     g_table[0] = reinterpret_cast<const void*>(sizeof(g_table));
 }

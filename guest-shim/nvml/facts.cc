@@ -224,19 +224,14 @@ bool process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept {
     return bytes > 0;
 }
 
-bool list_programs(Facts* facts) noexcept {
-    Driver driver{};
-    if (!is_begun(&driver)) {
-        return false;
-    }
-    gather_programs(driver, facts);
-    return true;
-}
-
 void ask_again(Facts* facts, long long most_ns) noexcept {
     Driver driver{};
+    if (is_begun(&driver)) {
+        gather_programs(driver, facts);
+        return;
+    }
     const long long now = monotonic_ns();
-    if (now - facts->asked_ns < most_ns || is_begun(&driver)) {
+    if (now - facts->asked_ns < most_ns) {
         return;
     }
     facts->asked_ns = now;

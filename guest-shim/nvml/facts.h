@@ -54,11 +54,9 @@ bool free_memory(int device, unsigned long long* bytes) noexcept;
 /// The path of a process's program; false for one that is gone or another user's.
 bool process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept;
 
-/// The VM's programs now; false while this process does not use CUDA: then a child has to ask.
-bool list_programs(Facts* facts) noexcept;
-
-/// Asks for free_bytes and programs anew where these are older than `most_ns` and this process does
-/// not use CUDA. What a child costs, a session of its own, nobody shall pay at each look.
+/// Asks for programs anew; of a process that does not use CUDA a child does so, and for free_bytes,
+/// where what is known is older than `most_ns`: what a child costs, a session of its own, nobody
+/// shall pay at each look.
 void ask_again(Facts* facts, long long most_ns) noexcept;
 
 }  // namespace gantry::nvml

@@ -189,9 +189,7 @@ Result list_processes(const Device* device, unsigned* count, Put put) {
     return with_device(device, count != nullptr, [&](const DeviceFacts&) {
         const unsigned room = *count;
         pthread_mutex_lock(&g_mutex);
-        if (!list_programs(&g_facts)) {
-            ask_again(&g_facts, kFreshNs);
-        }
+        ask_again(&g_facts, kFreshNs);
         const unsigned found = device->index == 0 ? g_facts.program_count : 0;
         for (unsigned i = 0; i < found && found <= room; ++i) {
             put(i, g_facts.programs[i]);

@@ -70,8 +70,7 @@ void release_dead_claims(wire::GuestDirectory* directory) {
         wire::ChannelClaim& claim = directory->claims[index];
         wire::ClaimState state = claim.state.load(std::memory_order_acquire);
         if ((state == wire::ClaimState::kOpen || state == wire::ClaimState::kClaiming) &&
-            claim.guest_pid != 0 && kill(static_cast<pid_t>(claim.guest_pid), 0) != 0 &&
-            errno == ESRCH) {
+            is_gone(claim)) {
             claim.state.compare_exchange_strong(state, wire::ClaimState::kClosing);
         }
     }
@@ -192,6 +191,11 @@ bool claim_channel(Connection* connection, AttachProblem* problem) {
 }
 
 }  // namespace
+
+bool is_gone(const wire::ChannelClaim& claim) {
+    return claim.guest_pid != 0 && kill(static_cast<pid_t>(claim.guest_pid), 0) != 0 &&
+           errno == ESRCH;
+}
 
 bool open_channel(Connection* connection, AttachProblem* problem) {
     std::byte* region = connection->attachment.region;

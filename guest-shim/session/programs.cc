@@ -1,17 +1,10 @@
 #include "guest-shim/session/programs.h"
 
-#include <signal.h>
-
-#include <cerrno>
-
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
 
 namespace gantry::session {
 namespace {
-
-/// One that died without a goodbye keeps its claim until somebody wants a channel.
-bool is_alive(std::uint32_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; }
 
 std::uint64_t device_bytes(std::uint32_t channel, std::uint32_t channel_count) {
     const Attachment& attachment = g_connection.attachment;
@@ -36,8 +29,9 @@ std::uint32_t programs(Program* out, std::uint32_t room) noexcept {
     std::uint32_t found = 0;
     for (std::uint32_t channel = 0; channel < channels && channel < wire::kMaxChannels; ++channel) {
         const wire::ChannelClaim& claim = directory->claims[channel];
+        // One that died without a goodbye keeps its claim until somebody wants a channel.
         if (claim.state.load(std::memory_order_acquire) != wire::ClaimState::kOpen ||
-            claim.guest_pid == 0 || !is_alive(claim.guest_pid)) {
+            claim.guest_pid == 0 || is_gone(claim)) {
             continue;
         }
         if (found < room) {
