@@ -67,7 +67,7 @@ int dark_create_context(void** context, unsigned flags, int ordinal) {
 }
 
 const void* dark_own_table(const std::uint8_t* wanted) {
-    static constexpr OwnTable kTable = {sizeof(OwnTable), session::programs};
+    static constexpr OwnTable kTable = {sizeof(OwnTable), session::programs, session::end};
     return std::memcmp(wanted, kOwnTableId, sizeof(kOwnTableId)) == 0 ? &kTable : nullptr;
 }
 

@@ -16,6 +16,7 @@ inline constexpr unsigned char kOwnTableId[16] = {0x6e, 0x7c, 0x1d, 0x52, 0x93, 
 struct OwnTable {
     std::size_t bytes;  ///< The table's, as NVIDIA's have it in front.
     std::uint32_t (*programs)(session::Program* out, std::uint32_t room) noexcept;
+    void (*end)() noexcept;  ///< session::end
 };
 
 }  // namespace gantry::shim

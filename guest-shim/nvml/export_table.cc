@@ -52,18 +52,26 @@ int compute_processes(Device* device, unsigned* count, NamedProcess* out) {
     ProcessInfo found[kMaxPrograms];
     unsigned known = *count < kMaxPrograms ? *count : kMaxPrograms;
     const int result = nvmlDeviceGetComputeRunningProcesses_v3(device, &known, found);
-    for (unsigned i = 0; result == kSuccess && i < known; ++i) {
-        std::memset(&out[i], 0, sizeof(out[i]));
-        out[i].pid = found[i].pid;
-        out[i].used_bytes = found[i].used_bytes;
-        out[i].gpu_instance = found[i].gpu_instance;
-        out[i].compute_instance = found[i].compute_instance;
-        if (!process_name(found[i].pid, out[i].name)) {
-            std::strcpy(out[i].name, "[Not Found]");
-        }
+    if (result != kSuccess) {
+        *count = known;
+        return result;
     }
-    *count = known;
-    return result;
+    unsigned listed = 0;
+    for (unsigned i = 0; i < known; ++i) {
+        NamedProcess& process = out[listed];
+        std::memset(&process, 0, sizeof(process));
+        process.pid = found[i].pid;
+        process.used_bytes = found[i].used_bytes;
+        process.gpu_instance = found[i].gpu_instance;
+        process.compute_instance = found[i].compute_instance;
+        const NameIs name = process_name(found[i].pid, process.name);
+        if (name == NameIs::kHidden) {
+            std::strcpy(process.name, "[Not Found]");
+        }
+        listed += name == NameIs::kGone ? 0 : 1;
+    }
+    *count = listed;
+    return kSuccess;
 }
 
 const void* g_table[kSlots];

@@ -63,16 +63,23 @@ int attribute(const Driver& driver, CUdevice_attribute which, CUdevice device) {
     return driver.attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
-/// None where the driver is not Gantry's.
-void gather_programs(const Driver& driver, Facts* out) {
-    out->program_count = 0;
-    const void* table = nullptr;
+/// nullptr where the driver is not Gantry's, or is of an older Gantry.
+const shim::OwnTable* own_table(const Driver& driver) {
+    const void* found = nullptr;
     CUuuid id{};
     static_assert(sizeof(id) == sizeof(shim::kOwnTableId));
     std::memcpy(&id, shim::kOwnTableId, sizeof(id));
-    if (driver.export_table(&table, &id) == CUDA_SUCCESS) {
-        const unsigned found =
-            static_cast<const shim::OwnTable*>(table)->programs(out->programs, kMaxPrograms);
+    if (driver.export_table(&found, &id) != CUDA_SUCCESS) {
+        return nullptr;
+    }
+    const auto* table = static_cast<const shim::OwnTable*>(found);
+    return table->bytes >= sizeof(*table) ? table : nullptr;
+}
+
+void gather_programs(const Driver& driver, Facts* out) {
+    out->program_count = 0;
+    if (const shim::OwnTable* table = own_table(driver)) {
+        const unsigned found = table->programs(out->programs, kMaxPrograms);
         out->program_count = found < kMaxPrograms ? found : kMaxPrograms;
     }
 }
@@ -142,10 +149,11 @@ long long monotonic_ns() {
     return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
-void leave_out(Facts* facts, std::uint32_t pid) {
+template <typename Condition>
+void leave_out(Facts* facts, Condition&& condition) {
     unsigned kept = 0;
     for (unsigned i = 0; i < facts->program_count; ++i) {
-        if (facts->programs[i].pid != pid) {
+        if (!condition(facts->programs[i])) {
             facts->programs[kept++] = facts->programs[i];
         }
     }
@@ -161,7 +169,12 @@ void leave_out(Facts* facts, std::uint32_t pid) {
             ask_free(driver, i, &facts.devices[i].free_bytes);
         }
         gather_programs(driver, &facts);
-        leave_out(&facts, static_cast<std::uint32_t>(getpid()));
+        leave_out(&facts, [own = getpid()](const Program& program) {
+            return program.pid == static_cast<std::uint32_t>(own);
+        });
+        if (const shim::OwnTable* table = own_table(driver)) {
+            table->end();  // Which the library does at an exit that is not this one.
+        }
         facts.asked_ns = monotonic_ns();
         const auto* bytes = reinterpret_cast<const char*>(&facts);
         for (std::size_t sent = 0; sent < sizeof(facts);) {
@@ -216,12 +229,22 @@ bool free_memory(int device, unsigned long long* bytes) noexcept {
            ask_free(driver, device, bytes);
 }
 
-bool process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept {
+NameIs process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept {
     char link[32];
     std::snprintf(link, sizeof(link), "/proc/%u/exe", pid);
     const ssize_t bytes = readlink(link, out, sizeof(out) - 1);
     out[bytes > 0 ? bytes : 0] = 0;
-    return bytes > 0;
+    if (bytes >= 0) {
+        return NameIs::kKnown;
+    }
+    return errno == ENOENT || errno == ESRCH ? NameIs::kGone : NameIs::kHidden;
+}
+
+void leave_out_ended(Facts* facts) noexcept {
+    leave_out(facts, [](const Program& program) {
+        char name[kProcessNameBytes];
+        return process_name(program.pid, name) == NameIs::kGone;
+    });
 }
 
 void ask_again(Facts* facts, long long most_ns) noexcept {

@@ -51,8 +51,13 @@ bool load(Facts* out) noexcept;
 /// there: then a child has to ask.
 bool free_memory(int device, unsigned long long* bytes) noexcept;
 
-/// The path of a process's program; false for one that is gone or another user's.
-bool process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept;
+enum class NameIs { kKnown, kHidden /* another user's */, kGone /* it has ended */ };
+
+/// The path of a process's program.
+NameIs process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept;
+
+/// Takes programs that have ended since they were asked for out of the list.
+void leave_out_ended(Facts* facts) noexcept;
 
 /// Asks for programs anew; of a process that does not use CUDA a child does so, and for free_bytes,
 /// where what is known is older than `most_ns`: what a child costs, a session of its own, nobody

@@ -190,6 +190,7 @@ Result list_processes(const Device* device, unsigned* count, Put put) {
         const unsigned room = *count;
         pthread_mutex_lock(&g_mutex);
         ask_again(&g_facts, kFreshNs);
+        leave_out_ended(&g_facts);
         const unsigned found = device->index == 0 ? g_facts.program_count : 0;
         for (unsigned i = 0; i < found && found <= room; ++i) {
             put(i, g_facts.programs[i]);
@@ -530,7 +531,7 @@ GANTRY_NVML int nvmlSystemGetProcessName(unsigned pid, char* name, unsigned leng
         return kUninitialized;
     }
     char path[kProcessNameBytes];
-    return process_name(pid, path) ? copy_text(path, name, length) : kNotFound;
+    return process_name(pid, path) == NameIs::kKnown ? copy_text(path, name, length) : kNotFound;
 }
 
 GANTRY_NVML int nvmlDeviceGetGraphicsRunningProcesses_v3(Device* device, unsigned* count, void*) {

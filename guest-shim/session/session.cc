@@ -184,14 +184,7 @@ bool is_worth_a_line(const AttachProblem& problem) {
 
 __attribute__((destructor)) void end_of_process() {
     write_report();
-    const State state = g_gate.state.load(std::memory_order_acquire);
-    if (state == State::kReady) {
-        post_control(wire::ControlOp::kGoodbye, nullptr, 0, nullptr, 0);
-        close_channel(&g_connection);
-    }
-    if (state == State::kReady || state == State::kBroken) {
-        g_gate.state.store(State::kEnded, std::memory_order_release);
-    }
+    end();
 }
 
 }  // namespace
@@ -216,6 +209,17 @@ CUresult start() noexcept {
     }
     g_gate.state.store(State::kReady, std::memory_order_release);
     return CUDA_SUCCESS;
+}
+
+void end() noexcept {
+    const State state = g_gate.state.load(std::memory_order_acquire);
+    if (state == State::kReady) {
+        post_control(wire::ControlOp::kGoodbye, nullptr, 0, nullptr, 0);
+        close_channel(&g_connection);
+    }
+    if (state == State::kReady || state == State::kBroken) {
+        g_gate.state.store(State::kEnded, std::memory_order_release);
+    }
 }
 
 std::uint32_t device_count() noexcept { return g_connection.devices; }

@@ -66,6 +66,8 @@ inline CUresult gate_local() noexcept {
 /// Connects, claims a channel, says hello and reads the device facts. Later calls return the first
 /// one's result. Prints one line to stderr when the configuration or the peer is at fault.
 CUresult start() noexcept;
+/// Says goodbye to the host, if the process has a session: no call is served any more.
+void end() noexcept;
 
 /// Device facts read at start; null when the ordinal is out of range.
 std::uint32_t device_count() noexcept;
