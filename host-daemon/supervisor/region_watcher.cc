@@ -24,7 +24,9 @@ void RegionWatcher::run() {
         if (session_->serves()) {
             const auto claims = session_->claims();
             if (claims) {
-                look(*claims);
+                // Whoever begins may want the memory of one that was killed.
+                close_ended(*claims);
+                open_new(*claims);
                 last_error_.clear();
             } else if (claims.error().text != last_error_) {  // say it once, not every few ms
                 last_error_ = claims.error().text;
@@ -35,12 +37,27 @@ void RegionWatcher::run() {
     }
 }
 
-void RegionWatcher::look(const std::vector<Claim>& claims) {
+void RegionWatcher::close_ended(const std::vector<Claim>& claims) {
     for (const Claim& claim : claims) {
         if (stopping_) {
             return;
         }
-        const engine::PartId part = part_of({claim.channel, claim.generation});
+        if (claim.state == wire::ClaimState::kClosing && claim.generation != 0 &&
+            claim.generation != closed_[claim.channel]) {
+            // Also one whose process ended on the way here: what the other host wrote about it has
+            // not come along, and nobody may take the channel before it is said.
+            session_->close_channel(part_of({claim.channel, claim.generation}));
+            seen_[claim.channel] = claim.generation;
+            closed_[claim.channel] = claim.generation;
+        }
+    }
+}
+
+void RegionWatcher::open_new(const std::vector<Claim>& claims) {
+    for (const Claim& claim : claims) {
+        if (stopping_) {
+            return;
+        }
         const bool is_new = claim.generation != 0 && claim.generation != seen_[claim.channel];
         if (claim.state == wire::ClaimState::kOpen && is_new) {
             if (session_->source().is_frozen()) {
@@ -59,13 +76,6 @@ void RegionWatcher::look(const std::vector<Claim>& claims) {
                 spdlog::error("session {}: {}", session_->info().id, opened.error().to_string());
                 session_->refuse(claim, opened.error());
             }
-        } else if (claim.state == wire::ClaimState::kClosing && claim.generation != 0 &&
-                   claim.generation != closed_[claim.channel]) {
-            // Also one whose process ended on the way here: what the other host wrote about it has
-            // not come along, and nobody may take the channel before it is said.
-            session_->close_channel(part);
-            seen_[claim.channel] = claim.generation;
-            closed_[claim.channel] = claim.generation;
         }
     }
 }

@@ -24,7 +24,8 @@ public:
 
 private:
     void run();
-    void look(const std::vector<Claim>& claims);
+    void close_ended(const std::vector<Claim>& claims);
+    void open_new(const std::vector<Claim>& claims);
 
     std::shared_ptr<Session> session_;
     const std::chrono::milliseconds interval_;
