@@ -1,13 +1,12 @@
 // Claiming a channel of a region: the guest side of the directory pages of region.h.
-#include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
+#include "guest-shim/session/claimant.h"
 #include "guest-shim/session/connection.h"
 
 namespace gantry::session {
@@ -63,14 +62,31 @@ bool initialise_directory(Connection* connection, AttachProblem* problem) {
     return true;
 }
 
-/// A channel whose process has died without a goodbye is handed to the host to be closed. Only
-/// processes of this guest ever write claims, so the pid is one of ours.
+void nap() {
+    const timespec time{0, 20'000'000};
+    nanosleep(&time, nullptr);
+}
+
+bool is_dead(const wire::GuestDirectory& directory, std::uint32_t index, wire::ClaimState state) {
+    const auto is_gone = [&] {
+        return find_claimant(directory, index).state == ClaimantState::kGone;
+    };
+    if (state == wire::ClaimState::kOpen) {
+        return is_gone();
+    }
+    if (state != wire::ClaimState::kClaiming || !is_gone()) {
+        return false;
+    }
+    nap();  // One that is being claimed has the number of its former owner for a moment.
+    return directory.claims[index].state.load(std::memory_order_acquire) == state && is_gone();
+}
+
+/// A channel whose process has died without a goodbye is handed to the host to be closed.
 void release_dead_claims(wire::GuestDirectory* directory) {
     for (std::uint32_t index = 0; index < directory->channel_count; ++index) {
         wire::ChannelClaim& claim = directory->claims[index];
         wire::ClaimState state = claim.state.load(std::memory_order_acquire);
-        if ((state == wire::ClaimState::kOpen || state == wire::ClaimState::kClaiming) &&
-            is_gone(claim)) {
+        if (is_dead(*directory, index, state)) {
             claim.state.compare_exchange_strong(state, wire::ClaimState::kClosing);
         }
     }
@@ -104,6 +120,7 @@ bool try_claim(Connection* connection) {
             !claim.state.compare_exchange_strong(state, wire::ClaimState::kClaiming)) {
             continue;
         }
+        directory->pid_namespaces[index].store(own_pid_namespace(), std::memory_order_relaxed);
         claim.guest_pid = static_cast<std::uint32_t>(getpid());
         claim.generation += 1;
         connection->channel = index;
@@ -180,22 +197,18 @@ bool claim_channel(Connection* connection, AttachProblem* problem) {
     while (!try_claim(connection)) {
         if (wire::monotonic_ns() > deadline) {
             return fail(problem, CUDA_ERROR_NOT_PERMITTED,
-                        "all %u channels of the region are in use by other CUDA processes",
+                        "all %u channels of the region are in use by other CUDA processes; those "
+                        "of a container that was killed become free when root starts a CUDA "
+                        "program outside of containers",
                         connection->guest_directory->channel_count);
         }
-        const timespec nap{0, 20'000'000};
-        nanosleep(&nap, nullptr);
+        nap();
         release_dead_claims(connection->guest_directory);
     }
     return true;
 }
 
 }  // namespace
-
-bool is_gone(const wire::ChannelClaim& claim) {
-    return claim.guest_pid != 0 && kill(static_cast<pid_t>(claim.guest_pid), 0) != 0 &&
-           errno == ESRCH;
-}
 
 bool open_channel(Connection* connection, AttachProblem* problem) {
     std::byte* region = connection->attachment.region;

@@ -75,8 +75,6 @@ extern Connection g_connection;
 /// Claims a channel of the region and waits until the host serves it (channel.cc).
 bool open_channel(Connection* connection, AttachProblem* problem);
 void close_channel(Connection* connection);
-/// The process that made the claim has died.
-bool is_gone(const wire::ChannelClaim& claim);
 
 /// Maps the pinned pool and reserves the device arena (address_space.cc).
 bool reserve_addresses(Connection* connection, AttachProblem* problem);

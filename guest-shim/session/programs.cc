@@ -1,5 +1,6 @@
 #include "guest-shim/session/programs.h"
 
+#include "guest-shim/session/claimant.h"
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
 
@@ -28,14 +29,18 @@ std::uint32_t programs(Program* out, std::uint32_t room) noexcept {
     const std::uint32_t channels = directory->channel_count;
     std::uint32_t found = 0;
     for (std::uint32_t channel = 0; channel < channels && channel < wire::kMaxChannels; ++channel) {
-        const wire::ChannelClaim& claim = directory->claims[channel];
+        const wire::ClaimState state =
+            directory->claims[channel].state.load(std::memory_order_acquire);
+        if (state != wire::ClaimState::kOpen) {
+            continue;
+        }
         // One that died without a goodbye keeps its claim until somebody wants a channel.
-        if (claim.state.load(std::memory_order_acquire) != wire::ClaimState::kOpen ||
-            claim.guest_pid == 0 || is_gone(claim)) {
+        const Claimant claimant = find_claimant(*directory, channel);
+        if (claimant.state != ClaimantState::kAlive) {
             continue;
         }
         if (found < room) {
-            out[found] = {claim.guest_pid, device_bytes(channel, channels)};
+            out[found] = {claimant.pid, device_bytes(channel, channels)};
         }
         ++found;
     }

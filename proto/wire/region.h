@@ -96,6 +96,9 @@ struct alignas(kPageBytes) GuestDirectory {
     std::uint32_t channel_count;
     std::uint32_t reserved;
     ChannelClaim claims[kMaxChannels];
+    /// The PID namespace that each claim's guest_pid is a number of (as /proc/self/ns/pid numbers
+    /// it); 0: the claimant did not say. Guests read it only.
+    std::atomic<std::uint32_t> pid_namespaces[kMaxChannels];
 };
 
 enum class ServeState : std::uint32_t { kNone = 0, kServing = 1, kRefused = 2, kClosed = 3 };
