@@ -13,7 +13,8 @@ namespace {
 const wire::DeviceFacts* facts_of(CUdevice device) { return session::device_facts(device); }
 
 /// Abilities that end at the border between guest and host, whatever the device could do: the host
-/// cannot reach pageable memory of the guest, nor share descriptors with it.
+/// cannot reach pageable memory of the guest, nor share descriptors with it. And those whose calls
+/// are refused, for programs that ask before they call.
 bool is_cut_at_the_border(int attribute) {
     switch (attribute) {
         case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
@@ -27,6 +28,18 @@ bool is_cut_at_the_border(int attribute) {
         case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
+        case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS:
+        case CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK:
+        case CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH:
+        case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED:
             return true;
         default:
             return false;

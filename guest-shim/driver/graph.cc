@@ -237,6 +237,9 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
     if (!is_stream(instantiateParams->hUploadStream)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    if ((instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // A kernel would be given the guest's handle.
+    }
     cuda::wire::cuGraphInstantiateWithParams_call arguments{};
     if (g_graph_execs.create(HandleKind::kGraphExec, &arguments.exec) == nullptr) {
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -364,6 +364,9 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
     if (phGraphExec == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // A kernel would be given the guest's handle.
+    }
     std::uint64_t exec = 0;
     if (g_graph_execs.create(HandleKind::kGraphExec, &exec) == nullptr) {
         return CUDA_ERROR_OUT_OF_MEMORY;

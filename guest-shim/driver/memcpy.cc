@@ -202,4 +202,12 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
                : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuMemcpyDtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                         size_t ByteCount) noexcept {
+    return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
+               ? copy_linear(dstDevice, srcDevice, ByteCount,
+                             default_stream_handle(default_stream), true)
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
 }  // namespace gantry::cuda_impl

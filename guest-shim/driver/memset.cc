@@ -47,6 +47,19 @@ CUresult fill(const Rows& rows, CUstream stream, Queue queue) {
     return result != CUDA_SUCCESS || rows.width == 0 || rows.height == 0 ? result : queue(address);
 }
 
+/// The forms without a stream wait, as native does, where the memory is the host's too: page-locked
+/// or managed. Else a program that reads or writes it next would be too early.
+template <typename Fill>
+CUresult fill_and_wait(CUdeviceptr target, CUstream stream, Fill fill) {
+    Place place{};
+    const bool waits = place_of(target, 1, &place) && is_in_pool(place.address);
+    if (waits) {
+        session::wait_follows();
+    }
+    const CUresult result = fill();
+    return result == CUDA_SUCCESS && waits ? synchronize_stream(bits(stream)) : result;
+}
+
 }  // namespace
 }  // namespace gantry::shim
 
@@ -90,6 +103,54 @@ CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int
                             size_t Height, CUstream hStream) noexcept {
     return fill({dstDevice, dstPitch, Width, Height, 4}, hStream, [&](CUdeviceptr to) {
         return marshal::cuMemsetD2D32Async(to, dstPitch, ui, Width, Height, hStream);
+    });
+}
+
+CUresult cuMemsetD8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned char uc,
+                       size_t N) noexcept {
+    const CUstream stream = default_stream_handle(default_stream);
+    return fill_and_wait(dstDevice, stream, [&] {
+        return cuMemsetD8Async(dstDevice, uc, N, stream);
+    });
+}
+
+CUresult cuMemsetD16_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned short us,
+                        size_t N) noexcept {
+    const CUstream stream = default_stream_handle(default_stream);
+    return fill_and_wait(dstDevice, stream, [&] {
+        return cuMemsetD16Async(dstDevice, us, N, stream);
+    });
+}
+
+CUresult cuMemsetD32_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned int ui,
+                        size_t N) noexcept {
+    const CUstream stream = default_stream_handle(default_stream);
+    return fill_and_wait(dstDevice, stream, [&] {
+        return cuMemsetD32Async(dstDevice, ui, N, stream);
+    });
+}
+
+CUresult cuMemsetD2D8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, size_t dstPitch,
+                         unsigned char uc, size_t Width, size_t Height) noexcept {
+    const CUstream stream = default_stream_handle(default_stream);
+    return fill_and_wait(dstDevice, stream, [&] {
+        return cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, stream);
+    });
+}
+
+CUresult cuMemsetD2D16_v2(DefaultStream default_stream, CUdeviceptr dstDevice, size_t dstPitch,
+                          unsigned short us, size_t Width, size_t Height) noexcept {
+    const CUstream stream = default_stream_handle(default_stream);
+    return fill_and_wait(dstDevice, stream, [&] {
+        return cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, stream);
+    });
+}
+
+CUresult cuMemsetD2D32_v2(DefaultStream default_stream, CUdeviceptr dstDevice, size_t dstPitch,
+                          unsigned int ui, size_t Width, size_t Height) noexcept {
+    const CUstream stream = default_stream_handle(default_stream);
+    return fill_and_wait(dstDevice, stream, [&] {
+        return cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, stream);
     });
 }
 
