@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 
@@ -67,35 +68,51 @@ void nap() {
     nanosleep(&time, nullptr);
 }
 
-bool is_dead(const wire::GuestDirectory& directory, std::uint32_t index, wire::ClaimState state) {
-    const auto is_gone = [&] {
-        return find_claimant(directory, index).state == ClaimantState::kGone;
-    };
-    if (state == wire::ClaimState::kOpen) {
-        return is_gone();
-    }
-    if (state != wire::ClaimState::kClaiming || !is_gone()) {
-        return false;
-    }
-    nap();  // One that is being claimed has the number of its former owner for a moment.
-    return directory.claims[index].state.load(std::memory_order_acquire) == state && is_gone();
+/// Who has a channel, as ChannelClaim begins. Both change in one step: a claim that was released
+/// and taken again while somebody looked at it stays with its new owner.
+struct Holding {
+    wire::ClaimState state;
+    std::uint32_t pid;
+};
+using HoldingWord [[gnu::may_alias]] = std::uint64_t;
+static_assert(sizeof(Holding) == sizeof(HoldingWord) &&
+              offsetof(wire::ChannelClaim, state) == offsetof(Holding, state) &&
+              offsetof(wire::ChannelClaim, guest_pid) == offsetof(Holding, pid) &&
+              alignof(wire::ChannelClaim) >= alignof(HoldingWord));
+
+Holding holding_of(const wire::ChannelClaim& claim) {
+    return __builtin_bit_cast(
+        Holding, __atomic_load_n(reinterpret_cast<const HoldingWord*>(&claim), __ATOMIC_ACQUIRE));
 }
 
-/// A channel whose process has died without a goodbye is handed to the host to be closed.
-void release_dead_claims(wire::GuestDirectory* directory) {
+bool change(wire::ChannelClaim* claim, Holding from, Holding to) {
+    auto expected = __builtin_bit_cast(std::uint64_t, from);
+    return __atomic_compare_exchange_n(reinterpret_cast<HoldingWord*>(claim), &expected,
+                                       __builtin_bit_cast(std::uint64_t, to), false,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+/// Of a claim of the calling process, on to its next state; false where another has it.
+bool go_on(wire::ChannelClaim* claim, wire::ClaimState from, wire::ClaimState to) {
+    const auto pid = static_cast<std::uint32_t>(getpid());
+    return change(claim, {from, pid}, {to, pid});
+}
+
+/// Channels in a state whose process has died without a goodbye are given to the host to be closed.
+void release_dead_claims(wire::GuestDirectory* directory, wire::ClaimState state) {
     for (std::uint32_t index = 0; index < directory->channel_count; ++index) {
         wire::ChannelClaim& claim = directory->claims[index];
-        wire::ClaimState state = claim.state.load(std::memory_order_acquire);
-        if (is_dead(*directory, index, state)) {
-            claim.state.compare_exchange_strong(state, wire::ClaimState::kClosing);
+        const Holding holding = holding_of(claim);
+        if (holding.state == state &&
+            find_claimant(*directory, index).state == ClaimantState::kGone) {
+            change(&claim, holding, {wire::ClaimState::kClosing, holding.pid});
         }
     }
 }
 
 /// A closing claim may be taken again once the host has said that it let go of that generation.
-bool is_takable(const Connection& connection, std::uint32_t index) {
+bool is_takable(const Connection& connection, std::uint32_t index, wire::ClaimState state) {
     const wire::ChannelClaim& claim = connection.guest_directory->claims[index];
-    const wire::ClaimState state = claim.state.load(std::memory_order_acquire);
     if (state == wire::ClaimState::kFree) {
         return true;
     }
@@ -111,18 +128,15 @@ bool is_takable(const Connection& connection, std::uint32_t index) {
 bool try_claim(Connection* connection) {
     wire::GuestDirectory* directory = connection->guest_directory;
     for (std::uint32_t index = 0; index < directory->channel_count; ++index) {
-        if (!is_takable(*connection, index)) {
-            continue;
-        }
         wire::ChannelClaim& claim = directory->claims[index];
-        wire::ClaimState state = claim.state.load(std::memory_order_acquire);
-        if ((state != wire::ClaimState::kFree && state != wire::ClaimState::kClosing) ||
-            !claim.state.compare_exchange_strong(state, wire::ClaimState::kClaiming)) {
+        const Holding holding = holding_of(claim);
+        const Holding own{wire::ClaimState::kClaiming, static_cast<std::uint32_t>(getpid())};
+        if (!is_takable(*connection, index, holding.state) || !change(&claim, holding, own)) {
             continue;
         }
-        directory->pid_namespaces[index].store(own_pid_namespace(), std::memory_order_relaxed);
-        claim.guest_pid = static_cast<std::uint32_t>(getpid());
-        claim.generation += 1;
+        sign_claim(&directory->claimants[index]);
+        connection->begins_anew = claim.generation == wire::kMaxGeneration;
+        claim.generation = connection->begins_anew ? 1 : claim.generation + 1;
         connection->channel = index;
         connection->generation = claim.generation;
         return true;
@@ -191,11 +205,12 @@ bool wait_until_served(Connection* connection, AttachProblem* problem) {
 }
 
 bool claim_channel(Connection* connection, AttachProblem* problem) {
-    const std::uint64_t deadline =
-        wire::monotonic_ns() + connection->environment.connect_timeout_ms * 1'000'000ull;
-    release_dead_claims(connection->guest_directory);
+    const std::uint64_t begin = wire::monotonic_ns();
+    const std::uint64_t most = connection->environment.connect_timeout_ms * 1'000'000ull;
+    release_dead_claims(connection->guest_directory, wire::ClaimState::kOpen);
     while (!try_claim(connection)) {
-        if (wire::monotonic_ns() > deadline) {
+        const std::uint64_t waited = wire::monotonic_ns() - begin;
+        if (waited > most) {
             return fail(problem, CUDA_ERROR_NOT_PERMITTED,
                         "all %u channels of the region are in use by other CUDA processes; those "
                         "of a container that was killed become free when root starts a CUDA "
@@ -203,7 +218,10 @@ bool claim_channel(Connection* connection, AttachProblem* problem) {
                         connection->guest_directory->channel_count);
         }
         nap();
-        release_dead_claims(connection->guest_directory);
+        release_dead_claims(connection->guest_directory, wire::ClaimState::kOpen);
+        if (waited > most / 4) {  // Who claims one has not signed it from the first instant on.
+            release_dead_claims(connection->guest_directory, wire::ClaimState::kClaiming);
+        }
     }
     return true;
 }
@@ -224,7 +242,7 @@ bool open_channel(Connection* connection, AttachProblem* problem) {
     }
     wire::ChannelClaim& claim = connection->guest_directory->claims[connection->channel];
     if (!lay_out(connection, problem)) {
-        claim.state.store(wire::ClaimState::kFree, std::memory_order_release);
+        go_on(&claim, wire::ClaimState::kClaiming, wire::ClaimState::kFree);
         return false;
     }
     reset_guest_words(connection->guest);
@@ -234,9 +252,17 @@ bool open_channel(Connection* connection, AttachProblem* problem) {
     // Pages are made now, not one by one inside the application's launches. Where the kernel or the
     // region's kind cannot, they are made as they are used.
     madvise(region + connection->layout.ring, connection->layout.ring_bytes, MADV_POPULATE_WRITE);
-    claim.state.store(wire::ClaimState::kOpen, std::memory_order_release);
+    if (connection->begins_anew) {
+        std::memset(region + connection->layout.ring, 0, connection->layout.ring_bytes);
+    }
+    if (!go_on(&claim, wire::ClaimState::kClaiming, wire::ClaimState::kOpen)) {
+        return fail(problem, CUDA_ERROR_SYSTEM_NOT_READY,
+                    "channel %u was taken by another process after this one had stood still for "
+                    "seconds; start the program again",
+                    connection->channel);
+    }
     if (!wait_until_served(connection, problem)) {
-        claim.state.store(wire::ClaimState::kClosing, std::memory_order_release);
+        go_on(&claim, wire::ClaimState::kOpen, wire::ClaimState::kClosing);
         return false;
     }
     return true;
@@ -244,8 +270,8 @@ bool open_channel(Connection* connection, AttachProblem* problem) {
 
 void close_channel(Connection* connection) {
     if (connection->guest_directory != nullptr && connection->generation != 0) {
-        connection->guest_directory->claims[connection->channel].state.store(
-            wire::ClaimState::kClosing, std::memory_order_release);
+        go_on(&connection->guest_directory->claims[connection->channel], wire::ClaimState::kOpen,
+              wire::ClaimState::kClosing);
     }
 }
 

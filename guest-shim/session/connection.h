@@ -51,6 +51,7 @@ struct Connection {
     wire::ChannelLayout layout;
     std::uint32_t channel = 0;
     std::uint64_t generation = 0;
+    bool begins_anew = false;  ///< The channel's generations: the ring has positions of then.
     wire::GuestDirectory* guest_directory = nullptr;
     wire::HostDirectory* host_directory = nullptr;
     wire::GuestWords* guest = nullptr;

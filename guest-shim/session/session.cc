@@ -215,9 +215,9 @@ void end() noexcept {
     const State state = g_gate.state.load(std::memory_order_acquire);
     if (state == State::kReady) {
         post_control(wire::ControlOp::kGoodbye, nullptr, 0, nullptr, 0);
-        close_channel(&g_connection);
     }
     if (state == State::kReady || state == State::kBroken) {
+        close_channel(&g_connection);
         g_gate.state.store(State::kEnded, std::memory_order_release);
     }
 }

@@ -17,6 +17,7 @@
 #include "proto/base/result.h"
 #include "proto/control/unique_fd.h"
 #include "proto/wire/region.h"
+#include "proto/wire/ring.h"
 #include "proto/wire/wait.h"
 
 namespace gantry::worker {
@@ -70,6 +71,13 @@ public:
         asm volatile("prefetchw %0" : : "m"(reply(lane).seq));
     }
     [[nodiscard]] const std::byte* ring() const { return base_ + layout_.ring; }
+    /// Has the program of that generation sent a command? Each lap of the ring has a record where
+    /// it begins.
+    [[nodiscard]] bool has_begun(std::uint64_t generation) const {
+        const std::uint64_t published =
+            at<wire::CommandHeader>(layout_.ring).publish.load(std::memory_order_acquire);
+        return published != 0 && (published - 1) >> wire::kGenerationShift == generation;
+    }
     /// For a region that begins its life with commands in it (mirror_state.h).
     [[nodiscard]] std::byte* writable_ring() const { return base_ + layout_.ring; }
     /// An extent of the bulk area; empty when it does not lie inside.

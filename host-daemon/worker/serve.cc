@@ -17,15 +17,25 @@ bool is_moved_by_hypervisor(const ChannelMemory& memory) {
     return memory.sleep() != region::Sleep::kFutex;
 }
 
+/// What the host told the channel's last program, its sticky error and an announcement of a move
+/// among it. The guest does not look there before it is served.
+void clear_answers(const ChannelMemory& memory) {
+    std::memset(static_cast<void*>(&memory.host_words()), 0, sizeof(region::HostWords));
+    for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
+        memory.reply(lane).seq.store(0, std::memory_order_release);
+    }
+}
+
 }  // namespace
 
 void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t generation) {
     memory_ = std::move(channel);
+    clear_answers(*memory_);
     memory.set_pinned_pool(memory_->layout().pinned_bytes);
     replies.attach(memory_.get());
     pinned_writes.enable(is_moved_by_hypervisor(*memory_), memory_->pinned());
     auto& words = memory_->host_words();
-    words.device_bytes.store(shown_bytes_ = 0, std::memory_order_relaxed);
+    shown_bytes_ = 0;
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
     event_board.attach(&words, generation << region::kGenerationShift);
     bulk_board.attach(&words);

@@ -54,7 +54,7 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 9;           // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 10;          // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
@@ -62,6 +62,7 @@ inline constexpr std::uint32_t kMaxChannels = 64;
 inline constexpr std::uint32_t kEventWords = 256;          // Events share a word by slot number.
 inline constexpr std::uint32_t kBulkWords = 128;           // Bulk copies in flight that are shown.
 inline constexpr std::uint32_t kGenerationShift = 44;      // 16 TiB of commands a generation.
+inline constexpr std::uint64_t kMaxGeneration = (1ull << (64 - kGenerationShift)) - 1;
 
 /// Arena of device memory and, above it, pinned host memory: the same addresses in guest and
 /// worker. ThreadSanitizer keeps most addresses for itself: its builds, which serve tests only,
@@ -86,7 +87,15 @@ enum class ClaimState : std::uint32_t { kFree = 0, kClaiming = 1, kOpen = 2, kCl
 struct ChannelClaim {
     std::atomic<ClaimState> state;
     std::uint32_t guest_pid;
-    std::uint64_t generation;  ///< Counts claims of this channel; the first is 1.
+    std::uint64_t generation;  ///< Counts claims of this channel; 1 follows kMaxGeneration.
+};
+
+/// What tells a claim's process from others of its number. Guests read it only; 0: it could not be
+/// asked.
+struct ClaimantId {
+    std::atomic<std::uint32_t> pid_namespace;   ///< As /proc/PID/ns/pid numbers it.
+    std::atomic<std::uint32_t> time_namespace;  ///< In which start_time is told.
+    std::atomic<std::uint64_t> start_time;      ///< As in /proc/PID/stat.
 };
 
 struct alignas(kPageBytes) GuestDirectory {
@@ -96,9 +105,7 @@ struct alignas(kPageBytes) GuestDirectory {
     std::uint32_t channel_count;
     std::uint32_t reserved;
     ChannelClaim claims[kMaxChannels];
-    /// The PID namespace that each claim's guest_pid is a number of (as /proc/self/ns/pid numbers
-    /// it); 0: the claimant did not say. Guests read it only.
-    std::atomic<std::uint32_t> pid_namespaces[kMaxChannels];
+    ClaimantId claimants[kMaxChannels];  ///< Written after the claim is taken, before it is open.
 };
 
 enum class ServeState : std::uint32_t { kNone = 0, kServing = 1, kRefused = 2, kClosed = 3 };

@@ -6,11 +6,15 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <functional>
+#include <string>
+#include <thread>
 
 namespace gantry::session {
 namespace {
@@ -29,7 +33,7 @@ protected:
     void TearDown() override { munmap(directory_, sizeof(wire::GuestDirectory)); }
 
     void claim() {
-        directory_->pid_namespaces[0] = own_pid_namespace();
+        sign_claim(&directory_->claimants[0]);
         directory_->claims[0].guest_pid = static_cast<std::uint32_t>(getpid());
     }
     [[nodiscard]] Claimant find() const { return find_claimant(*directory_, 0); }
@@ -95,18 +99,74 @@ TEST_F(ClaimantTest, OfTheOwnNamespace) {
                self.pid == static_cast<std::uint32_t>(getpid());
     }));
     EXPECT_EQ(find().state, ClaimantState::kGone);
-    directory_->pid_namespaces[0] = 0;  // It could not say it.
+    wire::ClaimantId& id = directory_->claimants[0];
+    id.pid_namespace = 0;  // It could not say it.
     EXPECT_EQ(find().state, ClaimantState::kGone);
     claim();
     EXPECT_EQ(find().state, ClaimantState::kAlive);
+    id.start_time += 1;  // As of one that had this process's number before it.
+    EXPECT_EQ(find().state, ClaimantState::kGone);
+    id.time_namespace += 1;  // Or it tells the time otherwise.
+    EXPECT_EQ(find().state, ClaimantState::kAlive);
+    id.start_time = 0;  // It could not say it.
+    EXPECT_EQ(find().state, ClaimantState::kAlive);
+}
+
+TEST_F(ClaimantTest, OneThatNobodyHasWaitedForIsGone) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        claim();
+        _exit(write(ends[1], "c", 1) == 1 ? 0 : 1);
+    }
+    char has_claimed = 0;
+    ASSERT_EQ(read(ends[0], &has_claimed, 1), 1);
+    siginfo_t info{};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+    EXPECT_EQ(kill(child, 0), 0);
+    EXPECT_EQ(find().state, ClaimantState::kGone);
+    waitpid(child, nullptr, 0);
+    EXPECT_EQ(find().state, ClaimantState::kGone);
+}
+
+TEST_F(ClaimantTest, OneWhoseFirstThreadHasEndedIsAlive) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        claim();
+        std::thread([&] {
+            while (write(ends[1], "c", 1) == 1) {  // Until the test has read enough.
+                usleep(1000);
+            }
+        }).detach();
+        syscall(SYS_exit, 0);  // This thread, and nothing else.
+    }
+    close(ends[1]);
+    char is_there = 0;
+    char state = 0;
+    while (state != 'Z' && read(ends[0], &is_there, 1) == 1) {
+        std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+        std::string number, name;
+        stat >> number >> name >> state;
+    }
+    EXPECT_EQ(state, 'Z');
+    EXPECT_EQ(find().state, ClaimantState::kAlive);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    EXPECT_EQ(find().state, ClaimantState::kGone);
+    close(ends[0]);
 }
 
 TEST_F(ClaimantTest, OfAContainerAsSeenFromOutside) {
-    const bool sees_all = own_pid_namespace() == kFirstPidNamespace;
+    claim();
+    const bool sees_all = directory_->claimants[0].pid_namespace == kFirstPidNamespace;
     const auto outside = [&](pid_t first) {
         const Claimant found = find();
-        // Its number there is 2, and what it is here is above that of the namespace's first.
-        return directory_->claims[0].guest_pid == 2 && found.state == ClaimantState::kAlive &&
+        // What it is here is above that of the namespace's first, which is 1 there.
+        return directory_->claims[0].guest_pid != found.pid &&
+               found.state == ClaimantState::kAlive &&
                found.pid > static_cast<std::uint32_t>(first) &&
                kill(static_cast<pid_t>(found.pid), 0) == 0;
     };
@@ -142,7 +202,8 @@ TEST_F(ClaimantTest, OfOneContainerAsSeenFromAnother) {
         },
         [&](pid_t) {
             return in_container(Proc::kOwn, [&] {
-                return getpid() == 2 && find().state == ClaimantState::kUnknown;
+                return getpid() == static_cast<pid_t>(directory_->claims[0].guest_pid) &&
+                       find().state == ClaimantState::kUnknown;
             });
         }));
 }

@@ -46,6 +46,50 @@ TEST(Service, ServesMemoryKernelsAndStreams) {
     }));
 }
 
+TEST(Service, AChannelThatIsUsedAgainSaysNothingOfItsLastProgram) {
+    EXPECT_TRUE(in_child([] {
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        {
+            const auto last = map_region(region->get());
+            last->host_words().sticky_error = CUDA_ERROR_ILLEGAL_ADDRESS;
+            last->host_words().announce = 5;  // Its move had not ended when it did.
+            last->host_words().late_errors = 3;
+            last->host_words().looked = ~0ull;
+            last->host_words().event_done[7] = ~0ull;
+            last->reply(3).seq = ~0ull;
+        }
+        Serving serving(map_region(region->get()));
+        const wire::HostWords& words = serving.channel.host_words();
+        EXPECT_EQ(words.sticky_error, 0u);
+        EXPECT_EQ(words.announce, 0u);
+        EXPECT_EQ(words.late_errors, 0u);
+        EXPECT_EQ(words.looked, 1ull << wire::kGenerationShift);
+        EXPECT_EQ(words.event_done[7], 0u);
+        EXPECT_EQ(serving.channel.reply(3).seq, 0u);
+        serving.guest.retain();
+        EXPECT_EQ(serving.guest.synchronise(0), 0u);
+    }));
+}
+
+// A program whose worker has ended is never served again: nobody knows what that had executed.
+TEST(Service, SeesThatAProgramHasBegun) {
+    EXPECT_TRUE(in_child([] {
+        Serving serving;
+        EXPECT_FALSE(serving.channel.has_begun(1));
+        serving.guest.retain();
+        EXPECT_TRUE(serving.channel.has_begun(1));
+        EXPECT_FALSE(serving.channel.has_begun(2));
+        const std::vector<std::byte> text(serving.channel.layout().ring_bytes / 16);
+        const std::uint64_t data = serving.guest.allocate(text.size());
+        for (int i = 0; i < 100; ++i) {  // Some laps on.
+            serving.guest.write(data, text);
+        }
+        EXPECT_EQ(serving.guest.synchronise(0), 0u);
+        EXPECT_TRUE(serving.channel.has_begun(1));
+        EXPECT_FALSE(serving.channel.has_begun(2));
+    }));
+}
+
 // What the guest is told of the device, and what the device says for itself.
 TEST(Device, AGuestIsToldOfTheDeviceByTheNamesOfItsVm) {
     EXPECT_TRUE(in_child([] {
