@@ -259,6 +259,9 @@ void Registry::drop_worker(const std::shared_ptr<Session>& session, engine::Part
     const std::uint32_t guest_pid = worker ? worker->guest().guest_pid() : 0;
     session->on_worker_lost(part, how);
     session->workers().remove(part);
+    if (worker) {
+        ::unlink(worker->record().process.control_path.c_str());
+    }
     (void)session->write_record();
     // During a migration the whole session is at stake; else one program has died, and the others
     // of the VM go on.

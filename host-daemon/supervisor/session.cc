@@ -230,6 +230,9 @@ void Session::close_channel(engine::PartId part) {
     if (at.generation != 0) {
         const std::lock_guard lock(mutex_);
         if (region_) {
+            // Should its program live, it gets a CUDA error, and no hang.
+            (void)region_->write_worker_state(channel_count_, at.channel,
+                                              wire::WorkerState::kDead);
             (void)region_->write_state(at.channel, at.generation, wire::ServeState::kClosed);
         }
     }

@@ -380,6 +380,8 @@ void Worker::end() {
         spdlog::warn("{} does not end: killing process {}", worker_name(record_), pid());
         process_.kill();
         process_.wait(std::chrono::milliseconds{5000});
+    } else if (answers) {
+        ::unlink(log_path().c_str());  // Nobody is told of it any more.
     }
     memory_.release();
     ::unlink(record_.process.control_path.c_str());
