@@ -6,6 +6,7 @@
 #include "guest-shim/driver/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_table.h"
+#include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
 
 namespace gantry::shim {
@@ -23,6 +24,7 @@ struct OpenCapture {
     std::uint64_t graph;
     CUstreamCaptureMode mode;
     const session::Thread* thread;  ///< Who began it.
+    bool is_given;                  ///< The graph was there before (cuStreamBeginCaptureToGraph).
 };
 constexpr std::size_t kMostOpenCaptures = 64;
 constexpr std::uint64_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
@@ -35,11 +37,13 @@ bool is_capture_of(const OpenCapture& open, std::uint64_t stream) {
            (stream != kPerThreadStream || open.thread == session::thread());
 }
 
-void open_capture(std::uint64_t stream, CUstreamCaptureMode mode) {
+/// `given`: the graph that the capture adds to; 0: it makes one.
+void open_capture(std::uint64_t stream, CUstreamCaptureMode mode, std::uint64_t given) {
     session::Guard guard(g_open_mutex);
     for (OpenCapture& open : g_open) {
         if (open.graph == 0) {
-            open = {stream, 0, session::mint(HandleKind::kGraph), mode, session::thread()};
+            open = {stream, 0,   given != 0 ? given : session::mint(HandleKind::kGraph),
+                    mode,   session::thread(), given != 0};
             return;
         }
     }
@@ -73,17 +77,19 @@ bool spoil_capture(std::uint64_t stream) {
            result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
-/// The graph handle of a stream's capture, which is over now.
-std::uint64_t close_capture(std::uint64_t stream) {
+/// A stream's capture, which is over now.
+OpenCapture close_capture(std::uint64_t stream) {
     session::Guard guard(g_open_mutex);
     for (OpenCapture& open : g_open) {
         if (is_capture_of(open, stream)) {
-            const std::uint64_t graph = open.graph;
+            const OpenCapture closed = open;
             open = {};
-            return graph;
+            return closed;
         }
     }
-    return session::mint(HandleKind::kGraph);
+    OpenCapture unknown{};
+    unknown.graph = session::mint(HandleKind::kGraph);
+    return unknown;
 }
 
 /// Makes the captures invalid that `concerns` names; 900 if there are any.
@@ -121,7 +127,9 @@ std::uint64_t graph_of(std::uint64_t id) {
     return 0;
 }
 
-CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
+/// `ask` begins it at the host. `given`: as open_capture has it.
+template <typename Ask>
+CUresult begin(CUstream stream, CUstreamCaptureMode mode, std::uint64_t given, Ask ask) {
     if (bits(stream) <= 1) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
@@ -136,15 +144,17 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
     }
     // Counted first: another thread must not take a capturing stream for an idle one.
     g_captures.fetch_add(1, std::memory_order_acq_rel);
-    const cuda::wire::cuStreamBeginCapture_v2_call arguments{bits(stream),
-                                                             static_cast<std::uint32_t>(mode), 0};
-    const CUresult result = call_status(cuda::Op::cuStreamBeginCapture_v2, arguments);
+    const CUresult result = ask();
     if (result == CUDA_SUCCESS) {
-        open_capture(bits(stream), mode);
+        open_capture(bits(stream), mode, given);
     } else {
         g_captures.fetch_sub(1, std::memory_order_acq_rel);
     }
     return result;
+}
+
+CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
+    return begin(stream, mode, 0, [&] { return marshal::cuStreamBeginCapture_v2(stream, mode); });
 }
 
 }  // namespace
@@ -217,6 +227,16 @@ CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) noe
     return begin(hStream, mode);
 }
 
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                     const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* dependencyData, size_t numDependencies,
+                                     CUstreamCaptureMode mode) noexcept {
+    return begin(hStream, mode, bits(hGraph), [&] {
+        return marshal::cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData,
+                                                    numDependencies, mode);
+    });
+}
+
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
     if (phGraph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -231,10 +251,10 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
     if (is_other_threads(bits(hStream))) {
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }
-    const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream),
-                                                        close_capture(bits(hStream))};
+    const OpenCapture closed = close_capture(bits(hStream));
+    const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream), closed.graph};
     const CUresult result = call_status(cuda::Op::cuStreamEndCapture, arguments);
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS && !closed.is_given) {
         disown_copies(arguments.graph);
     }
     // Whatever the result, a stream that was capturing does not any more; one that was not

@@ -58,8 +58,9 @@ void GuestProcess::drop_lane_capture(std::uint32_t lane) {
         }
         CUgraph graph = nullptr;
         (void)api.cuStreamEndCapture(own, &graph);
-        if (graph != nullptr) {
-            api.cuGraphDestroy(graph);
+        const auto native = reinterpret_cast<std::uint64_t>(graph);
+        if (graph != nullptr && objects.handle_of(native, HandleKind::kGraph) == 0) {
+            api.cuGraphDestroy(graph);  // Not one that it was adding to.
         }
         end_capture(HeldWork::key_of_lane(lane));
     }

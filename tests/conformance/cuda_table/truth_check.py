@@ -36,7 +36,7 @@ SOFT_HAS_MORE = {"cuGraphAddBatchMemOpNode", "cuGraphBatchMemOpNodeGetParams",
                  "cuGraphBatchMemOpNodeSetParams", "cuGraphDebugDotPrint",
                  "cuGraphExecBatchMemOpNodeSetParams", "cuMemExportToShareableHandle",
                  "cuMemImportFromShareableHandle", "cuMemPrefetchBatchAsync",
-                 "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", "cuStreamBeginCaptureToGraph",
+                 "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2",
                  "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2",
                  "cuUserObjectCreate"}
 
