@@ -92,23 +92,56 @@ bool change(wire::ChannelClaim* claim, Holding from, Holding to) {
                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/// Of a claim of the calling process, on to its next state; false where another has it.
-bool go_on(wire::ChannelClaim* claim, wire::ClaimState from, wire::ClaimState to) {
+/// Of the calling process's claim, on to its next state; false where it is another's by now.
+bool go_on(const Connection& connection, wire::ClaimState from, wire::ClaimState to) {
+    wire::ChannelClaim& claim = connection.guest_directory->claims[connection.channel];
     const auto pid = static_cast<std::uint32_t>(getpid());
-    return change(claim, {from, pid}, {to, pid});
+    return claim.generation == connection.generation && change(&claim, {from, pid}, {to, pid});
 }
 
-/// Channels in a state whose process has died without a goodbye are given to the host to be closed.
-void release_dead_claims(wire::GuestDirectory* directory, wire::ClaimState state) {
+/// Channels whose process has died without a goodbye are given to the host to be closed. Containers
+/// have the same numbers, so that the generation is asked for again.
+void release_dead_claims(wire::GuestDirectory* directory) {
     for (std::uint32_t index = 0; index < directory->channel_count; ++index) {
         wire::ChannelClaim& claim = directory->claims[index];
         const Holding holding = holding_of(claim);
-        if (holding.state == state &&
-            find_claimant(*directory, index).state == ClaimantState::kGone) {
+        const std::uint64_t generation = claim.generation;
+        if (holding.state == wire::ClaimState::kOpen &&
+            find_claimant(*directory, index).state == ClaimantState::kGone &&
+            claim.generation == generation) {
             change(&claim, holding, {wire::ClaimState::kClosing, holding.pid});
         }
     }
 }
+
+/// Claims that were being made when their processes died. Who makes one has it under its number
+/// first and signs it then: it counts as dead when nothing has changed for a long time.
+class UnfinishedClaims {
+public:
+    void release(wire::GuestDirectory* directory, std::uint64_t patience_ns) {
+        const std::uint64_t now = wire::monotonic_ns();
+        for (std::uint32_t index = 0; index < directory->channel_count; ++index) {
+            wire::ChannelClaim& claim = directory->claims[index];
+            const Holding holding = holding_of(claim);
+            Seen& seen = seen_[index];
+            if (holding.state != wire::ClaimState::kClaiming || holding.pid != seen.pid ||
+                claim.generation != seen.generation) {
+                seen = {now, claim.generation, holding.pid};
+            } else if (now - seen.since_ns > patience_ns &&
+                       find_claimant(*directory, index).state == ClaimantState::kGone) {
+                change(&claim, holding, {wire::ClaimState::kClosing, holding.pid});
+            }
+        }
+    }
+
+private:
+    struct Seen {
+        std::uint64_t since_ns;
+        std::uint64_t generation;
+        std::uint32_t pid;
+    };
+    Seen seen_[wire::kMaxChannels] = {};
+};
 
 /// A closing claim may be taken again once the host has said that it let go of that generation.
 bool is_takable(const Connection& connection, std::uint32_t index, wire::ClaimState state) {
@@ -118,6 +151,9 @@ bool is_takable(const Connection& connection, std::uint32_t index, wire::ClaimSt
     }
     if (state != wire::ClaimState::kClosing) {
         return false;
+    }
+    if (claim.generation == 0) {  // It died claiming it: the host was never told.
+        return true;
     }
     const wire::HostChannel& served = connection.host_directory->channels[index];
     const wire::ServeState serve = served.state.load(std::memory_order_acquire);
@@ -135,6 +171,9 @@ bool try_claim(Connection* connection) {
             continue;
         }
         sign_claim(&directory->claimants[index]);
+        if (const Holding now = holding_of(claim); now.state != own.state || now.pid != own.pid) {
+            continue;  // Somebody else's, after this process stood still for long.
+        }
         connection->begins_anew = claim.generation == wire::kMaxGeneration;
         claim.generation = connection->begins_anew ? 1 : claim.generation + 1;
         connection->channel = index;
@@ -207,10 +246,10 @@ bool wait_until_served(Connection* connection, AttachProblem* problem) {
 bool claim_channel(Connection* connection, AttachProblem* problem) {
     const std::uint64_t begin = wire::monotonic_ns();
     const std::uint64_t most = connection->environment.connect_timeout_ms * 1'000'000ull;
-    release_dead_claims(connection->guest_directory, wire::ClaimState::kOpen);
+    UnfinishedClaims unfinished;
+    release_dead_claims(connection->guest_directory);
     while (!try_claim(connection)) {
-        const std::uint64_t waited = wire::monotonic_ns() - begin;
-        if (waited > most) {
+        if (wire::monotonic_ns() - begin > most) {
             return fail(problem, CUDA_ERROR_NOT_PERMITTED,
                         "all %u channels of the region are in use by other CUDA processes; those "
                         "of a container that was killed become free when root starts a CUDA "
@@ -218,10 +257,8 @@ bool claim_channel(Connection* connection, AttachProblem* problem) {
                         connection->guest_directory->channel_count);
         }
         nap();
-        release_dead_claims(connection->guest_directory, wire::ClaimState::kOpen);
-        if (waited > most / 4) {  // Who claims one has not signed it from the first instant on.
-            release_dead_claims(connection->guest_directory, wire::ClaimState::kClaiming);
-        }
+        release_dead_claims(connection->guest_directory);
+        unfinished.release(connection->guest_directory, most / 4);
     }
     return true;
 }
@@ -240,9 +277,8 @@ bool open_channel(Connection* connection, AttachProblem* problem) {
     if (!initialise_directory(connection, problem) || !claim_channel(connection, problem)) {
         return false;
     }
-    wire::ChannelClaim& claim = connection->guest_directory->claims[connection->channel];
     if (!lay_out(connection, problem)) {
-        go_on(&claim, wire::ClaimState::kClaiming, wire::ClaimState::kFree);
+        go_on(*connection, wire::ClaimState::kClaiming, wire::ClaimState::kFree);
         return false;
     }
     reset_guest_words(connection->guest);
@@ -255,14 +291,14 @@ bool open_channel(Connection* connection, AttachProblem* problem) {
     if (connection->begins_anew) {
         std::memset(region + connection->layout.ring, 0, connection->layout.ring_bytes);
     }
-    if (!go_on(&claim, wire::ClaimState::kClaiming, wire::ClaimState::kOpen)) {
+    if (!go_on(*connection, wire::ClaimState::kClaiming, wire::ClaimState::kOpen)) {
         return fail(problem, CUDA_ERROR_SYSTEM_NOT_READY,
-                    "channel %u was taken by another process after this one had stood still for "
-                    "seconds; start the program again",
+                    "channel %u was taken by another process while this one stood still; start "
+                    "the program again",
                     connection->channel);
     }
     if (!wait_until_served(connection, problem)) {
-        go_on(&claim, wire::ClaimState::kOpen, wire::ClaimState::kClosing);
+        go_on(*connection, wire::ClaimState::kOpen, wire::ClaimState::kClosing);
         return false;
     }
     return true;
@@ -270,8 +306,7 @@ bool open_channel(Connection* connection, AttachProblem* problem) {
 
 void close_channel(Connection* connection) {
     if (connection->guest_directory != nullptr && connection->generation != 0) {
-        go_on(&connection->guest_directory->claims[connection->channel], wire::ClaimState::kOpen,
-              wire::ClaimState::kClosing);
+        go_on(*connection, wire::ClaimState::kOpen, wire::ClaimState::kClosing);
     }
 }
 

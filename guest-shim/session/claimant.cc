@@ -173,6 +173,9 @@ Claimant find_claimant(const wire::GuestDirectory& directory, std::uint32_t chan
     }
     const wire::ClaimantId& id = directory.claimants[channel];
     const std::uint32_t pid_namespace = id.pid_namespace.load(std::memory_order_relaxed);
+    if (pid_namespace == 0 && id.start_time.load(std::memory_order_relaxed) == 0) {
+        return {ClaimantState::kUnknown, 0};  // A container without /proc: whose number is it?
+    }
     const std::uint32_t own = namespace_of("self", "pid");
     if (pid_namespace != 0 && pid_namespace != own) {
         return search(id, pid, own);

@@ -59,7 +59,9 @@ Result<RelayedGuest> Session::give_channel(std::uint32_t pid) {
         if (claim.state != wire::ClaimState::kFree && !is_left) {
             continue;
         }
-        const Claim fresh{claim.channel, wire::ClaimState::kClaiming, pid, claim.generation + 1};
+        const std::uint64_t generation =
+            claim.generation < wire::kMaxGeneration ? claim.generation + 1 : 1;
+        const Claim fresh{claim.channel, wire::ClaimState::kClaiming, pid, generation};
         GANTRY_TRY(region_->reserve(channel_count_, fresh));
         GANTRY_ASSIGN(RelayedGuest guest, relayed(claim.channel));
         guest.generation = fresh.generation;
