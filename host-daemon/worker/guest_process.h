@@ -121,8 +121,9 @@ public:
     GuestProcess(const GuestProcess&) = delete;
     GuestProcess& operator=(const GuestProcess&) = delete;
 
-    /// Serves a channel from its beginning (generation << kGenerationShift).
-    void serve(std::unique_ptr<ChannelMemory> memory, std::uint64_t generation);
+    /// Serves a channel from its beginning (generation << kGenerationShift). Not one whose program
+    /// has begun (guest.worker_lost): that is told that its worker is dead.
+    Result<void> serve(std::unique_ptr<ChannelMemory> memory, std::uint64_t generation);
     /// Takes a channel over where another worker left it: publishes every host-owned word and the
     /// kept answers again, then goes on.
     Result<void> take_over(std::unique_ptr<ChannelMemory> memory, const ChannelState& state,

@@ -28,7 +28,15 @@ void clear_answers(const ChannelMemory& memory) {
 
 }  // namespace
 
-void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t generation) {
+Result<void> GuestProcess::serve(std::unique_ptr<ChannelMemory> channel,
+                                 std::uint64_t generation) {
+    if (channel->has_begun(generation)) {
+        channel->host_words().worker_state.store(region::WorkerState::kDead,
+                                                 std::memory_order_release);
+        return Error{Code::kFailedPrecondition, "guest.worker_lost",
+                     "the worker of this program has ended, and no other knows what it had done; "
+                     "the program has to be started again"};
+    }
     memory_ = std::move(channel);
     clear_answers(*memory_);
     memory.set_pinned_pool(memory_->layout().pinned_bytes);
@@ -40,6 +48,7 @@ void GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t g
     event_board.attach(&words, generation << region::kGenerationShift);
     bulk_board.attach(&words);
     loop_.start(memory_.get(), generation << region::kGenerationShift, {});
+    return {};
 }
 
 Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,

@@ -516,16 +516,8 @@ Result<void> Service::serve(const control::GuestAttachment& guest, Descriptors& 
     if (generation > gantry::wire::kMaxGeneration) {
         return Error{Code::kInvalidArgument, "region.generation", "a generation beyond its bits"};
     }
-    if (memory->has_begun(generation)) {
-        memory->host_words().worker_state.store(gantry::wire::WorkerState::kDead,
-                                                std::memory_order_release);
-        return Error{Code::kFailedPrecondition, "guest.worker_lost",
-                     "the worker of this program has ended, and no other knows what it had done; "
-                     "the program has to be started again"};
-    }
     part_->end_files();  // A spare one's, which is for no restore.
-    process_->serve(std::move(memory), generation);
-    return {};
+    return process_->serve(std::move(memory), generation);
 }
 
 /// The region is mapped once; what is page-locked follows the last graph each time.

@@ -286,7 +286,7 @@ struct Serving {
 
 private:
     ChannelMemory& serve(std::unique_ptr<ChannelMemory> memory) {
-        host.process->serve(std::move(memory), 1);
+        EXPECT_TRUE(host.process->serve(std::move(memory), 1).ok());
         return *host.process->channel();
     }
 };

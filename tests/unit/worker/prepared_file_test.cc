@@ -97,7 +97,9 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
         return preparer.device->api().cuMemcpyHtoD_v2((preparer.first + block) * kBlockBytes,
                                                       &other, 1) == CUDA_SUCCESS;
     };
-    preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1);
+    ASSERT_TRUE(
+        preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
+            .ok());
     EXPECT_FALSE(part.digest_after_copies().ok()) << "served";
     ASSERT_TRUE(preparer.process->freeze(1s).ok());
     const auto all = part.digest().value();
@@ -132,7 +134,9 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
         };
     };
     Found found;
-    preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1);
+    ASSERT_TRUE(
+        preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
+            .ok());
     EXPECT_EQ(part.look_at_first(100, to(&found)).error().reason, "worker.state");
     ASSERT_TRUE(preparer.process->freeze(1s).ok());
     Found all;

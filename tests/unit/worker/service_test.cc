@@ -74,7 +74,8 @@ TEST(Service, AChannelThatIsUsedAgainSaysNothingOfItsLastProgram) {
 // A program whose worker has ended is never served again: nobody knows what that had executed.
 TEST(Service, SeesThatAProgramHasBegun) {
     EXPECT_TRUE(in_child([] {
-        Serving serving;
+        const auto region = ChannelMemory::create_region(kRegionBytes);
+        Serving serving(map_region(region->get()));
         EXPECT_FALSE(serving.channel.has_begun(1));
         serving.guest.retain();
         EXPECT_TRUE(serving.channel.has_begun(1));
@@ -87,6 +88,11 @@ TEST(Service, SeesThatAProgramHasBegun) {
         EXPECT_EQ(serving.guest.synchronise(0), 0u);
         EXPECT_TRUE(serving.channel.has_begun(1));
         EXPECT_FALSE(serving.channel.has_begun(2));
+        EXPECT_TRUE(serving.host.process->freeze(5s).ok());
+        const auto refused = serving.host.process->serve(serving.host.process->detach(), 1);
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().reason, "guest.worker_lost");
+        EXPECT_EQ(map_region(region->get())->host_words().worker_state, wire::WorkerState::kDead);
     }));
 }
 
