@@ -50,9 +50,10 @@ CUresult fill(const Rows& rows, CUstream stream, Queue queue) {
 /// The forms without a stream wait, as native does, where the memory is the host's too: page-locked
 /// or managed. Else a program that reads or writes it next would be too early.
 template <typename Fill>
-CUresult fill_and_wait(CUdeviceptr target, CUstream stream, Fill fill) {
+CUresult fill_and_wait(CUdeviceptr target, std::uint64_t elements, CUstream stream, Fill fill) {
     Place place{};
-    const bool waits = place_of(target, 1, &place) && is_in_pool(place.address);
+    const bool waits = elements != 0 && !is_in_arena(target) && place_of(target, 1, &place) &&
+                       is_in_pool(place.address);
     if (waits) {
         session::wait_follows();
     }
@@ -109,7 +110,7 @@ CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int
 CUresult cuMemsetD8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned char uc,
                        size_t N) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, stream, [&] {
+    return fill_and_wait(dstDevice, N, stream, [&] {
         return cuMemsetD8Async(dstDevice, uc, N, stream);
     });
 }
@@ -117,7 +118,7 @@ CUresult cuMemsetD8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsi
 CUresult cuMemsetD16_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned short us,
                         size_t N) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, stream, [&] {
+    return fill_and_wait(dstDevice, N, stream, [&] {
         return cuMemsetD16Async(dstDevice, us, N, stream);
     });
 }
@@ -125,7 +126,7 @@ CUresult cuMemsetD16_v2(DefaultStream default_stream, CUdeviceptr dstDevice, uns
 CUresult cuMemsetD32_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned int ui,
                         size_t N) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, stream, [&] {
+    return fill_and_wait(dstDevice, N, stream, [&] {
         return cuMemsetD32Async(dstDevice, ui, N, stream);
     });
 }
@@ -133,7 +134,7 @@ CUresult cuMemsetD32_v2(DefaultStream default_stream, CUdeviceptr dstDevice, uns
 CUresult cuMemsetD2D8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, size_t dstPitch,
                          unsigned char uc, size_t Width, size_t Height) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, stream, [&] {
+    return fill_and_wait(dstDevice, Width * Height, stream, [&] {
         return cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, stream);
     });
 }
@@ -141,7 +142,7 @@ CUresult cuMemsetD2D8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, si
 CUresult cuMemsetD2D16_v2(DefaultStream default_stream, CUdeviceptr dstDevice, size_t dstPitch,
                           unsigned short us, size_t Width, size_t Height) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, stream, [&] {
+    return fill_and_wait(dstDevice, Width * Height, stream, [&] {
         return cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, stream);
     });
 }
@@ -149,7 +150,7 @@ CUresult cuMemsetD2D16_v2(DefaultStream default_stream, CUdeviceptr dstDevice, s
 CUresult cuMemsetD2D32_v2(DefaultStream default_stream, CUdeviceptr dstDevice, size_t dstPitch,
                           unsigned int ui, size_t Width, size_t Height) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, stream, [&] {
+    return fill_and_wait(dstDevice, Width * Height, stream, [&] {
         return cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, stream);
     });
 }

@@ -1,6 +1,8 @@
 #include "guest-shim/nvml/facts.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -230,14 +232,32 @@ bool free_memory(int device, unsigned long long* bytes) noexcept {
 }
 
 NameIs process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept {
-    char link[32];
-    std::snprintf(link, sizeof(link), "/proc/%u/exe", pid);
-    const ssize_t bytes = readlink(link, out, sizeof(out) - 1);
-    out[bytes > 0 ? bytes : 0] = 0;
-    if (bytes >= 0) {
+    char path[64];
+    const auto is_known = [&] {
+        const ssize_t bytes = readlink(path, out, sizeof(out) - 1);
+        out[bytes > 0 ? bytes : 0] = 0;
+        return bytes > 0;
+    };
+    std::snprintf(path, sizeof(path), "/proc/%u/exe", pid);
+    if (is_known()) {
         return NameIs::kKnown;
     }
-    return errno == ENOENT || errno == ESRCH ? NameIs::kGone : NameIs::kHidden;
+    if (errno != ENOENT && errno != ESRCH) {
+        return NameIs::kHidden;
+    }
+    std::snprintf(path, sizeof(path), "/proc/%u/task", pid);
+    DIR* threads = opendir(path);
+    if (threads == nullptr) {  // Or /proc does not show other users' processes.
+        const bool is_gone = kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+        return is_gone ? NameIs::kGone : NameIs::kHidden;
+    }
+    bool found = false;
+    while (const dirent* entry = found ? nullptr : readdir(threads)) {  // The first may have ended.
+        std::snprintf(path, sizeof(path), "/proc/%u/task/%.20s/exe", pid, entry->d_name);
+        found = is_known();
+    }
+    closedir(threads);
+    return found ? NameIs::kKnown : NameIs::kGone;
 }
 
 void leave_out_ended(Facts* facts) noexcept {

@@ -371,16 +371,17 @@ void Worker::took_over(const Worker& from, std::uint64_t pause_us) {
 void Worker::end() {
     leaving_ = true;
     bool answers = true;
+    bool ends_well = false;
     if (alive()) {
         control::ToWorker request;
         request.mutable_shutdown();
-        answers = call(std::move(request), kOrderlyEnd).ok();
+        answers = ends_well = call(std::move(request), kOrderlyEnd).ok();
     }
     if (!process_.wait(answers ? kOrderlyEnd : std::chrono::milliseconds{0})) {
         spdlog::warn("{} does not end: killing process {}", worker_name(record_), pid());
         process_.kill();
         process_.wait(std::chrono::milliseconds{5000});
-    } else if (answers) {
+    } else if (ends_well) {
         ::unlink(log_path().c_str());  // Nobody is told of it any more.
     }
     memory_.release();

@@ -95,7 +95,8 @@ def restored(build, daemon, is_awaited):
     expect(done.returncode == 0, f"suspended: {done}")
     if is_awaited:
         ready = wait_until("a worker for the restore", lambda: spares(daemon))
-        wait_until("its context", lambda: "is ready" in daemon.log_text())
+        wait_until("its context",
+                   lambda: all(daemon.logged(f"spare worker {pid} is ready") for pid in ready))
     else:
         time.sleep(2)
         ready = set()
