@@ -42,8 +42,8 @@ void open_capture(std::uint64_t stream, CUstreamCaptureMode mode, std::uint64_t 
     session::Guard guard(g_open_mutex);
     for (OpenCapture& open : g_open) {
         if (open.graph == 0) {
-            open = {stream, 0,   given != 0 ? given : session::mint(HandleKind::kGraph),
-                    mode,   session::thread(), given != 0};
+            const std::uint64_t graph = given != 0 ? given : session::mint(HandleKind::kGraph);
+            open = {stream, 0, graph, mode, session::thread(), given != 0};
             return;
         }
     }
