@@ -175,7 +175,7 @@ bool try_claim(Connection* connection) {
             continue;  // Somebody else's, after this process stood still for long.
         }
         connection->begins_anew = claim.generation == wire::kMaxGeneration;
-        claim.generation = connection->begins_anew ? 1 : claim.generation + 1;
+        claim.generation = wire::next_generation(claim.generation);
         connection->channel = index;
         connection->generation = claim.generation;
         return true;

@@ -220,6 +220,16 @@ Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& han
     return write_record();
 }
 
+namespace {
+
+/// A program that lives on looks at the worker's state first: it gets a CUDA error, and no hang.
+void tell_closed(Region& region, std::uint32_t channel_count, const PartChannel& at) {
+    (void)region.write_worker_state(channel_count, at.channel, wire::WorkerState::kDead);
+    (void)region.write_state(at.channel, at.generation, wire::ServeState::kClosed);
+}
+
+}  // namespace
+
 void Session::close_channel(engine::PartId part) {
     const std::lock_guard opening(opening_);
     const auto worker = workers_.remove(part);
@@ -230,10 +240,7 @@ void Session::close_channel(engine::PartId part) {
     if (at.generation != 0) {
         const std::lock_guard lock(mutex_);
         if (region_) {
-            // Should its program live, it gets a CUDA error, and no hang.
-            (void)region_->write_worker_state(channel_count_, at.channel,
-                                              wire::WorkerState::kDead);
-            (void)region_->write_state(at.channel, at.generation, wire::ServeState::kClosed);
+            tell_closed(*region_, channel_count_, at);
         }
     }
     (void)write_record();
@@ -245,9 +252,7 @@ void Session::on_worker_lost(engine::PartId part, const std::string& how) {
     const PartChannel at = channel_of(part);
     const std::lock_guard lock(mutex_);
     if (region_ && channel_count_ != 0) {
-        // The guest looks at the worker's state first: it gets a CUDA error, and no hang.
-        (void)region_->write_worker_state(channel_count_, at.channel, wire::WorkerState::kDead);
-        (void)region_->write_state(at.channel, at.generation, wire::ServeState::kClosed);
+        tell_closed(*region_, channel_count_, at);
     }
 }
 

@@ -59,9 +59,8 @@ Result<RelayedGuest> Session::give_channel(std::uint32_t pid) {
         if (claim.state != wire::ClaimState::kFree && !is_left) {
             continue;
         }
-        const std::uint64_t generation =
-            claim.generation < wire::kMaxGeneration ? claim.generation + 1 : 1;
-        const Claim fresh{claim.channel, wire::ClaimState::kClaiming, pid, generation};
+        const Claim fresh{claim.channel, wire::ClaimState::kClaiming, pid,
+                          wire::next_generation(claim.generation)};
         GANTRY_TRY(region_->reserve(channel_count_, fresh));
         GANTRY_ASSIGN(RelayedGuest guest, relayed(claim.channel));
         guest.generation = fresh.generation;

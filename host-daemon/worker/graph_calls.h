@@ -8,7 +8,7 @@
 
 namespace gantry::worker {
 
-inline CUresult read_dependencies(Call& call, std::uint32_t count,
+inline CUresult read_dependencies(Call& call, std::uint64_t count,
                                   std::span<const std::byte>& trailing,
                                   std::vector<CUgraphNode>* out) {
     const auto handles = Call::read_array<std::uint64_t>(trailing, count);

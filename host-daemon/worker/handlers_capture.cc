@@ -54,15 +54,11 @@ CUresult on_cuStreamBeginCaptureToGraph(CallContext& context,
     if (call.api().cuStreamBeginCaptureToGraph == nullptr) {
         return call.unsupported(call.op());
     }
-    if (begin.numDependencies > trailing.size()) {
-        return call.malformed(call.op(), "dependencies longer than the command");
-    }
     CUgraph graph = nullptr;
     std::vector<CUgraphNode> nodes;
     CUresult result = need(call, begin.hGraph, HandleKind::kGraph, &graph);
     if (result == CUDA_SUCCESS) {
-        result = read_dependencies(call, static_cast<std::uint32_t>(begin.numDependencies),
-                                   trailing, &nodes);
+        result = read_dependencies(call, begin.numDependencies, trailing, &nodes);
     }
     if (result != CUDA_SUCCESS) {
         return result;

@@ -90,6 +90,11 @@ struct ChannelClaim {
     std::uint64_t generation;  ///< Counts claims of this channel; 1 follows kMaxGeneration.
 };
 
+/// Of a channel's next claim.
+constexpr std::uint64_t next_generation(std::uint64_t generation) {
+    return generation < kMaxGeneration ? generation + 1 : 1;
+}
+
 /// What tells a claim's process from others of its number. Guests read it only; 0: it could not be
 /// asked.
 struct ClaimantId {
