@@ -210,7 +210,7 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
                                CUstreamBatchMemOpParams* paramArray, unsigned int flags) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(found, context, stream);
-    if (count == 0 || count > 256 || flags != 0) {
+    if (count > 256 || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     softgpu::OperationPtr operation;
