@@ -335,7 +335,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
     if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) {
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+        return CUDA_ERROR_INVALID_VALUE;
     }
     g_limits_changed.store(true);
     const cuda::wire::cuCtxSetLimit_call arguments{static_cast<std::uint32_t>(limit), 0, value};
@@ -344,7 +344,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
 
 CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
     if (pvalue == nullptr || static_cast<unsigned>(limit) >= CU_LIMIT_MAX) {
-        return pvalue == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNSUPPORTED_LIMIT;
+        return CUDA_ERROR_INVALID_VALUE;
     }
     const auto number = static_cast<std::uint32_t>(limit);
     const wire::DeviceFacts* facts = session::device_facts(current_device());

@@ -17,8 +17,10 @@ namespace {
 
 constexpr std::uint64_t kUnwaitedBytes = 64ull << 10;
 
-/// Both ends are memory of this process, one of them perhaps page-locked: queued work may still
-/// write the source or read the target.
+/// Both ends are memory of this process, page-locked perhaps: queued work may still write the
+/// source or read the target. Natively no call returns before such a copy is done, asynchronous
+/// ones and those that name an end a device's included (580.159, H100). Managed memory is an
+/// exception there; here it is page-locked, so that the driver would have the worker's reader wait.
 CUresult copy_on_host(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
                       CUstream stream) {
     const CUresult result = synchronize_stream(bits(stream));
@@ -103,7 +105,8 @@ CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t b
     if ((to.host_side || from.host_side) && !blocking && captures_open() && is_captured(stream)) {
         return capture_copy(shaped(target, source, bytes), stream);
     }
-    if ((to.host_side && from_host) || (from.host_side && to_host)) {
+    if ((to.host_side && from_host) || (from.host_side && to_host) ||
+        (to.is_host && from.is_host && !(captures_open() && is_captured(stream)))) {
         return copy_on_host(target, source, bytes, stream);
     }
     if (to.host_side) {
@@ -190,6 +193,12 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
     }
     if (!is_device_side(dstDevice, ByteCount) || !is_device_side(srcDevice, ByteCount)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    Place to{};
+    Place from{};
+    if (place_of(dstDevice, ByteCount, &to) && to.is_host &&
+        place_of(srcDevice, ByteCount, &from) && from.is_host) {
+        return copy_linear(dstDevice, srcDevice, ByteCount, hStream, false);
     }
     return marshal::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                                       hStream);

@@ -67,6 +67,15 @@ bool touches_pool(const ShapedEnd& end) noexcept {
 
 namespace {
 
+/// As for linear copies: both ends are memory of this process.
+bool stays_on_host(const ShapedCopy& copy) {
+    Place to;
+    Place from;
+    return copy.source.type != CU_MEMORYTYPE_ARRAY && copy.target.type != CU_MEMORYTYPE_ARRAY &&
+           place_of(copy.source.address, 1, &from) && from.is_host &&
+           place_of(copy.target.address, 1, &to) && to.is_host;
+}
+
 CUresult send(const ShapedCopy& copy, CUstream stream, bool wait) {
     Copy3DCall call{};
     if (!wire_end(copy.source, &call.source) || !wire_end(copy.target, &call.target)) {
@@ -182,10 +191,11 @@ CUresult copy_shaped(const ShapedCopy& copy, CUstream stream, bool blocking) noe
     const bool to_pages = is_pageable(copy.target, copy);
     const bool from_host = from_pages || touches_pool(copy.source);
     const bool to_host = to_pages || touches_pool(copy.target);
-    if ((from_pages || to_pages) && !blocking && captures_open() && is_captured(stream)) {
+    const bool captured = !blocking && captures_open() && is_captured(stream);
+    if ((from_pages || to_pages) && captured) {
         return capture_copy(copy, stream);
     }
-    if ((from_pages && to_host) || (to_pages && from_host)) {
+    if ((from_pages && to_host) || (to_pages && from_host) || (!captured && stays_on_host(copy))) {
         return copy_rows_on_host(copy, stream);
     }
     if (from_pages || to_pages) {

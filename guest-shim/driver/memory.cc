@@ -244,6 +244,9 @@ CUresult cuMemFreeHost(void* p) noexcept {
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) noexcept {
+    if (dptr != nullptr) {
+        *dptr = 0;
+    }
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -13,10 +13,25 @@ bool is_host_range(const Range& range) {
            range.kind == RangeKind::kManaged;
 }
 
+/// Not to a context: pools' memory and own mappings.
+bool belongs_to_device(const Range& range) {
+    return range.kind == RangeKind::kDeviceAsync || range.kind == RangeKind::kReserved;
+}
+
 template <typename T>
 CUresult put(void* out, const T& value) {
     std::memcpy(out, &value, sizeof(value));
     return CUDA_SUCCESS;
+}
+
+/// The pool that memory is of: of the device's own one nobody may have asked the name yet.
+CUresult put_pool(const Range& range, void* out) {
+    if (range.kind != RangeKind::kDeviceAsync || range.owner != 0) {
+        return put(out, range.kind == RangeKind::kDeviceAsync ? range.owner : 0ull);
+    }
+    CUmemoryPool pool = nullptr;
+    const CUresult result = cuda_impl::cuDeviceGetDefaultMemPool(&pool, range.device);
+    return result == CUDA_SUCCESS ? put(out, pool) : result;
 }
 
 /// One attribute of a known range.
@@ -27,7 +42,7 @@ CUresult put_attribute(const Range& range, std::uint64_t pointer, CUpointer_attr
         range.kind == RangeKind::kRegistered ? range.alias + (pointer - range.address) : pointer;
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT:
-            return put(out, range.context);
+            return put(out, belongs_to_device(range) ? 0ull : range.context);
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return put(out, static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST
                                                        : CU_MEMORYTYPE_DEVICE));
@@ -58,7 +73,7 @@ CUresult put_attribute(const Range& range, std::uint64_t pointer, CUpointer_attr
         case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
             return put(out, 3u);  // Read and write.
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-            return put(out, range.kind == RangeKind::kDeviceAsync ? range.owner : 0ull);
+            return put_pool(range, out);
         case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
             return put(out, range.bytes);
         case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:

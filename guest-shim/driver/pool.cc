@@ -76,13 +76,14 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) n
         return CUDA_ERROR_INVALID_HANDLE;
     }
     if (bytesize == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+        *dptr = 0;
+        return CUDA_SUCCESS;
     }
     cuda::wire::cuMemAllocAsync_reply reply{};
     const cuda::wire::cuMemAllocAsync_call arguments{bytesize, bits(hStream)};
     const CUresult result = call_reply(cuda::Op::cuMemAllocAsync, arguments, &reply);
     if (result == CUDA_SUCCESS) {
-        note(reply.dptr, bytesize, 0);
+        note(reply.dptr, bytesize, g_current_pools[current_device()]);
         *dptr = reply.dptr;
     }
     return result;
@@ -97,7 +98,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
         return CUDA_ERROR_INVALID_HANDLE;
     }
     if (bytesize == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+        *dptr = 0;
+        return CUDA_SUCCESS;
     }
     cuda::wire::cuMemAllocFromPoolAsync_reply reply{};
     const cuda::wire::cuMemAllocFromPoolAsync_call arguments{bytesize, bits(pool), bits(hStream)};

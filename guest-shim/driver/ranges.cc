@@ -41,6 +41,19 @@ Range* containing(std::uint64_t address) {
     return address - range->address < range->bytes ? range : nullptr;
 }
 
+/// What the device calls pages that the application has registered.
+bool is_registered_alias(std::uint64_t address, std::uint64_t bytes) {
+    session::Guard guard(g_mutex);
+    for (std::size_t i = 0; i < g_count; ++i) {
+        const Range& range = g_ranges[i];
+        const std::uint64_t inside = address - range.alias;
+        if (range.kind == RangeKind::kRegistered && inside < range.bytes) {
+            return bytes <= range.bytes - inside;
+        }
+    }
+    return false;
+}
+
 bool is_elsewhere(std::uint64_t address) { return !is_in_arena(address) && !is_in_pool(address); }
 
 void erase(std::size_t index) {
@@ -129,17 +142,20 @@ void remove_ranges_of(std::uint64_t owner) noexcept {
 }
 
 bool place_of(std::uint64_t address, std::uint64_t bytes, Place* out) noexcept {
-    *out = Place{false, address};
+    *out = Place{false, false, address};
     const bool inside = is_in_arena(address) || is_in_pool(address);
     if (!inside && g_elsewhere.load(std::memory_order_acquire) == 0) {
-        out->host_side = true;
+        out->host_side = out->is_host = true;
         return true;
     }
     Range range;
     if (!find_range(address, &range)) {
         out->host_side = !inside;
+        out->is_host = !inside || (is_in_pool(address) && is_registered_alias(address, bytes));
         return true;  // Inside, but not known here: the host decides.
     }
+    out->is_host = range.kind == RangeKind::kHost || range.kind == RangeKind::kRegistered ||
+                   range.kind == RangeKind::kManaged;
     if (range.kind == RangeKind::kRegistered) {
         // A registration may end inside the copied bytes; then they travel as pageable ones.
         out->host_side = bytes > range.address + range.bytes - address;

@@ -67,6 +67,7 @@ void forget_device_memory() noexcept;
 /// Where a copy finds an address.
 struct Place {
     bool host_side;          ///< Pageable memory of this process: its bytes must travel.
+    bool is_host;            ///< In this process: pageable, page-locked, registered, managed.
     std::uint64_t address;   ///< What the device side calls it.
 };
 

@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t kWindowHint = 0x70'0000'0000;
 constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 30;
 #else
-constexpr std::uint64_t kWindowHint = 0x3200'0000'0000;
+constexpr std::uint64_t kWindowHint = 0x4000'0000'0000;
 constexpr std::uint64_t kWindowBytes = wire::kArenaBytes;
 #endif
 

@@ -54,7 +54,7 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 10;          // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 11;          // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
@@ -73,7 +73,7 @@ inline constexpr std::uint64_t kArenaBytes = 0x20'0000'0000;  // 128 GiB
 inline constexpr std::uint64_t kPinnedBase = 0x40'0000'0000;
 #else
 inline constexpr std::uint64_t kArenaBase = 0x3000'0000'0000;
-inline constexpr std::uint64_t kArenaBytes = 0x0100'0000'0000;  // 1 TiB
+inline constexpr std::uint64_t kArenaBytes = 0x0800'0000'0000;  // 8 TiB
 inline constexpr std::uint64_t kPinnedBase = 0x3800'0000'0000;
 #endif
 

@@ -318,6 +318,13 @@ def probe_expandable():
     del pieces[::2]
     more = [torch.full((3 << 20,), 2.0, device=DEVICE) for _ in range(10)]
     show("sum", sum(p.double().sum() for p in pieces + more))
+    # Two segments of each stream, each as large as the device's memory and an eighth.
+    streams = [torch.cuda.Stream() for _ in range(20)]
+    for number, stream in enumerate(streams):
+        with torch.cuda.stream(stream):
+            pieces += [torch.full((size,), float(number), device=DEVICE) for size in (5, 1 << 20)]
+    torch.cuda.synchronize()
+    show("streams", sum(p.double().sum() for p in pieces))
     torch.cuda.empty_cache()
 
 

@@ -1,5 +1,16 @@
 // Trap: memory pools: limits, attributes and marks stay what the application set and saw.
-#include "program.h"
+#include "driver_entry.h"
+
+/// The pool that memory is of, which no context owns.
+static void expect_pool(const void* memory, cudaMemPool_t wanted) {
+    ENTRY(cuPointerGetAttribute, 12000);
+    CUmemoryPool pool = nullptr;
+    CUcontext context = (CUcontext)memory;
+    const CUdeviceptr address = (CUdeviceptr)memory;
+    OK(cuPointerGetAttribute_(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address));
+    OK(cuPointerGetAttribute_(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address));
+    EXPECT(pool == wanted && context == nullptr);
+}
 
 static unsigned long long ask(cudaMemPool_t pool, cudaMemPoolAttr attribute) {
     unsigned long long value = 0;
@@ -36,8 +47,13 @@ int main() {
     EXPECT(used >= 5 * mib && used < 12 * mib);
     CHECK(cudaDeviceSetMemPool(0, own));
 
+    expect_pool(a, standard);
+    expect_pool(b, own);
+
     midpoint();
 
+    expect_pool(a, standard);
+    expect_pool(b + 5, own);
     CHECK(cudaDeviceGetMemPool(&seen, 0));
     EXPECT(seen == own);
     EXPECT(ask(standard, cudaMemPoolAttrReleaseThreshold) == keep);
@@ -56,6 +72,7 @@ int main() {
     CHECK(cudaMemcpy(&word, b + mib, 4, cudaMemcpyDeviceToHost));
     EXPECT(word == 0x5a5a5a5a);
     CHECK(cudaMallocAsync((void**)&c, 2 * mib, stream));  // From the current pool.
+    expect_pool(c, own);
     EXPECT(ask(own, cudaMemPoolAttrUsedMemCurrent) >= used + 2 * mib);
     cudaMemAccessDesc access = {};
     access.location = props.location;

@@ -34,6 +34,16 @@ int main() {
     EXPECT(unit != 0 && unit % 4096 == 0);
     const size_t words = 2 * unit / sizeof(unsigned);
 
+    // Many segments, each as large as a device's memory and an eighth.
+    constexpr int kSegments = 40;
+    CUdeviceptr segments[kSegments] = {};
+    for (CUdeviceptr& address : segments) {
+        OK(cuMemAddressReserve_(&address, 160ull << 30, 0, 0, 0));
+    }
+    for (const CUdeviceptr address : segments) {
+        OK(cuMemAddressFree_(address, 160ull << 30));
+    }
+
     // A segment of two pieces that are one array; the second is known by its mapping alone.
     CUdeviceptr segment = 0, twin = 0, closed = 0;
     CUmemGenericAllocationHandle first, second, lonely, again;

@@ -271,7 +271,10 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
     GANTRY_CURRENT(context);
-    const bool settable = limit >= 0 && limit < CU_LIMIT_SHMEM_SIZE;
+    if (limit < 0 || limit >= CU_LIMIT_MAX) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const bool settable = limit < CU_LIMIT_SHMEM_SIZE;
     if (!settable || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
@@ -295,10 +298,10 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
 
 CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
     GANTRY_CURRENT(context);
-    if (pvalue == nullptr) {
+    if (pvalue == nullptr || limit < 0 || limit >= CU_LIMIT_MAX) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const bool known = limit >= 0 && limit <= CU_LIMIT_CIG_ENABLED;
+    const bool known = limit <= CU_LIMIT_CIG_ENABLED;
     if (!known || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }

@@ -129,8 +129,12 @@ CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) noexcept
     GANTRY_CU(softgpu::refuse_during_capture());
     constexpr unsigned kKnown =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-    if (pp == nullptr || bytesize == 0 || (Flags & ~kKnown) != 0) {
+    if (pp == nullptr || (Flags & ~kKnown) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (bytesize == 0) {
+        *pp = nullptr;
+        return CUDA_SUCCESS;
     }
     return softgpu::allocate_pinned(*context, bytesize, Flags | CU_MEMHOSTALLOC_DEVICEMAP, pp);
 }
@@ -206,6 +210,9 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
     GANTRY_CURRENT(context);
     GANTRY_CU(softgpu::refuse_during_capture());
     const bool known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST;
+    if (dptr != nullptr) {
+        *dptr = 0;
+    }
     if (dptr == nullptr || bytesize == 0 || !known) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -28,7 +28,8 @@ bool host_accessible(const MemoryRange& range) {
 CUresult attribute(void* out, CUpointer_attribute id, std::uint64_t address,
                    const MemoryRange& range) {
     switch (id) {
-        case CU_POINTER_ATTRIBUTE_CONTEXT: return put(out, range.context);
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            return put(out, range.kind == MemoryKind::kPooled ? nullptr : range.context);
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return put(out, static_cast<unsigned>(range.on_host() ? CU_MEMORYTYPE_HOST
                                                                   : CU_MEMORYTYPE_DEVICE));

@@ -75,8 +75,12 @@ CUresult capture_allocation(const std::shared_ptr<Stream>& stream, Context& cont
 CUresult allocate(MemoryPool& pool, CUdeviceptr* dptr, std::size_t bytes, CUstream handle) {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, handle);
-    if (dptr == nullptr || bytes == 0) {
+    if (dptr == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (bytes == 0) {
+        *dptr = 0;
+        return CUDA_SUCCESS;
     }
     if (softgpu::capturing(stream)) {
         return capture_allocation(stream, *context, bytes, dptr);

@@ -13,9 +13,10 @@ CopyPlace place_of(std::uint64_t address) {
     if (!range) {
         return CopyPlace::kPageable;
     }
-    // Managed memory counts as the host's: the program may look at it right after the call.
-    return range->on_host() || range->kind == MemoryKind::kManaged ? CopyPlace::kPinned
-                                                                   : CopyPlace::kDevice;
+    if (range->kind == MemoryKind::kManaged) {
+        return CopyPlace::kManaged;
+    }
+    return range->on_host() ? CopyPlace::kPinned : CopyPlace::kDevice;
 }
 
 /// Bytes from the first to the last that a side touches.

@@ -31,7 +31,9 @@ struct CopyPlan {
 void execute_copy(const CopyPlan& plan);
 
 /// Where a side's memory lies, which decides whether the call may return before the copy ends.
-enum class CopyPlace { kDevice, kPinned, kPageable };
+/// Managed memory counts as the host's in synchronous calls: the program may look at it right
+/// after them.
+enum class CopyPlace { kDevice, kManaged, kPinned, kPageable };
 
 struct ResolvedCopy {
     CopyPlan plan;

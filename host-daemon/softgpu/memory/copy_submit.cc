@@ -48,6 +48,10 @@ bool stageable(const ResolvedCopy& copy) {
            copy.plan.depth == 1 && copy.plan.width_bytes <= kStagedBytesMax;
 }
 
+bool is_on_host(CopyPlace place) {
+    return place == CopyPlace::kPinned || place == CopyPlace::kPageable;
+}
+
 CUmemorytype type_of(LinearSide side) {
     return side.type == CU_MEMORYTYPE_UNIFIED && !MemoryMap::instance().find(side.address)
                ? CU_MEMORYTYPE_HOST
@@ -94,7 +98,9 @@ CUresult submit_copy_async(const std::shared_ptr<Stream>& stream, ResolvedCopy c
     }
     const bool pageable = copy.source_place == CopyPlace::kPageable ||
                           copy.destination_place == CopyPlace::kPageable;
-    return pageable ? copy_here(stream, copy.plan) : copy_later(stream, copy, params, false);
+    const bool stays = is_on_host(copy.source_place) && is_on_host(copy.destination_place);
+    return pageable || stays ? copy_here(stream, copy.plan)
+                             : copy_later(stream, copy, params, false);
 }
 
 CUDA_MEMCPY3D describe_copy(LinearSide destination, LinearSide source, std::uint64_t bytes) {

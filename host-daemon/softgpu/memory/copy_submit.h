@@ -1,7 +1,7 @@
 // When a copy runs and when its call returns, which depends on where its two sides lie:
 // device to device returns at once; pageable sources up to 64 KiB are staged and return at once;
 // everything else synchronous has ended when the call returns. Asynchronous copies that touch
-// pageable memory do not read or write it after the call.
+// pageable memory do not read or write it after the call, and those from host to host have ended.
 #pragma once
 
 #include <memory>
