@@ -72,8 +72,8 @@ bool stays_on_host(const ShapedCopy& copy) {
     Place to;
     Place from;
     return copy.source.type != CU_MEMORYTYPE_ARRAY && copy.target.type != CU_MEMORYTYPE_ARRAY &&
-           place_of(copy.source.address, 1, &from) && from.is_host &&
-           place_of(copy.target.address, 1, &to) && to.is_host;
+           place_of(copy.source.address, span_of(copy.source, copy), &from) && from.is_host &&
+           place_of(copy.target.address, span_of(copy.target, copy), &to) && to.is_host;
 }
 
 CUresult send(const ShapedCopy& copy, CUstream stream, bool wait) {

@@ -26,8 +26,11 @@ CUresult put(void* out, const T& value) {
 
 /// The pool that memory is of: of the device's own one nobody may have asked the name yet.
 CUresult put_pool(const Range& range, void* out) {
-    if (range.kind != RangeKind::kDeviceAsync || range.owner != 0) {
-        return put(out, range.kind == RangeKind::kDeviceAsync ? range.owner : 0ull);
+    if (range.kind != RangeKind::kDeviceAsync) {
+        return put(out, 0ull);
+    }
+    if (range.owner != 0) {
+        return put(out, range.owner);
     }
     CUmemoryPool pool = nullptr;
     const CUresult result = cuda_impl::cuDeviceGetDefaultMemPool(&pool, range.device);

@@ -29,7 +29,7 @@ static size_t others(const unsigned char* bytes, unsigned char value) {
     return found;
 }
 
-static const int kWays = 6;
+static const int kWays = 7;
 
 static void copy(int way, unsigned char* to, unsigned char* from, unsigned char* to_on_device,
                  unsigned char* from_on_device, cudaStream_t stream) {
@@ -52,6 +52,10 @@ static void copy(int way, unsigned char* to, unsigned char* from, unsigned char*
             return;
         case 3:
             CHECK(cudaMemcpy3DAsync(&box, stream));
+            return;
+        case 6:
+            CHECK(cudaMemcpy2DAsync(to_on_device, kWidth, from_on_device, kWidth, kWidth, rows,
+                                    cudaMemcpyDeviceToDevice, stream));
             return;
         case 4:
             CHECK(cudaMemcpyAsync(to_on_device, from_on_device, kBytes, cudaMemcpyDeviceToDevice,
