@@ -105,8 +105,9 @@ CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t b
     if ((to.host_side || from.host_side) && !blocking && captures_open() && is_captured(stream)) {
         return capture_copy(shaped(target, source, bytes), stream);
     }
-    if ((to.host_side && from_host) || (from.host_side && to_host) ||
-        (to.is_host && from.is_host && !(captures_open() && is_captured(stream)))) {
+    if (to_host && from_host &&
+        (to.host_side || from.host_side ||
+         (to.is_host && from.is_host && !(captures_open() && is_captured(stream))))) {
         return copy_on_host(target, source, bytes, stream);
     }
     if (to.host_side) {

@@ -67,12 +67,11 @@ bool touches_pool(const ShapedEnd& end) noexcept {
 
 namespace {
 
-/// As for linear copies: both ends are memory of this process.
+/// Of two ends that are no arrays: all their rows are known to be memory of this process.
 bool stays_on_host(const ShapedCopy& copy) {
     Place to;
     Place from;
-    return copy.source.type != CU_MEMORYTYPE_ARRAY && copy.target.type != CU_MEMORYTYPE_ARRAY &&
-           place_of(copy.source.address, span_of(copy.source, copy), &from) && from.is_host &&
+    return place_of(copy.source.address, span_of(copy.source, copy), &from) && from.is_host &&
            place_of(copy.target.address, span_of(copy.target, copy), &to) && to.is_host;
 }
 
@@ -195,7 +194,7 @@ CUresult copy_shaped(const ShapedCopy& copy, CUstream stream, bool blocking) noe
     if ((from_pages || to_pages) && captured) {
         return capture_copy(copy, stream);
     }
-    if ((from_pages && to_host) || (to_pages && from_host) || (!captured && stays_on_host(copy))) {
+    if (from_host && to_host && (from_pages || to_pages || (!captured && stays_on_host(copy)))) {
         return copy_rows_on_host(copy, stream);
     }
     if (from_pages || to_pages) {
