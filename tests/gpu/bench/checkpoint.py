@@ -1,6 +1,6 @@
 """Checkpoint and restore of a process's device memory: Gantry's through a gantryd, into a file on
 tmpfs; NVIDIA's cuCheckpointProcess* on a native process with the same bytes; and the link to the
-device, measured in the same run."""
+device, measured natively right before each round's checkpoints and before each restore."""
 
 import concurrent.futures
 import contextlib
@@ -137,12 +137,19 @@ def print_steps(daemon):
             print(f"    {'restore' if found[1] == 'goes on from' else 'checkpoint'}: {found[2]}")
 
 
+def link_rates(bench):
+    """GB/s of page-locked copies of 1 GiB by a native process: pcie_out, pcie_in."""
+    library = "libcuda.so.1" if bench.is_gpu else bench.build / "soft/libcuda.so.1"
+    return figures([sys.executable, HERE / "driver.py", "pcie", library])
+
+
 def gantry_rates(bench, folder, mib, rounds, awaited=True):
     """GB/s of `gantry snapshot --suspend` and, SUSPENDED_SECONDS later, `gantry restore`, of the
-    commands as a whole, and of the pause that `gantry snapshot` makes in a program that goes on.
+    commands as a whole, and of the pause that `gantry snapshot` makes in a program that goes on;
+    and of the link, before a round's checkpoints from the device, before its restore to it.
     `awaited`: whether gantryd makes a context meanwhile, as it does unless it is told not to."""
     rates = {"checkpoint": [], "restore": [], "pause": [], "checkpoint_wall": [],
-             "restore_wall": []}
+             "restore_wall": [], "link_out": [], "link_in": []}
     work = folder / f"gantryd-{mib}-{'awaited' if awaited else 'alone'}"
     work.mkdir()
     daemon = Daemon(bench.build, work, "a", driver=bench.runner.driver("system"),
@@ -155,6 +162,7 @@ def gantry_rates(bench, folder, mib, rounds, awaited=True):
             session = daemon.sessions()[0]["session_id"]
             file = work / "session.gsnap"
             for _ in range(rounds):
+                rates["link_out"].append(link_rates(bench)["pcie_out"])
                 warm(folder, mib << 20)
                 took = command(daemon, mib, "snapshot", session, file)
                 rates["pause"].append(took["bytes"] / took["pause"] / 1e9)
@@ -164,6 +172,7 @@ def gantry_rates(bench, folder, mib, rounds, awaited=True):
                                     ("restore", ("restore", session, file))):
                     if name == "restore":
                         time.sleep(SUSPENDED_SECONDS)
+                        rates["link_in"].append(link_rates(bench)["pcie_in"])
                     took = command(daemon, mib, *words)
                     if took["bytes"] < mib << 20:
                         raise RuntimeError(f"{name}: {took['bytes']} bytes of {mib} MiB")
@@ -188,21 +197,23 @@ def nvidia_rates(bench, folder, mib, rounds):
     return rates
 
 
-def size_rows(bench, folder, gib, link):
+def size_rows(bench, folder, gib):
     mib, table = round(gib * 1024), bench.table
     rounds = rounds_for(gib, bench.rounds)
     gantry = gantry_rates(bench, folder, mib, rounds)
     promised = OF_LINK if gib >= FROM_GIB and bench.is_gpu else None
     table.pair(f"checkpoint {gib:g} GiB, while the program waits / the link to the device",
-               gantry["pause"], [link["pcie_out"]] * rounds, "GB/s", promised, True,
-               beside="link")
-    for name, way in (("checkpoint", "pcie_out"), ("restore", "pcie_in")):
-        table.pair(f"{name} {gib:g} GiB / the link to the device", gantry[name],
-                   [link[way]] * rounds, "GB/s", promised, True, beside="link")
+               gantry["pause"], gantry["link_out"], "GB/s", promised, True, beside="link")
+    for name, way in (("checkpoint", "link_out"), ("restore", "link_in")):
+        table.pair(f"{name} {gib:g} GiB / the link to the device", gantry[name], gantry[way],
+                   "GB/s", promised, True, beside="link")
         table.add(f"{name} {gib:g} GiB, the whole command", gantry[f"{name}_wall"], "GB/s")
-    alone = gantry_rates(bench, folder, mib, rounds, awaited=False)["restore"]
+    alone = gantry_rates(bench, folder, mib, rounds, awaited=False)
     table.pair(f"restore {gib:g} GiB, context and all (await_restore off) / the link to the device",
-               alone, [link["pcie_in"]] * rounds, "GB/s", promised, True, beside="link")
+               alone["restore"], alone["link_in"], "GB/s", promised, True, beside="link")
+    for way, text in (("link_out", "from the device"), ("link_in", "to the device")):
+        table.add(f"the link beside {gib:g} GiB, page-locked copies of 1 GiB, {text}",
+                  gantry[way] + alone[way], "GB/s")
     if not bench.is_gpu:
         table.skipped(f"{gib:g} GiB beside cuCheckpointProcess*", "the soft GPU has no such call")
         return
@@ -220,10 +231,6 @@ def run(bench):
     if not (bench.build / "programs/resident").exists():
         table.skipped("checkpoint and restore", "programs/resident was not built (no nvcc)")
         return
-    library = "libcuda.so.1" if bench.is_gpu else bench.build / "soft/libcuda.so.1"
-    link = figures([sys.executable, HERE / "driver.py", "pcie", library])
-    for name, text in (("pcie_out", "from the device"), ("pcie_in", "to the device")):
-        table.add(f"the link, page-locked copies of 1 GiB, {text}", [link[name]], "GB/s")
     sizes = [float(size) for size in bench.arguments.gib.split(",")]
     with store(int(max(sizes) * 1.02 * GIB) + 2 * GIB) as folder:
         for gib in sizes:
@@ -232,4 +239,4 @@ def run(bench):
                               f"only {available() / GIB:.0f} GiB of host memory are there")
                 continue
             with table.attempt(f"checkpoint and restore, {gib:g} GiB"):
-                size_rows(bench, folder, gib, link)
+                size_rows(bench, folder, gib)
