@@ -16,11 +16,13 @@
 #include <mutex>
 #include <semaphore>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "proto/base/stream_copy.h"
 #include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
+#include "proto/wire/wait.h"
 
 namespace gantry::state {
 namespace {
@@ -47,6 +49,30 @@ constexpr std::size_t kToldAtOnce = 16;
 /// Between two looks whether the device is done with a slot. A thread that sleeps in the driver
 /// instead costs the device's engine time between copies.
 constexpr std::chrono::microseconds kLookAgain{20};
+/// How long a thread looks without sleep first: longer than the device takes for a slot. From a
+/// sleep it comes back 50 us late and more, and the device rests once all slots wait for such a
+/// thread.
+constexpr std::chrono::microseconds kAwake{500};
+/// Between two looks without sleep; the driver has one lock for them and for queueing copies.
+constexpr unsigned kRelaxes = 40;  // 1 to 2 us.
+
+/// Of a thread that waits for a slot, between its looks.
+class Patience {
+public:
+    void wait() const {
+        if (Clock::now() > awake_until_) {
+            std::this_thread::sleep_for(kLookAgain);
+            return;
+        }
+        for (unsigned i = 0; i < kRelaxes; ++i) {
+            wire::cpu_relax();
+        }
+        std::this_thread::yield();  // To whoever fills it, where there are fewer processors.
+    }
+
+private:
+    Clock::time_point awake_until_ = Clock::now() + kAwake;
+};
 
 /// Time that threads spend with one thing.
 class Spent {
@@ -55,9 +81,10 @@ public:
     auto on(Work work) {
         const auto begin = Clock::now();
         auto result = work();
-        ns_ += (Clock::now() - begin).count();
+        add(Clock::now() - begin);
         return result;
     }
+    void add(Clock::duration time) { ns_ += time.count(); }
     [[nodiscard]] std::int64_t ms() const { return ns_.load() / 1'000'000; }
 
 private:
@@ -112,8 +139,9 @@ public:
 
     [[nodiscard]] std::string how() const {
         return fmt::format(
-            "{} ms by {} threads, of each on average: pages {}, device {}, copying {} ms{}",
-            took_ms_, threads_, mean(pages_), mean(waiting_), mean(copying_),
+            "{} ms by {} threads, of each on average: pages {}, device {}, others {}, copying {} "
+            "ms{}",
+            took_ms_, threads_, mean(pages_), mean(device_busy_), mean(others_), mean(copying_),
             prepared_ == nullptr
                 ? ""
                 : fmt::format("; of {} chunks {} were page-locked before", chunks_.size(),
@@ -297,8 +325,7 @@ private:
     /// The device empties a slot once all of it is filled.
     Result<void> load(const Step& step) {
         if (step.staged >= CopySlots::kCount) {
-            // It had the slot before.
-            GANTRY_TRY(waiting_.on([&] { return await(step.staged - CopySlots::kCount); }));
+            GANTRY_TRY(await(step.staged - CopySlots::kCount));  // It had the slot before.
         }
         Staged& staged = staged_[step.staged];
         const std::uint64_t begin = staged.chunk->begin();
@@ -312,10 +339,7 @@ private:
             if (!is_mapped) {
                 return read(step.begin, {to, bytes});
             }
-            for (std::uint64_t at = 0; at < bytes; at += kCachedBytes) {
-                std::memcpy(to + at, from + at,
-                            std::min<std::uint64_t>(kCachedBytes, bytes - at));
-            }
+            copy_cached(to, {from, bytes});
             return {};
         }));
         return --staged.steps_left == 0 ? queue_staged(step.staged) : Result<void>{};
@@ -323,7 +347,7 @@ private:
 
     /// The device fills a slot again once all of it is empty.
     Result<void> store(const Step& step) {
-        GANTRY_TRY(waiting_.on([&] { return await(step.staged); }));
+        GANTRY_TRY(await(step.staged));
         Staged& staged = staged_[step.staged];
         const std::uint64_t begin = staged.chunk->begin();
         if (!staged.has_pages) {
@@ -338,8 +362,7 @@ private:
                 const std::uint64_t first = std::max(piece.offset, step.begin);
                 const std::uint64_t last = std::min(piece.offset + piece.bytes, step.end);
                 if (first < last) {
-                    stream_copy(staged.at + (first - begin), from + (first - begin),
-                                          last - first);
+                    write(staged, {from + (first - begin), last - first}, first - begin);
                 }
             }
             return 0;
@@ -347,6 +370,22 @@ private:
         const std::size_t next = step.staged + CopySlots::kCount;
         return --staged.steps_left == 0 && next < staged_.size() ? queue_staged(next)
                                                                 : Result<void>{};
+    }
+
+    /// To a chunk's place in the file. What this thread has just had the system make, which clears
+    /// it, lies in the caches; all else is written past them.
+    static void write(const Staged& staged, std::span<const std::byte> bytes, std::uint64_t at) {
+        if (staged.has_pages) {
+            stream_copy(staged.at + at, bytes.data(), bytes.size());
+            return;
+        }
+        copy_cached(staged.at + at, bytes);
+    }
+
+    static void copy_cached(std::byte* to, std::span<const std::byte> bytes) {
+        for (std::size_t at = 0; at < bytes.size(); at += kCachedBytes) {
+            std::memcpy(to + at, bytes.data() + at, std::min(kCachedBytes, bytes.size() - at));
+        }
     }
 
     /// The pages of a step in the file, and in this process's table of them.
@@ -359,7 +398,7 @@ private:
     }
 
     Result<void> wait(CUevent event) {
-        return check(waiting_.on([&] {
+        return check(device_busy_.on([&] {
             CUresult result = api_.cuEventQuery(event);
             for (; result == CUDA_ERROR_NOT_READY; result = api_.cuEventQuery(event)) {
                 std::this_thread::sleep_for(kLookAgain);
@@ -370,24 +409,42 @@ private:
 
     /// Until the device's copy of a chunk is done, or another thread has failed.
     Result<void> await(std::size_t number) {
-        std::atomic<State>& state = staged_[number].state;
-        while (!failed_) {
-            const State now = state.load(std::memory_order_acquire);
-            if (now == State::kLanded) {
-                return {};
+        const Staged& staged = staged_[number];
+        auto since = Clock::now();
+        Spent* spent = &others_;  // Until they have filled, or emptied, its slot.
+        Result<void> done = Error{Code::kCancelled, "state.file", "another thread has failed"};
+        for (const Patience patience; !failed_; patience.wait()) {
+            const State now = staged.state.load(std::memory_order_acquire);
+            if (now != State::kIdle && spent == &others_) {
+                const auto queued = Clock::now();
+                std::exchange(spent, &device_busy_)->add(queued - std::exchange(since, queued));
             }
-            if (now == State::kQueued) {
-                // If it is another chunk's by now, this one has landed.
-                const CUresult result = api_.cuEventQuery(events_[number % CopySlots::kCount]);
-                if (result != CUDA_ERROR_NOT_READY) {
-                    GANTRY_TRY(check(result));
-                    state.store(State::kLanded, std::memory_order_release);
-                    return {};
-                }
+            if (now == State::kLanded || (now == State::kQueued && look(number, &done))) {
+                done = now == State::kLanded ? Result<void>{} : done;
+                break;
             }
-            std::this_thread::sleep_for(kLookAgain);
         }
-        return Error{Code::kCancelled, "state.file", "another thread has failed"};
+        spent->add(Clock::now() - since);
+        return done;
+    }
+
+    /// Whether the device's copy of a queued chunk is over, and how it ended. One thread asks the
+    /// driver at a time; the others are told.
+    bool look(std::size_t number, Result<void>* ended) {
+        if (is_looking_.test_and_set(std::memory_order_acquire)) {
+            return false;
+        }
+        // If the event is another chunk's by now, this one has landed.
+        const CUresult result = api_.cuEventQuery(events_[number % CopySlots::kCount]);
+        is_looking_.clear(std::memory_order_release);
+        if (result == CUDA_ERROR_NOT_READY) {
+            return false;
+        }
+        *ended = check(result);
+        if (*ended) {
+            staged_[number].state.store(State::kLanded, std::memory_order_release);
+        }
+        return true;
     }
 
     Result<void> read(std::uint64_t offset, std::span<std::byte> to) const {
@@ -432,8 +489,10 @@ private:
     std::counting_semaphore<> allocating_{kAllocatingMax};
     std::mutex mutex_;  // outcome_
     Result<void> outcome_;
+    std::atomic_flag is_looking_;
     Spent pages_;
-    Spent waiting_;
+    Spent device_busy_;  ///< Waiting for its copies.
+    Spent others_;       ///< Waiting for other threads to have a slot queued.
     Spent copying_;
     std::size_t threads_ = 0;
     std::int64_t took_ms_ = 0;

@@ -201,7 +201,9 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     const std::uint64_t end = ranges.back().end;
     const bool is_by_workers = std::any_of(parts.begin(), parts.end(),
                                            [](const Part& part) { return part.by_worker; });
-    if (!is_by_workers || !snapshot::is_on_tmpfs(file)) {
+    const bool when_written =
+        cleared == snapshot::FilePages::Cleared::kWhenWritten && snapshot::has_large_pages(file);
+    if (!is_by_workers || !snapshot::is_on_tmpfs(file) || when_written) {
         auto made = snapshot::FilePages::make(
             file, name, {0, end}, cleared,
             std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax),

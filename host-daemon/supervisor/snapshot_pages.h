@@ -3,8 +3,9 @@
 // How many there will be is told by what the programs hold now, each part's memory after that of
 // the part before. Of memory that is mapped here (direct_memory.h) the pages are made and mapped
 // here; a worker that copies for itself maps and page-locks those of its part (worker.proto:
-// PrepareFile). What turns out too little is made up for when the session is frozen, what is too
-// much is cut off in the end: a wrong estimate costs time, and nothing else.
+// PrepareFile), unless they are to be made when they are written (FilePages::Cleared). What turns
+// out too little is made up for when the session is frozen, what is too much is cut off in the end:
+// a wrong estimate costs time, and nothing else.
 //
 // A worker that cannot prepare, or dies, fails nothing here: what it would have done is then done
 // in the pause, or fails there. A full disk is an error here already, once what is to be stored was
@@ -43,7 +44,7 @@ public:
     /// Asked now and then: an error ends the preparing with it.
     using MayGoOn = std::function<Result<void>()>;
 
-    /// Of an empty file. `name`: for errors. `cleared`: of pages that are mapped here.
+    /// Of an empty file. `name`: for errors. `cleared`: of pages on tmpfs.
     static Result<SnapshotPages> prepare(Session& session, SourceDriver& driver, int file,
                                          const std::string& name,
                                          snapshot::FilePages::Cleared cleared,
