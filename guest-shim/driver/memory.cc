@@ -118,6 +118,7 @@ void free_memory_of(std::uint64_t context) noexcept {
 }
 
 void forget_device_memory() noexcept {
+    remove_mappings(0, ~std::uint64_t{0});
     Range range{};
     for (std::uint64_t from = 0; next_range(from, &range); from = range.address + 1) {
         if (is_in_arena(range.address) && !is_in_pool(range.address)) {
@@ -293,7 +294,10 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) noexcept {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) noexcept {
     Range range{};
-    if (!find_range(dptr, &range) || range.kind == RangeKind::kRegistered) {
+    const bool known =
+        find_range(dptr, &range) && range.kind != RangeKind::kRegistered &&
+        (range.kind != RangeKind::kReserved || find_mapping(dptr, &range));
+    if (!known) {
         return CUDA_ERROR_NOT_FOUND;
     }
     if (pbase != nullptr) {

@@ -37,9 +37,24 @@ CUresult put_pool(const Range& range, void* out) {
     return result == CUDA_SUCCESS ? put(out, pool) : result;
 }
 
-/// One attribute of a known range.
-CUresult put_attribute(const Range& range, std::uint64_t pointer, CUpointer_attribute attribute,
+/// What is known of an address.
+struct Memory {
+    Range range;    ///< All of it: what was allocated, or the reserved addresses.
+    Range mapping;  ///< What was mapped there at once; of what was allocated the same.
+};
+
+bool find_memory(std::uint64_t pointer, Memory* out) {
+    if (!find_range(pointer, &out->range)) {
+        return false;
+    }
+    out->mapping = out->range;
+    return out->range.kind != RangeKind::kReserved || find_mapping(pointer, &out->mapping);
+}
+
+/// One attribute of known memory.
+CUresult put_attribute(const Memory& memory, std::uint64_t pointer, CUpointer_attribute attribute,
                        void* out) {
+    const Range& range = memory.range;
     const bool host = range.kind == RangeKind::kHost || range.kind == RangeKind::kRegistered;
     const std::uint64_t device_pointer =
         range.kind == RangeKind::kRegistered ? range.alias + (pointer - range.address) : pointer;
@@ -56,7 +71,7 @@ CUresult put_attribute(const Range& range, std::uint64_t pointer, CUpointer_attr
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
             return put(out, range.kind == RangeKind::kManaged ? 1u : 0u);
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-            return put(out, static_cast<unsigned long long>(range.id));
+            return put(out, static_cast<unsigned long long>(memory.mapping.id));
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
             return put(out, range.kind == RangeKind::kManaged ? 1u : 0u);
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -78,11 +93,11 @@ CUresult put_attribute(const Range& range, std::uint64_t pointer, CUpointer_attr
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
             return put_pool(range, out);
         case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-            return put(out, range.bytes);
+            return put(out, memory.mapping.bytes);
         case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-            return put(out, range.address);
+            return put(out, memory.mapping.address);
         case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-            return put(out, static_cast<unsigned long long>(range.id));
+            return put(out, static_cast<unsigned long long>(memory.mapping.id));
         default:
             return CUDA_ERROR_INVALID_VALUE;
     }
@@ -117,11 +132,11 @@ using namespace gantry::shim;
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
                                CUdeviceptr ptr) noexcept {
-    Range range{};
-    if (data == nullptr || !find_range(ptr, &range)) {
+    Memory memory{};
+    if (data == nullptr || !find_memory(ptr, &memory)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return put_attribute(range, ptr, attribute, data);
+    return put_attribute(memory, ptr, attribute, data);
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes,
@@ -129,10 +144,10 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
     if (numAttributes == 0 || attributes == nullptr || data == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    Range range{};
-    const bool known = find_range(ptr, &range);
+    Memory memory{};
+    const bool known = find_memory(ptr, &memory);
     for (unsigned i = 0; i < numAttributes; ++i) {
-        if (!known || put_attribute(range, ptr, attributes[i], data[i]) != CUDA_SUCCESS) {
+        if (!known || put_attribute(memory, ptr, attributes[i], data[i]) != CUDA_SUCCESS) {
             put_nothing(attributes[i], data[i]);
         }
     }
@@ -141,9 +156,9 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                CUdeviceptr ptr) noexcept {
-    Range range{};
+    Memory memory{};
     if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-        !find_range(ptr, &range)) {
+        !find_memory(ptr, &memory)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;  // Copies are already as synchronous as the strictest setting asks.

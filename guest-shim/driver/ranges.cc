@@ -10,42 +10,97 @@
 namespace gantry::shim {
 namespace {
 
-constinit session::FutexMutex g_mutex;
-Range* g_ranges = nullptr;  // Sorted by address; they do not overlap.
-std::size_t g_count = 0;
-std::size_t g_capacity = 0;
-std::uint64_t g_next_id = 1;
-std::atomic<std::uint32_t> g_elsewhere{0};  // Ranges outside arena and pool.
+/// Sorted by address; they do not overlap.
+struct Ranges {
+    Range* all = nullptr;
+    std::size_t count = 0;
+    std::size_t capacity = 0;
 
-/// Index of the first range that starts above `address`.
-std::size_t upper(std::uint64_t address) {
-    std::size_t low = 0;
-    std::size_t high = g_count;
-    while (low < high) {
-        const std::size_t middle = (low + high) / 2;
-        if (g_ranges[middle].address <= address) {
-            low = middle + 1;
-        } else {
-            high = middle;
+    /// Index of the first range that starts above `address`.
+    [[nodiscard]] std::size_t upper(std::uint64_t address) const {
+        std::size_t low = 0;
+        std::size_t high = count;
+        while (low < high) {
+            const std::size_t middle = (low + high) / 2;
+            if (all[middle].address <= address) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
         }
+        return low;
     }
-    return low;
-}
+    /// ... at `address` or above.
+    [[nodiscard]] std::size_t lower(std::uint64_t address) const {
+        return address == 0 ? 0 : upper(address - 1);
+    }
 
-Range* containing(std::uint64_t address) {
-    const std::size_t above = upper(address);
-    if (above == 0) {
-        return nullptr;
+    [[nodiscard]] Range* containing(std::uint64_t address) const {
+        const std::size_t above = upper(address);
+        if (above == 0) {
+            return nullptr;
+        }
+        Range* range = &all[above - 1];
+        return address - range->address < range->bytes ? range : nullptr;
     }
-    Range* range = &g_ranges[above - 1];
-    return address - range->address < range->bytes ? range : nullptr;
+
+    [[nodiscard]] Range* starting_at(std::uint64_t address) const {
+        const std::size_t at = lower(address);
+        return at < count && all[at].address == address ? &all[at] : nullptr;
+    }
+
+    /// Chooses its id; one that starts there as well is replaced, and its id kept. False when
+    /// memory is out.
+    bool put(Range* range) {
+        static std::uint64_t next_id = 1;
+        if (Range* const before = starting_at(range->address)) {
+            range->id = before->id;
+            *before = *range;
+            return true;
+        }
+        if (count == capacity) {
+            const std::size_t wanted = capacity == 0 ? 256 : capacity * 2;
+            void* grown = std::realloc(all, wanted * sizeof(Range));
+            if (grown == nullptr) {
+                return false;
+            }
+            all = static_cast<Range*>(grown);
+            capacity = wanted;
+        }
+        const std::size_t at = upper(range->address);
+        range->id = next_id++;
+        std::memmove(all + at + 1, all + at, (count - at) * sizeof(Range));
+        all[at] = *range;
+        ++count;
+        return true;
+    }
+
+    void erase(std::size_t first, std::size_t last) {
+        std::memmove(all + first, all + last, (count - last) * sizeof(Range));
+        count -= last - first;
+    }
+};
+
+constinit session::FutexMutex g_mutex;
+constinit Ranges g_ranges;
+constinit Ranges g_mappings;
+std::atomic<std::uint32_t> g_elsewhere{0};  // Of g_ranges: outside arena and pool.
+
+bool find_in(const Ranges& ranges, std::uint64_t address, Range* out) {
+    session::Guard guard(g_mutex);
+    const Range* range = ranges.containing(address);
+    if (range == nullptr) {
+        return false;
+    }
+    *out = *range;
+    return true;
 }
 
 /// What the device calls pages that the application has registered.
 bool is_registered_alias(std::uint64_t address, std::uint64_t bytes) {
     session::Guard guard(g_mutex);
-    for (std::size_t i = 0; i < g_count; ++i) {
-        const Range& range = g_ranges[i];
+    for (std::size_t i = 0; i < g_ranges.count; ++i) {
+        const Range& range = g_ranges.all[i];
         const std::uint64_t inside = address - range.alias;
         if (range.kind == RangeKind::kRegistered && inside < range.bytes) {
             return bytes <= range.bytes - inside;
@@ -57,11 +112,10 @@ bool is_registered_alias(std::uint64_t address, std::uint64_t bytes) {
 bool is_elsewhere(std::uint64_t address) { return !is_in_arena(address) && !is_in_pool(address); }
 
 void erase(std::size_t index) {
-    if (is_elsewhere(g_ranges[index].address)) {
+    if (is_elsewhere(g_ranges.all[index].address)) {
         g_elsewhere.fetch_sub(1);
     }
-    --g_count;
-    std::memmove(g_ranges + index, g_ranges + index + 1, (g_count - index) * sizeof(Range));
+    g_ranges.erase(index, index + 1);
 }
 
 }  // namespace
@@ -72,49 +126,47 @@ bool is_in_pool(std::uint64_t address) noexcept {
 
 bool add_range(Range* range) noexcept {
     session::Guard guard(g_mutex);
-    std::size_t at = upper(range->address);
-    if (at > 0 && g_ranges[at - 1].address == range->address) {
-        range->id = g_ranges[at - 1].id;
-        g_ranges[at - 1] = *range;
-        return true;
+    const std::size_t before = g_ranges.count;
+    if (!g_ranges.put(range)) {
+        return false;
     }
-    if (g_count == g_capacity) {
-        const std::size_t capacity = g_capacity == 0 ? 256 : g_capacity * 2;
-        void* grown = std::realloc(g_ranges, capacity * sizeof(Range));
-        if (grown == nullptr) {
-            return false;
-        }
-        g_ranges = static_cast<Range*>(grown);
-        g_capacity = capacity;
-    }
-    range->id = g_next_id++;
-    std::memmove(g_ranges + at + 1, g_ranges + at, (g_count - at) * sizeof(Range));
-    g_ranges[at] = *range;
-    ++g_count;
-    if (is_elsewhere(range->address)) {
+    if (g_ranges.count != before && is_elsewhere(range->address)) {
         g_elsewhere.fetch_add(1);
     }
     return true;
 }
 
 bool find_range(std::uint64_t address, Range* out) noexcept {
-    session::Guard guard(g_mutex);
-    const Range* range = containing(address);
-    if (range == nullptr) {
-        return false;
-    }
-    *out = *range;
-    return true;
+    return find_in(g_ranges, address, out);
 }
 
 bool next_range(std::uint64_t from, Range* out) noexcept {
     session::Guard guard(g_mutex);
-    const std::size_t at = from == 0 ? 0 : upper(from - 1);
-    if (at == g_count) {
+    const std::size_t at = g_ranges.lower(from);
+    if (at == g_ranges.count) {
         return false;
     }
-    *out = g_ranges[at];
+    *out = g_ranges.all[at];
     return true;
+}
+
+bool add_mapping(Range* mapping) noexcept {
+    session::Guard guard(g_mutex);
+    return g_mappings.put(mapping);
+}
+
+bool find_mapping(std::uint64_t address, Range* out) noexcept {
+    return find_in(g_mappings, address, out);
+}
+
+void remove_mappings(std::uint64_t address, std::uint64_t bytes) noexcept {
+    session::Guard guard(g_mutex);
+    const std::size_t first = g_mappings.lower(address);
+    std::size_t last = first;
+    while (last < g_mappings.count && g_mappings.all[last].address - address < bytes) {
+        ++last;
+    }
+    g_mappings.erase(first, last);
 }
 
 void lock_ranges() noexcept { g_mutex.lock(); }
@@ -123,19 +175,19 @@ void unlock_ranges() noexcept { g_mutex.unlock(); }
 
 bool remove_range(std::uint64_t address, Range* out) noexcept {
     session::Guard guard(g_mutex);
-    const std::size_t above = upper(address);
-    if (above == 0 || g_ranges[above - 1].address != address) {
+    const Range* const range = g_ranges.starting_at(address);
+    if (range == nullptr) {
         return false;
     }
-    *out = g_ranges[above - 1];
-    erase(above - 1);
+    *out = *range;
+    erase(static_cast<std::size_t>(range - g_ranges.all));
     return true;
 }
 
 void remove_ranges_of(std::uint64_t owner) noexcept {
     session::Guard guard(g_mutex);
-    for (std::size_t i = g_count; i-- > 0;) {
-        if (g_ranges[i].owner == owner) {
+    for (std::size_t i = g_ranges.count; i-- > 0;) {
+        if (g_ranges.all[i].owner == owner) {
             erase(i);
         }
     }

@@ -45,6 +45,13 @@ void unlock_ranges() noexcept;
 /// Removes a module's globals.
 void remove_ranges_of(std::uint64_t owner) noexcept;
 
+/// The application's mappings (cuMemMap): each a range inside one of kind kReserved, with an id of
+/// its own. Where nothing is mapped reserved addresses are no memory.
+bool add_mapping(Range* mapping) noexcept;
+bool find_mapping(std::uint64_t address, Range* out) noexcept;
+/// Removes those that start in [address, address + bytes).
+void remove_mappings(std::uint64_t address, std::uint64_t bytes) noexcept;
+
 inline bool is_in_arena(std::uint64_t address) {
     return address - wire::kArenaBase < wire::kArenaBytes;
 }

@@ -82,12 +82,24 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     if (!is_allocation(handle) || flags != 0 || offset != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return call_status(cuda::Op::cuMemMap,
-                       cuda::wire::cuMemMap_call{ptr, size, offset, handle, flags});
+    const CUresult result = call_status(
+        cuda::Op::cuMemMap, cuda::wire::cuMemMap_call{ptr, size, offset, handle, flags});
+    Range mapping{};
+    if (result == CUDA_SUCCESS && find_range(ptr, &mapping)) {
+        mapping.address = ptr;
+        mapping.bytes = size;
+        add_mapping(&mapping);
+    }
+    return result;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
-    return call_status(cuda::Op::cuMemUnmap, cuda::wire::cuMemUnmap_call{ptr, size});
+    const CUresult result =
+        call_status(cuda::Op::cuMemUnmap, cuda::wire::cuMemUnmap_call{ptr, size});
+    if (result == CUDA_SUCCESS) {
+        remove_mappings(ptr, size);
+    }
+    return result;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc,

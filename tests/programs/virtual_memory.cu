@@ -8,6 +8,44 @@ __global__ void fill(unsigned* data, size_t count, unsigned seed) {
     }
 }
 
+/// What is said of an address that is mapped: natively the range is the reservation's, base and
+/// size of the mapping its own. Nothing at all is said of one that is only reserved.
+static void expect_mapping(CUdeviceptr address, CUdeviceptr base, size_t bytes,
+                           CUdeviceptr reserved, size_t reserved_bytes) {
+    ENTRY(cuPointerGetAttribute, 4000);
+    ENTRY(cuMemGetAddressRange, 3020);
+    const CUresult known = bytes != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const struct {
+        CUpointer_attribute attribute;
+        unsigned long long wanted;
+    } expected[] = {{CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, base},
+                    {CU_POINTER_ATTRIBUTE_MAPPING_SIZE, bytes},
+                    {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, reserved},
+                    {CU_POINTER_ATTRIBUTE_RANGE_SIZE, reserved_bytes},
+                    {CU_POINTER_ATTRIBUTE_CONTEXT, 0},
+                    {CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address}};
+    for (const auto& each : expected) {
+        unsigned long long value = 1;
+        EXPECT_STATUS(cuPointerGetAttribute_(&value, each.attribute, address), known);
+        EXPECT(known != CUDA_SUCCESS || value == each.wanted);
+    }
+    CUdeviceptr start = 0;
+    size_t size = 0;
+    EXPECT_STATUS(cuMemGetAddressRange_(&start, &size, address),
+                  bytes != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND);
+    EXPECT(bytes == 0 || (start == base && size == bytes));
+    cudaPointerAttributes attributes = {};
+    CHECK(cudaPointerGetAttributes(&attributes, (void*)address));
+    EXPECT(attributes.type == (bytes != 0 ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered));
+}
+
+static unsigned long long buffer_id(CUdeviceptr address) {
+    ENTRY(cuPointerGetAttribute, 4000);
+    unsigned long long id = 0;
+    OK(cuPointerGetAttribute_(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
+    return id;
+}
+
 int main() {
     CHECK(cudaFree(nullptr));
     ENTRY(cuMemGetAllocationGranularity, 10020);
@@ -75,7 +113,22 @@ int main() {
     CHECK(cudaMemcpy(&word, (unsigned*)twin + 5, 4, cudaMemcpyDeviceToHost));
     EXPECT(word == 15);
 
+    const unsigned long long ids[] = {buffer_id(segment), buffer_id(segment + unit)};
+    EXPECT(ids[0] != ids[1]);
+    const auto expect_mappings = [&] {
+        expect_mapping(segment + 8, segment, unit, segment, 64 * unit);
+        expect_mapping(segment + unit, segment + unit, unit, segment, 64 * unit);
+        expect_mapping(segment + 2 * unit - 1, segment + unit, unit, segment, 64 * unit);
+        expect_mapping(segment + 2 * unit, 0, 0, 0, 0);
+        expect_mapping(twin + unit / 2, twin, unit, twin, unit);
+        expect_mapping(closed, 0, 0, 0, 0);
+        EXPECT(buffer_id(segment + 1) == ids[0] && buffer_id(segment + 2 * unit - 1) == ids[1]);
+    };
+    expect_mappings();
+
     midpoint();
+
+    expect_mappings();
 
     static unsigned back[1 << 20];
     EXPECT(words <= sizeof back / sizeof back[0]);
@@ -100,7 +153,11 @@ int main() {
     CHECK(cudaMemcpy(&word, data + words + 2, 4, cudaMemcpyDeviceToHost));
     EXPECT(word == (unsigned)(words / 2 + 2) * 11);
     EXPECT_STATUS(cuMemAddressFree_(segment, 64 * unit), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemUnmap_(segment, 3 * unit));
+    expect_mapping(segment + 2 * unit, segment + 2 * unit, unit, segment, 64 * unit);
+    OK(cuMemUnmap_(segment + unit, 2 * unit));
+    expect_mapping(segment, segment, unit, segment, 64 * unit);
+    expect_mapping(segment + unit, 0, 0, 0, 0);
+    OK(cuMemUnmap_(segment, unit));
     OK(cuMemUnmap_(twin, unit));
     OK(cuMemUnmap_(closed, unit));
     OK(cuMemRelease_(first));

@@ -25,11 +25,17 @@ bool host_accessible(const MemoryRange& range) {
     return range.on_host() || range.kind == MemoryKind::kManaged;
 }
 
+/// Not to a context.
+bool belongs_to_device(const MemoryRange& range) {
+    return range.kind == MemoryKind::kPooled || range.kind == MemoryKind::kMapped;
+}
+
 CUresult attribute(void* out, CUpointer_attribute id, std::uint64_t address,
                    const MemoryRange& range) {
+    const bool is_mapped = range.kind == MemoryKind::kMapped;
     switch (id) {
         case CU_POINTER_ATTRIBUTE_CONTEXT:
-            return put(out, range.kind == MemoryKind::kPooled ? nullptr : range.context);
+            return put(out, belongs_to_device(range) ? nullptr : range.context);
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return put(out, static_cast<unsigned>(range.on_host() ? CU_MEMORYTYPE_HOST
                                                                   : CU_MEMORYTYPE_DEVICE));
@@ -44,13 +50,15 @@ CUresult attribute(void* out, CUpointer_attribute id, std::uint64_t address,
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
             return put(out, range.kind == MemoryKind::kDevice);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(out, range.base);
+            return put(out, is_mapped ? range.reserved_base : range.base);
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            return put(out, is_mapped ? range.reserved_bytes : range.bytes);
+        case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(out, range.base);
         case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put(out, range.bytes);
         case CU_POINTER_ATTRIBUTE_MAPPED: return put(out, range.access != 0);
         case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: {
             std::uint64_t types = CU_MEM_HANDLE_TYPE_NONE;
-            if (range.kind == MemoryKind::kMapped) {
+            if (is_mapped) {
                 types = std::static_pointer_cast<softgpu::PhysicalMemory>(range.owner)
                             ->prop.requestedHandleTypes;
             }

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
@@ -35,16 +38,20 @@ struct Reservations {
     std::map<std::uint64_t, std::uint64_t> spans;
     softgpu::RangeAllocator window{kWindowBase, kWindowBytes};
 
-    /// The span that holds all of [address, address + bytes).
-    bool holds(std::uint64_t address, std::uint64_t bytes) {
+    /// The span (address, bytes) that holds all of [address, address + bytes).
+    std::optional<std::pair<std::uint64_t, std::uint64_t>> find(std::uint64_t address,
+                                                                std::uint64_t bytes) {
         const std::lock_guard lock(mutex);
         auto span = spans.upper_bound(address);
         if (span == spans.begin()) {
-            return false;
+            return std::nullopt;
         }
         --span;
         const std::uint64_t inside = address - span->first;
-        return inside <= span->second && bytes <= span->second - inside;
+        if (inside > span->second || bytes > span->second - inside) {
+            return std::nullopt;
+        }
+        return *span;
     }
 };
 
@@ -195,14 +202,18 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     GANTRY_CU(softgpu::poison());
     const auto memory = physical(handle);
     if (memory == nullptr || size == 0 || !granular(ptr) || !granular(size) || flags != 0 ||
-        !granular(offset) || offset > memory->bytes || size > memory->bytes - offset ||
-        !reservations().holds(ptr, size)) {
+        !granular(offset) || offset > memory->bytes || size > memory->bytes - offset) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto reserved = reservations().find(ptr, size);
+    if (!reserved) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     MemoryRange range;
     range.base = ptr;
     range.bytes = size;
     range.kind = MemoryKind::kMapped;
+    std::tie(range.reserved_base, range.reserved_bytes) = *reserved;
     range.device = memory->device.ordinal;
     range.context = memory->device.primary->handle();
     range.access = CU_MEM_ACCESS_FLAGS_PROT_NONE;

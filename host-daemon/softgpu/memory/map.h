@@ -35,6 +35,8 @@ struct MemoryRange {
     unsigned flags = 0;     ///< As given to the allocating call.
     int access = 3;         ///< CU_MEM_ACCESS_FLAGS_PROT_*; below 3 only for kMapped.
     bool sync_memops = false;
+    std::uint64_t reserved_base = 0;   ///< kMapped: the reserved addresses around it.
+    std::uint64_t reserved_bytes = 0;
     std::shared_ptr<void> owner;  ///< Physical memory or pool, kept alive by the range.
 
     [[nodiscard]] std::uint64_t end() const { return base + bytes; }

@@ -97,6 +97,33 @@ TEST(Ranges, FindByInnerAddressAndForget) {
     }
 }
 
+TEST(Ranges, MappingsLieInReservedAddresses) {
+    const std::uint64_t base = wire::kArenaBase + (2ull << 30);
+    Range reserved = make_range(base, 0x10000, RangeKind::kReserved);
+    ASSERT_TRUE(add_range(&reserved));
+    for (const std::uint64_t at : {0x4000, 0x0, 0x2000}) {
+        Range mapping = make_range(base + at, 0x1000, RangeKind::kReserved);
+        ASSERT_TRUE(add_mapping(&mapping));
+    }
+    Range found{};
+    EXPECT_TRUE(find_range(base + 0x1000, &found));
+    EXPECT_EQ(found.bytes, 0x10000u);
+    EXPECT_FALSE(find_mapping(base + 0x1000, &found));
+    ASSERT_TRUE(find_mapping(base + 0x2fff, &found));
+    EXPECT_EQ(found.address, base + 0x2000);
+    EXPECT_NE(found.id, reserved.id);
+    remove_mappings(base + 0x1000, 0x1000);
+    EXPECT_TRUE(find_mapping(base + 0x2000, &found));
+    remove_mappings(base + 0x2000, 0x3000);
+    EXPECT_TRUE(find_mapping(base + 0xfff, &found));
+    EXPECT_FALSE(find_mapping(base + 0x2000, &found));
+    EXPECT_FALSE(find_mapping(base + 0x4000, &found));
+    remove_mappings(0, ~std::uint64_t{0});
+    EXPECT_FALSE(find_mapping(base, &found));
+    EXPECT_TRUE(remove_range(base, &found));
+    EXPECT_EQ(found.bytes, 0x10000u);
+}
+
 TEST(Ranges, CopiesBeyondAnAllocationAreRefused) {
     const std::uint64_t base = wire::kArenaBase + (1ull << 30);
     Range range = make_range(base, 1000, RangeKind::kDevice);
