@@ -59,6 +59,7 @@ constexpr unsigned kRelaxes = 40;  // 1 to 2 us.
 /// Of a thread that waits for a slot, between its looks.
 class Patience {
 public:
+    explicit Patience(Clock::duration awake) : awake_until_(Clock::now() + awake) {}
     void wait() const {
         if (Clock::now() > awake_until_) {
             std::this_thread::sleep_for(kLookAgain);
@@ -71,7 +72,7 @@ public:
     }
 
 private:
-    Clock::time_point awake_until_ = Clock::now() + kAwake;
+    Clock::time_point awake_until_;
 };
 
 /// Time that threads spend with one thing.
@@ -89,6 +90,12 @@ public:
 
 private:
     std::atomic<Clock::rep> ns_{0};
+};
+
+/// Time that threads wait: for the device's copies, and for other threads to have one queued.
+struct Waits {
+    Spent device;
+    Spent others;
 };
 
 /// One store() or load().
@@ -141,7 +148,7 @@ public:
         return fmt::format(
             "{} ms by {} threads, of each on average: pages {}, device {}, others {}, copying {} "
             "ms{}",
-            took_ms_, threads_, mean(pages_), mean(device_busy_), mean(others_), mean(copying_),
+            took_ms_, threads_, mean(pages_), mean(waits_.device), mean(waits_.others), mean(copying_),
             prepared_ == nullptr
                 ? ""
                 : fmt::format("; of {} chunks {} were page-locked before", chunks_.size(),
@@ -312,9 +319,10 @@ private:
     /// that it follows.
     void tell_what_landed() {
         device_.bind_thread();
+        Waits untold;  // Nobody copies less for these.
         std::size_t begin = 0;
         for (std::size_t i = 0; i < staged_.size() && !failed_; ++i) {
-            note(await(i));
+            note(await(i, {}, untold));
             if (!failed_ && (i + 1 - begin == kToldAtOnce || i + 1 == staged_.size())) {
                 note(beside_.landed(chunks_.subspan(begin, i + 1 - begin)));
                 begin = i + 1;
@@ -325,7 +333,8 @@ private:
     /// The device empties a slot once all of it is filled.
     Result<void> load(const Step& step) {
         if (step.staged >= CopySlots::kCount) {
-            GANTRY_TRY(await(step.staged - CopySlots::kCount));  // It had the slot before.
+            // It had the slot before.
+            GANTRY_TRY(await(step.staged - CopySlots::kCount, kAwake, waits_));
         }
         Staged& staged = staged_[step.staged];
         const std::uint64_t begin = staged.chunk->begin();
@@ -347,7 +356,7 @@ private:
 
     /// The device fills a slot again once all of it is empty.
     Result<void> store(const Step& step) {
-        GANTRY_TRY(await(step.staged));
+        GANTRY_TRY(await(step.staged, kAwake, waits_));
         Staged& staged = staged_[step.staged];
         const std::uint64_t begin = staged.chunk->begin();
         if (!staged.has_pages) {
@@ -398,7 +407,7 @@ private:
     }
 
     Result<void> wait(CUevent event) {
-        return check(device_busy_.on([&] {
+        return check(waits_.device.on([&] {
             CUresult result = api_.cuEventQuery(event);
             for (; result == CUDA_ERROR_NOT_READY; result = api_.cuEventQuery(event)) {
                 std::this_thread::sleep_for(kLookAgain);
@@ -407,17 +416,18 @@ private:
         }));
     }
 
-    /// Until the device's copy of a chunk is done, or another thread has failed.
-    Result<void> await(std::size_t number) {
+    /// Until the device's copy of a chunk is done, or another thread has failed; without sleep for
+    /// as long as `awake` at first.
+    Result<void> await(std::size_t number, Clock::duration awake, Waits& waits) {
         const Staged& staged = staged_[number];
         auto since = Clock::now();
-        Spent* spent = &others_;  // Until they have filled, or emptied, its slot.
+        Spent* spent = &waits.others;  // Until they have filled, or emptied, its slot.
         Result<void> done = Error{Code::kCancelled, "state.file", "another thread has failed"};
-        for (const Patience patience; !failed_; patience.wait()) {
+        for (const Patience patience(awake); !failed_; patience.wait()) {
             const State now = staged.state.load(std::memory_order_acquire);
-            if (now != State::kIdle && spent == &others_) {
+            if (now != State::kIdle && spent == &waits.others) {
                 const auto queued = Clock::now();
-                std::exchange(spent, &device_busy_)->add(queued - std::exchange(since, queued));
+                std::exchange(spent, &waits.device)->add(queued - std::exchange(since, queued));
             }
             if (now == State::kLanded || (now == State::kQueued && look(number, &done))) {
                 done = now == State::kLanded ? Result<void>{} : done;
@@ -491,8 +501,7 @@ private:
     Result<void> outcome_;
     std::atomic_flag is_looking_;
     Spent pages_;
-    Spent device_busy_;  ///< Waiting for its copies.
-    Spent others_;       ///< Waiting for other threads to have a slot queued.
+    Waits waits_;
     Spent copying_;
     std::size_t threads_ = 0;
     std::int64_t took_ms_ = 0;
