@@ -148,7 +148,8 @@ public:
         return fmt::format(
             "{} ms by {} threads, of each on average: pages {}, device {}, others {}, copying {} "
             "ms{}",
-            took_ms_, threads_, mean(pages_), mean(waits_.device), mean(waits_.others), mean(copying_),
+            took_ms_, threads_, mean(pages_), mean(waits_.device), mean(waits_.others),
+            mean(copying_),
             prepared_ == nullptr
                 ? ""
                 : fmt::format("; of {} chunks {} were page-locked before", chunks_.size(),
