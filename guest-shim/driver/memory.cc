@@ -293,18 +293,15 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) noexcept {
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) noexcept {
-    Range range{};
-    const bool known =
-        find_range(dptr, &range) && range.kind != RangeKind::kRegistered &&
-        (range.kind != RangeKind::kReserved || find_mapping(dptr, &range));
-    if (!known) {
+    Memory memory{};
+    if (!find_memory(dptr, &memory) || memory.range.kind == RangeKind::kRegistered) {
         return CUDA_ERROR_NOT_FOUND;
     }
     if (pbase != nullptr) {
-        *pbase = range.address;
+        *pbase = memory.mapping.address;
     }
     if (psize != nullptr) {
-        *psize = range.bytes;
+        *psize = memory.mapping.bytes;
     }
     return CUDA_SUCCESS;
 }

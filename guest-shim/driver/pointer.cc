@@ -37,20 +37,6 @@ CUresult put_pool(const Range& range, void* out) {
     return result == CUDA_SUCCESS ? put(out, pool) : result;
 }
 
-/// What is known of an address.
-struct Memory {
-    Range range;    ///< All of it: what was allocated, or the reserved addresses.
-    Range mapping;  ///< What was mapped there at once; of what was allocated the same.
-};
-
-bool find_memory(std::uint64_t pointer, Memory* out) {
-    if (!find_range(pointer, &out->range)) {
-        return false;
-    }
-    out->mapping = out->range;
-    return out->range.kind != RangeKind::kReserved || find_mapping(pointer, &out->mapping);
-}
-
 /// One attribute of known memory.
 CUresult put_attribute(const Memory& memory, std::uint64_t pointer, CUpointer_attribute attribute,
                        void* out) {

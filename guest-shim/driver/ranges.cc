@@ -44,18 +44,17 @@ struct Ranges {
         return address - range->address < range->bytes ? range : nullptr;
     }
 
-    [[nodiscard]] Range* starting_at(std::uint64_t address) const {
-        const std::size_t at = lower(address);
-        return at < count && all[at].address == address ? &all[at] : nullptr;
+    [[nodiscard]] bool starts_at(std::size_t index, std::uint64_t address) const {
+        return index < count && all[index].address == address;
     }
 
     /// Chooses its id; one that starts there as well is replaced, and its id kept. False when
     /// memory is out.
-    bool put(Range* range) {
-        static std::uint64_t next_id = 1;
-        if (Range* const before = starting_at(range->address)) {
-            range->id = before->id;
-            *before = *range;
+    bool put(Range* range, std::uint64_t* next_id) {
+        const std::size_t at = lower(range->address);
+        if (starts_at(at, range->address)) {
+            range->id = all[at].id;
+            all[at] = *range;
             return true;
         }
         if (count == capacity) {
@@ -67,8 +66,7 @@ struct Ranges {
             all = static_cast<Range*>(grown);
             capacity = wanted;
         }
-        const std::size_t at = upper(range->address);
-        range->id = next_id++;
+        range->id = (*next_id)++;
         std::memmove(all + at + 1, all + at, (count - at) * sizeof(Range));
         all[at] = *range;
         ++count;
@@ -84,10 +82,11 @@ struct Ranges {
 constinit session::FutexMutex g_mutex;
 constinit Ranges g_ranges;
 constinit Ranges g_mappings;
+std::uint64_t g_next_id = 1;
 std::atomic<std::uint32_t> g_elsewhere{0};  // Of g_ranges: outside arena and pool.
 
+/// With g_mutex.
 bool find_in(const Ranges& ranges, std::uint64_t address, Range* out) {
-    session::Guard guard(g_mutex);
     const Range* range = ranges.containing(address);
     if (range == nullptr) {
         return false;
@@ -127,7 +126,7 @@ bool is_in_pool(std::uint64_t address) noexcept {
 bool add_range(Range* range) noexcept {
     session::Guard guard(g_mutex);
     const std::size_t before = g_ranges.count;
-    if (!g_ranges.put(range)) {
+    if (!g_ranges.put(range, &g_next_id)) {
         return false;
     }
     if (g_ranges.count != before && is_elsewhere(range->address)) {
@@ -137,6 +136,7 @@ bool add_range(Range* range) noexcept {
 }
 
 bool find_range(std::uint64_t address, Range* out) noexcept {
+    session::Guard guard(g_mutex);
     return find_in(g_ranges, address, out);
 }
 
@@ -152,11 +152,16 @@ bool next_range(std::uint64_t from, Range* out) noexcept {
 
 bool add_mapping(Range* mapping) noexcept {
     session::Guard guard(g_mutex);
-    return g_mappings.put(mapping);
+    return g_mappings.put(mapping, &g_next_id);
 }
 
-bool find_mapping(std::uint64_t address, Range* out) noexcept {
-    return find_in(g_mappings, address, out);
+bool find_memory(std::uint64_t address, Memory* out) noexcept {
+    session::Guard guard(g_mutex);
+    if (!find_in(g_ranges, address, &out->range)) {
+        return false;
+    }
+    out->mapping = out->range;
+    return out->range.kind != RangeKind::kReserved || find_in(g_mappings, address, &out->mapping);
 }
 
 void remove_mappings(std::uint64_t address, std::uint64_t bytes) noexcept {
@@ -175,12 +180,12 @@ void unlock_ranges() noexcept { g_mutex.unlock(); }
 
 bool remove_range(std::uint64_t address, Range* out) noexcept {
     session::Guard guard(g_mutex);
-    const Range* const range = g_ranges.starting_at(address);
-    if (range == nullptr) {
+    const std::size_t at = g_ranges.lower(address);
+    if (!g_ranges.starts_at(at, address)) {
         return false;
     }
-    *out = *range;
-    erase(static_cast<std::size_t>(range - g_ranges.all));
+    *out = g_ranges.all[at];
+    erase(at);
     return true;
 }
 

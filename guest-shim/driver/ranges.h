@@ -45,10 +45,17 @@ void unlock_ranges() noexcept;
 /// Removes a module's globals.
 void remove_ranges_of(std::uint64_t owner) noexcept;
 
+/// What lies at an address.
+struct Memory {
+    Range range;    ///< All of it: what was allocated, or the reserved addresses.
+    Range mapping;  ///< What was mapped there at once; of what was allocated the same.
+};
+
 /// The application's mappings (cuMemMap): each a range inside one of kind kReserved, with an id of
-/// its own. Where nothing is mapped reserved addresses are no memory.
+/// its own.
 bool add_mapping(Range* mapping) noexcept;
-bool find_mapping(std::uint64_t address, Range* out) noexcept;
+/// False also where addresses are only reserved: that is no memory.
+bool find_memory(std::uint64_t address, Memory* out) noexcept;
 /// Removes those that start in [address, address + bytes).
 void remove_mappings(std::uint64_t address, std::uint64_t bytes) noexcept;
 

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <semaphore>
 #include <thread>
 #include <utility>
@@ -430,8 +431,10 @@ private:
                 const auto queued = Clock::now();
                 std::exchange(spent, &waits.device)->add(queued - std::exchange(since, queued));
             }
-            if (now == State::kLanded || (now == State::kQueued && look(number, &done))) {
-                done = now == State::kLanded ? Result<void>{} : done;
+            const std::optional<Result<void>> ended =
+                now == State::kQueued ? look(number) : std::nullopt;
+            if (ended || now == State::kLanded) {
+                done = ended.value_or(Result<void>{});
                 break;
             }
         }
@@ -439,23 +442,22 @@ private:
         return done;
     }
 
-    /// Whether the device's copy of a queued chunk is over, and how it ended. One thread asks the
-    /// driver at a time; the others are told.
-    bool look(std::size_t number, Result<void>* ended) {
+    /// How the device's copy of a queued chunk ended; nothing: it has not, as far as is known. One
+    /// thread asks the driver at a time; the others are told.
+    std::optional<Result<void>> look(std::size_t number) {
         if (is_looking_.test_and_set(std::memory_order_acquire)) {
-            return false;
+            return std::nullopt;
         }
         // If the event is another chunk's by now, this one has landed.
         const CUresult result = api_.cuEventQuery(events_[number % CopySlots::kCount]);
         is_looking_.clear(std::memory_order_release);
         if (result == CUDA_ERROR_NOT_READY) {
-            return false;
+            return std::nullopt;
         }
-        *ended = check(result);
-        if (*ended) {
+        if (result == CUDA_SUCCESS) {
             staged_[number].state.store(State::kLanded, std::memory_order_release);
         }
-        return true;
+        return check(result);
     }
 
     Result<void> read(std::uint64_t offset, std::span<std::byte> to) const {

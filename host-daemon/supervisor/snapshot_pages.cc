@@ -201,9 +201,8 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     const std::uint64_t end = ranges.back().end;
     const bool is_by_workers = std::any_of(parts.begin(), parts.end(),
                                            [](const Part& part) { return part.by_worker; });
-    const bool when_written =
-        cleared == snapshot::FilePages::Cleared::kWhenWritten && snapshot::has_large_pages(file);
-    if (!is_by_workers || !snapshot::is_on_tmpfs(file) || when_written) {
+    if (!is_by_workers || !snapshot::is_on_tmpfs(file) ||
+        snapshot::FilePages::reserves_only(file, cleared)) {
         auto made = snapshot::FilePages::make(
             file, name, {0, end}, cleared,
             std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax),

@@ -115,7 +115,7 @@ Result<FilePages> FilePages::make(int file, const std::string& name, FileRange r
     }
     GANTRY_TRY(grow_file(file, name, range.end));
     const bool on_tmpfs = is_on_tmpfs(file);
-    const bool only_reserved = cleared == Cleared::kWhenWritten && has_large_pages(file);
+    const bool only_reserved = reserves_only(file, cleared);
     if (!on_tmpfs || only_reserved) {
         GANTRY_TRY(reserve(file, name, range, goes_on));
     }

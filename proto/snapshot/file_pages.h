@@ -34,6 +34,9 @@ struct FileRange {
     }
 };
 
+/// The pages of a file are memory, and large where one fits, without being asked for.
+bool has_large_pages(int file);
+
 class FilePages {
 public:
     FilePages() = default;
@@ -47,6 +50,10 @@ public:
     /// kWhenWritten: each by whoever writes there first, where the file has large pages by itself;
     /// small ones cost too much for that.
     enum class Cleared { kNow, kWhenWritten };
+    /// Whether make() only takes a file's pages from the system.
+    static bool reserves_only(int file, Cleared cleared) {
+        return cleared == Cleared::kWhenWritten && has_large_pages(file);
+    }
     /// Makes the file at least as long as `range`, whose ends are multiples of a large page, and
     /// the pages in it, by `threads`. `goes_on` is asked now and then; once it says no: kCancelled.
     static Result<FilePages> make(int file, const std::string& name, FileRange range,
@@ -91,7 +98,5 @@ std::uint64_t free_bytes(int file);
 
 /// The pages of a file are memory.
 bool is_on_tmpfs(int file);
-/// ... and are large where one fits, without being asked for.
-bool has_large_pages(int file);
 
 }  // namespace gantry::snapshot

@@ -106,20 +106,22 @@ TEST(Ranges, MappingsLieInReservedAddresses) {
         ASSERT_TRUE(add_mapping(&mapping));
     }
     Range found{};
+    Memory memory{};
     EXPECT_TRUE(find_range(base + 0x1000, &found));
     EXPECT_EQ(found.bytes, 0x10000u);
-    EXPECT_FALSE(find_mapping(base + 0x1000, &found));
-    ASSERT_TRUE(find_mapping(base + 0x2fff, &found));
-    EXPECT_EQ(found.address, base + 0x2000);
-    EXPECT_NE(found.id, reserved.id);
+    EXPECT_FALSE(find_memory(base + 0x1000, &memory));
+    ASSERT_TRUE(find_memory(base + 0x2fff, &memory));
+    EXPECT_EQ(memory.range.address, base);
+    EXPECT_EQ(memory.mapping.address, base + 0x2000);
+    EXPECT_NE(memory.mapping.id, reserved.id);
     remove_mappings(base + 0x1000, 0x1000);
-    EXPECT_TRUE(find_mapping(base + 0x2000, &found));
+    EXPECT_TRUE(find_memory(base + 0x2000, &memory));
     remove_mappings(base + 0x2000, 0x3000);
-    EXPECT_TRUE(find_mapping(base + 0xfff, &found));
-    EXPECT_FALSE(find_mapping(base + 0x2000, &found));
-    EXPECT_FALSE(find_mapping(base + 0x4000, &found));
+    EXPECT_TRUE(find_memory(base + 0xfff, &memory));
+    EXPECT_FALSE(find_memory(base + 0x2000, &memory));
+    EXPECT_FALSE(find_memory(base + 0x4000, &memory));
     remove_mappings(0, ~std::uint64_t{0});
-    EXPECT_FALSE(find_mapping(base, &found));
+    EXPECT_FALSE(find_memory(base, &memory));
     EXPECT_TRUE(remove_range(base, &found));
     EXPECT_EQ(found.bytes, 0x10000u);
 }
