@@ -51,6 +51,7 @@ Result<void> DriverLibrary::check_symbols() const {
         GANTRY_REQUIRED(cuMemcpyAsync), GANTRY_REQUIRED(cuMemcpyHtoDAsync_v2),
         GANTRY_REQUIRED(cuMemcpyDtoHAsync_v2), GANTRY_REQUIRED(cuMemcpyHtoD_v2),
         GANTRY_REQUIRED(cuMemcpyDtoH_v2), GANTRY_REQUIRED(cuMemsetD8_v2),
+        GANTRY_REQUIRED(cuMemsetD8Async),
         GANTRY_REQUIRED(cuStreamCreateWithPriority), GANTRY_REQUIRED(cuStreamDestroy_v2),
         GANTRY_REQUIRED(cuStreamSynchronize), GANTRY_REQUIRED(cuStreamQuery),
         GANTRY_REQUIRED(cuEventCreate), GANTRY_REQUIRED(cuEventRecord),

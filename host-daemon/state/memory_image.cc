@@ -111,7 +111,7 @@ std::vector<MemoryImage::Piece> MemoryImage::pieces_of(std::uint64_t address,
     for (const worker::ExtentRecord& extent : process_.memory.extents_in(address, bytes)) {
         clip(extent.address.value, extent.bytes);
     }
-    for (const worker::OutsideRange& range : process_.memory.outside_ranges()) {
+    for (const worker::OutsideRange& range : process_.memory.outside_in(address, bytes)) {
         clip(range.address, range.bytes);
     }
     return pieces;
@@ -194,17 +194,14 @@ CUresult MemoryImage::copy_in(std::uint64_t address, const std::byte* from, std:
         write_in_place(address, from, bytes);
         return CUDA_SUCCESS;
     }
-    if (from != nullptr && is_direct(from, bytes)) {
+    if (from == nullptr || is_direct(from, bytes)) {
         writing_ = true;
-        return api.cuMemcpyHtoDAsync_v2(address, from, bytes, stream_);
+        return from == nullptr ? api.cuMemsetD8Async(address, 0, bytes, stream_)
+                               : api.cuMemcpyHtoDAsync_v2(address, from, bytes, stream_);
     }
     for (std::uint64_t done = 0; done < bytes;) {
         const std::uint64_t step = std::min(bytes - done, kBatchBlocks * kBlockBytes);
-        if (from != nullptr) {
-            std::memcpy(buffer_, from + done, step);
-        } else {
-            std::memset(buffer_, 0, step);
-        }
+        std::memcpy(buffer_, from + done, step);
         CUresult result = api.cuMemcpyHtoDAsync_v2(address + done, buffer_, step, stream_);
         if (result == CUDA_SUCCESS) {
             result = api.cuStreamSynchronize(stream_);
@@ -263,7 +260,13 @@ Result<void> MemoryImage::check_writable(std::uint64_t address) const {
 }
 
 Result<bool> MemoryImage::write_device(std::uint64_t address, std::span<const std::byte> bytes) {
-    const auto pieces = pieces_of(address, kBlockBytes);
+    const std::vector<Piece> pieces = pieces_of(address, kBlockBytes);
+    GANTRY_TRY(write_pieces(pieces, address, bytes));
+    return !pieces.empty();
+}
+
+Result<void> MemoryImage::write_pieces(std::span<const Piece> pieces, std::uint64_t address,
+                                       std::span<const std::byte> bytes) {
     for (const Piece& piece : pieces) {
         const std::byte* from =
             bytes.empty() ? nullptr : bytes.data() + (piece.address - address);
@@ -274,7 +277,7 @@ Result<bool> MemoryImage::write_device(std::uint64_t address, std::span<const st
                                                 piece.address));
         }
     }
-    return !pieces.empty();
+    return {};
 }
 
 Result<bool> MemoryImage::write(BlockAddress block, std::span<const std::byte> bytes) {
@@ -301,16 +304,15 @@ Result<bool> MemoryImage::write_run(BlockAddress first, std::uint64_t count,
     }
     const std::uint64_t address = first.index * kBlockBytes;
     GANTRY_TRY(check_writable(address));
-    const auto pieces = pieces_of(address, count * kBlockBytes);
-    if (pieces.size() != 1 || pieces.front().address != address ||
-        pieces.front().bytes != count * kBlockBytes) {
+    const std::vector<Piece> pieces = pieces_of(address, count * kBlockBytes);
+    std::uint64_t end = address;  // Of what the pieces are without a gap.
+    for (const Piece& piece : pieces) {
+        end += piece.address == end ? piece.bytes : 0;
+    }
+    if (end - address != count * kBlockBytes) {
         return false;
     }
-    if (const CUresult result = copy_in(address, bytes.data(), bytes.size());
-        result != CUDA_SUCCESS) {
-        return driver::to_error(process_.device.api(), result, "state.write",
-                                fmt::format("writing {} bytes at {:#x}", bytes.size(), address));
-    }
+    GANTRY_TRY(write_pieces(pieces, address, bytes));
     return true;
 }
 

@@ -69,8 +69,8 @@ public:
     bool add_staging(std::span<std::byte> area);
     void remove_staging(std::span<std::byte> area);
 
-    /// Writes whole blocks of device memory that lie in one piece; false: not one piece, nothing
-    /// done. Bytes in a staging area must stay until settle().
+    /// Writes whole blocks of device memory without a gap; false: there is one, nothing done.
+    /// Zeros: pass no bytes. Bytes in a staging area must stay until settle().
     Result<bool> write_run(BlockAddress first, std::uint64_t count,
                            std::span<const std::byte> bytes);
 
@@ -110,6 +110,9 @@ private:
         std::uint64_t bytes = 0;
     };
     [[nodiscard]] std::vector<Piece> pieces_of(std::uint64_t address, std::uint64_t bytes) const;
+    /// `bytes`, which begin at `address`; none: zeros.
+    Result<void> write_pieces(std::span<const Piece> pieces, std::uint64_t address,
+                              std::span<const std::byte> bytes);
     CUresult copy_out(std::uint64_t address, std::byte* to, std::uint64_t bytes);
     CUresult copy_in(std::uint64_t address, const std::byte* from, std::uint64_t bytes);
 

@@ -147,7 +147,9 @@ Result<void> PartState::apply_run(BlockAddress first, std::uint64_t count,
         if (placed) {
             kept_blocks_.erase(block);
         } else {
-            GANTRY_TRY(apply_block(block, bytes.subspan(i * kBlockBytes, kBlockBytes)));
+            GANTRY_TRY(apply_block(block, bytes.empty()
+                                              ? bytes
+                                              : bytes.subspan(i * kBlockBytes, kBlockBytes)));
         }
     }
     return {};
@@ -250,7 +252,7 @@ Result<void> PartState::flush_kept_blocks() {
             ++kept;
         }
     }
-    return {};
+    return memory_.settle();
 }
 
 Result<void> PartState::register_pinned() {

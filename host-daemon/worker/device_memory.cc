@@ -397,6 +397,20 @@ std::vector<OutsideRange> DeviceMemory::outside_ranges() const {
     return ranges;
 }
 
+std::vector<OutsideRange> DeviceMemory::outside_in(std::uint64_t address,
+                                                   std::uint64_t bytes) const {
+    std::lock_guard lock(mutex_);
+    std::vector<OutsideRange> ranges;
+    auto at = outside_.upper_bound(address);
+    if (at != outside_.begin() && std::prev(at)->first + std::prev(at)->second.bytes > address) {
+        --at;
+    }
+    for (; at != outside_.end() && (at->first < address || at->first - address < bytes); ++at) {
+        ranges.push_back({at->first, at->second.bytes});
+    }
+    return ranges;
+}
+
 std::vector<AllocationRecord> DeviceMemory::allocations() const {
     std::lock_guard lock(mutex_);
     return arena_.allocations();

@@ -112,6 +112,8 @@ public:
     [[nodiscard]] std::vector<ExtentRecord> extents_in(std::uint64_t address,
                                                        std::uint64_t bytes) const;
     [[nodiscard]] std::vector<OutsideRange> outside_ranges() const;
+    [[nodiscard]] std::vector<OutsideRange> outside_in(std::uint64_t address,
+                                                       std::uint64_t bytes) const;
     /// While it is held no memory is taken away, so that it can be copied: frees wait, and so do
     /// the ends of modules and arrays, which are not the arena's (op_traits.h, kEndsMemory).
     [[nodiscard]] std::unique_lock<std::mutex> hold_layout() const {

@@ -431,18 +431,14 @@ Result<void> Service::apply_blocks(const control::ApplyBlocks& apply) {
             }
             continue;
         }
+        std::span<const std::byte> bytes;  // None: zeros.
         if (incoming.form() == control::IncomingRun::FORM_BYTES) {
-            GANTRY_ASSIGN(const auto bytes,
-                          arena_part(apply.arena_id(), offset,
-                                     blocks.size() * state::kBlockBytes, false));
+            GANTRY_ASSIGN(bytes, arena_part(apply.arena_id(), offset,
+                                            blocks.size() * state::kBlockBytes, false));
             offset += bytes.size();
-            if (!blocks.empty()) {
-                GANTRY_TRY(part_->apply_run(blocks.front(), blocks.size(), bytes));
-            }
-            continue;
         }
-        for (const engine::BlockAddress& block : blocks) {
-            GANTRY_TRY(part_->apply_block(block, {}));
+        if (!blocks.empty()) {
+            GANTRY_TRY(part_->apply_run(blocks.front(), blocks.size(), bytes));
         }
     }
     return part_->settle();  // The staging area is gantryd's again.
