@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "host-daemon/state/part_state.h"
+#include "host-daemon/worker/log.h"
 #include "host-daemon/worker/placed_image.h"
 #include "host-daemon/worker/placed_ptx.h"
 #include "proto/cuda/gen/worker_dispatch.h"
@@ -391,12 +392,19 @@ Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
     if (!managed.empty()) {
         GANTRY_TRY(place(managed, worker::Others::kStay));
     }
-    const bool all_there = std::all_of(
-        wanted.variables.begin(), wanted.variables.end(), [&](const auto& variable) {
-            return process_.variable_address(wanted.handle, variable.first) ==
-                   std::optional<std::uint64_t>(variable.second.address);
-        });
-    return all_there ? Result<void>{} : place(wanted.variables, worker::Others::kRefused);
+    for (const auto& [name, variable] : wanted.variables) {
+        const auto here = process_.variable_address(wanted.handle, name);
+        if (here == std::optional<std::uint64_t>(variable.address)) {
+            continue;
+        }
+        worker::log_line("variable %s of image %s lies at %#llx, and must lie at %#llx: its code "
+                         "is compiled for that",
+                         name.c_str(), wanted.name.c_str(),
+                         static_cast<unsigned long long>(here.value_or(0)),
+                         static_cast<unsigned long long>(variable.address));
+        return place(wanted.variables, worker::Others::kRefused);
+    }
+    return {};
 }
 
 Result<void> PartState::check_variables(const DecodedGraph& graph) {

@@ -19,8 +19,8 @@ Error refused(const driver::DriverApi& api, CUresult result, std::uint64_t addre
 }  // namespace
 
 VariableMemory::~VariableMemory() {
-    for (const std::uint64_t zone : zones_) {
-        device_.api().cuMemAddressFree(zone, kZoneBytes);
+    for (const auto& [base, bytes] : reserved_) {
+        device_.api().cuMemAddressFree(base, bytes);
     }
 }
 
@@ -44,22 +44,36 @@ Result<std::unique_ptr<VariableMemory::Hold>> VariableMemory::hold(
     return held;
 }
 
-Result<void> VariableMemory::reserve_zone(std::uint64_t base) {
-    if (zones_.contains(base)) {
+Result<void> VariableMemory::reserve_around(std::uint64_t granule) {
+    const auto after = reserved_.upper_bound(granule);
+    if (after != reserved_.begin() &&
+        granule - std::prev(after)->first < std::prev(after)->second) {
         return {};
     }
+    if (reserve(down(granule, kZoneBytes), kZoneBytes) == CUDA_SUCCESS) {
+        return {};
+    }
+    // On a driver of the same kind its own memory lies in the zone.
+    const CUresult result = reserve(granule, kPieceBytes);
+    if (result == CUDA_SUCCESS) {
+        return {};
+    }
+    Error error = refused(device_.api(), result, granule);
+    error.text += "; something else lies there in this worker, and may not in another: try again";
+    return error;
+}
+
+CUresult VariableMemory::reserve(std::uint64_t base, std::uint64_t bytes) {
     CUdeviceptr address = 0;
-    CUresult result =
-        device_.api().cuMemAddressReserve(&address, kZoneBytes, kPieceBytes, base, 0);
+    CUresult result = device_.api().cuMemAddressReserve(&address, bytes, kPieceBytes, base, 0);
     if (result == CUDA_SUCCESS && address != base) {
-        device_.api().cuMemAddressFree(address, kZoneBytes);
+        device_.api().cuMemAddressFree(address, bytes);
         result = CUDA_ERROR_ALREADY_MAPPED;
     }
-    if (result != CUDA_SUCCESS) {
-        return refused(device_.api(), result, base);
+    if (result == CUDA_SUCCESS) {
+        reserved_.emplace(base, bytes);
     }
-    zones_.insert(base);
-    return {};
+    return result;
 }
 
 Result<void> VariableMemory::map(std::uint64_t address) {
@@ -67,7 +81,7 @@ Result<void> VariableMemory::map(std::uint64_t address) {
         ++there->second.users;
         return {};
     }
-    GANTRY_TRY(reserve_zone(down(address, kZoneBytes)));
+    GANTRY_TRY(reserve_around(address));
     const driver::DriverApi& api = device_.api();
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -83,6 +97,9 @@ Result<void> VariableMemory::map(std::uint64_t address) {
         result = device_.allow_access(address, kPieceBytes);
         if (result == CUDA_SUCCESS) {
             result = api.cuMemsetD8_v2(address, 0, kPieceBytes);
+        }
+        if (result == CUDA_SUCCESS) {
+            result = api.cuStreamSynchronize(nullptr);  // Whoever holds it may let it go at once.
         }
         if (result != CUDA_SUCCESS) {
             api.cuMemUnmap(address, kPieceBytes);

@@ -2,9 +2,10 @@
 // had there (placed_ptx.h).
 //
 // Memory comes in granules of the arena's size, which modules may share, since a driver packs
-// variables tightly; address space is reserved in larger zones and stays reserved. New memory is
-// zero. Owner: the guest process; holds may outlive no device. Threads: all calls lock. Failure:
-// reason `module.globals.not_movable` when the driver does not give the addresses.
+// variables tightly. Address space is reserved in larger zones, or, where something else lies in
+// one, by the granule, and stays reserved. New memory is zero. Owner: the guest process; holds may
+// outlive no device. Threads: all calls lock. Failure: reason `module.globals.not_movable` when the
+// driver does not give the addresses.
 #pragma once
 
 #include <cstdint>
@@ -52,14 +53,15 @@ private:
         CUmemGenericAllocationHandle handle = 0;
         std::uint32_t users = 0;
     };
-    Result<void> reserve_zone(std::uint64_t base);
+    Result<void> reserve_around(std::uint64_t granule);
+    CUresult reserve(std::uint64_t base, std::uint64_t bytes);
     Result<void> map(std::uint64_t address);
     void release(const std::set<std::uint64_t>& granules);
 
     Device& device_;
     std::mutex mutex_;
-    std::set<std::uint64_t> zones_;
-    std::map<std::uint64_t, Granule> granules_;  ///< By address.
+    std::map<std::uint64_t, std::uint64_t> reserved_;  ///< Bytes, by address.
+    std::map<std::uint64_t, Granule> granules_;        ///< By address.
 };
 
 }  // namespace gantry::worker
