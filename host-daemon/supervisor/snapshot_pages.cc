@@ -216,6 +216,10 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
         return pages;
     }
     GANTRY_TRY(snapshot::grow_file(file, name, end));
+    if (cleared == snapshot::FilePages::Cleared::kWhenWritten) {
+        pages.how_ = std::to_string(end >> 20) + " MiB to be made when written";
+        return pages;
+    }
     for (std::size_t i = 0; i < parts.size(); ++i) {
         if (parts[i].by_worker && ranges[i].bytes() != 0) {
             GANTRY_TRY(pages.prepare_by(session, parts[i].worker, file, ranges[i]));

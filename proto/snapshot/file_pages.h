@@ -47,8 +47,8 @@ public:
     FilePages& operator=(FilePages&& other) noexcept;
     ~FilePages();
 
-    /// kWhenWritten: each by whoever writes there first, where the file has large pages by itself;
-    /// small ones cost too much for that.
+    /// kWhenWritten: each by whoever writes there first, where the file has large pages by itself.
+    /// Small ones cost too much for that, unless large ones are asked for before (make_pages()).
     enum class Cleared { kNow, kWhenWritten };
     /// Whether make() only takes a file's pages from the system.
     static bool reserves_only(int file, Cleared cleared) {
