@@ -86,7 +86,8 @@ class Runs:
         driver = self.options.driver
         first = [driver.parent] if driver else []
         with tempfile.TemporaryDirectory(prefix="gantry-sample-") as work:
-            environment = {"LD_LIBRARY_PATH": chain.search_path(*first)}
+            environment = {**chain.ONE_DEVICE, **os.environ,
+                           "LD_LIBRARY_PATH": chain.search_path(*first)}
             with self.program(name, environment, pathlib.Path(work)) as program:
                 return {"status": program.status(), "text": program.text(),
                         "seconds": time.monotonic() - program.begin}

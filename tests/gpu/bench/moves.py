@@ -75,6 +75,12 @@ def total(value):
     return len(value) if isinstance(value, list) else int(value)
 
 
+def rate_of(one):
+    """Bytes per second that a round copied."""
+    spent_us = one.get("copy_us", one["total_us"])
+    return 1e6 * one["bytes"] / spent_us if spent_us > 0 else 0.0
+
+
 class Moved:
     """What a move's report says, whichever way it went."""
 
@@ -90,14 +96,18 @@ class Moved:
     def copy_rate(self):
         """Bytes per second of copying, in the largest round; where the report does not tell that
         time from the rest, over all of the precopy."""
-        copied, spent_us = self.bytes - self.final_bytes, 1000 * (self.total_ms - self.pause_ms)
         if isinstance(self.rounds, list) and self.rounds:
-            largest = max(self.rounds, key=lambda one: one.get("bytes", 0))
-            copied, spent_us = largest["bytes"], largest.get("copy_us", largest["total_us"])
-        return 1e6 * copied / spent_us if spent_us > 0 else 0.0
+            return rate_of(max(self.rounds, key=lambda one: one.get("bytes", 0)))
+        copied, spent_ms = self.bytes - self.final_bytes, self.total_ms - self.pause_ms
+        return 1000 * copied / spent_ms if spent_ms > 0 else 0.0
+
+    def frozen_rate(self):
+        """The same while the job stood still, in the last round; 0 where no report tells it."""
+        return rate_of(self.rounds[-1]) if isinstance(self.rounds, list) and self.rounds else 0.0
 
     def pause_allowed_ms(self):
-        rate = self.copy_rate()
+        """By the faster rate: live copies that wait for the job allow no longer pause."""
+        rate = max(self.copy_rate(), self.frozen_rate())
         return PAUSE_MS + (1000 * self.final_bytes / rate if rate else 0)
 
 
@@ -115,6 +125,7 @@ def rows(bench, name, moved, steps, span, elsewhere):
     table.add(f"{name}: copied in all", [moved.bytes / 1e9], "GB")
     table.add(f"{name}: copied while it stood still", [moved.final_bytes / 1e6], "MB")
     table.add(f"{name}: rate of copying", [moved.copy_rate() / 1e9], "GB/s")
+    table.add(f"{name}: ... while it stood still", [moved.frozen_rate() / 1e9], "GB/s")
     table.add(f"{name}: whole move", [moved.total_ms], "ms")
     allowed = moved.pause_allowed_ms() if bench.is_gpu else None
     table.add(f"{name}: GPU downtime, by the report", [moved.pause_ms], "ms", allowed)
