@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <string>
 
 namespace gantry::driver {
@@ -73,8 +74,15 @@ Result<void> DriverLibrary::check_symbols() const {
 }
 
 Result<void> DriverLibrary::initialise() {
-    if (const CUresult result = api_.cuInit(0); result != CUDA_SUCCESS) {
-        return to_error(api_, result, "driver.init", "cuInit of " + path_);
+    const CUresult started = api_.cuInit(0);
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (started == CUDA_ERROR_NO_DEVICE && visible != nullptr) {
+        return Error{Code::kNotFound, "driver.device",
+                     path_ + " sees no CUDA device: CUDA_VISIBLE_DEVICES is " + visible +
+                         " here, which gantryd takes from worker.device"};
+    }
+    if (started != CUDA_SUCCESS) {
+        return to_error(api_, started, "driver.init", "cuInit of " + path_);
     }
     if (const CUresult result = api_.cuDriverGetVersion(&version_); result != CUDA_SUCCESS) {
         return to_error(api_, result, "driver.init", "cuDriverGetVersion of " + path_);

@@ -26,7 +26,7 @@ control::DeviceChoice device_choice(const Config& config) {
     control::DeviceChoice device;
     device.set_driver_library(config.worker.driver);
     device.set_driver_profile(config.worker.profile);
-    device.set_device_ordinal(static_cast<std::uint32_t>(config.worker.device));
+    device.set_device_ordinal(0);  // It sees no other: WorkerProcess::start().
     return device;
 }
 

@@ -197,6 +197,9 @@ Result<WorkerProcess> WorkerProcess::start(const WorkerConfig& config,
             variables.push_back(std::string(variable) + "=" + value);
         }
     }
+    // The others are not initialised then, and NVIDIA's driver gives every worker the same
+    // addresses, whichever device it has and how many the host has.
+    variables.push_back("CUDA_VISIBLE_DEVICES=" + std::to_string(config.device));
     for (std::string& variable : variables) {
         plan.environment.push_back(variable.data());
     }
