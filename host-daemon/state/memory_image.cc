@@ -117,6 +117,14 @@ std::vector<MemoryImage::Piece> MemoryImage::pieces_of(std::uint64_t address,
     return pieces;
 }
 
+std::uint64_t MemoryImage::bytes_of(std::span<const Piece> pieces) {
+    std::uint64_t bytes = 0;
+    for (const Piece& piece : pieces) {
+        bytes += piece.bytes;
+    }
+    return bytes;
+}
+
 bool MemoryImage::add_staging(std::span<std::byte> area) {
     const driver::DriverApi& api = process_.device.api();
     process_.device.bind_thread();
@@ -194,10 +202,13 @@ CUresult MemoryImage::copy_in(std::uint64_t address, const std::byte* from, std:
         write_in_place(address, from, bytes);
         return CUDA_SUCCESS;
     }
-    if (from == nullptr || is_direct(from, bytes)) {
+    if (from == nullptr) {
         writing_ = true;
-        return from == nullptr ? api.cuMemsetD8Async(address, 0, bytes, stream_)
-                               : api.cuMemcpyHtoDAsync_v2(address, from, bytes, stream_);
+        return api.cuMemsetD8Async(address, 0, bytes, stream_);
+    }
+    if (is_direct(from, bytes)) {
+        writing_ = true;
+        return api.cuMemcpyHtoDAsync_v2(address, from, bytes, stream_);
     }
     for (std::uint64_t done = 0; done < bytes;) {
         const std::uint64_t step = std::min(bytes - done, kBatchBlocks * kBlockBytes);
@@ -220,11 +231,7 @@ Result<bool> MemoryImage::read_device(std::uint64_t address, std::span<std::byte
     if (pieces.empty()) {
         return false;
     }
-    std::uint64_t covered = 0;
-    for (const Piece& piece : pieces) {
-        covered += piece.bytes;
-    }
-    if (covered != out.size()) {
+    if (bytes_of(pieces) != out.size()) {
         std::memset(out.data(), 0, out.size());
     }
     for (const Piece& piece : pieces) {
@@ -305,11 +312,7 @@ Result<bool> MemoryImage::write_run(BlockAddress first, std::uint64_t count,
     const std::uint64_t address = first.index * kBlockBytes;
     GANTRY_TRY(check_writable(address));
     const std::vector<Piece> pieces = pieces_of(address, count * kBlockBytes);
-    std::uint64_t end = address;  // Of what the pieces are without a gap.
-    for (const Piece& piece : pieces) {
-        end += piece.address == end ? piece.bytes : 0;
-    }
-    if (end - address != count * kBlockBytes) {
+    if (bytes_of(pieces) != count * kBlockBytes) {
         return false;
     }
     GANTRY_TRY(write_pieces(pieces, address, bytes));
@@ -383,11 +386,7 @@ bool MemoryImage::is_whole(BlockAddress block) const {
     if (block.space != MemorySpace::kDevice) {
         return true;
     }
-    std::uint64_t covered = 0;
-    for (const Piece& piece : pieces_of(block.index * kBlockBytes, kBlockBytes)) {
-        covered += piece.bytes;
-    }
-    return covered >= kBlockBytes;
+    return bytes_of(pieces_of(block.index * kBlockBytes, kBlockBytes)) >= kBlockBytes;
 }
 
 Result<bool> MemoryImage::read_array(const BlockRange& range, std::span<std::byte> out) {

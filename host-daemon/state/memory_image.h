@@ -110,6 +110,8 @@ private:
         std::uint64_t bytes = 0;
     };
     [[nodiscard]] std::vector<Piece> pieces_of(std::uint64_t address, std::uint64_t bytes) const;
+    /// As many as were asked for: there is no gap between them.
+    [[nodiscard]] static std::uint64_t bytes_of(std::span<const Piece> pieces);
     /// `bytes`, which begin at `address`; none: zeros.
     Result<void> write_pieces(std::span<const Piece> pieces, std::uint64_t address,
                               std::span<const std::byte> bytes);

@@ -389,12 +389,7 @@ std::vector<ExtentRecord> DeviceMemory::extents_in(std::uint64_t address,
 }
 
 std::vector<OutsideRange> DeviceMemory::outside_ranges() const {
-    std::lock_guard lock(mutex_);
-    std::vector<OutsideRange> ranges;
-    for (const auto& [address, range] : outside_) {
-        ranges.push_back({address, range.bytes});
-    }
-    return ranges;
+    return outside_in(0, ~std::uint64_t{0});
 }
 
 std::vector<OutsideRange> DeviceMemory::outside_in(std::uint64_t address,

@@ -43,8 +43,8 @@ struct Guest {
     std::unique_ptr<ChannelMemory> directory;
 };
 
-/// CUDA_VISIBLE_DEVICES is understood by the machine's own driver, not by one that is named by its
-/// path (the soft GPU's); and a choice that was made around this program stands.
+/// By CUDA_VISIBLE_DEVICES. Of a driver that is named by its path (the soft GPU's) a worker sees
+/// all, and is told the number; and a choice that was made around this program stands.
 bool can_show_one_device(const StandaloneOptions& options) {
     return options.driver.find('/') == std::string::npos &&
            getenv("CUDA_VISIBLE_DEVICES") == nullptr;

@@ -87,6 +87,7 @@ class Moved:
     def __init__(self, text):
         self.report = json.loads(text.split(": ", 1)[1].splitlines()[0])
         self.rounds = self.report.get("rounds", 0)
+        self.told_rounds = self.rounds if isinstance(self.rounds, list) else []
         self.bytes = self.report.get("bytes_copied", self.report.get("bytes", 0))
         self.final_bytes = self.report.get("bytes_copied_frozen",
                                            self.report.get("final_bytes", 0))
@@ -96,14 +97,14 @@ class Moved:
     def copy_rate(self):
         """Bytes per second of copying, in the largest round; where the report does not tell that
         time from the rest, over all of the precopy."""
-        if isinstance(self.rounds, list) and self.rounds:
-            return rate_of(max(self.rounds, key=lambda one: one.get("bytes", 0)))
+        if self.told_rounds:
+            return rate_of(max(self.told_rounds, key=lambda one: one.get("bytes", 0)))
         copied, spent_ms = self.bytes - self.final_bytes, self.total_ms - self.pause_ms
         return 1000 * copied / spent_ms if spent_ms > 0 else 0.0
 
     def frozen_rate(self):
         """The same while the job stood still, in the last round; 0 where no report tells it."""
-        return rate_of(self.rounds[-1]) if isinstance(self.rounds, list) and self.rounds else 0.0
+        return rate_of(self.told_rounds[-1]) if self.told_rounds else 0.0
 
     def pause_allowed_ms(self):
         """By the faster rate: live copies that wait for the job allow no longer pause."""
