@@ -101,15 +101,14 @@ start_vm() { # HOST VM INDEX OPTIONS... (of domain_xml)
 # before the target had a VM, and could not say why ("the cause is unknown", which a hook's refusal
 # never is). As an operator would, the same command is given again then, once, and the test says so.
 migrate() { # FROM TO VM OPTIONS...
-    local from=$1 to=$2 name=$3 words=$RIG_DIR/virsh.$BASHPID tries=2 status
+    local from=$1 to=$2 name=$3 words=$RIG_DIR/virsh.$BASHPID last status
     shift 3
-    while true; do
+    for last in no yes; do
         status=0
         x "$from" timeout $((60 * patience)) virsh -q migrate --live "$@" "$name" \
             "qemu+tcp://$to/system" 2>"$words" || status=$?
         cat "$words" >&2
-        tries=$((tries - 1))
-        if [ $tries = 0 ] || ! matches 'occurred, but the cause is unknown' "$words"; then
+        if [ $last = yes ] || ! matches 'occurred, but the cause is unknown' "$words"; then
             return $status
         fi
         date +%T >>"$RIG_DIR/begun_again"
@@ -119,6 +118,10 @@ migrate() { # FROM TO VM OPTIONS...
 fails() { ! "$@" >"$RIG_DIR/virsh.out" 2>&1; }
 succeeds() { "$@" >"$RIG_DIR/virsh.out" 2>&1 || { cat "$RIG_DIR/virsh.out" >&2; return 1; }; }
 says() { grep -q -- "$1" "$RIG_DIR/virsh.out"; }
+virsh_says() { say "virsh: $(grep -o 'error: .*' "$RIG_DIR/virsh.out" | cut -c 1-160)"; }
+# Of a move in the background: `pid` is virsh, or its shell.
+move_fails() { ! wait "$pid"; }
+move_succeeds() { wait "$pid" || { cat "$RIG_DIR/virsh.out" >&2; return 1; }; }
 # --postcopy needs this of the kernel; libvirt's package sets it on real hosts.
 userfaultfd=/proc/sys/vm/unprivileged_userfaultfd
 allow_postcopy() {
