@@ -18,6 +18,16 @@ POLL_SECONDS = 0.002
 MIDDLES = (("live", 0.5), ("paused", 0.5), ("paused", 0.2))
 
 
+class Replacements:
+    """The seconds that the quickest replacement of a worker took so far, of all samples."""
+
+    def __init__(self):
+        self.quickest = 0.0
+
+    def add(self, seconds):
+        self.quickest = min(self.quickest or seconds, seconds)
+
+
 class Program:
     """A program that runs in a folder of its own; ended with the block, whole group."""
 
@@ -66,11 +76,19 @@ class Program:
 
 
 class Runs:
-    """The runs of one sample. `out`: the folder that keeps what they printed."""
+    """The runs of one sample. `out`: the folder that keeps what they printed; `replacements`: those
+    of all samples."""
 
-    def __init__(self, sample, options, out):
+    def __init__(self, sample, options, out, replacements):
         self.sample, self.options, self.out = sample, options, out
+        self.replacements = replacements
         out.mkdir(parents=True, exist_ok=True)
+
+    def middles(self, phase):
+        """Those of MIDDLES that a program of `phase` seconds on the GPU may live to see the end
+        of: in what is left of it after a live one, the quickest replacement so far must fit."""
+        return [(way, part) for way, part in MIDDLES
+                if way != "live" or phase * (1 - part) > self.replacements.quickest]
 
     def program(self, name, environment, work):
         """Starts it in a fresh copy of its folder, so that no run sees another's files."""
@@ -129,7 +147,10 @@ class Runs:
         while program.is_running() and not result["moves"]:
             if is_pausing:
                 program.signal(signal.SIGSTOP)
+            begin = time.monotonic()
             worked, text = worker.replace(copy=True, seconds=self.options.seconds)
+            if worked:
+                self.replacements.add(time.monotonic() - begin)
             is_counted = worker.has_guest() and program.is_running()
             if is_pausing:
                 program.signal(signal.SIGCONT)

@@ -21,6 +21,15 @@ QUANTITY = re.compile(r"time|bandwidth|throughput|elapsed|clock|speed|perf|rate\
                       r"overhead|free|pid", re.IGNORECASE)
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{9,16}\b")
 
+# By the program's name, lines of NVIDIA's samples that differ from run to run and may be equal in
+# two of them by chance: no word beside their numbers says that they were measured.
+DIFFERING = {
+    "cdpSimplePrint": ["BLOCK"],  # Whose turn it was.
+    "dmmaTensorCoreGemm": ["FP"],
+    "p2pBandwidthLatencyTest": [r"^\d+( \d+\.\d\d)+$"],  # Rows of GB/s and of us.
+    "simpleStreams": [r"^(memcopy|kernel|non-streamed|[0-9#]+ streams):"],
+}
+
 
 def masked(line):
     line = " ".join(ADDRESS.sub("@", line).split())
