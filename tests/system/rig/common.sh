@@ -119,9 +119,15 @@ fails() { ! "$@" >"$RIG_DIR/virsh.out" 2>&1; }
 succeeds() { "$@" >"$RIG_DIR/virsh.out" 2>&1 || { cat "$RIG_DIR/virsh.out" >&2; return 1; }; }
 says() { grep -q -- "$1" "$RIG_DIR/virsh.out"; }
 virsh_says() { say "virsh: $(grep -o 'error: .*' "$RIG_DIR/virsh.out" | cut -c 1-160)"; }
-# Of a move in the background: `pid` is virsh, or its shell.
+# g1 moves in the background; `pid` is the shell that calls virsh.
+begin_move() { # FROM TO OPTIONS...
+    migrate "$1" "$2" g1 "${@:3}" >"$RIG_DIR/virsh.out" 2>&1 &
+    pid=$!
+}
 move_fails() { ! wait "$pid"; }
 move_succeeds() { wait "$pid" || { cat "$RIG_DIR/virsh.out" >&2; return 1; }; }
+# At the target from when the VM's own memory is being copied: QEMU is up there.
+has_vm() { x "$1" virsh -q list --name | matches -x g1; }
 # --postcopy needs this of the kernel; libvirt's package sets it on real hosts.
 userfaultfd=/proc/sys/vm/unprivileged_userfaultfd
 allow_postcopy() {
