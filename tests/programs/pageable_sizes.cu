@@ -71,7 +71,9 @@ static void one_thread(unsigned thread, bool* good) {
     CHECK(cudaStreamDestroy(stream));
 }
 
-// Many copies wait behind a long kernel: none of them may be lost, nor wait for it.
+// Many copies wait behind a long kernel: none of them may be lost, nor wait for it. Natively a call
+// waits for what is ahead once 4 MiB wait there (driver 580 on an H100: 69 copies of 60,000 bytes
+// or 986 of 4096 go through), and at once when its bytes are more than 64 KiB.
 __global__ void spin(volatile unsigned* go, unsigned* seen) {
     while (*go == 0) {
     }
@@ -79,7 +81,7 @@ __global__ void spin(volatile unsigned* go, unsigned* seen) {
 }
 
 static void many_behind_a_kernel() {
-    const size_t count = 100, bytes = 60000;  // Native waits for larger ones.
+    const size_t count = 60, bytes = 60000;
     unsigned *go = nullptr, *seen = nullptr;
     unsigned char* device = nullptr;
     cudaStream_t stream;
