@@ -117,17 +117,19 @@ Result<void> Device::reserve_arena() {
     const CUresult result = api().cuMemAddressReserve(&address, wire::kArenaBytes,
                                                       ArenaAllocator::kGranuleBytes,
                                                       wire::kArenaBase, 0);
-    if (result != CUDA_SUCCESS) {
-        return driver::to_error(api(), result, "device.arena",
-                                fmt::format("reserving {:#x}+{:#x}", wire::kArenaBase,
-                                            wire::kArenaBytes));
-    }
-    if (address != wire::kArenaBase) {
+    if (result == CUDA_SUCCESS && address != wire::kArenaBase) {
         api().cuMemAddressFree(address, wire::kArenaBytes);
+    }
+    if (result != CUDA_SUCCESS || address != wire::kArenaBase) {
         return Error{Code::kFailedPrecondition, "device.arena",
-                     fmt::format("the driver reserved {:#x} where {:#x} was asked for; device "
-                                 "addresses could not survive a move",
-                                 address, wire::kArenaBase)};
+                     fmt::format("the device addresses {:#x} to {:#x}, at which programs have "
+                                 "their memory on every host, cannot be had ({}): something else "
+                                 "lies there in the worker; start gantryd without libraries that "
+                                 "map memory, such as those of LD_PRELOAD",
+                                 wire::kArenaBase, wire::kArenaBase + wire::kArenaBytes,
+                                 result == CUDA_SUCCESS
+                                     ? fmt::format("the driver gave {:#x}", address)
+                                     : driver::describe(api(), result))};
     }
     arena_reserved_ = true;
     return {};

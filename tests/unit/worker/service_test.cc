@@ -314,6 +314,30 @@ TEST(Driver, SaysWhatIsWrongWithADriver) {
     ASSERT_FALSE(other.ok());
     EXPECT_EQ(other.error().reason, "driver.symbol_missing");
     EXPECT_NE(other.error().text.find("cuInit"), std::string::npos);
+    EXPECT_TRUE(in_child([] {
+        auto old = driver::DriverLibrary::load(GANTRY_TEST_OLD_DRIVER);
+        ASSERT_FALSE(old.ok());
+        EXPECT_EQ(old.error().reason, "driver.too_old");
+        EXPECT_NE(old.error().text.find("is for CUDA 12.1; Gantry needs release 535"),
+                  std::string::npos) << old.error().text;
+    }));
+}
+
+TEST(Driver, SaysThatTheArenasAddressesAreTaken) {
+    EXPECT_TRUE(in_child([] {
+        void* const inside = reinterpret_cast<void*>(wire::kArenaBase + (64ull << 20));
+        ASSERT_EQ(mmap(inside, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+                       -1, 0), inside);
+        auto library = driver::DriverLibrary::load(GANTRY_TEST_SOFT_DRIVER);
+        ASSERT_TRUE(library.ok()) << library.error().text;
+        auto refused = Device::open(**library, 0);
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().reason, "device.arena");
+        EXPECT_NE(refused.error().text.find("LD_PRELOAD"), std::string::npos)
+            << refused.error().text;
+        ASSERT_EQ(munmap(inside, 4096), 0);
+        EXPECT_TRUE(Device::open(**library, 0).ok());  // It was that, and nothing stays behind.
+    }));
 }
 
 }  // namespace

@@ -1,0 +1,7 @@
+// The soft GPU's driver, but that it says it is for CUDA 12.1: as NVIDIA's release 530, the last
+// that Gantry does not take.
+
+extern "C" int cuDriverGetVersion(int* version) {
+    *version = 12010;
+    return 0;
+}
