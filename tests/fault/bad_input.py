@@ -154,7 +154,7 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
             expect(done.returncode != 0, f"{name}: the move was not refused")
             expect(reason in done.stderr, f"{name}: not {reason} but {done.stderr}")
             expect(not source.logged("-> Freezing"), f"{name}: refused after the pause had begun")
-            expect(not target.sessions(), f"{name}: something is left at the target")
+            wait_until("the target to keep nothing of it", lambda: not target.sessions())
             expect(source.worker_pids() == workers, f"{name}: the session is not as it was")
             expect(program.wait(timeout=PROGRAM_DEADLINE_S) == 0, out.read_text())
             expect(out.read_text() == wanted, f"{name}: wrong digests:\n{out.read_text()}")

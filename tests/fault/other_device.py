@@ -84,7 +84,7 @@ def refused(target, source, reason, words):
             expect(word in text, f"not {word} but {text}")
     expect([source.log_text(1 << 30).count(step) for step in late] == before,
            f"refused after it had begun:\n{source.log_text(1 << 30)}")
-    expect(not target.sessions(), "something is left at the target")
+    wait_until("the target to keep nothing of it", lambda: not target.sessions())
     return pulled.stderr.strip()
 
 
