@@ -117,22 +117,21 @@ Result<void> Device::reserve_arena() {
     const CUresult result = api().cuMemAddressReserve(&address, wire::kArenaBytes,
                                                       ArenaAllocator::kGranuleBytes,
                                                       wire::kArenaBase, 0);
-    if (result == CUDA_SUCCESS && address != wire::kArenaBase) {
+    if (result == CUDA_SUCCESS && address == wire::kArenaBase) {
+        arena_reserved_ = true;
+        return {};
+    }
+    std::string why = driver::describe(api(), result);
+    if (result == CUDA_SUCCESS) {
         api().cuMemAddressFree(address, wire::kArenaBytes);
+        why = fmt::format("the driver gave {:#x}", address);
     }
-    if (result != CUDA_SUCCESS || address != wire::kArenaBase) {
-        return Error{Code::kFailedPrecondition, "device.arena",
-                     fmt::format("the device addresses {:#x} to {:#x}, at which programs have "
-                                 "their memory on every host, cannot be had ({}): something else "
-                                 "lies there in the worker; start gantryd without libraries that "
-                                 "map memory, such as those of LD_PRELOAD",
-                                 wire::kArenaBase, wire::kArenaBase + wire::kArenaBytes,
-                                 result == CUDA_SUCCESS
-                                     ? fmt::format("the driver gave {:#x}", address)
-                                     : driver::describe(api(), result))};
-    }
-    arena_reserved_ = true;
-    return {};
+    return Error{Code::kFailedPrecondition, "device.arena",
+                 fmt::format("the device addresses {:#x} to {:#x}, at which programs have their "
+                             "memory on every host, cannot be had ({}): something else lies there "
+                             "in the worker; start gantryd without libraries that map memory, such "
+                             "as those of LD_PRELOAD",
+                             wire::kArenaBase, wire::kArenaBase + wire::kArenaBytes, why)};
 }
 
 Result<Device::Physical> Device::create_physical(std::uint64_t bytes) {

@@ -154,7 +154,8 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
             expect(done.returncode != 0, f"{name}: the move was not refused")
             expect(reason in done.stderr, f"{name}: not {reason} but {done.stderr}")
             expect(not source.logged("-> Freezing"), f"{name}: refused after the pause had begun")
-            wait_until("the target to keep nothing of it", lambda: not target.sessions())
+            # gantryd answers, and lets go of it at once.
+            wait_until(f"{name}: nothing left at the target", lambda: not target.sessions(), 2)
             expect(source.worker_pids() == workers, f"{name}: the session is not as it was")
             expect(program.wait(timeout=PROGRAM_DEADLINE_S) == 0, out.read_text())
             expect(out.read_text() == wanted, f"{name}: wrong digests:\n{out.read_text()}")
