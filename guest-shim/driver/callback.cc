@@ -17,8 +17,8 @@ CUresult add_host_function(cuda::Op op, wire::CallbackKind kind, CUstream stream
     if (const CUresult result = session::start_callbacks(); result != CUDA_SUCCESS) {
         return result;
     }
-    const cuda::wire_hand::HostFunctionCall arguments{
-        bits(stream), function, bits(user_data), flags, static_cast<std::uint32_t>(kind)};
+    const cuda::wire_hand::HostFunctionCall arguments{bits(stream), function, bits(user_data),
+                                                      flags, static_cast<std::uint32_t>(kind)};
     return post_args(op, arguments);
 }
 

@@ -71,8 +71,8 @@ bool forbids(const OpenCapture& open, const session::Thread& self) {
 /// Makes the stream's capture invalid: a captured stream cannot be waited for, and who tries loses
 /// the capture. False when the stream is not captured any more, as when it was destroyed.
 bool spoil_capture(std::uint64_t stream) {
-    const CUresult result = call_status(cuda::Op::cuStreamSynchronize,
-                                        cuda::wire::cuStreamSynchronize_call{stream});
+    const CUresult result =
+        call_status(cuda::Op::cuStreamSynchronize, cuda::wire::cuStreamSynchronize_call{stream});
     return result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
            result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
@@ -188,10 +188,9 @@ void abandon_capture(std::uint64_t stream) noexcept {
 
 CUresult settled_in_capture(cuda::Op op, CUresult result) noexcept {
     const cuda::OpInfo& info = cuda::op_info(op);
-    const bool queues = info.op_class == cuda::OpClass::kAsync ||
-                        info.op_class == cuda::OpClass::kBulk ||
-                        info.effect == cuda::OpEffect::kWrites ||
-                        info.effect == cuda::OpEffect::kLaunches;
+    const bool queues =
+        info.op_class == cuda::OpClass::kAsync || info.op_class == cuda::OpClass::kBulk ||
+        info.effect == cuda::OpEffect::kWrites || info.effect == cuda::OpEffect::kLaunches;
     // Of a call that has failed nothing is left for a later one either.
     const CUresult told = queues ? settle(CUDA_SUCCESS) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : told;
@@ -279,9 +278,8 @@ CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureSta
         return CUDA_SUCCESS;
     }
     cuda::wire::cuStreamIsCapturing_reply reply{};
-    const CUresult result =
-        call_reply(cuda::Op::cuStreamIsCapturing,
-                   cuda::wire::cuStreamIsCapturing_call{bits(hStream)}, &reply);
+    const CUresult result = call_reply(cuda::Op::cuStreamIsCapturing,
+                                       cuda::wire::cuStreamIsCapturing_call{bits(hStream)}, &reply);
     if (result == CUDA_SUCCESS) {
         *captureStatus = static_cast<CUstreamCaptureStatus>(reply.captureStatus);
     }
@@ -311,8 +309,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* capt
     if (*captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         return CUDA_SUCCESS;
     }
-    if (dependencies_out != nullptr || edgeData_out != nullptr ||
-        numDependencies_out != nullptr) {
+    if (dependencies_out != nullptr || edgeData_out != nullptr || numDependencies_out != nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;  // The nodes of an open capture have no names yet.
     }
     if (id_out != nullptr) {

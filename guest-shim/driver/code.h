@@ -10,8 +10,8 @@ namespace gantry::shim {
 int visit_functions(void* module, dark::FunctionVisitor visitor, void* user);
 
 /// A kernel of a module or library by name: the same handle each time.
-CUresult get_kernel(std::uint64_t owner, const char* name, HandleKind kind, std::uint64_t* handle)
-    noexcept;
+CUresult get_kernel(std::uint64_t owner, const char* name, HandleKind kind,
+                    std::uint64_t* handle) noexcept;
 
 /// Forgets the kernels of an owner that is being unloaded.
 void forget_kernels(Module* owner) noexcept;

@@ -48,16 +48,15 @@ CUresult end_on_host(cuda::Op op, Context* context) {
     if (session::gate() == CUDA_SUCCESS) {
         free_memory_of(context->handle);
     }
-    const cuda::wire_hand::ContextEndCall arguments{
-        context->handle, static_cast<std::uint32_t>(context->device), 0};
+    const cuda::wire_hand::ContextEndCall arguments{context->handle,
+                                                    static_cast<std::uint32_t>(context->device), 0};
     const CUresult result = call_status(op, arguments);
     context->active.store(false);
     forget_streams_and_events(context->handle);
     forget_modules_of(context->handle);
     bool is_last = context->primary;
-    g_contexts.for_each([&](std::uint64_t, const Context* other) {
-        is_last = is_last && !other->active.load();
-    });
+    g_contexts.for_each(
+        [&](std::uint64_t, const Context* other) { is_last = is_last && !other->active.load(); });
     if (result == CUDA_SUCCESS && is_last) {
         forget_device_memory();
     }
@@ -220,8 +219,8 @@ CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam*, int numParams, un
 
 CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags,
                         CUdevice dev) noexcept {
-    if (ctxCreateParams != nullptr && (ctxCreateParams->numExecAffinityParams != 0 ||
-                                       ctxCreateParams->cigParams != nullptr)) {
+    if (ctxCreateParams != nullptr &&
+        (ctxCreateParams->numExecAffinityParams != 0 || ctxCreateParams->cigParams != nullptr)) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     return create(pctx, flags, dev);
@@ -355,8 +354,8 @@ CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
         return static_cast<CUresult>(facts->limit_status[number]);
     }
     cuda::wire::cuCtxGetLimit_reply reply{};
-    const CUresult result = call_reply(cuda::Op::cuCtxGetLimit,
-                                       cuda::wire::cuCtxGetLimit_call{number, 0}, &reply);
+    const CUresult result =
+        call_reply(cuda::Op::cuCtxGetLimit, cuda::wire::cuCtxGetLimit_call{number, 0}, &reply);
     if (result == CUDA_SUCCESS) {
         *pvalue = reply.pvalue;
     }

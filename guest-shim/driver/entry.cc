@@ -73,10 +73,10 @@ const void* dark_own_table(const std::uint8_t* wanted) {
 
 const char* name_of_command(std::uint16_t op) {
     constexpr const char* kControl[] = {
-        "invalid",     "pad",           "hello",         "device_facts", "confirm",
-        "stage_image", "drop_image",    "write_device",  "read_device",  "wait_callback",
-        "callback_done", "drain_output", "goodbye",       "look_at_event",
-        "write_from_bulk", "read_to_bulk", "look_at_bulk"};
+        "invalid",       "pad",          "hello",        "device_facts",  "confirm",
+        "stage_image",   "drop_image",   "write_device", "read_device",   "wait_callback",
+        "callback_done", "drain_output", "goodbye",      "look_at_event", "write_from_bulk",
+        "read_to_bulk",  "look_at_bulk"};
     if (op >= cuda::kFirstOp) {
         return cuda::op_info(static_cast<cuda::Op>(op)).name;
     }

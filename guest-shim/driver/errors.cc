@@ -12,7 +12,8 @@ struct ErrorText {
     const char* text;
 };
 
-#define GANTRY_ERROR(code, text) {code, #code, text}
+#define GANTRY_ERROR(code, text) \
+    { code, #code, text }
 constexpr ErrorText kErrors[] = {
     GANTRY_ERROR(CUDA_SUCCESS, "no error"),
     GANTRY_ERROR(CUDA_ERROR_INVALID_VALUE, "invalid argument"),

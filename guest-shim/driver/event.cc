@@ -114,9 +114,8 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream) noexcept {
         return settle_if(shared, marshal::cuEventRecord(hEvent, hStream));
     }
     if (__builtin_expect(!is_of_context(*event, hStream), 0)) {  // The host refuses it.
-        const CUresult result =
-            call_status(cuda::Op::cuEventRecord,
-                        cuda::wire::cuEventRecord_call{event->handle, bits(hStream)});
+        const CUresult result = call_status(
+            cuda::Op::cuEventRecord, cuda::wire::cuEventRecord_call{event->handle, bits(hStream)});
         if (result == CUDA_SUCCESS) {
             event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
         }
@@ -163,12 +162,9 @@ CUresult cuEventQuery(CUevent hEvent) noexcept {
         return marshal::cuEventQuery(hEvent);
     }
     switch (session::look_at_event(bits(hEvent), recorded)) {
-        case session::EventState::kDone:
-            return CUDA_SUCCESS;
-        case session::EventState::kPending:
-            return CUDA_ERROR_NOT_READY;
-        default:
-            return marshal::cuEventQuery(hEvent);
+        case session::EventState::kDone: return CUDA_SUCCESS;
+        case session::EventState::kPending: return CUDA_ERROR_NOT_READY;
+        default: return marshal::cuEventQuery(hEvent);
     }
 }
 

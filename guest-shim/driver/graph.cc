@@ -248,8 +248,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
     arguments.flags = instantiateParams->flags;
     arguments.upload_stream = bits(instantiateParams->hUploadStream);
     cuda::wire::cuGraphInstantiateWithParams_reply reply{};
-    const CUresult result =
-        call_reply(cuda::Op::cuGraphInstantiateWithParams, arguments, &reply);
+    const CUresult result = call_reply(cuda::Op::cuGraphInstantiateWithParams, arguments, &reply);
     instantiateParams->hErrNode_out = reinterpret_cast<CUgraphNode>(reply.error_node);
     instantiateParams->result_out = static_cast<CUgraphInstantiateResult>(reply.result);
     if (result != CUDA_SUCCESS) {
@@ -334,16 +333,15 @@ CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
             CUDA_MEM_ALLOC_NODE_PARAMS params{};
             static_assert(sizeof(params) == sizeof(nodeParams->alloc));
             std::memcpy(&params, &nodeParams->alloc, sizeof(params));
-            const CUresult result = cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
-                                                           numDependencies, &params);
+            const CUresult result =
+                cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, &params);
             nodeParams->alloc.dptr = params.dptr;
             return result;
         }
         case CU_GRAPH_NODE_TYPE_MEM_FREE:
             return cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies,
                                          nodeParams->free.dptr);
-        default:
-            return CUDA_ERROR_NOT_SUPPORTED;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
@@ -372,8 +370,7 @@ CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) 
             const CUDA_HOST_NODE_PARAMS params = host_params(*nodeParams);
             return cuGraphHostNodeSetParams(hNode, &params);
         }
-        default:
-            return CUDA_ERROR_NOT_SUPPORTED;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
@@ -388,8 +385,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
             return cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &params);
         }
         case CU_GRAPH_NODE_TYPE_MEMCPY:
-            return cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode,
-                                                  &nodeParams->memcpy.copyParams,
+            return cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, &nodeParams->memcpy.copyParams,
                                                   context_or_current(nodeParams->memcpy.copyCtx));
         case CU_GRAPH_NODE_TYPE_MEMSET: {
             const CUDA_MEMSET_NODE_PARAMS_v1 params = memset_params(*nodeParams);
@@ -400,8 +396,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
             const CUDA_HOST_NODE_PARAMS params = host_params(*nodeParams);
             return cuGraphExecHostNodeSetParams(hGraphExec, hNode, &params);
         }
-        default:
-            return CUDA_ERROR_NOT_SUPPORTED;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 

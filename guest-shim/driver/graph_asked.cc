@@ -88,7 +88,14 @@ CUresult read_reply(CUgraphNode node, const GraphKernelNodeReply& reply, const s
 
 ShapedEnd shaped_end(const CopyEnd& end) {
     return {end.array != 0 ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_UNIFIED,
-            end.address, end.array, end.x_bytes, end.y, end.z, end.lod, end.pitch, end.height};
+            end.address,
+            end.array,
+            end.x_bytes,
+            end.y,
+            end.z,
+            end.lod,
+            end.pitch,
+            end.height};
 }
 
 /// Says where an end lies that was given by its address alone.
@@ -131,8 +138,8 @@ CUresult ask_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept 
 
 CUresult ask_copy(CUgraphNode node, CUDA_MEMCPY3D* out) noexcept {
     GraphCopyNodeReply reply{};
-    const CUresult result = call_reply(cuda::Op::cuGraphMemcpyNodeGetParams,
-                                       GraphNodeCall{bits(node)}, &reply);
+    const CUresult result =
+        call_reply(cuda::Op::cuGraphMemcpyNodeGetParams, GraphNodeCall{bits(node)}, &reply);
     if (result != CUDA_SUCCESS) {
         return result;
     }

@@ -16,12 +16,12 @@ using cuda::wire_hand::GraphCopyNodeCall;
 using cuda::wire_hand::PageableEnds;
 
 struct StagedCopy {
-    ShapedCopy copy;       ///< As the application gave it.
+    ShapedCopy copy;  ///< As the application gave it.
     PageableEnds pageable;
-    void* extent;          ///< Rows of width_bytes, slices of height rows; null with kBoth.
+    void* extent;  ///< Rows of width_bytes, slices of height rows; null with kBoth.
     std::uint64_t bytes;
     unsigned owners;
-    StagedCopy* next;      ///< Of those without an owner whose extent may still be in use.
+    StagedCopy* next;  ///< Of those without an owner whose extent may still be in use.
 };
 
 namespace {
@@ -385,8 +385,8 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) noexcept {
     if (!g_graph_execs.destroy(bits(hGraphExec))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUresult result = post_args(
-        cuda::Op::cuGraphExecDestroy, cuda::wire::cuGraphExecDestroy_call{bits(hGraphExec)});
+    const CUresult result = post_args(cuda::Op::cuGraphExecDestroy,
+                                      cuda::wire::cuGraphExecDestroy_call{bits(hGraphExec)});
     if (result == CUDA_SUCCESS) {
         disown_copies(bits(hGraphExec));
     }

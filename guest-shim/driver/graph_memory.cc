@@ -63,10 +63,10 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                 node->handle, bits(hGraph), nodeParams->bytesize,
                 static_cast<std::uint32_t>(numDependencies), 0};
             cuda::wire::cuGraphAddMemAllocNode_reply reply{};
-            const CUresult result = session::call(
-                cuda::Op::cuGraphAddMemAllocNode, &call, sizeof(call), dependencies,
-                static_cast<std::uint32_t>(numDependencies * sizeof(std::uint64_t)), &reply,
-                sizeof(reply), nullptr, 0, nullptr);
+            const CUresult result =
+                session::call(cuda::Op::cuGraphAddMemAllocNode, &call, sizeof(call), dependencies,
+                              static_cast<std::uint32_t>(numDependencies * sizeof(std::uint64_t)),
+                              &reply, sizeof(reply), nullptr, 0, nullptr);
             if (result == CUDA_SUCCESS) {
                 nodeParams->dptr = reply.address;
                 node->alloc = *nodeParams;
@@ -91,17 +91,17 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
 CUresult cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                const CUgraphNode* dependencies, size_t numDependencies,
                                CUdeviceptr dptr) noexcept {
-    return add_node(
-        phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_FREE, dependencies, numDependencies,
-        [&](GraphNode* node) {
-            node->freed = dptr;
-            const cuda::wire::cuGraphAddMemFreeNode_call call{
-                node->handle, bits(hGraph), dptr, static_cast<std::uint32_t>(numDependencies), 0};
-            return session::call(
-                cuda::Op::cuGraphAddMemFreeNode, &call, sizeof(call), dependencies,
-                static_cast<std::uint32_t>(numDependencies * sizeof(std::uint64_t)), nullptr, 0,
-                nullptr, 0, nullptr);
-        });
+    return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_FREE, dependencies, numDependencies,
+                    [&](GraphNode* node) {
+                        node->freed = dptr;
+                        const cuda::wire::cuGraphAddMemFreeNode_call call{
+                            node->handle, bits(hGraph), dptr,
+                            static_cast<std::uint32_t>(numDependencies), 0};
+                        return session::call(
+                            cuda::Op::cuGraphAddMemFreeNode, &call, sizeof(call), dependencies,
+                            static_cast<std::uint32_t>(numDependencies * sizeof(std::uint64_t)),
+                            nullptr, 0, nullptr, 0, nullptr);
+                    });
 }
 
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) noexcept {

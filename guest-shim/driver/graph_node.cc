@@ -117,8 +117,8 @@ CUresult send_kernel(cuda::Op op, std::uint64_t graph, std::uint64_t node,
     }
     std::byte* packed = trailing + count * sizeof(std::uint64_t);
     pack(*params.kernel, params.arguments, packed, params.packed);
-    const CUresult result = session::call(op, &call, sizeof(call), trailing, bytes, nullptr, 0,
-                                          nullptr, 0, nullptr);
+    const CUresult result =
+        session::call(op, &call, sizeof(call), trailing, bytes, nullptr, 0, nullptr, 0, nullptr);
     if (result == CUDA_SUCCESS && record != nullptr) {
         remember_kernel(record, params, given, packed);
     }
@@ -176,9 +176,7 @@ CUDA_KERNEL_NODE_PARAMS_v2 widened(const CUDA_KERNEL_NODE_PARAMS_v1& params) {
     return out;
 }
 
-bool is_exec(CUgraphExec exec) {
-    return cuda::handle_kind(bits(exec)) == HandleKind::kGraphExec;
-}
+bool is_exec(CUgraphExec exec) { return cuda::handle_kind(bits(exec)) == HandleKind::kGraphExec; }
 
 }  // namespace
 }  // namespace gantry::shim
@@ -427,8 +425,8 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode hNode,
     if (nodeParams == nullptr || !is_node(hNode)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUresult result = send_host(cuda::Op::cuGraphHostNodeSetParams, 0, bits(hNode), nullptr,
-                                      0, *nodeParams);
+    const CUresult result =
+        send_host(cuda::Op::cuGraphHostNodeSetParams, 0, bits(hNode), nullptr, 0, *nodeParams);
     GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
     if (result == CUDA_SUCCESS && node != nullptr) {
         node->host = *nodeParams;

@@ -147,8 +147,7 @@ CUresult list_image(const void* image, ImageList* out) noexcept {
     return result;
 }
 
-CUresult add_sized(const void* data, std::uint64_t bytes, ImageKind kind,
-                   ImageList* out) noexcept {
+CUresult add_sized(const void* data, std::uint64_t bytes, ImageKind kind, ImageList* out) noexcept {
     if (data == nullptr || bytes == 0 || bytes > kMaxImageBytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }

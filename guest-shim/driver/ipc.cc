@@ -49,9 +49,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle_v1* pHandle, CUdeviceptr dptr) noexcep
         return CUDA_ERROR_INVALID_VALUE;
     }
     cuda::wire::cuIpcGetMemHandle_reply reply{};
-    const CUresult result =
-        call_reply(cuda::Op::cuIpcGetMemHandle, cuda::wire::cuIpcGetMemHandle_call{range.address},
-                   &reply);
+    const CUresult result = call_reply(cuda::Op::cuIpcGetMemHandle,
+                                       cuda::wire::cuIpcGetMemHandle_call{range.address}, &reply);
     if (result == CUDA_SUCCESS) {
         g_gives_memory.store(true, std::memory_order_relaxed);
         std::memcpy(pHandle, &reply, sizeof(*pHandle));

@@ -19,29 +19,21 @@ CUresult JitOptions::read(unsigned count, const CUjit_option* options, void** va
     for (unsigned i = 0; i < count; ++i) {
         const auto value = reinterpret_cast<std::uint64_t>(values[i]);
         switch (options[i]) {
-            case CU_JIT_WALL_TIME:
-                wall_time_ = &values[i];
-                continue;
-            case CU_JIT_INFO_LOG_BUFFER:
-                info_.buffer = static_cast<char*>(values[i]);
-                continue;
+            case CU_JIT_WALL_TIME: wall_time_ = &values[i]; continue;
+            case CU_JIT_INFO_LOG_BUFFER: info_.buffer = static_cast<char*>(values[i]); continue;
             case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
                 info_.capacity = static_cast<std::uint32_t>(value);
                 info_.size_out = &values[i];
                 continue;
-            case CU_JIT_ERROR_LOG_BUFFER:
-                error_.buffer = static_cast<char*>(values[i]);
-                continue;
+            case CU_JIT_ERROR_LOG_BUFFER: error_.buffer = static_cast<char*>(values[i]); continue;
             case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
                 error_.capacity = static_cast<std::uint32_t>(value);
                 error_.size_out = &values[i];
                 continue;
             case CU_JIT_GLOBAL_SYMBOL_NAMES:
             case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
-            case CU_JIT_GLOBAL_SYMBOL_COUNT:
-                return CUDA_ERROR_NOT_SUPPORTED;
-            default:
-                break;
+            case CU_JIT_GLOBAL_SYMBOL_COUNT: return CUDA_ERROR_NOT_SUPPORTED;
+            default: break;
         }
         if (const CUresult result = add(static_cast<std::uint32_t>(options[i]), value);
             result != CUDA_SUCCESS) {
@@ -74,8 +66,8 @@ void JitOptions::put_log(const Log& log, const char* text, std::uint32_t bytes,
 void JitOptions::put_back(const cuda::wire_hand::JitLogs& logs, const char* text,
                           std::uint32_t got) noexcept {
     const std::uint32_t info = logs.info_log_bytes < got ? logs.info_log_bytes : got;
-    const std::uint32_t error = logs.error_log_bytes < got - info ? logs.error_log_bytes
-                                                                  : got - info;
+    const std::uint32_t error =
+        logs.error_log_bytes < got - info ? logs.error_log_bytes : got - info;
     if ((logs.written & cuda::wire_hand::kInfoLogWritten) != 0) {
         put_log(info_, text, info, logs.info_size);
     }

@@ -40,8 +40,7 @@ bool has_padding(const Kernel& kernel) {
 /// Takes the host's answer; false when it makes no sense.
 bool take_layout(Kernel* kernel, const KernelReply& reply, const KernelParam* params,
                  std::uint32_t params_bytes) {
-    if (reply.param_count > kMaxParams ||
-        params_bytes < reply.param_count * sizeof(KernelParam)) {
+    if (reply.param_count > kMaxParams || params_bytes < reply.param_count * sizeof(KernelParam)) {
         return false;
     }
     for (std::uint32_t i = 0; i < reply.param_count; ++i) {
@@ -50,8 +49,8 @@ bool take_layout(Kernel* kernel, const KernelReply& reply, const KernelParam* pa
             return false;
         }
     }
-    kernel->params = static_cast<KernelParam*>(
-        std::malloc(reply.param_count * sizeof(KernelParam) + 1));
+    kernel->params =
+        static_cast<KernelParam*>(std::malloc(reply.param_count * sizeof(KernelParam) + 1));
     if (kernel->params == nullptr) {
         return false;
     }
@@ -61,15 +60,14 @@ bool take_layout(Kernel* kernel, const KernelReply& reply, const KernelParam* pa
     kernel->layout_known = reply.layout_known != 0;
     kernel->has_padding = has_padding(*kernel);
     std::memcpy(kernel->attributes, reply.attributes, sizeof(kernel->attributes));
-    std::memcpy(kernel->attribute_status, reply.attribute_status,
-                sizeof(kernel->attribute_status));
+    std::memcpy(kernel->attribute_status, reply.attribute_status, sizeof(kernel->attribute_status));
     return true;
 }
 
 CUresult ask_host(Kernel* kernel, HandleKind kind) {
     const cuda::wire_hand::NameCall arguments{kernel->owner, kernel->handle};
-    const cuda::Op op = kind == HandleKind::kKernel ? cuda::Op::cuLibraryGetKernel
-                                                    : cuda::Op::cuModuleGetFunction;
+    const cuda::Op op =
+        kind == HandleKind::kKernel ? cuda::Op::cuLibraryGetKernel : cuda::Op::cuModuleGetFunction;
     auto* params = static_cast<KernelParam*>(std::malloc(kMaxParams * sizeof(KernelParam)));
     if (params == nullptr) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -192,8 +190,8 @@ CUresult for_each_name(cuda::Op op, std::uint64_t owner, Visitor visit) {
     do {
         std::uint32_t got = 0;
         reply = {};
-        result = session::call(op, &arguments, sizeof(arguments), nullptr, 0, &reply,
-                               sizeof(reply), names, kNamesBytes, &got);
+        result = session::call(op, &arguments, sizeof(arguments), nullptr, 0, &reply, sizeof(reply),
+                               names, kNamesBytes, &got);
         names[got] = '\0';
         const char* name = names;
         for (std::uint32_t i = 0; i < reply.count && result == CUDA_SUCCESS; ++i) {

@@ -21,10 +21,10 @@ struct Arguments {
 CUresult check_shape(const Kernel& kernel, const Shape& shape) noexcept;
 
 /// Size of the packed arguments; fails when they are missing or of unknown layout.
-CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments, std::uint32_t* bytes)
-    noexcept;
-void pack(const Kernel& kernel, const Arguments& arguments, std::byte* out, std::uint32_t bytes)
-    noexcept;
+CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments,
+                      std::uint32_t* bytes) noexcept;
+void pack(const Kernel& kernel, const Arguments& arguments, std::byte* out,
+          std::uint32_t bytes) noexcept;
 
 // ---- launches of which the host's driver may find something wrong (launch_attributes.cc) --------
 

@@ -56,8 +56,7 @@ bool is_plain_value(const CUlaunchAttribute& attribute) noexcept {
     switch (static_cast<int>(attribute.id)) {
         case CU_LAUNCH_ATTRIBUTE_IGNORE:
         case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:  // Its grid is looked at before.
-        case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-            return true;
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: return true;
         case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
             return value.clusterSchedulingPolicyPreference >= 0 &&
                    value.clusterSchedulingPolicyPreference <=
@@ -65,12 +64,10 @@ bool is_plain_value(const CUlaunchAttribute& attribute) noexcept {
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
             return value.programmaticStreamSerializationAllowed == 0 ||
                    value.programmaticStreamSerializationAllowed == 1;
-        case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-            return is_priority(value.priority);
+        case CU_LAUNCH_ATTRIBUTE_PRIORITY: return is_priority(value.priority);
         case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
             return value.sharedMemCarveout <= kMostCarveout;
-        default:
-            return false;
+        default: return false;
     }
 }
 
@@ -129,8 +126,8 @@ CUresult launch_asking(cuda::Op op, const void* call, std::uint32_t call_bytes, 
             result = session::finish(record);
         }
     } else {
-        result = session::call(op, call, call_bytes, trailing, bytes, nullptr, 0, nullptr, 0,
-                               nullptr);
+        result =
+            session::call(op, call, call_bytes, trailing, bytes, nullptr, 0, nullptr, 0, nullptr);
         if (result == CUDA_SUCCESS) {
             __atomic_store_n(&place, wanted, __ATOMIC_RELAXED);
         }

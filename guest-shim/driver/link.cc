@@ -69,8 +69,7 @@ CUresult add_input(Link* link, CUjitInputType type, const void* data, std::uint6
     arguments.option_count = options.sent_count();
     std::uint32_t trailing_bytes = 0;
     std::byte* trailing = pack_input(name, arguments.name_bytes, options, &trailing_bytes);
-    const std::uint32_t capacity =
-        link->options->info_capacity() + link->options->error_capacity();
+    const std::uint32_t capacity = link->options->info_capacity() + link->options->error_capacity();
     auto* logs = static_cast<char*>(std::calloc(1, capacity + 1));
     result = CUDA_ERROR_OUT_OF_MEMORY;
     if (trailing != nullptr && logs != nullptr) {
@@ -160,10 +159,10 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
     if (result == CUDA_SUCCESS) {
         const cuda::wire_hand::LinkCreateCall arguments{
             handle, kept->sent_count(), kept->info_capacity(), kept->error_capacity(), 0};
-        result = session::call(
-            cuda::Op::cuLinkCreate_v2, &arguments, sizeof(arguments), kept->sent(),
-            static_cast<std::uint32_t>(kept->sent_count() * sizeof(ImageOption)), nullptr, 0,
-            nullptr, 0, nullptr);
+        result =
+            session::call(cuda::Op::cuLinkCreate_v2, &arguments, sizeof(arguments), kept->sent(),
+                          static_cast<std::uint32_t>(kept->sent_count() * sizeof(ImageOption)),
+                          nullptr, 0, nullptr, 0, nullptr);
     }
     if (result != CUDA_SUCCESS) {
         destroy(link);

@@ -75,8 +75,8 @@ CUresult synchronize_stream(std::uint64_t stream) noexcept {
     if (session::is_synchronised(stream)) {
         return CUDA_SUCCESS;
     }
-    const CUresult result = call_status(cuda::Op::cuStreamSynchronize,
-                                        cuda::wire::cuStreamSynchronize_call{stream});
+    const CUresult result =
+        call_status(cuda::Op::cuStreamSynchronize, cuda::wire::cuStreamSynchronize_call{stream});
     if (result == CUDA_SUCCESS) {
         session::note_synchronised(stream);
     }
@@ -215,8 +215,8 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 CUresult cuMemcpyDtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                          size_t ByteCount) noexcept {
     return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
-               ? copy_linear(dstDevice, srcDevice, ByteCount,
-                             default_stream_handle(default_stream), true)
+               ? copy_linear(dstDevice, srcDevice, ByteCount, default_stream_handle(default_stream),
+                             true)
                : CUDA_ERROR_INVALID_VALUE;
 }
 

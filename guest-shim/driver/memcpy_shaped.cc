@@ -215,10 +215,22 @@ ShapedCopy shaped(const CUDA_MEMCPY2D& copy) noexcept {
     ShapedCopy out{};
     out.source = {copy.srcMemoryType,
                   address_of(copy.srcMemoryType, copy.srcHost, copy.srcDevice),
-                  bits(copy.srcArray), copy.srcXInBytes, copy.srcY, 0, 0, copy.srcPitch, 0};
+                  bits(copy.srcArray),
+                  copy.srcXInBytes,
+                  copy.srcY,
+                  0,
+                  0,
+                  copy.srcPitch,
+                  0};
     out.target = {copy.dstMemoryType,
                   address_of(copy.dstMemoryType, copy.dstHost, copy.dstDevice),
-                  bits(copy.dstArray), copy.dstXInBytes, copy.dstY, 0, 0, copy.dstPitch, 0};
+                  bits(copy.dstArray),
+                  copy.dstXInBytes,
+                  copy.dstY,
+                  0,
+                  0,
+                  copy.dstPitch,
+                  0};
     out.width_bytes = copy.WidthInBytes;
     out.height = copy.Height;
     out.depth = 1;
@@ -232,14 +244,16 @@ ShapedCopy shaped(const CUDA_MEMCPY2D& copy) noexcept {
 
 ShapedCopy shaped(const CUDA_MEMCPY3D& copy) noexcept {
     ShapedCopy out{};
-    out.source = {copy.srcMemoryType,
-                  address_of(copy.srcMemoryType, copy.srcHost, copy.srcDevice),
-                  bits(copy.srcArray), copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcLOD,
-                  copy.srcPitch, copy.srcHeight};
-    out.target = {copy.dstMemoryType,
-                  address_of(copy.dstMemoryType, copy.dstHost, copy.dstDevice),
-                  bits(copy.dstArray), copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstLOD,
-                  copy.dstPitch, copy.dstHeight};
+    out.source = {copy.srcMemoryType,  address_of(copy.srcMemoryType, copy.srcHost, copy.srcDevice),
+                  bits(copy.srcArray), copy.srcXInBytes,
+                  copy.srcY,           copy.srcZ,
+                  copy.srcLOD,         copy.srcPitch,
+                  copy.srcHeight};
+    out.target = {copy.dstMemoryType,  address_of(copy.dstMemoryType, copy.dstHost, copy.dstDevice),
+                  bits(copy.dstArray), copy.dstXInBytes,
+                  copy.dstY,           copy.dstZ,
+                  copy.dstLOD,         copy.dstPitch,
+                  copy.dstHeight};
     out.width_bytes = copy.WidthInBytes;
     out.height = copy.Height;
     out.depth = copy.Depth;
@@ -358,8 +372,7 @@ CUresult cuMemcpy2D_v2(DefaultStream default_stream, const CUDA_MEMCPY2D* pCopy)
                : copy_shaped(shaped(*pCopy), default_stream_handle(default_stream), true);
 }
 
-CUresult cuMemcpy2DUnaligned_v2(DefaultStream default_stream,
-                                const CUDA_MEMCPY2D* pCopy) noexcept {
+CUresult cuMemcpy2DUnaligned_v2(DefaultStream default_stream, const CUDA_MEMCPY2D* pCopy) noexcept {
     return cuMemcpy2D_v2(default_stream, pCopy);
 }
 

@@ -47,8 +47,8 @@ CUresult free_in_pool(const Range& range) {
 }
 
 CUresult free_device(const Range& range) {
-    const CUresult result = call_status(cuda::Op::cuMemFree_v2,
-                                        cuda::wire::cuMemFree_v2_call{range.address});
+    const CUresult result =
+        call_status(cuda::Op::cuMemFree_v2, cuda::wire::cuMemFree_v2_call{range.address});
     if (result != CUDA_SUCCESS) {
         Range again = range;
         add_range(&again);
@@ -108,11 +108,8 @@ void free_memory_of(std::uint64_t context) noexcept {
             case RangeKind::kRegistered:
                 (void)cuda_impl::cuMemHostUnregister(reinterpret_cast<void*>(range.address));
                 break;
-            case RangeKind::kGlobal:
-                (void)remove_range(range.address, &range);
-                break;
-            default:
-                break;
+            case RangeKind::kGlobal: (void)remove_range(range.address, &range); break;
+            default: break;
         }
     }
 }
@@ -193,22 +190,19 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) noexcept {
     }
     switch (range.kind) {
         case RangeKind::kDevice:
-        case RangeKind::kDeviceAsync:
-            return free_device(range);
+        case RangeKind::kDeviceAsync: return free_device(range);
         case RangeKind::kManaged:
             if (range.owner == 0) {
                 return free_in_pool(range);
             }
             [[fallthrough]];
-        default:
-            add_range(&range);
-            return CUDA_ERROR_INVALID_VALUE;
+        default: add_range(&range); return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
 CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) noexcept {
-    constexpr unsigned kKnown = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
-                                CU_MEMHOSTALLOC_WRITECOMBINED;
+    constexpr unsigned kKnown =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
     if ((Flags & ~kKnown) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -255,8 +249,8 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
         return refused;
     }
     void* memory = nullptr;
-    const CUresult result = allocate_in_pool(dptr == nullptr ? nullptr : &memory, bytesize,
-                                             RangeKind::kManaged, flags);
+    const CUresult result =
+        allocate_in_pool(dptr == nullptr ? nullptr : &memory, bytesize, RangeKind::kManaged, flags);
     if (result == CUDA_SUCCESS) {
         *dptr = bits(memory);
     }
@@ -332,8 +326,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise, CUmemLoc
     return is_managed(devPtr, count);
 }
 
-CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice,
-                            CUstream hStream) noexcept {
+CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice, CUstream hStream) noexcept {
     return prefetch(devPtr, count, hStream);
 }
 
@@ -342,8 +335,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation, 
     return flags != 0 ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, hStream);
 }
 
-CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t,
-                                unsigned int) noexcept {
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t, unsigned int) noexcept {
     return is_stream(hStream) ? is_managed(dptr, 1) : CUDA_ERROR_INVALID_HANDLE;
 }
 

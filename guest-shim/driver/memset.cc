@@ -110,25 +110,22 @@ CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int
 CUresult cuMemsetD8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned char uc,
                        size_t N) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, N, stream, [&] {
-        return cuMemsetD8Async(dstDevice, uc, N, stream);
-    });
+    return fill_and_wait(dstDevice, N, stream,
+                         [&] { return cuMemsetD8Async(dstDevice, uc, N, stream); });
 }
 
 CUresult cuMemsetD16_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned short us,
                         size_t N) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, N, stream, [&] {
-        return cuMemsetD16Async(dstDevice, us, N, stream);
-    });
+    return fill_and_wait(dstDevice, N, stream,
+                         [&] { return cuMemsetD16Async(dstDevice, us, N, stream); });
 }
 
 CUresult cuMemsetD32_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned int ui,
                         size_t N) noexcept {
     const CUstream stream = default_stream_handle(default_stream);
-    return fill_and_wait(dstDevice, N, stream, [&] {
-        return cuMemsetD32Async(dstDevice, ui, N, stream);
-    });
+    return fill_and_wait(dstDevice, N, stream,
+                         [&] { return cuMemsetD32Async(dstDevice, ui, N, stream); });
 }
 
 CUresult cuMemsetD2D8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, size_t dstPitch,

@@ -215,9 +215,8 @@ CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned ji
         if (library_options[i] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) {
             continue;  // Host functions of the guest mean nothing on the host.
         }
-        result =
-            options.add(static_cast<std::uint32_t>(library_options[i]),
-                        library_values != nullptr ? bits(library_values[i]) : 0);
+        result = options.add(static_cast<std::uint32_t>(library_options[i]),
+                             library_values != nullptr ? bits(library_values[i]) : 0);
     }
     ImageList list;
     if (result == CUDA_SUCCESS) {
@@ -328,10 +327,9 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::uint64_t handle = 0;
-    const CUresult result = load_image(cuda::Op::cuLibraryLoadData, HandleKind::kLibrary, code,
-                                       numJitOptions, jitOptions, jitOptionsValues,
-                                       numLibraryOptions, libraryOptions, libraryOptionValues,
-                                       &handle);
+    const CUresult result = load_image(
+        cuda::Op::cuLibraryLoadData, HandleKind::kLibrary, code, numJitOptions, jitOptions,
+        jitOptionsValues, numLibraryOptions, libraryOptions, libraryOptionValues, &handle);
     if (result == CUDA_SUCCESS) {
         *library = reinterpret_cast<CUlibrary>(handle);
     }

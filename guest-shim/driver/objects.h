@@ -62,12 +62,12 @@ struct Kernel {
 
 struct Module {
     std::uint64_t handle;
-    std::uint64_t context;     ///< For a module that was loaded as one; else 0.
-    std::uint64_t library;     ///< For the module of a library; else 0.
-    std::uint64_t module;      ///< For a library: its module handle once asked for.
+    std::uint64_t context;  ///< For a module that was loaded as one; else 0.
+    std::uint64_t library;  ///< For the module of a library; else 0.
+    std::uint64_t module;   ///< For a library: its module handle once asked for.
     std::uint64_t first_kernel;
     session::FutexMutex* mutex;
-    void* managed;             ///< Pool extent of its managed variables, or null.
+    void* managed;  ///< Pool extent of its managed variables, or null.
 };
 
 extern SlotTable<Kernel> g_kernels;

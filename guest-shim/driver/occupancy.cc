@@ -130,14 +130,13 @@ CUresult ask_cluster(cuda::Op op, int* out, CUfunction function, const CUlaunchC
     cuda::wire_hand::LaunchAttribute attributes[cuda::wire_hand::kMaxLaunchAttributes] = {};
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         attributes[i].id = static_cast<std::uint32_t>(config->attrs[i].id);
-        __builtin_memcpy(attributes[i].value, &config->attrs[i].value,
-                         sizeof(attributes[i].value));
+        __builtin_memcpy(attributes[i].value, &config->attrs[i].value, sizeof(attributes[i].value));
     }
     cuda::wire_hand::OccupancyReply reply{};
-    const CUresult result = session::call(
-        op, &arguments, sizeof(arguments), attributes,
-        static_cast<std::uint32_t>(config->numAttrs * sizeof(attributes[0])), &reply,
-        sizeof(reply), nullptr, 0, nullptr);
+    const CUresult result =
+        session::call(op, &arguments, sizeof(arguments), attributes,
+                      static_cast<std::uint32_t>(config->numAttrs * sizeof(attributes[0])), &reply,
+                      sizeof(reply), nullptr, 0, nullptr);
     if (result == CUDA_SUCCESS) {
         *out = reply.value;
     }

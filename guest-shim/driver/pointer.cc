@@ -48,10 +48,9 @@ CUresult put_attribute(const Memory& memory, std::uint64_t pointer, CUpointer_at
         case CU_POINTER_ATTRIBUTE_CONTEXT:
             return put(out, belongs_to_device(range) ? 0ull : range.context);
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-            return put(out, static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST
-                                                       : CU_MEMORYTYPE_DEVICE));
-        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-            return put(out, device_pointer);
+            return put(out,
+                       static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(out, device_pointer);
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return is_host_range(range) ? put(out, pointer) : CUDA_ERROR_INVALID_VALUE;
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -60,52 +59,36 @@ CUresult put_attribute(const Memory& memory, std::uint64_t pointer, CUpointer_at
             return put(out, static_cast<unsigned long long>(memory.mapping.id));
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
             return put(out, range.kind == RangeKind::kManaged ? 1u : 0u);
-        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-            return put(out, range.device);
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(out, range.device);
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
             return put(out, range.kind == RangeKind::kDevice && range.owner == 0 ? 1u : 0u);
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-            return put(out, range.address);
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-            return put(out, range.bytes);
-        case CU_POINTER_ATTRIBUTE_MAPPED:
-            return put(out, 1u);
-        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-            return put(out, 0ull);
-        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-            return put(out, 0u);
-        case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-            return put(out, 3u);  // Read and write.
-        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-            return put_pool(range, out);
-        case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-            return put(out, memory.mapping.bytes);
-        case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-            return put(out, memory.mapping.address);
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(out, range.address);
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(out, range.bytes);
+        case CU_POINTER_ATTRIBUTE_MAPPED: return put(out, 1u);
+        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return put(out, 0ull);
+        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return put(out, 0u);
+        case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return put(out, 3u);  // Read and write.
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put_pool(range, out);
+        case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put(out, memory.mapping.bytes);
+        case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(out, memory.mapping.address);
         case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
             return put(out, static_cast<unsigned long long>(memory.mapping.id));
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
 /// What the plural form says of an attribute of unknown memory, or of one that has no value.
 void put_nothing(CUpointer_attribute attribute, void* out) {
     switch (attribute) {
-        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-            put(out, -2);
-            return;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: put(out, -2); return;
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         case CU_POINTER_ATTRIBUTE_MAPPED:
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-            put(out, 0u);
-            return;
-        default:
-            put(out, 0ull);
+        case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: put(out, 0u); return;
+        default: put(out, 0ull);
     }
 }
 

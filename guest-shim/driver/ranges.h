@@ -23,10 +23,10 @@ enum class RangeKind : std::uint32_t {
 struct Range {
     std::uint64_t address;
     std::uint64_t bytes;
-    std::uint64_t alias;    ///< Registered: where the pages are in the pinned pool.
-    std::uint64_t id;       ///< Unique for the life of the process.
+    std::uint64_t alias;  ///< Registered: where the pages are in the pinned pool.
+    std::uint64_t id;     ///< Unique for the life of the process.
     std::uint64_t context;
-    std::uint64_t owner;    ///< Global: module or library.
+    std::uint64_t owner;  ///< Global: module or library.
     RangeKind kind;
     std::uint32_t flags;
     int device;
@@ -80,9 +80,9 @@ void forget_device_memory() noexcept;
 
 /// Where a copy finds an address.
 struct Place {
-    bool host_side;          ///< Pageable memory of this process: its bytes must travel.
-    bool is_host;            ///< In this process: pageable, page-locked, registered, managed.
-    std::uint64_t address;   ///< What the device side calls it.
+    bool host_side;         ///< Pageable memory of this process: its bytes must travel.
+    bool is_host;           ///< In this process: pageable, page-locked, registered, managed.
+    std::uint64_t address;  ///< What the device side calls it.
 };
 
 /// Classifies [address, address + bytes). Copies that would run past a known allocation give false:

@@ -188,9 +188,8 @@ void keep_private(const Range& range) {
     const std::uint64_t bytes = end_page_of(range) - first;
     const std::uint64_t pool_at = pool_address_of(range);
     Mapping pages;
-    const int protection = find_protection(first, first + bytes, &pages)
-                               ? pages.protection
-                               : PROT_READ | PROT_WRITE;
+    const int protection =
+        find_protection(first, first + bytes, &pages) ? pages.protection : PROT_READ | PROT_WRITE;
     auto* at = reinterpret_cast<void*>(first);
     if (mmap(at, bytes, protection, MAP_PRIVATE | MAP_FIXED, session::region_descriptor(),
              region_offset_of(pool_at)) == at) {
@@ -242,8 +241,8 @@ namespace gantry::cuda_impl {
 using namespace gantry::shim;
 
 CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noexcept {
-    constexpr unsigned kServed = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
-                                 CU_MEMHOSTREGISTER_READ_ONLY;
+    constexpr unsigned kServed =
+        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
     if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
         return closed;
     }

@@ -57,7 +57,7 @@ public:
         }
         Slot& slot = chunk[index % kPerChunk];
         return slot.handle.load(std::memory_order_acquire) == handle && handle != 0 ? &slot.value
-                                                                                   : nullptr;
+                                                                                    : nullptr;
     }
 
     /// False when the handle was not (or no longer) live: of two that destroy, one wins.

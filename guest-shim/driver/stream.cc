@@ -150,8 +150,7 @@ CUresult cuStreamSynchronize(CUstream hStream) noexcept {
 }
 
 CUresult cuStreamQuery(CUstream hStream) noexcept {
-    return session::is_synchronised(bits(hStream)) ? CUDA_SUCCESS
-                                                   : marshal::cuStreamQuery(hStream);
+    return session::is_synchronised(bits(hStream)) ? CUDA_SUCCESS : marshal::cuStreamQuery(hStream);
 }
 
 }  // namespace gantry::cuda_impl

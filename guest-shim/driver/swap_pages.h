@@ -46,8 +46,7 @@ inline long copy_then_call(std::uint64_t to, std::uint64_t from, std::uint64_t b
         "mov %[second], %%rsi\n\t"
         "syscall"
         : "+&a"(answer), "+&D"(to), "+&S"(from), "+&c"(bytes)
-        : [first] "r"(first), [second] "r"(second), "d"(third), "r"(in_r10), "r"(in_r8),
-          "r"(in_r9)
+        : [first] "r"(first), [second] "r"(second), "d"(third), "r"(in_r10), "r"(in_r8), "r"(in_r9)
         : "r11", "memory");
     return answer;
 #else

@@ -92,8 +92,8 @@ void make_table() {
 }  // namespace
 }  // namespace gantry::nvml
 
-extern "C" __attribute__((visibility("default"))) int nvmlInternalGetExportTable(
-    const void** out, const void* id) {
+extern "C" __attribute__((visibility("default"))) int nvmlInternalGetExportTable(const void** out,
+                                                                                 const void* id) {
     using namespace gantry::nvml;
     if (out == nullptr || id == nullptr) {
         return kInvalidArgument;

@@ -226,9 +226,8 @@ bool free_memory(int device, unsigned long long* bytes) noexcept {
     Driver driver{};
     unsigned flags = 0;
     int active = 0;
-    return is_begun(&driver) &&
-           driver.primary_state(device, &flags, &active) == CUDA_SUCCESS && active != 0 &&
-           ask_free(driver, device, bytes);
+    return is_begun(&driver) && driver.primary_state(device, &flags, &active) == CUDA_SUCCESS &&
+           active != 0 && ask_free(driver, device, bytes);
 }
 
 NameIs process_name(unsigned pid, char (&out)[kProcessNameBytes]) noexcept {

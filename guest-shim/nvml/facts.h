@@ -37,7 +37,7 @@ using Program = session::Program;
 
 struct Facts {
     int device_count;
-    int cuda_version;  ///< As cuDriverGetVersion gives it: 1000 * major + 10 * minor.
+    int cuda_version;    ///< As cuDriverGetVersion gives it: 1000 * major + 10 * minor.
     long long asked_ns;  ///< CLOCK_MONOTONIC when a child was asked; 0: none was.
     DeviceFacts devices[kMaxDevices];
     unsigned program_count;  ///< Of the VM's programs, those that fit.

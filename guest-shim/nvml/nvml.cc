@@ -134,21 +134,14 @@ Brand brand_of(const DeviceFacts& facts) {
 
 Architecture architecture_of(const DeviceFacts& facts) {
     switch (facts.compute_major) {
-        case 5:
-            return kArchitectureMaxwell;
-        case 6:
-            return kArchitecturePascal;
-        case 7:
-            return facts.compute_minor < 5 ? kArchitectureVolta : kArchitectureTuring;
-        case 8:
-            return facts.compute_minor == 9 ? kArchitectureAda : kArchitectureAmpere;
-        case 9:
-            return kArchitectureHopper;
+        case 5: return kArchitectureMaxwell;
+        case 6: return kArchitecturePascal;
+        case 7: return facts.compute_minor < 5 ? kArchitectureVolta : kArchitectureTuring;
+        case 8: return facts.compute_minor == 9 ? kArchitectureAda : kArchitectureAmpere;
+        case 9: return kArchitectureHopper;
         case 10:
-        case 12:
-            return kArchitectureBlackwell;
-        default:
-            return kArchitectureUnknown;
+        case 12: return kArchitectureBlackwell;
+        default: return kArchitectureUnknown;
     }
 }
 
@@ -238,26 +231,16 @@ GANTRY_NVML int nvmlShutdown() {
 
 GANTRY_NVML const char* nvmlErrorString(int result) {
     switch (result) {
-        case kSuccess:
-            return "Success";
-        case kUninitialized:
-            return "Uninitialized";
-        case kInvalidArgument:
-            return "Invalid Argument";
-        case kNotSupported:
-            return "Not Supported";
-        case kNotFound:
-            return "Not Found";
-        case kInsufficientSize:
-            return "Insufficient Size";
-        case kDriverNotLoaded:
-            return "Driver Not Loaded";
-        case kTimeout:
-            return "Timeout";
-        case kVersionMismatch:
-            return "Argument Version Mismatch";
-        default:
-            return "Unknown Error";
+        case kSuccess: return "Success";
+        case kUninitialized: return "Uninitialized";
+        case kInvalidArgument: return "Invalid Argument";
+        case kNotSupported: return "Not Supported";
+        case kNotFound: return "Not Found";
+        case kInsufficientSize: return "Insufficient Size";
+        case kDriverNotLoaded: return "Driver Not Loaded";
+        case kTimeout: return "Timeout";
+        case kVersionMismatch: return "Argument Version Mismatch";
+        default: return "Unknown Error";
     }
 }
 
@@ -390,8 +373,9 @@ GANTRY_NVML int nvmlDeviceGetPciInfoExt(Device* device, PciInfoExt* pci) {
         }
         PciInfo known;
         const Result result = pci_info(device, &known);
-        *pci = {pci->version, known.domain, known.bus, known.device, known.pci_device_id,
-                known.pci_subsystem_id, kDisplayController, k3dController, {}};
+        *pci = {pci->version,       known.domain,        known.bus,
+                known.device,       known.pci_device_id, known.pci_subsystem_id,
+                kDisplayController, k3dController,       {}};
         std::memcpy(pci->bus_id, known.bus_id, sizeof(pci->bus_id));
         return result;
     });
@@ -538,17 +522,15 @@ GANTRY_NVML int nvmlDeviceGetGraphicsRunningProcesses_v3(Device* device, unsigne
     return no_processes(device, count);
 }
 
-GANTRY_NVML int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device* device, unsigned* count,
-                                                           void*) {
+GANTRY_NVML int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device* device, unsigned* count, void*) {
     return no_processes(device, count);
 }
 
 GANTRY_NVML int nvmlDeviceOnSameBoard(Device* one, Device* other, int* same) {
-    return with_device(one, facts_of(other) != nullptr && same != nullptr,
-                       [&](const DeviceFacts&) {
-                           *same = one == other ? 1 : 0;
-                           return kSuccess;
-                       });
+    return with_device(one, facts_of(other) != nullptr && same != nullptr, [&](const DeviceFacts&) {
+        *same = one == other ? 1 : 0;
+        return kSuccess;
+    });
 }
 
 // No GPU of a tenant is an instance of one. nvidia-smi 580 ends with what it is answered here.

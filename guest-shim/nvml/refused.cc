@@ -3,9 +3,9 @@
 // them and touch none.
 #include "guest-shim/nvml/abi.h"
 
-#define GANTRY_REFUSED(name)                                                 \
-    extern "C" __attribute__((visibility("default"))) int name() {           \
-        return gantry::nvml::kNotSupported;                                  \
+#define GANTRY_REFUSED(name)                                       \
+    extern "C" __attribute__((visibility("default"))) int name() { \
+        return gantry::nvml::kNotSupported;                        \
     }
 
 // What the device does now.

@@ -144,17 +144,16 @@ private:
             // The program claims the generation after this one.
             channel_.guest_directory()->claims[0].generation = attached.generation - 1;
             const std::lock_guard lock(mutex_);
-            mirror_.emplace(channel_, [this](std::span<const std::byte> frame) {
-                return link_.send(frame);
-            });
+            mirror_.emplace(channel_,
+                            [this](std::span<const std::byte> frame) { return link_.send(frame); });
             if (stream_epoch_ != 0) {
                 mirror_->taken_over(stream_epoch_);
             }
             mirror_ready_ = true;
             changed_.notify_all();
         }
-        const bool sent = wire::send_packet(socket_, &reply, sizeof reply,
-                                            reply.accepted != 0 ? memfd : -1);
+        const bool sent =
+            wire::send_packet(socket_, &reply, sizeof reply, reply.accepted != 0 ? memfd : -1);
         if (memfd >= 0) {
             ::close(memfd);
         }
@@ -249,8 +248,8 @@ private:
     std::condition_variable changed_;
     wire::OpeningFrame<wire::GuestAttached> opening_;
     wire::GuestAttached reply_;
-    bool is_open_ = false;               ///< The host's present stream has begun.
-    std::uint64_t stream_epoch_ = 0;     ///< 0: the first host's.
+    bool is_open_ = false;            ///< The host's present stream has begun.
+    std::uint64_t stream_epoch_ = 0;  ///< 0: the first host's.
     bool have_reply_ = false;
     bool mirror_ready_ = false;
     bool stopping_ = false;
@@ -263,7 +262,9 @@ std::string help(const Settings& defaults) {
            "[--give-up-ms N]\n"
            "Lets CUDA programs reach a host with which they share no memory.\n"
            "  --host ADDRESS:PORT  where the host's gantry-relay listens\n"
-           "  --listen SOCKET      where programs look for their host (" + defaults.listen + ")\n"
+           "  --listen SOCKET      where programs look for their host (" +
+           defaults.listen +
+           ")\n"
            "  --vm UUID            the VM in which this runs; left out: it is no VM's\n"
            "  --key FILE           the VM's key: a line of 64 hex digits\n"
            "  --give-up-ms N       how long a link that was cut is dialled again (" +
@@ -282,12 +283,12 @@ int main_of(int argc, char** argv) {
     Settings settings;
     std::string vm;
     std::string key;
-    std::string problem = wire::read_options(argc, argv, {{"host", &settings.host},
-                                                          {"listen", &settings.listen},
-                                                          {"vm", &vm},
-                                                          {"key", &key},
-                                                          {"give-up-ms", nullptr,
-                                                           &settings.give_up_ms}});
+    std::string problem = wire::read_options(argc, argv,
+                                             {{"host", &settings.host},
+                                              {"listen", &settings.listen},
+                                              {"vm", &vm},
+                                              {"key", &key},
+                                              {"give-up-ms", nullptr, &settings.give_up_ms}});
     if (problem.empty() && settings.host.find(':') == std::string::npos) {
         problem = "--host needs ADDRESS:PORT, got '" + settings.host + "'";
     }

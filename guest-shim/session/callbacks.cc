@@ -18,9 +18,9 @@ void run(const wire::CallbackReply& due) {
         due.kind == wire::CallbackKind::kGraphCopy) {
         reinterpret_cast<CUhostFn>(due.function)(reinterpret_cast<void*>(due.user_data));
     } else if (due.kind == wire::CallbackKind::kStreamCallback) {
-        reinterpret_cast<CUstreamCallback>(due.function)(
-            reinterpret_cast<CUstream>(due.stream), static_cast<CUresult>(due.status),
-            reinterpret_cast<void*>(due.user_data));
+        reinterpret_cast<CUstreamCallback>(due.function)(reinterpret_cast<CUstream>(due.stream),
+                                                         static_cast<CUresult>(due.status),
+                                                         reinterpret_cast<void*>(due.user_data));
     }
     self->in_callback = 0;
 }

@@ -141,8 +141,8 @@ bool yield_until(const std::atomic<std::uint64_t>& word, std::uint64_t expected)
 /// Waits until `word` holds `expected`; false when the worker has gone before.
 bool wait_for(const std::atomic<std::uint64_t>& word, std::uint64_t expected,
               std::uint32_t lane) noexcept {
-    if (word.load(std::memory_order_acquire) == expected ||
-        spin_until(word, expected, kSpinNs) || yield_until(word, expected)) {
+    if (word.load(std::memory_order_acquire) == expected || spin_until(word, expected, kSpinNs) ||
+        yield_until(word, expected)) {
         return true;
     }
     wire::Backoff backoff;
@@ -259,8 +259,7 @@ CUresult settle(std::uint32_t lane, bool may_drain) noexcept {
     if (__builtin_expect(output && may_drain, 0)) {
         drain_output(lane);
     }
-    const std::uint32_t sticky =
-        g_connection.host->sticky_error.load(std::memory_order_acquire);
+    const std::uint32_t sticky = g_connection.host->sticky_error.load(std::memory_order_acquire);
     if (__builtin_expect(sticky != 0, 0)) {
         break_session(static_cast<CUresult>(sticky));
     }
@@ -312,8 +311,8 @@ CUresult post_on(std::uint32_t lane, std::uint64_t context, wire::ControlOp op, 
                  std::uint32_t args_bytes, const void* trailing, std::uint32_t trailing_bytes,
                  std::uint64_t* position, std::uint64_t* end) noexcept {
     wire::RingRecord record;
-    if (const CUresult result = reserve_on(static_cast<std::uint16_t>(op), lane, args_bytes,
-                                           trailing_bytes, &record);
+    if (const CUresult result =
+            reserve_on(static_cast<std::uint16_t>(op), lane, args_bytes, trailing_bytes, &record);
         result != CUDA_SUCCESS) {
         return result;
     }
@@ -331,14 +330,11 @@ CUresult post_on(std::uint32_t lane, std::uint64_t context, wire::ControlOp op, 
 
 CUresult closed_result() noexcept {
     switch (g_gate.state.load(std::memory_order_acquire)) {
-        case State::kReady:
-            return CUDA_SUCCESS;
-        case State::kEnded:
-            return CUDA_ERROR_DEINITIALIZED;
+        case State::kReady: return CUDA_SUCCESS;
+        case State::kEnded: return CUDA_ERROR_DEINITIALIZED;
         case State::kBroken:
             return static_cast<CUresult>(g_gate.broken_result.load(std::memory_order_acquire));
-        default:
-            return CUDA_ERROR_NOT_INITIALIZED;
+        default: return CUDA_ERROR_NOT_INITIALIZED;
     }
 }
 
@@ -355,16 +351,14 @@ bool worker_is_gone() noexcept {
     if (g_gate.state.load(std::memory_order_acquire) == State::kForked) {
         return true;
     }
-    const wire::WorkerState state =
-        connection.host->worker_state.load(std::memory_order_acquire);
+    const wire::WorkerState state = connection.host->worker_state.load(std::memory_order_acquire);
     bool gone = state == wire::WorkerState::kDead || state == wire::WorkerState::kDisowned;
     if (!gone && connection.attachment.link_fd >= 0) {
         pollfd link{connection.attachment.link_fd, POLLRDHUP, 0};
         gone = poll(&link, 1, 0) > 0 && (link.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
     }
     if (gone) {
-        const std::uint32_t sticky =
-            connection.host->sticky_error.load(std::memory_order_acquire);
+        const std::uint32_t sticky = connection.host->sticky_error.load(std::memory_order_acquire);
         break_session(sticky != 0 ? static_cast<CUresult>(sticky) : CUDA_ERROR_UNKNOWN);
     }
     return gone;
@@ -380,8 +374,8 @@ CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchan
         return closed_result() != CUDA_SUCCESS ? closed_result() : CUDA_ERROR_OUT_OF_MEMORY;
     }
     wire::RingRecord record;
-    CUresult result = reserve_on(exchange->op, lane, exchange->args_bytes,
-                                 exchange->trailing_bytes, &record);
+    CUresult result =
+        reserve_on(exchange->op, lane, exchange->args_bytes, exchange->trailing_bytes, &record);
     if (result == CUDA_SUCCESS) {
         record.header->context = context;
         record.header->flags = wire::kCommandWantsReply | exchange->flags;

@@ -44,9 +44,7 @@ std::size_t read_file(const char* process, const char* name, char (&text)[kTextB
 }
 
 /// Of a process that could not be looked at: because it has ended?
-bool has_ended(int error) noexcept {
-    return error == ENOENT || error == ESRCH;
-}
+bool has_ended(int error) noexcept { return error == ENOENT || error == ESRCH; }
 
 /// What a process calls itself, and in how many namespaces it is, from the caller's inwards: the
 /// line NSpid. 0, and errno: it cannot be read.
@@ -92,8 +90,7 @@ bool read_stat(const char* process, Stat* out) noexcept {
         } else if (field == kThreads) {
             threads = std::strtoull(at, nullptr, 10);
         } else if (field == kStartTime) {
-            *out = {(state == 'Z' || state == 'X') && threads <= 1,
-                    std::strtoull(at, nullptr, 10)};
+            *out = {(state == 'Z' || state == 'X') && threads <= 1, std::strtoull(at, nullptr, 10)};
             return true;
         }
     }

@@ -20,10 +20,10 @@ namespace gantry::session {
 
 inline constexpr std::uint32_t kMaxDevices = 16;
 inline constexpr std::uint32_t kMaxBulkPages = 4096;
-inline constexpr std::uint64_t kSliceBytes = 1ull << 20;      // One answer of a copy to the guest.
-inline constexpr std::uint64_t kPieceBytes = 256ull << 10;    // One record of bytes to the host.
-inline constexpr unsigned kCpusToSpin = 4;                    // Fewer have better things to do.
-inline constexpr std::uint64_t kWaitSliceNs = 50'000'000;     // Look for a dead worker this often.
+inline constexpr std::uint64_t kSliceBytes = 1ull << 20;    // One answer of a copy to the guest.
+inline constexpr std::uint64_t kPieceBytes = 256ull << 10;  // One record of bytes to the host.
+inline constexpr unsigned kCpusToSpin = 4;                  // Fewer have better things to do.
+inline constexpr std::uint64_t kWaitSliceNs = 50'000'000;   // Look for a dead worker this often.
 inline constexpr std::uint32_t kSharedLanes = wire::kLaneCount - 1;
 
 /// Extents of the bulk area, in pages; a bitmap, first fit.
@@ -93,7 +93,7 @@ void drain_output(std::uint32_t lane) noexcept;
 /// One synchronous command on a lane that the caller has locked (calls.cc).
 struct Exchange {
     std::uint16_t op = 0;
-    std::uint32_t flags = 0;            ///< CommandFlag bits beside kCommandWantsReply.
+    std::uint32_t flags = 0;  ///< CommandFlag bits beside kCommandWantsReply.
     const void* args = nullptr;
     std::uint32_t args_bytes = 0;
     const void* trailing = nullptr;
@@ -103,10 +103,10 @@ struct Exchange {
     void* reply_trailing = nullptr;
     std::uint32_t reply_trailing_capacity = 0;
     std::uint32_t reply_trailing_bytes = 0;
-    std::uint64_t bulk_bytes = 0;       ///< As the reply told.
-    std::uint32_t touch_first = 0;      ///< Bulk pages that the host writes for this command.
+    std::uint64_t bulk_bytes = 0;   ///< As the reply told.
+    std::uint32_t touch_first = 0;  ///< Bulk pages that the host writes for this command.
     std::uint32_t touch_pages = 0;
-    std::uint64_t end = 0;              ///< Ring position behind the command, once it is in.
+    std::uint64_t end = 0;  ///< Ring position behind the command, once it is in.
 };
 CUresult exchange(Exchange* exchange) noexcept;
 CUresult exchange_on(std::uint32_t lane, std::uint64_t context, Exchange* exchange,

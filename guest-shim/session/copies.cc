@@ -59,9 +59,8 @@ CUresult Copy::post(wire::ControlOp op, const void* args, std::uint32_t args_byt
                     const void* trailing, std::uint64_t trailing_bytes,
                     std::uint64_t* position) noexcept {
     std::uint64_t behind = 0;
-    const CUresult outcome =
-        post_on(lane, context, op, args, args_bytes, trailing,
-                static_cast<std::uint32_t>(trailing_bytes), position, &behind);
+    const CUresult outcome = post_on(lane, context, op, args, args_bytes, trailing,
+                                     static_cast<std::uint32_t>(trailing_bytes), position, &behind);
     if (outcome == CUDA_SUCCESS) {
         note_end(behind);
     }

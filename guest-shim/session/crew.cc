@@ -68,9 +68,7 @@ void* help(void*) {
         const std::uint32_t calls = g_calls.load(std::memory_order_acquire);
         Job* job = begin_any();
         if (job == nullptr) {
-            const auto is_called = [&] {
-                return g_calls.load(std::memory_order_acquire) != calls;
-            };
+            const auto is_called = [&] { return g_calls.load(std::memory_order_acquire) != calls; };
             if (!was_busy || !is_over_soon(is_called)) {
                 g_sleepers.fetch_add(1);  // Before the kernel looks at the word.
                 sleep_while(g_calls, calls);

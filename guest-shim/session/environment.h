@@ -5,10 +5,10 @@
 namespace gantry::session {
 
 struct Environment {
-    const char* transport = nullptr;   ///< GANTRY_TRANSPORT: see transport.h.
-    const char* trace_path = nullptr;  ///< GANTRY_TRACE: file for a line per forwarded call.
-    const char* report_path = nullptr;  ///< GANTRY_REPORT: see report.h.
-    bool synchronous = false;          ///< GANTRY_SYNC=1: every call waits for the host.
+    const char* transport = nullptr;       ///< GANTRY_TRANSPORT: see transport.h.
+    const char* trace_path = nullptr;      ///< GANTRY_TRACE: file for a line per forwarded call.
+    const char* report_path = nullptr;     ///< GANTRY_REPORT: see report.h.
+    bool synchronous = false;              ///< GANTRY_SYNC=1: every call waits for the host.
     unsigned connect_timeout_ms = 20'000;  ///< GANTRY_CONNECT_TIMEOUT_MS.
 };
 

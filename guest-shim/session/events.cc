@@ -16,8 +16,8 @@ constexpr std::uint32_t kLooksPerCheck = 64;  // Of a worker that may be gone: a
 std::atomic<bool> g_stopped{false};
 std::atomic<std::uint32_t> g_migrations{0};     // Announcements, begun and ended, that were seen.
 std::atomic<std::uint64_t> g_unknown_below{0};  // Position: another host may have had the record.
-std::atomic<bool> g_asking{false};         // Guards the two below.
-std::atomic<std::uint64_t> g_asked{0};     // Position plus 1 of the last kLookAtEvent.
+std::atomic<bool> g_asking{false};              // Guards the two below.
+std::atomic<std::uint64_t> g_asked{0};          // Position plus 1 of the last kLookAtEvent.
 std::atomic<std::uint32_t> g_unanswered{0};
 
 }  // namespace
@@ -54,8 +54,8 @@ bool ask_to_look(std::uint64_t event, std::uint64_t recorded) noexcept {
         g_unanswered.store(0, std::memory_order_relaxed);
         const wire::LookAtEventCall arguments{event, recorded};
         Record record;
-        fine = reserve(static_cast<std::uint16_t>(wire::ControlOp::kLookAtEvent),
-                       sizeof(arguments), 0, &record) == CUDA_SUCCESS;
+        fine = reserve(static_cast<std::uint16_t>(wire::ControlOp::kLookAtEvent), sizeof(arguments),
+                       0, &record) == CUDA_SUCCESS;
         if (fine) {
             *reinterpret_cast<wire::LookAtEventCall*>(record.args) = arguments;
             g_asked.store(record.position + 1, std::memory_order_relaxed);
@@ -93,9 +93,8 @@ EventState look_at_event(std::uint64_t event, std::uint64_t recorded) noexcept {
         words.shows_events.load(std::memory_order_relaxed) == 0) {
         return EventState::kUnknown;
     }
-    const std::uint64_t done =
-        words.event_done[cuda::handle_slot(event) % wire::kEventWords].load(
-            std::memory_order_acquire);
+    const std::uint64_t done = words.event_done[cuda::handle_slot(event) % wire::kEventWords].load(
+        std::memory_order_acquire);
     if (!is_quiet(self, words)) {
         return EventState::kUnknown;
     }

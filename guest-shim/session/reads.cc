@@ -80,10 +80,10 @@ void copy_out(const Copy& copy, const Slice& slice) noexcept {
 }
 
 CUresult post_read(Copy* copy, Slice* slice) noexcept {
-    const wire::BulkCopyCall arguments{copy->address + slice->offset, slice->bytes, copy->stream,
-                                       slice->page * wire::kPageBytes, slice->word, 0};
+    const wire::BulkCopyCall arguments{copy->address + slice->offset,  slice->bytes, copy->stream,
+                                       slice->page * wire::kPageBytes, slice->word,  0};
     return copy->post(wire::ControlOp::kReadToBulk, &arguments, sizeof(arguments), nullptr, 0,
-                &slice->position);
+                      &slice->position);
 }
 
 bool shows_reads() noexcept {
@@ -111,8 +111,7 @@ bool is_shown(const Copy& copy, const Slice& slice) noexcept {
     const std::uint64_t ended = slice.position + 1;
     return copy.is_unannounced() &&
            (word.load(std::memory_order_acquire) == ended ||
-            (!copy.is_late.load(std::memory_order_relaxed) &&
-             comes_in_time(copy, word, ended))) &&
+            (!copy.is_late.load(std::memory_order_relaxed) && comes_in_time(copy, word, ended))) &&
            copy.is_unannounced();
 }
 
@@ -160,8 +159,7 @@ public:
 private:
     [[nodiscard]] bool is_possible() const noexcept {
         return copy_->is_shared && !copy_->is_late.load(std::memory_order_relaxed) &&
-               g_connection.cpus >= kCpusToSpin && copy_->is_unannounced() &&
-               shows_reads();
+               g_connection.cpus >= kCpusToSpin && copy_->is_unannounced() && shows_reads();
     }
 
     bool post_next() noexcept {

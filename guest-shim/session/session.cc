@@ -42,8 +42,8 @@ __attribute__((constructor)) void look_after_forks() {
 
 bool say_hello(AttachProblem* problem) {
     Connection& connection = g_connection;
-    wire::HelloCall hello{wire::kWireVersion, static_cast<std::uint32_t>(getpid()), table_hash(),
-                          {}};
+    wire::HelloCall hello{
+        wire::kWireVersion, static_cast<std::uint32_t>(getpid()), table_hash(), {}};
     std::memcpy(hello.program, program_invocation_short_name,
                 strnlen(program_invocation_short_name, sizeof(hello.program)));
     wire::HelloReply reply{};
@@ -99,8 +99,7 @@ bool read_facts(AttachProblem* problem) {
         if (!fine) {
             fail(problem, CUDA_ERROR_UNKNOWN,
                  "the worker did not describe device %u (CUDA error %d, %llu bytes)", device,
-                 static_cast<int>(result),
-                 static_cast<unsigned long long>(command.bulk_bytes));
+                 static_cast<int>(result), static_cast<unsigned long long>(command.bulk_bytes));
             break;
         }
         std::memcpy(&connection.facts[device], connection.bulk.at(arguments.bulk_offset),
@@ -118,8 +117,8 @@ bool apply_cuda_settings(AttachProblem* problem) {
     for (std::uint32_t device = 0; device < connection.devices; ++device) {
         std::memcpy(&uuids[device], connection.facts[device].uuid, sizeof(CUuuid));
     }
-    const cuda::VisibleDevices visible = cuda::visible_devices(
-        std::getenv("CUDA_VISIBLE_DEVICES"), uuids, connection.devices, shown);
+    const cuda::VisibleDevices visible = cuda::visible_devices(std::getenv("CUDA_VISIBLE_DEVICES"),
+                                                               uuids, connection.devices, shown);
     connection.devices = visible.count;  // A worker has one device: it is shown or not.
     connection.launches_block = cuda::launches_block();
     problem->cuda_error = static_cast<std::uint32_t>(visible.result);

@@ -29,11 +29,11 @@ using cuda::HandleKind;
 
 /// Life of the process's session. Only kReady lets commands through.
 enum class State : std::uint32_t {
-    kUnused = 0,   ///< cuInit has not succeeded: 3.
+    kUnused = 0,  ///< cuInit has not succeeded: 3.
     kReady = 1,
-    kForked = 2,   ///< Child of a process that used CUDA: 3 for ever.
-    kEnded = 3,    ///< The process is ending: 4.
-    kBroken = 4,   ///< The worker is gone, or a sticky error: see broken_result.
+    kForked = 2,  ///< Child of a process that used CUDA: 3 for ever.
+    kEnded = 3,   ///< The process is ending: 4.
+    kBroken = 4,  ///< The worker is gone, or a sticky error: see broken_result.
 };
 
 /// What every call must look at first; written rarely, so that reading it costs nothing.
@@ -159,8 +159,8 @@ struct Thread {
     std::uint32_t lane;
     std::uint32_t depth;
     std::uint32_t capacity;
-    std::uint32_t in_callback;   ///< Inside a host callback: CUDA calls are not permitted.
-    std::uint64_t current;       ///< contexts[depth - 1], or 0.
+    std::uint32_t in_callback;  ///< Inside a host callback: CUDA calls are not permitted.
+    std::uint64_t current;      ///< contexts[depth - 1], or 0.
     std::uint64_t* contexts;
     std::uint32_t capture_mode;  ///< CUstreamCaptureMode of cuThreadExchangeStreamCaptureMode.
     std::uint32_t next_flags;    ///< CommandFlag bits for this thread's next command.

@@ -33,8 +33,8 @@ bool attach(const char* setting, std::uint64_t table_hash, unsigned timeout_ms, 
             AttachProblem* problem);
 
 /// The ways, each a file of its own.
-bool attach_unix(const char* path, std::uint64_t table_hash, unsigned timeout_ms,
-                 Attachment* out, AttachProblem* problem);
+bool attach_unix(const char* path, std::uint64_t table_hash, unsigned timeout_ms, Attachment* out,
+                 AttachProblem* problem);
 bool attach_file(const char* path, Attachment* out, AttachProblem* problem);
 bool attach_ivshmem(const char* path, Attachment* out, AttachProblem* problem);
 bool find_ivshmem(char* path, std::size_t path_bytes);

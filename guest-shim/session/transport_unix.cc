@@ -122,8 +122,8 @@ bool attach_unix(const char* path, std::uint64_t table_hash, unsigned timeout_ms
         return fail(problem, CUDA_ERROR_OPERATING_SYSTEM, "mapping a region of %llu bytes: %s",
                     static_cast<unsigned long long>(bytes), std::strerror(error));
     }
-    *out = Attachment{static_cast<std::byte*>(region), bytes, region_fd, link,
-                      wire::Sleep::kFutex, true};
+    *out = Attachment{
+        static_cast<std::byte*>(region), bytes, region_fd, link, wire::Sleep::kFutex, true};
     return true;
 }
 

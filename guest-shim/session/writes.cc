@@ -10,7 +10,7 @@
 namespace gantry::session {
 namespace {
 
-constexpr unsigned kMostWriters = 4;                 // More of them only wait for memory.
+constexpr unsigned kMostWriters = 4;                  // More of them only wait for memory.
 constexpr std::uint64_t kLentBytesMin = 16ull << 10;  // Less is copied twice sooner than lent.
 constexpr std::uint64_t kMostWriteBytes = 256ull << 10;
 constexpr std::uint64_t kRoomPatienceNs = 50'000;
@@ -64,7 +64,7 @@ CUresult write_in_records(Copy* copy, std::uint64_t offset, std::uint64_t bytes)
         const wire::WriteDeviceCall arguments{copy->address + offset, piece, copy->stream};
         std::uint64_t position = 0;
         result = copy->post(wire::ControlOp::kWriteDevice, &arguments, sizeof(arguments),
-                      copy->host + offset, piece, &position);
+                            copy->host + offset, piece, &position);
         offset += piece;
         bytes -= piece;
     }
@@ -80,11 +80,11 @@ CUresult write_slice(Copy* copy, std::uint64_t offset, std::uint64_t bytes) noex
     // The device reads bytes at half its rate where they lie changed in a processor's caches (an
     // H100: 1 MiB in 52 to 61 us, else in 28).
     stream_copy(outbox.at(first), copy->host + offset, bytes);
-    const wire::BulkCopyCall arguments{
-        copy->address + offset, bytes, copy->stream, outbox.bulk_offset(first), first, 0};
+    const wire::BulkCopyCall arguments{copy->address + offset,    bytes, copy->stream,
+                                       outbox.bulk_offset(first), first, 0};
     std::uint64_t position = 0;
     const CUresult result = copy->post(wire::ControlOp::kWriteFromBulk, &arguments,
-                                 sizeof(arguments), nullptr, 0, &position);
+                                       sizeof(arguments), nullptr, 0, &position);
     if (result == CUDA_SUCCESS) {
         outbox.lend(first, position);
     } else {

@@ -36,30 +36,53 @@ Result<std::unique_ptr<DriverLibrary>> DriverLibrary::load(const std::string& pa
 
 Result<void> DriverLibrary::check_symbols() const {
     const DriverApi& a = api_;
-#define GANTRY_REQUIRED(symbol) {#symbol, a.symbol != nullptr}
+#define GANTRY_REQUIRED(symbol) \
+    { #symbol, a.symbol != nullptr }
     const Required required[] = {
-        GANTRY_REQUIRED(cuInit), GANTRY_REQUIRED(cuDriverGetVersion),
-        GANTRY_REQUIRED(cuDeviceGetCount), GANTRY_REQUIRED(cuDeviceGet),
-        GANTRY_REQUIRED(cuDeviceGetName), GANTRY_REQUIRED(cuDeviceGetAttribute),
-        GANTRY_REQUIRED(cuDeviceTotalMem_v2), GANTRY_REQUIRED(cuDevicePrimaryCtxRetain),
-        GANTRY_REQUIRED(cuDevicePrimaryCtxRelease_v2), GANTRY_REQUIRED(cuCtxSetCurrent),
-        GANTRY_REQUIRED(cuCtxSynchronize), GANTRY_REQUIRED(cuGetErrorName),
-        GANTRY_REQUIRED(cuGetErrorString), GANTRY_REQUIRED(cuMemAddressReserve),
-        GANTRY_REQUIRED(cuMemAddressFree), GANTRY_REQUIRED(cuMemCreate),
-        GANTRY_REQUIRED(cuMemRelease), GANTRY_REQUIRED(cuMemMap), GANTRY_REQUIRED(cuMemUnmap),
-        GANTRY_REQUIRED(cuMemSetAccess), GANTRY_REQUIRED(cuMemGetAllocationGranularity),
-        GANTRY_REQUIRED(cuMemHostRegister_v2), GANTRY_REQUIRED(cuMemHostUnregister),
-        GANTRY_REQUIRED(cuMemcpyAsync), GANTRY_REQUIRED(cuMemcpyHtoDAsync_v2),
-        GANTRY_REQUIRED(cuMemcpyDtoHAsync_v2), GANTRY_REQUIRED(cuMemcpyHtoD_v2),
-        GANTRY_REQUIRED(cuMemcpyDtoH_v2), GANTRY_REQUIRED(cuMemsetD8_v2),
+        GANTRY_REQUIRED(cuInit),
+        GANTRY_REQUIRED(cuDriverGetVersion),
+        GANTRY_REQUIRED(cuDeviceGetCount),
+        GANTRY_REQUIRED(cuDeviceGet),
+        GANTRY_REQUIRED(cuDeviceGetName),
+        GANTRY_REQUIRED(cuDeviceGetAttribute),
+        GANTRY_REQUIRED(cuDeviceTotalMem_v2),
+        GANTRY_REQUIRED(cuDevicePrimaryCtxRetain),
+        GANTRY_REQUIRED(cuDevicePrimaryCtxRelease_v2),
+        GANTRY_REQUIRED(cuCtxSetCurrent),
+        GANTRY_REQUIRED(cuCtxSynchronize),
+        GANTRY_REQUIRED(cuGetErrorName),
+        GANTRY_REQUIRED(cuGetErrorString),
+        GANTRY_REQUIRED(cuMemAddressReserve),
+        GANTRY_REQUIRED(cuMemAddressFree),
+        GANTRY_REQUIRED(cuMemCreate),
+        GANTRY_REQUIRED(cuMemRelease),
+        GANTRY_REQUIRED(cuMemMap),
+        GANTRY_REQUIRED(cuMemUnmap),
+        GANTRY_REQUIRED(cuMemSetAccess),
+        GANTRY_REQUIRED(cuMemGetAllocationGranularity),
+        GANTRY_REQUIRED(cuMemHostRegister_v2),
+        GANTRY_REQUIRED(cuMemHostUnregister),
+        GANTRY_REQUIRED(cuMemcpyAsync),
+        GANTRY_REQUIRED(cuMemcpyHtoDAsync_v2),
+        GANTRY_REQUIRED(cuMemcpyDtoHAsync_v2),
+        GANTRY_REQUIRED(cuMemcpyHtoD_v2),
+        GANTRY_REQUIRED(cuMemcpyDtoH_v2),
+        GANTRY_REQUIRED(cuMemsetD8_v2),
         GANTRY_REQUIRED(cuMemsetD8Async),
-        GANTRY_REQUIRED(cuStreamCreateWithPriority), GANTRY_REQUIRED(cuStreamDestroy_v2),
-        GANTRY_REQUIRED(cuStreamSynchronize), GANTRY_REQUIRED(cuStreamQuery),
-        GANTRY_REQUIRED(cuEventCreate), GANTRY_REQUIRED(cuEventRecord),
-        GANTRY_REQUIRED(cuEventQuery), GANTRY_REQUIRED(cuEventDestroy_v2),
-        GANTRY_REQUIRED(cuModuleLoadDataEx), GANTRY_REQUIRED(cuModuleGetFunction),
-        GANTRY_REQUIRED(cuLibraryLoadData), GANTRY_REQUIRED(cuLibraryGetKernel),
-        GANTRY_REQUIRED(cuLaunchKernel), GANTRY_REQUIRED(cuLaunchKernelEx),
+        GANTRY_REQUIRED(cuStreamCreateWithPriority),
+        GANTRY_REQUIRED(cuStreamDestroy_v2),
+        GANTRY_REQUIRED(cuStreamSynchronize),
+        GANTRY_REQUIRED(cuStreamQuery),
+        GANTRY_REQUIRED(cuEventCreate),
+        GANTRY_REQUIRED(cuEventRecord),
+        GANTRY_REQUIRED(cuEventQuery),
+        GANTRY_REQUIRED(cuEventDestroy_v2),
+        GANTRY_REQUIRED(cuModuleLoadDataEx),
+        GANTRY_REQUIRED(cuModuleGetFunction),
+        GANTRY_REQUIRED(cuLibraryLoadData),
+        GANTRY_REQUIRED(cuLibraryGetKernel),
+        GANTRY_REQUIRED(cuLaunchKernel),
+        GANTRY_REQUIRED(cuLaunchKernelEx),
         GANTRY_REQUIRED(cuLaunchHostFunc),
     };
 #undef GANTRY_REQUIRED
@@ -129,8 +152,8 @@ std::string describe(const DriverApi& api, CUresult result) {
 }
 
 Error to_error(const DriverApi& api, CUresult result, const char* reason, const std::string& what) {
-    const Code code = result == CUDA_ERROR_OUT_OF_MEMORY ? Code::kResourceExhausted
-                                                         : Code::kInternal;
+    const Code code =
+        result == CUDA_ERROR_OUT_OF_MEMORY ? Code::kResourceExhausted : Code::kInternal;
     return Error{code, reason, what + " failed: " + describe(api, result)};
 }
 
@@ -149,8 +172,7 @@ bool is_sticky(CUresult result) {
         case 214:  // uncorrectable ECC error
         case 220:  // NVLink error
             return true;
-        default:
-            return false;
+        default: return false;
     }
 }
 

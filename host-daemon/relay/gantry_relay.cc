@@ -138,7 +138,9 @@ std::string help(const Settings& defaults) {
     return "usage: gantry-relay --listen ADDRESS:PORT [--daemon SOCKET] [--give-up-ms N]\n"
            "The host's end of what gantry-guest brings over TCP.\n"
            "  --listen ADDRESS:PORT  where gantry-guest reaches this host\n"
-           "  --daemon SOCKET        gantryd's socket for programs (" + defaults.daemon + ")\n"
+           "  --daemon SOCKET        gantryd's socket for programs (" +
+           defaults.daemon +
+           ")\n"
            "  --give-up-ms N         how long a link that was cut may stay away (" +
            std::to_string(defaults.give_up_ms) + ")\n";
 }
@@ -153,10 +155,10 @@ int main_of(int argc, char** argv) {
         return 2;
     }
     Settings settings;
-    std::string problem = wire::read_options(argc, argv, {{"listen", &settings.listen},
-                                                          {"daemon", &settings.daemon},
-                                                          {"give-up-ms", nullptr,
-                                                           &settings.give_up_ms}});
+    std::string problem = wire::read_options(argc, argv,
+                                             {{"listen", &settings.listen},
+                                              {"daemon", &settings.daemon},
+                                              {"give-up-ms", nullptr, &settings.give_up_ms}});
     if (problem.empty() && settings.listen.find(':') == std::string::npos) {
         problem = "--listen needs ADDRESS:PORT, got '" + settings.listen + "'";
     }
@@ -172,9 +174,7 @@ int main_of(int argc, char** argv) {
     std::printf("gantry-relay: listening on port %u\n", wire::local_port(listener));
     std::fflush(stdout);
     Relay relay(settings);
-    wire::accept_forever("gantry-relay", listener, [&relay](int fd) {
-        relay.greet(fd);
-    });
+    wire::accept_forever("gantry-relay", listener, [&relay](int fd) { relay.greet(fd); });
     return 1;
 }
 

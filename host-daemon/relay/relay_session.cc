@@ -49,8 +49,8 @@ wire::ResumeVerdict ask_for(const Settings& settings, const SessionKey& key, Mov
     if (packet.bytes != sizeof guest->reply || guest->reply.magic != wire::kResumeMagic) {
         return wire::ResumeVerdict::kNotNow;
     }
-    const bool is_whole = guest->region.valid() &&
-                          (guest->worker.valid() || guest->reply.channel_count > 1);
+    const bool is_whole =
+        guest->region.valid() && (guest->worker.valid() || guest->reply.channel_count > 1);
     return guest->reply.verdict == wire::ResumeVerdict::kAccepted && !is_whole
                ? wire::ResumeVerdict::kUnknown
                : guest->reply.verdict;
@@ -77,9 +77,8 @@ Session::~Session() {
 }
 
 bool Session::over() const {
-    return over_.load() ||
-           (moved_.load() && std::chrono::steady_clock::now() - moved_at_ >
-                                 milliseconds(settings_.give_up_ms));
+    return over_.load() || (moved_.load() && std::chrono::steady_clock::now() - moved_at_ >
+                                                 milliseconds(settings_.give_up_ms));
 }
 
 /// In this order: see words.h.
@@ -164,9 +163,8 @@ bool Session::attach_vm(const wire::GuestAttach& guest, wire::GuestAttached* att
     const control::UniqueFd region(memfd);
     attached->reply = reply.reply;
     attached->generation = reply.generation;
-    return reply.reply.accepted != 0 &&
-           wire::map_region(memfd, reply.region_bytes, &channel_, reply.channel_count,
-                            reply.channel_index);
+    return reply.reply.accepted != 0 && wire::map_region(memfd, reply.region_bytes, &channel_,
+                                                         reply.channel_count, reply.channel_index);
 }
 
 /// The guest has gone, or its link has: a VM's channel is gantryd's to close.

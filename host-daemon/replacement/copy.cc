@@ -28,9 +28,9 @@ namespace gantry::replacement {
 namespace {
 
 constexpr std::size_t kRoundsMax = 8;
-constexpr std::uint64_t kFewBlocks = 256;      // 16 MiB: not worth another round.
-constexpr std::uint32_t kDeviceSpace = 1;      // engine::MemorySpace::kDevice.
-constexpr std::uint64_t kNoPieces = ~0ull;     // After this serial there is none.
+constexpr std::uint64_t kFewBlocks = 256;   // 16 MiB: not worth another round.
+constexpr std::uint32_t kDeviceSpace = 1;   // engine::MemorySpace::kDevice.
+constexpr std::uint64_t kNoPieces = ~0ull;  // After this serial there is none.
 
 }  // namespace
 
@@ -116,8 +116,7 @@ Result<void> Copy::open_window() {
 
 Result<void> Copy::prepare() {
     report_.way = Way::kStaged;
-    GANTRY_TRY(begin_precopy(
-        false, options_.way == Way::kPeer ? Staging::kFew : Staging::kAll));
+    GANTRY_TRY(begin_precopy(false, options_.way == Way::kPeer ? Staging::kFew : Staging::kAll));
     if (options_.way == Way::kPeer) {
         GANTRY_ASSIGN(prepared_serial_, last_serial());
     }
@@ -138,8 +137,8 @@ std::optional<std::uint64_t> Copy::copy_us_of(std::uint64_t bytes) const {
     double best = 0;  // Bytes a microsecond.
     for (const Round& round : report_.rounds) {
         if (round.copy_us != 0) {
-            best = std::max(best, static_cast<double>(round.bytes) /
-                                      static_cast<double>(round.copy_us));
+            best = std::max(best,
+                            static_cast<double>(round.bytes) / static_cast<double>(round.copy_us));
         }
     }
     return best == 0 ? std::nullopt

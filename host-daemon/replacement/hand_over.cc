@@ -24,15 +24,13 @@ Result<void> HandOver::check_devices(const control::DeviceDescription& from,
                                      const control::DeviceDescription& to) {
     if (from.uuid() != to.uuid()) {
         return Error{Code::kFailedPrecondition, "handover.other_device",
-                     "the old worker has device " + from.uuid() + ", the fresh one " +
-                         to.uuid() + ": memory is handed over on one device only"};
+                     "the old worker has device " + from.uuid() + ", the fresh one " + to.uuid() +
+                         ": memory is handed over on one device only"};
     }
-    if (from.driver_version() != to.driver_version() ||
-        from.is_soft() != to.is_soft()) {
+    if (from.driver_version() != to.driver_version() || from.is_soft() != to.is_soft()) {
         return Error{Code::kFailedPrecondition, "handover.other_driver",
-                     "the old worker's CUDA driver is " +
-                         std::to_string(from.driver_version()) + ", the fresh one's " +
-                         std::to_string(to.driver_version()) +
+                     "the old worker's CUDA driver is " + std::to_string(from.driver_version()) +
+                         ", the fresh one's " + std::to_string(to.driver_version()) +
                          ": move the session instead"};
     }
     return {};
@@ -84,8 +82,7 @@ Result<void> HandOver::send_final() {
 
 }  // namespace
 
-std::unique_ptr<Job> make_hand_over(Endpoint& old_worker, Endpoint& fresh,
-                                    const Options& options) {
+std::unique_ptr<Job> make_hand_over(Endpoint& old_worker, Endpoint& fresh, const Options& options) {
     return std::make_unique<HandOver>(old_worker, fresh, options);
 }
 

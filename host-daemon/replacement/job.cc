@@ -23,8 +23,8 @@ std::string name_of(const control::ToWorker& request) {
     const auto* field = control::ToWorker::descriptor()->FindFieldByNumber(
         static_cast<int>(request.request_case()));
     std::string name(field != nullptr ? field->name() : "unknown");
-    const bool is_paced = request.scan().share_percent() != 0 ||
-                          request.pull_blocks().share_percent() != 0;
+    const bool is_paced =
+        request.scan().share_percent() != 0 || request.pull_blocks().share_percent() != 0;
     return is_paced ? name + " paced" : name;
 }
 
@@ -240,8 +240,8 @@ Result<control::ToWorker> Job::read_batch(const Runs& runs, std::uint64_t offset
     return apply;
 }
 
-Result<control::MemorySum> Job::transfer_pieces(
-    PiecesAs as, std::uint64_t* serial, const std::function<void(const Pieces&)>& taken) {
+Result<control::MemorySum> Job::transfer_pieces(PiecesAs as, std::uint64_t* serial,
+                                                const std::function<void(const Pieces&)>& taken) {
     for (;;) {
         control::ToWorker request;
         request.mutable_export_memory()->set_after_serial(*serial);

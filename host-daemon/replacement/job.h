@@ -72,7 +72,7 @@ protected:
     Result<void> apply_final(const Parcel& parcel, const control::MemorySum* memory);
     struct Scanned {
         Runs runs;
-        control::Digest digest;  ///< kLook: of all blocks.
+        control::Digest digest;        ///< kLook: of all blocks.
         std::uint64_t elapsed_us = 0;  ///< Without the rests.
         std::uint64_t rest_us = 0;
     };

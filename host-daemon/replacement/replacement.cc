@@ -23,8 +23,8 @@ std::string quoted(const std::string& text) {
 std::string to_json(const Round& round) {
     return "{" + field("bytes", round.bytes) + "," + field("scan_us", round.scan_us) + "," +
            field("copy_us", round.copy_us) + "," + field("rest_us", round.rest_us) + "," +
-           field("fingerprint_us", round.fingerprint_us) +
-           "," + field("total_us", round.total_us) + "}";
+           field("fingerprint_us", round.fingerprint_us) + "," + field("total_us", round.total_us) +
+           "}";
 }
 
 /// whom, what, microseconds since the beginning, how many it took, number of requests.
@@ -71,9 +71,9 @@ std::string Report::to_json() const {
                joined(rounds, [](const Round& round) { return replacement::to_json(round); }) +
                "],";
     }
-    out += "\"pause_steps_us\":{" + joined(pause_steps, [](const auto& step) {
-               return field(step.first, step.second);
-           }) + "},";
+    out += "\"pause_steps_us\":{" +
+           joined(pause_steps, [](const auto& step) { return field(step.first, step.second); }) +
+           "},";
     return out + field("drain_us", drain_us) + "," + field("pause_us", pause_us) + "," +
            field("total_us", total_us) + "," + field("begun_us", begun_us) + ",\"spans\":[" +
            joined(spans, [](const Span& span) { return replacement::to_json(span); }) + "]}";

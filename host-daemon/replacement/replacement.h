@@ -45,7 +45,7 @@ public:
 
 enum class Way : std::uint8_t {
     kHandOver,
-    kPeer,    ///< Asked for: staged where the devices or the driver do not allow it.
+    kPeer,  ///< Asked for: staged where the devices or the driver do not allow it.
     kStaged,
 };
 const char* to_string(Way way);
@@ -79,9 +79,9 @@ struct Report {
     std::uint64_t bytes_copied = 0;       ///< In all rounds.
     std::uint64_t bytes_copied_frozen = 0;
     std::uint64_t bytes_left = 0;  ///< What the last look before the pause found, and left to it.
-    std::vector<Round> rounds;   ///< Of a copy; the last is that of the pause.
-    std::uint64_t drain_us = 0;  ///< Of the pause: until the device was idle.
-    std::uint64_t pause_us = 0;  ///< From the freeze to the take-over.
+    std::vector<Round> rounds;     ///< Of a copy; the last is that of the pause.
+    std::uint64_t drain_us = 0;    ///< Of the pause: until the device was idle.
+    std::uint64_t pause_us = 0;    ///< From the freeze to the take-over.
     /// Where the pause went, in order. scan and build of a copy run side by side and are not in the
     /// sum; what both took is scan_and_build.
     std::vector<std::pair<const char*, std::uint64_t>> pause_steps;

@@ -126,12 +126,8 @@ bool ShareBroker::act(Connection& asker, const ShareRequest& request,
     Group& group = groups_[asker.group];
     Offers& offers = group.offers;
     switch (request.op) {
-        case ShareOp::kOffer:
-            reply = offer(asker, request, in);
-            break;
-        case ShareOp::kOpen:
-            reply = open(asker, request, &out);
-            break;
+        case ShareOp::kOffer: reply = offer(asker, request, in); break;
+        case ShareOp::kOpen: reply = open(asker, request, &out); break;
         case ShareOp::kCount:
             reply = said(ShareStatus::kDone);
             for (const auto& [token, known] : offers) {
@@ -162,8 +158,7 @@ bool ShareBroker::act(Connection& asker, const ShareRequest& request,
             }
             return true;
         }
-        default:
-            return false;
+        default: return false;
     }
     return asker.socket
         .send(std::as_bytes(std::span(&reply, 1)),
@@ -173,8 +168,8 @@ bool ShareBroker::act(Connection& asker, const ShareRequest& request,
 
 ShareReply ShareBroker::offer(Connection& asker, const ShareRequest& request,
                               std::vector<control::UniqueFd>& in) {
-    const bool is_memory = request.kind == ShareKind::kDeviceMemory && in.size() == 1 &&
-                           request.bytes != 0;
+    const bool is_memory =
+        request.kind == ShareKind::kDeviceMemory && in.size() == 1 && request.bytes != 0;
     const bool is_event = request.kind == ShareKind::kEvent && in.empty();
     if (!is_memory && !is_event) {
         return said(ShareStatus::kMalformed);

@@ -142,10 +142,8 @@ bool from_profile(const Device& device, int attribute, int& value) {
         case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return plain(p.memory_bus_bits);
         case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return plain(p.l2_bytes);
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return whole(e.max_threads_per_sm);
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-            return plain(e.compute_capability_major);
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-            return plain(e.compute_capability_minor);
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return plain(e.compute_capability_major);
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return plain(e.compute_capability_minor);
         case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
             return whole(e.shared_bytes_per_sm);
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return whole(e.registers_per_sm);
@@ -174,9 +172,7 @@ bool Device::charge(std::uint64_t bytes) {
     return true;
 }
 
-void Device::refund(std::uint64_t bytes) {
-    used_bytes.fetch_sub(bytes);
-}
+void Device::refund(std::uint64_t bytes) { used_bytes.fetch_sub(bytes); }
 
 void Device::show(const DeviceProfile& shown) {
     const std::lock_guard lock(mutex);

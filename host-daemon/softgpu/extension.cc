@@ -123,7 +123,7 @@ CUresult save_private_state(CUcontext handle, void* out, size_t* bytes) {
     }
     const std::string book = context->heap.state();
     const std::string text = DeviceOutput::instance().pending();
-    const StateHead head = {kStateMagic,      0,          context->heap.base(),
+    const StateHead head = {kStateMagic,           0,           context->heap.base(),
                             context->heap.bytes(), book.size(), text.size()};
     const size_t total = sizeof head + book.size() + text.size();
     if (out != nullptr) {
@@ -220,14 +220,22 @@ CUresult show_attributes(CUdevice ordinal, const CUdevice_attribute* numbers, co
 }
 
 const GantrySoftExtension kTable = {
-    sizeof(GantrySoftExtension), 1,
-    GANTRY_SOFT_HOST_ADDRESSABLE, place_next_load,
-    list_variables,              module_traits,
-    list_private_ranges,         save_private_state,
-    restore_private_state,       create_texture_at,
-    create_surface_at,           set_output,
-    flush_output,                place_next_load_in,
-    list_managed,                show_attributes,
+    sizeof(GantrySoftExtension),
+    1,
+    GANTRY_SOFT_HOST_ADDRESSABLE,
+    place_next_load,
+    list_variables,
+    module_traits,
+    list_private_ranges,
+    save_private_state,
+    restore_private_state,
+    create_texture_at,
+    create_surface_at,
+    set_output,
+    flush_output,
+    place_next_load_in,
+    list_managed,
+    show_attributes,
 };
 
 }  // namespace

@@ -187,8 +187,8 @@ Result<void> apply_memory_override(std::vector<GpuProfile>& profiles) {
         bytes = 0;
     }
     if (bytes == 0) {
-        return bad_profile("GANTRY_SOFT_MEMORY", std::string("'") + text +
-                                                     "' is not a number of bytes (suffix M or G)");
+        return bad_profile("GANTRY_SOFT_MEMORY",
+                           std::string("'") + text + "' is not a number of bytes (suffix M or G)");
     }
     for (GpuProfile& profile : profiles) {
         profile.memory_bytes = bytes;

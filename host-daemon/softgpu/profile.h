@@ -19,7 +19,7 @@ namespace gantry::softgpu {
 
 struct GpuProfile {
     std::string name = "Gantry Soft GPU (H200-like)";
-    DeviceProfile engine;  ///< Compute capability, SM count, launch limits, clock.
+    DeviceProfile engine;            ///< Compute capability, SM count, launch limits, clock.
     std::uint64_t memory_bytes = 0;  ///< 0: half of the machine's memory.
     std::array<std::uint8_t, 16> uuid{};
     int pci_domain = 0;

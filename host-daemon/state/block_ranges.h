@@ -21,8 +21,8 @@ inline Result<std::vector<BlockRange>> to_ranges(const RunList& runs) {
         }
         left -= run.count();
         if (run.count() != 0) {
-            ranges.push_back({static_cast<engine::MemorySpace>(run.space()), run.first(),
-                              run.count()});
+            ranges.push_back(
+                {static_cast<engine::MemorySpace>(run.space()), run.first(), run.count()});
         }
     }
     return ranges;

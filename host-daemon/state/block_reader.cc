@@ -72,8 +72,7 @@ void BlockReader::show(const BlockRange& range, std::span<const std::uint64_t> b
     }
 }
 
-Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key,
-                                      const BlockRange& range,
+Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key, const BlockRange& range,
                                       std::span<const std::uint64_t> whole, const Visit& visit) {
     to_addresses(whole, &addresses_);
     if (!pace_.rests()) {
@@ -84,8 +83,7 @@ Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key,
     }
     const auto begin = std::chrono::steady_clock::now();
     prints_.resize(addresses_.size());
-    GANTRY_ASSIGN(const bool done,
-                  gpu_->look(key, addresses_, prints_, GpuPrints::Waits::kCalm));
+    GANTRY_ASSIGN(const bool done, gpu_->look(key, addresses_, prints_, GpuPrints::Waits::kCalm));
     worked_ += std::chrono::steady_clock::now() - begin;
     if (done) {
         show(range, whole, prints_, visit);
@@ -187,13 +185,14 @@ Result<std::vector<Fingerprint>> BlockReader::prints_of(const snapshot::Fingerpr
     std::size_t at = 0;
     for (const BlockRange& range : whole) {
         seen_.assign(range.count, 0);
-        GANTRY_TRY(look_at_copies(key, range, [&](const BlockRange& some,
-                                                  std::span<const Fingerprint> found) {
-            std::copy(found.begin(), found.end(), prints.begin() + static_cast<std::ptrdiff_t>(
-                                                      at + (some.first - range.first)));
-            std::fill_n(seen_.begin() + static_cast<std::ptrdiff_t>(some.first - range.first),
-                        some.count, 1);
-        }));
+        GANTRY_TRY(look_at_copies(
+            key, range, [&](const BlockRange& some, std::span<const Fingerprint> found) {
+                std::copy(
+                    found.begin(), found.end(),
+                    prints.begin() + static_cast<std::ptrdiff_t>(at + (some.first - range.first)));
+                std::fill_n(seen_.begin() + static_cast<std::ptrdiff_t>(some.first - range.first),
+                            some.count, 1);
+            }));
         if (std::find(seen_.begin(), seen_.end(), 0) != seen_.end()) {
             return Error{Code::kInternal, "state.read", "a block vanished from the arena"};
         }

@@ -104,10 +104,10 @@ private:
     Result<void> usable_;             ///< Why not: a GPU was asked for, and cannot.
     // Of the range in hand. Kept, since the system makes fresh pages no faster than a GPU sums
     // what they tell of.
-    std::vector<char> seen_;          ///< By block: its fingerprint was shown.
+    std::vector<char> seen_;  ///< By block: its fingerprint was shown.
     std::vector<std::uint64_t> addresses_;
     std::vector<Fingerprint> prints_;
-    Pace::Duration worked_{};         ///< The device's part of it, without the visits.
+    Pace::Duration worked_{};  ///< The device's part of it, without the visits.
 };
 
 }  // namespace gantry::state

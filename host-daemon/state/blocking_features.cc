@@ -48,21 +48,16 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
          process.objects.list([](const worker::Object&) { return true; })) {
         switch (object.kind()) {
             case cuda::HandleKind::kExternalMemory:
-            case cuda::HandleKind::kExternalSemaphore:
-                ++counts["external"];
-                break;
+            case cuda::HandleKind::kExternalSemaphore: ++counts["external"]; break;
             case cuda::HandleKind::kGraphicsResource:
-            case cuda::HandleKind::kEglConnection:
-                ++counts["graphics"];
-                break;
+            case cuda::HandleKind::kEglConnection: ++counts["graphics"]; break;
             case cuda::HandleKind::kGraphExec: {
                 const auto exec = process.graphs.find(object.handle);
                 const bool is_gone = !exec && !process.objects.contains(object.handle);
                 counts["graph.node"] += is_gone || (exec && exec->is_whole()) ? 0 : 1;
                 break;
             }
-            default:
-                break;
+            default: break;
         }
     }
     counts["ipc.memory"] = process.shared.open_count();

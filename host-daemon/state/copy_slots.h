@@ -48,7 +48,7 @@ private:
     /// With mutex_. What the driver might wait for ever to give back stays where it is.
     void end();
     worker::GuestProcess& process_;
-    std::mutex mutex_;  // make() and give_back()
+    std::mutex mutex_;                 // make() and give_back()
     std::unique_ptr<Mapping> pages_;   ///< Not page-locked.
     std::unique_ptr<Mapping> memory_;  ///< Page-locked.
     std::uint64_t bytes_ = kBytesMax;  ///< Of a slot.

@@ -35,8 +35,8 @@ private:
     std::vector<std::thread> helpers_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::uint64_t job_ = 0;     ///< Counts jobs: a helper works on each once.
-    std::size_t at_work_ = 0;   ///< Helpers in the present job.
+    std::uint64_t job_ = 0;    ///< Counts jobs: a helper works on each once.
+    std::size_t at_work_ = 0;  ///< Helpers in the present job.
     bool ending_ = false;
     const std::function<void(std::size_t)>* piece_ = nullptr;
     std::size_t count_ = 0;

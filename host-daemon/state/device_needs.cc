@@ -15,8 +15,7 @@ std::vector<engine::AttributeNeed> attribute_needs(worker::GuestProcess& process
     const auto is_alive = [&](std::uint64_t handle) { return process.objects.contains(handle); };
     for (const worker::FunctionUse& use : process.device_use.list(is_alive)) {
         const int dynamic_bytes = std::max(use.dynamic_shared_bytes, 0);
-        most = std::max(most,
-                        use.static_shared_bytes + static_cast<std::uint64_t>(dynamic_bytes));
+        most = std::max(most, use.static_shared_bytes + static_cast<std::uint64_t>(dynamic_bytes));
     }
     if (most <= kSharedEverywhere) {
         return {};

@@ -20,8 +20,7 @@ Result<FilePlan> plan_for(const MemoryImage& memory, int file, std::span<const F
 }  // namespace
 
 Result<FileOutcome> FileBlocks::store(int file, std::span<const FileRun> runs,
-                                      const PreparedFile* prepared,
-                                      const Beside& beside) {
+                                      const PreparedFile* prepared, const Beside& beside) {
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
     GANTRY_ASSIGN(FilePlan plan, plan_for(memory_, file, runs, FilePlan::kStoreChunkBytes));
@@ -48,15 +47,13 @@ Result<FileOutcome> FileBlocks::load(int file, std::span<const FileRun> runs,
                                              run.range.count * kBlockBytes, memory_.stream()),
                          "setting blocks to zero"));
     }
-    GANTRY_ASSIGN(Transferred done,
-                  transfer(process_, memory_.stream(), slots_, file, Direction::kFromFile,
-                           plan.chunks, nullptr, beside));
+    GANTRY_ASSIGN(Transferred done, transfer(process_, memory_.stream(), slots_, file,
+                                             Direction::kFromFile, plan.chunks, nullptr, beside));
     for (const FileRun& run : plan.copies) {
-        GANTRY_TRY(check(api.cuMemcpyDtoDAsync_v2(run.range.first * kBlockBytes,
-                                                  run.origin * kBlockBytes,
-                                                  run.range.count * kBlockBytes,
-                                                  memory_.stream()),
-                         "copying blocks"));
+        GANTRY_TRY(
+            check(api.cuMemcpyDtoDAsync_v2(run.range.first * kBlockBytes, run.origin * kBlockBytes,
+                                           run.range.count * kBlockBytes, memory_.stream()),
+                  "copying blocks"));
     }
     GANTRY_TRY(check(api.cuStreamSynchronize(memory_.stream()), "waiting for blocks"));
     return FileOutcome{std::move(plan.outside), plan.block_count, std::move(done.how),

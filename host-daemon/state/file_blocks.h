@@ -40,8 +40,8 @@ struct FileRun {
     enum class Form : std::uint8_t { kBytes, kZero, kCopy };
     BlockRange range;
     Form form = Form::kBytes;
-    std::uint64_t offset = 0;     ///< kBytes: in the file, a multiple of 4096.
-    std::uint64_t origin = 0;     ///< kCopy: first block of device memory that these are copies of.
+    std::uint64_t offset = 0;  ///< kBytes: in the file, a multiple of 4096.
+    std::uint64_t origin = 0;  ///< kCopy: first block of device memory that these are copies of.
 };
 
 struct FileOutcome {
@@ -60,8 +60,8 @@ public:
     /// Writes blocks of form kBytes to a file that is long enough, at ascending offsets.
     /// `prepared`: settled, of this file; null: nothing is.
     /// `beside`: only where no CPU has to copy.
-    Result<FileOutcome> store(int file, std::span<const FileRun> runs,
-                              const PreparedFile* prepared, const Beside& beside = {});
+    Result<FileOutcome> store(int file, std::span<const FileRun> runs, const PreparedFile* prepared,
+                              const Beside& beside = {});
     /// Bytes (at ascending offsets) and zeros, then copies. All is done when it returns.
     Result<FileOutcome> load(int file, std::span<const FileRun> runs, const Beside& beside = {});
 

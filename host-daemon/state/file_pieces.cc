@@ -69,27 +69,27 @@ Result<FilePlan> FilePlan::make(const MemoryImage& memory, std::span<const FileR
                                      run.offset, file_bytes, bytes)};
         }
         end = is_bytes ? run.offset + bytes : end;
-        split_by_whole(memory, run.range, [&](std::uint64_t first, std::uint64_t count,
-                                              bool is_whole) {
-            const std::uint64_t ahead = first - run.range.first;
-            const bool has_origin =
-                run.form != FileRun::Form::kCopy ||
-                count_of(memory.whole_in({MemorySpace::kDevice, run.origin + ahead, count})) ==
-                    count;
-            if (!is_whole || !has_origin) {
-                plan.outside.push_back({run.range.space, first, count});
-                return;
-            }
-            plan.block_count += count;
-            if (is_bytes) {
-                add_pieces(first, count, run.offset + ahead * kBlockBytes, chunk_bytes,
-                           &plan.pieces);
-            } else {
-                const FileRun part{{run.range.space, first, count}, run.form, 0,
-                                   run.origin + ahead};
-                (run.form == FileRun::Form::kZero ? plan.zeros : plan.copies).push_back(part);
-            }
-        });
+        split_by_whole(
+            memory, run.range, [&](std::uint64_t first, std::uint64_t count, bool is_whole) {
+                const std::uint64_t ahead = first - run.range.first;
+                const bool has_origin =
+                    run.form != FileRun::Form::kCopy ||
+                    count_of(memory.whole_in({MemorySpace::kDevice, run.origin + ahead, count})) ==
+                        count;
+                if (!is_whole || !has_origin) {
+                    plan.outside.push_back({run.range.space, first, count});
+                    return;
+                }
+                plan.block_count += count;
+                if (is_bytes) {
+                    add_pieces(first, count, run.offset + ahead * kBlockBytes, chunk_bytes,
+                               &plan.pieces);
+                } else {
+                    const FileRun part{
+                        {run.range.space, first, count}, run.form, 0, run.origin + ahead};
+                    (run.form == FileRun::Form::kZero ? plan.zeros : plan.copies).push_back(part);
+                }
+            });
     }
     const std::span<const FilePiece> pieces(plan.pieces);
     for (std::size_t at = 0; at < pieces.size();) {

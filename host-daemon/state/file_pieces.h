@@ -19,9 +19,7 @@ struct FilePiece {
 struct FileChunk {
     std::span<const FilePiece> pieces;
     [[nodiscard]] std::uint64_t begin() const { return pieces.front().offset; }
-    [[nodiscard]] std::uint64_t end() const {
-        return pieces.back().offset + pieces.back().bytes;
-    }
+    [[nodiscard]] std::uint64_t end() const { return pieces.back().offset + pieces.back().bytes; }
 };
 
 struct FilePlan {

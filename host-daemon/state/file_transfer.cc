@@ -151,10 +151,9 @@ public:
             "ms{}",
             took_ms_, threads_, mean(pages_), mean(waits_.device), mean(waits_.others),
             mean(copying_),
-            prepared_ == nullptr
-                ? ""
-                : fmt::format("; of {} chunks {} were page-locked before", chunks_.size(),
-                              chunks_.size() - staged_.size()));
+            prepared_ == nullptr ? ""
+                                 : fmt::format("; of {} chunks {} were page-locked before",
+                                               chunks_.size(), chunks_.size() - staged_.size()));
     }
 
 private:
@@ -184,17 +183,16 @@ private:
         if (result == CUDA_SUCCESS) {
             return {};
         }
-        return driver::to_error(api_, result, "state.file",
-                                is_store_ ? "copying blocks to the file"
-                                          : "copying blocks from the file");
+        return driver::to_error(
+            api_, result, "state.file",
+            is_store_ ? "copying blocks to the file" : "copying blocks from the file");
     }
 
     Result<void> map_file() {
-        map_from_ = chunks_.front().begin() / snapshot::kLargePageBytes *
-                    snapshot::kLargePageBytes;
+        map_from_ = chunks_.front().begin() / snapshot::kLargePageBytes * snapshot::kLargePageBytes;
         map_ = std::make_unique<Mapping>(kFileHint, chunks_.back().end() - map_from_,
-                                         is_store_ ? PROT_READ | PROT_WRITE : PROT_READ,
-                                         MAP_SHARED, file_, map_from_);
+                                         is_store_ ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                                         file_, map_from_);
         if (map_->at() == nullptr && is_store_) {
             return Error{Code::kUnavailable, "snapshot.io",
                          fmt::format("cannot map the file: {}", std::strerror(errno))};
@@ -221,9 +219,8 @@ private:
     Result<void> queue_what_is_locked() {
         for (const FileChunk& chunk : chunks_) {
             const PreparedFile::Place ready =
-                prepared_ == nullptr
-                    ? PreparedFile::Place{}
-                    : prepared_->find(chunk.begin(), chunk.end() - chunk.begin());
+                prepared_ == nullptr ? PreparedFile::Place{}
+                                     : prepared_->find(chunk.begin(), chunk.end() - chunk.begin());
             if (ready.is_locked) {
                 GANTRY_TRY(queue(chunk, ready.at));
                 continue;
@@ -252,8 +249,7 @@ private:
         Staged& staged = staged_[number];
         const Result<void> queued = queue(*staged.chunk, slots_.of(number % CopySlots::kCount));
         // Waited for in the end, also for what was queued before a failure.
-        const CUresult recorded =
-            api_.cuEventRecord(events_[number % CopySlots::kCount], stream_);
+        const CUresult recorded = api_.cuEventRecord(events_[number % CopySlots::kCount], stream_);
         GANTRY_TRY(queued);
         GANTRY_TRY(check(recorded));
         staged.state.store(State::kQueued, std::memory_order_release);
@@ -262,8 +258,7 @@ private:
 
     Result<void> copy_staged() {
         GANTRY_TRY(slots_.make(std::min(staged_.size(), CopySlots::kCount),
-                               is_store_ ? FilePlan::kStoreChunkBytes
-                                         : FilePlan::kLoadChunkBytes));
+                               is_store_ ? FilePlan::kStoreChunkBytes : FilePlan::kLoadChunkBytes));
         const std::uint64_t step_bytes = is_store_ ? kStoreBytes : kLoadBytes;
         std::vector<Step> steps;
         for (std::size_t i = 0; i < staged_.size(); ++i) {
@@ -362,9 +357,7 @@ private:
         Staged& staged = staged_[step.staged];
         const std::uint64_t begin = staged.chunk->begin();
         if (!staged.has_pages) {
-            GANTRY_TRY(pages_.on([&] {
-                return allocate(step, staged.at + (step.begin - begin));
-            }));
+            GANTRY_TRY(pages_.on([&] { return allocate(step, staged.at + (step.begin - begin)); }));
         }
         const std::byte* const from = slots_.of(step.staged % CopySlots::kCount);
         copying_.on([&] {
@@ -380,7 +373,7 @@ private:
         });
         const std::size_t next = step.staged + CopySlots::kCount;
         return --staged.steps_left == 0 && next < staged_.size() ? queue_staged(next)
-                                                                : Result<void>{};
+                                                                 : Result<void>{};
     }
 
     /// To a chunk's place in the file. What this thread has just had the system make, which clears
@@ -467,9 +460,9 @@ private:
                 continue;
             }
             if (got < 0) {
-                return Error{Code::kUnavailable, "snapshot.io",
-                             fmt::format("cannot read at offset {}: {}", offset,
-                                         std::strerror(errno))};
+                return Error{
+                    Code::kUnavailable, "snapshot.io",
+                    fmt::format("cannot read at offset {}: {}", offset, std::strerror(errno))};
             }
             if (got == 0) {
                 return Error{Code::kDataLoss, "snapshot.truncated",

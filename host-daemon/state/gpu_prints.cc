@@ -10,13 +10,12 @@ namespace {
 using snapshot::Fingerprint;
 using snapshot::kBlockBytes;
 
-constexpr unsigned kThreads = 256;       // As in fingerprint.ptx, the next one too.
+constexpr unsigned kThreads = 256;  // As in fingerprint.ptx, the next one too.
 constexpr std::size_t kBlocksPerGroup = 4;
 
 GpuPrints::Found into(std::span<Fingerprint> out) {
     return [out](std::size_t at, std::span<const Fingerprint> prints) {
-        std::copy(prints.begin(), prints.end(),
-                  out.begin() + static_cast<std::ptrdiff_t>(at));
+        std::copy(prints.begin(), prints.end(), out.begin() + static_cast<std::ptrdiff_t>(at));
     };
 }
 
@@ -27,7 +26,7 @@ Error GpuPrints::failed(CUresult result, const char* what) const {
 }
 
 Result<std::unique_ptr<GpuPrints>> GpuPrints::make(const worker::Device& device,
-                                                     std::chrono::seconds patience) {
+                                                   std::chrono::seconds patience) {
     std::unique_ptr<GpuPrints> made(new GpuPrints(device, patience));
     GANTRY_TRY(made->open());
     return made;
@@ -66,9 +65,7 @@ Result<void> GpuPrints::open() {
 Result<void> GpuPrints::open_lane(Lane& lane, int priority) {
     const driver::DriverApi& api = device_.api();
     CUresult result = CUDA_SUCCESS;
-    const auto keep = [&result](CUresult now) {
-        result = result == CUDA_SUCCESS ? now : result;
-    };
+    const auto keep = [&result](CUresult now) { result = result == CUDA_SUCCESS ? now : result; };
     const auto host = [&](auto*& pointer, std::size_t bytes) {
         void* got = nullptr;
         keep(api.cuMemHostAlloc(&got, bytes, CU_MEMHOSTALLOC_PORTABLE));
@@ -105,8 +102,7 @@ GpuPrints::~GpuPrints() {
             }
         }
         for (void* memory : {static_cast<void*>(lane.host_addresses),
-                             static_cast<void*>(lane.prints),
-                             static_cast<void*>(lane.bounce)}) {
+                             static_cast<void*>(lane.prints), static_cast<void*>(lane.bounce)}) {
             if (memory != nullptr) {
                 api.cuMemFreeHost(memory);
             }
@@ -174,8 +170,7 @@ Result<void> GpuPrints::send_key(const snapshot::FingerprintKey& key) {
     return {};
 }
 
-CUresult GpuPrints::queue_sums(Lane& lane, std::span<const std::uint64_t> addresses,
-                               bool copies) {
+CUresult GpuPrints::queue_sums(Lane& lane, std::span<const std::uint64_t> addresses, bool copies) {
     const driver::DriverApi& api = device_.api();
     const std::size_t count = addresses.size();
     std::copy(addresses.begin(), addresses.end(), lane.host_addresses);
@@ -187,12 +182,12 @@ CUresult GpuPrints::queue_sums(Lane& lane, std::span<const std::uint64_t> addres
     std::uint64_t late_ns = kLate.count();
     void* gate_arguments[] = {&cancel, &lane.gate};
     auto prints = reinterpret_cast<CUdeviceptr>(lane.prints);
-    void* arguments[] = {&lane.addresses, &key_, &prints, &stage,
-                         &cancel, &lane.gate, &late_ns, &blocks};
+    void* arguments[] = {&lane.addresses, &key_,      &prints,  &stage,
+                         &cancel,         &lane.gate, &late_ns, &blocks};
     const auto groups = static_cast<unsigned>((count + kBlocksPerGroup - 1) / kBlocksPerGroup);
     if (result == CUDA_SUCCESS) {
-        result = api.cuLaunchKernel(gate_, 1, 1, 1, 1, 1, 1, 0, lane.stream, gate_arguments,
-                                    nullptr);
+        result =
+            api.cuLaunchKernel(gate_, 1, 1, 1, 1, 1, 1, 0, lane.stream, gate_arguments, nullptr);
     }
     if (result == CUDA_SUCCESS) {
         result = api.cuLaunchKernel(function_, groups, 1, 1, kThreads, 1, 1, 0, lane.stream,
@@ -309,8 +304,8 @@ Result<bool> GpuPrints::look(const snapshot::FingerprintKey& key,
 }
 
 Result<bool> GpuPrints::look(const snapshot::FingerprintKey& key,
-                             std::span<const std::uint64_t> addresses,
-                             std::span<Fingerprint> out, Waits waits) {
+                             std::span<const std::uint64_t> addresses, std::span<Fingerprint> out,
+                             Waits waits) {
     return look(key, addresses, into(out), waits);
 }
 

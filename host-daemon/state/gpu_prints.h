@@ -48,31 +48,28 @@ public:
     /// Of whole blocks that lie at these device addresses now; one for each, told in their order
     /// while the device is busy with those behind them. False: the device is busy otherwise, and no
     /// more are told.
-    Result<bool> look(const snapshot::FingerprintKey& key,
-                      std::span<const std::uint64_t> addresses, const Found& found,
-                      Waits waits = Waits::kKeen);
+    Result<bool> look(const snapshot::FingerprintKey& key, std::span<const std::uint64_t> addresses,
+                      const Found& found, Waits waits = Waits::kKeen);
     /// The same into `out`, of which nothing counts where it is false.
-    Result<bool> look(const snapshot::FingerprintKey& key,
-                      std::span<const std::uint64_t> addresses,
+    Result<bool> look(const snapshot::FingerprintKey& key, std::span<const std::uint64_t> addresses,
                       std::span<snapshot::Fingerprint> out, Waits waits = Waits::kKeen);
 
     /// Copies whole blocks to `to`, packed, with the fingerprints of the copies. `direct`: the
     /// driver may copy to `to` itself (page-locked). False: the device is busy, `to` is undefined.
-    Result<bool> copy(const snapshot::FingerprintKey& key,
-                      std::span<const std::uint64_t> addresses, std::span<std::byte> to,
-                      bool direct, std::span<snapshot::Fingerprint> out);
+    Result<bool> copy(const snapshot::FingerprintKey& key, std::span<const std::uint64_t> addresses,
+                      std::span<std::byte> to, bool direct, std::span<snapshot::Fingerprint> out);
 
 private:
-    static constexpr std::size_t kLaunchBlocks = 8192;   ///< Of one launch: 512 MiB.
-    static constexpr std::size_t kStageBlocks = 128;     ///< Of one gathered copy: 8 MiB.
+    static constexpr std::size_t kLaunchBlocks = 8192;  ///< Of one launch: 512 MiB.
+    static constexpr std::size_t kStageBlocks = 128;    ///< Of one gathered copy: 8 MiB.
     /// How long after its launch was let go on a block of threads may begin without asking again.
     static constexpr std::chrono::nanoseconds kLate{2'000'000};
 
     struct Lane {
         CUstream stream = nullptr;
-        CUdeviceptr addresses = 0;  ///< kLaunchBlocks.
-        CUdeviceptr stage = 0;      ///< kStageBlocks.
-        CUdeviceptr gate = 0;       ///< Two u64.
+        CUdeviceptr addresses = 0;                ///< kLaunchBlocks.
+        CUdeviceptr stage = 0;                    ///< kStageBlocks.
+        CUdeviceptr gate = 0;                     ///< Two u64.
         std::uint64_t* host_addresses = nullptr;  ///< These three page-locked.
         /// Written by the kernel: a copy back would stand behind the other lane's blocks.
         snapshot::Fingerprint* prints = nullptr;

@@ -126,8 +126,8 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
         GANTRY_TRY(decode_answer(lane, state));
         state->async_errors[lane.lane()] = static_cast<std::uint32_t>(lane.last_async_error());
         if (lane.awaited_seq() != 0) {
-            state->parked_callback = worker::CallbackBroker::Parked{lane.awaited_seq() - 1,
-                                                                    lane.lane()};
+            state->parked_callback =
+                worker::CallbackBroker::Parked{lane.awaited_seq() - 1, lane.lane()};
         }
     }
     if (execution.open_callback_seq() != 0) {
@@ -159,8 +159,7 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
                                          written.pool_offset()));
         }
         const auto* bytes = reinterpret_cast<const std::byte*>(written.content().data());
-        state->pinned.push_back(
-            {written.pool_offset(), {bytes, bytes + written.content().size()}});
+        state->pinned.push_back({written.pool_offset(), {bytes, bytes + written.content().size()}});
     }
     if (execution.has_mirror()) {
         const snapshot::MirrorState& mirror = execution.mirror();
@@ -293,8 +292,8 @@ Result<void> decode_virtual_memory(DecodedGraph* out) {
             out->reservations.begin(), out->reservations.end(), [&](const auto& reservation) {
                 return mapping.address() >= reservation.address.value &&
                        mapping.address() - reservation.address.value < reservation.bytes &&
-                       mapping.size_bytes() <= reservation.bytes - (mapping.address() -
-                                                                    reservation.address.value);
+                       mapping.size_bytes() <=
+                           reservation.bytes - (mapping.address() - reservation.address.value);
             });
         if (physical == physicals.end() || !is_reserved || mapping.access_size() != 1 ||
             mapping.size_bytes() > physical->second.bytes) {

@@ -128,14 +128,9 @@ void add_objects(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
                 context->set_primary(object.handle == cuda::primary_context_handle(0));
                 break;
             }
-            case HandleKind::kStream:
-                add_stream(object, graph);
-                break;
-            case HandleKind::kEvent:
-                add_event(object, graph);
-                break;
-            default:
-                break;
+            case HandleKind::kStream: add_stream(object, graph); break;
+            case HandleKind::kEvent: add_event(object, graph); break;
+            default: break;
         }
         snapshot::OtherObject* other = graph->add_other_objects();
         other->set_kind(kCommandObject);
@@ -150,12 +145,9 @@ void add_objects(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 
 snapshot::ImageKind kind_of(cuda::wire_hand::ImageKind kind) {
     switch (kind) {
-        case cuda::wire_hand::ImageKind::kElf:
-            return snapshot::IMAGE_KIND_CUBIN;
-        case cuda::wire_hand::ImageKind::kPtx:
-            return snapshot::IMAGE_KIND_PTX;
-        default:
-            return snapshot::IMAGE_KIND_FATBIN;
+        case cuda::wire_hand::ImageKind::kElf: return snapshot::IMAGE_KIND_CUBIN;
+        case cuda::wire_hand::ImageKind::kPtx: return snapshot::IMAGE_KIND_PTX;
+        default: return snapshot::IMAGE_KIND_FATBIN;
     }
 }
 
@@ -330,10 +322,10 @@ void add_facts(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
             (*out->mutable_attributes())[i] = facts.attributes[i];
         }
     }
-    out->set_compute_major(static_cast<std::uint32_t>(
-        facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]));
-    out->set_compute_minor(static_cast<std::uint32_t>(
-        facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]));
+    out->set_compute_major(
+        static_cast<std::uint32_t>(facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]));
+    out->set_compute_minor(
+        static_cast<std::uint32_t>(facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]));
     out->set_profile_kind(worker::is_soft_only(facts) ? snapshot::PROFILE_KIND_SOFT_ONLY
                                                       : snapshot::PROFILE_KIND_MOVABLE);
 }
@@ -358,8 +350,7 @@ void add_private(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     const GantrySoftExtension* extension = process.device.extension();
     std::size_t bytes = 0;
     if (extension == nullptr ||
-        extension->save_private_state(process.device.context(), nullptr, &bytes) !=
-            CUDA_SUCCESS ||
+        extension->save_private_state(process.device.context(), nullptr, &bytes) != CUDA_SUCCESS ||
         bytes == 0) {
         return;
     }
@@ -411,8 +402,7 @@ Result<void> add_execution(worker::GuestProcess& process, snapshot::ObjectGraph*
                               answer.bulk_offset, answer.bulk_bytes};
         std::string payload;
         put(payload, head);
-        payload.append(reinterpret_cast<const char*>(answer.payload.data()),
-                       answer.payload.size());
+        payload.append(reinterpret_cast<const char*>(answer.payload.data()), answer.payload.size());
         payload.append(reinterpret_cast<const char*>(answer.bulk.data()), answer.bulk.size());
         lane->mutable_last_answer()->set_payload(std::move(payload));
     }

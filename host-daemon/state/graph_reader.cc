@@ -80,10 +80,9 @@ Result<void> GraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode* out
     const CUkernelNodeAttrValue none{};
     for (const int id : kKernelAttributes) {
         CUkernelNodeAttrValue value{};
-        const bool is_told =
-            api.cuGraphKernelNodeGetAttribute != nullptr &&
-            api.cuGraphKernelNodeGetAttribute(node, static_cast<CUkernelNodeAttrID>(id), &value) ==
-                CUDA_SUCCESS;
+        const bool is_told = api.cuGraphKernelNodeGetAttribute != nullptr &&
+                             api.cuGraphKernelNodeGetAttribute(
+                                 node, static_cast<CUkernelNodeAttrID>(id), &value) == CUDA_SUCCESS;
         if (!is_told) {
             value = id == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING
                         ? process_.graphs.untold_of(node).value_or(none)
@@ -136,12 +135,9 @@ Result<void> GraphReader::read_node(CUgraphNode node, snapshot::GraphNode* out,
         }
     }
     switch (type) {
-        case CU_GRAPH_NODE_TYPE_EMPTY:
-            return {};
-        case CU_GRAPH_NODE_TYPE_KERNEL:
-            return read_kernel(node, out);
-        case CU_GRAPH_NODE_TYPE_MEMCPY:
-            return read_copy(node, out, names_pinned);
+        case CU_GRAPH_NODE_TYPE_EMPTY: return {};
+        case CU_GRAPH_NODE_TYPE_KERNEL: return read_kernel(node, out);
+        case CU_GRAPH_NODE_TYPE_MEMCPY: return read_copy(node, out, names_pinned);
         case CU_GRAPH_NODE_TYPE_MEMSET: {
             CUDA_MEMSET_NODE_PARAMS_v1 params{};
             result = api.cuGraphMemsetNodeGetParams(node, &params);
@@ -205,9 +201,9 @@ Result<void> GraphReader::read_edges(CUgraph graph,
     std::vector<CUgraphNode> to(count);
     std::vector<CUgraphEdgeData> data(count);
     if (result == CUDA_SUCCESS && count != 0) {
-        result = has_data ? api.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(),
-                                                   &count)
-                          : api.cuGraphGetEdges(graph, from.data(), to.data(), &count);
+        result = has_data
+                     ? api.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count)
+                     : api.cuGraphGetEdges(graph, from.data(), to.data(), &count);
     }
     if (result != CUDA_SUCCESS) {
         return failed(process_, result, "reading the edges of a graph");
@@ -271,8 +267,8 @@ void add_memory(const worker::GraphMemory& memory, Message* out) {
 }  // namespace
 
 Result<void> GraphReader::read_exec(
-    const worker::Object& object,
-    const std::map<std::uint64_t, std::vector<CUgraphNode>>& sources, snapshot::GraphExec* out) {
+    const worker::Object& object, const std::map<std::uint64_t, std::vector<CUgraphNode>>& sources,
+    snapshot::GraphExec* out) {
     const auto exec = process_.graphs.find(object.handle);
     if (!exec || !exec->is_whole()) {
         return not_movable("node", "the driver cannot clone it (memory or conditional nodes)");
@@ -297,9 +293,8 @@ Result<void> GraphReader::read_exec(
         source == sources.end() ? std::vector<CUgraphNode>() : source->second;
     for (const CUgraphNode node : source_nodes) {
         CUgraphNode twin = process_.graphs.node_in(object.handle, node);
-        if (!exec->made_again &&
-            process_.device.api().cuGraphNodeFindInClone(&twin, node, exec->made_from) !=
-                CUDA_SUCCESS) {
+        if (!exec->made_again && process_.device.api().cuGraphNodeFindInClone(
+                                     &twin, node, exec->made_from) != CUDA_SUCCESS) {
             twin = nullptr;  // Added to the graph since.
         }
         const auto position = positions.find(twin);
@@ -320,8 +315,8 @@ Result<void> GraphReader::read_all(snapshot::ObjectGraph* out) {
             continue;  // A child: described with its node.
         }
         snapshot::Graph* described = out->add_graphs();
-        GANTRY_TRY(read(reinterpret_cast<CUgraph>(graph.native), described,
-                        &sources[graph.handle]));
+        GANTRY_TRY(
+            read(reinterpret_cast<CUgraph>(graph.native), described, &sources[graph.handle]));
         described->set_handle(graph.handle);
         described->set_order(graph.order);
         described->set_context(graph.context);

@@ -167,10 +167,8 @@ Result<CUgraphNode> GraphWriter::make_node(CUgraph graph, const snapshot::GraphN
     CUgraphNode made = nullptr;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     switch (static_cast<CUgraphNodeType>(node.type())) {
-        case CU_GRAPH_NODE_TYPE_KERNEL:
-            return make_kernel(graph, node);
-        case CU_GRAPH_NODE_TYPE_GRAPH:
-            return make_child(graph, node);
+        case CU_GRAPH_NODE_TYPE_KERNEL: return make_kernel(graph, node);
+        case CU_GRAPH_NODE_TYPE_GRAPH: return make_child(graph, node);
         case CU_GRAPH_NODE_TYPE_EMPTY:
             result = api.cuGraphAddEmptyNode(&made, graph, nullptr, 0);
             break;
@@ -227,12 +225,11 @@ Result<CUgraphNode> GraphWriter::make_node(CUgraph graph, const snapshot::GraphN
                          : api.cuGraphAddEventWaitNode(&made, graph, nullptr, 0, event);
             break;
         }
-        default:
-            return damaged("a node of an unknown type");
+        default: return damaged("a node of an unknown type");
     }
     if (result != CUDA_SUCCESS) {
-        return failed(process_, result, fmt::format("making a graph node of type {} again",
-                                                    node.type()).c_str());
+        return failed(process_, result,
+                      fmt::format("making a graph node of type {} again", node.type()).c_str());
     }
     return made;
 }
@@ -295,8 +292,8 @@ Result<void> GraphWriter::make_guest_graph(const snapshot::Graph& described) {
     }
     std::vector<CUgraphNode> nodes;
     GANTRY_ASSIGN(const CUgraph graph, make(described, &nodes));
-    GANTRY_TRY(name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(graph),
-                    0));
+    GANTRY_TRY(
+        name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(graph), 0));
     GANTRY_TRY(name_nodes(described, nodes, described.handle()));
     process_.graphs.note_memory(graph, memory_of(described));
     made_[described.handle()] = std::move(nodes);
@@ -339,8 +336,8 @@ Result<void> GraphWriter::make_exec(const snapshot::GraphExec& described) {
     if (result != CUDA_SUCCESS) {
         return failed(process_, result, "instantiating a graph again");
     }
-    GANTRY_TRY(name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(made),
-                    0));
+    GANTRY_TRY(
+        name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(made), 0));
     for (const snapshot::GraphChange& change : described.changes()) {
         worker::RecordedCommand command;
         if (change.node() >= nodes.size() || !decode_command(change.command(), &command)) {

@@ -23,7 +23,7 @@ MemoryImage::MemoryImage(worker::GuestProcess& process) : process_(process) {
                    api.cuMemHostAlloc(&host, kBatchBlocks * kBlockBytes,
                                       CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS;
     if (!page_locked_) {
-        host = ::operator new(kBatchBlocks * kBlockBytes, std::align_val_t{4096});
+        host = ::operator new (kBatchBlocks* kBlockBytes, std::align_val_t{4096});
     }
     buffer_ = static_cast<std::byte*>(host);
 }
@@ -40,7 +40,7 @@ MemoryImage::~MemoryImage() {
     if (page_locked_) {
         api.cuMemFreeHost(buffer_);
     } else {
-        ::operator delete(buffer_, std::align_val_t{4096});
+        ::operator delete (buffer_, std::align_val_t{4096});
     }
 }
 
@@ -138,9 +138,8 @@ bool MemoryImage::add_staging(std::span<std::byte> area) {
 }
 
 void MemoryImage::remove_staging(std::span<std::byte> area) {
-    const auto known = std::find_if(staging_.begin(), staging_.end(), [area](const auto& one) {
-        return one.data() == area.data();
-    });
+    const auto known = std::find_if(staging_.begin(), staging_.end(),
+                                    [area](const auto& one) { return one.data() == area.data(); });
     if (known != staging_.end()) {
         process_.device.bind_thread();
         process_.device.api().cuMemHostUnregister(area.data());
@@ -238,9 +237,9 @@ Result<bool> MemoryImage::read_device(std::uint64_t address, std::span<std::byte
         const CUresult result =
             copy_out(piece.address, out.data() + (piece.address - address), piece.bytes);
         if (result != CUDA_SUCCESS) {
-            return driver::to_error(process_.device.api(), result, "state.read",
-                                    fmt::format("reading {} bytes at {:#x}", piece.bytes,
-                                                piece.address));
+            return driver::to_error(
+                process_.device.api(), result, "state.read",
+                fmt::format("reading {} bytes at {:#x}", piece.bytes, piece.address));
         }
     }
     return true;
@@ -275,13 +274,12 @@ Result<bool> MemoryImage::write_device(std::uint64_t address, std::span<const st
 Result<void> MemoryImage::write_pieces(std::span<const Piece> pieces, std::uint64_t address,
                                        std::span<const std::byte> bytes) {
     for (const Piece& piece : pieces) {
-        const std::byte* from =
-            bytes.empty() ? nullptr : bytes.data() + (piece.address - address);
+        const std::byte* from = bytes.empty() ? nullptr : bytes.data() + (piece.address - address);
         const CUresult result = copy_in(piece.address, from, piece.bytes);
         if (result != CUDA_SUCCESS) {
-            return driver::to_error(process_.device.api(), result, "state.write",
-                                    fmt::format("writing {} bytes at {:#x}", piece.bytes,
-                                                piece.address));
+            return driver::to_error(
+                process_.device.api(), result, "state.write",
+                fmt::format("writing {} bytes at {:#x}", piece.bytes, piece.address));
         }
     }
     return {};
@@ -346,13 +344,12 @@ Result<void> MemoryImage::settle() {
 
 std::vector<BlockRange> MemoryImage::whole_in(const BlockRange& range) const {
     std::vector<BlockRange> whole;
-    for (const worker::ExtentRecord& extent : process_.memory.extents_in(
-             range.first * kBlockBytes, range.count * kBlockBytes)) {
+    for (const worker::ExtentRecord& extent :
+         process_.memory.extents_in(range.first * kBlockBytes, range.count * kBlockBytes)) {
         const std::uint64_t first =
             std::max((extent.address.value + kBlockBytes - 1) / kBlockBytes, range.first);
-        const std::uint64_t end =
-            std::min((extent.address.value + extent.bytes) / kBlockBytes,
-                     range.first + range.count);
+        const std::uint64_t end = std::min((extent.address.value + extent.bytes) / kBlockBytes,
+                                           range.first + range.count);
         if (first >= end) {
             continue;
         }
@@ -417,7 +414,7 @@ Result<bool> MemoryImage::write_array(BlockAddress block, std::span<const std::b
     }
     // An array is written as a whole: its other blocks are read back first.
     std::vector<std::byte> linear(array->linear_bytes);
-    CUresult result = 
+    CUresult result =
         worker::copy_array(process_, *array, linear, worker::ArrayCopy::kOut, stream_);
     const std::uint64_t offset = (block.index & 0xffffffff) * kBlockBytes;
     if (result == CUDA_SUCCESS && offset < linear.size()) {

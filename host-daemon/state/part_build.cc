@@ -95,14 +95,12 @@ Result<void> PartState::build_memory(const DecodedGraph& graph) {
         return driver::to_error(process_.device.api(), result, "state.memory",
                                 "mapping the process's own address ranges");
     }
-    for (const worker::Object& handle :
-         process_.objects.list_kind(HandleKind::kVmmAllocation)) {
+    for (const worker::Object& handle : process_.objects.list_kind(HandleKind::kVmmAllocation)) {
         process_.objects.erase(handle.handle);
     }
     for (const snapshot::VmmHandle& handle : graph.message.vmm_handles()) {
-        if (handle.handle() != 0 &&
-            !process_.objects.insert(
-                named(handle.handle(), handle.home_address(), handle.order()))) {
+        if (handle.handle() != 0 && !process_.objects.insert(named(
+                                        handle.handle(), handle.home_address(), handle.order()))) {
             return bad_handle(handle.handle());
         }
     }
@@ -154,9 +152,9 @@ Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
         }
     }
     for (const snapshot::Link& described : graph.links()) {
-        const auto link = std::make_shared<worker::Link>(
-            process_.device, options_of(described.options()), described.info_log_bytes(),
-            described.error_log_bytes());
+        const auto link =
+            std::make_shared<worker::Link>(process_.device, options_of(described.options()),
+                                           described.info_log_bytes(), described.error_log_bytes());
         CUresult result = process_.enter_context(described.context());
         if (result == CUDA_SUCCESS) {
             result = link->create();
@@ -219,8 +217,8 @@ Result<void> PartState::build_objects(DecodedGraph& graph, bool is_final) {
         }
     }
     const auto& blobs = graph.message.private_blobs();
-    const bool has_private = std::any_of(blobs.begin(), blobs.end(),
-                                         [](const auto& blob) { return blob.required(); });
+    const bool has_private =
+        std::any_of(blobs.begin(), blobs.end(), [](const auto& blob) { return blob.required(); });
     if (is_final && has_private) {
         GANTRY_TRY(restore_private(graph));
     }
@@ -239,10 +237,9 @@ Result<void> PartState::build_objects(DecodedGraph& graph, bool is_final) {
     }
     for (const snapshot::CooperativeGrid& grid : graph.message.cooperative_grids()) {
         if (process_.objects.contains(grid.function())) {
-            process_.device_use.restore(
-                grid.function(), grid.kernel(),
-                {grid.blocks(), grid.threads_per_block(), grid.shared_bytes(),
-                 grid.registers_per_thread()});
+            process_.device_use.restore(grid.function(), grid.kernel(),
+                                        {grid.blocks(), grid.threads_per_block(),
+                                         grid.shared_bytes(), grid.registers_per_thread()});
         }
     }
     GANTRY_TRY(check_variables(graph));
@@ -266,12 +263,12 @@ bool PartState::lies_elsewhere(const DecodedGraph& graph, const worker::Object& 
     if (wanted == nullptr || !loaded || !process_.device.can_place()) {
         return false;
     }
-    return std::any_of(
-        wanted->variables.begin(), wanted->variables.end(), [&](const auto& variable) {
-            const auto known = loaded->variables.find(variable.first);
-            return known == loaded->variables.end() ||
-                   known->second.address != variable.second.address;
-        });
+    return std::any_of(wanted->variables.begin(), wanted->variables.end(),
+                       [&](const auto& variable) {
+                           const auto known = loaded->variables.find(variable.first);
+                           return known == loaded->variables.end() ||
+                                  known->second.address != variable.second.address;
+                       });
 }
 
 bool PartState::has_image(const DecodedGraph& graph, const worker::Object& object) {
@@ -378,10 +375,10 @@ Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
     // Whatever the reason, sent again it would fail again.
     const auto place = [&](const auto& variables, worker::Others others) -> Result<void> {
         const auto placed = worker::place_image(process_, wanted.handle, variables, others);
-        return placed.ok() ? placed
-                           : Error{Code::kFailedPrecondition, "module.globals.not_movable",
-                                   fmt::format("image {}: {}", wanted.name,
-                                               placed.error().to_string())};
+        return placed.ok()
+                   ? placed
+                   : Error{Code::kFailedPrecondition, "module.globals.not_movable",
+                           fmt::format("image {}: {}", wanted.name, placed.error().to_string())};
     };
     std::map<std::string, worker::ModuleVariable> managed;
     for (const auto& [name, variable] : wanted.variables) {
@@ -397,11 +394,11 @@ Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
         if (here == std::optional<std::uint64_t>(variable.address)) {
             continue;
         }
-        worker::log_line("variable %s of image %s lies at %#llx, and must lie at %#llx: its code "
-                         "is compiled for that",
-                         name.c_str(), wanted.name.c_str(),
-                         static_cast<unsigned long long>(here.value_or(0)),
-                         static_cast<unsigned long long>(variable.address));
+        worker::log_line(
+            "variable %s of image %s lies at %#llx, and must lie at %#llx: its code "
+            "is compiled for that",
+            name.c_str(), wanted.name.c_str(), static_cast<unsigned long long>(here.value_or(0)),
+            static_cast<unsigned long long>(variable.address));
         return place(wanted.variables, worker::Others::kRefused);
     }
     return {};

@@ -47,11 +47,11 @@ Result<void> PartState::build_graphs(const snapshot::ObjectGraph& graph, bool la
         if (each.names_pinned_memory() && !late) {
             continue;
         }
-        const bool has_exec = std::any_of(
-            graph.graph_execs().begin(), graph.graph_execs().end(), [&](const auto& exec) {
-                return exec.source_graph() == each.handle() &&
-                       !built_graphs_.contains(exec.handle());
-            });
+        const bool has_exec = std::any_of(graph.graph_execs().begin(), graph.graph_execs().end(),
+                                          [&](const auto& exec) {
+                                              return exec.source_graph() == each.handle() &&
+                                                     !built_graphs_.contains(exec.handle());
+                                          });
         if (built_graphs_.contains(each.handle())) {
             if (!has_exec) {
                 continue;

@@ -23,9 +23,7 @@ std::uint64_t us_since(Clock::time_point begin) {
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
 }
 
-std::uint64_t end_of(const BlockRange& range) {
-    return range.first + range.count;
-}
+std::uint64_t end_of(const BlockRange& range) { return range.first + range.count; }
 
 /// Appends [first, end) of device memory; nothing where it is empty.
 void add(std::uint64_t first, std::uint64_t end, std::vector<BlockRange>* out) {
@@ -35,8 +33,8 @@ void add(std::uint64_t first, std::uint64_t end, std::vector<BlockRange>* out) {
 }
 
 /// Parts one range into what `shared` has and what it has not.
-void part(const BlockRange& range, std::span<const BlockRange> shared,
-          std::vector<BlockRange>* has, std::vector<BlockRange>* has_not) {
+void part(const BlockRange& range, std::span<const BlockRange> shared, std::vector<BlockRange>* has,
+          std::vector<BlockRange>* has_not) {
     std::uint64_t at = range.first;
     auto next = std::upper_bound(
         shared.begin(), shared.end(), at,
@@ -92,9 +90,8 @@ Result<void> PartState::keep_moved_blocks(const DecodedGraph& graph) {
         return {};
     }
     std::vector<worker::ExtentRecord> wanted = graph.extents;
-    std::sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) {
-        return a.address.value < b.address.value;
-    });
+    std::sort(wanted.begin(), wanted.end(),
+              [](const auto& a, const auto& b) { return a.address.value < b.address.value; });
     const std::vector<BlockRange> next = ranges_of(wanted);
     std::vector<BlockRange> moved;
     std::vector<BlockRange> gone;
@@ -159,9 +156,8 @@ Result<void> PartState::pull_ranges(const worker::PeerWindow& window,
     return queued != 0 ? finish_portion() : Result<void>();
 }
 
-Result<Pulled> PartState::pull(const worker::PeerWindow& window,
-                               std::span<const BlockRange> blocks, Fingerprints fingerprints,
-                               unsigned share_percent) {
+Result<Pulled> PartState::pull(const worker::PeerWindow& window, std::span<const BlockRange> blocks,
+                               Fingerprints fingerprints, unsigned share_percent) {
     if (!seed_) {
         return Error{Code::kFailedPrecondition, "worker.state", "pull before prepare"};
     }
@@ -173,17 +169,16 @@ Result<Pulled> PartState::pull(const worker::PeerWindow& window,
     const std::vector<BlockRange> shared = shared_ranges(window);
     std::vector<BlockRange> wanted;
     for (const BlockRange& range : blocks) {
-        const bool is_inside = range.space == MemorySpace::kDevice &&
-                               range.first >= kArenaFirst && end_of(range) <= kArenaEnd;
+        const bool is_inside = range.space == MemorySpace::kDevice && range.first >= kArenaFirst &&
+                               end_of(range) <= kArenaEnd;
         if (is_inside) {
             part(range, shared, &wanted, &pulled.absent);
         } else {
             pulled.outside.push_back(range);
         }
     }
-    std::sort(wanted.begin(), wanted.end(), [](const BlockRange& a, const BlockRange& b) {
-        return a.first < b.first;
-    });
+    std::sort(wanted.begin(), wanted.end(),
+              [](const BlockRange& a, const BlockRange& b) { return a.first < b.first; });
     pulled.copied = joined(wanted, shared);
     const auto begin = Clock::now();
     Pace pace;

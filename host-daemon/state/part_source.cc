@@ -49,9 +49,7 @@ PartFacts PartState::describe() {
             // driver links them anew from their PTX.
             const bool is_loaded = &part == &loaded.parts.front();
             std::copy_if(code.begin(), code.end(), std::back_inserter(module.code),
-                         [&](const engine::CodeEntry& entry) {
-                             return is_loaded || entry.is_ptx;
-                         });
+                         [&](const engine::CodeEntry& entry) { return is_loaded || entry.is_ptx; });
         }
         facts.modules.push_back(std::move(module));
     }
@@ -123,20 +121,20 @@ Result<void> PartState::look_once(engine::ScanResult* result, engine::BlockSetDi
     // A frozen guest needs nothing of the device.
     reader_.set_share(process_.frozen() ? 0 : share_percent);
     sent_.begin_look();
-    GANTRY_TRY(reader_.for_each_print(*key_, [&](const BlockRange& range,
-                                                 std::span<const Fingerprint> now) {
-        result->scanned_block_count += range.count;
-        for (std::uint64_t i = 0; i < range.count; ++i) {
-            const BlockAddress block{range.space, range.first + i};
-            const Fingerprint* sent = sent_.find(block);
-            if (sent == nullptr || *sent != now[i]) {
-                result->changed.push_back(block);
+    GANTRY_TRY(reader_.for_each_print(
+        *key_, [&](const BlockRange& range, std::span<const Fingerprint> now) {
+            result->scanned_block_count += range.count;
+            for (std::uint64_t i = 0; i < range.count; ++i) {
+                const BlockAddress block{range.space, range.first + i};
+                const Fingerprint* sent = sent_.find(block);
+                if (sent == nullptr || *sent != now[i]) {
+                    result->changed.push_back(block);
+                }
             }
-        }
-        if (digest != nullptr) {
-            add_prints(range, now, digest);
-        }
-    }));
+            if (digest != nullptr) {
+                add_prints(range, now, digest);
+            }
+        }));
     result->rested = std::chrono::microseconds(reader_.take_rested_us());
     result->vanished_block_count = sent_.drop_unseen();
     if (!std::is_sorted(result->changed.begin(), result->changed.end())) {
@@ -194,9 +192,9 @@ Result<void> PartState::note_sent(std::span<const BlockRange> ranges,
 
 Result<void> PartState::check_movable() {
     for (const engine::BlockingFeature& feature : blocking_features(process_, part_id_)) {
-        return Error{Code::kFailedPrecondition, "feature." + feature.id + ".not_movable",
-                     "the process uses what cannot be taken over: " + feature.id + ", " +
-                         feature.detail};
+        return Error{
+            Code::kFailedPrecondition, "feature." + feature.id + ".not_movable",
+            "the process uses what cannot be taken over: " + feature.id + ", " + feature.detail};
     }
     return {};
 }

@@ -53,7 +53,7 @@ struct Pulled {
     std::vector<Fingerprint> prints;  ///< Of the copies, in order; kNone: empty.
     std::vector<BlockRange> outside;  ///< Of no arena memory: not copied.
     std::vector<BlockRange> absent;   ///< There is no memory for them here or there.
-    std::uint64_t copy_us = 0;  ///< Without the rests.
+    std::uint64_t copy_us = 0;        ///< Without the rests.
     std::uint64_t rest_us = 0;
     std::uint64_t print_us = 0;
 };
@@ -88,8 +88,7 @@ public:
     Result<engine::ScanResult> scan(unsigned share_percent = 0);
     /// The same, with a look at the bytes even when nothing was sent yet; and the digest of all
     /// that was seen, which while frozen is what the memory holds.
-    Result<engine::ScanResult> scan_all(engine::BlockSetDigest* digest,
-                                        unsigned share_percent = 0);
+    Result<engine::ScanResult> scan_all(engine::BlockSetDigest* digest, unsigned share_percent = 0);
     /// Copies blocks to `out`, packed, in order; vanished ones are left out.
     Result<std::vector<CopiedBlock>> read_blocks(std::span<const BlockAddress> blocks,
                                                  std::span<std::byte> out);
@@ -117,8 +116,7 @@ public:
     void end_files();
     void mark_unsent(std::span<const BlockAddress> blocks);
     /// Another worker has copied these, with these fingerprints of its copies.
-    Result<void> note_sent(std::span<const BlockRange> ranges,
-                           std::span<const Fingerprint> prints);
+    Result<void> note_sent(std::span<const BlockRange> ranges, std::span<const Fingerprint> prints);
     [[nodiscard]] Result<std::string> graph();
     [[nodiscard]] Result<std::string> final_graph();  ///< Only while frozen.
 

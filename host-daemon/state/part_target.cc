@@ -56,8 +56,7 @@ std::vector<worker::Sha256> PartState::missing_images(const DecodedGraph& graph)
     return missing;
 }
 
-Result<std::vector<worker::Sha256>> PartState::prepare(snapshot::Seed seed,
-                                                       std::string_view bytes,
+Result<std::vector<worker::Sha256>> PartState::prepare(snapshot::Seed seed, std::string_view bytes,
                                                        bool arena_is_shared) {
     memory_.set_arena_is_shared(arena_is_shared);
     process_.memory.share().set_counting(!arena_is_shared);
@@ -147,9 +146,8 @@ Result<void> PartState::apply_run(BlockAddress first, std::uint64_t count,
         if (placed) {
             kept_blocks_.erase(block);
         } else {
-            GANTRY_TRY(apply_block(block, bytes.empty()
-                                              ? bytes
-                                              : bytes.subspan(i * kBlockBytes, kBlockBytes)));
+            GANTRY_TRY(apply_block(
+                block, bytes.empty() ? bytes : bytes.subspan(i * kBlockBytes, kBlockBytes)));
         }
     }
     return {};
@@ -196,12 +194,11 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
         if (!more_follow) {
             on_slots_ = std::async(std::launch::async, [this] { slots_.give_back(); });
         }
-        on_map_ = std::async(std::launch::async,
-                             [map = std::move(outcome->map)]() {
-                                 if (map != nullptr) {
-                                     map->end_in_pieces();
-                                 }
-                             });
+        on_map_ = std::async(std::launch::async, [map = std::move(outcome->map)]() {
+            if (map != nullptr) {
+                map->end_in_pieces();
+            }
+        });
     }
     return outcome;
 }
@@ -276,9 +273,9 @@ Result<void> PartState::register_pinned() {
         }
         const CUresult result = process_.memory.register_pinned(range);
         if (result != CUDA_SUCCESS) {
-            return driver::to_error(process_.device.api(), result, "state.pinned",
-                                    fmt::format("page-locking {} bytes at {:#x}", range.bytes,
-                                                range.address));
+            return driver::to_error(
+                process_.device.api(), result, "state.pinned",
+                fmt::format("page-locking {} bytes at {:#x}", range.bytes, range.address));
         }
     }
     if (late_graphs_) {

@@ -60,9 +60,9 @@ Result<std::unique_ptr<PreparedFile>> PreparedFile::begin(worker::GuestProcess& 
         new PreparedFile(process, std::move(file), range, locks));
     prepared->device_number_ = status.st_dev;
     prepared->file_number_ = status.st_ino;
-    void* got = ::mmap(kPreparedHint, range.bytes(), PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_NORESERVE, prepared->file_.get(),
-                       static_cast<off_t>(range.begin));
+    void* got =
+        ::mmap(kPreparedHint, range.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+               prepared->file_.get(), static_cast<off_t>(range.begin));
     if (got == MAP_FAILED) {
         return Error{Code::kUnavailable, "snapshot.io",
                      fmt::format("cannot map the file: {}", std::strerror(errno))};
@@ -122,9 +122,9 @@ PreparedFile::Progress PreparedFile::progress() const {
     return {state_ != State::kMaking, pages, locked, outcome_,
             fmt::format("{} MiB of pages in {} ms, {} MiB page-locked in {} ms by {} threads{}",
                         pages >> 20, pages_ms_, locked >> 20, locking_ms_, threads_,
-                        refused == 0 ? ""
-                                     : fmt::format("; the file cannot be registered (error {})",
-                                                   refused))};
+                        refused == 0
+                            ? ""
+                            : fmt::format("; the file cannot be registered (error {})", refused))};
 }
 
 bool PreparedFile::is_of(int file) const {
@@ -194,8 +194,8 @@ Result<void> PreparedFile::make_pieces(std::size_t first, std::size_t count) {
     Result<void> outcome;
     by_threads(first, count, [&](std::size_t i) {
         const snapshot::FileRange part = piece(i);
-        const Result<void> made = snapshot::make_pages(file_.get(), "the file", part.begin,
-                                                       at(part.begin), part.bytes());
+        const Result<void> made =
+            snapshot::make_pages(file_.get(), "the file", part.begin, at(part.begin), part.bytes());
         const std::lock_guard lock(mutex);
         if (!made) {
             outcome = outcome ? made : outcome;

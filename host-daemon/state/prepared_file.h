@@ -108,9 +108,9 @@ private:
     mutable std::mutex mutex_;  // all below
     mutable std::condition_variable changed_;
     State state_ = State::kMaking;
-    bool is_settled_ = false;   ///< Nothing more is to be made.
+    bool is_settled_ = false;  ///< Nothing more is to be made.
     bool is_given_up_ = false;
-    bool is_ending_ = false;    ///< With the worker: there is no better moment to wait for.
+    bool is_ending_ = false;  ///< With the worker: there is no better moment to wait for.
     Result<void> outcome_;
     std::int64_t pages_ms_ = 0;
     std::int64_t locking_ms_ = 0;

@@ -69,8 +69,7 @@ void Arrival::on_worker_lost(engine::PartId part, const std::string& how) {
 }
 
 Arrival::Arrival(ArrivalRequest request, const Config& config, WorkerStock& stock,
-                 engine::Settings settings,
-                 EpochStore& store, ArrivalHooks hooks)
+                 engine::Settings settings, EpochStore& store, ArrivalHooks hooks)
     : request_(std::move(request)),
       config_(config),
       settings_(settings),
@@ -135,9 +134,7 @@ bool Arrival::source_fenced() const {
     return source_fenced_;
 }
 
-Arrival::~Arrival() {
-    stop();
-}
+Arrival::~Arrival() { stop(); }
 
 void Arrival::stop() {
     {
@@ -332,9 +329,9 @@ Result<void> Arrival::begin_again() {
 Result<void> Arrival::wait_admitted(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!settled_.wait_for(lock, timeout, [this] { return is_settled_; })) {
-        return Error{Code::kDeadlineExceeded, "migration.admission_timeout",
-                     "the session was not ready to move within " +
-                         std::to_string(timeout.count()) + " ms"};
+        return Error{
+            Code::kDeadlineExceeded, "migration.admission_timeout",
+            "the session was not ready to move within " + std::to_string(timeout.count()) + " ms"};
     }
     if (refusal_) {
         return *refusal_;
@@ -344,8 +341,8 @@ Result<void> Arrival::wait_admitted(std::chrono::milliseconds timeout) {
 
 Result<void> Arrival::activate(const std::shared_ptr<Worker>& worker, Epoch epoch) {
     if (!request_.handover_path.empty() && !has_guest_link_) {
-        GANTRY_ASSIGN(GuestLink link, fetch_guest(request_.handover_path,
-                                                  {request_.info.id, epoch.value}));
+        GANTRY_ASSIGN(GuestLink link,
+                      fetch_guest(request_.handover_path, {request_.info.id, epoch.value}));
         has_guest_link_ = true;
         sink_.note_served();  // the source could not serve it any more
         if (!link.socket.valid()) {

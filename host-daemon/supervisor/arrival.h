@@ -48,12 +48,11 @@ struct ArrivalHooks {
 
 class Arrival : public std::enable_shared_from_this<Arrival> {
 public:
-    using Connect = std::function<std::unique_ptr<transport::TargetLink>(
-        transport::TargetLinkHandlers)>;
+    using Connect =
+        std::function<std::unique_ptr<transport::TargetLink>(transport::TargetLinkHandlers)>;
 
     Arrival(ArrivalRequest request, const Config& config, WorkerStock& stock,
-            engine::Settings settings,
-            EpochStore& store, ArrivalHooks hooks);
+            engine::Settings settings, EpochStore& store, ArrivalHooks hooks);
     ~Arrival();
 
     /// Dials and begins the first attempt.

@@ -56,9 +56,9 @@ inline Result<control::BlockRunList> take_runs(WorkerReply& reply, std::size_t i
     if (reply.descriptors.size() <= index) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
     }
-    GANTRY_ASSIGN(const control::MappedBlob blob,
-                  control::MappedBlob::map(std::move(reply.descriptors[index]), bytes,
-                                           kRunListBytesMax));
+    GANTRY_ASSIGN(
+        const control::MappedBlob blob,
+        control::MappedBlob::map(std::move(reply.descriptors[index]), bytes, kRunListBytesMax));
     control::BlockRunList list;
     if (!list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};

@@ -90,19 +90,17 @@ public:
 
 private:
     void complain(const toml::source_region& at, const std::string& text) {
-        problems_ += (problems_.empty() ? "" : "\n") + file_ + ":" +
-                     std::to_string(at.begin.line) + ": " + text;
+        problems_ += (problems_.empty() ? "" : "\n") + file_ + ":" + std::to_string(at.begin.line) +
+                     ": " + text;
     }
 
-    Error failure() const {
-        return Error{Code::kInvalidArgument, "config.invalid", problems_};
-    }
+    Error failure() const { return Error{Code::kInvalidArgument, "config.invalid", problems_}; }
 
     void read_section(const std::string& section, const toml::node& node) {
         const std::vector<std::string> names = section_names();
         if (std::find(names.begin(), names.end(), section) == names.end()) {
-            complain(node.source(), "unknown section '" + section + "'; nearest valid sections: " +
-                                        nearest(section, names));
+            complain(node.source(), "unknown section '" + section +
+                                        "'; nearest valid sections: " + nearest(section, names));
             return;
         }
         const toml::table* table = node.as_table();
@@ -153,8 +151,9 @@ private:
     void store(const ConfigKey& key, const IntPlace& place, const toml::node& value) {
         const auto number = value.value_exact<std::int64_t>();
         if (!number || *number < place.min || *number > place.max) {
-            wrong_type(key, value, "a whole number from " + std::to_string(place.min) + " to " +
-                                       std::to_string(place.max));
+            wrong_type(key, value,
+                       "a whole number from " + std::to_string(place.min) + " to " +
+                           std::to_string(place.max));
             return;
         }
         *place.place(config_) = *number;
@@ -202,13 +201,14 @@ private:
         const bool may_be_name =
             path.otherwise == Otherwise::kName || path.otherwise == Otherwise::kEmptyOrName;
         const auto text = value.value_exact<std::string>();
-        const bool fits = text && (text->empty()                             ? may_be_empty
+        const bool fits = text && (text->empty()                          ? may_be_empty
                                    : text->find('/') == std::string::npos ? may_be_name
                                                                           : text->front() == '/');
         if (!fits) {
-            wrong_type(key, value, std::string("an absolute path, \"/...\"") +
-                                       (may_be_name ? ", or a name without a folder" : "") +
-                                       (may_be_empty ? ", or \"\"" : ""));
+            wrong_type(key, value,
+                       std::string("an absolute path, \"/...\"") +
+                           (may_be_name ? ", or a name without a folder" : "") +
+                           (may_be_empty ? ", or \"\"" : ""));
             return;
         }
         *path.place(config_) = *text;

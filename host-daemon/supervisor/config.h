@@ -18,7 +18,7 @@ struct DaemonConfig {
     std::string state_directory = "/var/lib/gantry";
     std::string host_name;  // empty: the system's
     std::string log_level = "info";
-    std::string log_file;   // empty: standard error
+    std::string log_file;  // empty: standard error
 };
 
 struct OperatorConfig {

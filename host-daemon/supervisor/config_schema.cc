@@ -8,7 +8,8 @@ namespace {
 #define GANTRY_BOOL(member) BoolPlace(GANTRY_PLACE(member))
 #define GANTRY_ADDRESS(member) (AddressPlace{GANTRY_PLACE(member)})
 #define GANTRY_PATH(member, otherwise) (PathPlace{GANTRY_PLACE(member), Otherwise::otherwise})
-#define GANTRY_INT(member, min, max) IntPlace{GANTRY_PLACE(member), min, max}
+#define GANTRY_INT(member, min, max) \
+    IntPlace { GANTRY_PLACE(member), min, max }
 
 constexpr std::int64_t kMibMax = 1LL << 24;  // 16 TiB
 
@@ -31,8 +32,7 @@ const ConfigKey kKeys[] = {
 
     {"guest", "socket", GANTRY_PATH(guest.socket, kEmpty),
      "unix socket of programs on this host itself; empty: none"},
-    {"guest", "allow_uids",
-     IntListPlace([](Config& c) { return &c.guest.allow_uids; }),
+    {"guest", "allow_uids", IntListPlace([](Config& c) { return &c.guest.allow_uids; }),
      "user ids that may use it; empty: any"},
     {"guest", "region_mib", GANTRY_INT(guest.region_mib, 8, 65536),
      "memory that each program shares with its worker, MiB; its page-locked and managed memory "
@@ -64,8 +64,7 @@ const ConfigKey kKeys[] = {
      "start workers without address randomisation, for module globals at equal addresses"},
     {"worker", "image_cache", GANTRY_PATH(worker.image_cache, kEmpty),
      "folder of device code by SHA-256; empty: none"},
-    {"worker", "files_max", GANTRY_INT(worker.files_max, 64, 1 << 20),
-     "open files of a worker"},
+    {"worker", "files_max", GANTRY_INT(worker.files_max, 64, 1 << 20), "open files of a worker"},
     {"worker", "memory_limit_mib", GANTRY_INT(worker.memory_limit_mib, 0, kMibMax),
      "data segment of a worker, MiB; 0: no limit"},
     {"worker", "start_timeout_s", GANTRY_INT(worker.start_timeout_s, 1, 3600),
@@ -83,8 +82,7 @@ const ConfigKey kKeys[] = {
      "ADDRESS:PORT that other hosts reach it by; empty: as listen"},
     {"peer", "authority", GANTRY_PATH(peer.authority, kEmpty),
      "PEM: who signs the hosts' certificates"},
-    {"peer", "certificate", GANTRY_PATH(peer.certificate, kEmpty),
-     "PEM: this host's certificate"},
+    {"peer", "certificate", GANTRY_PATH(peer.certificate, kEmpty), "PEM: this host's certificate"},
     {"peer", "key", GANTRY_PATH(peer.key, kEmpty), "PEM: this host's private key"},
     {"peer", "streams", GANTRY_INT(peer.streams, 1, 64), "parallel bulk streams of a move"},
 
@@ -100,8 +98,7 @@ const ConfigKey kKeys[] = {
      "how long an admitted VM may take to arrive"},
     {"migration", "may_abort_job", GANTRY_BOOL(migration.may_abort_job),
      "abort libvirt's migration job when the target's gantryd stays away"},
-    {"migration", "compression",
-     (ChoicePlace{GANTRY_PLACE(migration.compression), "auto|on|off"}),
+    {"migration", "compression", (ChoicePlace{GANTRY_PLACE(migration.compression), "auto|on|off"}),
      "auto: LZ4 when the link is slower than the codec"},
     {"migration", "bandwidth_mib_s", GANTRY_INT(migration.bandwidth_mib_s, 0, 1 << 20),
      "bound of precopy, MiB/s; 0: none"},
@@ -112,8 +109,6 @@ const ConfigKey kKeys[] = {
 
 }  // namespace
 
-std::span<const ConfigKey> config_keys() {
-    return kKeys;
-}
+std::span<const ConfigKey> config_keys() { return kKeys; }
 
 }  // namespace gantry::supervisor

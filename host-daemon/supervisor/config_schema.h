@@ -49,7 +49,8 @@ struct ConfigKey {
     std::string_view section;
     std::string_view name;
     std::variant<StringPlace, BoolPlace, IntPlace, IntListPlace, ChoicePlace, AddressPlace,
-                 PathPlace> place;
+                 PathPlace>
+        place;
     std::string_view help;
 };
 

@@ -95,8 +95,8 @@ std::string name_of(const engine::BlockAddress& block) {
     char text[96];
     const std::uint64_t address = block.index * engine::kBlockBytes;
     if (block.space == engine::MemorySpace::kArray) {
-        std::snprintf(text, sizeof text, "block %u of array %u",
-                      static_cast<unsigned>(block.index), static_cast<unsigned>(block.index >> 32));
+        std::snprintf(text, sizeof text, "block %u of array %u", static_cast<unsigned>(block.index),
+                      static_cast<unsigned>(block.index >> 32));
     } else if (block.space != engine::MemorySpace::kDevice) {
         std::snprintf(text, sizeof text, "block %llu of space %u",
                       static_cast<unsigned long long>(block.index),
@@ -128,8 +128,8 @@ FileDifference memory_beside_file(Worker& worker, const std::string& path, engin
     for (const PrintedBlock& block : *now) {
         const auto entry = left.find(block.address);
         if (entry == left.end()) {
-            named += ++beyond <= kNamedMax ? "; " + name_of(block.address) + " (not in the file)"
-                                           : "";
+            named +=
+                ++beyond <= kNamedMax ? "; " + name_of(block.address) + " (not in the file)" : "";
             continue;
         }
         if (entry->second.print != block.print && ++differ <= kNamedMax) {
@@ -144,13 +144,13 @@ FileDifference memory_beside_file(Worker& worker, const std::string& path, engin
         named += ++missing <= kNamedMax ? "; " + name_of(address) + " (not in memory)" : "";
     }
     if (differ + beyond + missing == 0) {
-        out.text = "at a second look all " + std::to_string(now->size()) +
-                   " blocks are as the file says";
+        out.text =
+            "at a second look all " + std::to_string(now->size()) + " blocks are as the file says";
         return out;
     }
     out.text = std::to_string(differ) + " of " + std::to_string(reader.table().size()) +
-           " blocks differ, " + std::to_string(beyond) + " are not in the file, " +
-           std::to_string(missing) + " not in memory" + named;
+               " blocks differ, " + std::to_string(beyond) + " are not in the file, " +
+               std::to_string(missing) + " not in memory" + named;
     return out;
 }
 
@@ -174,7 +174,7 @@ std::string DigestReport::text(Worker& worker) const {
         const auto found = std::find_if(now->begin(), now->end(), [&](const PrintedBlock& block) {
             return block.address == one.block;
         });
-        text += found == now->end()                   ? " (gone at a second look)"
+        text += found == now->end()              ? " (gone at a second look)"
                 : found->print == one.of_gantryd ? " (at a second look as in the file)"
                 : found->print == one.of_worker  ? " (at a second look as the worker said)"
                                                  : " (at a second look different again)";

@@ -67,8 +67,7 @@ DirectMemory DirectMemory::map(Worker& worker, For purpose) {
         for (std::size_t i = 0; i < count; ++i) {
             const control::MemoryPiece& piece = got.pieces(static_cast<int>(i));
             last_serial = std::max(last_serial, piece.serial());
-            if (!memory.add(piece.address(), piece.bytes(), reply->descriptors[i].get(),
-                            purpose)) {
+            if (!memory.add(piece.address(), piece.bytes(), reply->descriptors[i].get(), purpose)) {
                 return memory;  // The others will be no files either.
             }
         }
@@ -124,9 +123,8 @@ std::map<std::uint64_t, DirectMemory::Piece>::const_iterator DirectMemory::piece
 
 std::span<std::byte> DirectMemory::find(std::uint64_t address, std::uint64_t bytes) const {
     const auto piece = piece_at(address, bytes);
-    return piece == pieces_.end()
-               ? std::span<std::byte>()
-               : std::span(piece->second.base + (address - piece->first), bytes);
+    return piece == pieces_.end() ? std::span<std::byte>()
+                                  : std::span(piece->second.base + (address - piece->first), bytes);
 }
 
 std::uint64_t DirectMemory::bytes() const {

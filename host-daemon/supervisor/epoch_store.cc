@@ -90,8 +90,7 @@ int write_all(int fd, const std::string& text) {
 
 }  // namespace
 
-Epoch first_epoch(const std::optional<engine::DurableRecord>& known,
-                  std::chrono::sys_seconds now) {
+Epoch first_epoch(const std::optional<engine::DurableRecord>& known, std::chrono::sys_seconds now) {
     const std::uint64_t seconds = std::max<std::int64_t>(now.time_since_epoch().count(), 1);
     return {known ? std::max(known->epoch.value + 2, seconds) : seconds};
 }
@@ -145,9 +144,8 @@ SaveOutcome EpochStore::save(const std::string& session_id, const engine::Durabl
         error = errno;
     }
     if (error == 0) {
-        error = step(StoreStep::kRename, [&] {
-            return ::rename(temporary.c_str(), path.c_str()) == 0 ? 0 : errno;
-        });
+        error = step(StoreStep::kRename,
+                     [&] { return ::rename(temporary.c_str(), path.c_str()) == 0 ? 0 : errno; });
     }
     if (error != 0) {  // The rename was not done: the old record stands.
         ::unlink(temporary.c_str());

@@ -34,9 +34,8 @@ struct Options {
 
 Result<void> start_logging(const DaemonConfig& config) {
     try {  // spdlog throws when the file cannot be opened
-        auto logger = config.log_file.empty()
-                          ? spdlog::stderr_logger_mt("gantryd")
-                          : spdlog::basic_logger_mt("gantryd", config.log_file);
+        auto logger = config.log_file.empty() ? spdlog::stderr_logger_mt("gantryd")
+                                              : spdlog::basic_logger_mt("gantryd", config.log_file);
         logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
         logger->set_level(spdlog::level::from_str(config.log_level));
         logger->flush_on(spdlog::level::info);
@@ -65,34 +64,32 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
     Registry registry(config, store, *hypervisor);
     std::optional<transport::TlsMaterial> tls;
     if (!config.peer.listen.empty()) {
-        GANTRY_ASSIGN(tls, transport::load_tls({config.peer.authority, config.peer.certificate,
-                                                config.peer.key}));
+        GANTRY_ASSIGN(tls, transport::load_tls(
+                               {config.peer.authority, config.peer.certificate, config.peer.key}));
     }
     registry.set_tls(tls);
     GANTRY_TRY(registry.start());
 
     std::unique_ptr<transport::PeerServer> peers;
     if (tls) {
-        GANTRY_ASSIGN(peers, transport::PeerServer::start(
-                                 config.peer.listen, *tls,
-                                 {config.daemon.host_name, kGantryVersion}, registry));
+        GANTRY_ASSIGN(peers, transport::PeerServer::start(config.peer.listen, *tls,
+                                                          {config.daemon.host_name, kGantryVersion},
+                                                          registry));
         spdlog::info("listening for other hosts on {}", config.peer.listen);
     }
     GANTRY_ASSIGN(const auto operators, OperatorService::start(config.operator_, registry));
     std::unique_ptr<GuestListener> guests;
     if (!config.guest.socket.empty()) {
-        GANTRY_ASSIGN(guests, GuestListener::start(config.guest,
-                                                   [&](GuestRequest request,
-                                                       GuestLink link) {
-                                                       return registry.open_local(
-                                                           std::move(request), std::move(link));
-                                                   },
-                                                   {[&](const MirrorName& name) {
-                                                        return registry.resume_guest(name);
-                                                    },
-                                                    [&](const wire::VmAttachRequest& request) {
-                                                        return registry.attach_vm(request);
-                                                    }}));
+        GANTRY_ASSIGN(guests,
+                      GuestListener::start(
+                          config.guest,
+                          [&](GuestRequest request, GuestLink link) {
+                              return registry.open_local(std::move(request), std::move(link));
+                          },
+                          {[&](const MirrorName& name) { return registry.resume_guest(name); },
+                           [&](const wire::VmAttachRequest& request) {
+                               return registry.attach_vm(request);
+                           }}));
     }
     std::unique_ptr<Metrics> metrics;
     if (!config.metrics.listen.empty()) {
@@ -127,8 +124,7 @@ int run(const Options& options) {
     }
     // Where nothing is configured yet, the defaults are what to begin with.
     const bool wants_defaults = options.print_config && !options.has_config &&
-                                ::access(options.config_path.c_str(), F_OK) != 0 &&
-                                errno == ENOENT;
+                                ::access(options.config_path.c_str(), F_OK) != 0 && errno == ENOENT;
     auto config = wants_defaults ? Config{} : load_config(options.config_path);
     if (!config) {
         return fail(config.error());
@@ -167,8 +163,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
     gantry::supervisor::Options options;
-    CLI::App app{"Supervisor of a GPU host: serves VMs and programs through workers, and moves "
-                 "their GPU state when libvirt moves the VM."};
+    CLI::App app{
+        "Supervisor of a GPU host: serves VMs and programs through workers, and moves "
+        "their GPU state when libvirt moves the VM."};
     const CLI::Option* config =
         app.add_option("--config", options.config_path, "configuration file")
             ->capture_default_str();
@@ -178,8 +175,7 @@ int main(int argc, char** argv) {
                  "check the configuration and that this host has what it names, and end");
     app.add_flag("--print-config", options.print_config,
                  "print the effective configuration with explanations and end");
-    app.set_version_flag("--version", std::string("gantryd ") +
-                                          gantry::supervisor::kGantryVersion);
+    app.set_version_flag("--version", std::string("gantryd ") + gantry::supervisor::kGantryVersion);
     try {  // CLI11 reports wrong usage by throwing
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

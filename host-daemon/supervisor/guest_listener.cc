@@ -30,8 +30,8 @@ Result<std::unique_ptr<GuestListener>> GuestListener::start(const GuestConfig& c
         new GuestListener(config, std::move(listener), std::move(open), std::move(relayed)));
 }
 
-GuestListener::GuestListener(const GuestConfig& config, control::PacketListener listener,
-                             Open open, Relayed relayed)
+GuestListener::GuestListener(const GuestConfig& config, control::PacketListener listener, Open open,
+                             Relayed relayed)
     : config_(config),
       listener_(std::move(listener)),
       open_(std::move(open)),
@@ -78,8 +78,7 @@ void GuestListener::serve(control::PacketSocket socket) {
     spdlog::warn("a program was not accepted: {}", error.to_string());
     wire::AttachReply reply;
     reply.cuda_error = cuda_error_of(error);
-    std::memcpy(reply.text, error.text.data(),
-                std::min(error.text.size(), sizeof reply.text - 1));
+    std::memcpy(reply.text, error.text.data(), std::min(error.text.size(), sizeof reply.text - 1));
     (void)socket.send(std::as_bytes(std::span(&reply, 1)), {});
 }
 
@@ -91,15 +90,14 @@ Result<GuestRequest> GuestListener::check_user(control::PacketSocket& socket) {
                      std::string("the kernel does not say who connects: ") + std::strerror(errno)};
     }
     const auto& allowed = config_.allow_uids;
-    if (!allowed.empty() && std::find(allowed.begin(), allowed.end(),
-                                      static_cast<std::int64_t>(credentials.uid)) ==
-                                allowed.end()) {
+    if (!allowed.empty() &&
+        std::find(allowed.begin(), allowed.end(), static_cast<std::int64_t>(credentials.uid)) ==
+            allowed.end()) {
         return Error{Code::kPermissionDenied, "guest.user",
                      "user id " + std::to_string(credentials.uid) +
                          " may not use this GPU; add it to guest.allow_uids in gantryd.toml"};
     }
-    control::UniqueFd process{
-        static_cast<int>(::syscall(SYS_pidfd_open, credentials.pid, 0))};
+    control::UniqueFd process{static_cast<int>(::syscall(SYS_pidfd_open, credentials.pid, 0))};
     return GuestRequest{static_cast<std::uint32_t>(credentials.pid), credentials.uid, 0,
                         std::move(process)};
 }
@@ -151,16 +149,15 @@ void GuestListener::resume(control::PacketSocket& socket, const wire::ResumeRequ
     (void)socket.send(std::as_bytes(std::span(&reply, 1)), std::span(fds, count));
 }
 
-void GuestListener::attach_vm(control::PacketSocket& socket,
-                              const wire::VmAttachRequest& request) {
+void GuestListener::attach_vm(control::PacketSocket& socket, const wire::VmAttachRequest& request) {
     wire::VmAttachReply reply;
     auto checked = read_request(request.guest.request);
     auto guest = checked ? relayed_.attach_vm(request) : Result<RelayedGuest>(checked.error());
     wire::ChannelLayout layout{};
     if (!guest || !wire::compute_layout(guest->region_bytes, guest->channel_count,
                                         guest->channel_index, &layout)) {
-        const Error error = guest ? Error{Code::kInternal, "region.layout", "no such channel"}
-                                  : guest.error();
+        const Error error =
+            guest ? Error{Code::kInternal, "region.layout", "no such channel"} : guest.error();
         spdlog::warn("a VM's program was not accepted: {}", error.to_string());
         reply.reply.cuda_error = cuda_error_of(error);
         std::memcpy(reply.reply.text, error.text.data(),
@@ -202,8 +199,8 @@ Result<void> GuestListener::attach(control::PacketSocket& socket) {
     GANTRY_ASSIGN(const wire::AttachRequest attach, attach_request(packet));
     request.table_hash = attach.table_hash;
     GuestLink link;
-    GANTRY_ASSIGN(link.region, Region::create_local(
-                                   static_cast<std::uint64_t>(config_.region_mib) << 20));
+    GANTRY_ASSIGN(link.region,
+                  Region::create_local(static_cast<std::uint64_t>(config_.region_mib) << 20));
     control::UniqueFd region_fd{::fcntl(link.region.fd(), F_DUPFD_CLOEXEC, 0)};
     link.socket.reset(::fcntl(socket.fd(), F_DUPFD_CLOEXEC, 0));
     if (!region_fd.valid() || !link.socket.valid()) {

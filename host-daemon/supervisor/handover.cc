@@ -64,8 +64,7 @@ void HandoverServer::serve() {
         }
         std::memcpy(&request, packet->bytes.data(), sizeof request);
         request.session_id[sizeof request.session_id - 1] = '\0';
-        if (request.magic != kMagic || request.version != 1 ||
-            !is_session_id(request.session_id)) {
+        if (request.magic != kMagic || request.version != 1 || !is_session_id(request.session_id)) {
             continue;
         }
         ReplyPacket reply;

@@ -36,9 +36,8 @@ public:
         libvirt::ListenerOptions options;
         options.uri = uri_;
         listener_ = std::make_unique<libvirt::Listener>(
-            options, [handler = std::move(handler)](libvirt::DomainEvent event) {
-                handler(event);
-            });
+            options,
+            [handler = std::move(handler)](libvirt::DomainEvent event) { handler(event); });
     }
 
     void stop() override {
@@ -47,8 +46,7 @@ public:
         quick_.stop();
     }
 
-    void query(const std::string& uuid,
-               std::function<void(engine::DomainReport)> answer) override {
+    void query(const std::string& uuid, std::function<void(engine::DomainReport)> answer) override {
         quick_.post([this, uuid, answer = std::move(answer)] {
             auto report = host_.report(uuid);
             answer(report ? to_engine(*report) : engine::DomainReport{});
@@ -61,17 +59,15 @@ public:
     }
 
     void abort_job(const std::string& uuid) override {
-        log_failure("aborting the migration of", uuid, [this, uuid] {
-            return host_.abort_job(uuid);
-        });
+        log_failure("aborting the migration of", uuid,
+                    [this, uuid] { return host_.abort_job(uuid); });
     }
     void destroy(const std::string& uuid) override {
         log_failure("destroying", uuid, [this, uuid] { return host_.destroy(uuid); });
     }
     void write_owner(const std::string& uuid, const libvirt::Owner& owner) override {
-        log_failure("writing the owner into", uuid, [this, uuid, owner] {
-            return host_.write_owner(uuid, owner);
-        });
+        log_failure("writing the owner into", uuid,
+                    [this, uuid, owner] { return host_.write_owner(uuid, owner); });
     }
 
 private:
@@ -114,8 +110,6 @@ std::unique_ptr<Hypervisor> make_libvirt_hypervisor(const std::string& uri) {
     return std::make_unique<LibvirtHypervisor>(uri);
 }
 
-std::unique_ptr<Hypervisor> make_no_hypervisor() {
-    return std::make_unique<NoHypervisor>();
-}
+std::unique_ptr<Hypervisor> make_no_hypervisor() { return std::make_unique<NoHypervisor>(); }
 
 }  // namespace gantry::supervisor

@@ -24,8 +24,8 @@ Error page_error(const std::string& path, const char* what) {
 /// Read and written, never mapped: a worker may cut the file.
 bool is_taken(int file, std::uint32_t index) {
     std::uint32_t taken = 0;
-    const auto at = static_cast<off_t>(index * sizeof(MemoryPage::Slot) +
-                                       offsetof(MemoryPage::Slot, taken));
+    const auto at =
+        static_cast<off_t>(index * sizeof(MemoryPage::Slot) + offsetof(MemoryPage::Slot, taken));
     return ::pread(file, &taken, sizeof(taken), at) == sizeof(taken) && taken != 0;
 }
 

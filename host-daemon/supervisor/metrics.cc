@@ -78,13 +78,12 @@ public:
         put_workers(list, state, "gantry_worker_refused_commands_total",
                     "Malformed or unsupported commands of a guest.", MetricType::Counter,
                     &control::WorkerInfo::refused_commands);
-        MetricFamily& percent = list.add("gantry_move_percent", "Progress of a move under way.",
-                                         MetricType::Gauge);
+        MetricFamily& percent =
+            list.add("gantry_move_percent", "Progress of a move under way.", MetricType::Gauge);
         for (const control::SessionStatus& session : state.sessions()) {
             if (session.has_move()) {
                 put(percent, session.move().percent(),
-                    {{"session", session.session_id()},
-                     {"direction", session.move().direction()}});
+                    {{"session", session.session_id()}, {"direction", session.move().direction()}});
             }
         }
         return std::move(list.families);

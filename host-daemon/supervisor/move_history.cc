@@ -5,9 +5,8 @@
 namespace gantry::supervisor {
 
 void MoveHistory::note(control::SessionStatus status) {
-    moves_.remove_if([&](const Ended& one) {
-        return one.status.session_id() == status.session_id();
-    });
+    moves_.remove_if(
+        [&](const Ended& one) { return one.status.session_id() == status.session_id(); });
     moves_.push_back({++serial_, std::move(status)});
     if (moves_.size() > kKept) {
         moves_.pop_front();

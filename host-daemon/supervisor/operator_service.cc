@@ -39,8 +39,9 @@ Error not_here(const std::string& name, bool was_here) {
         return {Code::kNotFound, "session.ended", "'" + name + "' has ended without a move"};
     }
     return {Code::kNotFound, "session.unknown",
-            "no session or VM '" + name + "' on this host; `gantry status` lists them, and "
-            "`gantry watch --wait` waits for one to come"};
+            "no session or VM '" + name +
+                "' on this host; `gantry status` lists them, and "
+                "`gantry watch --wait` waits for one to come"};
 }
 
 class Service final : public control::Operator::Service {
@@ -100,8 +101,7 @@ public:
                          control::RestoreReply* reply) override {
         return finish(registry_.restore(*request), reply);
     }
-    grpc::Status ReplaceWorkers(grpc::ServerContext*,
-                                const control::ReplaceWorkersRequest* request,
+    grpc::Status ReplaceWorkers(grpc::ServerContext*, const control::ReplaceWorkersRequest* request,
                                 control::ReplaceWorkersReply* reply) override {
         return finish(registry_.replace_workers(*request), reply);
     }
@@ -179,9 +179,9 @@ OperatorService::~OperatorService() {
 Result<std::unique_ptr<OperatorService>> OperatorService::start(const OperatorConfig& config,
                                                                 Registry& registry) {
     if (config.socket.empty() || config.socket.size() >= sizeof(sockaddr_un::sun_path)) {
-        return Error{Code::kInvalidArgument, "operator.socket",
-                     "operator.socket must be a path of 1 to 107 characters: '" + config.socket +
-                         "'"};
+        return Error{
+            Code::kInvalidArgument, "operator.socket",
+            "operator.socket must be a path of 1 to 107 characters: '" + config.socket + "'"};
     }
     ::unlink(config.socket.c_str());
     auto impl = std::make_unique<Impl>(registry);

@@ -121,8 +121,7 @@ Result<LoadedByWorker> take_loaded(Worker& worker, WorkerChannel::Sent sent, std
                      "a worker copied " + std::to_string(done.block_count()) + " blocks of " +
                          std::to_string(blocks)};
     }
-    GANTRY_ASSIGN(out.looked,
-                  take_prints(reply, done.looked(), done.outside_bytes() == 0 ? 0 : 1));
+    GANTRY_ASSIGN(out.looked, take_prints(reply, done.looked(), done.outside_bytes() == 0 ? 0 : 1));
     return out;
 }
 
@@ -140,9 +139,9 @@ Result<SnapshotSettings> snapshot_settings() {
     if (text == "staged") {
         return SnapshotSettings{true, false, kFirstForced};
     }
-    return Error{Code::kInvalidArgument, "gantryd.settings",
-                 "GANTRY_SNAPSHOTS is '" + std::string(text) +
-                     "'; it can be auto, registered or staged"};
+    return Error{
+        Code::kInvalidArgument, "gantryd.settings",
+        "GANTRY_SNAPSHOTS is '" + std::string(text) + "'; it can be auto, registered or staged"};
 }
 
 std::chrono::milliseconds patience_for(std::uint64_t bytes) {
@@ -168,8 +167,7 @@ Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks&
         GANTRY_ASSIGN(blob, control::make_blob(runs));
         descriptors.push_back(blob.get());
     }
-    GANTRY_ASSIGN(const WorkerReply reply,
-                  worker.call(std::move(request), kLongCall, descriptors));
+    GANTRY_ASSIGN(const WorkerReply reply, worker.call(std::move(request), kLongCall, descriptors));
     const control::Digest& rest = reply.message.digest();
     engine::BlockSetDigest digest = digest_of(rest);
     digest.merge(proven.digest);
@@ -219,9 +217,9 @@ Result<void> WorkersCopy::begin(MemoryWriter& writer) {
             GANTRY_TRY(end_first());
         }
         if (blocks_.size() < portions_[i].end()) {
-            return Error{Code::kInvalidArgument, "worker.protocol",
-                         std::to_string(total_ - blocks_.size()) +
-                             " blocks vanished from a frozen worker"};
+            return Error{
+                Code::kInvalidArgument, "worker.protocol",
+                std::to_string(total_ - blocks_.size()) + " blocks vanished from a frozen worker"};
         }
         const std::size_t known = i + 2 < portions_.size() ? portions_[i + 2].end() : total_;
         const std::size_t look_count = known > asked ? known - asked : 0;
@@ -239,12 +237,11 @@ Result<FileLoad> WorkersCopy::place(const Portion& portion, MemoryWriter& writer
     std::vector<MemoryWriter::Block> entries;
     for (std::size_t at = portion.begin; at < portion.end(); at += entries.size()) {
         entries.clear();
-        const auto blocks = std::span(blocks_).subspan(
-            at, std::min(kPlacedAtOnce, portion.end() - at));
+        const auto blocks =
+            std::span(blocks_).subspan(at, std::min(kPlacedAtOnce, portion.end() - at));
         for (const PrintedBlock& block : blocks) {
-            entries.push_back({static_cast<std::uint32_t>(block.address.space),
-                               block.address.index, block.print,
-                               block.print == key_.zero_block()});
+            entries.push_back({static_cast<std::uint32_t>(block.address.space), block.address.index,
+                               block.print, block.print == key_.zero_block()});
         }
         const auto places = std::span(places_).subspan(at, blocks.size());
         GANTRY_TRY(writer.place(entries, places));
@@ -291,8 +288,7 @@ Result<engine::BlockSetDigest> WorkersCopy::end(DigestReport* differences) {
         GANTRY_TRY(end_first());
     }
     GANTRY_TRY(store_outside());
-    auto sample =
-        std::async(std::launch::async, [&] { return check_sample(differences); });
+    auto sample = std::async(std::launch::async, [&] { return check_sample(differences); });
     Result<engine::BlockSetDigest> held = digest_after_copies(*worker_);
     GANTRY_TRY(sample.get());
     return held;
@@ -309,8 +305,7 @@ Result<void> WorkersCopy::store_outside() const {
         GANTRY_ASSIGN(const auto staged, source_.read_blocks(worker_->part(), some));
         for (std::size_t i = 0; i < staged->count(); ++i) {
             const BlockAddress address = staged->address(i);
-            const auto found =
-                std::lower_bound(blocks_.begin(), blocks_.end(), address, is_before);
+            const auto found = std::lower_bound(blocks_.begin(), blocks_.end(), address, is_before);
             const auto index = static_cast<std::size_t>(found - blocks_.begin());
             if (found == blocks_.end() || found->address != some[i] || address != some[i] ||
                 places_[index] == MemoryWriter::kNotStored) {
@@ -358,8 +353,7 @@ Result<FileLoad> load_of(const snapshot::StoredMemory& memory) {
                  block.form == StoredForm::kZero ? control::IncomingRun::FORM_ZERO
                  : is_copy                       ? control::IncomingRun::FORM_COPY
                                                  : control::IncomingRun::FORM_BYTES,
-                 block.form == StoredForm::kBytes ? offset : 0,
-                 is_copy ? block.origin.index : 0);
+                 block.form == StoredForm::kBytes ? offset : 0, is_copy ? block.origin.index : 0);
         offset += block.stored_bytes;
     }
     return FileLoad{list.take(), memory.blocks.size(), memory.fd};

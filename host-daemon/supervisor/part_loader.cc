@@ -73,12 +73,11 @@ public:
 
     Result<LoadedMemory> run() {
         make_pages();
-        GANTRY_TRY(Turns().run(slot_threads(), batches_.size(),
-                               [&](std::size_t i, const auto&) -> Result<void> {
-                                   return batches_[i].kind == Kind::kDirect
-                                              ? load_direct(batches_[i])
-                                              : load_staged(batches_[i]);
-                               }));
+        GANTRY_TRY(Turns().run(
+            slot_threads(), batches_.size(), [&](std::size_t i, const auto&) -> Result<void> {
+                return batches_[i].kind == Kind::kDirect ? load_direct(batches_[i])
+                                                         : load_staged(batches_[i]);
+            }));
         for (const Batch& batch : copies_) {
             GANTRY_TRY(copy(batch.blocks));
         }
@@ -100,9 +99,8 @@ private:
     };
 
     std::span<std::byte> lies_at(const snapshot::BlockRef& ref, std::size_t count = 1) const {
-        const bool known =
-            ref.space == static_cast<std::uint32_t>(engine::MemorySpace::kDevice) &&
-            ref.index < (std::uint64_t{1} << 47) / kBlockBytes;
+        const bool known = ref.space == static_cast<std::uint32_t>(engine::MemorySpace::kDevice) &&
+                           ref.index < (std::uint64_t{1} << 47) / kBlockBytes;
         return known && direct_ ? direct_->find(ref.index * kBlockBytes, count * kBlockBytes)
                                 : std::span<std::byte>();
     }
@@ -180,8 +178,8 @@ private:
                                                  std::span(blocks_to).first(some.size()),
                                                  snapshot::CopyTo::kCaches, looks);
             } else {
-                GANTRY_TRY(memory_.read(offset + at * kBlockBytes,
-                                        {here, some.size() * kBlockBytes}));
+                GANTRY_TRY(
+                    memory_.read(offset + at * kBlockBytes, {here, some.size() * kBlockBytes}));
                 snapshot::fingerprints(key_, {here, some.size() * kBlockBytes}, looks);
             }
             for (std::size_t i = 0; i < some.size(); ++i) {
@@ -238,8 +236,8 @@ private:
             }
             for (const StoredBlock& block : batch.blocks) {
                 if (++at % step != 0) {
-                    addresses.push_back({static_cast<engine::MemorySpace>(block.ref.space),
-                                         block.ref.index});
+                    addresses.push_back(
+                        {static_cast<engine::MemorySpace>(block.ref.space), block.ref.index});
                     out.digest.add(block.ref.space, block.ref.index, block.fingerprint);
                 }
             }
@@ -307,8 +305,8 @@ Result<LoadedAhead> load_ahead(Worker& worker, const FileLoad& first) {
 }
 
 Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
-                                const snapshot::StoredMemory& memory, LoadedAhead ahead,
-                                FileLoad rest, const snapshot::FingerprintKey& key) {
+                                 const snapshot::StoredMemory& memory, LoadedAhead ahead,
+                                 FileLoad rest, const snapshot::FingerprintKey& key) {
     if (ahead.blocks == 0) {
         DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kWriting);
         GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());

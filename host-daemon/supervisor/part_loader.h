@@ -38,7 +38,7 @@ Result<LoadedAhead> load_ahead(Worker& worker, const FileLoad& first);
 /// `rest`: what `ahead` leaves; not looked at where that is all. What is not device memory as a
 /// whole comes last.
 Result<LoadedMemory> load_memory(WorkerSet& workers, const std::shared_ptr<Worker>& worker,
-                                const snapshot::StoredMemory& memory, LoadedAhead ahead,
-                                FileLoad rest, const snapshot::FingerprintKey& key);
+                                 const snapshot::StoredMemory& memory, LoadedAhead ahead,
+                                 FileLoad rest, const snapshot::FingerprintKey& key);
 
 }  // namespace gantry::supervisor

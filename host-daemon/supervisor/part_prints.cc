@@ -23,8 +23,7 @@ Result<std::vector<PrintedBlock>> take_prints(WorkerReply& reply, const control:
     }
     GANTRY_ASSIGN(const control::MappedBlob prints,
                   control::MappedBlob::map(std::move(reply.descriptors[descriptor + 1]),
-                                           digest.prints_bytes(),
-                                           kListedBlocksMax * kPrintBytes));
+                                           digest.prints_bytes(), kListedBlocksMax * kPrintBytes));
     GANTRY_ASSIGN(const std::uint64_t count, count_runs(list.runs(), kListedBlocksMax));
     GANTRY_TRY(check_prints(prints.bytes().size(), count));
     out.reserve(count);

@@ -29,9 +29,9 @@ constexpr std::size_t kSaveThreadsMax = 4;
 
 class PartSaver {
 public:
-    PartSaver(WorkersSource& source, const std::shared_ptr<Worker>& worker,
-              DirectMemory direct, std::span<const BlockAddress> blocks,
-              const snapshot::FingerprintKey& key, MemoryWriter& writer)
+    PartSaver(WorkersSource& source, const std::shared_ptr<Worker>& worker, DirectMemory direct,
+              std::span<const BlockAddress> blocks, const snapshot::FingerprintKey& key,
+              MemoryWriter& writer)
         : source_(source),
           part_(worker->part()),
           direct_(std::move(direct)),
@@ -51,9 +51,10 @@ public:
         std::vector<std::uint64_t> stored_max;
         for (const Batch& batch : batches_) {
             stored_max.push_back(kBlockBytes * static_cast<std::uint64_t>(std::count_if(
-                batch.blocks.begin(), batch.blocks.end(), [&](const BlockAddress& block) {
-                    return !batch.is_direct || !is_hole(block);
-                })));
+                                                   batch.blocks.begin(), batch.blocks.end(),
+                                                   [&](const BlockAddress& block) {
+                                                       return !batch.is_direct || !is_hole(block);
+                                                   })));
         }
         guesses_.emplace(writer.next_place(), stored_max);
     }
@@ -65,9 +66,9 @@ public:
         const bool is_direct = std::all_of(batches_.begin(), batches_.end(),
                                            [](const Batch& batch) { return batch.is_direct; });
         const std::size_t threads =
-            is_direct ? std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1,
-                                                kSaveThreadsMax)
-                      : slot_threads();
+            is_direct
+                ? std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kSaveThreadsMax)
+                : slot_threads();
         GANTRY_TRY(Turns().run(threads, batches_.size(), save));
         // What was copied to a wrong guess and lies behind all.
         const std::uint64_t end = writer_.next_place();
@@ -112,11 +113,11 @@ private:
         }
         std::vector<snapshot::Fingerprint> prints(there.size());
         if (copies != nullptr) {
-            snapshot::fingerprints_of_copied(
-                key_, there, to,
-                writer_.pages()->are_cleared() ? snapshot::CopyTo::kMemory
-                                               : snapshot::CopyTo::kCaches,
-                prints);
+            snapshot::fingerprints_of_copied(key_, there, to,
+                                             writer_.pages()->are_cleared()
+                                                 ? snapshot::CopyTo::kMemory
+                                                 : snapshot::CopyTo::kCaches,
+                                             prints);
         } else {
             snapshot::fingerprints(key_, there, prints);
         }
@@ -184,9 +185,8 @@ private:
         const auto some = std::span(at).first(count);
         const auto guess = guesses_->guess(number);
         const snapshot::FilePages* const pages = writer_.pages();
-        std::byte* const copies = pages != nullptr && guess
-                                      ? pages->find(guess->place, guess->bytes)
-                                      : nullptr;
+        std::byte* const copies =
+            pages != nullptr && guess ? pages->find(guess->place, guess->bytes) : nullptr;
         if (copies != nullptr) {
             guesses_->used(*guess);
         }

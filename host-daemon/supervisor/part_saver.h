@@ -36,7 +36,7 @@ struct SavedMemory {
     /// with what it says of them.
     engine::BlockSetDigest digest;
     DigestReport differences;
-    bool by_worker = false;  ///< All of it, not through messages: the digest is of all blocks.
+    bool by_worker = false;       ///< All of it, not through messages: the digest is of all blocks.
     engine::BlockSetDigest held;  ///< by_worker: of what it held afterwards.
     std::string how;              ///< For a log.
 };

@@ -66,7 +66,7 @@ private:
     static constexpr std::size_t kNoGuesses = 8;
 
     std::mutex mutex_;
-    std::size_t begun_ = 0;        ///< Batches, as the next two.
+    std::size_t begun_ = 0;  ///< Batches, as the next two.
     std::size_t placed_ = 0;
     std::size_t none_before_ = 0;  ///< No guess until so many are placed.
     std::uint64_t next_;           ///< Place of the first that is not placed.

@@ -97,8 +97,7 @@ Region Region::adopt(control::UniqueFd fd, std::uint64_t region_bytes) {
 }
 
 Result<void> Region::read(void* to, std::size_t bytes, std::uint64_t offset) const {
-    if (::pread(fd_.get(), to, bytes, static_cast<off_t>(offset)) !=
-        static_cast<ssize_t>(bytes)) {
+    if (::pread(fd_.get(), to, bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes)) {
         return region_error("region.read", "the region cannot be read at offset " +
                                                std::to_string(offset) + " (cut short?)");
     }
@@ -131,11 +130,10 @@ Result<std::optional<std::uint32_t>> Region::channel_count() const {
         return region_error("region.magic", "the region does not start with Gantry's magic number");
     }
     if (head.wire_version != wire::kWireVersion) {
-        return region_error("version.wire",
-                            "the guest's libcuda.so.1 speaks wire version " +
-                                std::to_string(head.wire_version) + ", this host " +
-                                std::to_string(wire::kWireVersion) +
-                                "; install the same Gantry version in the guest");
+        return region_error("version.wire", "the guest's libcuda.so.1 speaks wire version " +
+                                                std::to_string(head.wire_version) + ", this host " +
+                                                std::to_string(wire::kWireVersion) +
+                                                "; install the same Gantry version in the guest");
     }
     wire::ChannelLayout layout{};
     if (head.region_bytes > bytes_ ||
@@ -160,8 +158,8 @@ Result<std::vector<Claim>> Region::claims(std::uint32_t channel_count) const {
     GANTRY_TRY(read(raw.data(), raw.size() * sizeof(Raw), offsetof(wire::GuestDirectory, claims)));
     std::vector<Claim> out;
     for (std::uint32_t i = 0; i < raw.size(); ++i) {
-        out.push_back({i, static_cast<wire::ClaimState>(raw[i].state), raw[i].guest_pid,
-                       raw[i].generation});
+        out.push_back(
+            {i, static_cast<wire::ClaimState>(raw[i].state), raw[i].guest_pid, raw[i].generation});
     }
     return out;
 }
@@ -209,8 +207,8 @@ Result<std::optional<MirrorName>> Region::mirror_name(std::uint32_t channel_coun
                                                       std::uint32_t channel) const {
     wire::ChannelLayout layout{};
     if (!wire::compute_layout(bytes_, channel_count, channel, &layout)) {
-        return region_error("region.layout", "channel " + std::to_string(channel) +
-                                                 " does not fit the region");
+        return region_error("region.layout",
+                            "channel " + std::to_string(channel) + " does not fit the region");
     }
     MirrorName name;
     static_assert(offsetof(wire::MirrorWords, session) == 0 && sizeof name == 16);
@@ -222,11 +220,10 @@ Result<void> Region::write_worker_state(std::uint32_t channel_count, std::uint32
                                         wire::WorkerState state) {
     wire::ChannelLayout layout{};
     if (!wire::compute_layout(bytes_, channel_count, channel, &layout)) {
-        return region_error("region.layout", "channel " + std::to_string(channel) +
-                                                 " does not fit the region");
+        return region_error("region.layout",
+                            "channel " + std::to_string(channel) + " does not fit the region");
     }
-    return write(&state, sizeof state,
-                 layout.host_words + offsetof(wire::HostWords, worker_state));
+    return write(&state, sizeof state, layout.host_words + offsetof(wire::HostWords, worker_state));
 }
 
 }  // namespace gantry::supervisor

@@ -30,7 +30,7 @@ private:
     std::shared_ptr<Session> session_;
     const std::chrono::milliseconds interval_;
     WorkerHandlers handlers_;
-    std::map<std::uint32_t, std::uint64_t> seen_;  ///< Newest generation acted on, by channel.
+    std::map<std::uint32_t, std::uint64_t> seen_;    ///< Newest generation acted on, by channel.
     std::map<std::uint32_t, std::uint64_t> closed_;  ///< ... and newest one said to be closed.
     std::string last_error_;
     std::atomic<bool> stopping_{false};

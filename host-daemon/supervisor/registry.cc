@@ -40,12 +40,12 @@ std::string host_name_of(const Config& config) {
 }  // namespace
 
 Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervisor)
-    : config_(config), store_(store), hypervisor_(hypervisor),
+    : config_(config),
+      store_(store),
+      hypervisor_(hypervisor),
       stock_(config, [this] { return suspended_count(); }) {}
 
-Registry::~Registry() {
-    stop();
-}
+Registry::~Registry() { stop(); }
 
 /// Two gantryds on one run directory would both believe that the workers are theirs.
 Result<void> Registry::lock_run_directory(const std::string& run) {
@@ -225,8 +225,7 @@ WorkerHandlers Registry::handlers_for(const std::string& id) {
     return handlers;
 }
 
-void Registry::on_worker_lost(const std::string& id, engine::PartId part,
-                              const std::string& how) {
+void Registry::on_worker_lost(const std::string& id, engine::PartId part, const std::string& how) {
     std::shared_ptr<Session> session;
     std::shared_ptr<Arrival> arrival;
     {
@@ -244,8 +243,7 @@ void Registry::on_worker_lost(const std::string& id, engine::PartId part,
     if (session && session->is_replacing(part)) {
         return;  // the replacement finds out by itself, and says so when nobody is left
     }
-    if (session && session->workers().find(part) &&
-        !session->workers().find(part)->alive()) {
+    if (session && session->workers().find(part) && !session->workers().find(part)->alive()) {
         drop_worker(session, part, how);
     } else if (arrival && arrival->session()->workers().find(part) &&
                !arrival->session()->workers().find(part)->alive()) {

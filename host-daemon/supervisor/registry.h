@@ -98,19 +98,19 @@ private:
         std::unique_ptr<RegionWatcher> watcher;
         std::vector<std::string> alerts;
         Strand::Clock::time_point peer_heard;  ///< A target's last message, see local_report().
-        std::optional<Error> attempt_error;  ///< Of the last attempt, while another may come.
+        std::optional<Error> attempt_error;    ///< Of the last attempt, while another may come.
         std::optional<engine::MigrationId> pull_ended;  ///< What it says now counts no more.
     };
 
     struct LocalGuest {
         std::uint32_t uid = 0;
-        control::UniqueFd process;     ///< As GuestRequest's.
-        bool is_waited_for = true;     ///< Once its end has taken too long, no more.
+        control::UniqueFd process;  ///< As GuestRequest's.
+        bool is_waited_for = true;  ///< Once its end has taken too long, no more.
     };
 
     struct Closing {
         std::uint32_t sessions = 0;
-        bool is_waited_for = true;  ///< As in LocalGuest.
+        bool is_waited_for = true;                     ///< As in LocalGuest.
         std::optional<libvirt::DomainInfo> next_life;  ///< Opened when they have ended.
     };
 
@@ -122,8 +122,7 @@ private:
     void end_session(wire::WorkerState how, Entry entry);
     /// What may take long does not hold up housekeeping_, which starts it.
     void run_aside(std::function<void()> errand);
-    std::shared_ptr<SourceDriver> make_driver(const std::shared_ptr<Session>& session,
-                                              Epoch epoch);
+    std::shared_ptr<SourceDriver> make_driver(const std::shared_ptr<Session>& session, Epoch epoch);
     void watch_region(const std::string& id);
     Result<Epoch> epoch_for_new_life(const std::string& id);
     WorkerHandlers handlers_for(const std::string& id);
@@ -217,7 +216,7 @@ private:
     std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
     std::map<std::string, std::uint64_t> promised_bytes_;
     std::map<std::string, LocalGuest> local_guests_;  ///< Of local sessions opened here.
-    std::map<std::string, Closing> closing_;  ///< Sessions that end, out of sessions_.
+    std::map<std::string, Closing> closing_;          ///< Sessions that end, out of sessions_.
     std::uint64_t closed_count_ = 0;
     bool waits_end_ = false;
     std::condition_variable_any session_closed_;

@@ -37,8 +37,8 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
     ArrivalHooks hooks;
     hooks.capabilities = [this] { return capabilities(); };
     hooks.reserve = [this, id](const engine::SessionNeeds& needs) {
-        const std::uint64_t bytes = needs.memory_quota_bytes != 0 ? needs.memory_quota_bytes
-                                                                  : needs.resident_bytes();
+        const std::uint64_t bytes =
+            needs.memory_quota_bytes != 0 ? needs.memory_quota_bytes : needs.resident_bytes();
         return reserve_memory(id, bytes);
     };
     hooks.launch = [this](const SessionInfo& info, engine::PartId part) {
@@ -396,8 +396,8 @@ Result<GuestLink> Registry::give_guest(const HandoverRequest& request) {
         driver = found->second.driver;
     }
     const SourceStatus status = driver->status();
-    if (status.state != engine::SourceState::kGranted ||
-        status.epoch.value + 1 != request.epoch || session->info().kind != SessionKind::kLocal) {
+    if (status.state != engine::SourceState::kGranted || status.epoch.value + 1 != request.epoch ||
+        session->info().kind != SessionKind::kLocal) {
         return Error{Code::kFailedPrecondition, "handover.not_granted",
                      "session " + request.session_id + " was not granted as epoch " +
                          std::to_string(request.epoch)};
@@ -442,12 +442,12 @@ Result<RelayedGuest> Registry::attach_vm(const wire::VmAttachRequest& request) {
     if (!session || !read_key(session->info().guest_key, &key) ||
         !is_same(wire::vm_proof(key, request.session, guest.request, guest.vm), guest.vm.proof)) {
         return Error{Code::kPermissionDenied, "guest.vm",
-                     "no VM " + id + " with this key is here; gantry-guest's --vm and --key must "
-                     "be the VM's UUID and the key in its metadata"};
+                     "no VM " + id +
+                         " with this key is here; gantry-guest's --vm and --key must "
+                         "be the VM's UUID and the key in its metadata"};
     }
     if (!session->serves()) {
-        return Error{Code::kUnavailable, "session.busy",
-                     "VM " + id + " is being moved; try again"};
+        return Error{Code::kUnavailable, "session.busy", "VM " + id + " is being moved; try again"};
     }
     return session->give_channel(guest.request.guest_pid);
 }
@@ -513,8 +513,8 @@ void Registry::receive(const std::string& session_id, engine::Message message,
     } else if (const auto* activated = std::get_if<engine::MsgActivated>(&message.body)) {
         answer.body = engine::MsgReleased{activated->epoch};  // let go long ago
     } else {
-        answer.body = engine::MsgAbort{"session.unknown",
-                                       "The source has no GPU session of this VM."};
+        answer.body =
+            engine::MsgAbort{"session.unknown", "The source has no GPU session of this VM."};
     }
     link->send(answer);
 }

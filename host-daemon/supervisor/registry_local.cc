@@ -42,9 +42,9 @@ std::set<std::string> Registry::ending_sessions() {
     }
     for (const auto& [id, guest] : local_guests_) {
         const auto found = sessions_.find(id);
-        const bool waits_itself = found != sessions_.end() &&
-                                  (found->second.session->suspended() ||
-                                   !found->second.driver->status().serves);
+        const bool waits_itself =
+            found != sessions_.end() &&
+            (found->second.session->suspended() || !found->second.driver->status().serves);
         if (has_exited(guest.process) && !waits_itself) {
             out.insert(id);
         }
@@ -55,9 +55,9 @@ std::set<std::string> Registry::ending_sessions() {
 /// False when no session has ended for so long, or gantryd ends.
 bool Registry::await_close(std::unique_lock<std::recursive_mutex>& lock) {
     const std::uint64_t before = closed_count_;
-    return session_closed_.wait_for(lock, kEndAwaited,
-                                    [&] { return waits_end_ || closed_count_ != before; }) &&
-           !waits_end_;
+    return session_closed_.wait_for(lock, kEndAwaited, [&] {
+        return waits_end_ || closed_count_ != before;
+    }) && !waits_end_;
 }
 
 /// Waits while that may help.
@@ -86,9 +86,9 @@ void Registry::await_end(std::set<std::string> sessions) {
         std::erase_if(sessions, [this](const std::string& id) {
             const auto guest = local_guests_.find(id);
             const auto closing = closing_.find(id);
-            return guest != local_guests_.end() ? !guest->second.is_waited_for
-                                                : closing == closing_.end() ||
-                                                      !closing->second.is_waited_for;
+            return guest != local_guests_.end()
+                       ? !guest->second.is_waited_for
+                       : closing == closing_.end() || !closing->second.is_waited_for;
         });
         if (sessions.empty() || std::chrono::steady_clock::now() > deadline) {
             return;
@@ -144,8 +144,8 @@ Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     }
     const auto session = open_session(info, *epoch, true);
     const Claim claim{0, wire::ClaimState::kOpen, request.pid, 1};
-    auto opened = session->open_channel(claim, handlers_for(info.id), std::move(link),
-                                        request.table_hash);
+    auto opened =
+        session->open_channel(claim, handlers_for(info.id), std::move(link), request.table_hash);
     if (!opened) {
         housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kNone); });
         return give_up(opened.error());

@@ -35,8 +35,7 @@ Result<SessionRecord> parse_record(const nlohmann::json& json) {
         request.source_address = note.value("source", "");
         request.handover_path = note.value("handover", "");
         request.arrives_when_converged = note.value("arrives_when_converged", false);
-        const auto migration =
-            note.value("migration", std::vector<std::uint64_t>{0, 0});
+        const auto migration = note.value("migration", std::vector<std::uint64_t>{0, 0});
         if (migration.size() == 2) {
             record.arrival->migration = {migration[0], migration[1]};
         }
@@ -71,9 +70,9 @@ Result<SessionRecord> read_record(const std::string& path) {
 bool is_past_arrival(const SessionRecord& record, const EpochStore& store) {
     const Epoch arrived = record.arrival->epoch;
     const auto known = store.load(record.info.id);
-    const bool has_newer = known && *known && arrived.value != 0 &&
-                           ((*known)->epoch > arrived ||
-                            ((*known)->epoch == arrived && (*known)->granted));
+    const bool has_newer =
+        known && *known && arrived.value != 0 &&
+        ((*known)->epoch > arrived || ((*known)->epoch == arrived && (*known)->granted));
     return record.suspended || has_newer;
 }
 
@@ -165,8 +164,8 @@ void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRe
     const ArrivalRequest& request = note.request;
     const std::string id = request.info.id;
     ArrivalHooks hooks = arrival_hooks(request);
-    auto arrival = std::make_shared<Arrival>(request, config_, stock_, settings(), store_,
-                                             std::move(hooks));
+    auto arrival =
+        std::make_shared<Arrival>(request, config_, stock_, settings(), store_, std::move(hooks));
     const auto session = arrival->session();
     const auto loaded = store_.load(id);
     std::optional<engine::DurableRecord> owned;

@@ -44,10 +44,9 @@ Result<void> Registry::spare_suspended(const std::string& path) {
 
 std::size_t Registry::suspended_count() {
     const std::lock_guard lock(mutex_);
-    return static_cast<std::size_t>(
-        std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) {
-            return entry.second.session->suspended().has_value();
-        }));
+    return static_cast<std::size_t>(std::count_if(
+        sessions_.begin(), sessions_.end(),
+        [](const auto& entry) { return entry.second.session->suspended().has_value(); }));
 }
 
 /// Preflight and reservation for a session that is to go on here. What it has reserved counts as
@@ -57,8 +56,8 @@ Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds
     {
         const std::lock_guard lock(mutex_);
         if (const auto own = promised_bytes_.find(info.id); own != promised_bytes_.end()) {
-            here.memory_free_bytes = std::min(here.memory_free_bytes + own->second,
-                                              here.memory_total_bytes);
+            here.memory_free_bytes =
+                std::min(here.memory_free_bytes + own->second, here.memory_total_bytes);
         }
     }
     const auto findings = engine::preflight(needs, here);
@@ -84,8 +83,8 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
         return admit(info, wanted);
     };
     hooks.launch = [this, info, needs](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
-        GANTRY_ASSIGN(auto worker, stock_.launch(info.id, part, info.quota_bytes,
-                                                  handlers_for(info.id)));
+        GANTRY_ASSIGN(auto worker,
+                      stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id)));
         {
             const std::lock_guard lock(mutex_);
             device_ = worker->device();  // ... or a smaller one, which is seen only now.

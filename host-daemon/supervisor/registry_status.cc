@@ -91,8 +91,8 @@ void fill_worker(const std::shared_ptr<Worker>& worker, control::WorkerInfo* out
         out->set_state("gone");
         return;
     }
-    static constexpr const char* kStates[] = {"", "started", "serving", "frozen", "restoring",
-                                              "fenced", "failed"};
+    static constexpr const char* kStates[] = {"",          "started", "serving", "frozen",
+                                              "restoring", "fenced",  "failed"};
     const auto state = static_cast<std::size_t>(status->state());
     out->set_state(state < std::size(kStates) ? kStates[state] : "unknown");
     out->set_process_name(status->process_name());

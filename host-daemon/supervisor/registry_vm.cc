@@ -97,24 +97,24 @@ void Registry::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) 
             return;
         }
     }
-    hypervisor_.read_domain(event.uuid, [this, is_fresh,
-                                         tell_source](Result<libvirt::DomainInfo> domain) {
-        if (!domain) {
-            spdlog::warn("{}", domain.error().to_string());
-            return;
-        }
-        if (!domain->gpu) {
-            return;  // not ours
-        }
-        const bool is_owned_elsewhere = domain->owner && domain->owner->daemon != own_address();
-        if (!is_fresh && is_owned_elsewhere) {
-            housekeeping_.post([this, info = std::move(*domain)] { take_up_guest(info); });
-            return;
-        }
-        tell_source();
-        housekeeping_.post(
-            [this, is_fresh, info = std::move(*domain)] { open_vm(info, is_fresh); });
-    });
+    hypervisor_.read_domain(
+        event.uuid, [this, is_fresh, tell_source](Result<libvirt::DomainInfo> domain) {
+            if (!domain) {
+                spdlog::warn("{}", domain.error().to_string());
+                return;
+            }
+            if (!domain->gpu) {
+                return;  // not ours
+            }
+            const bool is_owned_elsewhere = domain->owner && domain->owner->daemon != own_address();
+            if (!is_fresh && is_owned_elsewhere) {
+                housekeeping_.post([this, info = std::move(*domain)] { take_up_guest(info); });
+                return;
+            }
+            tell_source();
+            housekeeping_.post(
+                [this, is_fresh, info = std::move(*domain)] { open_vm(info, is_fresh); });
+        });
 }
 
 /// True while the session is served here or is leaving: events of the VM are its own. With the
@@ -149,9 +149,8 @@ std::string Registry::own_address() const {
 void Registry::take_up_guest(const libvirt::DomainInfo& domain) {
     run_aside([this, domain] {  // A host that is down is waited for.
         auto arrival = begin_arrival(arrival_request(domain));
-        housekeeping_.post([this, domain, arrival = std::move(arrival)] {
-            on_taken_up(domain, arrival);
-        });
+        housekeeping_.post(
+            [this, domain, arrival = std::move(arrival)] { on_taken_up(domain, arrival); });
     });
 }
 
@@ -251,8 +250,8 @@ void Registry::stamp_owner(const std::string& id, Epoch epoch) {
 
 void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
     const auto kind = source_kind(event);
-    const bool has_ended = event.kind == EventKind::kStopped ||
-                           event.kind == EventKind::kStoppedFailed;
+    const bool has_ended =
+        event.kind == EventKind::kStopped || event.kind == EventKind::kStoppedFailed;
     std::shared_ptr<Session> session;
     std::shared_ptr<SourceDriver> driver;
     {
@@ -298,8 +297,8 @@ void Registry::query_domain(const std::string& id,
     {
         const std::lock_guard lock(mutex_);
         const auto found = sessions_.find(id);
-        is_local = found != sessions_.end() &&
-                   found->second.session->info().kind == SessionKind::kLocal;
+        is_local =
+            found != sessions_.end() && found->second.session->info().kind == SessionKind::kLocal;
     }
     if (is_local) {
         answer(local_report(id));

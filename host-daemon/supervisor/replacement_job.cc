@@ -85,10 +85,11 @@ Result<void> replace_one(Session& session, const std::shared_ptr<Worker>& old_wo
         return outcome.report.error();
     }
     fill(*outcome.report, *old_worker, *fresh, out);
-    spdlog::info("session {}: worker {} is process {} now, {} before: {} bytes handed over, {} "
-                 "copied, pause {} us",
-                 session.info().id, part.value, fresh->pid(), old_worker->pid(),
-                 out->bytes_handed_over(), out->bytes_copied(), out->pause_us());
+    spdlog::info(
+        "session {}: worker {} is process {} now, {} before: {} bytes handed over, {} "
+        "copied, pause {} us",
+        session.info().id, part.value, fresh->pid(), old_worker->pid(), out->bytes_handed_over(),
+        out->bytes_copied(), out->pause_us());
     return {};
 }
 
@@ -112,8 +113,8 @@ Result<control::ReplaceWorkersReply> replace_all(Session& session, const SourceS
 Result<control::ReplaceWorkersReply> replace_workers(const std::shared_ptr<Session>& session,
                                                      ReplacementHooks hooks) {
     const auto driver = session->driver();
-    const auto replaced = driver->run_with_workers(
-        [&] { return replace_all(*session, driver->status(), hooks); });
+    const auto replaced =
+        driver->run_with_workers([&] { return replace_all(*session, driver->status(), hooks); });
     return replaced.value_or(
         Error{Code::kUnavailable, "session.closed",
               "session " + session->info().id + " ended before its workers were replaced"});

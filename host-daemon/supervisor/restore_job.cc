@@ -33,16 +33,17 @@ public:
 
     Result<void> on_header(const snapshot::SnapshotHeader& header) override {
         if (header.session_id() != session_.info().id) {
-            return Error{Code::kFailedPrecondition, "snapshot.session",
-                         "the file holds session " + header.session_id() + ", not " +
-                             session_.info().id};
+            return Error{
+                Code::kFailedPrecondition, "snapshot.session",
+                "the file holds session " + header.session_id() + ", not " + session_.info().id};
         }
         seed_ = {header.seed_low(), header.seed_high()};
         key_ = std::make_unique<snapshot::FingerprintKey>(seed_);
         if (seed_ != from_.seed) {
             return Error{Code::kFailedPrecondition, "snapshot.stale",
                          "the file was saved at another moment than the one at which session " +
-                             session_.info().id + " was suspended, so it does not fit the memory "
+                             session_.info().id +
+                             " was suspended, so it does not fit the memory "
                              "of the programs that wait; name the file that was written then (" +
                              from_.path + ")"};
         }
@@ -90,13 +91,14 @@ public:
             return out_of_order(memory.part);
         }
         GANTRY_ASSIGN(FileLoad load, load_of(memory));
-        ahead_ = std::async(std::launch::async, [this, part = engine::PartId{memory.part},
-                                                 first = std::move(load)]() -> Result<LoadedAhead> {
-            GANTRY_TRY(settle());
-            GANTRY_TRY(sender_.finish());
-            GANTRY_ASSIGN(const auto worker, session_.workers().need(part));
-            return load_ahead(*worker, first);
-        });
+        ahead_ = std::async(std::launch::async,
+                            [this, part = engine::PartId{memory.part},
+                             first = std::move(load)]() -> Result<LoadedAhead> {
+                                GANTRY_TRY(settle());
+                                GANTRY_TRY(sender_.finish());
+                                GANTRY_ASSIGN(const auto worker, session_.workers().need(part));
+                                return load_ahead(*worker, first);
+                            });
         ahead_blocks_ = memory.blocks.size();
         return {};
     }
@@ -136,8 +138,7 @@ public:
                 return out_of_order(part);
             }
             std::size_t end = at + 1;
-            while (end < blocks.size() && end - at < kBatchBlocks &&
-                   blocks[end].ref.part == part) {
+            while (end < blocks.size() && end - at < kBatchBlocks && blocks[end].ref.part == part) {
                 ++end;
             }
             const auto some = blocks.subspan(at, end - at);
@@ -227,8 +228,8 @@ private:
     std::map<std::uint64_t, std::string> graphs_;  // By part, as the next.
     std::map<std::uint64_t, LoadedMemory> loaded_;
     StoredSender sender_;
-    Result<void> prepared_;  ///< The parts before.
-    std::future<Result<Phases>> preparing_;  ///< Waited for before all else goes,
+    Result<void> prepared_;                   ///< The parts before.
+    std::future<Result<Phases>> preparing_;   ///< Waited for before all else goes,
     std::future<Result<LoadedAhead>> ahead_;  ///< and before that.
     std::size_t ahead_blocks_ = 0;            ///< Those of ahead_.
 };
@@ -298,9 +299,8 @@ Result<control::RestoreReply> restore_snapshot(const std::shared_ptr<Session>& s
                      "the file's path must be absolute: '" + request.path() + "'"};
     }
     const auto driver = session->driver();
-    const auto restored = driver->run_with_workers([&] {
-        return restore_suspended(session, request.path(), driver->status().epoch, hooks);
-    });
+    const auto restored = driver->run_with_workers(
+        [&] { return restore_suspended(session, request.path(), driver->status().epoch, hooks); });
     return restored.value_or(
         Error{Code::kUnavailable, "session.closed",
               "session " + session->info().id + " ended before it could be restored"});

@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <fstream>
@@ -27,8 +27,8 @@ Result<SessionInfo> session_info_from_json(const nlohmann::json& json) {
     SessionInfo info;
     try {  // nlohmann's accessors throw; nothing of it leaves this function
         info.id = json.at("id").get<std::string>();
-        info.kind = json.at("kind").get<std::string>() == "vm" ? SessionKind::kVm
-                                                               : SessionKind::kLocal;
+        info.kind =
+            json.at("kind").get<std::string>() == "vm" ? SessionKind::kVm : SessionKind::kLocal;
         info.vm_name = json.at("vm_name").get<std::string>();
         info.quota_bytes = json.at("quota_bytes").get<std::uint64_t>();
         info.cc_min = {json.at("cc_min").at(0).get<std::uint32_t>(),
@@ -93,11 +93,10 @@ Result<void> Session::open_region() {
             return Error{Code::kFailedPrecondition, "region.none",
                          "session " + info_.id + " has no guest attached"};
         }
-        GANTRY_ASSIGN(Region opened,
-                      info_.guest_key.empty()
-                          ? Region::open_file(info_.region_path, info_.region_bytes)
-                          : Region::make_file(info_.region_path, info_.region_bytes,
-                                              libvirt::kTcpChannels));
+        GANTRY_ASSIGN(Region opened, info_.guest_key.empty()
+                                         ? Region::open_file(info_.region_path, info_.region_bytes)
+                                         : Region::make_file(info_.region_path, info_.region_bytes,
+                                                             libvirt::kTcpChannels));
         region_ = std::move(opened);
     }
     if (channel_count_ == 0) {
@@ -247,8 +246,10 @@ void Session::close_channel(engine::PartId part) {
 }
 
 void Session::on_worker_lost(engine::PartId part, const std::string& how) {
-    spdlog::error("session {}: worker {} ended: {}; its program gets CUDA errors from now on, and "
-                  "has to be started again", info_.id, part.value, how);
+    spdlog::error(
+        "session {}: worker {} ended: {}; its program gets CUDA errors from now on, and "
+        "has to be started again",
+        info_.id, part.value, how);
     const PartChannel at = channel_of(part);
     const std::lock_guard lock(mutex_);
     if (region_ && channel_count_ != 0) {
@@ -424,9 +425,7 @@ void Session::set_arrival_note(std::string json) {
     arrival_note_ = std::move(json);
 }
 
-void Session::remove_record() {
-    ::unlink(record_path().c_str());
-}
+void Session::remove_record() { ::unlink(record_path().c_str()); }
 
 void Session::begin_replacement(std::shared_ptr<Worker> fresh) {
     const std::lock_guard lock(mutex_);
@@ -462,9 +461,8 @@ std::size_t Session::adopt_workers(const std::vector<WorkerRecord>& records,
     std::vector<std::future<Result<std::shared_ptr<Worker>>>> found;  // Each may be waited for.
     found.reserve(records.size());
     for (const WorkerRecord& record : records) {
-        found.push_back(std::async(std::launch::async, [&record, &handlers] {
-            return Worker::adopt(record, handlers);
-        }));
+        found.push_back(std::async(
+            std::launch::async, [&record, &handlers] { return Worker::adopt(record, handlers); }));
     }
     for (std::size_t i = 0; i < records.size(); ++i) {
         const WorkerRecord& record = records[i];
@@ -476,8 +474,8 @@ std::size_t Session::adopt_workers(const std::vector<WorkerRecord>& records,
         // Two of one part: it was being replaced. The one that has the guest stays.
         const control::WorkerState state = (*worker)->adopted_status().state();
         const auto other = workers_.find(record.part);
-        const bool has_guest = state == control::WORKER_STATE_SERVING ||
-                               state == control::WORKER_STATE_FROZEN;
+        const bool has_guest =
+            state == control::WORKER_STATE_SERVING || state == control::WORKER_STATE_FROZEN;
         if (other && !has_guest) {
             (*worker)->end();
         } else {

@@ -98,8 +98,9 @@ public:
 
     /// Attaches a restored worker to the guest that waits in the region, as `epoch`. `before`:
     /// called when nothing is left to do but to ask the worker.
-    Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch,
-                          const std::function<void()>& before = [] {});
+    Result<void> activate(
+        const std::shared_ptr<Worker>& worker, Epoch epoch,
+        const std::function<void()>& before = [] {});
     /// Until end_replacement() a loss of the part's worker is not this session's to act on, and the
     /// fresh worker is in the record beside it.
     void begin_replacement(std::shared_ptr<Worker> fresh);
@@ -160,7 +161,7 @@ private:
     WorkersSource source_;
     mutable std::mutex mutex_;  // all below but workers_
     std::mutex saving_;
-    std::mutex opening_;        // one channel at a time is opened or closed
+    std::mutex opening_;  // one channel at a time is opened or closed
     std::shared_ptr<SourceDriver> driver_;
     std::optional<Region> region_;
     control::UniqueFd socket_;

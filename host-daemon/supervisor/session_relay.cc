@@ -98,8 +98,7 @@ Result<RelayedGuest> Session::meet_relay(const MirrorName& name) {
 
 bool Session::awaits_relay() {
     const std::lock_guard lock(mutex_);
-    if (guest_end_.valid() &&
-        std::chrono::steady_clock::now() - guest_end_made_ > kRelayPatience) {
+    if (guest_end_.valid() && std::chrono::steady_clock::now() - guest_end_made_ > kRelayPatience) {
         spdlog::warn("session {}: its guest did not come", info_.id);
         guest_end_.reset();
     }

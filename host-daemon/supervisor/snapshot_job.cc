@@ -26,8 +26,8 @@ std::uint64_t us_since(Strand::Clock::time_point begun) {
             .count());
 }
 
-Result<void> add_images(WorkersSource& source, engine::PartId part,
-                        std::vector<std::string>* known, snapshot::SnapshotWriter* writer) {
+Result<void> add_images(WorkersSource& source, engine::PartId part, std::vector<std::string>* known,
+                        snapshot::SnapshotWriter* writer) {
     GANTRY_ASSIGN(const std::string serialised, source.images(part, *known));
     control::ImageList list;
     if (!list.ParseFromString(serialised)) {
@@ -54,8 +54,7 @@ struct What {
 };
 
 /// One frozen part: what a reader needs before the blocks comes before them.
-Result<void> write_part(Session& session, engine::PartId part,
-                        const snapshot::FingerprintKey& key,
+Result<void> write_part(Session& session, engine::PartId part, const snapshot::FingerprintKey& key,
                         std::vector<std::string>* images_known, snapshot::SnapshotWriter* writer,
                         Phases& phases) {
     WorkersSource& source = session.source();
@@ -90,10 +89,10 @@ Result<std::uint64_t> write_file(Session& session, const What& what, Phases& pha
     snapshot::SnapshotHeader header;
     header.set_session_id(session.info().id);
     header.set_producer(std::string("gantryd ") + kGantryVersion);
-    header.set_created_unix_seconds(static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::seconds>(
-            std::chrono::system_clock::now().time_since_epoch())
-            .count()));
+    header.set_created_unix_seconds(
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(
+                                       std::chrono::system_clock::now().time_since_epoch())
+                                       .count()));
     header.set_epoch(what.epoch.value);
     header.set_seed_low(what.seed.low);
     header.set_seed_high(what.seed.high);
@@ -133,13 +132,11 @@ struct Job {
         }
         if (session.is_moving(driver.status())) {
             return Error{Code::kFailedPrecondition, "session.busy",
-                         "session " + id +
-                             " is being moved; save it before or afterwards"};
+                         "session " + id + " is being moved; save it before or afterwards"};
         }
         if (session.suspended()) {
             return Error{Code::kFailedPrecondition, "session.suspended",
-                         "session " + id +
-                             " is suspended into a file; `gantry restore` it first"};
+                         "session " + id + " is suspended into a file; `gantry restore` it first"};
         }
         return {};
     }
@@ -205,8 +202,8 @@ Result<control::SnapshotReply> save(Job& job) {
                   SnapshotPages::prepare(job.session, job.driver, file.fd(), job.request.path(),
                                          cleared, [&job] { return job.check(); }));
     job.phases.end("prepare", pages.how());
-    spdlog::info("session {} is about to be saved: its file has room [{}]",
-                 job.session.info().id, pages.how());
+    spdlog::info("session {} is about to be saved: its file has room [{}]", job.session.info().id,
+                 pages.how());
     const auto saved =
         job.driver.run_with_workers([&] { return freeze_and_save(job, file, pages); });
     return saved ? *saved : Result<control::SnapshotReply>(Job::closed(job.session.info().id));

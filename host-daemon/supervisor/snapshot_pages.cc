@@ -76,8 +76,8 @@ Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool alway
         std::min({described.mirror_region_bytes(), described.pinned_bytes(), kMirrorMax});
     const DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kReading);
     // As save_memory() decides: a few blocks come by messages.
-    part.by_worker = (direct.empty() || always_by_worker) &&
-                     part.estimate.block_count >= kWorkersBlocksMin;
+    part.by_worker =
+        (direct.empty() || always_by_worker) && part.estimate.block_count >= kWorkersBlocksMin;
     part.estimate.stored_bytes =
         part.by_worker ? resident
                        : data_bytes(direct) + (resident - std::min(resident, direct.bytes()));
@@ -162,8 +162,8 @@ Result<SnapshotPages> SnapshotPages::prepare(Session& session, SourceDriver& dri
     if (stored && *stored > room) {
         return Error{Code::kResourceExhausted, "snapshot.disk_full",
                      pages.error().text + "; " + std::to_string(*stored >> 20) +
-                         " MiB are to be stored, there is room for " +
-                         std::to_string(room >> 20) + " MiB"};
+                         " MiB are to be stored, there is room for " + std::to_string(room >> 20) +
+                         " MiB"};
     }
     SnapshotPages none;
     none.how_ = "not ahead: " + pages.error().text;
@@ -199,8 +199,8 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     }
     const std::vector<snapshot::FileRange> ranges = lay_out(estimates, pages_end_max(file, room));
     const std::uint64_t end = ranges.back().end;
-    const bool is_by_workers = std::any_of(parts.begin(), parts.end(),
-                                           [](const Part& part) { return part.by_worker; });
+    const bool is_by_workers =
+        std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.by_worker; });
     if (!is_by_workers || !snapshot::is_on_tmpfs(file) ||
         snapshot::FilePages::reserves_only(file, cleared)) {
         auto made = snapshot::FilePages::make(
@@ -250,10 +250,9 @@ Result<void> SnapshotPages::prepare_by(Session& session, const std::shared_ptr<W
 /// Until the worker has done what it was asked for, of `bytes` at most.
 Result<void> SnapshotPages::await(Session& session, const std::shared_ptr<Worker>& worker,
                                   std::uint64_t bytes, const MayGoOn& may_go_on) {
-    const auto done = ask(*worker, Clock::now() + patience_for(bytes), may_go_on,
-                          [](const control::PreparedFileReply& now) {
-                              return now.is_done() || !now.is_there();
-                          });
+    const auto done =
+        ask(*worker, Clock::now() + patience_for(bytes), may_go_on,
+            [](const control::PreparedFileReply& now) { return now.is_done() || !now.is_there(); });
     GANTRY_TRY(may_go_on());
     if (done && done->failure().reason() == "snapshot.disk_full") {
         return to_error(done->failure());

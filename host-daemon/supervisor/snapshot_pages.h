@@ -71,8 +71,8 @@ private:
     void drop();
     Result<void> prepare_by(Session& session, const std::shared_ptr<Worker>& worker, int file,
                             const snapshot::FileRange& range);
-    Result<void> await(Session& session, const std::shared_ptr<Worker>& worker,
-                       std::uint64_t bytes, const MayGoOn& may_go_on);
+    Result<void> await(Session& session, const std::shared_ptr<Worker>& worker, std::uint64_t bytes,
+                       const MayGoOn& may_go_on);
 
     snapshot::FilePages mapped_;
     std::vector<std::shared_ptr<Worker>> preparing_;  ///< Those that were given the file.

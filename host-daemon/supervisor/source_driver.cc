@@ -15,9 +15,7 @@ engine::TimePoint engine_now() {
         Strand::Clock::now().time_since_epoch());
 }
 
-Strand::Clock::time_point to_clock(engine::TimePoint at) {
-    return Strand::Clock::time_point{at};
-}
+Strand::Clock::time_point to_clock(engine::TimePoint at) { return Strand::Clock::time_point{at}; }
 
 namespace {
 
@@ -125,15 +123,14 @@ void SourceDriver::publish(bool ends) {
             status_.last_migration = *bulk_migration_;
             status_.digest = {};
         }
-        bulk_ = !bulk_migration_ ? nullptr
-                                 : std::make_shared<BulkQueue>([this](std::uint64_t round) {
-                                       engine::SourceEvent event = error_event(
-                                           SourceEventKind::kRoundFailed,
-                                           {Code::kUnavailable, "stream.lost",
-                                            "a bulk stream to the target broke"});
-                                       event.round = round;
-                                       feed(std::move(event));
-                                   });
+        bulk_ =
+            !bulk_migration_ ? nullptr : std::make_shared<BulkQueue>([this](std::uint64_t round) {
+                engine::SourceEvent event = error_event(
+                    SourceEventKind::kRoundFailed,
+                    {Code::kUnavailable, "stream.lost", "a bulk stream to the target broke"});
+                event.round = round;
+                feed(std::move(event));
+            });
     }
 }
 
@@ -172,9 +169,7 @@ void SourceDriver::send(const engine::Message& message) {
 void SourceDriver::persist_grant(const engine::DurableRecord& record) {
     const SaveOutcome saved = store_.save(session_id_, record);
     switch (saved.failure) {
-        case SaveFailure::kNone:
-            step(event_of(SourceEventKind::kGrantDurable));
-            return;
+        case SaveFailure::kNone: step(event_of(SourceEventKind::kGrantDurable)); return;
         case SaveFailure::kProvenUnwritten:
             spdlog::error("session {}: {}", session_id_, saved.error.to_string());
             step(error_event(SourceEventKind::kGrantWriteFailed, saved.error));
@@ -280,9 +275,7 @@ void SourceDriver::carry_out(engine::Action action) {
             ++cut_serial_;
             on_slow([this] { source_.end_precopy(); });
             break;
-        case ActionKind::kEndAnnouncement:
-            on_slow([this] { source_.end_announcement(); });
-            break;
+        case ActionKind::kEndAnnouncement: on_slow([this] { source_.end_announcement(); }); break;
         case ActionKind::kRelease:
             on_slow([this] {
                 (void)source_.release();
@@ -291,8 +284,7 @@ void SourceDriver::carry_out(engine::Action action) {
             });
             break;
         case ActionKind::kAbortJob: hooks_.abort_job(); break;
-        default:
-            GANTRY_ASSERT(false, "the source machine asked for %s", to_string(action.kind));
+        default: GANTRY_ASSERT(false, "the source machine asked for %s", to_string(action.kind));
     }
 }
 

@@ -49,7 +49,7 @@ struct SourceStatus {
     engine::SourceState state = engine::SourceState::kServing;
     Epoch epoch;
     bool serves = true;
-    bool announced = false;  ///< engine::SourceMachine::announced
+    bool announced = false;       ///< engine::SourceMachine::announced
     bool awaits_attempt = false;  ///< engine::SourceMachine::awaits_attempt
     std::optional<engine::MigrationId> migration;
     bool ends = false;  ///< The last move has just ended, and the hooks do not know how yet.
@@ -101,9 +101,7 @@ private:
     Result<void> push(control::BulkDown batch, SentBlocks blocks, Round& round);
     static void count_acknowledged(Round& round);
     void pace(const Round& round, Strand::Clock::time_point begun, std::uint64_t sent_before);
-    [[nodiscard]] bool is_cut(const Round& round) const {
-        return cut_serial_ != round.cut_serial;
-    }
+    [[nodiscard]] bool is_cut(const Round& round) const { return cut_serial_ != round.cut_serial; }
     std::shared_ptr<BulkQueue> current_bulk() const;
     Result<void> mark_lost_unsent();
     Result<void> mark_unsent(engine::PartId part, std::vector<engine::BlockAddress>& blocks);
@@ -133,7 +131,7 @@ private:
 
     std::atomic<bool> is_stopped_{false};
     std::atomic<std::uint64_t> cut_serial_{0};  ///< Counted up: rounds ordered before end early.
-    mutable std::mutex mutex_;  // bulk_, bulk_migration_, status_
+    mutable std::mutex mutex_;                  // bulk_, bulk_migration_, status_
     std::shared_ptr<BulkQueue> bulk_;
     std::optional<engine::MigrationId> bulk_migration_;
     SourceStatus status_;

@@ -49,8 +49,8 @@ void SourceDriver::begin_precopy(engine::Seed seed) {
     }
     const auto begun = source_.begin_precopy(seed);
     engine::SourceEvent event;
-    event.kind = begun ? engine::SourceEventKind::kPrecopyBegun
-                       : engine::SourceEventKind::kRoundFailed;
+    event.kind =
+        begun ? engine::SourceEventKind::kPrecopyBegun : engine::SourceEventKind::kRoundFailed;
     if (!begun) {
         event.error = begun.error();
     }
@@ -66,7 +66,7 @@ Result<void> SourceDriver::mark_lost_unsent() {
         auto& blocks = lost_[sent.part];
         blocks.insert(blocks.end(), sent.blocks.begin(), sent.blocks.end());
     }
-    images_sent_.clear();  // a lost graph may have carried images
+    images_sent_.clear();     // a lost graph may have carried images
     while (!lost_.empty()) {  // What could not be marked now is marked before the next round.
         const engine::PartId part = lost_.begin()->first;
         GANTRY_TRY(unless_ended(part, mark_unsent(part, lost_.begin()->second)));
@@ -141,8 +141,8 @@ Result<void> SourceDriver::push(control::BulkDown batch, SentBlocks blocks, Roun
     batch.set_batch(next_batch_++);  // Here: the target waits for every number.
     round.stats.bytes_content += blocks.blocks.size() * engine::kBlockBytes;
     round.stats.bytes_sent += batch.ByteSizeLong();
-    if (!round.bulk || !round.bulk->push(std::move(batch), std::move(blocks),
-                                         [&] { return is_cut(round); })) {
+    if (!round.bulk ||
+        !round.bulk->push(std::move(batch), std::move(blocks), [&] { return is_cut(round); })) {
         return Error{Code::kCancelled, "stream.closed", "the migration has ended"};
     }
     return {};
@@ -187,8 +187,8 @@ Result<void> SourceDriver::send_part(engine::PartId part, Round& round) {
         const auto now = Strand::Clock::now();
         if (now - reported >= kProgressInterval) {
             const std::chrono::duration<double> took = now - reported;
-            const std::uint64_t before = std::exchange(acknowledged,
-                                                       round.bulk->acknowledged_bytes());
+            const std::uint64_t before =
+                std::exchange(acknowledged, round.bulk->acknowledged_bytes());
             if (round.bulk->waiting()) {  // else the workers are what limits
                 compression_.note_link(static_cast<double>(acknowledged - before) / took.count());
             }
@@ -216,8 +216,7 @@ void SourceDriver::pace(const Round& round, Strand::Clock::time_point begun,
 }
 
 Result<void> SourceDriver::send_blocks(engine::PartId part,
-                                       std::span<const engine::BlockAddress> blocks,
-                                       Round& round) {
+                                       std::span<const engine::BlockAddress> blocks, Round& round) {
     GANTRY_ASSIGN(const auto staged, source_.read_blocks(part, blocks));
     if (staged->count() == 0) {
         return {};

@@ -23,8 +23,7 @@ std::uint64_t StagingSlot::offset() const {
     return static_cast<std::uint64_t>(index_) * staging_->slot_bytes_;
 }
 
-Result<std::shared_ptr<Staging>> Staging::create(std::size_t slot_bytes,
-                                                 std::uint32_t slot_count) {
+Result<std::shared_ptr<Staging>> Staging::create(std::size_t slot_bytes, std::uint32_t slot_count) {
     const std::size_t bytes = slot_bytes * slot_count;
     control::UniqueFd fd{::memfd_create("gantry-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
     // Sealed against shrinking: else a worker could cut it under our mapping.
@@ -42,9 +41,7 @@ Result<std::shared_ptr<Staging>> Staging::create(std::size_t slot_bytes,
         new Staging(std::move(fd), static_cast<std::byte*>(base), slot_bytes, slot_count));
 }
 
-Staging::~Staging() {
-    ::munmap(base_, bytes());
-}
+Staging::~Staging() { ::munmap(base_, bytes()); }
 
 StagingSlot Staging::acquire() {
     std::unique_lock lock(mutex_);

@@ -48,8 +48,7 @@ Result<control::ApplyBlocks> apply_request(engine::PartId part,
         run.mutable_run()->set_space(block.ref.space);
         run.mutable_run()->set_first(block.ref.index);
         run.mutable_run()->set_count(1);
-        run.set_form(is_bytes ? control::IncomingRun::FORM_BYTES
-                              : control::IncomingRun::FORM_ZERO);
+        run.set_form(is_bytes ? control::IncomingRun::FORM_BYTES : control::IncomingRun::FORM_ZERO);
         if (block.form == snapshot::StoredForm::kCopyOf) {
             if (block.origin.part != part.value) {
                 return Error{Code::kUnimplemented, "snapshot.copy",
@@ -64,8 +63,7 @@ Result<control::ApplyBlocks> apply_request(engine::PartId part,
     return apply;
 }
 
-StoredSender::StoredSender(WorkerSet& workers)
-    : workers_(workers), thread_([this] { run(); }) {}
+StoredSender::StoredSender(WorkerSet& workers) : workers_(workers), thread_([this] { run(); }) {}
 
 StoredSender::~StoredSender() {
     {
@@ -90,9 +88,7 @@ std::span<std::byte> StoredSender::place_for(engine::PartId part, std::size_t by
     return filling_.slot->bytes();
 }
 
-void StoredSender::take_place() {
-    filled_ = std::exchange(filling_, {});
-}
+void StoredSender::take_place() { filled_ = std::exchange(filling_, {}); }
 
 Result<bool> StoredSender::send(engine::PartId part,
                                 std::span<const snapshot::StoredBlock> blocks) {

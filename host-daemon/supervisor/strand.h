@@ -30,9 +30,7 @@ public:
     /// When on_timer is due; only from the strand's own thread.
     void set_timer(std::optional<Clock::time_point> due) { due_ = due; }
     void stop();
-    [[nodiscard]] bool is_current() const {
-        return std::this_thread::get_id() == thread_.get_id();
-    }
+    [[nodiscard]] bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
 
 private:
     void run();

@@ -156,11 +156,8 @@ void TargetDriver::carry_out(engine::Action action) {
             slow_.post([this, epoch = action.epoch] { activate(epoch); });
             break;
         case ActionKind::kRetract: slow_.post([this] { retract(); }); break;
-        case ActionKind::kDiscard:
-            slow_.post([this] { (void)sink_.discard(); });
-            break;
-        default:
-            GANTRY_ASSERT(false, "the target machine asked for %s", to_string(action.kind));
+        case ActionKind::kDiscard: slow_.post([this] { (void)sink_.discard(); }); break;
+        default: GANTRY_ASSERT(false, "the target machine asked for %s", to_string(action.kind));
     }
 }
 
@@ -232,8 +229,8 @@ void TargetDriver::count_bytes(const control::BulkDown& batch) {
     status_.progress.bytes_content += blocks * engine::kBlockBytes;
     status_.progress.bytes_sent += batch.ByteSizeLong();
     status_.progress.percent = std::max(
-        status_.progress.percent, engine::first_round_percent(status_.progress.bytes_content,
-                                                              status_.progress.bytes_total));
+        status_.progress.percent,
+        engine::first_round_percent(status_.progress.bytes_content, status_.progress.bytes_total));
 }
 
 void TargetDriver::end_batch(std::uint64_t round, std::uint64_t batch, bool applied) {
@@ -340,8 +337,7 @@ Result<void> TargetDriver::apply_parts(const std::vector<engine::FinalPart>& par
     return {};
 }
 
-void TargetDriver::apply_complete(engine::FreezeToken token,
-                                  std::vector<engine::FinalPart> parts) {
+void TargetDriver::apply_complete(engine::FreezeToken token, std::vector<engine::FinalPart> parts) {
     Result<void> applied = apply_parts(parts);
     if (applied) {
         applied = sink_.mark_complete(token);
@@ -350,9 +346,9 @@ void TargetDriver::apply_complete(engine::FreezeToken token,
         const std::lock_guard lock(mutex_);
         applying_.reset();
     }
-    engine::TargetEvent event =
-        applied ? event_of(TargetEventKind::kApplied)
-                : error_event(TargetEventKind::kApplyFailed, applied.error());
+    engine::TargetEvent event = applied
+                                    ? event_of(TargetEventKind::kApplied)
+                                    : error_event(TargetEventKind::kApplyFailed, applied.error());
     event.token = token;
     feed(std::move(event));
 }
@@ -375,13 +371,13 @@ void TargetDriver::retract() {
     main_.post([this, event = std::move(event)] {
         if (!event.active) {  // a restart must not take the epoch for one that was served
             const auto known = store_.load(session_id_);
-            if (known.ok() && *known && !(*known)->granted &&
-                (*known)->epoch == machine_.epoch()) {
+            if (known.ok() && *known && !(*known)->granted && (*known)->epoch == machine_.epoch()) {
                 if (const Result<void> removed = store_.remove(session_id_); !removed) {
                     // The source waits, and its program with it: no reason to hold them up.
-                    spdlog::error("session {}: {}; it goes back to its source all the same. Remove "
-                                  "the file before gantryd is started again",
-                                  session_id_, removed.error().to_string());
+                    spdlog::error(
+                        "session {}: {}; it goes back to its source all the same. Remove "
+                        "the file before gantryd is started again",
+                        session_id_, removed.error().to_string());
                 }
             }
         }

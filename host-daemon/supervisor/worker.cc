@@ -1,9 +1,9 @@
 #include "host-daemon/supervisor/worker.h"
 
+#include <spdlog/spdlog.h>
 #include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <spdlog/spdlog.h>
 
 #include "host-daemon/supervisor/version.h"
 #include "proto/control/process_end.h"
@@ -17,9 +17,9 @@ constexpr std::chrono::milliseconds kOrderlyEnd{3000};
 constexpr std::chrono::milliseconds kAdoptionAwaited{30'000};
 
 std::string worker_name(const WorkerRecord& record) {
-    return record.session_id.empty() ? "spare worker " + std::to_string(record.process.pid)
-                                     : "worker " + std::to_string(record.part.value) +
-                                           " of session " + record.session_id;
+    return record.session_id.empty()
+               ? "spare worker " + std::to_string(record.process.pid)
+               : "worker " + std::to_string(record.part.value) + " of session " + record.session_id;
 }
 
 control::DeviceChoice device_choice(const Config& config) {
@@ -192,8 +192,8 @@ Error Worker::start_failed(const Error& error) {
     const auto how = process_.wait(std::chrono::milliseconds{200});
     discard();
     return Error{error.code, error.reason,
-                 error.text + (how ? " (the worker ended: " + *how + ")" : "") +
-                     "; its log is " + log_path()};
+                 error.text + (how ? " (the worker ended: " + *how + ")" : "") + "; its log is " +
+                     log_path()};
 }
 
 std::string Worker::log_path() const {
@@ -213,8 +213,7 @@ Result<void> Worker::warm(const Config& config) {
     control::ToWorker request;
     request.mutable_warm()->set_protocol_version(control::kWorkerProtocolVersion);
     *request.mutable_warm()->mutable_device() = device_choice(config);
-    if (auto warmed =
-            call(std::move(request), std::chrono::seconds{config.worker.start_timeout_s});
+    if (auto warmed = call(std::move(request), std::chrono::seconds{config.worker.start_timeout_s});
         !warmed) {
         return start_failed(warmed.error());
     }
@@ -230,9 +229,8 @@ Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::
     return worker;
 }
 
-Result<void> Worker::start(const Config& config, const std::string& session_id,
-                           engine::PartId part, std::uint64_t quota_bytes,
-                           WorkerHandlers handlers) {
+Result<void> Worker::start(const Config& config, const std::string& session_id, engine::PartId part,
+                           std::uint64_t quota_bytes, WorkerHandlers handlers) {
     record_.session_id = session_id;
     record_.part = part;
     handlers_ = std::move(handlers);
@@ -256,13 +254,12 @@ Result<void> Worker::start(const Config& config, const std::string& session_id,
     }
     const control::StartReply& started = reply->message.start();
     if (started.protocol_version() != control::kWorkerProtocolVersion) {
-        return start_failed(
-            {Code::kFailedPrecondition, "version.worker",
-             "gantryd " + std::string(kGantryVersion) + " speaks worker protocol " +
-                 std::to_string(control::kWorkerProtocolVersion) + ", " +
-                 config.worker.executable + " is " + started.gantry_version() + " and speaks " +
-                 std::to_string(started.protocol_version()) +
-                 "; install the same version of both"});
+        return start_failed({Code::kFailedPrecondition, "version.worker",
+                             "gantryd " + std::string(kGantryVersion) + " speaks worker protocol " +
+                                 std::to_string(control::kWorkerProtocolVersion) + ", " +
+                                 config.worker.executable + " is " + started.gantry_version() +
+                                 " and speaks " + std::to_string(started.protocol_version()) +
+                                 "; install the same version of both"});
     }
     device_ = started.device();
     table_hash_ = started.table_hash();
@@ -275,8 +272,7 @@ Result<void> Worker::start(const Config& config, const std::string& session_id,
     return {};
 }
 
-Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record,
-                                              WorkerHandlers handlers) {
+Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record, WorkerHandlers handlers) {
     MemorySlot memory;
     if (!record.memory_page.empty()) {
         GANTRY_ASSIGN(memory, MemorySlot::adopt(record.memory_page, record.memory_slot));
@@ -308,10 +304,11 @@ Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record,
     if (status.session_id() != record.session_id || status.part_id() != record.part.value ||
         status.protocol_version() != control::kWorkerProtocolVersion) {
         const Error error{Code::kFailedPrecondition, "worker.mismatch",
-                     "process " + std::to_string(record.process.pid) + " says it is worker " +
-                         std::to_string(status.part_id()) + " of session " + status.session_id() +
-                         " (protocol " + std::to_string(status.protocol_version()) +
-                         "), its record says " + worker_name(record)};
+                          "process " + std::to_string(record.process.pid) + " says it is worker " +
+                              std::to_string(status.part_id()) + " of session " +
+                              status.session_id() + " (protocol " +
+                              std::to_string(status.protocol_version()) + "), its record says " +
+                              worker_name(record)};
         if (status.session_id() == record.session_id) {
             return lost(error);
         }

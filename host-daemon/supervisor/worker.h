@@ -84,9 +84,7 @@ public:
                                      std::span<const int> descriptors = {}) {
         return channel_->send(std::move(request), deadline, descriptors);
     }
-    Result<WorkerReply> await(WorkerChannel::Sent sent) {
-        return channel_->await(std::move(sent));
-    }
+    Result<WorkerReply> await(WorkerChannel::Sent sent) { return channel_->await(std::move(sent)); }
     Result<void> serve(const control::GuestAttachment& guest, std::span<const int> descriptors);
     Result<void> activate(Epoch epoch, const control::GuestAttachment& guest,
                           std::span<const int> descriptors);

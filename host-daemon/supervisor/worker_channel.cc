@@ -23,8 +23,8 @@ Error to_error(const control::WorkerStatus& status) {
                  status.reason().empty() ? "worker.unknown" : status.reason(), status.text()};
 }
 
-WorkerChannel::WorkerChannel(control::PacketSocket socket, std::string name,
-                             EventHandler on_event, ClosedHandler on_closed)
+WorkerChannel::WorkerChannel(control::PacketSocket socket, std::string name, EventHandler on_event,
+                             ClosedHandler on_closed)
     : socket_(patient(std::move(socket))),
       name_(std::move(name)),
       on_event_(std::move(on_event)),

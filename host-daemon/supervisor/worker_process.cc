@@ -91,20 +91,19 @@ int run_child_steps(const Plan& plan) {
         return kStepDescriptors;
     }
     ::setsid();
-    if (plan.private_tmp &&
-        (::unshare(CLONE_NEWNS) != 0 ||
-         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-         ::mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
-                 "mode=1777,size=16m") != 0)) {
+    if (plan.private_tmp && (::unshare(CLONE_NEWNS) != 0 ||
+                             ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+                             ::mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+                                     "mode=1777,size=16m") != 0)) {
         return kStepPrivateTmp;
     }
     if (!set_limit(RLIMIT_CORE, 0) || !set_limit(RLIMIT_NOFILE, plan.files_max) ||
         (plan.data_bytes_max != 0 && !set_limit(RLIMIT_DATA, plan.data_bytes_max))) {
         return kStepLimits;
     }
-    if (plan.change_user && (::setgroups(0, nullptr) != 0 ||
-                             ::setresgid(plan.gid, plan.gid, plan.gid) != 0 ||
-                             ::setresuid(plan.uid, plan.uid, plan.uid) != 0)) {
+    if (plan.change_user &&
+        (::setgroups(0, nullptr) != 0 || ::setresgid(plan.gid, plan.gid, plan.gid) != 0 ||
+         ::setresuid(plan.uid, plan.uid, plan.uid) != 0)) {
         return kStepUser;
     }
     if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
@@ -164,8 +163,8 @@ Error spawn_error(const std::string& text, int error) {
 }
 
 /// Variables that a driver may need; everything else of gantryd's environment stays out.
-constexpr std::array kPassedVariables = {"PATH",          "LANG",         "GANTRY_FINGERPRINTS",
-                                         "ASAN_OPTIONS",  "UBSAN_OPTIONS", "TSAN_OPTIONS"};
+constexpr std::array kPassedVariables = {"PATH",         "LANG",          "GANTRY_FINGERPRINTS",
+                                         "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"};
 
 }  // namespace
 

@@ -89,8 +89,7 @@ Result<void> WorkersSink::prepare(engine::PartId part, engine::Seed seed, std::s
     prepare.mutable_seed()->set_high(seed.high);
     prepare.set_graph_bytes(graph.size());
     prepare.set_images_bytes(images.size());
-    prepare.set_blocks_from_file(from_file_ &&
-                                 (always_by_worker_ || !worker->device().is_soft()));
+    prepare.set_blocks_from_file(from_file_ && (always_by_worker_ || !worker->device().is_soft()));
     GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), kLongCall, blobs.fds));
     if (reply.message.prepare().missing_image_sha256_size() != 0) {
         return Error{Code::kNotFound, "module.image_missing",
@@ -142,10 +141,9 @@ Result<void> WorkersSink::apply_batch(engine::PartId part, std::span<const Batch
     GANTRY_ASSIGN(auto staging, workers_.staging(worker));
     const StagingSlot slot = staging->acquire();
     if (lz4) {
-        const int got = LZ4_decompress_safe(content.data(),
-                                            reinterpret_cast<char*>(slot.bytes().data()),
-                                            static_cast<int>(content.size()),
-                                            static_cast<int>(slot.bytes().size()));
+        const int got = LZ4_decompress_safe(
+            content.data(), reinterpret_cast<char*>(slot.bytes().data()),
+            static_cast<int>(content.size()), static_cast<int>(slot.bytes().size()));
         if (got < 0 || static_cast<std::size_t>(got) != content_bytes) {
             return bad_batch("LZ4 content does not unpack to " + std::to_string(content_bytes) +
                              " bytes");

@@ -36,9 +36,7 @@ public:
     std::size_t count() const override { return blocks_.size(); }
     engine::BlockAddress address(std::size_t i) const override { return blocks_.at(i); }
     std::span<const std::byte, engine::kBlockBytes> bytes(std::size_t i) const override {
-        return slot_.bytes()
-            .subspan(i * engine::kBlockBytes)
-            .first<engine::kBlockBytes>();
+        return slot_.bytes().subspan(i * engine::kBlockBytes).first<engine::kBlockBytes>();
     }
     engine::Fingerprint fingerprint(std::size_t i) const override { return fingerprints_.at(i); }
 
@@ -52,9 +50,9 @@ Result<std::string> take_blob(WorkerReply& reply, std::size_t index, std::uint64
     if (reply.descriptors.size() <= index) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
     }
-    GANTRY_ASSIGN(const control::MappedBlob blob,
-                  control::MappedBlob::map(std::move(reply.descriptors[index]), bytes,
-                                           kParsedBytesMax));
+    GANTRY_ASSIGN(
+        const control::MappedBlob blob,
+        control::MappedBlob::map(std::move(reply.descriptors[index]), bytes, kParsedBytesMax));
     return std::string(reinterpret_cast<const char*>(blob.bytes().data()), blob.bytes().size());
 }
 
@@ -76,8 +74,7 @@ void add_module(const control::Module& from, engine::PartId part, engine::Sessio
 /// One worker's description into the session's: the strictest of all parts wins.
 void merge(const control::DescribeReply& from, engine::PartId part, engine::SessionNeeds* needs) {
     needs->parts.push_back({part, from.process_name(), from.guest_pid(), from.resident_bytes(),
-                            from.pinned_bytes(), from.mirror_region_bytes(),
-                            from.table_hash()});
+                            from.pinned_bytes(), from.mirror_region_bytes(), from.table_hash()});
     needs->cc_seen = {from.cc_seen_major(), from.cc_seen_minor()};
     needs->cc_min = std::max(needs->cc_min, {from.cc_min_major(), from.cc_min_minor()});
     if (from.soft_only()) {
@@ -133,8 +130,7 @@ Result<void> WorkersSource::add(const std::shared_ptr<Worker>& worker,
     const std::lock_guard lock(coming_);
     if (is_frozen_) {
         return Error{Code::kUnavailable, kSessionFrozen,
-                     "session " + facts_.session_id +
-                         " is frozen: its new programs have to wait"};
+                     "session " + facts_.session_id + " is frozen: its new programs have to wait"};
     }
     GANTRY_TRY(serve());
     workers_.add(worker);
@@ -167,8 +163,7 @@ Result<engine::SessionNeeds> WorkersSource::describe() {
         GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kQuickCall));
         control::DescribeReply& described = *reply.message.mutable_describe();
         if (described.modules_bytes() != 0) {
-            GANTRY_ASSIGN(const std::string blob,
-                          take_blob(reply, 0, described.modules_bytes()));
+            GANTRY_ASSIGN(const std::string blob, take_blob(reply, 0, described.modules_bytes()));
             control::ModuleList modules;
             if (!modules.ParseFromString(blob)) {
                 return Error{Code::kInvalidArgument, "worker.protocol", "a damaged module list"};
@@ -270,8 +265,8 @@ Result<std::unique_ptr<engine::StagedBlocks>> WorkersSource::read_blocks(
     const control::ReadBlocksReply& copied = reply.message.read_blocks();
     GANTRY_ASSIGN(auto got, expand_runs(copied.runs(), blocks.size()));
     GANTRY_ASSIGN(auto fingerprints, parse_prints(copied.fingerprints(), got.size()));
-    return std::unique_ptr<engine::StagedBlocks>(std::make_unique<StagedInSlot>(
-        std::move(slot), std::move(got), std::move(fingerprints)));
+    return std::unique_ptr<engine::StagedBlocks>(
+        std::make_unique<StagedInSlot>(std::move(slot), std::move(got), std::move(fingerprints)));
 }
 
 Result<void> WorkersSource::mark_unsent(engine::PartId part,

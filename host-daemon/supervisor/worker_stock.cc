@@ -63,9 +63,9 @@ void WorkerStock::refill() {
             const std::lock_guard lock(mutex_);
             const auto first_dead = std::stable_partition(
                 spares_.begin(), spares_.end(), [](const auto& spare) { return spare->alive(); });
-            const auto first_ended =
-                std::min(first_dead, spares_.begin() + static_cast<std::ptrdiff_t>(std::min(
-                                                           wanted, spares_.size())));
+            const auto first_ended = std::min(
+                first_dead,
+                spares_.begin() + static_cast<std::ptrdiff_t>(std::min(wanted, spares_.size())));
             ended.assign(std::make_move_iterator(first_ended),
                          std::make_move_iterator(spares_.end()));
             spares_.erase(first_ended, spares_.end());
@@ -127,8 +127,7 @@ std::shared_ptr<Worker> WorkerStock::take() {
 }
 
 Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_id,
-                                                    engine::PartId part,
-                                                    std::uint64_t quota_bytes,
+                                                    engine::PartId part, std::uint64_t quota_bytes,
                                                     WorkerHandlers handlers) {
     const auto spare = take();
     look_again(kRefillAfter);

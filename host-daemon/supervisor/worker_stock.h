@@ -64,8 +64,8 @@ private:
     std::mutex mutex_;
     std::condition_variable made_;
     Workers spares_;
-    std::shared_ptr<Worker> making_;  ///< Its context.
-    bool is_kept_ = false;            ///< fill() was called, stop() not.
+    std::shared_ptr<Worker> making_;                ///< Its context.
+    bool is_kept_ = false;                          ///< fill() was called, stop() not.
     std::optional<Strand::Clock::time_point> due_;  ///< On strand_ only.
     Strand strand_;
 };

@@ -110,8 +110,8 @@ Result<void> ArenaAllocator::map_extent(std::uint64_t start, std::uint64_t bytes
     }
     if (bytes > quota_bytes_ - std::min(quota_bytes_, mapped_bytes())) {
         return Error{Code::kResourceExhausted, "memory.quota",
-                     fmt::format("{} bytes more would exceed the quota: {} of {} are in use",
-                                 bytes, mapped_bytes(), quota_bytes_)};
+                     fmt::format("{} bytes more would exceed the quota: {} of {} are in use", bytes,
+                                 mapped_bytes(), quota_bytes_)};
     }
     GANTRY_TRY(mapper_.map(DeviceVa{start}, bytes));
     const bool taken = take_run(free_runs_, start, bytes);

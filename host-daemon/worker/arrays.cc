@@ -11,16 +11,13 @@ namespace {
 std::uint64_t channel_bytes(CUarray_format format) {
     switch (format) {
         case CU_AD_FORMAT_UNSIGNED_INT8:
-        case CU_AD_FORMAT_SIGNED_INT8:
-            return 1;
+        case CU_AD_FORMAT_SIGNED_INT8: return 1;
         case CU_AD_FORMAT_UNSIGNED_INT16:
         case CU_AD_FORMAT_SIGNED_INT16:
-        case CU_AD_FORMAT_HALF:
-            return 2;
+        case CU_AD_FORMAT_HALF: return 2;
         case CU_AD_FORMAT_UNSIGNED_INT32:
         case CU_AD_FORMAT_SIGNED_INT32:
-        case CU_AD_FORMAT_FLOAT:
-            return 4;
+        case CU_AD_FORMAT_FLOAT: return 4;
         default:
             return 0;  // Block-compressed and planar formats: not captured, see blocked features.
     }
@@ -56,8 +53,7 @@ void add_levels(GuestProcess& process, const Object& object, std::vector<ArraySh
     std::memcpy(&create, object.creation.args.data(), sizeof(create));
     for (std::uint64_t level = 0; level < create.numMipmapLevels && level < kLevelsMax; ++level) {
         CUarray native = nullptr;
-        if (api.cuMipmappedArrayGetLevel(&native,
-                                         reinterpret_cast<CUmipmappedArray>(object.native),
+        if (api.cuMipmappedArrayGetLevel(&native, reinterpret_cast<CUmipmappedArray>(object.native),
                                          static_cast<unsigned int>(level)) != CUDA_SUCCESS) {
             return;
         }
@@ -78,9 +74,9 @@ std::vector<ArrayShape> list_arrays(GuestProcess& process) {
     for (const Object& object : objects) {
         if (object.kind() == HandleKind::kMipmappedArray) {
             add_levels(process, object, &shapes);
-        } else if (auto shape = shape_of(process.device.api(),
-                                         reinterpret_cast<CUarray>(object.native),
-                                         object.order * kLevelsMax)) {
+        } else if (auto shape =
+                       shape_of(process.device.api(), reinterpret_cast<CUarray>(object.native),
+                                object.order * kLevelsMax)) {
             shapes.push_back(*shape);
         }
     }

@@ -30,10 +30,8 @@ bool needs_device(std::uint16_t op) {
         case ControlOp::kLookAtEvent:
         case ControlOp::kWriteFromBulk:
         case ControlOp::kReadToBulk:
-        case ControlOp::kLookAtBulk:
-            return true;
-        default:
-            return false;
+        case ControlOp::kLookAtBulk: return true;
+        default: return false;
     }
 }
 

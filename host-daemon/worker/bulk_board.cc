@@ -51,8 +51,7 @@ void BulkBoard::capturing(bool begins) {
 
 void BulkBoard::tell_guest_locked() {
     if (words_ != nullptr) {
-        words_->bulk_locked.store(is_locked_ && captures_ == 0 ? 1 : 0,
-                                  std::memory_order_release);
+        words_->bulk_locked.store(is_locked_ && captures_ == 0 ? 1 : 0, std::memory_order_release);
     }
 }
 
@@ -194,16 +193,15 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
 
 void BulkBoard::look_at(std::uint32_t word, std::uint64_t position) {
     std::lock_guard lock(mutex_);
-    const bool is_in_flight =
-        std::any_of(copies_.begin(), copies_.end(),
-                    [&](const Copy& copy) { return copy.position == position; });
+    const bool is_in_flight = std::any_of(copies_.begin(), copies_.end(), [&](const Copy& copy) {
+        return copy.position == position;
+    });
     if (!is_in_flight) {
         show_locked(word, position);
     }
 }
 
-bool BulkBoard::is_pending(steady_clock::time_point now,
-                           std::chrono::microseconds patience) const {
+bool BulkBoard::is_pending(steady_clock::time_point now, std::chrono::microseconds patience) const {
     if (count_.load(std::memory_order_acquire) == 0) {
         return false;
     }

@@ -53,7 +53,7 @@ std::optional<std::int32_t> granted_shared(const Recipe& recipe) {
         value = arguments.val;
     }
     return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? std::optional(value)
-                                                                       : std::nullopt;
+                                                                        : std::nullopt;
 }
 
 }  // namespace
@@ -67,8 +67,7 @@ std::shared_ptr<Call> Call::keep() const {
         std::memcpy(own->bytes.data(), command_->args.data(), command_->args.size());
     }
     if (!command_->trailing.empty()) {
-        std::memcpy(own->bytes.data() + args, command_->trailing.data(),
-                    command_->trailing.size());
+        std::memcpy(own->bytes.data() + args, command_->trailing.data(), command_->trailing.size());
     }
     const std::span<const std::byte> bytes = own->bytes;
     own->command.args = bytes.first(command_->args.size());
@@ -187,18 +186,14 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
             return result;
         }
         case HandleKind::kTexObject:
-        case HandleKind::kSurfObject:
-            *native = handle;
-            return CUDA_SUCCESS;
+        case HandleKind::kSurfObject: *native = handle; return CUDA_SUCCESS;
         case HandleKind::kFunction:
             *native = process_.objects.native(handle, HandleKind::kKernel);
             if (*native != 0) {
                 return CUDA_SUCCESS;
             }
             break;
-        case HandleKind::kGraphExec:
-            exec_ = handle;
-            break;
+        case HandleKind::kGraphExec: exec_ = handle; break;
         case HandleKind::kGraphNode:
             *native = process_.objects.native(handle, kind);
             if (exec_ != 0) {
@@ -211,8 +206,7 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
                 return CUDA_SUCCESS;
             }
             break;
-        default:
-            break;
+        default: break;
     }
     *native = process_.objects.native(handle, kind);
     if (*native != 0) {
@@ -228,9 +222,8 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
 CUresult Call::resolve_exec_node(std::uint64_t* native) {
     GraphBook& graphs = process_.graphs;
     exec_node_ = reinterpret_cast<CUgraphNode>(*native);
-    const CUgraphNode node = graphs.restored_node != nullptr
-                                 ? graphs.restored_node
-                                 : graphs.node_in(exec_, exec_node_);
+    const CUgraphNode node =
+        graphs.restored_node != nullptr ? graphs.restored_node : graphs.node_in(exec_, exec_node_);
     *native = reinterpret_cast<std::uint64_t>(node);
     return node != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -328,8 +321,7 @@ void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe&
         bytes && process_.device_use.note_dynamic_shared(*this, handle, *bytes)) {
         // The most that was granted is granted again before the present value is set: the guest
         // does not ask a second time (guest-shim/driver/kernel.cc). An attribute 0 cannot be set.
-        process_.objects.configure(handle, static_cast<std::uint64_t>(recipe.op) << 48,
-                                   recorded());
+        process_.objects.configure(handle, static_cast<std::uint64_t>(recipe.op) << 48, recorded());
     }
     process_.objects.configure(handle, configuration_key(handle, recipe), recorded());
 }
@@ -345,8 +337,8 @@ CUresult Call::unsupported(cuda::Op op) {
 CUresult Call::malformed(cuda::Op op, const char* what) {
     process_.counters.refused.fetch_add(1, std::memory_order_relaxed);
     const char* name = cuda::op_name(op);
-    log_limited("a malformed %s of the guest was refused: %s",
-                name != nullptr ? name : "command", what);
+    log_limited("a malformed %s of the guest was refused: %s", name != nullptr ? name : "command",
+                what);
     return CUDA_ERROR_INVALID_VALUE;
 }
 

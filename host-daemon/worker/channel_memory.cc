@@ -37,10 +37,10 @@ Result<std::unique_ptr<ChannelMemory>> ChannelMemory::map(control::UniqueFd file
     if (!wire::compute_layout(where.region_bytes, where.channel_count, where.channel_index,
                               &layout)) {
         return Error{Code::kInvalidArgument, "region.layout",
-                     fmt::format("a region of {} bytes has no channel {} of {}",
-                                 where.region_bytes, where.channel_index, where.channel_count)};
+                     fmt::format("a region of {} bytes has no channel {} of {}", where.region_bytes,
+                                 where.channel_index, where.channel_count)};
     }
-    struct stat status{};
+    struct stat status {};
     if (fstat(file.get(), &status) != 0) {
         return os_error("cannot read the size of the region");
     }
@@ -61,8 +61,8 @@ Result<std::unique_ptr<ChannelMemory>> ChannelMemory::map_directory(control::Uni
                                                                     std::uint64_t region_bytes) {
     std::unique_ptr<ChannelMemory> memory(
         new ChannelMemory(std::move(file), Where{0, region_bytes}, {}));
-    void* base = mmap(nullptr, 2 * wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-                      memory->file(), 0);
+    void* base =
+        mmap(nullptr, 2 * wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->file(), 0);
     if (base == MAP_FAILED) {
         return os_error("cannot map the directory of the region");
     }
@@ -80,9 +80,9 @@ Result<void> ChannelMemory::map_parts() {
     base_ = static_cast<std::byte*>(base);
     mapped_bytes_ = where_.region_bytes;
     void* const wanted = reinterpret_cast<void*>(wire::kPinnedBase);
-    void* pinned = mmap(wanted, layout_.pinned_bytes, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_FIXED_NOREPLACE, file_.get(),
-                        static_cast<off_t>(where_.file_offset + layout_.pinned));
+    void* pinned =
+        mmap(wanted, layout_.pinned_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE,
+             file_.get(), static_cast<off_t>(where_.file_offset + layout_.pinned));
     if (pinned == MAP_FAILED) {
         return os_error("cannot map the pinned pool at its address");
     }

@@ -12,9 +12,9 @@ namespace gantry::worker {
 namespace {
 
 constexpr std::uint64_t kHeadStepBytes = 32 * 1024;  // A store a step, not one a command.
-constexpr int kLooks = 256;       // At the ring, between two looks at everything else.
-constexpr int kFirstLooks = 24;   // At the ring right behind a command, before anything else.
-constexpr int kWatches = 8;  // The same while calls wait: each asks the driver about them.
+constexpr int kLooks = 256;      // At the ring, between two looks at everything else.
+constexpr int kFirstLooks = 24;  // At the ring right behind a command, before anything else.
+constexpr int kWatches = 8;      // The same while calls wait: each asks the driver about them.
 constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
 constexpr std::int64_t kNapNs = 200'000;             // At most, where a guest cannot wake the loop
 constexpr std::int64_t kAwaitedNapNs = 50'000;       // ... and where it is about to be answered.
@@ -282,14 +282,12 @@ bool CommandLoop::step() {
     const wire::CommandView& view = command_.header;
     const char* reason = nullptr;
     switch (ring_.peek(&command_.header, &reason)) {
-        case wire::PeekStatus::kEmpty:
-            return false;
+        case wire::PeekStatus::kEmpty: return false;
         case wire::PeekStatus::kMalformed:
             breached_ = true;
             hooks_.on_breach(reason);
             return false;
-        case wire::PeekStatus::kReady:
-            break;
+        case wire::PeekStatus::kReady: break;
     }
     if ((view.flags & wire::kCommandWantsReply) != 0) {
         memory_->own_reply(view.lane);
@@ -401,8 +399,8 @@ void CommandLoop::take_bytes(Command* command, std::vector<std::byte>* copy) {
     command->args = std::span(*copy).first(view.args_bytes);
     command->trailing = command->trailing_is_shared
                             ? std::span(view.trailing, view.trailing_bytes)
-                            : std::span<const std::byte>(*copy).subspan(
-                                  std::min(args_room, bytes), view.trailing_bytes);
+                            : std::span<const std::byte>(*copy).subspan(std::min(args_room, bytes),
+                                                                        view.trailing_bytes);
     view.args = command->args.data();
     view.trailing = command->trailing.data();
 }
@@ -502,9 +500,9 @@ bool CommandLoop::idle() {
     }
     if (memory_->sleep() == wire::Sleep::kPoll) {
         // 5 us after the spin, then growing with the time idle.
-        const auto nap = std::min<std::int64_t>(
-            awake_us != 0 ? kAwaitedNapNs : kNapNs,
-            5'000 + std::chrono::nanoseconds(idle_for).count() / 8);
+        const auto nap =
+            std::min<std::int64_t>(awake_us != 0 ? kAwaitedNapNs : kNapNs,
+                                   5'000 + std::chrono::nanoseconds(idle_for).count() / 8);
         timespec time{0, static_cast<long>(nap)};
         nanosleep(&time, nullptr);
         return true;

@@ -194,12 +194,12 @@ private:
     wire::RingConsumer ring_;
     wire::RingConsumer ahead_;
     wire::SleepNumbers sleeps_;  ///< The loop's thread.
-    Command command_;  ///< The loop's thread: the one in hand, and its bytes.
+    Command command_;            ///< The loop's thread: the one in hand, and its bytes.
     std::vector<std::byte> copy_;
     std::vector<Command> batch_;  ///< The loop's thread.
     std::vector<std::vector<std::byte>> batch_copies_;
-    std::uint64_t no_batch_before_ = 0;  ///< What lies in front of it was looked at.
-    std::mutex ahead_mutex_;  ///< Who executes a callback's command holds it.
+    std::uint64_t no_batch_before_ = 0;       ///< What lies in front of it was looked at.
+    std::mutex ahead_mutex_;                  ///< Who executes a callback's command holds it.
     std::set<std::uint64_t> executed_ahead_;  ///< Under ahead_mutex_ until sealed.
     std::uint64_t callbacks_done_ = 0;        ///< Under ahead_mutex_: position + 1 of the last one.
     std::uint64_t helped_at_ = 0;             ///< Under ahead_mutex_: next_ at the last help.
@@ -207,7 +207,7 @@ private:
     std::set<std::uint64_t> skip_;  ///< The loop's thread: executed before start().
     std::chrono::steady_clock::time_point idle_since_{};
     bool was_idle_ = false;
-    bool was_awaited_ = false;  ///< The loop's thread: awake_us said so when it was last idle.
+    bool was_awaited_ = false;   ///< The loop's thread: awake_us said so when it was last idle.
     bool is_streaming_ = false;  ///< The last command was there when the one before had ended.
     bool breached_ = false;
     std::atomic<std::uint64_t> next_{0};

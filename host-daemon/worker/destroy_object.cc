@@ -41,28 +41,16 @@ void GuestProcess::destroy_object(const Object& object) {
             end(api.cuEventDestroy_v2, object.native);
             shared_events.ended(object.handle);
             break;
-        case HandleKind::kModule:
-            end(api.cuModuleUnload, object.native);
-            break;
-        case HandleKind::kLibrary:
-            end(api.cuLibraryUnload, object.native);
-            break;
-        case HandleKind::kArray:
-            end(api.cuArrayDestroy, object.native);
-            break;
-        case HandleKind::kMipmappedArray:
-            end(api.cuMipmappedArrayDestroy, object.native);
-            break;
+        case HandleKind::kModule: end(api.cuModuleUnload, object.native); break;
+        case HandleKind::kLibrary: end(api.cuLibraryUnload, object.native); break;
+        case HandleKind::kArray: end(api.cuArrayDestroy, object.native); break;
+        case HandleKind::kMipmappedArray: end(api.cuMipmappedArrayDestroy, object.native); break;
         case HandleKind::kGraph:
             graphs.forget_graph(reinterpret_cast<CUgraph>(object.native));
             end(api.cuGraphDestroy, object.native);
             break;
-        case HandleKind::kGraphExec:
-            end(api.cuGraphExecDestroy, object.native);
-            break;
-        case HandleKind::kLinkState:
-            end(api.cuLinkDestroy, object.native);
-            break;
+        case HandleKind::kGraphExec: end(api.cuGraphExecDestroy, object.native); break;
+        case HandleKind::kLinkState: end(api.cuLinkDestroy, object.native); break;
         case HandleKind::kTexObject:
             if (api.cuTexObjectDestroy != nullptr) {
                 api.cuTexObjectDestroy(object.native);
@@ -79,8 +67,7 @@ void GuestProcess::destroy_object(const Object& object) {
                 (void)end_context(reinterpret_cast<CUcontext>(object.native));
             }
             break;
-        default:
-            break;  // Ends with its parent.
+        default: break;  // Ends with its parent.
     }
     event_times.forget(object.handle);
     graphs.remove(object.handle);

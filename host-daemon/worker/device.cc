@@ -74,8 +74,8 @@ Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int
         return driver::to_error(api, result, "device.context", "making the context");
     }
     device->bind_thread();
-    const auto* extension = static_cast<const GantrySoftExtension*>(library.export_table(
-        reinterpret_cast<const unsigned char*>(&kGantrySoftExtensionId)));
+    const auto* extension = static_cast<const GantrySoftExtension*>(
+        library.export_table(reinterpret_cast<const unsigned char*>(&kGantrySoftExtensionId)));
     if (extension != nullptr && extension->size_bytes >= sizeof(GantrySoftExtension)) {
         device->extension_ = extension;
     }
@@ -114,9 +114,8 @@ void Device::bind_thread() const {
 
 Result<void> Device::reserve_arena() {
     CUdeviceptr address = 0;
-    const CUresult result = api().cuMemAddressReserve(&address, wire::kArenaBytes,
-                                                      ArenaAllocator::kGranuleBytes,
-                                                      wire::kArenaBase, 0);
+    const CUresult result = api().cuMemAddressReserve(
+        &address, wire::kArenaBytes, ArenaAllocator::kGranuleBytes, wire::kArenaBase, 0);
     if (result == CUDA_SUCCESS && address == wire::kArenaBase) {
         arena_reserved_ = true;
         return {};
@@ -220,10 +219,9 @@ unsigned Device::compute_capability() const {
 }
 
 std::string Device::function_addresses() const {
-    return extension_ != nullptr
-               ? fmt::format("soft GPU, version {}", extension_->version)
-               : fmt::format("driver for CUDA {}, compute capability {}", library_.version(),
-                             compute_capability());
+    return extension_ != nullptr ? fmt::format("soft GPU, version {}", extension_->version)
+                                 : fmt::format("driver for CUDA {}, compute capability {}",
+                                               library_.version(), compute_capability());
 }
 
 std::optional<std::int32_t> Device::attribute(CUdevice_attribute number) const {
@@ -248,9 +246,8 @@ Result<void> Device::show(const wire::DeviceFacts& facts) {
             values.push_back(facts.attributes[i]);
         }
     }
-    if (extension_ != nullptr &&
-        extension_->show_attributes(device_, numbers.data(), values.data(), numbers.size()) !=
-            CUDA_SUCCESS) {
+    if (extension_ != nullptr && extension_->show_attributes(device_, numbers.data(), values.data(),
+                                                             numbers.size()) != CUDA_SUCCESS) {
         return Error{Code::kInvalidArgument, "device.shown",
                      "the guest was told of a device that this driver cannot stand in for"};
     }

@@ -37,8 +37,8 @@ int function_attribute(Call& call, std::uint64_t function, CUfunction_attribute 
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     if (const auto kernel = objects.native_as<CUkernel>(function, HandleKind::kKernel);
         kernel != nullptr && api.cuKernelGetAttribute != nullptr) {
-        result = api.cuKernelGetAttribute(&value, attribute, kernel,
-                                          call.process().device.ordinal());
+        result =
+            api.cuKernelGetAttribute(&value, attribute, kernel, call.process().device.ordinal());
     } else if (kernel == nullptr && api.cuFuncGetAttribute != nullptr) {
         result = api.cuFuncGetAttribute(
             &value, attribute, objects.native_as<CUfunction>(function, HandleKind::kFunction));
@@ -50,8 +50,7 @@ int function_attribute(Call& call, std::uint64_t function, CUfunction_attribute 
 
 bool CooperativeGrid::covers(const CooperativeGrid& other) const {
     return blocks >= other.blocks && threads_per_block >= other.threads_per_block &&
-           shared_bytes >= other.shared_bytes &&
-           registers_per_thread >= other.registers_per_thread;
+           shared_bytes >= other.shared_bytes && registers_per_thread >= other.registers_per_thread;
 }
 
 FunctionUse& DeviceUse::use_of(Call& call, std::uint64_t function) {
@@ -70,8 +69,8 @@ FunctionUse& DeviceUse::use_of(Call& call, std::uint64_t function) {
     use.kernel = kernel_name(objects, function);
     use.static_shared_bytes = static_cast<std::uint64_t>(
         function_attribute(call, function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
-    use.registers_per_thread = static_cast<std::uint32_t>(
-        function_attribute(call, function, CU_FUNC_ATTRIBUTE_NUM_REGS));
+    use.registers_per_thread =
+        static_cast<std::uint32_t>(function_attribute(call, function, CU_FUNC_ATTRIBUTE_NUM_REGS));
     return use;
 }
 

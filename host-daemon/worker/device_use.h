@@ -26,7 +26,7 @@ class Call;
 struct CooperativeGrid {
     std::uint64_t blocks = 0;
     std::uint32_t threads_per_block = 0;
-    std::uint64_t shared_bytes = 0;  ///< Of a block, static and dynamic.
+    std::uint64_t shared_bytes = 0;          ///< Of a block, static and dynamic.
     std::uint32_t registers_per_thread = 0;  ///< As compiled here; 0: unknown.
 
     /// Whatever can hold this one can hold the other.

@@ -12,8 +12,7 @@ EventPool::~EventPool() {
 
 EventPool::Event EventPool::take() {
     Event taken;
-    if (device_.api().cuCtxGetCurrent(&taken.context) != CUDA_SUCCESS ||
-        taken.context == nullptr) {
+    if (device_.api().cuCtxGetCurrent(&taken.context) != CUDA_SUCCESS || taken.context == nullptr) {
         return {};
     }
     std::lock_guard lock(mutex_);

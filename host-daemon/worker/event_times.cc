@@ -133,9 +133,8 @@ EventTimes::State EventTimes::save(const std::vector<Named>& events) {
             here.push_back({event, before_now});
         }
     }
-    std::sort(here.begin(), here.end(), [](const Recorded& a, const Recorded& b) {
-        return a.before_now < b.before_now;
-    });
+    std::sort(here.begin(), here.end(),
+              [](const Recorded& a, const Recorded& b) { return a.before_now < b.before_now; });
     std::int64_t ns = 0;
     CUevent later = now;
     for (const Recorded& recorded : here) {

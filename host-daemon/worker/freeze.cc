@@ -95,13 +95,13 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
         if (now >= end) {
             const std::uint32_t open = callbacks.outstanding();
             loop_.resume();
-            return Error{Code::kDeadlineExceeded, "drain.deadline",
-                         fmt::format("the device did not run dry in {} ms: {} host callbacks are "
-                                     "open, {} calls wait; a kernel that waits for the CPU never "
-                                     "ends by itself",
-                                     std::chrono::duration_cast<std::chrono::milliseconds>(deadline)
-                                         .count(),
-                                     open, executors_->busy_count())};
+            return Error{
+                Code::kDeadlineExceeded, "drain.deadline",
+                fmt::format("the device did not run dry in {} ms: {} host callbacks are "
+                            "open, {} calls wait; a kernel that waits for the CPU never "
+                            "ends by itself",
+                            std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count(),
+                            open, executors_->busy_count())};
         }
         if (!is_posted && now >= change_at && (is_sealed || held.active())) {
             is_sealed ? loop_.unseal() : loop_.seal();

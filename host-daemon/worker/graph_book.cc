@@ -113,8 +113,7 @@ CUgraphNode GraphBook::twin_of(const Exec& exec, CUgraphNode node) const {
     }
     CUgraphNode twin = nullptr;
     return exec.made_from != nullptr && device_.api().cuGraphNodeFindInClone != nullptr &&
-                   device_.api().cuGraphNodeFindInClone(&twin, node, exec.made_from) ==
-                       CUDA_SUCCESS
+                   device_.api().cuGraphNodeFindInClone(&twin, node, exec.made_from) == CUDA_SUCCESS
                ? twin
                : nullptr;
 }
@@ -125,8 +124,7 @@ void GraphBook::changed(std::uint64_t handle, CUgraphNode node, RecordedCommand 
     if (exec == execs_.end()) {
         return;
     }
-    const CUgraphNode twin = restored_node != nullptr ? restored_node
-                                                      : twin_of(exec->second, node);
+    const CUgraphNode twin = restored_node != nullptr ? restored_node : twin_of(exec->second, node);
     // A changed child graph may be gone when the change has to be made again.
     if (twin == nullptr ||
         command.op == static_cast<std::uint16_t>(cuda::Op::cuGraphExecChildGraphNodeSetParams)) {

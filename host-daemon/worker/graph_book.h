@@ -39,7 +39,7 @@ class GraphBook {
 public:
     using Nodes = std::map<CUgraphNode, CUgraphNode>;
     struct Exec {
-        std::uint64_t source = 0;        ///< The guest's graph; it may be gone.
+        std::uint64_t source = 0;  ///< The guest's graph; it may be gone.
         std::uint64_t flags = 0;
         CUgraph made_from = nullptr;     ///< Null: the driver could not clone it.
         CUgraph updated_from = nullptr;  ///< Null: never updated as a whole.

@@ -99,8 +99,8 @@ CUresult add_to_capture(Call& call, std::uint64_t stream_handle, Add add) {
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     if (api.cuStreamGetCaptureInfo_v3 != nullptr &&
         api.cuStreamUpdateCaptureDependencies_v2 != nullptr) {
-        result = api.cuStreamGetCaptureInfo_v3(stream, &status, nullptr, &graph, &tips, &edges,
-                                               &count);
+        result =
+            api.cuStreamGetCaptureInfo_v3(stream, &status, nullptr, &graph, &tips, &edges, &count);
     } else if (api.cuStreamGetCaptureInfo_v2 != nullptr &&
                api.cuStreamUpdateCaptureDependencies != nullptr) {
         result = api.cuStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, &tips, &count);
@@ -120,8 +120,8 @@ CUresult add_to_capture(Call& call, std::uint64_t stream_handle, Add add) {
     }
     if (result == CUDA_SUCCESS) {
         result = api.cuStreamUpdateCaptureDependencies_v2 != nullptr
-                     ? api.cuStreamUpdateCaptureDependencies_v2(
-                           stream, &made, nullptr, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+                     ? api.cuStreamUpdateCaptureDependencies_v2(stream, &made, nullptr, 1,
+                                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES)
                      : api.cuStreamUpdateCaptureDependencies(stream, &made, 1,
                                                              CU_STREAM_SET_CAPTURE_DEPENDENCIES);
     }

@@ -45,8 +45,7 @@ std::uint64_t address_of(CUmemorytype type, const void* host, CUdeviceptr device
 CUfunction KernelNames::function_of(std::uint64_t kernel) const {
     const auto native = objects_.native_as<CUkernel>(kernel, HandleKind::kKernel);
     CUfunction function = nullptr;
-    return native != nullptr &&
-                   device_.api().cuKernelGetFunction(&function, native) == CUDA_SUCCESS
+    return native != nullptr && device_.api().cuKernelGetFunction(&function, native) == CUDA_SUCCESS
                ? function
                : nullptr;
 }
@@ -120,12 +119,22 @@ cuda::wire_hand::Copy3DCall describe_copy(const CUDA_MEMCPY3D_v2& params,
     const std::uint64_t from = array(params.srcMemoryType, params.srcArray);
     const std::uint64_t to = array(params.dstMemoryType, params.dstArray);
     cuda::wire_hand::Copy3DCall copy{};
-    copy.source = {params.srcXInBytes, params.srcY, params.srcZ, params.srcLOD,
+    copy.source = {params.srcXInBytes,
+                   params.srcY,
+                   params.srcZ,
+                   params.srcLOD,
                    address_of(params.srcMemoryType, params.srcHost, params.srcDevice),
-                   from, params.srcPitch, params.srcHeight};
-    copy.target = {params.dstXInBytes, params.dstY, params.dstZ, params.dstLOD,
+                   from,
+                   params.srcPitch,
+                   params.srcHeight};
+    copy.target = {params.dstXInBytes,
+                   params.dstY,
+                   params.dstZ,
+                   params.dstLOD,
                    address_of(params.dstMemoryType, params.dstHost, params.dstDevice),
-                   to, params.dstPitch, params.dstHeight};
+                   to,
+                   params.dstPitch,
+                   params.dstHeight};
     copy.width_bytes = params.WidthInBytes;
     copy.height = params.Height;
     copy.depth = params.Depth;

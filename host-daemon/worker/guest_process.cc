@@ -49,13 +49,14 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
       memory(device, options.limits.device_memory_bytes != 0 ? options.limits.device_memory_bytes
                                                              : device.memory_bytes()),
       images(options.limits.image_bytes),
-      callbacks([this](const CallbackBroker::Parked& parked, const region::CallbackReply& reply) {
-          AnswerHead answer;
-          answer.position = parked.position;
-          answer.lane = parked.lane;
-          replies.publish(answer, std::as_bytes(std::span(&reply, 1)));
-      },
-      [this] { loop_.help_callbacks(); }),
+      callbacks(
+          [this](const CallbackBroker::Parked& parked, const region::CallbackReply& reply) {
+              AnswerHead answer;
+              answer.position = parked.position;
+              answer.lane = parked.lane;
+              replies.publish(answer, std::as_bytes(std::span(&reply, 1)));
+          },
+          [this] { loop_.help_callbacks(); }),
       staging(device, own_events),
       pinned_writes(own_events, memory),
       held(device),
@@ -65,7 +66,8 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
       prepares_launches_(batches_launches_ &&
                          (options.always_prepares_launches || device.extension() == nullptr)),
       executors_(std::make_unique<LaneExecutors>([this] { bind_thread(); })),
-      loop_({[this] { bind_thread(); }, [this](const Command& command) { execute(command); },
+      loop_({[this] { bind_thread(); },
+             [this](const Command& command) { execute(command); },
              [this] { return poll(); },
              [this](const region::CommandView& view, std::span<const std::byte> args) {
                  callback_command(view, args);
@@ -91,9 +93,7 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output_in, ProcessO
               .op = static_cast<std::uint16_t>(cuda::Op::cuLaunchKernel),
               .joins = [this](std::span<const Command> batch,
                               const Command& next) { return joins_batch(batch, next); },
-              .execute = [this](std::span<const Command> batch) {
-                  return execute_batch(batch);
-              }}},
+              .execute = [this](std::span<const Command> batch) { return execute_batch(batch); }}},
             options.spin_us, long_spin_us(options.spin_us)) {
     memory.on_freed = [this](DeviceVa address) { shared.freed(address.value); };
     if (!device.can_place()) {
@@ -178,8 +178,7 @@ void GuestProcess::run_call(Call& call) {
         layout = memory.hold_layout();
     }
     CUresult result = enter_context(call.header().context);
-    const bool is_noted =
-        held.begin_touches(call, captures.load(std::memory_order_relaxed) != 0);
+    const bool is_noted = held.begin_touches(call, captures.load(std::memory_order_relaxed) != 0);
     result = result == CUDA_SUCCESS ? call.failure() : result;
     if (result == CUDA_SUCCESS && !call.has_ended()) {
         if (const Handler handler = find_handler(call.number()); handler != nullptr) {
@@ -334,9 +333,8 @@ bool GuestProcess::register_bulk() {
     }
     const auto bulk = memory_->bulk(0, memory_->layout().bulk_bytes);
     const PrimaryContext primary(device);
-    bulk_registered_ = device.api().cuMemHostRegister_v2(bulk.data(), bulk.size(),
-                                                         CU_MEMHOSTREGISTER_PORTABLE) ==
-                       CUDA_SUCCESS;
+    bulk_registered_ = device.api().cuMemHostRegister_v2(
+                           bulk.data(), bulk.size(), CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS;
     bulk_tried_.store(true, std::memory_order_release);
     bulk_board.locked(bulk_registered_);
     return bulk_registered_;

@@ -100,7 +100,7 @@ struct ChannelState {
     std::optional<CallbackBroker::Open> open_callback;  ///< The guest runs it meanwhile.
     std::array<std::uint32_t, wire::kLaneCount> async_errors{};
     std::vector<std::byte> pending_output;
-    std::vector<PinnedBytes> pinned;  ///< What copies wrote and no stream of memory carries.
+    std::vector<PinnedBytes> pinned;    ///< What copies wrote and no stream of memory carries.
     std::optional<MirrorState> mirror;  ///< Of a guest over TCP.
 };
 
@@ -309,8 +309,8 @@ private:
         CUstream stream = nullptr;              ///< The word's.
         std::optional<WaitWords::Ticket> word;  ///< Lands when what the call waits for has ended.
         std::chrono::steady_clock::time_point ask_at;  ///< ... or the driver tells an error.
-        bool may_have_word = false;  ///< It was not tried yet.
-        bool waits_here = false;     ///< Unless another call comes to wait first.
+        bool may_have_word = false;                    ///< It was not tried yet.
+        bool waits_here = false;                       ///< Unless another call comes to wait first.
     };
 
     void execute(const Command& command);
@@ -364,12 +364,12 @@ private:
     std::chrono::steady_clock::time_point broken_due_{};
     /// Below it commands may be executed again, after a move.
     std::uint64_t first_new_position_ = 0;
-    std::vector<Waiting> waiting_;  ///< The loop's thread only.
-    std::uint32_t last_lane_ = 0;          ///< The loop's thread only.
-    std::uint32_t commands_of_lane_ = 0;   ///< ... of the last one, in a row.
-    std::optional<BusyStream> queued_;     ///< ... Where the last command has queued work.
+    std::vector<Waiting> waiting_;        ///< The loop's thread only.
+    std::uint32_t last_lane_ = 0;         ///< The loop's thread only.
+    std::uint32_t commands_of_lane_ = 0;  ///< ... of the last one, in a row.
+    std::optional<BusyStream> queued_;    ///< ... Where the last command has queued work.
     std::chrono::steady_clock::time_point events_due_;  ///< The loop's thread only.
-    std::uint64_t shown_bytes_ = 0;  ///< The loop's thread only.
+    std::uint64_t shown_bytes_ = 0;                     ///< The loop's thread only.
     std::atomic<CUstream> landed_stream_{nullptr};  ///< Where a word was seen to have landed last.
     std::atomic<std::chrono::steady_clock::time_point> landed_at_{};
     std::atomic<std::size_t> waiting_count_{0};
@@ -390,7 +390,7 @@ private:
     const std::uint32_t awake_us_;  ///< How long the loop stays awake while a call waits elsewhere.
     const std::uint32_t wait_spin_us_;  ///< How long a call that waits is looked at before a thread
                                         ///< of its own waits for it.
-    const bool batches_launches_;  ///< The options want it, and the device can.
+    const bool batches_launches_;       ///< The options want it, and the device can.
     const bool prepares_launches_;
     mutable std::mutex program_mutex_;
     GuestProgram program_;  ///< Under program_mutex_.

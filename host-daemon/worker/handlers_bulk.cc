@@ -8,9 +8,7 @@ namespace {
 
 using gantry::wire::BulkCopyCall;
 
-CUresult refuse_copy(Call& call, const char* what) {
-    return call.malformed(call.op(), what);
-}
+CUresult refuse_copy(Call& call, const char* what) { return call.malformed(call.op(), what); }
 
 /// The checked arguments; false when they make no sense.
 bool read_bulk_copy(const Call& call, BulkCopyCall* out) {
@@ -31,12 +29,12 @@ CUresult copy_from_bulk(Call& call, const BulkCopyCall& copy, std::span<const st
     if (!process.register_bulk()) {
         return write_staged(call, copy.device_address, extent, stream);
     }
-    const CUresult result = call.api().cuMemcpyHtoDAsync_v2(copy.device_address, extent.data(),
-                                                            extent.size(), stream);
+    const CUresult result =
+        call.api().cuMemcpyHtoDAsync_v2(copy.device_address, extent.data(), extent.size(), stream);
     if (result == CUDA_SUCCESS) {
         call.queued_in(stream);
-        process.bulk_board.started(copy.word, call.header().position,
-                                   BulkBoard::Way::kFromGuest, stream);
+        process.bulk_board.started(copy.word, call.header().position, BulkBoard::Way::kFromGuest,
+                                   stream);
     }
     return result;
 }
@@ -94,11 +92,11 @@ CUresult read_to_bulk(Call& call) {
     if (!process.register_bulk()) {
         return CUDA_SUCCESS;  // Would wait. Its end is never shown, and so the guest asks again.
     }
-    const CUresult result = call.api().cuMemcpyDtoHAsync_v2(extent.data(), copy.device_address,
-                                                            extent.size(), stream);
+    const CUresult result =
+        call.api().cuMemcpyDtoHAsync_v2(extent.data(), copy.device_address, extent.size(), stream);
     if (result == CUDA_SUCCESS) {
-        const auto sign = process.may_use_words() ? BulkBoard::Sign::kWord
-                                                  : BulkBoard::Sign::kEvent;
+        const auto sign =
+            process.may_use_words() ? BulkBoard::Sign::kWord : BulkBoard::Sign::kEvent;
         process.bulk_board.started(copy.word, call.header().position, BulkBoard::Way::kToGuest,
                                    stream, sign);
         process.counters.bytes_to_guest.fetch_add(extent.size(), std::memory_order_relaxed);

@@ -90,8 +90,8 @@ CUresult on_cuStreamGetCaptureInfo_v3(CallContext& context,
     cuuint64_t id = 0;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     if (api.cuStreamGetCaptureInfo_v3 != nullptr) {
-        result = api.cuStreamGetCaptureInfo_v3(stream, &status, &id, nullptr, nullptr, nullptr,
-                                               nullptr);
+        result =
+            api.cuStreamGetCaptureInfo_v3(stream, &status, &id, nullptr, nullptr, nullptr, nullptr);
     } else if (api.cuStreamGetCaptureInfo_v2 != nullptr) {
         result = api.cuStreamGetCaptureInfo_v2(stream, &status, &id, nullptr, nullptr, nullptr);
     } else {

@@ -179,8 +179,8 @@ CUresult on_cuCtxCreate_v2(CallContext& context, const wire::cuCtxCreate_v2_call
         return result;
     }
     CUcontext native = nullptr;
-    if (const CUresult result = call.api().cuCtxCreate_v2(&native, create.flags,
-                                                          call.process().device.ordinal());
+    if (const CUresult result =
+            call.api().cuCtxCreate_v2(&native, create.flags, call.process().device.ordinal());
         result != CUDA_SUCCESS) {
         return result;
     }
@@ -201,8 +201,8 @@ CUresult on_cuCtxDestroy_v2(CallContext& context, const wire::cuCtxDestroy_v2_ca
     GuestProcess& process = call.process();
     end_objects(call, end.context);
     const auto twins = process.objects.list([&](const Object& object) {
-        return object.context == end.context && (object.kind() == HandleKind::kFunction ||
-                                                 object.kind() == HandleKind::kModule);
+        return object.context == end.context &&
+               (object.kind() == HandleKind::kFunction || object.kind() == HandleKind::kModule);
     });
     process.objects.erase(end.context);
     const CUresult result = process.end_context(native);
@@ -221,8 +221,8 @@ CUresult on_cuCtxSynchronize_v2(CallContext& context, const wire::cuCtxSynchroni
     }
     // Drivers before 13.0 have only the form for the current context.
     GuestProcess& process = as_call(context).process();
-    if (const CUresult result = process.enter_context(
-            call.ctx != 0 ? call.ctx : as_call(context).header().context);
+    if (const CUresult result =
+            process.enter_context(call.ctx != 0 ? call.ctx : as_call(context).header().context);
         result != CUDA_SUCCESS) {
         return result;
     }

@@ -17,9 +17,7 @@ using gantry::wire::ControlOp;
 constexpr std::uint64_t kInlineReadBytesMax = 1ull << 20;
 constexpr std::uint64_t kRegisteredReadBytesMin = 64ull << 10;
 
-CUresult refuse(Call& call, const char* what) {
-    return call.malformed(call.op(), what);
-}
+CUresult refuse(Call& call, const char* what) { return call.malformed(call.op(), what); }
 
 CUresult hello(Call& call) {
     gantry::wire::HelloCall hello{};
@@ -30,17 +28,16 @@ CUresult hello(Call& call) {
     std::memcpy(&hello, call.args().data(), std::min(call.args().size(), sizeof(hello)));
     gantry::wire::HelloReply reply{};
     reply.wire_version = gantry::wire::kWireVersion;
-    reply.driver_version =
-        static_cast<std::uint32_t>(call.process().device.library().version());
+    reply.driver_version = static_cast<std::uint32_t>(call.process().device.library().version());
     reply.table_hash = cuda::kTableHash;
     reply.device_count = 1;
     call.put(reply);
-    if (hello.wire_version != gantry::wire::kWireVersion ||
-        hello.table_hash != cuda::kTableHash) {
-        log_line("the guest's libcuda.so.1 speaks wire version %u with API table %016llx, this "
-                 "worker version %u with %016llx; install the same Gantry version on both sides",
-                 hello.wire_version, static_cast<unsigned long long>(hello.table_hash),
-                 gantry::wire::kWireVersion, static_cast<unsigned long long>(cuda::kTableHash));
+    if (hello.wire_version != gantry::wire::kWireVersion || hello.table_hash != cuda::kTableHash) {
+        log_line(
+            "the guest's libcuda.so.1 speaks wire version %u with API table %016llx, this "
+            "worker version %u with %016llx; install the same Gantry version on both sides",
+            hello.wire_version, static_cast<unsigned long long>(hello.table_hash),
+            gantry::wire::kWireVersion, static_cast<unsigned long long>(cuda::kTableHash));
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
     call.process().set_program(
@@ -188,8 +185,7 @@ CUresult look_at_event(Call& call) {
     if (!look) {
         return refuse(call, "size of the arguments");
     }
-    const auto native =
-        call.process().objects.native_as<CUevent>(look->event, HandleKind::kEvent);
+    const auto native = call.process().objects.native_as<CUevent>(look->event, HandleKind::kEvent);
     return call.process().event_board.look_at(look->event, look->recorded, native,
                                               call.header().position);
 }
@@ -210,9 +206,7 @@ bool is_legacy_alone(GuestProcess& process) {
     return process.may_query_streams() && process.query_streams(true).result == CUDA_SUCCESS;
 }
 
-std::uint64_t first_word(const Call& call) {
-    return call.arguments<std::uint64_t>().value_or(0);
-}
+std::uint64_t first_word(const Call& call) { return call.arguments<std::uint64_t>().value_or(0); }
 
 /// Also notes the stream as awaited, where its end is all there is to wait for.
 CUresult query_stream(Call& call, std::uint64_t handle) {
@@ -237,10 +231,9 @@ CUresult query_event(Call& call, std::uint64_t handle) {
 
 Handler find_handler(std::uint16_t number) {
     static constexpr Handler kHandlers[] = {
-        nullptr,      nullptr,      hello,        device_facts,  confirm,
-        stage_image,  drop_image,   write_device, read_device,   wait_callback,
-        callback_done, drain_output, goodbye,     look_at_event,
-        write_from_bulk, read_to_bulk, look_at_bulk};
+        nullptr,    nullptr,       hello,           device_facts,  confirm,       stage_image,
+        drop_image, write_device,  read_device,     wait_callback, callback_done, drain_output,
+        goodbye,    look_at_event, write_from_bulk, read_to_bulk,  look_at_bulk};
     return number < std::size(kHandlers) ? kHandlers[number] : nullptr;
 }
 
@@ -251,13 +244,10 @@ bool is_pollable(const Call& call) {
     }
     switch (call.op()) {
         case cuda::Op::cuStreamSynchronize:
-        case cuda::Op::cuEventSynchronize:
-            return true;
+        case cuda::Op::cuEventSynchronize: return true;
         case cuda::Op::cuCtxSynchronize:
-        case cuda::Op::cuCtxSynchronize_v2:
-            return call.process_const().may_query_streams();
-        default:
-            return false;
+        case cuda::Op::cuCtxSynchronize_v2: return call.process_const().may_query_streams();
+        default: return false;
     }
 }
 

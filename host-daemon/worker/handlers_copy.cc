@@ -62,8 +62,8 @@ void note_copy(Call& call, const PinnedWrites::Box& box, std::uint64_t reach, CU
 PinnedWrites::Box box_of(const CUDA_MEMCPY3D_v2& copy) {
     PinnedWrites::Box box;
     box.slice_pitch = copy.dstPitch * std::max<std::uint64_t>(copy.dstHeight, copy.Height);
-    box.address = copy.dstDevice + copy.dstZ * box.slice_pitch + copy.dstY * copy.dstPitch +
-                  copy.dstXInBytes;
+    box.address =
+        copy.dstDevice + copy.dstZ * box.slice_pitch + copy.dstY * copy.dstPitch + copy.dstXInBytes;
     box.width = copy.WidthInBytes;
     box.pitch = copy.dstPitch;
     box.rows = copy.Height;

@@ -90,12 +90,10 @@ CUresult on_cuGraphAddKernelNode_v2(CallContext& context,
                         std::span<const std::byte> arguments) {
                         KernelParams params;
                         const CUresult result = to_native_kernel(call, node, arguments, &params);
-                        return result == CUDA_SUCCESS
-                                   ? call.api().cuGraphAddKernelNode_v2(made, graph,
-                                                                        dependencies.data(),
-                                                                        dependencies.size(),
-                                                                        &params.params)
-                                   : result;
+                        return result == CUDA_SUCCESS ? call.api().cuGraphAddKernelNode_v2(
+                                                            made, graph, dependencies.data(),
+                                                            dependencies.size(), &params.params)
+                                                      : result;
                     });
 }
 

@@ -134,9 +134,9 @@ PageableEnds ends_of(const std::optional<Parts>& parts) {
     if (!parts) {
         return PageableEnds::kNone;
     }
-    return parts->copy == nullptr ? PageableEnds::kBoth
-                                  : (parts->copy_is_first ? PageableEnds::kTarget
-                                                          : PageableEnds::kSource);
+    return parts->copy == nullptr
+               ? PageableEnds::kBoth
+               : (parts->copy_is_first ? PageableEnds::kTarget : PageableEnds::kSource);
 }
 
 }  // namespace
@@ -151,11 +151,11 @@ CUresult on_cuGraphAddMemcpyNode(CallContext& context, const wire::cuGraphAddMem
         return call.malformed(call.op(), "ends of a copy");
     }
     if (node.copy.stream != 0) {
-        return add_to_capture(call, node.copy.stream, [&](CUgraphNode* made, CUgraph graph,
-                                                          const CUgraphNode* needs,
-                                                          std::size_t count) {
-            return add_copy(call, node, made, graph, needs, count);
-        });
+        return add_to_capture(
+            call, node.copy.stream,
+            [&](CUgraphNode* made, CUgraph graph, const CUgraphNode* needs, std::size_t count) {
+                return add_copy(call, node, made, graph, needs, count);
+            });
     }
     return add_node(call, node, trailing,
                     [&](CUgraphNode* made, CUgraph graph, const auto& dependencies,

@@ -182,8 +182,8 @@ CUresult on_cuGraphNodeFindInClone(CallContext& context,
         result = call.resolve(HandleKind::kGraphNode, find.original, &original);
     }
     if (result == CUDA_SUCCESS) {
-        result = call.api().cuGraphNodeFindInClone(
-            &found, reinterpret_cast<CUgraphNode>(original), reinterpret_cast<CUgraph>(clone));
+        result = call.api().cuGraphNodeFindInClone(&found, reinterpret_cast<CUgraphNode>(original),
+                                                   reinterpret_cast<CUgraph>(clone));
     }
     wire::cuGraphNodeFindInClone_reply answer{};
     if (result == CUDA_SUCCESS) {
@@ -205,8 +205,8 @@ CUresult on_cuGraphChildGraphNodeGetGraph(CallContext& context,
     CUgraph child = nullptr;
     CUresult result = call.resolve(HandleKind::kGraphNode, get.node, &node);
     if (result == CUDA_SUCCESS) {
-        result = call.api().cuGraphChildGraphNodeGetGraph(reinterpret_cast<CUgraphNode>(node),
-                                                          &child);
+        result =
+            call.api().cuGraphChildGraphNodeGetGraph(reinterpret_cast<CUgraphNode>(node), &child);
     }
     wire::cuGraphChildGraphNodeGetGraph_reply answer{};
     if (result == CUDA_SUCCESS) {

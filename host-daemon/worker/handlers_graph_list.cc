@@ -84,21 +84,17 @@ CUresult answer_list(CallContext& context, const GraphListCall& list, Reply& rep
 CUresult on_cuGraphGetNodes(CallContext& context, const wire::cuGraphGetNodes_call& list,
                             std::span<const std::byte>, Reply& reply) {
     auto* const entry = as_call(context).api().cuGraphGetNodes;
-    return answer_list<CUgraph>(
-        context, list, reply, entry,
-        [&](CUgraph graph, CUgraphNode* nodes, CUgraphNode*, std::size_t* count) {
-            return entry(graph, nodes, count);
-        });
+    return answer_list<CUgraph>(context, list, reply, entry,
+                                [&](CUgraph graph, CUgraphNode* nodes, CUgraphNode*,
+                                    std::size_t* count) { return entry(graph, nodes, count); });
 }
 
 CUresult on_cuGraphGetRootNodes(CallContext& context, const wire::cuGraphGetRootNodes_call& list,
                                 std::span<const std::byte>, Reply& reply) {
     auto* const entry = as_call(context).api().cuGraphGetRootNodes;
-    return answer_list<CUgraph>(
-        context, list, reply, entry,
-        [&](CUgraph graph, CUgraphNode* nodes, CUgraphNode*, std::size_t* count) {
-            return entry(graph, nodes, count);
-        });
+    return answer_list<CUgraph>(context, list, reply, entry,
+                                [&](CUgraph graph, CUgraphNode* nodes, CUgraphNode*,
+                                    std::size_t* count) { return entry(graph, nodes, count); });
 }
 
 CUresult on_cuGraphGetEdges_v2(CallContext& context, const wire::cuGraphGetEdges_v2_call& list,
@@ -123,9 +119,9 @@ CUresult on_cuGraphNodeGetDependencies_v2(CallContext& context,
         });
 }
 
-CUresult on_cuGraphNodeGetDependentNodes_v2(
-    CallContext& context, const wire::cuGraphNodeGetDependentNodes_v2_call& list,
-    std::span<const std::byte>, Reply& reply) {
+CUresult on_cuGraphNodeGetDependentNodes_v2(CallContext& context,
+                                            const wire::cuGraphNodeGetDependentNodes_v2_call& list,
+                                            std::span<const std::byte>, Reply& reply) {
     auto* const entry = as_call(context).api().cuGraphNodeGetDependentNodes_v2;
     return answer_list<CUgraphNode>(
         context, list, reply, entry,

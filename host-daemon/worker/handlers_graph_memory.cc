@@ -49,8 +49,8 @@ CUresult dependencies_of(Call& call, CUgraphNode node, std::vector<CUgraphNode>*
 
 /// What the graph has allocated and freed before these nodes: as natively, its address is used
 /// again for as many bytes. 0: none.
-std::uint64_t address_freed_before(Call& call, CUgraph graph,
-                                   const std::vector<CUgraphNode>& nodes, std::uint64_t bytes) {
+std::uint64_t address_freed_before(Call& call, CUgraph graph, const std::vector<CUgraphNode>& nodes,
+                                   std::uint64_t bytes) {
     std::map<CUgraphNode, std::uint64_t> candidates;
     for (const auto& [address, node] : call.process().graphs.freed_in(graph)) {
         const auto allocation = call.process().memory.find(DeviceVa{address});
@@ -163,18 +163,18 @@ CUresult on_cuGraphAddMemAllocNode(CallContext& context,
     if (result != CUDA_SUCCESS || call.is_deferred()) {
         return result;
     }
-    result = add_node(call, node, trailing,
-                      [&](CUgraphNode* made, CUgraph graph, const auto& dependencies,
-                          std::span<const std::byte>) {
-                          const CUresult added = call.api().cuGraphAddEmptyNode(
-                              made, graph, dependencies.data(), dependencies.size());
-                          if (added == CUDA_SUCCESS) {
-                              call.process().memory.keep_for_graphs(DeviceVa{answer.address},
-                                                                    false);
-                              note(call, graph, answer.address, false);
-                          }
-                          return added;
-                      });
+    result =
+        add_node(call, node, trailing,
+                 [&](CUgraphNode* made, CUgraph graph, const auto& dependencies,
+                     std::span<const std::byte>) {
+                     const CUresult added = call.api().cuGraphAddEmptyNode(
+                         made, graph, dependencies.data(), dependencies.size());
+                     if (added == CUDA_SUCCESS) {
+                         call.process().memory.keep_for_graphs(DeviceVa{answer.address}, false);
+                         note(call, graph, answer.address, false);
+                     }
+                     return added;
+                 });
     if (result != CUDA_SUCCESS) {
         give_back(call, answer.address);
         return result;
@@ -210,20 +210,11 @@ CUresult on_cuDeviceGetGraphMemAttribute(CallContext& context,
     const DeviceMemory::GraphUse use = as_call(context).process().memory.graph_use();
     wire::cuDeviceGetGraphMemAttribute_reply answer{};
     switch (static_cast<CUgraphMem_attribute>(get.attribute)) {
-        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-            answer.value = use.used;
-            break;
-        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-            answer.value = use.used_high;
-            break;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-            answer.value = use.reserved;
-            break;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-            answer.value = use.reserved_high;
-            break;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: answer.value = use.used; break;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: answer.value = use.used_high; break;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: answer.value = use.reserved; break;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: answer.value = use.reserved_high; break;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
     reply.put(answer);
     return CUDA_SUCCESS;
@@ -245,14 +236,12 @@ CUresult on_cuGraphAddChildGraphNode(CallContext& context,
                                      const wire::cuGraphAddChildGraphNode_call& node,
                                      std::span<const std::byte> trailing, Reply& reply) {
     GuestProcess& process = as_call(context).process();
-    const CUresult result =
-        generated::on_cuGraphAddChildGraphNode(context, node, trailing, reply);
+    const CUresult result = generated::on_cuGraphAddChildGraphNode(context, node, trailing, reply);
     if (result == CUDA_SUCCESS && process.graphs.knows_memory()) {
         const ObjectTable& objects = process.objects;
-        process.graphs.note_memory(
-            objects.native_as<CUgraph>(node.hGraph, HandleKind::kGraph),
-            process.graphs.memory_of(
-                objects.native_as<CUgraph>(node.childGraph, HandleKind::kGraph)));
+        process.graphs.note_memory(objects.native_as<CUgraph>(node.hGraph, HandleKind::kGraph),
+                                   process.graphs.memory_of(objects.native_as<CUgraph>(
+                                       node.childGraph, HandleKind::kGraph)));
     }
     return result;
 }

@@ -123,8 +123,7 @@ CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchC
     }
     if (result == CUDA_SUCCESS && is_cooperative) {
         call.process().device_use.note_cooperative(
-            call, launch.kernel,
-            std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
+            call, launch.kernel, std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
             launch.block[0] * launch.block[1] * launch.block[2], launch.shared_bytes);
     }
     return result;
@@ -148,9 +147,9 @@ CUresult launch_callback(Call& call, const cuda::wire_hand::HostFunctionCall& wa
     reply.stream = wanted.stream;
     reply.kind = kind;
     CallbackBroker& broker = call.process().callbacks;
-    CallbackBroker::Callback* callback =
-        call.process().is_capturing(stream) ? broker.add_repeating(reply)
-                                   : broker.add(reply, call.header().position);
+    CallbackBroker::Callback* callback = call.process().is_capturing(stream)
+                                             ? broker.add_repeating(reply)
+                                             : broker.add(reply, call.header().position);
     const driver::DriverApi& api = call.api();
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     if (kind == gantry::wire::CallbackKind::kHostFunction) {
@@ -190,8 +189,8 @@ CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call
 }
 
 bool GuestProcess::may_launch_graphs(std::uint64_t context) const {
-    return (context == 0 || context == cuda::primary_context_handle(0)) &&
-           !first_command_ && !has_lost_context_ && !is_broken() && !held.active() &&
+    return (context == 0 || context == cuda::primary_context_handle(0)) && !first_command_ &&
+           !has_lost_context_ && !is_broken() && !held.active() &&
            captures.load(std::memory_order_relaxed) == 0;
 }
 
@@ -269,8 +268,7 @@ CUresult on_cuLaunchCooperativeKernel(CallContext& context,
     CUlaunchConfig config{};
     CUfunction function = nullptr;
     std::span<const std::byte> none;
-    if (const CUresult result =
-            make_config(call, extended, none, &attributes, &config, &function);
+    if (const CUresult result = make_config(call, extended, none, &attributes, &config, &function);
         result != CUDA_SUCCESS) {
         return result;
     }

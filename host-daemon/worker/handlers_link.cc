@@ -62,16 +62,16 @@ CUresult on_cuLinkAddData_v2(CallContext& context, const wire::cuLinkAddData_v2_
                              std::span<const std::byte> trailing, Reply& reply) {
     Call& call = as_call(context);
     const LinkPtr link = call.process().links.find(add.link);
-    auto image = call.process().images.take(add.image_id,
-                                            gantry::wire::align_up(add.image_bytes, 8));
+    auto image =
+        call.process().images.take(add.image_id, gantry::wire::align_up(add.image_bytes, 8));
     if (link == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const std::uint64_t padded = gantry::wire::align_up(std::uint64_t{add.name_bytes}, 8);
     if (!image.ok() || add.name_bytes > kNameBytesMax || padded > trailing.size() ||
         add.option_count > kMostOptions) {
-        return call.malformed(call.op(), image.ok() ? "name or options"
-                                                    : "the input is not staged");
+        return call.malformed(call.op(),
+                              image.ok() ? "name or options" : "the input is not staged");
     }
     Link::Input input;
     input.type = add.input_type;

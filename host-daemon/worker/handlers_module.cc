@@ -58,8 +58,8 @@ void describe_kernel(Call& call, HandleKind kind, std::uint64_t native, Reply& r
             result = api.cuKernelGetAttribute(&value, attribute, reinterpret_cast<CUkernel>(native),
                                               call.process().device.ordinal());
         } else if (kind == HandleKind::kFunction && api.cuFuncGetAttribute != nullptr) {
-            result = api.cuFuncGetAttribute(&value, attribute,
-                                            reinterpret_cast<CUfunction>(native));
+            result =
+                api.cuFuncGetAttribute(&value, attribute, reinterpret_cast<CUfunction>(native));
         }
         answer.attributes[i] = value;
         answer.attribute_status[i] = static_cast<std::uint32_t>(result);
@@ -206,9 +206,8 @@ namespace {
 void answer_names(Call& call, const std::vector<std::string>& names, std::uint32_t first,
                   Reply& reply) {
     std::uint64_t offset = 0;
-    const std::size_t room =
-        std::max<std::size_t>(call.offered_bulk(&offset).size(),
-                              gantry::wire::kReplyInlineBytes - sizeof(NamesReply));
+    const std::size_t room = std::max<std::size_t>(
+        call.offered_bulk(&offset).size(), gantry::wire::kReplyInlineBytes - sizeof(NamesReply));
     NamesReply answer{};
     answer.total = static_cast<std::uint32_t>(names.size());
     std::string text;

@@ -120,8 +120,7 @@ CUresult on_cuMemPoolCreate(CallContext& context, const wire::cuMemPoolCreate_ca
     if (properties.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!is_our_device(properties.location) ||
-        properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+    if (!is_our_device(properties.location) || properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     return name_pool(as_call(context), create.pool, properties, false);
@@ -147,18 +146,16 @@ CUresult on_cuMemPoolTrimTo(CallContext& context, const wire::cuMemPoolTrimTo_ca
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuMemPoolSetAttribute(CallContext& context,
-                                  const wire::cuMemPoolSetAttribute_call& set,
+CUresult on_cuMemPoolSetAttribute(CallContext& context, const wire::cuMemPoolSetAttribute_call& set,
                                   std::span<const std::byte>, Reply&) {
     return as_call(context).process().pools.set_attribute(set.pool, set.attribute, set.value);
 }
 
-CUresult on_cuMemPoolGetAttribute(CallContext& context,
-                                  const wire::cuMemPoolGetAttribute_call& get,
+CUresult on_cuMemPoolGetAttribute(CallContext& context, const wire::cuMemPoolGetAttribute_call& get,
                                   std::span<const std::byte>, Reply& reply) {
     wire::cuMemPoolGetAttribute_reply answer{};
-    const CUresult result = as_call(context).process().pools.get_attribute(
-        get.pool, get.attribute, &answer.value);
+    const CUresult result =
+        as_call(context).process().pools.get_attribute(get.pool, get.attribute, &answer.value);
     reply.put(answer);
     return result;
 }

@@ -13,8 +13,7 @@ CUresult on_cuStreamDestroy_v2(CallContext& context, const wire::cuStreamDestroy
         stream != nullptr) {
         process.leave_stream(stream);
     }
-    const CUresult result =
-        generated::on_cuStreamDestroy_v2(context, destroy, trailing, reply);
+    const CUresult result = generated::on_cuStreamDestroy_v2(context, destroy, trailing, reply);
     if (result == CUDA_SUCCESS) {
         process.end_capture(destroy.hStream);  // The driver gave it up with its stream.
     }

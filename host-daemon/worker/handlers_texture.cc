@@ -25,13 +25,11 @@ CUresult to_native(Call& call, CUDA_RESOURCE_DESC_v1* resource) {
             res.mipmap.hMipmappedArray = objects.native_as<CUmipmappedArray>(
                 reinterpret_cast<std::uint64_t>(res.mipmap.hMipmappedArray),
                 HandleKind::kMipmappedArray);
-            return res.mipmap.hMipmappedArray != nullptr ? CUDA_SUCCESS
-                                                         : CUDA_ERROR_INVALID_HANDLE;
+            return res.mipmap.hMipmappedArray != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
         case CU_RESOURCE_TYPE_LINEAR:
         case CU_RESOURCE_TYPE_PITCH2D:
             return CUDA_SUCCESS;  // Device addresses are the same on both sides.
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
@@ -114,8 +112,7 @@ CUresult on_cuTexObjectGetResourceDesc(CallContext& context,
         return call.unsupported(call.op());
     }
     wire::cuTexObjectGetResourceDesc_reply answer{};
-    const CUresult result =
-        call.api().cuTexObjectGetResourceDesc(&answer.pResDesc, get.texObject);
+    const CUresult result = call.api().cuTexObjectGetResourceDesc(&answer.pResDesc, get.texObject);
     to_guest(call, &answer.pResDesc);
     reply.put(answer);
     return result;
@@ -181,8 +178,7 @@ CUresult on_cuSurfObjectCreate(CallContext& context, const wire::cuSurfObjectCre
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuSurfObjectDestroy(CallContext& context,
-                                const wire::cuSurfObjectDestroy_call& destroy,
+CUresult on_cuSurfObjectDestroy(CallContext& context, const wire::cuSurfObjectDestroy_call& destroy,
                                 std::span<const std::byte>, Reply&) {
     Call& call = as_call(context);
     const std::uint64_t handle = table_handle(HandleKind::kSurfObject, destroy.surfObject);

@@ -162,9 +162,9 @@ CUresult on_cuMemGetAccess(CallContext& context, const wire::cuMemGetAccess_call
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuMemGetAllocationGranularity(
-    CallContext&, const wire::cuMemGetAllocationGranularity_call& query,
-    std::span<const std::byte>, Reply& reply) {
+CUresult on_cuMemGetAllocationGranularity(CallContext&,
+                                          const wire::cuMemGetAllocationGranularity_call& query,
+                                          std::span<const std::byte>, Reply& reply) {
     if (const CUresult result = check_properties(query.prop); result != CUDA_SUCCESS) {
         return result;
     }
@@ -178,8 +178,7 @@ CUresult on_cuMemGetAllocationPropertiesFromHandle(
     CallContext& context, const wire::cuMemGetAllocationPropertiesFromHandle_call& query,
     std::span<const std::byte>, Reply& reply) {
     Call& call = as_call(context);
-    const auto physical =
-        call.process().virtual_memory.physical(home_of(call, query.handle));
+    const auto physical = call.process().virtual_memory.physical(home_of(call, query.handle));
     if (!physical) {
         return CUDA_ERROR_INVALID_VALUE;
     }

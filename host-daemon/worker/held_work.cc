@@ -53,10 +53,8 @@ bool is_harmless(const Call& call) {
         case OpEffect::kCreates:
         case OpEffect::kSynchronises:
         case OpEffect::kWrites:
-        case OpEffect::kLaunches:
-            return true;
-        default:
-            return records_event(call) || waits_for_event(call);
+        case OpEffect::kLaunches: return true;
+        default: return records_event(call) || waits_for_event(call);
     }
 }
 
@@ -233,22 +231,20 @@ bool HeldWork::waits(const Call& call) const {
         return !roots_of_locked(key_of(call, stream), blocking).empty();
     };
     if (is_control(call, ControlOp::kReadDevice)) {
-        return stream_waits(call.arguments<wire::ReadDeviceCall>().value_or(wire::ReadDeviceCall{})
-                                .stream);
+        return stream_waits(
+            call.arguments<wire::ReadDeviceCall>().value_or(wire::ReadDeviceCall{}).stream);
     }
     if (call.number() < cuda::kFirstOp) {
         return false;
     }
     switch (call.op()) {
-        case Op::cuStreamSynchronize:
-            return stream_waits(word(call, 0));
+        case Op::cuStreamSynchronize: return stream_waits(word(call, 0));
         case Op::cuEventSynchronize: {
             const auto event = events_.find(word(call, 0));
             return event != events_.end() && !event->second.empty();
         }
         case Op::cuCtxSynchronize:
-        case Op::cuCtxSynchronize_v2:
-            return true;
+        case Op::cuCtxSynchronize_v2: return true;
         default:  // Copies that the calling thread waits for.
             return cuda::op_info(call.op()).effect == OpEffect::kWrites && stream_waits(0);
     }

@@ -45,12 +45,9 @@ bool is_sound(const Image& image, const ImagePart& part) {
             return magic == 0xba55ed50 && header_bytes >= 16 && header_bytes <= part.bytes &&
                    payload_bytes <= part.bytes - header_bytes;
         }
-        case ImageKind::kElf:
-            return magic == 0x464c457f;
-        case ImageKind::kPtx:
-            return bytes[part.bytes - 1] == std::byte{0};
-        default:
-            return false;
+        case ImageKind::kElf: return magic == 0x464c457f;
+        case ImageKind::kPtx: return bytes[part.bytes - 1] == std::byte{0};
+        default: return false;
     }
 }
 
@@ -102,11 +99,11 @@ std::vector<ModuleVariable> managed_of(Call& call, bool library, std::uint64_t n
     for (std::size_t room = 0; room < listed.size();) {
         room = listed.size();
         std::size_t count = room;
-        const CUresult result =
-            library ? extension->list_managed(reinterpret_cast<CUlibrary>(native), listed.data(),
-                                              &count)
-                    : extension->list_variables(reinterpret_cast<CUmodule>(native), listed.data(),
-                                                &count);
+        const CUresult result = library
+                                    ? extension->list_managed(reinterpret_cast<CUlibrary>(native),
+                                                              listed.data(), &count)
+                                    : extension->list_variables(reinterpret_cast<CUmodule>(native),
+                                                                listed.data(), &count);
         listed.resize(result == CUDA_SUCCESS ? count : 0);
     }
     for (const GantrySoftVariable& variable : listed) {
@@ -186,8 +183,7 @@ CUresult place_managed(Call& call, const LoadCall& load, const LoadedImage& load
         places.push_back({variable.name.c_str(), variable.address});
     }
     call.process().device.extension()->place_next_load_in(places.data(), places.size(), 1);
-    return hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library, options,
-                          native);
+    return hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library, options, native);
 }
 
 /// The same under a driver without the extension, of an image that is in the books: its code is
@@ -236,8 +232,8 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     auto image = process.images.take(load.image_id, load.image_bytes);
     if (!image.ok() || !read_load(load, trailing, &loaded) ||
         call.reserve(kind, load.handle) != CUDA_SUCCESS) {
-        return call.malformed(call.op(), image.ok() ? "parts, options or handle"
-                                                    : "the image is not staged");
+        return call.malformed(call.op(),
+                              image.ok() ? "parts, options or handle" : "the image is not staged");
     }
     loaded.image = std::move(image).value();
     for (const ImagePart& part : loaded.parts) {
@@ -247,8 +243,8 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     }
     JitOptions options(loaded.jit_options, load.info_log_bytes, load.error_log_bytes);
     std::uint64_t native = 0;
-    CUresult result = hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library,
-                                     options, &native);
+    CUresult result =
+        hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library, options, &native);
     LoadReply answer{};
     if (result == CUDA_SUCCESS && !call.is_restore()) {
         result = place_managed(call, load, loaded, options, &native, &answer);

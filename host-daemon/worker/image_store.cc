@@ -8,9 +8,9 @@ namespace gantry::worker {
 Sha256 sha256_of(std::span<const std::byte> bytes) {
     Sha256 digest{};
     unsigned int length = 0;
-    const int done = EVP_Digest(bytes.data(), bytes.size(),
-                                reinterpret_cast<unsigned char*>(digest.data()), &length,
-                                EVP_sha256(), nullptr);
+    const int done =
+        EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()),
+                   &length, EVP_sha256(), nullptr);
     GANTRY_ASSERT(done == 1 && length == digest.size(), "SHA-256 failed: %d, %u bytes", done,
                   length);
     return digest;
@@ -48,9 +48,9 @@ Result<void> ImageStore::stage(std::uint64_t image_id, std::uint64_t total_bytes
         bytes.size() > image.total_bytes - image.bytes.size()) {
         staged_bytes_ -= image.total_bytes;
         staged_.erase(staged);
-        return Error{Code::kInvalidArgument, "image.piece",
-                     fmt::format("a piece at {} of image {} does not continue it", offset,
-                                 image_id)};
+        return Error{
+            Code::kInvalidArgument, "image.piece",
+            fmt::format("a piece at {} of image {} does not continue it", offset, image_id)};
     }
     image.bytes.insert(image.bytes.end(), bytes.begin(), bytes.end());
     return {};
@@ -75,9 +75,9 @@ Result<ImagePtr> ImageStore::take(std::uint64_t image_id, std::uint64_t bytes) {
         }
         if (staged == staged_.end() || staged->second.bytes.size() != bytes ||
             staged->second.total_bytes != bytes) {
-            return Error{Code::kNotFound, "image.staged",
-                         fmt::format("image {} of {} bytes is not staged completely", image_id,
-                                     bytes)};
+            return Error{
+                Code::kNotFound, "image.staged",
+                fmt::format("image {} of {} bytes is not staged completely", image_id, bytes)};
         }
         content = std::move(staged->second.bytes);
         staged_bytes_ -= staged->second.total_bytes;

@@ -142,8 +142,8 @@ void append_ptx(std::string_view commented, Found* found) {
         if (c == '{' || c == '}') {
             depth += c == '{' ? 1 : -1;
             // An initialiser's braces do not end its declaration.
-            const bool is_body = text.substr(statement, at - statement).find('=') ==
-                                 std::string_view::npos;
+            const bool is_body =
+                text.substr(statement, at - statement).find('=') == std::string_view::npos;
             statement = c == '}' && depth == 0 && is_body ? at + 1 : statement;
         } else if (c == ';' && depth == 0) {
             const std::string_view declaration = text.substr(statement, at + 1 - statement);
@@ -178,8 +178,7 @@ void append_bytes(std::span<const std::byte> bytes, Found* found) {
     }
 }
 
-void append_fatbin(std::span<const std::byte> bytes, unsigned major,
-                   Found* found) {
+void append_fatbin(std::span<const std::byte> bytes, unsigned major, Found* found) {
     const auto entries = image::list_entries(bytes);
     if (!entries.ok()) {
         found->prints = true;

@@ -23,19 +23,31 @@ constexpr std::array kFaults = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 std::array<struct sigaction, kFaults.size()> handlers_before;
 
 /// Of this worker's own protocol: what the guest's calls became.
-constexpr std::array<const char*, 17> kControlNames = {
-    "",           "",           "a greeting",  "device facts", "a confirmation", "an image",
-    "an image's end", "a copy to the device", "a copy from the device", "a callback's wait",
-    "a callback's end", "output", "a goodbye", "a look at an event", "a bulk copy to the device",
-    "a bulk copy from the device", "a look at a bulk copy"};
+constexpr std::array<const char*, 17> kControlNames = {"",
+                                                       "",
+                                                       "a greeting",
+                                                       "device facts",
+                                                       "a confirmation",
+                                                       "an image",
+                                                       "an image's end",
+                                                       "a copy to the device",
+                                                       "a copy from the device",
+                                                       "a callback's wait",
+                                                       "a callback's end",
+                                                       "output",
+                                                       "a goodbye",
+                                                       "a look at an event",
+                                                       "a bulk copy to the device",
+                                                       "a bulk copy from the device",
+                                                       "a look at a bulk copy"};
 static_assert(static_cast<std::size_t>(wire::ControlOp::kLookAtBulk) + 1 == kControlNames.size());
 
 const char* command_name(std::uint16_t op) {
     if (op == 0) {
         return "none";
     }
-    const char* name = op < kControlNames.size() ? kControlNames[op]
-                                                 : cuda::op_name(static_cast<cuda::Op>(op));
+    const char* name =
+        op < kControlNames.size() ? kControlNames[op] : cuda::op_name(static_cast<cuda::Op>(op));
     return name != nullptr ? name : "unknown";
 }
 

@@ -119,8 +119,7 @@ LaunchBatcher::Graph* LaunchBatcher::choose(Launches launches, std::uint64_t has
 }
 
 /// One of these, to a shape that came more often than what has it.
-LaunchBatcher::Graph* LaunchBatcher::give(Numbers numbers, std::uint64_t hash,
-                                          std::uint64_t key) {
+LaunchBatcher::Graph* LaunchBatcher::give(Numbers numbers, std::uint64_t hash, std::uint64_t key) {
     Seen& seen = seen_[hash % kSeen];
     if (seen.hash != hash) {
         seen = Seen{hash, 0};
@@ -130,9 +129,9 @@ LaunchBatcher::Graph* LaunchBatcher::give(Numbers numbers, std::uint64_t hash,
     }
     const std::span<Graph> graphs =
         std::span(graphs_).subspan(numbers.first, numbers.end - numbers.first);
-    Graph& least = *std::min_element(
-        graphs.begin(), graphs.end(),
-        [](const Graph& a, const Graph& b) { return a.uses < b.uses; });
+    Graph& least =
+        *std::min_element(graphs.begin(), graphs.end(),
+                          [](const Graph& a, const Graph& b) { return a.uses < b.uses; });
     std::uint64_t& owner = hashes_[number_of(least)];
     if ((owner != 0 && least.uses * 2 + kOften > seen.times) || !may_launch_into(least, key)) {
         return nullptr;
@@ -147,9 +146,8 @@ LaunchBatcher::Graph* LaunchBatcher::loose(Launches batch, std::uint64_t key) {
     std::ptrdiff_t most = -1;
     for (Graph& graph : std::span(graphs_).subspan(kShaped, kLoose)) {
         const std::ptrdiff_t alike =
-            std::inner_product(batch.begin(), batch.end(), graph.kernels.begin(),
-                               std::ptrdiff_t{0}, std::plus<>(),
-                               [](const KernelLaunch& launch, const Kernel& kernel) {
+            std::inner_product(batch.begin(), batch.end(), graph.kernels.begin(), std::ptrdiff_t{0},
+                               std::plus<>(), [](const KernelLaunch& launch, const Kernel& kernel) {
                                    return kernel.shape == launch.shape ? 1 : 0;
                                });
         if (alike > most && may_launch_into(graph, key)) {
@@ -211,9 +209,8 @@ CUfunction LaunchBatcher::find_function(std::uint64_t handle) const {
     const auto kernel = objects_.native_as<CUkernel>(handle, HandleKind::kKernel);
     const auto& get = device_.api().cuKernelGetFunction;
     CUfunction function = nullptr;
-    return kernel != nullptr && get != nullptr && get(&function, kernel) == CUDA_SUCCESS
-               ? function
-               : nullptr;
+    return kernel != nullptr && get != nullptr && get(&function, kernel) == CUDA_SUCCESS ? function
+                                                                                         : nullptr;
 }
 
 /// False: the graph has no kernels any more, and the one that it did not take is left out.
@@ -241,8 +238,8 @@ bool LaunchBatcher::set(Graph& graph, Launches launches) {
 CUresult LaunchBatcher::set(std::size_t graph, std::size_t index, const KernelLaunch& launch) {
     std::size_t bytes = launch.arguments.size();
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER,
-                     const_cast<std::byte*>(launch.arguments.data()),
-                     CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+                     const_cast<std::byte*>(launch.arguments.data()), CU_LAUNCH_PARAM_BUFFER_SIZE,
+                     &bytes, CU_LAUNCH_PARAM_END};
     CUDA_KERNEL_NODE_PARAMS params{};
     const KernelShape& shape = launch.shape;
     params.func = function_of(shape.kernel);

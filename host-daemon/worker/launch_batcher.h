@@ -91,7 +91,7 @@ private:
     static constexpr std::size_t kMarks = 8;
     static constexpr std::size_t kAhead = kMark * kMarks;
 
-    struct Kernel {  ///< What a node has.
+    struct Kernel {         ///< What a node has.
         KernelShape shape;  ///< Of kernel 0: the empty one.
         std::vector<std::byte> arguments;
     };
@@ -143,9 +143,9 @@ private:
     std::unordered_map<std::uint64_t, CUfunction> functions_;  ///< By handle; null: left out.
     std::unordered_map<std::uint64_t, bool> plain_streams_;    ///< By key.
     std::array<CUevent, kMarks> marks_{};  ///< Behind every kMark batches; null until first used.
-    std::uint64_t batches_ = 0;  ///< That were launched.
+    std::uint64_t batches_ = 0;            ///< That were launched.
     std::uint32_t since_decay_ = 0;
-    bool is_full_ = false;  ///< There was no room when last looked.
+    bool is_full_ = false;                                  ///< There was no room when last looked.
     std::chrono::steady_clock::time_point spared_until_{};  ///< No device is spared a wait.
 };
 

@@ -18,9 +18,9 @@ void write_line(const char* format, va_list arguments) {
     char line[1024];
     timespec now{};
     clock_gettime(CLOCK_REALTIME, &now);
-    int used = std::snprintf(line, sizeof(line), "%lld.%03ld gantry-worker[%d]: ",
-                             static_cast<long long>(now.tv_sec), now.tv_nsec / 1'000'000,
-                             static_cast<int>(getpid()));
+    int used = std::snprintf(line, sizeof(line),
+                             "%lld.%03ld gantry-worker[%d]: ", static_cast<long long>(now.tv_sec),
+                             now.tv_nsec / 1'000'000, static_cast<int>(getpid()));
     const int text = std::vsnprintf(line + used, sizeof(line) - static_cast<std::size_t>(used) - 1,
                                     format, arguments);
     used += text > 0 ? text : 0;

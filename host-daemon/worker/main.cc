@@ -1,10 +1,10 @@
 // gantry-worker: serves one guest process under gantryd (--control-fd), or any number of local ones
 // by itself (--listen).
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <string>
 
@@ -118,8 +118,7 @@ int run(int argc, char** argv) {
         const Copy copy = standalone.staged ? Copy::kStaged
                           : standalone.copy ? Copy::kPeer
                                             : Copy::kNo;
-        return ask_replace(standalone.replace, standalone.to_device, copy,
-                           standalone.rehearsals);
+        return ask_replace(standalone.replace, standalone.to_device, copy, standalone.rehearsals);
     }
     if (control_fd >= 0) {
         return run_controlled(control_fd, service);

@@ -19,8 +19,8 @@ Result<void> MemoryShare::join(int page, std::uint32_t slot, std::uint64_t quota
         return Error{Code::kInvalidArgument, "worker.protocol",
                      fmt::format("slot {} of the memory page", slot)};
     }
-    void* mapped = mmap(nullptr, sizeof(control::MemoryPage), PROT_READ | PROT_WRITE, MAP_SHARED,
-                        page, 0);
+    void* mapped =
+        mmap(nullptr, sizeof(control::MemoryPage), PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
     if (mapped == MAP_FAILED) {
         return Error{Code::kInternal, "worker.memory_page", std::strerror(errno)};
     }

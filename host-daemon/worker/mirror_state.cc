@@ -43,8 +43,8 @@ bool is_region_of(const ChannelMemory& memory, const MirrorState& state) {
 
 void hold_mirror(ChannelMemory& memory, bool held) {
     if (is_mirrored(memory)) {
-        wire::mirror_words(memory.guest_words()).hold.store(held ? 1 : 0,
-                                                            std::memory_order_seq_cst);
+        wire::mirror_words(memory.guest_words())
+            .hold.store(held ? 1 : 0, std::memory_order_seq_cst);
     }
 }
 
@@ -84,8 +84,8 @@ Result<std::optional<MirrorState>> save_mirror(const ChannelMemory& memory, std:
 Result<std::vector<PoolExtent>> used_pool(const ChannelMemory& memory) {
     std::vector<PoolExtent> extents;
     std::uint64_t total = 0;
-    const std::uint64_t used = std::min(memory.guest_words().pinned_high_water.load(),
-                                        memory.layout().pinned_bytes);
+    const std::uint64_t used =
+        std::min(memory.guest_words().pinned_high_water.load(), memory.layout().pinned_bytes);
     for (std::uint64_t at = 0; at < used; at += wire::kPageBytes) {
         const std::uint64_t bytes = std::min<std::uint64_t>(wire::kPageBytes, used - at);
         if (is_zero(memory.pinned().subspan(at, bytes))) {
@@ -112,8 +112,8 @@ Result<void> load_mirror(ChannelMemory& memory, const MirrorState& state, std::u
     const wire::ChannelLayout& layout = memory.layout();
     if (state.ring.size() > layout.ring_bytes) {
         return Error{Code::kInvalidArgument, "mirror.ring",
-                     fmt::format("{} bytes of commands do not fit a ring of {}",
-                                 state.ring.size(), layout.ring_bytes)};
+                     fmt::format("{} bytes of commands do not fit a ring of {}", state.ring.size(),
+                                 layout.ring_bytes)};
     }
     for_ring_pieces(layout, next, state.ring.size(),
                     [&](std::uint64_t at, std::uint64_t done, std::uint64_t take) {

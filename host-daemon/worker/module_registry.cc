@@ -87,9 +87,8 @@ std::optional<ModuleVariable> ModuleRegistry::find(std::uint64_t handle, const s
         return std::nullopt;
     }
     const auto known = image->second.variables.find(name);
-    return known == image->second.variables.end()
-               ? std::nullopt
-               : std::optional<ModuleVariable>(known->second);
+    return known == image->second.variables.end() ? std::nullopt
+                                                  : std::optional<ModuleVariable>(known->second);
 }
 
 std::optional<ModuleVariable> ModuleRegistry::variable(std::uint64_t handle,

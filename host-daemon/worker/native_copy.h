@@ -6,7 +6,6 @@
 
 namespace gantry::worker {
 
-CUresult to_native_copy(Call& call, const cuda::wire_hand::Copy3DCall& copy,
-                        CUDA_MEMCPY3D_v2* out);
+CUresult to_native_copy(Call& call, const cuda::wire_hand::Copy3DCall& copy, CUDA_MEMCPY3D_v2* out);
 
 }  // namespace gantry::worker

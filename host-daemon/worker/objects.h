@@ -39,10 +39,10 @@ struct RecordedCommand {
 
 struct Object {
     std::uint64_t handle = 0;
-    std::uint64_t native = 0;    ///< The driver's handle, as a number.
-    std::uint64_t context = 0;   ///< Guest handle of the context it was made in.
-    std::uint64_t order = 0;     ///< 1, 2, ... over the life of the process.
-    std::uint64_t parent = 0;    ///< Dies with this object (a kernel with its library).
+    std::uint64_t native = 0;   ///< The driver's handle, as a number.
+    std::uint64_t context = 0;  ///< Guest handle of the context it was made in.
+    std::uint64_t order = 0;    ///< 1, 2, ... over the life of the process.
+    std::uint64_t parent = 0;   ///< Dies with this object (a kernel with its library).
     RecordedCommand creation;
     std::map<std::uint64_t, RecordedCommand> configuration;  ///< By op and what it sets.
 

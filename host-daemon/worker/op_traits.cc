@@ -24,10 +24,8 @@ bool takes_long(cuda::Op op) {
         case cuda::Op::cuDevicePrimaryCtxReset_v2:
         case cuda::Op::cuCtxDestroy_v2:
         case cuda::Op::cuMemcpy:
-        case cuda::Op::cuMemcpy3D_v2:
-            return true;
-        default:
-            return false;
+        case cuda::Op::cuMemcpy3D_v2: return true;
+        default: return false;
     }
 }
 
@@ -36,9 +34,7 @@ bool ends_memory(cuda::Op op) {
            op == cuda::Op::cuArrayDestroy || op == cuda::Op::cuMipmappedArrayDestroy;
 }
 
-bool is_query(cuda::Op op) {
-    return op == cuda::Op::cuEventQuery || op == cuda::Op::cuStreamQuery;
-}
+bool is_query(cuda::Op op) { return op == cuda::Op::cuEventQuery || op == cuda::Op::cuStreamQuery; }
 
 bool tells_time(cuda::Op op) {
     return op == cuda::Op::cuEventElapsedTime || op == cuda::Op::cuEventElapsedTime_v2;

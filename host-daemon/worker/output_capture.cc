@@ -94,9 +94,8 @@ void OutputCapture::collect() {
     std::lock_guard lock(mutex_);
     const bool asks_sizes = ++collections_ % kSizesEvery == 0;
     for (std::uint32_t i = 0; i < 2; ++i) {
-        struct stat status{};
-        if (files_[i] < 0 || !(asks_sizes || may_have_grown(i)) ||
-            fstat(files_[i], &status) != 0 ||
+        struct stat status {};
+        if (files_[i] < 0 || !(asks_sizes || may_have_grown(i)) || fstat(files_[i], &status) != 0 ||
             static_cast<std::uint64_t>(status.st_size) <= kUnused) {
             continue;
         }

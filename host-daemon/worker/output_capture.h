@@ -56,7 +56,7 @@ private:
     mutable std::mutex mutex_;
     std::vector<Piece> pieces_;
     std::atomic<std::size_t> pending_bytes_{0};  ///< Changed under mutex_; no piece is empty.
-    int files_[2] = {-1, -1};  ///< For stdout and stderr.
+    int files_[2] = {-1, -1};                    ///< For stdout and stderr.
     const std::byte* first_bytes_[2] = {};  ///< Of the files, mapped for the life of the process.
     std::uint32_t collections_ = 0;
 };

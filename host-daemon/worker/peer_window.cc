@@ -63,9 +63,9 @@ Result<void> PeerWindow::map(std::uint64_t address, const Mapped& piece) {
     result = device_.allow_access(here(address), piece.bytes);
     if (result != CUDA_SUCCESS) {
         let_go(address, piece);
-        return driver::to_error(api, result, "handover.window",
-                                fmt::format("reaching {} bytes of another worker from this device",
-                                            piece.bytes));
+        return driver::to_error(
+            api, result, "handover.window",
+            fmt::format("reaching {} bytes of another worker from this device", piece.bytes));
     }
     return {};
 }
@@ -78,8 +78,7 @@ void PeerWindow::let_go(std::uint64_t address, const Mapped& piece) {
 void PeerWindow::remove_overlapping(std::uint64_t address, std::uint64_t bytes) {
     auto piece = pieces_.lower_bound(address);
     if (piece != pieces_.begin()) {
-        if (const auto before = std::prev(piece);
-            before->first + before->second.bytes > address) {
+        if (const auto before = std::prev(piece); before->first + before->second.bytes > address) {
             piece = before;
         }
     }

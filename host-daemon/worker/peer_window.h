@@ -51,7 +51,7 @@ private:
     void let_go(std::uint64_t address, const Mapped& piece);
 
     Device& device_;
-    CUdeviceptr base_ = 0;  ///< 0: nothing is reserved.
+    CUdeviceptr base_ = 0;                    ///< 0: nothing is reserved.
     std::map<std::uint64_t, Mapped> pieces_;  ///< By the other worker's address.
 };
 

@@ -38,8 +38,7 @@ void PinnedWrites::add(const Box& box, CUstream stream) {
 void PinnedWrites::find_completed_locked() {
     std::vector<CUstream> busy;  // A stream's copies end in order.
     for (Write& write : writes_) {
-        if (!write.event ||
-            std::find(busy.begin(), busy.end(), write.stream) != busy.end()) {
+        if (!write.event || std::find(busy.begin(), busy.end(), write.stream) != busy.end()) {
             continue;
         }
         if (events_.query(write.event) == CUDA_ERROR_NOT_READY) {
@@ -126,11 +125,10 @@ void PinnedWrites::confirmed(std::uint32_t lane) {
 bool PinnedWrites::add_changed_words(std::uint64_t unit, std::vector<Range>* out) const {
     for (const PinnedRange& range : memory_.pinned_ranges()) {
         const auto now = in_pool(range);
-        const auto before = std::find_if(base_.ranges.begin(), base_.ranges.end(),
-                                         [&](const Sample& sample) {
-                                             return sample.address == range.address &&
-                                                    sample.bytes.size() == now.size();
-                                         });
+        const auto before =
+            std::find_if(base_.ranges.begin(), base_.ranges.end(), [&](const Sample& sample) {
+                return sample.address == range.address && sample.bytes.size() == now.size();
+            });
         if (before == base_.ranges.end()) {  // Page-locked since; nothing is known about it.
             out->push_back({range.address, now.size()});
             continue;
@@ -181,8 +179,7 @@ Result<std::vector<PinnedWrites::Range>> PinnedWrites::left() const {
         }
         for (std::uint64_t slice = 0; slice < box.slices; ++slice) {
             for (std::uint64_t row = 0; row < rows; ++row) {
-                ranges.push_back(
-                    {box.address + slice * box.slice_pitch + row * box.pitch, width});
+                ranges.push_back({box.address + slice * box.slice_pitch + row * box.pitch, width});
             }
         }
     }

@@ -99,8 +99,8 @@ private:
     struct Write {
         Box box;
         CUstream stream = nullptr;
-        EventPool::Event event;           ///< None once it has completed.
-        std::uint64_t completed_at = 0;   ///< 0: not known to have completed.
+        EventPool::Event event;          ///< None once it has completed.
+        std::uint64_t completed_at = 0;  ///< 0: not known to have completed.
     };
     /// The bytes of one page-locked range at some moment.
     struct Sample {

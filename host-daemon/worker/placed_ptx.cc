@@ -181,8 +181,8 @@ private:
                            spelling.starts_with("cvta.");
         const std::size_t at = spelling.find(".const");
         if (places_const_ && reads && at != std::string_view::npos) {
-            edits_.push_back({offset_of(spelling) + at, std::string_view(".const").size(),
-                              ".global"});
+            edits_.push_back(
+                {offset_of(spelling) + at, std::string_view(".const").size(), ".global"});
         }
     }
 
@@ -220,7 +220,7 @@ private:
     const std::string& text_;
     const VariablePlaces& places_;
     const Others others_;
-    std::set<std::size_t> gone_;  ///< Offsets of names whose declarations go.
+    std::set<std::size_t> gone_;             ///< Offsets of names whose declarations go.
     std::map<std::string_view, bool> left_;  ///< Without a place; whether it is a constant.
     bool places_const_ = false;
     std::vector<Edit> edits_;
@@ -228,8 +228,7 @@ private:
 
 }  // namespace
 
-Result<std::string> placed_ptx(std::string_view text, const VariablePlaces& places,
-                               Others others) {
+Result<std::string> placed_ptx(std::string_view text, const VariablePlaces& places, Others others) {
     GANTRY_ASSIGN(const ptx::Module module, ptx::parse(text));
     return Placer(module, places, others).run();
 }

@@ -55,8 +55,7 @@ CUresult PoolBook::set_attribute(std::uint64_t handle, std::uint32_t attribute,
         case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
             pool->second.used_high_bytes = pool->second.used_bytes;
             return value == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
@@ -84,14 +83,9 @@ CUresult PoolBook::get_attribute(std::uint64_t handle, std::uint32_t attribute,
         case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
             *value = pool.reserved_high_bytes;
             return CUDA_SUCCESS;
-        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-            *value = pool.used_bytes;
-            return CUDA_SUCCESS;
-        case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-            *value = pool.used_high_bytes;
-            return CUDA_SUCCESS;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *value = pool.used_bytes; return CUDA_SUCCESS;
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *value = pool.used_high_bytes; return CUDA_SUCCESS;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
 

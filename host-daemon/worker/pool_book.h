@@ -44,8 +44,7 @@ public:
     void freed(std::uint64_t address);
     [[nodiscard]] std::uint64_t pool_of(std::uint64_t address) const;
 
-    void set_high_marks(std::uint64_t pool, std::uint64_t used_bytes,
-                        std::uint64_t reserved_bytes);
+    void set_high_marks(std::uint64_t pool, std::uint64_t used_bytes, std::uint64_t reserved_bytes);
     [[nodiscard]] std::vector<Pool> pools() const;
     void clear();
 

@@ -70,8 +70,7 @@ std::vector<Answer> ReplyBoard::log() const {
             continue;
         }
         answers.push_back(last_[lane]);
-        const auto extent =
-            memory_->bulk(last_[lane].bulk_offset, last_[lane].bulk_bytes);
+        const auto extent = memory_->bulk(last_[lane].bulk_offset, last_[lane].bulk_bytes);
         answers.back().bulk.assign(extent.begin(), extent.end());
     }
     std::sort(answers.begin(), answers.end(),

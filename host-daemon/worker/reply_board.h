@@ -29,8 +29,8 @@ namespace gantry::worker {
 struct AnswerHead {
     std::uint64_t position = 0;  ///< Of the command answered.
     std::uint32_t lane = 0;
-    std::uint32_t status = 0;    ///< CUresult.
-    std::uint32_t flags = 0;     ///< wire::ReplyFlag bits.
+    std::uint32_t status = 0;  ///< CUresult.
+    std::uint32_t flags = 0;   ///< wire::ReplyFlag bits.
     std::uint64_t bulk_offset = 0;
     std::uint64_t bulk_bytes = 0;
 };
@@ -65,7 +65,7 @@ private:
     void wake(std::uint32_t lane, const std::atomic<std::uint64_t>& word);
 
     ChannelMemory* memory_ = nullptr;
-    std::vector<Answer> last_;  ///< By lane; position 0 and no seq: none yet.
+    std::vector<Answer> last_;                    ///< By lane; position 0 and no seq: none yet.
     std::array<bool, wire::kLaneCount> valid_{};  ///< Bytes: lanes publish beside each other.
     std::array<std::atomic_flag, wire::kLaneCount> publishing_{};  ///< Held for a lane's log.
     std::uint64_t confirmed_[wire::kLaneCount] = {};

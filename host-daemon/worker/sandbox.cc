@@ -170,9 +170,9 @@ Result<void> install_filter() {
         const int number = seccomp_syscall_resolve_name(name);
         for (const auto process : {pid_t{0}, getpid()}) {  // 0: this one, where it means any
             if (result == 0 && number >= 0) {
-                result = seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 1,
-                                          SCMP_A0_32(SCMP_CMP_EQ,
-                                                     static_cast<std::uint32_t>(process)));
+                result =
+                    seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 1,
+                                     SCMP_A0_32(SCMP_CMP_EQ, static_cast<std::uint32_t>(process)));
             }
         }
     }

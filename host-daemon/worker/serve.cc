@@ -28,8 +28,7 @@ void clear_answers(const ChannelMemory& memory) {
 
 }  // namespace
 
-Result<void> GuestProcess::serve(std::unique_ptr<ChannelMemory> channel,
-                                 std::uint64_t generation) {
+Result<void> GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t generation) {
     if (channel->has_begun(generation)) {
         channel->host_words().worker_state.store(region::WorkerState::kDead,
                                                  std::memory_order_release);
@@ -96,8 +95,8 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
         callbacks.wait(*state.parked_callback);
     }
     first_command_ = true;
-    first_new_position_ = state.executed_ahead.empty() ? state.next_position
-                                                       : *state.executed_ahead.rbegin() + 1;
+    first_new_position_ =
+        state.executed_ahead.empty() ? state.next_position : *state.executed_ahead.rbegin() + 1;
     event_board.attach(&words, first_new_position_);
     bulk_board.attach(&words);
     for (const std::uint32_t error : state.async_errors) {

@@ -200,26 +200,18 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         return wrong_state("Start comes first");
     }
     switch (kind) {
-        case Kind::kWarm:
-            return warm(request.warm());
-        case Kind::kStart:
-            return start(request.start(), in, reply);
-        case Kind::kServe:
-            return serve(request.serve().guest(), in);
-        case Kind::kStatus:
-            status(reply);
-            return {};
-        case Kind::kDescribe:
-            return describe(reply, out);
+        case Kind::kWarm: return warm(request.warm());
+        case Kind::kStart: return start(request.start(), in, reply);
+        case Kind::kServe: return serve(request.serve().guest(), in);
+        case Kind::kStatus: status(reply); return {};
+        case Kind::kDescribe: return describe(reply, out);
         case Kind::kAnnounce:
             if (ChannelMemory* channel = process_->channel(); channel != nullptr) {
                 process_->announce(request.announce().migrating());
                 announced_ = request.announce().migrating();
             }
             return {};
-        case Kind::kShutdown:
-            done_ = true;
-            return {};
+        case Kind::kShutdown: done_ = true; return {};
         case Kind::kShare:
             if (in.size() != 1) {
                 return Error{Code::kInvalidArgument, "worker.protocol",
@@ -227,19 +219,15 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             }
             process_->share_link.connect(std::move(in[0]));
             return {};
-        case Kind::kAttachArena:
-            return attach_arena(request.attach_arena(), in);
-        case Kind::kDetachArena:
-            return detach_arena(request.detach_arena().arena_id());
+        case Kind::kAttachArena: return attach_arena(request.attach_arena(), in);
+        case Kind::kDetachArena: return detach_arena(request.detach_arena().arena_id());
         case Kind::kBeginPrecopy:
             part_->begin_precopy(
                 {request.begin_precopy().seed().low(), request.begin_precopy().seed().high()},
                 request.begin_precopy().arena_is_shared());
             return {};
-        case Kind::kScan:
-            return scan(request.scan(), reply, out);
-        case Kind::kReadBlocks:
-            return read_blocks(request.read_blocks(), reply);
+        case Kind::kScan: return scan(request.scan(), reply, out);
+        case Kind::kReadBlocks: return read_blocks(request.read_blocks(), reply);
         case Kind::kMarkUnsent: {
             GANTRY_ASSIGN(const auto blocks, state::expand_runs(request.mark_unsent().runs()));
             part_->mark_unsent(blocks);
@@ -252,12 +240,9 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             out->push_back(std::move(blob));
             return {};
         }
-        case Kind::kGetImages:
-            return get_images(request.get_images(), reply, out);
-        case Kind::kFreeze:
-            return freeze(request.freeze(), reply);
-        case Kind::kFinalPart:
-            return final_part(reply, out);
+        case Kind::kGetImages: return get_images(request.get_images(), reply, out);
+        case Kind::kFreeze: return freeze(request.freeze(), reply);
+        case Kind::kFinalPart: return final_part(reply, out);
         case Kind::kThaw:
             if (fenced_) {
                 return wrong_state("the session was granted away; it cannot be thawed");
@@ -266,58 +251,33 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             part_->end_files();
             process_->thaw();
             return {};
-        case Kind::kFence:
-            return fence(request.fence().guest_is_here());
-        case Kind::kUnfence:
-            return unfence(request.unfence().epoch());
-        case Kind::kEndPrecopy:
-            part_->end_precopy();
-            return {};
-        case Kind::kRelease:
-            return release(request.release(), reply, out);
-        case Kind::kExportMemory:
-            return export_memory(request.export_memory(), reply, out);
-        case Kind::kImportMemory:
-            return import_memory(request.import_memory(), in);
-        case Kind::kPullBlocks:
-            return pull_blocks(request.pull_blocks(), in, reply, out);
-        case Kind::kNoteSent:
-            return note_sent(request.note_sent(), in);
-        case Kind::kPrepareFile:
-            return prepare_file(request.prepare_file(), in);
-        case Kind::kAskPreparedFile:
-            ask_prepared_file(reply);
-            return {};
-        case Kind::kDropPreparedFile:
-            part_->drop_prepared_file();
-            return {};
-        case Kind::kStoreBlocks:
-            return store_blocks(request.store_blocks(), in, reply, out);
-        case Kind::kLoadBlocks:
-            return load_blocks(request.load_blocks(), in, reply, out);
-        case Kind::kCloseWindow:
-            window_.reset();
-            return {};
-        case Kind::kCheckGraph:
-            return check_graph(request.check_graph().graph_bytes(), in, reply);
-        case Kind::kPrepare:
-            return prepare(request.prepare(), in, reply);
-        case Kind::kApplyBlocks:
-            return apply_blocks(request.apply_blocks());
-        case Kind::kApplyFinal:
-            return apply_final(request.apply_final(), in);
-        case Kind::kGetDigest:
-            return get_digest(request.get_digest(), in, reply, out);
+        case Kind::kFence: return fence(request.fence().guest_is_here());
+        case Kind::kUnfence: return unfence(request.unfence().epoch());
+        case Kind::kEndPrecopy: part_->end_precopy(); return {};
+        case Kind::kRelease: return release(request.release(), reply, out);
+        case Kind::kExportMemory: return export_memory(request.export_memory(), reply, out);
+        case Kind::kImportMemory: return import_memory(request.import_memory(), in);
+        case Kind::kPullBlocks: return pull_blocks(request.pull_blocks(), in, reply, out);
+        case Kind::kNoteSent: return note_sent(request.note_sent(), in);
+        case Kind::kPrepareFile: return prepare_file(request.prepare_file(), in);
+        case Kind::kAskPreparedFile: ask_prepared_file(reply); return {};
+        case Kind::kDropPreparedFile: part_->drop_prepared_file(); return {};
+        case Kind::kStoreBlocks: return store_blocks(request.store_blocks(), in, reply, out);
+        case Kind::kLoadBlocks: return load_blocks(request.load_blocks(), in, reply, out);
+        case Kind::kCloseWindow: window_.reset(); return {};
+        case Kind::kCheckGraph: return check_graph(request.check_graph().graph_bytes(), in, reply);
+        case Kind::kPrepare: return prepare(request.prepare(), in, reply);
+        case Kind::kApplyBlocks: return apply_blocks(request.apply_blocks());
+        case Kind::kApplyFinal: return apply_final(request.apply_final(), in);
+        case Kind::kGetDigest: return get_digest(request.get_digest(), in, reply, out);
         case Kind::kMarkComplete:
             if (!part_->channel_state()) {
                 return wrong_state("there is no complete state to mark");
             }
             complete_ = request.mark_complete().token();
             return {};
-        case Kind::kAttachGuest:
-            return attach_guest(request.attach_guest().guest(), in);
-        case Kind::kActivate:
-            return activate(request.activate(), in);
+        case Kind::kAttachGuest: return attach_guest(request.attach_guest().guest(), in);
+        case Kind::kActivate: return activate(request.activate(), in);
         default:
             return Error{Code::kUnimplemented, "worker.request",
                          "this worker does not know the request; update Gantry on this host"};
@@ -428,8 +388,8 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
         failure_ = Error{Code::kInvalidArgument, "guest.ring", reason};
     };
     GANTRY_ASSIGN(const state::PrintBy by, fingerprints_by());
-    part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by,
-                                               std::move(prints_), std::move(slot_pages_));
+    part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by, std::move(prints_),
+                                               std::move(slot_pages_));
     started_ = start;
     GANTRY_TRY(lock_down(start.sandbox().seccomp()));
     control::StartReply* body = reply->mutable_start();

@@ -120,7 +120,7 @@ private:
     control::DeviceChoice opened_;
     std::unique_ptr<state::GpuPrints> prints_;    ///< For part_.
     std::unique_ptr<state::Mapping> slot_pages_;  ///< For part_; null: none are ready.
-    std::unique_ptr<PeerWindow> window_;  ///< Null: none is open.
+    std::unique_ptr<PeerWindow> window_;          ///< Null: none is open.
     OutputCapture output_;
     std::unique_ptr<GuestProcess> process_;
     std::unique_ptr<state::PartState> part_;
@@ -130,7 +130,7 @@ private:
     std::optional<control::FreezeToken> frozen_;
     std::optional<control::FreezeToken> complete_;
     std::map<std::uint32_t, Arena> arenas_;
-    std::vector<Arena> retired_arenas_;  ///< Detached, and not given back yet.
+    std::vector<Arena> retired_arenas_;        ///< Detached, and not given back yet.
     std::unique_ptr<ChannelMemory> attached_;  ///< Of an Activate that stayed back.
     std::uint64_t epoch_ = 0;
     bool fenced_ = false;

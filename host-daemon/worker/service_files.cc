@@ -37,8 +37,7 @@ Result<std::vector<state::FileRun>> take_file_runs(std::vector<control::UniqueFd
         run.offset = each.offset();
         if (each.form() == control::IncomingRun::FORM_COPY) {
             GANTRY_ASSIGN(const state::BlockRange origin, one_range(each.origin()));
-            if (origin.count != run.range.count ||
-                origin.space != state::MemorySpace::kDevice) {
+            if (origin.count != run.range.count || origin.space != state::MemorySpace::kDevice) {
                 return Error{Code::kInvalidArgument, "worker.protocol", "a copy of other blocks"};
             }
             run.form = state::FileRun::Form::kCopy;
@@ -78,10 +77,9 @@ Result<void> Service::prepare_file(const control::PrepareFile& request, Descript
     if (in.size() != 1 || request.bytes() > ~request.offset()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a file and a part of it are due"};
     }
-    return part_->prepare_file(std::move(in[0]),
-                               {request.offset(), request.offset() + request.bytes()},
-                               request.no_locks() ? state::PreparedFile::Locks::kNo
-                                                  : state::PreparedFile::Locks::kYes);
+    return part_->prepare_file(
+        std::move(in[0]), {request.offset(), request.offset() + request.bytes()},
+        request.no_locks() ? state::PreparedFile::Locks::kNo : state::PreparedFile::Locks::kYes);
 }
 
 void Service::ask_prepared_file(control::FromWorker* reply) {
@@ -116,10 +114,10 @@ Result<void> Service::store_blocks(const control::StoreBlocks& request, Descript
         GANTRY_ASSIGN(looked, part_->look_on(request.look_count(), prints.visit()));
         return {};
     };
-    GANTRY_ASSIGN(const auto outcome,
-                  part_->store_blocks(in[0].get(), runs,
-                                      request.look_count() != 0 ? look
-                                                                : std::function<Result<void>()>()));
+    GANTRY_ASSIGN(
+        const auto outcome,
+        part_->store_blocks(in[0].get(), runs,
+                            request.look_count() != 0 ? look : std::function<Result<void>()>()));
     GANTRY_TRY(answer(outcome, reply, out));
     return put_looked(looked, std::move(prints), reply->mutable_file_blocks()->mutable_looked(),
                       out);
@@ -131,8 +129,7 @@ Result<void> Service::load_blocks(const control::LoadBlocks& request, Descriptor
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
-    GANTRY_ASSIGN(const auto outcome,
-                  part_->load_blocks(in[0].get(), runs, request.more_follow()));
+    GANTRY_ASSIGN(const auto outcome, part_->load_blocks(in[0].get(), runs, request.more_follow()));
     return answer(outcome, reply, out);
 }
 

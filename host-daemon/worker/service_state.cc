@@ -99,12 +99,12 @@ Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
 }
 
 Result<void> Service::attach_arena(const control::AttachArena& attach, Descriptors& in) {
-    struct stat status{};
+    struct stat status {};
     if (in.size() != 1 || fstat(in[0].get(), &status) != 0 || attach.bytes() == 0 ||
         static_cast<std::uint64_t>(status.st_size) < attach.bytes()) {
-        return Error{Code::kInvalidArgument, "worker.arena",
-                     fmt::format("an arena of {} bytes needs a file at least as long",
-                                 attach.bytes())};
+        return Error{
+            Code::kInvalidArgument, "worker.arena",
+            fmt::format("an arena of {} bytes needs a file at least as long", attach.bytes())};
     }
     if (arenas_.contains(attach.arena_id()) || arenas_.size() >= kArenasMax) {
         return wrong_state("the arena exists, or there are too many");
@@ -173,10 +173,10 @@ Result<void> Service::scan(const control::Scan& scan, control::FromWorker* reply
     body->set_scanned_block_count(result.scanned_block_count);
     body->set_vanished_block_count(result.vanished_block_count);
     body->set_resident_bytes(result.scanned_block_count * state::kBlockBytes);
-    body->set_elapsed_us(static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
-                                                              begin)
-            .count()));
+    body->set_elapsed_us(
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                       std::chrono::steady_clock::now() - begin)
+                                       .count()));
     body->set_rest_us(static_cast<std::uint64_t>(result.rested.count()));
     if (static_cast<std::size_t>(list.runs_size()) <= kInlineRunsMax) {
         *body->mutable_runs() = std::move(*list.mutable_runs());
@@ -233,10 +233,10 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
         GANTRY_ASSIGN(known, state::to_ranges(list.runs()));
     }
     PrintList prints;
-    GANTRY_ASSIGN(const state::PartState::RestDigest rest,
-                  part_->digest_without(std::move(known), get.with_prints()
-                                                              ? prints.visit()
-                                                              : state::BlockReader::Visit()));
+    GANTRY_ASSIGN(
+        const state::PartState::RestDigest rest,
+        part_->digest_without(std::move(known),
+                              get.with_prints() ? prints.visit() : state::BlockReader::Visit()));
     state::set_digest(rest.digest, reply->mutable_digest());
     reply->mutable_digest()->set_known_count(rest.known_count);
     return std::move(prints).put(reply->mutable_digest(), out);
@@ -378,8 +378,7 @@ Result<void> Service::take_images(Descriptors& in, std::size_t index, std::uint6
         const auto* raw = reinterpret_cast<const std::byte*>(image.content().data());
         std::vector<std::byte> content(raw, raw + image.content().size());
         const Sha256 sha = sha256_of(content);
-        if (image.sha256() !=
-            std::string(reinterpret_cast<const char*>(sha.data()), sha.size())) {
+        if (image.sha256() != std::string(reinterpret_cast<const char*>(sha.data()), sha.size())) {
             return Error{Code::kDataLoss, "snapshot.images",
                          "an image's bytes do not match its SHA-256"};
         }
@@ -400,9 +399,8 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
     if (prepare.blocks_from_file()) {
         part_->expect_file();
     }
-    GANTRY_ASSIGN(const auto missing,
-                  part_->prepare({prepare.seed().low(), prepare.seed().high()}, view_of(blob),
-                                 prepare.arena_is_shared()));
+    GANTRY_ASSIGN(const auto missing, part_->prepare({prepare.seed().low(), prepare.seed().high()},
+                                                     view_of(blob), prepare.arena_is_shared()));
     control::PrepareReply* body = reply->mutable_prepare();
     for (const Sha256& sha : missing) {
         body->add_missing_image_sha256(sha.data(), sha.size());

@@ -122,8 +122,8 @@ Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptor
     GANTRY_ASSIGN(const auto wanted, state::to_ranges(list.runs()));
     const auto fingerprints = request.without_fingerprints() ? state::Fingerprints::kNone
                                                              : state::Fingerprints::kOfCopies;
-    GANTRY_ASSIGN(const state::Pulled pulled, part_->pull(*window_, wanted, fingerprints,
-                                                          request.share_percent()));
+    GANTRY_ASSIGN(const state::Pulled pulled,
+                  part_->pull(*window_, wanted, fingerprints, request.share_percent()));
     control::PulledBlocks blocks;
     state::add_ranges(pulled.copied, blocks.mutable_runs());
     state::add_ranges(pulled.outside, blocks.mutable_outside());
@@ -143,8 +143,7 @@ Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptor
 }
 
 Result<void> Service::note_sent(const control::NoteSent& request, Descriptors& in) {
-    GANTRY_ASSIGN(const auto blocks,
-                  parse_blob<control::PulledBlocks>(in, request.pulled_bytes()));
+    GANTRY_ASSIGN(const auto blocks, parse_blob<control::PulledBlocks>(in, request.pulled_bytes()));
     GANTRY_ASSIGN(const auto ranges, state::to_ranges(blocks.runs()));
     std::vector<snapshot::Fingerprint> prints(state::count_of(ranges));
     if (blocks.fingerprints().size() != prints.size() * sizeof(snapshot::Fingerprint)) {

@@ -45,8 +45,8 @@ CUresult SharedMemory::offer(std::uint64_t address, Handle* handle) {
         request.op = ShareOp::kOffer;
         request.kind = ShareKind::kDeviceMemory;
         request.bytes = extents.front().bytes;
-        const auto answer = piece.ok() ? link_.ask(request, piece->get())
-                                       : Result<Answer>(piece.error());
+        const auto answer =
+            piece.ok() ? link_.ask(request, piece->get()) : Result<Answer>(piece.error());
         if (!answer.ok()) {
             log_limited("memory of this process cannot be shared: %s",
                         answer.error().to_string().c_str());
@@ -57,8 +57,7 @@ CUresult SharedMemory::offer(std::uint64_t address, Handle* handle) {
         }
         known = offered_
                     .emplace(base, Offered{answer->reply.token, answer->connection,
-                                           base - extents.front().address.value,
-                                           allocation->bytes})
+                                           base - extents.front().address.value, allocation->bytes})
                     .first;
         offer_count_ = offered_.size();
         // Freed meanwhile: whoever freed it may not have seen the offer.
@@ -100,8 +99,8 @@ CUresult SharedMemory::map(const Answer& piece, Opened* opened) {
     }
     opened->bytes = bytes;
     const auto imported = device_.import_handle(piece.descriptor.get(), {0, bytes, 0});
-    const auto base = imported.ok() ? memory_.reserve(bytes, kShareGranule)
-                                    : Result<DeviceVa>(imported.error());
+    const auto base =
+        imported.ok() ? memory_.reserve(bytes, kShareGranule) : Result<DeviceVa>(imported.error());
     if (!base.ok()) {
         log_limited("opening another process's memory: %s", base.error().to_string().c_str());
         if (imported.ok()) {
@@ -215,8 +214,7 @@ void SharedMemory::close_all() {
 
 std::uint64_t SharedMemory::open_count() {
     std::lock_guard lock(mutex_);
-    return opened_.size() +
-           (offered_.empty() ? 0 : link_.open_elsewhere(ShareKind::kDeviceMemory));
+    return opened_.size() + (offered_.empty() ? 0 : link_.open_elsewhere(ShareKind::kDeviceMemory));
 }
 
 }  // namespace gantry::worker

@@ -33,7 +33,6 @@ public:
     SharedMemory(const SharedMemory&) = delete;
     SharedMemory& operator=(const SharedMemory&) = delete;
 
-
     /// A handle for the allocation that contains `address`; the same one as long as it lives.
     CUresult offer(std::uint64_t address, Handle* handle);
     /// The allocation is freed: its handle opens nothing more. Cheap when nothing is offered.
@@ -56,7 +55,7 @@ private:
     struct Offered {
         control::ShareToken token;
         std::uint64_t connection = 0;  ///< Of the link: over a later one it opens nothing.
-        std::uint64_t offset = 0;  ///< Of the allocation in its extent.
+        std::uint64_t offset = 0;      ///< Of the allocation in its extent.
         std::uint64_t bytes = 0;
     };
     struct Opened {

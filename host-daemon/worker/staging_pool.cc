@@ -72,9 +72,8 @@ StagingPool::Buffer StagingPool::acquire(std::uint64_t bytes) {
         return buffer;
     }
     const PrimaryContext primary(device_);
-    buffer.page_locked = device_.api().cuMemHostRegister_v2(host, buffer.capacity,
-                                                            CU_MEMHOSTREGISTER_PORTABLE) ==
-                         CUDA_SUCCESS;
+    buffer.page_locked = device_.api().cuMemHostRegister_v2(
+                             host, buffer.capacity, CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS;
     buffer.bytes = static_cast<std::byte*>(host);
     return buffer;
 }

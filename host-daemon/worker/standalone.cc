@@ -178,8 +178,8 @@ Result<std::string> Standalone::replace(Guest& guest, const Wish& wish, replacem
     options.way = way;
     options.epoch = 2;
     options.at_step = [&](replacement::Step step) {
-        for (const auto& [whom, pid] : {std::pair("old", guest.worker.pid()),
-                                        std::pair("fresh", fresh.pid())}) {
+        for (const auto& [whom, pid] :
+             {std::pair("old", guest.worker.pid()), std::pair("fresh", fresh.pid())}) {
             if (is_to_be_killed(step, whom)) {
                 kill(pid, SIGKILL);
             }
@@ -244,9 +244,11 @@ void Standalone::replace_all(control::PacketSocket& asker) {
         answer += fmt::format("part {}: {}\n", guest.part_id,
                               replaced.ok() ? *replaced : replaced.error().to_string());
     }
-    answer = (!is_any_left ? "no guest\n"
-              : failed     ? "failed\n"
-              : wish.rehearsals != 0 ? "rehearsed\n" : "moved\n") + answer;
+    answer = (!is_any_left           ? "no guest\n"
+              : failed               ? "failed\n"
+              : wish.rehearsals != 0 ? "rehearsed\n"
+                                     : "moved\n") +
+             answer;
     (void)asker.send(std::as_bytes(std::span(answer)), {});
 }
 
@@ -282,9 +284,8 @@ int Standalone::run() {
     }
     log_line("serving local guest processes on %s", options_.socket_path.c_str());
     for (bool ended = false; !ended;) {
-        std::vector<pollfd> waiting = {{guests->fd(), POLLIN, 0},
-                                       {control->fd(), POLLIN, 0},
-                                       {signals.get(), POLLIN, 0}};
+        std::vector<pollfd> waiting = {
+            {guests->fd(), POLLIN, 0}, {control->fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
         for (const Guest& guest : guests_) {
             waiting.push_back({guest.socket.get(), POLLIN, 0});
             waiting.push_back({guest.worker.fd(), 0, 0});
@@ -298,9 +299,10 @@ int Standalone::run() {
                 const pid_t pid = guest.worker.pid();
                 const std::string how = guest.worker.how_it_ended();
                 if (how != "exit status 0") {  // That is after the program's goodbye.
-                    log_line("part %llu: its worker, process %d, ended: %s; the program gets CUDA "
-                             "errors from now on, and has to be started again",
-                             static_cast<unsigned long long>(guest.part_id), pid, how.c_str());
+                    log_line(
+                        "part %llu: its worker, process %d, ended: %s; the program gets CUDA "
+                        "errors from now on, and has to be started again",
+                        static_cast<unsigned long long>(guest.part_id), pid, how.c_str());
                 }
             }
             return has_worker_ended || has_guest_ended;

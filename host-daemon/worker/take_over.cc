@@ -115,9 +115,9 @@ Result<CUmemGenericAllocationHandle> Device::import_handle(int descriptor,
         reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),  // As CUDA wants it.
         kFile);
     if (result != CUDA_SUCCESS) {
-        return driver::to_error(api(), result, "handover.import",
-                                fmt::format("importing {} bytes for {:#x}", piece.bytes,
-                                            piece.address));
+        return driver::to_error(
+            api(), result, "handover.import",
+            fmt::format("importing {} bytes for {:#x}", piece.bytes, piece.address));
     }
     return handle;
 }

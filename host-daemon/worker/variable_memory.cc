@@ -33,8 +33,7 @@ Result<std::unique_ptr<VariableMemory::Hold>> VariableMemory::hold(
         if (end < range.address) {
             return refused(device_.api(), CUDA_ERROR_INVALID_VALUE, range.address);
         }
-        for (std::uint64_t at = down(range.address, kPieceBytes); at < end;
-             at += kPieceBytes) {
+        for (std::uint64_t at = down(range.address, kPieceBytes); at < end; at += kPieceBytes) {
             if (!held->granules_.contains(at)) {
                 GANTRY_TRY(map(at));
                 held->granules_.insert(at);

@@ -15,8 +15,7 @@ std::optional<ModuleVariable> ask(GuestProcess& process, const LoadedImage& load
     bool managed = false;
     CUresult result = CUDA_ERROR_NOT_FOUND;
     if (!loaded.library && api.cuModuleGetGlobal_v2 != nullptr) {
-        const auto module =
-            process.objects.native_as<CUmodule>(loaded.handle, HandleKind::kModule);
+        const auto module = process.objects.native_as<CUmodule>(loaded.handle, HandleKind::kModule);
         result = api.cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str());
     } else if (loaded.library) {
         const auto library =
@@ -76,8 +75,7 @@ void set_variables(GuestProcess& process, const LoadedImage& loaded,
 }  // namespace
 
 void GuestProcess::learn_printing(const LoadedImage& loaded) {
-    const auto major =
-        device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
+    const auto major = device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
     for (std::size_t i = 0; i < loaded.parts.size() && !may_print; ++i) {
         const auto& part = loaded.parts[i];
         may_print = worker::may_print(
@@ -114,8 +112,8 @@ void GuestProcess::learn_variables(std::uint64_t root) {
     }
     std::vector<ModuleVariable> variables;
     for (const GantrySoftVariable& variable : listed) {
-        variables.push_back({variable.name, variable.address, variable.bytes,
-                             variable.managed != 0});
+        variables.push_back(
+            {variable.name, variable.address, variable.bytes, variable.managed != 0});
     }
     set_variables(*this, *loaded, std::move(variables));
 }
@@ -139,8 +137,8 @@ void GuestProcess::refresh_private_ranges() {
         return;
     }
     std::vector<GantrySoftRange> ranges(count);
-    if (count != 0 && extension->list_private_ranges(device.context(), ranges.data(), &count) !=
-                          CUDA_SUCCESS) {
+    if (count != 0 &&
+        extension->list_private_ranges(device.context(), ranges.data(), &count) != CUDA_SUCCESS) {
         return;
     }
     memory.remove_outside(kOwner);

@@ -58,8 +58,7 @@ CUresult VirtualMemory::map_locked(const Mapping& wanted) {
     if (!handle) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUresult result =
-        device_.api().cuMemMap(wanted.address, wanted.bytes, 0, *handle, 0);
+    const CUresult result = device_.api().cuMemMap(wanted.address, wanted.bytes, 0, *handle, 0);
     if (result == CUDA_SUCCESS) {
         mappings_[wanted.address] = wanted;
         memory_.add_window(wanted.address, wanted.bytes);
@@ -124,8 +123,8 @@ CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t bytes,
         whole.push_back(&mapping->second);
         at += mapping->second.bytes;
     }
-    const CUresult result = whole.empty() ? CUDA_ERROR_INVALID_VALUE
-                                          : open_locked(address, bytes, access);
+    const CUresult result =
+        whole.empty() ? CUDA_ERROR_INVALID_VALUE : open_locked(address, bytes, access);
     for (Mapping* mapping : whole) {
         mapping->access = result == CUDA_SUCCESS ? access : mapping->access;
     }
@@ -147,8 +146,7 @@ std::optional<VirtualMemory::Mapping> VirtualMemory::find(std::uint64_t address)
 std::optional<VirtualMemory::Physical> VirtualMemory::physical(std::uint64_t home) const {
     std::lock_guard lock(mutex_);
     const auto physical = physicals_.find(home);
-    return physical == physicals_.end() ? std::nullopt
-                                        : std::optional<Physical>(physical->second);
+    return physical == physicals_.end() ? std::nullopt : std::optional<Physical>(physical->second);
 }
 
 std::vector<VirtualMemory::Physical> VirtualMemory::physicals() const {
@@ -176,9 +174,9 @@ void VirtualMemory::begin_restore(const std::vector<Mapping>& wanted,
     auto stays = [&](std::uint64_t home) {
         return device_.is_current(DeviceVa{home}) &&
                std::any_of(now.begin(), now.end(), [&](const ExtentRecord& extent) {
-            return extent.address.value == home &&
-                   std::find(extents.begin(), extents.end(), extent) != extents.end();
-        });
+                   return extent.address.value == home &&
+                          std::find(extents.begin(), extents.end(), extent) != extents.end();
+               });
     };
     const auto present = mappings_;
     for (const auto& [address, mapping] : present) {

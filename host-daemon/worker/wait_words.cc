@@ -20,8 +20,8 @@ WaitWords::WaitWords(Device& device) : device_(device) {
     if (api.cuStreamWriteValue32_v2 == nullptr || api.cuMemHostGetDevicePointer_v2 == nullptr) {
         return;
     }
-    void* page = mmap(kPageHint, kWordBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+    void* page =
+        mmap(kPageHint, kWordBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) {
         return;
     }

@@ -54,7 +54,7 @@ private:
     Device& device_;
     std::byte* page_ = nullptr;  ///< Null: no words.
     CUdeviceptr address_ = 0;
-    std::mutex mutex_;  ///< Held while a word is chosen and queued.
+    std::mutex mutex_;                            ///< Held while a word is chosen and queued.
     std::array<std::uint32_t, kWords> queued_{};  ///< By word, what was queued last.
 };
 

@@ -191,10 +191,8 @@ bool GuestProcess::ends_with(const wire::CommandView& wait, CUstream stream) con
             std::memcpy(&handle, wait.args, sizeof(handle));
             return find_stream(handle, wait.lane) == stream;
         }
-        case cuda::Op::cuCtxSynchronize:
-            return stream == nullptr && has_one_stream();
-        default:
-            return false;
+        case cuda::Op::cuCtxSynchronize: return stream == nullptr && has_one_stream();
+        default: return false;
     }
 }
 

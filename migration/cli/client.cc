@@ -10,8 +10,8 @@ namespace gantry::cli {
 Client::Client(const std::string& socket) : socket_(socket) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // an object graph may be large
-    stub_ = control::Operator::NewStub(grpc::CreateCustomChannel(
-        "unix:" + socket, grpc::InsecureChannelCredentials(), arguments));
+    stub_ = control::Operator::NewStub(
+        grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments));
 }
 
 Error Client::explain(const grpc::Status& status) const {

@@ -15,8 +15,8 @@ enum ExitStatus : int {
     /// gantryd said no, or the command failed; the reason is on standard error.
     kRefused = 1,
     kUsage = 2,
-    kUnreachable = 3,   ///< No gantryd answers on the socket.
-    kNotFound = 4,      ///< No such session, VM or file.
+    kUnreachable = 3,  ///< No gantryd answers on the socket.
+    kNotFound = 4,     ///< No such session, VM or file.
 };
 
 class Client {

@@ -56,8 +56,7 @@ int print(const Context& context, const std::string& text, int status = kDone) {
 
 /// Prints the reply in either form.
 template <typename Reply>
-int show(const Context& context, const Reply& reply, const std::string& text,
-         int status = kDone) {
+int show(const Context& context, const Reply& reply, const std::string& text, int status = kDone) {
     return print(context, context.form == Form::kJson ? to_json(reply, true) : text, status);
 }
 
@@ -110,9 +109,9 @@ int run_watch(const Context& context, const std::string& session, Watching watch
     const auto reader = client.stub().Watch(&rpc, request);
     control::WatchReply reply;
     while (reader->Read(&reply)) {
-        const int printed = print(context, context.form == Form::kJson
-                                               ? to_json(reply, false)
-                                               : watch_line(reply.status()) + "\n");
+        const int printed =
+            print(context, context.form == Form::kJson ? to_json(reply, false)
+                                                       : watch_line(reply.status()) + "\n");
         if (printed != kDone) {
             rpc.TryCancel();
             (void)reader->Finish();
@@ -138,8 +137,8 @@ int run_abort(const Context& context, const std::string& session) {
 
 int run_inspect(const Context& context, const std::string& session) {
     if (names_snapshot_file(session)) {
-        const auto text = context.form == Form::kJson ? snapshot_file_json(session)
-                                                      : snapshot_file_text(session);
+        const auto text =
+            context.form == Form::kJson ? snapshot_file_json(session) : snapshot_file_text(session);
         return text.ok() ? print(context, *text) : fail(context, text.error());
     }
     Client client(context.socket);

@@ -2,6 +2,4 @@
 // virsh's where it has any.
 #include "migration/cli/command_line.h"
 
-int main(int argc, char** argv) {
-    return gantry::cli::run_command_line(argc, argv);
-}
+int main(int argc, char** argv) { return gantry::cli::run_command_line(argc, argv); }

@@ -28,10 +28,8 @@ std::string worker_line(const control::WorkerInfo& worker) {
     const std::string refused =
         worker.refused_commands() == 0
             ? ""
-            : format(", %llu refused",
-                     static_cast<unsigned long long>(worker.refused_commands()));
-    const std::string name =
-        worker.process_name().empty() ? "" : " " + worker.process_name();
+            : format(", %llu refused", static_cast<unsigned long long>(worker.refused_commands()));
+    const std::string name = worker.process_name().empty() ? "" : " " + worker.process_name();
     return format("   program %u%s (worker %u): %s, GPU memory %s, pinned %s, %llu launches",
                   worker.guest_pid(), name.c_str(), worker.pid(), worker.state().c_str(),
                   bytes_text(worker.device_memory_bytes()).c_str(),
@@ -81,8 +79,8 @@ std::string inspection_json(const control::SessionStatus& status,
     for (const snapshot::ObjectGraph& graph : graphs) {
         list += (list.empty() ? "" : "," + line_end) + value(graph);
     }
-    return "{" + line_end + "\"status\":" + value(status) + "," + line_end + "\"graphs\":[" +
-           list + "]" + line_end + "}\n";
+    return "{" + line_end + "\"status\":" + value(status) + "," + line_end + "\"graphs\":[" + list +
+           "]" + line_end + "}\n";
 }
 
 std::string error_text(const Error& error) {
@@ -102,8 +100,8 @@ std::string error_json(const Error& error) {
 }
 
 std::string status_text(const control::ListSessionsReply& reply) {
-    std::string out = format("Host:    %s (gantryd %s)\n", reply.host().c_str(),
-                             reply.gantry_version().c_str());
+    std::string out =
+        format("Host:    %s (gantryd %s)\n", reply.host().c_str(), reply.gantry_version().c_str());
     out += reply.device().empty()
                ? "Device:  none usable" +
                      (reply.device_error().empty() ? "" : ": " + reply.device_error()) + "\n"
@@ -141,11 +139,11 @@ std::string status_text(const control::ListSessionsReply& reply) {
 std::string replacement_text(const control::ReplaceWorkersReply& reply) {
     std::string out;
     for (const control::WorkerReplacement& worker : reply.workers()) {
-        out += format("process %u gave way to %u: %s handed over, %s copied, pause %.1f ms\n",
-                      worker.old_pid(), worker.pid(),
-                      bytes_text(worker.bytes_handed_over()).c_str(),
-                      bytes_text(worker.bytes_copied()).c_str(),
-                      static_cast<double>(worker.pause_us()) / 1000);
+        out +=
+            format("process %u gave way to %u: %s handed over, %s copied, pause %.1f ms\n",
+                   worker.old_pid(), worker.pid(), bytes_text(worker.bytes_handed_over()).c_str(),
+                   bytes_text(worker.bytes_copied()).c_str(),
+                   static_cast<double>(worker.pause_us()) / 1000);
     }
     return out.empty() ? "no program of the session runs\n" : out;
 }
@@ -153,8 +151,7 @@ std::string replacement_text(const control::ReplaceWorkersReply& reply) {
 std::string preflight_text(const control::PreflightReply& reply) {
     std::string out = format("Source device:  %s\nTarget device:  %s%s%s\nResident:       %s\n",
                              reply.source_device().c_str(), reply.target_device().c_str(),
-                             reply.target_host().empty() ? "" : " on ",
-                             reply.target_host().c_str(),
+                             reply.target_host().empty() ? "" : " on ", reply.target_host().c_str(),
                              bytes_text(reply.resident_bytes()).c_str());
     for (const control::Finding& finding : reply.findings()) {
         out += format("%s: ", finding.refusal() ? "error" : "warning") + finding.text() + " [" +
@@ -177,10 +174,9 @@ std::string watch_line(const control::SessionStatus& status) {
             out += ": " + move.error_text() + " [" + move.error_reason() + "]";
         }
     }
-    out += format(", round %llu, %s processed, %s on the wire",
-                  static_cast<unsigned long long>(move.round()),
-                  bytes_text(move.bytes_processed()).c_str(),
-                  bytes_text(move.bytes_on_wire()).c_str());
+    out += format(
+        ", round %llu, %s processed, %s on the wire", static_cast<unsigned long long>(move.round()),
+        bytes_text(move.bytes_processed()).c_str(), bytes_text(move.bytes_on_wire()).c_str());
     if (move.outcome().empty() && move.direction() == "outgoing") {  // only the source knows
         out += ", " + bytes_text(move.bytes_remaining()) + " remaining";
     }

@@ -66,7 +66,7 @@ struct Progress {
     Phase phase = Phase::kIdle;
     double percent = 0.0;
     std::uint64_t round = 0;
-    std::uint64_t bytes_total = 0;      ///< Resident bytes of the session.
+    std::uint64_t bytes_total = 0;  ///< Resident bytes of the session.
     /// Content of the blocks sent so far, each time it was sent.
     std::uint64_t bytes_content = 0;
     std::uint64_t bytes_sent = 0;       ///< Put on the link for it, after elision and compression.
@@ -107,13 +107,13 @@ enum class ActionKind : std::uint32_t {
     kFence = 17,         ///< guest_is_here: StateSource::fence
     kThaw = 18,          ///< StateSource::thaw; answer: kThawed
     kEndPrecopy = 19,
-    kRelease = 20,       ///< answer: kReleased
-    kAbortJob = 21,      ///< virDomainAbortJob, if the settings allow it
-    kUnfence = 22,       ///< epoch: StateSource::unfence
+    kRelease = 20,          ///< answer: kReleased
+    kAbortJob = 21,         ///< virDomainAbortJob, if the settings allow it
+    kUnfence = 22,          ///< epoch: StateSource::unfence
     kEndAnnouncement = 23,  ///< StateSource::end_announcement
     // target
-    kReserve = 30,       ///< needs; answer: kReserved or kReserveFailed
-    kAdmit = 31,         ///< let the hook end with success
+    kReserve = 30,          ///< needs; answer: kReserved or kReserveFailed
+    kAdmit = 31,            ///< let the hook end with success
     kRefuseAdmission = 32,  ///< let the hook end with 1 and error.text on stderr
     kApplyComplete = 33,    ///< parts: apply_final, digests, mark_complete; answer:
                             ///< kApplied/kApplyFailed
@@ -163,21 +163,21 @@ using Actions = std::vector<Action>;
 struct Settings {
     Duration downtime_target{300'000};
     std::uint32_t rounds_max = 30;
-    Duration retry{250'000};               ///< First repeat of an unanswered message; doubles ...
-    Duration retry_max{4'000'000};         ///< ... up to this.
+    Duration retry{250'000};        ///< First repeat of an unanswered message; doubles ...
+    Duration retry_max{4'000'000};  ///< ... up to this.
     Duration heartbeat{2'000'000};
     Duration describe_deadline{10'000'000};
-    Duration reservation_ttl{30'000'000};  ///< Target: silence of the source before the guest is
-                                           ///< here.
-    Duration hook_wait_max{25'000'000};    ///< Target: admit at the latest after this.
+    Duration reservation_ttl{30'000'000};    ///< Target: silence of the source before the guest is
+                                             ///< here.
+    Duration hook_wait_max{25'000'000};      ///< Target: admit at the latest after this.
     Duration arrival_deadline{600'000'000};  ///< Admitted, and no guest came.
-    Duration round_deadline{120'000'000};  ///< One round without any acknowledgement.
-    Duration idle_round_interval{500'000}; ///< Converged, waiting for the pause: scan again after
-                                           ///< this.
-    Duration job_poll{2'000'000};          ///< Source asks libvirt whether the job still runs.
-    Duration job_absent_grace{6'000'000};  ///< No outgoing job for so long: roll back.
+    Duration round_deadline{120'000'000};    ///< One round without any acknowledgement.
+    Duration idle_round_interval{500'000};   ///< Converged, waiting for the pause: scan again after
+                                             ///< this.
+    Duration job_poll{2'000'000};            ///< Source asks libvirt whether the job still runs.
+    Duration job_absent_grace{6'000'000};    ///< No outgoing job for so long: roll back.
     Duration freeze_deadline{5'000'000};
-    Duration peer_silence{30'000'000};     ///< Before an alert, and before kAbortJob.
+    Duration peer_silence{30'000'000};         ///< Before an alert, and before kAbortJob.
     Duration switchover_deadline{60'000'000};  ///< Frozen and not granted: alert, ask libvirt.
     Duration operator_deadline{600'000'000};   ///< Then rest in kAwaitOperator.
     std::uint32_t round_failures_max = 8;

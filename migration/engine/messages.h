@@ -28,10 +28,10 @@ inline constexpr std::string_view kUnknownMigration = "migration.unknown";
 
 /// Why the target believes that its guest runs, or will never run at the source again. Wire values.
 enum class ArrivalEvidence : std::uint32_t {
-    kGuestResumed = 1,    ///< RESUMED_MIGRATED, RESUMED_POSTCOPY or RESUMED_UNPAUSED at the target.
-    kGuestCalled = 2,     ///< A request of the guest reached the target (covers lost events).
-    kPausedArrival = 3,   ///< SUSPENDED_PAUSED after completion: granted only if gone at the
-                          ///< source.
+    kGuestResumed = 1,   ///< RESUMED_MIGRATED, RESUMED_POSTCOPY or RESUMED_UNPAUSED at the target.
+    kGuestCalled = 2,    ///< A request of the guest reached the target (covers lost events).
+    kPausedArrival = 3,  ///< SUSPENDED_PAUSED after completion: granted only if gone at the
+                         ///< source.
 };
 
 // ---- target -> source ----
@@ -70,7 +70,7 @@ struct MsgActivated {
 struct MsgGrantReturned {  ///< Nothing was ever served under the grant of this migration, if there
                            ///< was one, and nothing ever will: what it was for is forgotten here.
                            ///< Repeated until the source says MsgGrantRefused, final.
-    Epoch epoch;  ///< That was granted; 0: not known (any more).
+    Epoch epoch;           ///< That was granted; 0: not known (any more).
 };
 
 // ---- source -> target ----

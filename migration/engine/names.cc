@@ -172,10 +172,11 @@ const char* to_string(Outcome outcome) {
 
 const char* message_name(const Message& message) {
     static constexpr const char* kNames[] = {
-        "Prepare",    "Ready",     "RoundAck", "RoundLost", "FreezeRequest", "Verified",
-        "VerifyFailed", "GrantRequest", "Activated", "GrantReturned", "Offer",      "Refused",
-        "RoundEnd",   "Converged", "Complete", "Thawed",    "Grant",         "GrantRefused",
-        "Released",   "Abort",     "Alive"};
+        "Prepare",  "Ready",        "RoundAck",     "RoundLost", "FreezeRequest",
+        "Verified", "VerifyFailed", "GrantRequest", "Activated", "GrantReturned",
+        "Offer",    "Refused",      "RoundEnd",     "Converged", "Complete",
+        "Thawed",   "Grant",        "GrantRefused", "Released",  "Abort",
+        "Alive"};
     static_assert(std::size(kNames) == std::variant_size_v<MessageBody>);
     return kNames[message.body.index()];
 }

@@ -21,8 +21,7 @@ using PartId = StrongId<struct PartIdTag>;
 struct ComputeCapability {
     std::uint32_t major = 0;
     std::uint32_t minor = 0;
-    friend constexpr auto operator<=>(const ComputeCapability&,
-                                      const ComputeCapability&) = default;
+    friend constexpr auto operator<=>(const ComputeCapability&, const ComputeCapability&) = default;
 };
 
 /// Which targets can run a cubin besides those of its own major version with an equal or higher
@@ -102,22 +101,22 @@ enum class PeerReach { kReachable = 1, kUnreachable = 2, kCertificateInvalid = 3
 
 struct TargetCapabilities {
     std::string host;
-    std::string gpu_name;   ///< Empty: no GPU that Gantry may use.
+    std::string gpu_name;  ///< Empty: no GPU that Gantry may use.
     std::string gpu_uuid;
     ComputeCapability cc;
     std::uint64_t memory_total_bytes = 0;
     std::uint64_t memory_free_bytes = 0;  ///< After reservations of other sessions.
     bool is_soft = false;
-    bool can_place_globals = false;       ///< Driver extension, or the load-order rule was proven.
+    bool can_place_globals = false;  ///< Driver extension, or the load-order rule was proven.
     std::uint32_t driver_version = 0;
-    std::uint32_t ptx_isa_version_max = 0;     ///< As 10 * major + minor; 0: unknown, not judged.
-    std::uint32_t snapshot_version_min = 0;    ///< Oldest and newest formats it reads.
+    std::uint32_t ptx_isa_version_max = 0;   ///< As 10 * major + minor; 0: unknown, not judged.
+    std::uint32_t snapshot_version_min = 0;  ///< Oldest and newest formats it reads.
     std::uint32_t snapshot_version_max = 0;
     std::uint64_t table_hash = 0;  ///< Of the API table its workers serve; 0: not told.
     std::vector<std::pair<std::uint32_t, std::int64_t>> attributes;  ///< (number, value).
-    PeerReach reach = PeerReach::kReachable;   ///< As seen by whoever evaluates.
+    PeerReach reach = PeerReach::kReachable;  ///< As seen by whoever evaluates.
     std::string reach_detail;
-    double link_bytes_per_second = 0.0;        ///< 0: not measured yet.
+    double link_bytes_per_second = 0.0;  ///< 0: not measured yet.
 };
 
 }  // namespace gantry::engine

@@ -21,9 +21,7 @@ std::string mib(std::uint64_t bytes) {
     return format("%" PRIu64 " MiB", (bytes + (1U << 20) - 1) >> 20);
 }
 
-std::string cc_text(ComputeCapability cc) {
-    return format("%u.%u", cc.major, cc.minor);
-}
+std::string cc_text(ComputeCapability cc) { return format("%u.%u", cc.major, cc.minor); }
 
 std::string version_text(std::uint32_t driver_version) {
     return format("%u.%u", driver_version / 1000, driver_version % 1000 / 10);
@@ -42,9 +40,8 @@ public:
         gpu();
         versions();
         features();
-        std::stable_sort(findings_.begin(), findings_.end(), [](const auto& a, const auto& b) {
-            return a.severity < b.severity;
-        });
+        std::stable_sort(findings_.begin(), findings_.end(),
+                         [](const auto& a, const auto& b) { return a.severity < b.severity; });
         return std::move(findings_);
     }
 
@@ -62,11 +59,13 @@ private:
         if (target_.reach == PeerReach::kUnreachable) {
             refuse(reason::kNetworkUnreachable,
                    format("gantryd on %s cannot be reached (%s): check that it runs and that its "
-                          "control port is open between the hosts.", host(), detail));
+                          "control port is open between the hosts.",
+                          host(), detail));
         } else if (target_.reach == PeerReach::kCertificateInvalid) {
             refuse(reason::kCertificateInvalid,
                    format("gantryd on %s was not accepted as a peer (%s): check both hosts' "
-                          "certificates and that one authority signed them.", host(), detail));
+                          "certificates and that one authority signed them.",
+                          host(), detail));
         }
     }
 
@@ -74,7 +73,8 @@ private:
         if (target_.gpu_name.empty()) {
             refuse(reason::kGpuAbsent,
                    format("%s has no GPU that Gantry may use: add one to its configuration or "
-                          "choose another host.", host()));
+                          "choose another host.",
+                          host()));
             return;
         }
         memory();
@@ -88,16 +88,18 @@ private:
     void memory() {
         const std::uint64_t need = std::max(needs_.memory_quota_bytes, needs_.resident_bytes());
         if (need > target_.memory_total_bytes) {
-            refuse(reason::kGpuMemoryTooSmall,
-                   format("the VM needs %s of GPU memory (%s in use now), %s on %s has %s in all: "
-                          "choose a larger GPU or lower the VM's quota.", mib(need).c_str(),
-                          mib(needs_.resident_bytes()).c_str(), target_.gpu_name.c_str(), host(),
-                          mib(target_.memory_total_bytes).c_str()));
+            refuse(
+                reason::kGpuMemoryTooSmall,
+                format("the VM needs %s of GPU memory (%s in use now), %s on %s has %s in all: "
+                       "choose a larger GPU or lower the VM's quota.",
+                       mib(need).c_str(), mib(needs_.resident_bytes()).c_str(),
+                       target_.gpu_name.c_str(), host(), mib(target_.memory_total_bytes).c_str()));
         } else if (need > target_.memory_free_bytes) {
             refuse(reason::kGpuMemoryInUse,
                    format("the VM needs %s of GPU memory, %s on %s has %s free of %s: move or stop "
-                          "another session there first.", mib(need).c_str(),
-                          target_.gpu_name.c_str(), host(), mib(target_.memory_free_bytes).c_str(),
+                          "another session there first.",
+                          mib(need).c_str(), target_.gpu_name.c_str(), host(),
+                          mib(target_.memory_free_bytes).c_str(),
                           mib(target_.memory_total_bytes).c_str()));
         }
     }
@@ -114,22 +116,24 @@ private:
             refuse(reason::kProfileSoftOnly,
                    format("the VM was started with the profile \"%s\", whose facts no real GPU can "
                           "keep, and %s on %s is one: choose a host with a soft GPU, or restart "
-                          "the VM with a movable profile.", needs_.profile_name.c_str(),
-                          target_.gpu_name.c_str(), host()));
+                          "the VM with a movable profile.",
+                          needs_.profile_name.c_str(), target_.gpu_name.c_str(), host()));
         }
     }
 
     void attributes() {
         for (const AttributeNeed& need : needs_.attributes) {
-            const auto it = std::find_if(
-                target_.attributes.begin(), target_.attributes.end(),
-                [&](const auto& entry) { return entry.first == need.attribute; });
+            const auto it =
+                std::find_if(target_.attributes.begin(), target_.attributes.end(),
+                             [&](const auto& entry) { return entry.first == need.attribute; });
             if (it != target_.attributes.end() && it->second < need.value_min) {
-                refuse(reason::kGpuAttributeTooLow,
-                       format("the VM uses %s (attribute %u) of %" PRId64 ", %s on %s offers %"
-                              PRId64 ": choose another GPU, or end the process that uses it "
-                              "first.", need.name.c_str(), need.attribute,
-                              need.value_min, target_.gpu_name.c_str(), host(), it->second));
+                refuse(
+                    reason::kGpuAttributeTooLow,
+                    format("the VM uses %s (attribute %u) of %" PRId64 ", %s on %s offers %" PRId64
+                           ": choose another GPU, or end the process that uses it "
+                           "first.",
+                           need.name.c_str(), need.attribute, need.value_min,
+                           target_.gpu_name.c_str(), host(), it->second));
             }
         }
     }
@@ -148,14 +152,15 @@ private:
             }
             usable = &code;
         }
-        const std::string name = format("module \"%s\" (%.12s)", module.name.c_str(),
-                                        module.image_sha256.c_str());
+        const std::string name =
+            format("module \"%s\" (%.12s)", module.name.c_str(), module.image_sha256.c_str());
         if (usable == nullptr && too_new != nullptr) {
-            refuse(reason::kModulePtxTooNew,
-                   format("%s has only PTX of ISA %u.%u, the driver on %s compiles up to %u.%u: "
-                          "install a newer driver there.", name.c_str(),
-                          too_new->ptx_isa_version / 10, too_new->ptx_isa_version % 10, host(),
-                          target_.ptx_isa_version_max / 10, target_.ptx_isa_version_max % 10));
+            refuse(
+                reason::kModulePtxTooNew,
+                format("%s has only PTX of ISA %u.%u, the driver on %s compiles up to %u.%u: "
+                       "install a newer driver there.",
+                       name.c_str(), too_new->ptx_isa_version / 10, too_new->ptx_isa_version % 10,
+                       host(), target_.ptx_isa_version_max / 10, target_.ptx_isa_version_max % 10));
         } else if (usable == nullptr) {
             refuse(reason::kModuleNoCode,
                    format("%s has no code for compute capability %s of %s on %s (it carries %s): "
@@ -187,13 +192,14 @@ private:
         if (target_.driver_version < needs_.driver_version_min) {
             refuse(reason::kDriverTooOld,
                    format("the application needs a CUDA driver of %s or newer, %s has %s: install "
-                          "a newer driver there.", version_text(needs_.driver_version_min).c_str(),
-                          host(), version_text(target_.driver_version).c_str()));
+                          "a newer driver there.",
+                          version_text(needs_.driver_version_min).c_str(), host(),
+                          version_text(target_.driver_version).c_str()));
         } else if (target_.driver_version < needs_.driver_version) {
             add(Severity::kWarning, reason::kDriverDowngrade,
                 format("the CUDA driver on %s is %s, older than the present host's %s: calls that "
-                       "only the newer one has will fail.", host(),
-                       version_text(target_.driver_version).c_str(),
+                       "only the newer one has will fail.",
+                       host(), version_text(target_.driver_version).c_str(),
                        version_text(needs_.driver_version).c_str()));
         }
         const bool is_read = needs_.snapshot_version >= target_.snapshot_version_min &&

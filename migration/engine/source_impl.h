@@ -161,8 +161,8 @@ private:
     FreezeToken newest_token_;            ///< The last one used: its count is never used again.
     bool resumed_meanwhile_ = false;      ///< RESUMED came while freezing or granting.
     bool lost_ = false;
-    bool granted_in_vain_ = false;        ///< The target has lost what it was granted.
-    bool lost_token_unknown_ = false;     ///< Restarted without workers: which token, nobody knows.
+    bool granted_in_vain_ = false;     ///< The target has lost what it was granted.
+    bool lost_token_unknown_ = false;  ///< Restarted without workers: which token, nobody knows.
     std::optional<std::pair<MigrationId, MsgGrantRequest>> lost_request_;
     bool guest_suspended_ = false;
     bool guest_gone_ = false;

@@ -34,9 +34,8 @@ bool SourceMachine::Impl::serves() const {
 
 void SourceMachine::Impl::on_event(const SourceEvent& event) {
     using Kind = SourceEventKind;
-    const bool is_this_round =
-        m_ && m_->round_in_flight && event.round == m_->round && !m_->doomed &&
-        !record_.granted && state_ != SourceState::kGranting;
+    const bool is_this_round = m_ && m_->round_in_flight && event.round == m_->round &&
+                               !m_->doomed && !record_.granted && state_ != SourceState::kGranting;
     switch (event.kind) {
         case Kind::kMessage: on_message(*event.message, event.seed); break;
         case Kind::kTimer: on_timers(); break;
@@ -79,8 +78,7 @@ void SourceMachine::Impl::on_event(const SourceEvent& event) {
             break;
         case Kind::kCompleteFailed:
             // Whether or not the round has arrived: something came that it does not have.
-            if (m_ && !m_->doomed && state_ == SourceState::kFinalRound &&
-                frozen_ == event.token) {
+            if (m_ && !m_->doomed && state_ == SourceState::kFinalRound && frozen_ == event.token) {
                 resend_round(event.error);
             }
             break;
@@ -388,9 +386,8 @@ void SourceMachine::Impl::on_poll() {
     }
     emit(ActionKind::kQueryDomain);
     timers_.set(Timer::kPoll, now_ + settings_.job_poll);
-    if (m_ && !frozen_here && state_ != SourceState::kThawing &&
-        state_ != SourceState::kGranting && state_ != SourceState::kGranted &&
-        now_ - m_->peer_heard > settings_.peer_silence) {
+    if (m_ && !frozen_here && state_ != SourceState::kThawing && state_ != SourceState::kGranting &&
+        state_ != SourceState::kGranted && now_ - m_->peer_heard > settings_.peer_silence) {
         alert(AlertKind::kJobHangs, "migration.peer_silent",
               "The target's gantryd has been silent for too long; this migration is given up.");
         abort_job();
@@ -496,29 +493,13 @@ SourceMachine& SourceMachine::operator=(SourceMachine&&) noexcept = default;
 Actions SourceMachine::step(const SourceEvent& event, TimePoint now) {
     return impl_->step(event, now);
 }
-std::optional<TimePoint> SourceMachine::next_deadline() const {
-    return impl_->next_deadline();
-}
-SourceState SourceMachine::state() const {
-    return impl_->state();
-}
-Epoch SourceMachine::epoch() const {
-    return impl_->epoch();
-}
-std::optional<MigrationId> SourceMachine::migration() const {
-    return impl_->migration();
-}
-const Progress& SourceMachine::progress() const {
-    return impl_->progress();
-}
-bool SourceMachine::serves() const {
-    return impl_->serves();
-}
-bool SourceMachine::announced() const {
-    return impl_->announced();
-}
-bool SourceMachine::awaits_attempt() const {
-    return impl_->awaits_attempt();
-}
+std::optional<TimePoint> SourceMachine::next_deadline() const { return impl_->next_deadline(); }
+SourceState SourceMachine::state() const { return impl_->state(); }
+Epoch SourceMachine::epoch() const { return impl_->epoch(); }
+std::optional<MigrationId> SourceMachine::migration() const { return impl_->migration(); }
+const Progress& SourceMachine::progress() const { return impl_->progress(); }
+bool SourceMachine::serves() const { return impl_->serves(); }
+bool SourceMachine::announced() const { return impl_->announced(); }
+bool SourceMachine::awaits_attempt() const { return impl_->awaits_attempt(); }
 
 }  // namespace gantry::engine

@@ -40,10 +40,10 @@ enum class SourceState : std::uint32_t {
 };
 
 enum class SourceEventKind : std::uint32_t {
-    kMessage = 1,        ///< message
-    kTimer = 2,          ///< next_deadline() has come
-    kDescribed = 3,      ///< needs
-    kDescribeFailed = 4, ///< error
+    kMessage = 1,         ///< message
+    kTimer = 2,           ///< next_deadline() has come
+    kDescribed = 3,       ///< needs
+    kDescribeFailed = 4,  ///< error
     kPrecopyBegun = 5,
     kRoundSent = 6,      ///< round, stats (all batches handed to the link; the ack is a message)
     kRoundProgress = 7,  ///< round, stats so far
@@ -58,8 +58,8 @@ enum class SourceEventKind : std::uint32_t {
     kGrantWriteFailed = 13,
     kThawed = 14,
     kReleased = 15,
-    kWorkerLost = 16,    ///< A worker of the session died: its program's state here is gone.
-    kDomain = 17,        ///< domain
+    kWorkerLost = 16,          ///< A worker of the session died: its program's state here is gone.
+    kDomain = 17,              ///< domain
     kGuestSuspended = 18,      ///< SUSPENDED_MIGRATED, SUSPENDED_POSTCOPY
     kGuestPreSwitchover = 19,  ///< QMP pre-switchover/device, GET_VRING_BASE, lock plugin's release
     kGuestResumed = 20,        ///< Any RESUMED on this host
@@ -67,19 +67,19 @@ enum class SourceEventKind : std::uint32_t {
     kGuestStopped = 22,        ///< Shut down, destroyed or crashed here, not migrated
     kJobFailed = 23,           ///< QMP failed or cancelled
     kOperatorAbort = 24,
-    kOperatorDiscard = 25,     ///< In kHolding or kGranted: the state may go
-    kRestarted = 26,           ///< record, frozen: first event after a restart of gantryd
-    kCompleteFailed = 27,      ///< token, error: the final parts were not sent
+    kOperatorDiscard = 25,  ///< In kHolding or kGranted: the state may go
+    kRestarted = 26,        ///< record, frozen: first event after a restart of gantryd
+    kCompleteFailed = 27,   ///< token, error: the final parts were not sent
 };
 
 struct RoundStats {
     std::uint64_t bytes_resident = 0;
-    std::uint64_t bytes_changed = 0;  ///< Found by the scan of this round.
-    std::uint64_t bytes_content = 0;  ///< Content of the blocks sent so far in this round.
+    std::uint64_t bytes_changed = 0;       ///< Found by the scan of this round.
+    std::uint64_t bytes_content = 0;       ///< Content of the blocks sent so far in this round.
     std::uint64_t bytes_acknowledged = 0;  ///< Content of those that the target has confirmed.
-    std::uint64_t bytes_sent = 0;     ///< Put on the link for it, after elision and compression.
-    std::uint64_t batch_count = 0;    ///< kRoundSent: batches of this round on all streams
-                                      ///< together.
+    std::uint64_t bytes_sent = 0;   ///< Put on the link for it, after elision and compression.
+    std::uint64_t batch_count = 0;  ///< kRoundSent: batches of this round on all streams
+                                    ///< together.
     Duration scan{};  ///< Part of `elapsed`: graphs and scans, before any block is read.
     Duration elapsed{};
 };

@@ -83,8 +83,8 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
     if (state_ == SourceState::kTakingBack) {
         return;  // in a moment; the target repeats it
     }
-    const auto ended = std::find_if(ended_.begin(), ended_.end(),
-                                    [&](const Ended& e) { return e.id == id; });
+    const auto ended =
+        std::find_if(ended_.begin(), ended_.end(), [&](const Ended& e) { return e.id == id; });
     if (ended != ended_.end()) {
         if (ended->findings.empty()) {
             send_to(id, MsgAbort{ended->why.reason, ended->why.text});
@@ -97,13 +97,15 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
         send_to(id, MsgRefused{{{Severity::kRefusal, reason, text}}});
     };
     if (prepare.protocol_version != kEngineProtocolVersion) {
-        refuse("protocol.version", "The two hosts' gantryd speak different versions of the "
-                                   "migration protocol: install the same release on both.");
+        refuse("protocol.version",
+               "The two hosts' gantryd speak different versions of the "
+               "migration protocol: install the same release on both.");
     } else if (prepare.session_id != session_id_) {
         refuse("session.unknown", "The source has no GPU session of this VM.");
     } else if (lost_) {
-        refuse("session.lost", "A worker of the session died at the source while it was frozen: "
-                               "until the VM runs there again, nothing can be moved.");
+        refuse("session.lost",
+               "A worker of the session died at the source while it was frozen: "
+               "until the VM runs there again, nothing can be moved.");
         emit(ActionKind::kQueryDomain);
     } else if (record_.granted || state_ == SourceState::kGranting) {
         refuse("session.granted", "The source has given this session away already.");

@@ -14,13 +14,11 @@ double precopy_done(std::size_t rounds) {
 
 /// No other attempt follows within the hypervisor's job: it has ended, or the target will not.
 bool ends_the_move(std::string_view reason) {
-    constexpr std::string_view kEnds[] = {grant_refusal::kGuestNotGone,
-                                          "migration.aborted_by_operator",
-                                          "migration.verify_failed", "migration.job_failed",
-                                          "migration.job_gone"};
+    constexpr std::string_view kEnds[] = {
+        grant_refusal::kGuestNotGone, "migration.aborted_by_operator", "migration.verify_failed",
+        "migration.job_failed", "migration.job_gone"};
     return std::ranges::count(kEnds, reason) != 0;
 }
-
 
 /// Links and workers that are away come back; what a frozen worker says of its state stays true.
 bool may_pass(const Error& why) {
@@ -146,8 +144,10 @@ void SourceMachine::Impl::resend_round(const Error& why) {
         return;
     }
     if (++m_->round_failures > settings_.round_failures_max && !frozen_or_freezing()) {
-        fail({Code::kUnavailable, "migration.link", "The link to the target failed again and "
-                                                    "again, last: " + why.text});
+        fail({Code::kUnavailable, "migration.link",
+              "The link to the target failed again and "
+              "again, last: " +
+                  why.text});
         return;
     }
     if (state_ == SourceState::kFrozen) {
@@ -158,7 +158,7 @@ void SourceMachine::Impl::resend_round(const Error& why) {
         m_->round_sent = false;
     }
     close_round_stats();  // what was sent was sent, although it goes again
-    ++m_->round;  // late batches of the failed one are dropped by the target
+    ++m_->round;          // late batches of the failed one are dropped by the target
     m_->round_in_flight = true;
     m_->round_sent = false;
     m_->round_is_final = frozen_.has_value();
@@ -202,14 +202,12 @@ void SourceMachine::Impl::on_round_acked(std::uint64_t round) {
 }
 
 void SourceMachine::Impl::after_precopy_round() {
-    const Convergence verdict =
-        judge_convergence(m_->rounds, m_->stats.bytes_resident, settings_);
+    const Convergence verdict = judge_convergence(m_->rounds, m_->stats.bytes_resident, settings_);
     m_->converged = m_->converged || verdict != Convergence::kAnotherRound;
     // Converged, the pause comes at some moment of the time between two idle rounds.
     const Duration open = m_->rounds.back().elapsed +
                           (m_->converged ? settings_.idle_round_interval / 2 : Duration{});
-    const DowntimeEstimate estimate =
-        estimate_downtime(m_->rounds, m_->stats.bytes_resident, open);
+    const DowntimeEstimate estimate = estimate_downtime(m_->rounds, m_->stats.bytes_resident, open);
     progress_.bytes_remaining = estimate.bytes_remaining;
     progress_.link_bytes_per_second = estimate.bytes_per_second;
     progress_.downtime_estimate = estimate.downtime.value_or(Duration{});
@@ -270,15 +268,15 @@ void SourceMachine::Impl::on_frozen(FreezeToken token) {
     }
     if (m_->doomed) {
         m_->voided = true;
-        send(MsgGrantRefused{std::string(grant_refusal::kRolledBack),
-                             "This migration has ended.", true});
+        send(MsgGrantRefused{std::string(grant_refusal::kRolledBack), "This migration has ended.",
+                             true});
         enter(SourceState::kHolding, settings_.operator_deadline);
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
         emit(ActionKind::kQueryDomain);
         return;
     }
-    const bool begun = state_ == SourceState::kFreezing ||
-                       (state_ == SourceState::kPrecopy && m_->begun);
+    const bool begun =
+        state_ == SourceState::kFreezing || (state_ == SourceState::kPrecopy && m_->begun);
     if (!begun) {
         return;  // the token of an older attempt was replaced; this one has only begun
     }
@@ -413,9 +411,7 @@ Action& SourceMachine::Impl::emit(ActionKind kind) {
     return out_.back();
 }
 
-void SourceMachine::Impl::send(MessageBody body) {
-    send_to(m_->id, std::move(body));
-}
+void SourceMachine::Impl::send(MessageBody body) { send_to(m_->id, std::move(body)); }
 
 void SourceMachine::Impl::send_to(const MigrationId& id, MessageBody body) {
     emit(ActionKind::kSend).message = Message{id, std::move(body)};

@@ -93,9 +93,9 @@ public:
 /// A part's final state but for its memory, which travels as blocks.
 struct FinalPart {
     PartId part;
-    std::string graph;       ///< Serialised gantry.snapshot.ObjectGraph, consistent with the
-                             ///< freeze.
-    BlockSetDigest digest;   ///< Over every resident block, zero blocks included.
+    std::string graph;      ///< Serialised gantry.snapshot.ObjectGraph, consistent with the
+                            ///< freeze.
+    BlockSetDigest digest;  ///< Over every resident block, zero blocks included.
 };
 
 struct FreezeReport {

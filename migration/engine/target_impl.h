@@ -106,9 +106,9 @@ private:
     /// The last token ever verified here. If the source grants it, it never thawed since, and
     /// whatever it sent meanwhile repeats the same bytes.
     std::optional<FreezeToken> held_;
-    std::optional<FreezeToken> thawed_;    ///< The newest that the source has said is void.
-    bool asked_grant_ = false;             ///< Ever: from then on nothing is dropped one-sidedly.
-    bool not_frozen_ = false;              ///< The source's last refusal.
+    std::optional<FreezeToken> thawed_;  ///< The newest that the source has said is void.
+    bool asked_grant_ = false;           ///< Ever: from then on nothing is dropped one-sidedly.
+    bool not_frozen_ = false;            ///< The source's last refusal.
     bool lost_ = false;
 
     bool guest_starting_ = false;

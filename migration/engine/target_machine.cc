@@ -246,8 +246,8 @@ void TargetMachine::Impl::on_worker_lost() {
 
 /// What is complete here is all that is left of the session; anything less is of no use to anybody.
 void TargetMachine::Impl::on_source_fenced(Epoch known) {
-    const bool is_wanted = state_ == TargetState::kRequesting ||
-                           (state_ == TargetState::kWithdrawing && arrival_);
+    const bool is_wanted =
+        state_ == TargetState::kRequesting || (state_ == TargetState::kWithdrawing && arrival_);
     if (is_wanted && verified_) {
         own(Epoch{std::max(epoch_.value, known.value + 1)});
     } else if (state_ == TargetState::kReturning ? retracted_ : !granted() && !verified_) {
@@ -430,26 +430,12 @@ TargetMachine& TargetMachine::operator=(TargetMachine&&) noexcept = default;
 Actions TargetMachine::step(const TargetEvent& event, TimePoint now) {
     return impl_->step(event, now);
 }
-std::optional<TimePoint> TargetMachine::next_deadline() const {
-    return impl_->next_deadline();
-}
-TargetState TargetMachine::state() const {
-    return impl_->state();
-}
-std::optional<MigrationId> TargetMachine::migration() const {
-    return impl_->migration();
-}
-Epoch TargetMachine::epoch() const {
-    return impl_->epoch();
-}
-bool TargetMachine::guest_is_here() const {
-    return impl_->guest_is_here();
-}
-bool TargetMachine::accepts_blocks() const {
-    return impl_->state() == TargetState::kReceiving;
-}
-const Progress& TargetMachine::progress() const {
-    return impl_->progress();
-}
+std::optional<TimePoint> TargetMachine::next_deadline() const { return impl_->next_deadline(); }
+TargetState TargetMachine::state() const { return impl_->state(); }
+std::optional<MigrationId> TargetMachine::migration() const { return impl_->migration(); }
+Epoch TargetMachine::epoch() const { return impl_->epoch(); }
+bool TargetMachine::guest_is_here() const { return impl_->guest_is_here(); }
+bool TargetMachine::accepts_blocks() const { return impl_->state() == TargetState::kReceiving; }
+const Progress& TargetMachine::progress() const { return impl_->progress(); }
 
 }  // namespace gantry::engine

@@ -18,28 +18,28 @@
 namespace gantry::engine {
 
 enum class TargetState : std::uint32_t {
-    kAsking = 1,      ///< Prepare sent, waiting for the offer.
-    kReserving = 2,   ///< Local reservation.
-    kReceiving = 3,   ///< Rounds arrive.
-    kApplying = 4,    ///< Final graph, verification.
-    kComplete = 5,    ///< Verified; guest not yet here.
-    kRequesting = 6,  ///< Verified and guest here: asking for the grant.
-    kActivating = 7,  ///< Granted: writing the record, activating (or waiting for guest memory).
-    kServing = 8,     ///< Owns the session; repeats MsgActivated until the source has let go.
-    kDone = 9,        ///< Final: owns the session.
-    kDiscarded = 10,  ///< Final: nothing here.
-    kRecovering = 11, ///< gantryd restarted with workers that hold something.
-    kWithdrawing = 12, ///< Asked for the grant, and wants out: keeps its state until the source
-                       ///< said
-                       ///< that it will never grant (or has granted after all).
-    kReturning = 13,  ///< Was (or may have been) granted, and will not serve: says so until the
-                      ///< source has taken the session back.
+    kAsking = 1,        ///< Prepare sent, waiting for the offer.
+    kReserving = 2,     ///< Local reservation.
+    kReceiving = 3,     ///< Rounds arrive.
+    kApplying = 4,      ///< Final graph, verification.
+    kComplete = 5,      ///< Verified; guest not yet here.
+    kRequesting = 6,    ///< Verified and guest here: asking for the grant.
+    kActivating = 7,    ///< Granted: writing the record, activating (or waiting for guest memory).
+    kServing = 8,       ///< Owns the session; repeats MsgActivated until the source has let go.
+    kDone = 9,          ///< Final: owns the session.
+    kDiscarded = 10,    ///< Final: nothing here.
+    kRecovering = 11,   ///< gantryd restarted with workers that hold something.
+    kWithdrawing = 12,  ///< Asked for the grant, and wants out: keeps its state until the source
+                        ///< said
+                        ///< that it will never grant (or has granted after all).
+    kReturning = 13,    ///< Was (or may have been) granted, and will not serve: says so until the
+                        ///< source has taken the session back.
 };
 
 enum class TargetEventKind : std::uint32_t {
-    kMessage = 1,        ///< message
+    kMessage = 1,  ///< message
     kTimer = 2,
-    kAdmissionAsked = 3, ///< capabilities, migration: first event; the hook waits
+    kAdmissionAsked = 3,  ///< capabilities, migration: first event; the hook waits
     kReserved = 4,
     kReserveFailed = 5,  ///< error
     kRoundApplied = 6,   ///< round: all its batches were applied
@@ -50,17 +50,17 @@ enum class TargetEventKind : std::uint32_t {
     kActivated = 11,
     kActivateFailed = 12,
     kWorkerLost = 13,
-    kDomain = 14,        ///< domain
-    kGuestStarting = 15, ///< STARTED_MIGRATED: an incoming QEMU is up
+    kDomain = 14,                ///< domain
+    kGuestStarting = 15,         ///< STARTED_MIGRATED: an incoming QEMU is up
     kGuestResumedMigrated = 16,  ///< Runs, memory complete (also RESUMED_UNPAUSED)
     kGuestResumedPostcopy = 17,  ///< Runs, memory incomplete
     kGuestArrivedPaused = 18,    ///< SUSPENDED_PAUSED after completion
-    kGuestCalled = 19,   ///< First request of the guest on this host
+    kGuestCalled = 19,           ///< First request of the guest on this host
     kGuestStopped = 20,  ///< STOPPED_*, or hook release end: the guest is not here (any more)
     kOperatorAbort = 21,
     kOperatorFenced = 22,  ///< A person vouches that the source host is down and stays down
-    kRestarted = 23,     ///< record, complete, migration: first event after a restart of gantryd
-    kRetracted = 24,     ///< active: something may have been served, and nothing was retracted
+    kRestarted = 23,       ///< record, complete, migration: first event after a restart of gantryd
+    kRetracted = 24,       ///< active: something may have been served, and nothing was retracted
 };
 
 struct TargetEvent {

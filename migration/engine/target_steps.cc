@@ -282,8 +282,7 @@ void TargetMachine::Impl::over(std::string reason, std::string text) {
     // With the guest here a new attempt is worth it, unless the source gave a reason that will
     // stay.
     const auto stays = {grant_refusal::kGuestNotGone, grant_refusal::kOtherMigration,
-                        grant_refusal::kEpoch,
-                        std::string_view("migration.aborted_by_operator"),
+                        grant_refusal::kEpoch, std::string_view("migration.aborted_by_operator"),
                         std::string_view("migration.verify_failed")};
     const bool coming = arrival_ || guest_starting_;
     const bool again = coming && std::find(stays.begin(), stays.end(), reason) == stays.end();
@@ -352,8 +351,8 @@ void TargetMachine::Impl::end_if_returned() {
         return;
     }
     const bool coming = arrival_ || guest_starting_;
-    const bool again = *returned_ == Outcome::kRolledBack && coming &&
-                       return_why_.reason != "activate.failed";
+    const bool again =
+        *returned_ == Outcome::kRolledBack && coming && return_why_.reason != "activate.failed";
     discard(again ? Outcome::kRetry : *returned_, return_why_);
 }
 

@@ -5,9 +5,7 @@
 namespace gantry::engine {
 namespace {
 
-double seconds(Duration duration) {
-    return std::chrono::duration<double>(duration).count();
-}
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// Share of the bar that each phase ends at, in per cent.
 struct PhaseSpan {
@@ -95,10 +93,10 @@ std::uint64_t estimate_remaining_bytes(const std::vector<RoundRecord>& rounds,
     constexpr std::size_t kRoundsUsed = 4;
     std::vector<Point> points;
     for (std::size_t i = rounds.size() - 1; i > 0 && points.size() < kRoundsUsed; --i) {
-        const Duration interval = rounds[i].since_last.count() != 0 ? rounds[i].since_last
-                                                                    : rounds[i - 1].elapsed;
-        points.push_back({std::max(seconds(interval), 1e-6),
-                          static_cast<double>(rounds[i].bytes_changed)});
+        const Duration interval =
+            rounds[i].since_last.count() != 0 ? rounds[i].since_last : rounds[i - 1].elapsed;
+        points.push_back(
+            {std::max(seconds(interval), 1e-6), static_cast<double>(rounds[i].bytes_changed)});
     }
     std::sort(points.begin(), points.end(),
               [](const Point& a, const Point& b) { return a.time < b.time; });
@@ -119,8 +117,7 @@ std::uint64_t estimate_remaining_bytes(const std::vector<RoundRecord>& rounds,
         slope = std::min(slope, below.bytes / below.time);  // two points may lie close together
     }
     const double remaining = below.bytes + slope * std::max(0.0, wanted - below.time);
-    return static_cast<std::uint64_t>(
-        std::min(remaining, static_cast<double>(bytes_resident)));
+    return static_cast<std::uint64_t>(std::min(remaining, static_cast<double>(bytes_resident)));
 }
 
 double estimate_rate(const std::vector<RoundRecord>& rounds) {
@@ -156,8 +153,8 @@ DowntimeEstimate estimate_downtime(const std::vector<RoundRecord>& rounds,
     return estimate;
 }
 
-Convergence judge_convergence(const std::vector<RoundRecord>& rounds,
-                              std::uint64_t bytes_resident, const Settings& settings) {
+Convergence judge_convergence(const std::vector<RoundRecord>& rounds, std::uint64_t bytes_resident,
+                              const Settings& settings) {
     if (!rounds.empty() && rounds.back().bytes_changed == 0) {
         return Convergence::kFits;
     }
@@ -198,9 +195,7 @@ double first_round_percent(std::uint64_t bytes_content, std::uint64_t bytes_tota
     return span.begin + (span.end - span.begin) * 0.5 * share;
 }
 
-void ProgressMeter::reset() {
-    percent_ = 0.0;
-}
+void ProgressMeter::reset() { percent_ = 0.0; }
 
 double ProgressMeter::advance(Phase phase, double fraction) {
     const PhaseSpan span = phase_span(phase);

@@ -84,7 +84,7 @@ struct RoundRecord {
     std::uint64_t bytes_changed = 0;  ///< Found by the scan at its start.
     std::uint64_t bytes_sent = 0;     ///< Put on the link, after elision and compression.
     Duration elapsed{};               ///< From its beginning until its acknowledgement.
-    Duration scan{};  ///< Part of it: the graph, and finding out what had changed.
+    Duration scan{};                  ///< Part of it: the graph, and finding out what had changed.
     Duration since_last{};  ///< From the beginning of the round before; 0: that one's `elapsed`.
 };
 
@@ -121,8 +121,7 @@ enum class Convergence {
     kRoundsExhausted = 4,
 };
 [[nodiscard]] Convergence judge_convergence(const std::vector<RoundRecord>& rounds,
-                                            std::uint64_t bytes_resident,
-                                            const Settings& settings);
+                                            std::uint64_t bytes_resident, const Settings& settings);
 
 // ---- progress ----
 

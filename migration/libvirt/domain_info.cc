@@ -50,8 +50,8 @@ Result<std::string> parse_name(std::string value) {
                            return static_cast<unsigned char>(c) < 0x20 || c == '/';
                        });
     if (!valid) {
-        return bad(reason::kXml, "<name> is " + quoted(value) +
-                                     ": it must have 1 to 255 characters and no '/'");
+        return bad(reason::kXml,
+                   "<name> is " + quoted(value) + ": it must have 1 to 255 characters and no '/'");
     }
     return value;
 }
@@ -67,11 +67,21 @@ bool is_shmem_name(std::string_view name) {
 /// libvirt's memory units: plain letters are powers of 1024, "KB" and so on powers of 1000.
 std::optional<std::uint64_t> unit_bytes(std::string_view unit) {
     static constexpr std::array<std::pair<std::string_view, std::uint64_t>, 15> kUnits{{
-        {"b", 1}, {"bytes", 1}, {"", 1ull << 20},
-        {"k", 1ull << 10}, {"kib", 1ull << 10}, {"kb", 1000},
-        {"m", 1ull << 20}, {"mib", 1ull << 20}, {"mb", 1000 * 1000},
-        {"g", 1ull << 30}, {"gib", 1ull << 30}, {"gb", 1000ull * 1000 * 1000},
-        {"t", 1ull << 40}, {"tib", 1ull << 40}, {"tb", 1000ull * 1000 * 1000 * 1000},
+        {"b", 1},
+        {"bytes", 1},
+        {"", 1ull << 20},
+        {"k", 1ull << 10},
+        {"kib", 1ull << 10},
+        {"kb", 1000},
+        {"m", 1ull << 20},
+        {"mib", 1ull << 20},
+        {"mb", 1000 * 1000},
+        {"g", 1ull << 30},
+        {"gib", 1ull << 30},
+        {"gb", 1000ull * 1000 * 1000},
+        {"t", 1ull << 40},
+        {"tib", 1ull << 40},
+        {"tb", 1000ull * 1000 * 1000 * 1000},
     }};
     std::string lower(unit);
     std::transform(lower.begin(), lower.end(), lower.begin(),
@@ -133,8 +143,7 @@ Result<RegionDevice> parse_region(const xmlNode* domain, const std::optional<std
         return bad(reason::kRegion, "<shmem name=" + quoted(region.shmem_name) +
                                         "> cannot migrate: it needs role='master'");
     }
-    const std::string model =
-        xml::attribute(xml::child(found, "model"), "type").value_or("(none)");
+    const std::string model = xml::attribute(xml::child(found, "model"), "type").value_or("(none)");
     if (model != "ivshmem-plain") {
         return bad(reason::kRegion, "<shmem name=" + quoted(region.shmem_name) +
                                         "> has the model " + quoted(model) +
@@ -153,8 +162,7 @@ Result<void> parse_cc_min(const xmlNode* needs, GpuNeeds* result) {
     const std::size_t dot = value->find('.');
     const std::string_view all = *value;
     const auto major = xml::parse_number(all.substr(0, dot), 99);
-    const auto minor =
-        xml::parse_number(dot == std::string::npos ? "" : all.substr(dot + 1), 99);
+    const auto minor = xml::parse_number(dot == std::string::npos ? "" : all.substr(dot + 1), 99);
     if (!major || !minor) {
         return bad(reason::kMetadata, "<needs cc_min=" + quoted(*value) +
                                           ">: give a compute capability such as '9.0'");
@@ -172,11 +180,10 @@ struct ElementShape {
 };
 
 const ElementShape& gpu_shape() {
-    static const ElementShape shape{"gpu",
-                                    {},
-                                    {{"needs", {"memory_mib", "cc_min"}, {}},
-                                     {"region", {"shmem"}, {}},
-                                     {"tcp", {"key"}, {}}}};
+    static const ElementShape shape{
+        "gpu",
+        {},
+        {{"needs", {"memory_mib", "cc_min"}, {}}, {"region", {"shmem"}, {}}, {"tcp", {"key"}, {}}}};
     return shape;
 }
 
@@ -227,8 +234,8 @@ Result<void> check_shape(const xmlNode* element, const ElementShape& shape) {
             return bad(reason::kMetadata, where + "has several elements " + quoted(name));
         }
         seen.push_back(name);
-        GANTRY_TRY(check_shape(node, shape.children[static_cast<std::size_t>(
-                                         child - known.begin())]));
+        GANTRY_TRY(
+            check_shape(node, shape.children[static_cast<std::size_t>(child - known.begin())]));
     }
     return {};
 }
@@ -286,9 +293,9 @@ Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
         }
         return result;
     }
-    GANTRY_ASSIGN(result.region,
-                  parse_region(domain, region == nullptr ? std::nullopt
-                                                         : xml::attribute(region, "shmem")));
+    GANTRY_ASSIGN(
+        result.region,
+        parse_region(domain, region == nullptr ? std::nullopt : xml::attribute(region, "shmem")));
     return result;
 }
 
@@ -301,8 +308,7 @@ bool is_daemon_address(std::string_view value) {
     const auto port = xml::parse_number(value.substr(colon + 1), 65535);
     const std::string_view host = value.substr(0, colon);
     const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-    return port && *port != 0 &&
-           std::all_of(host.begin(), host.end(), [&](unsigned char c) {
+    return port && *port != 0 && std::all_of(host.begin(), host.end(), [&](unsigned char c) {
                return std::isalnum(c) != 0 || c == '-' || c == '.' ||
                       (bracketed && (c == '[' || c == ']' || c == ':'));
            });
@@ -322,8 +328,8 @@ Result<Owner> parse_owner(const xmlNode* node) {
     const std::string epoch = xml::attribute(node, "epoch").value_or("");
     const auto number = xml::parse_number(epoch, std::numeric_limits<std::uint64_t>::max());
     if (!is_daemon_address(owner.daemon)) {
-        return bad(reason::kOwner, "<owner daemon=" + quoted(owner.daemon) +
-                                       "> is not ADDRESS:PORT of a gantryd");
+        return bad(reason::kOwner,
+                   "<owner daemon=" + quoted(owner.daemon) + "> is not ADDRESS:PORT of a gantryd");
     }
     if (!is_session(owner.session)) {
         return bad(reason::kOwner,
@@ -339,8 +345,7 @@ Result<Owner> parse_owner(const xmlNode* node) {
 }  // namespace
 
 Result<DomainInfo> parse_domain_xml(std::string_view text) {
-    GANTRY_ASSIGN(const xml::Document document,
-                  xml::parse(text, kMaxDomainXmlBytes, reason::kXml));
+    GANTRY_ASSIGN(const xml::Document document, xml::parse(text, kMaxDomainXmlBytes, reason::kXml));
     const xmlNode* domain = xmlDocGetRootElement(document.get());
     if (!xml::is_element(domain, "domain")) {
         return bad(reason::kXml, "the XML is not a libvirt <domain>");

@@ -40,7 +40,7 @@ inline constexpr char kNeedsNamespace[] = "urn:gantry:vm:1";
 inline constexpr char kOwnerNamespace[] = "urn:gantry:owner:1";
 inline constexpr char kOwnerPrefix[] = "gantry_owner";
 inline constexpr std::size_t kMaxDomainXmlBytes = 4u << 20;
-inline constexpr std::uint64_t kMaxGpuMemoryMib = 1u << 24;       // 16 TiB.
+inline constexpr std::uint64_t kMaxGpuMemoryMib = 1u << 24;  // 16 TiB.
 inline constexpr std::uint64_t kMaxRegionBytes = 64ull << 30;
 /// Of a VM over TCP: a channel for each process. Its file takes what is used of it.
 inline constexpr std::uint32_t kTcpChannels = 16;
@@ -48,10 +48,10 @@ inline constexpr std::uint64_t kTcpRegionBytes = kTcpChannels * (64ull << 20) + 
 
 /// Stable reason ids of the errors of parse_domain_xml.
 namespace reason {
-inline constexpr char kXml[] = "vm.xml";                    ///< Not a domain XML we accept.
-inline constexpr char kMetadata[] = "vm.metadata";          ///< Our element is there and wrong.
-inline constexpr char kOwner[] = "vm.owner";                ///< The owner's element is wrong.
-inline constexpr char kRegion[] = "vm.region";              ///< No usable shared-memory device.
+inline constexpr char kXml[] = "vm.xml";            ///< Not a domain XML we accept.
+inline constexpr char kMetadata[] = "vm.metadata";  ///< Our element is there and wrong.
+inline constexpr char kOwner[] = "vm.owner";        ///< The owner's element is wrong.
+inline constexpr char kRegion[] = "vm.region";      ///< No usable shared-memory device.
 }  // namespace reason
 
 /// The ivshmem device through which the guest reaches Gantry.
@@ -62,7 +62,7 @@ struct RegionDevice {
 };
 
 struct GpuNeeds {
-    std::uint64_t memory_mib = 0;  ///< Quota, enforced.
+    std::uint64_t memory_mib = 0;    ///< Quota, enforced.
     std::uint32_t cc_min_major = 0;  ///< 0.0: whatever the code allows.
     std::uint32_t cc_min_minor = 0;
     RegionDevice region;
@@ -78,8 +78,8 @@ struct Owner {
 
 struct DomainInfo {
     std::string name;
-    std::string uuid;              ///< Lower case, with dashes.
-    std::optional<GpuNeeds> gpu;   ///< Absent: not ours.
+    std::string uuid;             ///< Lower case, with dashes.
+    std::optional<GpuNeeds> gpu;  ///< Absent: not ours.
     std::optional<Owner> owner;
 };
 

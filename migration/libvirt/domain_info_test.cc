@@ -15,10 +15,9 @@ std::string needs(const std::string& attributes) {
            "/></gantry:gpu>";
 }
 
-std::string shmem(const std::string& name = "gantry-g1", const std::string& attributes =
-                                                             "role='master'",
-                  const std::string& body =
-                      "<model type='ivshmem-plain'/><size unit='M'>64</size>") {
+std::string shmem(
+    const std::string& name = "gantry-g1", const std::string& attributes = "role='master'",
+    const std::string& body = "<model type='ivshmem-plain'/><size unit='M'>64</size>") {
     return "<shmem name='" + name + "' " + attributes + ">" + body + "</shmem>";
 }
 
@@ -31,8 +30,7 @@ std::string owner(const std::string& attributes) {
     return "<o:owner xmlns:o='urn:gantry:owner:1' " + attributes + "/>";
 }
 
-void expect_refused(const std::string& xml, const std::string& reason_id,
-                    const std::string& text) {
+void expect_refused(const std::string& xml, const std::string& reason_id, const std::string& text) {
     const auto result = parse_domain_xml(xml);
     ASSERT_FALSE(result.ok()) << xml;
     EXPECT_EQ(result.error().reason, reason_id) << result.error().text;
@@ -71,9 +69,9 @@ TEST(DomainInfo, AVmOverTcpHasAKeyAndNoDevice) {
     EXPECT_EQ(info->gpu->guest_key, key);
     EXPECT_EQ(info->gpu->region.path, std::string("/dev/shm/gantry-tcp-") + kUuid);
     EXPECT_EQ(info->gpu->region.region_bytes, kTcpRegionBytes);
-    for (const std::string& wrong : {std::string("<gantry:tcp/>"),
-                                     "<gantry:tcp key='" + key + "a'/>",
-                                     "<gantry:tcp key='" + key.substr(1) + "g'/>"}) {
+    for (const std::string& wrong :
+         {std::string("<gantry:tcp/>"), "<gantry:tcp key='" + key + "a'/>",
+          "<gantry:tcp key='" + key.substr(1) + "g'/>"}) {
         expect_refused(domain(metadata(wrong), ""), reason::kMetadata, "64 hex digits");
     }
 }
@@ -98,9 +96,10 @@ TEST(DomainInfo, UuidIsLowerCased) {
 TEST(DomainInfo, RegionIsChosenByNameAmongSeveral) {
     const std::string two = shmem("other") + shmem("gantry-g1");
     expect_refused(domain(needs("memory_mib='1'"), two), reason::kRegion, "several");
-    const auto info = parse_domain_xml(
-        domain("<g:gpu xmlns:g='urn:gantry:vm:1'><g:needs memory_mib='1'/>"
-               "<g:region shmem='gantry-g1'/></g:gpu>", two));
+    const auto info =
+        parse_domain_xml(domain("<g:gpu xmlns:g='urn:gantry:vm:1'><g:needs memory_mib='1'/>"
+                                "<g:region shmem='gantry-g1'/></g:gpu>",
+                                two));
     ASSERT_TRUE(info.ok()) << info.error().text;
     EXPECT_EQ(info->gpu->region.shmem_name, "gantry-g1");
 }
@@ -170,9 +169,9 @@ TEST(DomainInfo, RefusesRegionsThatCannotWork) {
     expect_refused(domain(ours, ""), reason::kRegion, "no <shmem>");
     expect_refused(domain(ours, shmem("a", "")), reason::kRegion, "role='master'");
     expect_refused(domain(ours, shmem("a", "role='peer'")), reason::kRegion, "role='master'");
-    expect_refused(domain(ours, shmem("a", "role='master'",
-                                      "<model type='ivshmem-doorbell'/><size>4</size>")),
-                   reason::kRegion, "ivshmem-plain");
+    expect_refused(
+        domain(ours, shmem("a", "role='master'", "<model type='ivshmem-doorbell'/><size>4</size>")),
+        reason::kRegion, "ivshmem-plain");
     for (const char* name : {"", ".", "..", "../etc/shadow", "a/b", "a b", "-%s\n"}) {
         expect_refused(domain(ours, shmem(name, "role='master'", plain)), reason::kRegion, "name");
     }
@@ -181,8 +180,8 @@ TEST(DomainInfo, RefusesRegionsThatCannotWork) {
 TEST(DomainInfo, RefusesWrongOwners) {
     const auto bad_owner = [](const std::string& daemon, const std::string& session,
                               const std::string& epoch) {
-        return domain(owner("daemon='" + daemon + "' session='" + session + "' epoch='" + epoch +
-                            "'"));
+        return domain(
+            owner("daemon='" + daemon + "' session='" + session + "' epoch='" + epoch + "'"));
     };
     for (const char* daemon : {"", "host", ":1", "host:", "host:0", "host:65536", "a b:1",
                                "::1:7700", "host:1/x", "-h;reboot:1"}) {

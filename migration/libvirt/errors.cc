@@ -12,24 +12,17 @@ Error last_error(const std::string& what) {
         error != nullptr && error->message != nullptr ? error->message : "libvirt gives no reason";
     const std::string text = what + ": " + message;
     switch (error == nullptr ? 0 : error->code) {
-        case VIR_ERR_NO_DOMAIN:
-            return {Code::kNotFound, "libvirt.no_domain", text};
-        case VIR_ERR_NO_DOMAIN_METADATA:
-            return {Code::kNotFound, "libvirt.no_metadata", text};
-        case VIR_ERR_OPERATION_INVALID:
-            return {Code::kFailedPrecondition, "libvirt.state", text};
-        case VIR_ERR_OPERATION_TIMEOUT:
-            return {Code::kDeadlineExceeded, "libvirt.busy", text};
+        case VIR_ERR_NO_DOMAIN: return {Code::kNotFound, "libvirt.no_domain", text};
+        case VIR_ERR_NO_DOMAIN_METADATA: return {Code::kNotFound, "libvirt.no_metadata", text};
+        case VIR_ERR_OPERATION_INVALID: return {Code::kFailedPrecondition, "libvirt.state", text};
+        case VIR_ERR_OPERATION_TIMEOUT: return {Code::kDeadlineExceeded, "libvirt.busy", text};
         case VIR_ERR_OPERATION_DENIED:
         case VIR_ERR_AUTH_FAILED:
         case VIR_ERR_AUTH_CANCELLED:
-        case VIR_ERR_ACCESS_DENIED:
-            return {Code::kPermissionDenied, "libvirt.denied", text};
+        case VIR_ERR_ACCESS_DENIED: return {Code::kPermissionDenied, "libvirt.denied", text};
         case VIR_ERR_INVALID_ARG:
-        case VIR_ERR_XML_ERROR:
-            return {Code::kInvalidArgument, "libvirt.argument", text};
-        default:
-            return {Code::kUnavailable, "libvirt.unavailable", text};
+        case VIR_ERR_XML_ERROR: return {Code::kInvalidArgument, "libvirt.argument", text};
+        default: return {Code::kUnavailable, "libvirt.unavailable", text};
     }
 }
 

@@ -13,8 +13,7 @@ EventKind suspended_kind(int detail) {
     switch (detail) {
         case VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED: return EventKind::kSuspendedMigrated;
         case VIR_DOMAIN_EVENT_SUSPENDED_POSTCOPY: return EventKind::kSuspendedPostcopy;
-        case VIR_DOMAIN_EVENT_SUSPENDED_POSTCOPY_FAILED:
-            return EventKind::kSuspendedPostcopyFailed;
+        case VIR_DOMAIN_EVENT_SUSPENDED_POSTCOPY_FAILED: return EventKind::kSuspendedPostcopyFailed;
         case VIR_DOMAIN_EVENT_SUSPENDED_PAUSED: return EventKind::kSuspendedPaused;
         default: return EventKind::kSuspendedOther;
     }

@@ -13,7 +13,7 @@
 namespace gantry::libvirt {
 
 enum class EventKind : std::uint32_t {
-    kConnected = 1,     ///< Connection (again) in place; a kStateRead follows for every domain.
+    kConnected = 1,  ///< Connection (again) in place; a kStateRead follows for every domain.
     /// libvirtd is gone or silent; text says why. Events are lost from here on.
     kDisconnected = 2,
     kStateRead = 3,     ///< After a connect: `state` and `job` as libvirt sees them now.
@@ -26,12 +26,12 @@ enum class EventKind : std::uint32_t {
     kSuspendedMigrated = 20,
     kSuspendedPostcopy = 21,
     kSuspendedPostcopyFailed = 22,
-    kSuspendedPaused = 23,    ///< By an operator, by save, or a paused guest that has just arrived.
-    kSuspendedOther = 24,     ///< I/O error, watchdog, snapshot: the guest does not run.
+    kSuspendedPaused = 23,  ///< By an operator, by save, or a paused guest that has just arrived.
+    kSuspendedOther = 24,   ///< I/O error, watchdog, snapshot: the guest does not run.
 
-    kResumedMigrated = 30,    ///< Target: runs, memory complete. Source: the migration failed.
-    kResumedUnpaused = 31,    ///< By an operator, or by QEMU itself after a failed switchover.
-    kResumedPostcopy = 32,    ///< Target: runs, memory incomplete.
+    kResumedMigrated = 30,  ///< Target: runs, memory complete. Source: the migration failed.
+    kResumedUnpaused = 31,  ///< By an operator, or by QEMU itself after a failed switchover.
+    kResumedPostcopy = 32,  ///< Target: runs, memory incomplete.
     kResumedPostcopyFailed = 33,
     kResumedOther = 34,
 
@@ -65,7 +65,7 @@ enum class DomainState : std::uint32_t {
     kUnknown = 0,  ///< libvirt could not be asked.
     kAbsent = 1,   ///< Not known to this libvirt, or not running.
     kRunning = 2,
-    kPaused = 3,   ///< Paused, also by a migration on its way out.
+    kPaused = 3,  ///< Paused, also by a migration on its way out.
 };
 
 enum class JobKind : std::uint32_t {

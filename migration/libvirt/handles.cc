@@ -32,15 +32,12 @@ Result<DomainState> domain_state(virDomain* domain) {
     }
     switch (state) {
         case VIR_DOMAIN_RUNNING:
-        case VIR_DOMAIN_BLOCKED:
-            return DomainState::kRunning;
+        case VIR_DOMAIN_BLOCKED: return DomainState::kRunning;
         case VIR_DOMAIN_PAUSED:
-        case VIR_DOMAIN_PMSUSPENDED:
-            return DomainState::kPaused;
+        case VIR_DOMAIN_PMSUSPENDED: return DomainState::kPaused;
         case VIR_DOMAIN_SHUTDOWN:  // On its way down, vCPUs may still run.
             return DomainState::kRunning;
-        default:
-            return DomainState::kAbsent;
+        default: return DomainState::kAbsent;
     }
 }
 

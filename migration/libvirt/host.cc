@@ -75,8 +75,8 @@ Result<std::vector<std::string>> Host::active_domains() {
 
 Result<DomainInfo> Host::read_domain(const std::string& uuid) {
     GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
-    const std::unique_ptr<char, decltype(&std::free)> text(
-        virDomainGetXMLDesc(domain.get(), 0), &std::free);
+    const std::unique_ptr<char, decltype(&std::free)> text(virDomainGetXMLDesc(domain.get(), 0),
+                                                           &std::free);
     if (!text) {
         return last_error("cannot read the XML of domain " + uuid);
     }

@@ -188,10 +188,8 @@ void on_close(virConnectPtr, int reason, void* opaque) {
     switch (reason) {
         case VIR_CONNECT_CLOSE_REASON_KEEPALIVE:
             return core->wake("libvirtd does not answer (keepalive)");
-        case VIR_CONNECT_CLOSE_REASON_EOF:
-            return core->wake("libvirtd closed the connection");
-        default:
-            return core->wake("the connection to libvirtd broke");
+        case VIR_CONNECT_CLOSE_REASON_EOF: return core->wake("libvirtd closed the connection");
+        default: return core->wake("the connection to libvirtd broke");
     }
 }
 
@@ -219,10 +217,10 @@ public:
         // libvirt's test driver has no close callback; isAlive is asked as well.
         virConnectRegisterCloseCallback(handle_.get(), on_close, key_, nullptr);
         GANTRY_TRY(add(VIR_DOMAIN_EVENT_ID_LIFECYCLE, VIR_DOMAIN_EVENT_CALLBACK(on_lifecycle)));
-        GANTRY_TRY(add(VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION,
-                       VIR_DOMAIN_EVENT_CALLBACK(on_iteration)));
-        GANTRY_TRY(add(VIR_DOMAIN_EVENT_ID_JOB_COMPLETED,
-                       VIR_DOMAIN_EVENT_CALLBACK(on_job_completed)));
+        GANTRY_TRY(
+            add(VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION, VIR_DOMAIN_EVENT_CALLBACK(on_iteration)));
+        GANTRY_TRY(
+            add(VIR_DOMAIN_EVENT_ID_JOB_COMPLETED, VIR_DOMAIN_EVENT_CALLBACK(on_job_completed)));
         // Below 0 when this is not QEMU. The lifecycle events suffice.
         monitor_id_ = virConnectDomainQemuMonitorEventRegister(handle_.get(), nullptr, nullptr,
                                                                on_monitor, key_, nullptr, 0);

@@ -76,7 +76,7 @@ bool is_element(const xmlNode* node, const char* name, const char* ns) {
 
 const xmlNode* child(const xmlNode* parent, const char* name, const char* ns,
                      const xmlNode* after) {
-    const xmlNode* node = after != nullptr ? after->next
+    const xmlNode* node = after != nullptr    ? after->next
                           : parent != nullptr ? parent->children
                                               : nullptr;
     while (node != nullptr && !is_element(node, name, ns)) {

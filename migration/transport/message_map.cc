@@ -186,15 +186,13 @@ Result<engine::MessageBody> body_from(const EngineMessage& m) {
                 token_from(m.verify_failed().token()), m.verify_failed().detail()}};
         case EngineMessage::kGrantRequest: {
             GANTRY_ASSIGN(const auto evidence, evidence_from(m.grant_request().evidence()));
-            return engine::MessageBody{
-                engine::MsgGrantRequest{token_from(m.grant_request().token()),
-                                        Epoch{m.grant_request().epoch()}, evidence}};
+            return engine::MessageBody{engine::MsgGrantRequest{
+                token_from(m.grant_request().token()), Epoch{m.grant_request().epoch()}, evidence}};
         }
         case EngineMessage::kActivated:
             return engine::MessageBody{engine::MsgActivated{Epoch{m.activated().epoch()}}};
         case EngineMessage::kGrantReturned:
-            return engine::MessageBody{
-                engine::MsgGrantReturned{Epoch{m.grant_returned().epoch()}}};
+            return engine::MessageBody{engine::MsgGrantReturned{Epoch{m.grant_returned().epoch()}}};
         case EngineMessage::kOffer: return engine::MessageBody{offer_from(m.offer())};
         case EngineMessage::kRefused: return engine::MessageBody{refused_from(m.refused())};
         case EngineMessage::kRoundEnd:
@@ -212,9 +210,9 @@ Result<engine::MessageBody> body_from(const EngineMessage& m) {
             return engine::MessageBody{
                 engine::MsgGrant{token_from(m.grant().token()), Epoch{m.grant().epoch()}}};
         case EngineMessage::kGrantRefused:
-            return engine::MessageBody{
-                engine::MsgGrantRefused{m.grant_refused().reason(), m.grant_refused().text(),
-                                        m.grant_refused().is_final()}};
+            return engine::MessageBody{engine::MsgGrantRefused{m.grant_refused().reason(),
+                                                               m.grant_refused().text(),
+                                                               m.grant_refused().is_final()}};
         case EngineMessage::kReleased:
             return engine::MessageBody{engine::MsgReleased{Epoch{m.released().epoch()}}};
         case EngineMessage::kAbort:
@@ -235,9 +233,7 @@ control::MigrationId to_proto(engine::MigrationId id) {
     return out;
 }
 
-engine::MigrationId from_proto(const control::MigrationId& id) {
-    return {id.low(), id.high()};
-}
+engine::MigrationId from_proto(const control::MigrationId& id) { return {id.low(), id.high()}; }
 
 control::EngineMessage to_proto(const engine::Message& message) {
     control::EngineMessage out;

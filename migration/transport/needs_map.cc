@@ -100,15 +100,14 @@ engine::SessionNeeds from_proto(const control::SessionNeeds& needs) {
     out.memory_quota_bytes = needs.memory_quota_bytes();
     out.cc_seen = {needs.cc_seen_major(), needs.cc_seen_minor()};
     out.cc_min = {needs.cc_min_major(), needs.cc_min_minor()};
-    out.profile = needs.soft_only() ? engine::ProfileKind::kSoftOnly
-                                    : engine::ProfileKind::kMovable;
+    out.profile =
+        needs.soft_only() ? engine::ProfileKind::kSoftOnly : engine::ProfileKind::kMovable;
     out.profile_name = needs.profile_name();
     for (const control::NeededModule& module : needs.modules()) {
         out.modules.push_back(get_module(module));
     }
     for (const control::NeededAttribute& attribute : needs.attributes()) {
-        out.attributes.push_back(
-            {attribute.attribute(), attribute.name(), attribute.value_min()});
+        out.attributes.push_back({attribute.attribute(), attribute.name(), attribute.value_min()});
     }
     for (const control::NeededFeature& feature : needs.blocking()) {
         out.blocking.push_back({{feature.part_id()}, feature.id(), feature.detail()});

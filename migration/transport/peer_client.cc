@@ -48,8 +48,7 @@ void nap(std::chrono::milliseconds time, const std::atomic<bool>& stopping) {
     }
 }
 
-using MoveStream =
-    grpc::ClientReaderWriter<control::EngineMessage, control::EngineMessage>;
+using MoveStream = grpc::ClientReaderWriter<control::EngineMessage, control::EngineMessage>;
 using BulkStream = grpc::ClientReaderWriter<control::BulkUp, control::BulkDown>;
 
 /// One of several: reads batches, applies them, acknowledges. Dials again until stopped.
@@ -266,9 +265,8 @@ public:
         request.set_gantry_version(self_.gantry_version);
         request.set_host(self_.host);
         control::HelloReply reply;
-        const grpc::Status status = call([&](grpc::ClientContext* context) {
-            return stub.Hello(context, request, &reply);
-        });
+        const grpc::Status status = call(
+            [&](grpc::ClientContext* context) { return stub.Hello(context, request, &reply); });
         if (!status.ok()) {
             const Error error = from_status(status);
             // gRPC folds every trouble of a connection into one code: find out which it is.
@@ -315,9 +313,8 @@ Result<void> PeerClient::hello() {
 Result<engine::TargetCapabilities> PeerClient::capabilities() {
     GANTRY_ASSIGN(const auto stub, impl_->connect());
     control::CapabilitiesReply reply;
-    const grpc::Status status = impl_->call([&](grpc::ClientContext* context) {
-        return stub->Capabilities(context, {}, &reply);
-    });
+    const grpc::Status status = impl_->call(
+        [&](grpc::ClientContext* context) { return stub->Capabilities(context, {}, &reply); });
     if (!status.ok()) {
         return from_status(status);
     }
@@ -329,9 +326,8 @@ Result<engine::SessionNeeds> PeerClient::needs(const std::string& session_id) {
     control::NeedsRequest request;
     request.set_session_id(session_id);
     control::NeedsReply reply;
-    const grpc::Status status = impl_->call([&](grpc::ClientContext* context) {
-        return stub->Needs(context, request, &reply);
-    });
+    const grpc::Status status = impl_->call(
+        [&](grpc::ClientContext* context) { return stub->Needs(context, request, &reply); });
     if (!status.ok()) {
         return from_status(status);
     }

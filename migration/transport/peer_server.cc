@@ -24,8 +24,7 @@ using Pump = StreamPump<MoveStream, control::EngineMessage>;
 /// Answers on one Move stream; harmless once the stream has ended.
 class ServerMessageLink final : public MessageLink {
 public:
-    explicit ServerMessageLink(MoveStream* stream)
-        : pump_(std::make_unique<Pump>(stream)) {}
+    explicit ServerMessageLink(MoveStream* stream) : pump_(std::make_unique<Pump>(stream)) {}
     void send(const engine::Message& message) override {
         const std::lock_guard lock(mutex_);
         if (pump_) {
@@ -53,13 +52,13 @@ public:
     grpc::Status Hello(grpc::ServerContext*, const control::HelloRequest* request,
                        control::HelloReply* reply) override {
         if (request->protocol_version() != kPeerProtocolVersion) {
-            return to_status(
-                {Code::kFailedPrecondition, "version.peer",
-                 "gantryd " + self_.gantry_version + " on " + self_.host +
-                     " speaks peer protocol " + std::to_string(kPeerProtocolVersion) +
-                     ", the one on " + request->host() + " (" + request->gantry_version() + ") " +
-                     std::to_string(request->protocol_version()) +
-                     "; install the same release on both"});
+            return to_status({Code::kFailedPrecondition, "version.peer",
+                              "gantryd " + self_.gantry_version + " on " + self_.host +
+                                  " speaks peer protocol " + std::to_string(kPeerProtocolVersion) +
+                                  ", the one on " + request->host() + " (" +
+                                  request->gantry_version() + ") " +
+                                  std::to_string(request->protocol_version()) +
+                                  "; install the same release on both"});
         }
         reply->set_protocol_version(kPeerProtocolVersion);
         reply->set_gantry_version(self_.gantry_version);
@@ -112,8 +111,8 @@ public:
         }
         const auto queue = wait_for_queue(context, first);
         if (!queue) {
-            return to_status({Code::kNotFound, "stream.unknown",
-                              "no such migration is under way here"});
+            return to_status(
+                {Code::kNotFound, "stream.unknown", "no such migration is under way here"});
         }
         const std::uint64_t id = queue->open_stream();
         std::thread reader([&] {
@@ -169,9 +168,7 @@ PeerServer::~PeerServer() {
     impl_->server->Wait();
 }
 
-int PeerServer::port() const {
-    return impl_->port;
-}
+int PeerServer::port() const { return impl_->port; }
 
 Result<std::unique_ptr<PeerServer>> PeerServer::start(const std::string& listen,
                                                       const TlsMaterial& tls, PeerIdentity self,

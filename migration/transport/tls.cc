@@ -67,8 +67,7 @@ Result<void> check_in_force(const X509* certificate, const std::string& path) {
         return invalid("the certificate in " + path + " has expired; issue a new one");
     }
     if (X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0) {
-        return invalid("the certificate in " + path +
-                       " is not valid yet; check this host's clock");
+        return invalid("the certificate in " + path + " is not valid yet; check this host's clock");
     }
     return {};
 }
@@ -162,8 +161,8 @@ Result<TlsMaterial> load_tls(const TlsFiles& files) {
     if (!certificate) {
         return invalid(files.certificate + " holds no PEM certificate: " + openssl_text());
     }
-    const BioPtr bio{BIO_new_mem_buf(material.key_pem.data(),
-                                     static_cast<int>(material.key_pem.size()))};
+    const BioPtr bio{
+        BIO_new_mem_buf(material.key_pem.data(), static_cast<int>(material.key_pem.size()))};
     const KeyPtr key{PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr)};
     if (!key) {
         return invalid(files.key + " holds no PEM private key: " + openssl_text());

@@ -6,13 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define GANTRY_ASSERT(condition, ...)                                                        \
-    do {                                                                                     \
-        if (__builtin_expect(!(condition), 0)) {                                             \
-            std::fprintf(stderr, "%s:%d: assertion failed: %s: ", __FILE__, __LINE__,        \
-                         #condition);                                                        \
-            std::fprintf(stderr, __VA_ARGS__);                                               \
-            std::fputc('\n', stderr);                                                        \
-            std::abort();                                                                    \
-        }                                                                                    \
+#define GANTRY_ASSERT(condition, ...)                                                              \
+    do {                                                                                           \
+        if (__builtin_expect(!(condition), 0)) {                                                   \
+            std::fprintf(stderr, "%s:%d: assertion failed: %s: ", __FILE__, __LINE__, #condition); \
+            std::fprintf(stderr, __VA_ARGS__);                                                     \
+            std::fputc('\n', stderr);                                                              \
+            std::abort();                                                                          \
+        }                                                                                          \
     } while (0)

@@ -17,8 +17,8 @@ namespace gantry {
 inline constexpr std::size_t kPacketDescriptorsMax = 64;
 
 struct ReceivedPacket {
-    ssize_t bytes = -1;                ///< 0: the other end is closed; -1: errno says why.
-    bool bytes_cut = false;            ///< The packet was longer than the buffer.
+    ssize_t bytes = -1;      ///< 0: the other end is closed; -1: errno says why.
+    bool bytes_cut = false;  ///< The packet was longer than the buffer.
     /// More descriptors came than were asked for; those are gone.
     bool descriptors_cut = false;
     std::size_t descriptor_count = 0;  ///< How many were stored.

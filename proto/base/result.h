@@ -90,22 +90,22 @@ private:
 };
 
 /// Propagates the error of a Result<...> expression out of the enclosing function.
-#define GANTRY_TRY(expression)                                        \
-    do {                                                              \
-        if (auto gantry_try_ = (expression); !gantry_try_.ok()) {     \
-            return gantry_try_.error();                               \
-        }                                                             \
+#define GANTRY_TRY(expression)                                    \
+    do {                                                          \
+        if (auto gantry_try_ = (expression); !gantry_try_.ok()) { \
+            return gantry_try_.error();                           \
+        }                                                         \
     } while (0)
 
 #define GANTRY_CONCAT_(a, b) a##b
 #define GANTRY_CONCAT(a, b) GANTRY_CONCAT_(a, b)
 
 /// `GANTRY_ASSIGN(auto x, f());` declares x with the value, or returns the error.
-#define GANTRY_ASSIGN(declaration, expression)                                     \
-    auto GANTRY_CONCAT(gantry_result_, __LINE__) = (expression);                   \
-    if (!GANTRY_CONCAT(gantry_result_, __LINE__).ok()) {                           \
-        return GANTRY_CONCAT(gantry_result_, __LINE__).error();                    \
-    }                                                                              \
+#define GANTRY_ASSIGN(declaration, expression)                   \
+    auto GANTRY_CONCAT(gantry_result_, __LINE__) = (expression); \
+    if (!GANTRY_CONCAT(gantry_result_, __LINE__).ok()) {         \
+        return GANTRY_CONCAT(gantry_result_, __LINE__).error();  \
+    }                                                            \
     declaration = std::move(GANTRY_CONCAT(gantry_result_, __LINE__)).value()
 
 }  // namespace gantry

@@ -14,8 +14,7 @@ namespace gantry {
 
 inline constexpr const char* kSettings[] = {
     // guest-shim/README.md
-    "GANTRY_TRANSPORT", "GANTRY_SYNC", "GANTRY_TRACE", "GANTRY_REPORT",
-    "GANTRY_CONNECT_TIMEOUT_MS",
+    "GANTRY_TRANSPORT", "GANTRY_SYNC", "GANTRY_TRACE", "GANTRY_REPORT", "GANTRY_CONNECT_TIMEOUT_MS",
     // host-daemon/softgpu/README.md
     "GANTRY_SOFT_PROFILE", "GANTRY_SOFT_MEMORY", "GANTRY_SOFT_THREADS", "GANTRY_SOFT_ISA",
     "GANTRY_SOFT_LOG",

@@ -41,9 +41,9 @@ Result<void> wait_readable(int fd, std::chrono::milliseconds timeout) {
             return {};
         }
         if (ready == 0) {
-            return Error{Code::kDeadlineExceeded, "control.timeout",
-                         "the other side sent nothing within " +
-                             std::to_string(timeout.count()) + " ms"};
+            return Error{
+                Code::kDeadlineExceeded, "control.timeout",
+                "the other side sent nothing within " + std::to_string(timeout.count()) + " ms"};
         }
         if (errno != EINTR) {
             return system_error(Code::kUnavailable, "control.poll", "poll failed");
@@ -118,9 +118,9 @@ Result<Packet> PacketSocket::receive(std::chrono::milliseconds timeout) {
     Packet packet;
     packet.bytes.resize(kMaxPacketBytes);
     std::array<int, kMaxPacketDescriptors> descriptors{};
-    const ReceivedPacket got = receive_packet_with(fd_.get(), packet.bytes.data(),
-                                                   packet.bytes.size(), descriptors.data(),
-                                                   descriptors.size());
+    const ReceivedPacket got =
+        receive_packet_with(fd_.get(), packet.bytes.data(), packet.bytes.size(), descriptors.data(),
+                            descriptors.size());
     // Take ownership of the descriptors first, so that no error path below leaks one.
     for (std::size_t i = 0; i < got.descriptor_count; ++i) {
         packet.descriptors.emplace_back(descriptors[i]);
@@ -146,9 +146,9 @@ Result<void> PacketSocket::send_message(const google::protobuf::MessageLite& mes
                                         std::span<const int> descriptors) {
     const std::size_t size = message.ByteSizeLong();
     if (size == 0 || size > kMaxPacketBytes) {
-        return Error{Code::kInvalidArgument, "control.packet_size",
-                     message.GetTypeName() + " of " + std::to_string(size) +
-                         " bytes does not fit a packet"};
+        return Error{
+            Code::kInvalidArgument, "control.packet_size",
+            message.GetTypeName() + " of " + std::to_string(size) + " bytes does not fit a packet"};
     }
     std::vector<std::byte> bytes(size);
     message.SerializeToArray(bytes.data(), static_cast<int>(size));
@@ -239,8 +239,8 @@ Result<void> BlobWriter::add(std::span<const std::byte> bytes) {
 
 Result<UniqueFd> BlobWriter::seal() && {
     GANTRY_TRY(open());
-    if (::fcntl(fd_.get(), F_ADD_SEALS,
-                F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
+        0) {
         return system_error(Code::kInternal, "control.blob", "sealing a blob failed");
     }
     return std::move(fd_);

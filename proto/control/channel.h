@@ -126,8 +126,7 @@ public:
     [[nodiscard]] int fd() const { return fd_.get(); }
 
 private:
-    MappedBlob(UniqueFd fd, std::span<const std::byte> bytes)
-        : fd_(std::move(fd)), bytes_(bytes) {}
+    MappedBlob(UniqueFd fd, std::span<const std::byte> bytes) : fd_(std::move(fd)), bytes_(bytes) {}
     UniqueFd fd_;
     std::span<const std::byte> bytes_;
 };

@@ -20,10 +20,8 @@ const char* where_to_look(int number) {
         case SIGBUS:
         case SIGILL:
         case SIGFPE:
-        case SIGABRT:
-            return ": a fault of the worker or of the CUDA driver that it had loaded";
-        default:
-            return "";
+        case SIGABRT: return ": a fault of the worker or of the CUDA driver that it had loaded";
+        default: return "";
     }
 }
 

@@ -43,7 +43,7 @@ typedef CUstreamBatchMemOpParams_v1 CUstreamBatchMemOpParams;
 typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st {
     CUcontext ctx;
     unsigned int count;
-    CUstreamBatchMemOpParams *paramArray;
+    CUstreamBatchMemOpParams* paramArray;
     unsigned int flags;
 } CUDA_BATCH_MEM_OP_NODE_PARAMS_v1;
 typedef CUDA_BATCH_MEM_OP_NODE_PARAMS_v1 CUDA_BATCH_MEM_OP_NODE_PARAMS;
@@ -51,7 +51,7 @@ typedef CUDA_BATCH_MEM_OP_NODE_PARAMS_v1 CUDA_BATCH_MEM_OP_NODE_PARAMS;
 typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st {
     CUcontext ctx;
     unsigned int count;
-    CUstreamBatchMemOpParams *paramArray;
+    CUstreamBatchMemOpParams* paramArray;
     unsigned int flags;
 } CUDA_BATCH_MEM_OP_NODE_PARAMS_v2;
 
@@ -65,7 +65,7 @@ typedef struct CUasyncNotificationInfo_st {
 } CUasyncNotificationInfo;
 
 typedef struct CUaccessPolicyWindow_st {
-    void *base_ptr;
+    void* base_ptr;
     size_t num_bytes;
     float hitRatio;
     CUaccessProperty hitProp, missProp;
@@ -75,15 +75,15 @@ typedef CUaccessPolicyWindow_v1 CUaccessPolicyWindow;
 typedef struct CUDA_KERNEL_NODE_PARAMS_st {
     CUfunction func;
     unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
-    void **kernelParams;
-    void **extra;
+    void** kernelParams;
+    void** extra;
 } CUDA_KERNEL_NODE_PARAMS_v1;
 
 typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
     CUfunction func;
     unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
-    void **kernelParams;
-    void **extra;
+    void** kernelParams;
+    void** extra;
     CUkernel kern;
     CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS_v2;
@@ -92,8 +92,8 @@ typedef CUDA_KERNEL_NODE_PARAMS_v2 CUDA_KERNEL_NODE_PARAMS;
 typedef struct CUDA_KERNEL_NODE_PARAMS_v3_st {
     CUfunction func;
     unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
-    void **kernelParams;
-    void **extra;
+    void** kernelParams;
+    void** extra;
     CUkernel kern;
     CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS_v3;
@@ -116,20 +116,20 @@ typedef struct CUDA_MEMSET_NODE_PARAMS_v2_st {
 
 typedef struct CUDA_HOST_NODE_PARAMS_st {
     CUhostFn fn;
-    void *userData;
+    void* userData;
 } CUDA_HOST_NODE_PARAMS_v1;
 typedef CUDA_HOST_NODE_PARAMS_v1 CUDA_HOST_NODE_PARAMS;
 
 typedef struct CUDA_HOST_NODE_PARAMS_v2_st {
     CUhostFn fn;
-    void *userData;
+    void* userData;
 } CUDA_HOST_NODE_PARAMS_v2;
 
 typedef struct CUDA_CONDITIONAL_NODE_PARAMS {
     CUgraphConditionalHandle handle;
     CUgraphConditionalNodeType type;
     unsigned int size;
-    CUgraph *phGraph_out;
+    CUgraph* phGraph_out;
     CUcontext ctx;
 } CUDA_CONDITIONAL_NODE_PARAMS;
 
@@ -188,7 +188,7 @@ typedef struct CUlaunchAttribute_st {
 typedef struct CUlaunchConfig_st {
     unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
     CUstream hStream;
-    CUlaunchAttribute *attrs;
+    CUlaunchAttribute* attrs;
     unsigned int numAttrs;
 } CUlaunchConfig;
 typedef CUlaunchAttributeID CUkernelNodeAttrID;
@@ -213,19 +213,19 @@ typedef CUexecAffinityParam_v1 CUexecAffinityParam;
 
 typedef struct CUctxCigParam_st {
     CUcigDataType sharedDataType;
-    void *sharedData;
+    void* sharedData;
 } CUctxCigParam;
 
 typedef struct CUctxCreateParams_st {
-    CUexecAffinityParam *execAffinityParams;
+    CUexecAffinityParam* execAffinityParams;
     int numExecAffinityParams;
-    CUctxCigParam *cigParams;
+    CUctxCigParam* cigParams;
 } CUctxCreateParams;
 
 typedef struct CUlibraryHostUniversalFunctionAndDataTable_st {
-    void *functionTable;
+    void* functionTable;
     size_t functionWindowSize;
-    void *dataTable;
+    void* dataTable;
     size_t dataWindowSize;
 } CUlibraryHostUniversalFunctionAndDataTable;
 
@@ -239,33 +239,33 @@ typedef struct CUDA_LAUNCH_PARAMS_st {
     CUfunction function;
     unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
     CUstream hStream;
-    void **kernelParams;
+    void** kernelParams;
 } CUDA_LAUNCH_PARAMS_v1;
 typedef CUDA_LAUNCH_PARAMS_v1 CUDA_LAUNCH_PARAMS;
 
 typedef struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st {
-    CUexternalSemaphore *extSemArray;
-    const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray;
+    CUexternalSemaphore* extSemArray;
+    const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* paramsArray;
     unsigned int numExtSems;
 } CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v1;
 typedef CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v1 CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
 
 typedef struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st {
-    CUexternalSemaphore *extSemArray;
-    const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray;
+    CUexternalSemaphore* extSemArray;
+    const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* paramsArray;
     unsigned int numExtSems;
 } CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2;
 
 typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_st {
-    CUexternalSemaphore *extSemArray;
-    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray;
+    CUexternalSemaphore* extSemArray;
+    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* paramsArray;
     unsigned int numExtSems;
 } CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1;
 typedef CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1 CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 
 typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st {
-    CUexternalSemaphore *extSemArray;
-    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray;
+    CUexternalSemaphore* extSemArray;
+    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* paramsArray;
     unsigned int numExtSems;
 } CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2;
 
@@ -277,7 +277,7 @@ typedef CUgraphExecUpdateResultInfo_v1 CUgraphExecUpdateResultInfo;
 
 typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st {
     CUmemPoolProps poolProps;
-    const CUmemAccessDesc *accessDescs;
+    const CUmemAccessDesc* accessDescs;
     size_t accessDescCount, bytesize;
     CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS_v1;
@@ -285,7 +285,7 @@ typedef CUDA_MEM_ALLOC_NODE_PARAMS_v1 CUDA_MEM_ALLOC_NODE_PARAMS;
 
 typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v2_st {
     CUmemPoolProps poolProps;
-    const CUmemAccessDesc *accessDescs;
+    const CUmemAccessDesc* accessDescs;
     size_t accessDescCount, bytesize;
     CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS_v2;
@@ -343,9 +343,9 @@ typedef struct CUcheckpointGpuPair_st {
 } CUcheckpointGpuPair;
 
 typedef struct CUcheckpointRestoreArgs_st {
-    CUcheckpointGpuPair *gpuPairs;
+    CUcheckpointGpuPair* gpuPairs;
     unsigned int gpuPairsCount;
-    char reserved[52 - sizeof(CUcheckpointGpuPair *)];
+    char reserved[52 - sizeof(CUcheckpointGpuPair*)];
     cuuint64_t reserved1;
 } CUcheckpointRestoreArgs;
 

@@ -33,12 +33,12 @@ typedef CUdevprop_v1 CUdevprop;
 typedef struct CUDA_MEMCPY2D_st {
     size_t srcXInBytes, srcY;
     CUmemorytype srcMemoryType;
-    const void *srcHost;
+    const void* srcHost;
     CUdeviceptr srcDevice;
     CUarray srcArray;
     size_t srcPitch, dstXInBytes, dstY;
     CUmemorytype dstMemoryType;
-    void *dstHost;
+    void* dstHost;
     CUdeviceptr dstDevice;
     CUarray dstArray;
     size_t dstPitch, WidthInBytes, Height;
@@ -48,16 +48,16 @@ typedef CUDA_MEMCPY2D_v2 CUDA_MEMCPY2D;
 typedef struct CUDA_MEMCPY3D_st {
     size_t srcXInBytes, srcY, srcZ, srcLOD;
     CUmemorytype srcMemoryType;
-    const void *srcHost;
+    const void* srcHost;
     CUdeviceptr srcDevice;
     CUarray srcArray;
-    void *reserved0;
+    void* reserved0;
     size_t srcPitch, srcHeight, dstXInBytes, dstY, dstZ, dstLOD;
     CUmemorytype dstMemoryType;
-    void *dstHost;
+    void* dstHost;
     CUdeviceptr dstDevice;
     CUarray dstArray;
-    void *reserved1;
+    void* reserved1;
     size_t dstPitch, dstHeight, WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D_v2;
 typedef CUDA_MEMCPY3D_v2 CUDA_MEMCPY3D;
@@ -65,13 +65,13 @@ typedef CUDA_MEMCPY3D_v2 CUDA_MEMCPY3D;
 typedef struct CUDA_MEMCPY3D_PEER_st {
     size_t srcXInBytes, srcY, srcZ, srcLOD;
     CUmemorytype srcMemoryType;
-    const void *srcHost;
+    const void* srcHost;
     CUdeviceptr srcDevice;
     CUarray srcArray;
     CUcontext srcContext;
     size_t srcPitch, srcHeight, dstXInBytes, dstY, dstZ, dstLOD;
     CUmemorytype dstMemoryType;
-    void *dstHost;
+    void* dstHost;
     CUdeviceptr dstDevice;
     CUarray dstArray;
     CUcontext dstContext;
@@ -170,10 +170,10 @@ typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st {
     union {
         int fd;
         struct {
-            void *handle;
-            const void *name;
+            void* handle;
+            const void* name;
         } win32;
-        const void *nvSciBufObject;
+        const void* nvSciBufObject;
     } handle;
     unsigned long long size;
     unsigned int flags, reserved[16];
@@ -198,10 +198,10 @@ typedef struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st {
     union {
         int fd;
         struct {
-            void *handle;
-            const void *name;
+            void* handle;
+            const void* name;
         } win32;
-        const void *nvSciSyncObj;
+        const void* nvSciSyncObj;
     } handle;
     unsigned int flags, reserved[16];
 } CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_v1;
@@ -213,7 +213,7 @@ typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st {
             unsigned long long value;
         } fence;
         union {
-            void *fence;
+            void* fence;
             unsigned long long reserved;
         } nvSciSync;
         struct {
@@ -231,7 +231,7 @@ typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st {
             unsigned long long value;
         } fence;
         union {
-            void *fence;
+            void* fence;
             unsigned long long reserved;
         } nvSciSync;
         struct {
@@ -281,7 +281,7 @@ typedef struct CUmemAllocationProp_st {
     CUmemAllocationType type;
     CUmemAllocationHandleType requestedHandleTypes;
     CUmemLocation location;
-    void *win32HandleMetaData;
+    void* win32HandleMetaData;
     struct {
         unsigned char compressionType, gpuDirectRDMACapable;
         unsigned short usage;
@@ -307,7 +307,7 @@ typedef struct CUmemPoolProps_st {
     CUmemAllocationType allocType;
     CUmemAllocationHandleType handleTypes;
     CUmemLocation location;
-    void *win32SecurityAttributes;
+    void* win32SecurityAttributes;
     size_t maxSize;
     unsigned short usage;
     unsigned char reserved[54];
@@ -362,9 +362,9 @@ typedef CUDA_MEMCPY3D_BATCH_OP_v1 CUDA_MEMCPY3D_BATCH_OP;
 
 typedef struct CUmemDecompressParams_st {
     size_t srcNumBytes, dstNumBytes;
-    cuuint32_t *dstActBytes;
-    const void *src;
-    void *dst;
+    cuuint32_t* dstActBytes;
+    const void* src;
+    void* dst;
     CUmemDecompressAlgorithm algo;
     unsigned char padding[20];
 } CUmemDecompressParams;
@@ -372,12 +372,12 @@ typedef struct CUmemDecompressParams_st {
 typedef struct CUDA_MEMCPY2D_v1_st {
     unsigned int srcXInBytes, srcY;
     CUmemorytype srcMemoryType;
-    const void *srcHost;
+    const void* srcHost;
     CUdeviceptr_v1 srcDevice;
     CUarray srcArray;
     unsigned int srcPitch, dstXInBytes, dstY;
     CUmemorytype dstMemoryType;
-    void *dstHost;
+    void* dstHost;
     CUdeviceptr_v1 dstDevice;
     CUarray dstArray;
     unsigned int dstPitch, WidthInBytes, Height;
@@ -386,16 +386,16 @@ typedef struct CUDA_MEMCPY2D_v1_st {
 typedef struct CUDA_MEMCPY3D_v1_st {
     unsigned int srcXInBytes, srcY, srcZ, srcLOD;
     CUmemorytype srcMemoryType;
-    const void *srcHost;
+    const void* srcHost;
     CUdeviceptr_v1 srcDevice;
     CUarray srcArray;
-    void *reserved0;
+    void* reserved0;
     unsigned int srcPitch, srcHeight, dstXInBytes, dstY, dstZ, dstLOD;
     CUmemorytype dstMemoryType;
-    void *dstHost;
+    void* dstHost;
     CUdeviceptr_v1 dstDevice;
     CUarray dstArray;
-    void *reserved1;
+    void* reserved1;
     unsigned int dstPitch, dstHeight, WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D_v1;
 

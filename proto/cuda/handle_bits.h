@@ -21,8 +21,7 @@ inline constexpr std::uint64_t kHandleSlotMask = (1ull << kHandleSlotBits) - 1;
 inline constexpr std::uint64_t kHandleSerialMask = (1ull << 48) - 1;
 
 constexpr std::uint64_t make_handle(HandleKind kind, std::uint64_t serial) {
-    return kHandleTag << 56 | static_cast<std::uint64_t>(kind) << 48 |
-           (serial & kHandleSerialMask);
+    return kHandleTag << 56 | static_cast<std::uint64_t>(kind) << 48 | (serial & kHandleSerialMask);
 }
 
 constexpr std::uint64_t handle_serial(std::uint64_t handle) { return handle & kHandleSerialMask; }

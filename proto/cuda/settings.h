@@ -74,11 +74,10 @@ inline VisibleDevices visible_devices(const char* list, const CUuuid* uuids, uns
     const bool by_uuid = list != nullptr && std::strncmp(list, "GPU-", 4) == 0;
     for (const char* token = list; token != nullptr;) {
         const std::size_t bytes = std::strcspn(token, ",");
-        const int device =
-            !by_uuid ? settings_detail::ordinal_of(token, count)
-            : std::strncmp(token, "GPU-", 4) == 0
-                ? settings_detail::device_with_uuid(token, bytes, uuids, count)
-                : -1;
+        const int device = !by_uuid ? settings_detail::ordinal_of(token, count)
+                           : std::strncmp(token, "GPU-", 4) == 0
+                               ? settings_detail::device_with_uuid(token, bytes, uuids, count)
+                               : -1;
         if (device < 0) {
             break;
         }

@@ -45,7 +45,7 @@ enum class ImageKind : std::uint32_t {
     kInvalid = 0,
     kFatbin = 1,  ///< Starts with the 16-byte fatbin header.
     kElf = 2,
-    kPtx = 3,     ///< Text; a NUL is the last staged byte.
+    kPtx = 3,  ///< Text; a NUL is the last staged byte.
 };
 
 /// A part of a staged image. Part 0 is what the driver loads; for a prelinked (-rdc) wrapper the
@@ -75,7 +75,7 @@ struct LoadCall {
     std::uint32_t part_count;
     std::uint32_t jit_option_count;
     std::uint32_t library_option_count;
-    std::uint32_t info_log_bytes;   ///< The application's buffer sizes, 0 for none.
+    std::uint32_t info_log_bytes;  ///< The application's buffer sizes, 0 for none.
     std::uint32_t error_log_bytes;
     std::uint32_t reserved;
     std::uint64_t managed_address;  ///< Extent of the pinned pool for managed variables, or 0.
@@ -127,8 +127,8 @@ struct KernelParam {
 struct KernelReply {
     std::uint32_t trailing_bytes;
     std::uint32_t param_count;
-    std::uint32_t param_bytes;     ///< Of the packed argument buffer: end of the last parameter.
-    std::uint32_t layout_known;    ///< 0: neither driver nor image gave the layout.
+    std::uint32_t param_bytes;   ///< Of the packed argument buffer: end of the last parameter.
+    std::uint32_t layout_known;  ///< 0: neither driver nor image gave the layout.
     std::int32_t attributes[kFunctionAttributeCount];
     std::uint32_t attribute_status[kFunctionAttributeCount];
 };
@@ -326,7 +326,7 @@ struct GraphKernelNodeCall {
     std::uint64_t node;   ///< New node, or the one to change.
     std::uint32_t dependency_count;
     std::uint32_t reserved;
-    LaunchCall launch;    ///< stream is 0.
+    LaunchCall launch;  ///< stream is 0.
 };
 
 /// Which ends of a graph's copy lie in the guest's pageable memory.
@@ -344,8 +344,8 @@ struct GraphCopyNodeCall {
     std::uint32_t dependency_count;
     PageableEnds pageable;
     std::uint64_t context;
-    Copy3DCall copy;          ///< stream is 0 but for a capture.
-    std::uint64_t function;   ///< As user_data: 0 with kNone.
+    Copy3DCall copy;         ///< stream is 0 but for a capture.
+    std::uint64_t function;  ///< As user_data: 0 with kNone.
     std::uint64_t user_data;
 };
 
@@ -372,7 +372,7 @@ struct GraphKernelNodeReply {
     std::uint32_t reserved;
     std::uint64_t graph;  ///< The graph that the node ends with: of a child graph's, the outermost.
     std::uint64_t context;
-    LaunchCall launch;    ///< stream is 0.
+    LaunchCall launch;  ///< stream is 0.
 };
 
 struct GraphCopyNodeReply {

@@ -94,8 +94,7 @@ Result<void> AtomicFile::name() {
         char suffix[7];
         std::snprintf(suffix, sizeof suffix, "%06x", static_cast<unsigned>(random.low & 0xffffff));
         const std::string temporary = path_ + kPartial + suffix;
-        if (::linkat(AT_FDCWD, held.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) ==
-            0) {
+        if (::linkat(AT_FDCWD, held.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) == 0) {
             temporary_ = temporary;
             return {};
         }

@@ -41,10 +41,10 @@ BlockLedger::Problem BlockLedger::add(const StoredBlock& block) {
         return "a part whose blocks are there twice";
     }
     digests_[block.ref.part].add(block.ref.space, block.ref.index, block.fingerprint);
-    const bool fresh = block.form == StoredForm::kBytes
-                           ? stored_.emplace(block.ref, block.fingerprint).second &&
-                                 !others_.contains(block.ref)
-                           : others_.insert(block.ref).second && !stored_.contains(block.ref);
+    const bool fresh =
+        block.form == StoredForm::kBytes
+            ? stored_.emplace(block.ref, block.fingerprint).second && !others_.contains(block.ref)
+            : others_.insert(block.ref).second && !stored_.contains(block.ref);
     if (!fresh) {
         return "a block that is there twice";
     }
@@ -71,10 +71,9 @@ void BlockLedger::sum_memory(std::uint64_t part, std::span<const StoredBlock> bl
 
 BlockLedger::Problem BlockLedger::check(const SnapshotSummary& summary,
                                         std::uint64_t image_count) const {
-    const bool counts =
-        summary.block_count() == stored_.size() + others_.size() + memory_blocks_ &&
-        summary.image_count() == image_count &&
-        static_cast<std::size_t>(summary.parts_size()) == digests_.size();
+    const bool counts = summary.block_count() == stored_.size() + others_.size() + memory_blocks_ &&
+                        summary.image_count() == image_count &&
+                        static_cast<std::size_t>(summary.parts_size()) == digests_.size();
     if (!counts) {
         return "the summary's counts differ from the content";
     }

@@ -52,9 +52,7 @@ struct ContentsFile::Steps {
     std::vector<Step> steps;
 };
 
-void ContentsFile::EndSteps::operator()(Steps* steps) const {
-    delete steps;
-}
+void ContentsFile::EndSteps::operator()(Steps* steps) const { delete steps; }
 
 Result<void> write_at(int fd, const std::string& name, std::uint64_t offset,
                       std::span<const std::byte> bytes) {

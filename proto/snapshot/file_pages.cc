@@ -51,12 +51,12 @@ Result<void> reserve(int file, const std::string& name, const FileRange& range,
 
 Error write_error(int number, const std::string& name, std::uint64_t offset) {
     const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
-    return {full ? Code::kResourceExhausted : Code::kUnavailable,
-            full ? "snapshot.disk_full" : "snapshot.io",
-            "cannot write " + name + " at offset " + std::to_string(offset) + ": " +
-                std::strerror(number) +
-                (full ? "; free some space or choose another folder (no partial file is left)"
-                      : "")};
+    return {
+        full ? Code::kResourceExhausted : Code::kUnavailable,
+        full ? "snapshot.disk_full" : "snapshot.io",
+        "cannot write " + name + " at offset " + std::to_string(offset) + ": " +
+            std::strerror(number) +
+            (full ? "; free some space or choose another folder (no partial file is left)" : "")};
 }
 
 std::uint64_t free_bytes(int file) {
@@ -80,9 +80,8 @@ bool has_large_pages(int file) {
 
 Result<void> grow_file(int file, const std::string& name, std::uint64_t bytes) {
     struct stat status {};
-    if (::fstat(file, &status) != 0 ||
-        (static_cast<std::uint64_t>(status.st_size) < bytes &&
-         ::ftruncate(file, static_cast<off_t>(bytes)) != 0)) {
+    if (::fstat(file, &status) != 0 || (static_cast<std::uint64_t>(status.st_size) < bytes &&
+                                        ::ftruncate(file, static_cast<off_t>(bytes)) != 0)) {
         return write_error(errno, name, bytes);
     }
     return {};

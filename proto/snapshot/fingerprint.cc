@@ -273,13 +273,13 @@ void fingerprints_with(FingerprintKind kind, const FingerprintKey& key,
                        std::span<const std::byte* const> blocks, std::span<std::byte* const> to,
                        CopyTo where, std::span<Fingerprint> out) {
     GANTRY_ASSERT(fingerprint_kind_available(kind), "implementation %d", static_cast<int>(kind));
-    GANTRY_ASSERT(blocks.size() == out.size() &&
-                      to.size() == (where == CopyTo::kNowhere ? 0 : out.size()),
-                  "%zu blocks, %zu copies, %zu fingerprints", blocks.size(), to.size(),
-                  out.size());
-    GANTRY_ASSERT(std::ranges::all_of(to, [](const std::byte* one) {
-                      return reinterpret_cast<std::uintptr_t>(one) % 64 == 0;
-                  }),
+    GANTRY_ASSERT(
+        blocks.size() == out.size() && to.size() == (where == CopyTo::kNowhere ? 0 : out.size()),
+        "%zu blocks, %zu copies, %zu fingerprints", blocks.size(), to.size(), out.size());
+    GANTRY_ASSERT(std::ranges::all_of(to,
+                                      [](const std::byte* one) {
+                                          return reinterpret_cast<std::uintptr_t>(one) % 64 == 0;
+                                      }),
                   "a copy of %zu is not aligned", to.size());
     switch (where) {
         case CopyTo::kNowhere: by_twos<CopyTo::kNowhere>(kind, key, blocks, to, out); break;

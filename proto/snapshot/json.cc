@@ -89,15 +89,15 @@ public:
     [[nodiscard]] std::string text() const {
         std::string spaces;
         for (const auto& [key, count] : spaces_) {
-            spaces += std::string(spaces.empty() ? "" : ",") + "\n  {\"part_id\": " +
-                      std::to_string(key.first) + ", \"space\": " + std::to_string(key.second) +
+            spaces += std::string(spaces.empty() ? "" : ",") +
+                      "\n  {\"part_id\": " + std::to_string(key.first) +
+                      ", \"space\": " + std::to_string(key.second) +
                       ", \"block_count\": " + std::to_string(count) + "}";
         }
-        std::string text = "{\n\"format_version\": " + std::to_string(version_) +
-                           ",\n\"header\": " + header_ +
-                           (needs_.empty() ? "" : ",\n\"needs\": " + needs_) +
-                           ",\n\"summary\": " + summary_ +
-                           ",\n\"spaces\": [" + spaces + "],\n\"images\": [" + images_ + "]";
+        std::string text =
+            "{\n\"format_version\": " + std::to_string(version_) + ",\n\"header\": " + header_ +
+            (needs_.empty() ? "" : ",\n\"needs\": " + needs_) + ",\n\"summary\": " + summary_ +
+            ",\n\"spaces\": [" + spaces + "],\n\"images\": [" + images_ + "]";
         if (detail_ == JsonDetail::kGraphs) {
             text += ",\n\"graphs\": [" + graphs_ + "]";
         }
@@ -119,8 +119,7 @@ private:
 
 }  // namespace
 
-Result<std::string> snapshot_json(const std::string& path, JsonDetail detail,
-                                  NeedsJson needs) {
+Result<std::string> snapshot_json(const std::string& path, JsonDetail detail, NeedsJson needs) {
     JsonVisitor visitor(path, detail, needs);
     GANTRY_TRY(read_snapshot(path, visitor));
     return visitor.text();

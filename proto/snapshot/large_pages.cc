@@ -72,8 +72,7 @@ void make_large_pages(std::byte* at, std::uint64_t bytes) {
         return;
     }
     for (std::uint64_t offset = 0; offset < whole; offset += kLargePageBytes) {
-        if (!populate(first + offset, kSmallPageBytes) ||
-            (offset == 0 && came_as_whole(first))) {
+        if (!populate(first + offset, kSmallPageBytes) || (offset == 0 && came_as_whole(first))) {
             return;
         }
     }

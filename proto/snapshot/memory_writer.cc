@@ -52,8 +52,8 @@ Result<std::unique_ptr<MemoryWriter>> MemoryWriter::start(int fd, std::string na
         round_up(table_end, count >= kLargeBlocks ? kLargeAlign : kMemoryAlign);
     GANTRY_ASSIGN(ContentsFile contents,
                   ContentsFile::open(fd, name, contents_at, count * kBlockBytes, pages));
-    return std::unique_ptr<MemoryWriter>(new MemoryWriter(
-        fd, std::move(name), section_at, part, count, contents_at, std::move(contents)));
+    return std::unique_ptr<MemoryWriter>(new MemoryWriter(fd, std::move(name), section_at, part,
+                                                          count, contents_at, std::move(contents)));
 }
 
 std::uint32_t MemoryWriter::origin_of(const Fingerprint& fingerprint, std::uint32_t entry) {
@@ -72,9 +72,9 @@ std::uint32_t MemoryWriter::origin_of(const Fingerprint& fingerprint, std::uint3
 }
 
 Result<void> MemoryWriter::place(std::span<const Block> blocks, std::span<std::uint64_t> places) {
-    GANTRY_ASSERT(places.size() == blocks.size() &&
-                      table_.size() / kEntryBytes + blocks.size() <= count_,
-                  "%zu and %zu", blocks.size(), table_.size() / kEntryBytes);
+    GANTRY_ASSERT(
+        places.size() == blocks.size() && table_.size() / kEntryBytes + blocks.size() <= count_,
+        "%zu and %zu", blocks.size(), table_.size() / kEntryBytes);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
         const Block& block = blocks[i];
         GANTRY_ASSERT(table_.empty() || block.space > last_space_ ||
@@ -126,8 +126,7 @@ Result<MemoryWriter::Finished> MemoryWriter::finish(std::uint64_t ordinal) {
     put(head, part_);
     put(head + 8, static_cast<std::uint32_t>(count_));
     put(head + 16, contents_at_);
-    put<std::uint64_t>(head + 24,
-                       XXH3_64bits_withSeed(table_.data(), table_.size(), section_at_));
+    put<std::uint64_t>(head + 24, XXH3_64bits_withSeed(table_.data(), table_.size(), section_at_));
     put<std::uint64_t>(head + 32, XXH3_64bits_withSeed(head, 32, section_at_));
     const std::uint64_t checksum = XXH3_64bits_withSeed(head, kMemoryHeadBytes, section_at_);
     GANTRY_TRY(write_at(fd_, name_, section_at_, front));

@@ -30,9 +30,8 @@ public:
 
     /// `pages`: of the file, made before; null: none.
     static Result<std::unique_ptr<MemoryWriter>> start(int fd, std::string name,
-                                                       std::uint64_t section_at,
-                                                       std::uint64_t part, std::uint64_t count,
-                                                       const FilePages* pages);
+                                                       std::uint64_t section_at, std::uint64_t part,
+                                                       std::uint64_t count, const FilePages* pages);
 
     /// The next entries, ascending. `places`: where in the file the bytes of each have to be
     /// stored, or kNotStored.

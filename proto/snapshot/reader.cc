@@ -77,8 +77,7 @@ private:
             }
             if (got == 0) {
                 return error("snapshot.truncated", offset_,
-                             "the file ends where " + std::to_string(size) +
-                                 " more bytes are due");
+                             "the file ends where " + std::to_string(size) + " more bytes are due");
             }
             to += got;
             size -= static_cast<std::size_t>(got);
@@ -138,8 +137,10 @@ private:
                              std::to_string(static_cast<std::uint32_t>(kind_)));
         }
         if (size_ > limit(kind_)) {
-            return malformed("a section of " + std::to_string(size_) + " bytes, more than its "
-                             "kind may have (" + std::to_string(limit(kind_)) + ")");
+            return malformed("a section of " + std::to_string(size_) +
+                             " bytes, more than its "
+                             "kind may have (" +
+                             std::to_string(limit(kind_)) + ")");
         }
         if (get<std::uint64_t>(header + 16) != checksums_.size()) {
             return malformed("sections are out of order");
@@ -286,8 +287,7 @@ private:
     Result<void> memory_table(const MemoryHead& head, MemoryTable* table) {
         constexpr std::size_t kStepBytes = kStepEntries * kEntryBytes;
         storage_.resize(std::max<std::size_t>(
-            storage_.size(),
-            std::min<std::uint64_t>(head.count, 2 * kStepEntries) * kEntryBytes));
+            storage_.size(), std::min<std::uint64_t>(head.count, 2 * kStepEntries) * kEntryBytes));
         std::future<void> parsed;  // Waited for before all else goes.
         std::size_t turn = 0;
         const std::uint64_t count = head.count;
@@ -322,8 +322,8 @@ private:
     Result<void> skip_zeros(std::uint64_t end) {
         std::array<std::byte, 4096> bytes;
         while (offset_ < end) {
-            const auto step = static_cast<std::size_t>(std::min<std::uint64_t>(end - offset_,
-                                                                               bytes.size()));
+            const auto step =
+                static_cast<std::size_t>(std::min<std::uint64_t>(end - offset_, bytes.size()));
             GANTRY_TRY(read(bytes.data(), step));
             if (std::any_of(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(step),
                             [](std::byte b) { return b != std::byte{0}; })) {
@@ -399,8 +399,8 @@ private:
         if (!graphs_.insert(id).second) {
             return malformed("two graphs of part " + std::to_string(id));
         }
-        return visitor_.on_graph(id, {reinterpret_cast<const char*>(payload_.data()) + 8,
-                                      payload_.size() - 8});
+        return visitor_.on_graph(
+            id, {reinterpret_cast<const char*>(payload_.data()) + 8, payload_.size() - 8});
     }
 
     Result<void> image() {

@@ -27,8 +27,11 @@ public:
     using NewBlock = SnapshotWriter::NewBlock;
 
     Impl(int fd, std::string name, const SnapshotHeader& header, Codec codec)
-        : fd_(fd), name_(std::move(name)), codec_(codec),
-          key_({header.seed_low(), header.seed_high()}), header_(header.SerializeAsString()) {}
+        : fd_(fd),
+          name_(std::move(name)),
+          codec_(codec),
+          key_({header.seed_low(), header.seed_high()}),
+          header_(header.SerializeAsString()) {}
 
     Result<void> start() {
         if (started_) {
@@ -71,8 +74,7 @@ public:
         if (add_entry(ref, bytes)) {
             put(&entries_.back() + 1 - kEntryBytes + 60, store(bytes));
         }
-        return entries_.size() / kEntryBytes == kSectionBlocksMax ? flush_blocks()
-                                                                  : Result<void>{};
+        return entries_.size() / kEntryBytes == kSectionBlocksMax ? flush_blocks() : Result<void>{};
     }
 
     Result<void> add_blocks(std::span<const NewBlock> blocks) {
@@ -86,8 +88,7 @@ public:
         for (std::size_t at = 0; at < blocks.size(); at += kSectionBlocksMax) {
             GANTRY_TRY(flush_blocks());
             for (const NewBlock& block :
-                 blocks.subspan(at, std::min<std::size_t>(kSectionBlocksMax,
-                                                          blocks.size() - at))) {
+                 blocks.subspan(at, std::min<std::size_t>(kSectionBlocksMax, blocks.size() - at))) {
                 if (add_entry(block.ref, block.bytes)) {
                     put(&entries_.back() + 1 - kEntryBytes + 60, kStoredWhole);
                     summary_.set_stored_bytes(summary_.stored_bytes() + kBlockBytes);
@@ -295,9 +296,8 @@ private:
     /// Writes all of `parts`, in as few calls as the system allows; they are used up.
     Result<void> write(std::span<iovec> parts) {
         while (!parts.empty()) {
-            const ssize_t written =
-                ::writev(fd_, parts.data(),
-                         static_cast<int>(std::min<std::size_t>(parts.size(), IOV_MAX)));
+            const ssize_t written = ::writev(
+                fd_, parts.data(), static_cast<int>(std::min<std::size_t>(parts.size(), IOV_MAX)));
             if (written < 0 && errno == EINTR) {
                 continue;
             }
@@ -360,20 +360,10 @@ Result<void> SnapshotWriter::add_blocks(std::span<const NewBlock> blocks) {
 Result<MemoryWriter*> SnapshotWriter::begin_memory(std::uint64_t part, std::uint64_t count) {
     return impl_->begin_memory(part, count);
 }
-Result<void> SnapshotWriter::end_memory() {
-    return impl_->end_memory();
-}
-void SnapshotWriter::use_pages(const FilePages* pages) {
-    impl_->use_pages(pages);
-}
-Result<void> SnapshotWriter::finish() {
-    return impl_->finish();
-}
-std::uint64_t SnapshotWriter::bytes_written() const {
-    return impl_->bytes_written();
-}
-BlockSetDigest SnapshotWriter::digest(std::uint64_t part) const {
-    return impl_->digest(part);
-}
+Result<void> SnapshotWriter::end_memory() { return impl_->end_memory(); }
+void SnapshotWriter::use_pages(const FilePages* pages) { impl_->use_pages(pages); }
+Result<void> SnapshotWriter::finish() { return impl_->finish(); }
+std::uint64_t SnapshotWriter::bytes_written() const { return impl_->bytes_written(); }
+BlockSetDigest SnapshotWriter::digest(std::uint64_t part) const { return impl_->digest(part); }
 
 }  // namespace gantry::snapshot

@@ -28,7 +28,7 @@ struct AttachReply {
     std::uint32_t accepted = 0;  ///< 1, or 0 with cuda_error and text.
     std::uint32_t cuda_error = 0;
     std::uint64_t region_bytes = 0;
-    char text[232] = {};         ///< Why not, and what to do; NUL-terminated.
+    char text[232] = {};  ///< Why not, and what to do; NUL-terminated.
 };
 static_assert(sizeof(AttachReply) == 256);
 

@@ -12,22 +12,22 @@ namespace gantry::wire {
 
 enum class ControlOp : std::uint16_t {
     kInvalid = 0,
-    kPad = 1,           ///< Skips to the end of the ring. Async, never seen by dispatch.
-    kHello = 2,         ///< HelloCall -> HelloReply. First command of a channel.
-    kDeviceFacts = 3,   ///< DeviceFactsCall -> DeviceFacts (in the bulk extent).
-    kConfirm = 4,       ///< no arguments; answered only in HostWords.confirm_seq[lane].
-    kStageImage = 5,    ///< StageImageCall + image bytes. Async; pieces in order, any lane.
-    kDropImage = 6,     ///< StageImageCall (bytes ignored). Async.
-    kWriteDevice = 7,   ///< WriteDeviceCall + bytes: pageable host memory to device. Async.
-    kReadDevice = 8,    ///< ReadDeviceCall -> bytes in the bulk extent named by the guest.
-    kWaitCallback = 9,  ///< no arguments -> CallbackReply; parked until a host callback is due.
-    kCallbackDone = 10, ///< CallbackDoneCall. Async: lets the stream go on.
-    kDrainOutput = 11,  ///< DrainOutputCall -> device printf/assert bytes in the bulk extent.
-    kGoodbye = 12,      ///< no arguments -> empty: the process ends in order.
-    kLookAtEvent = 13,  ///< LookAtEventCall. Async: shows in HostWords whether it has completed.
+    kPad = 1,             ///< Skips to the end of the ring. Async, never seen by dispatch.
+    kHello = 2,           ///< HelloCall -> HelloReply. First command of a channel.
+    kDeviceFacts = 3,     ///< DeviceFactsCall -> DeviceFacts (in the bulk extent).
+    kConfirm = 4,         ///< no arguments; answered only in HostWords.confirm_seq[lane].
+    kStageImage = 5,      ///< StageImageCall + image bytes. Async; pieces in order, any lane.
+    kDropImage = 6,       ///< StageImageCall (bytes ignored). Async.
+    kWriteDevice = 7,     ///< WriteDeviceCall + bytes: pageable host memory to device. Async.
+    kReadDevice = 8,      ///< ReadDeviceCall -> bytes in the bulk extent named by the guest.
+    kWaitCallback = 9,    ///< no arguments -> CallbackReply; parked until a host callback is due.
+    kCallbackDone = 10,   ///< CallbackDoneCall. Async: lets the stream go on.
+    kDrainOutput = 11,    ///< DrainOutputCall -> device printf/assert bytes in the bulk extent.
+    kGoodbye = 12,        ///< no arguments -> empty: the process ends in order.
+    kLookAtEvent = 13,    ///< LookAtEventCall. Async: shows in HostWords whether it has completed.
     kWriteFromBulk = 14,  ///< BulkCopyCall: from the bulk area to the device. Async.
-    kReadToBulk = 15,   ///< BulkCopyCall: from the device to the bulk area. Async.
-    kLookAtBulk = 16,   ///< LookAtBulkCall. Async: shows a kWriteFromBulk that has ended.
+    kReadToBulk = 15,     ///< BulkCopyCall: from the device to the bulk area. Async.
+    kLookAtBulk = 16,     ///< LookAtBulkCall. Async: shows a kWriteFromBulk that has ended.
 };
 
 struct HelloCall {
@@ -61,9 +61,9 @@ struct DeviceFacts {
     std::uint8_t uuid[16];
     char pci_bus_id[32];
     std::uint64_t total_memory_bytes;
-    std::int32_t attributes[kMaxDeviceAttributes];        ///< By CUdevice_attribute number.
-    std::uint32_t attribute_status[kMaxDeviceAttributes]; ///< CUresult of each query.
-    std::uint64_t limits[kMaxLimits];                     ///< By CUlimit number, initial values.
+    std::int32_t attributes[kMaxDeviceAttributes];         ///< By CUdevice_attribute number.
+    std::uint32_t attribute_status[kMaxDeviceAttributes];  ///< CUresult of each query.
+    std::uint64_t limits[kMaxLimits];                      ///< By CUlimit number, initial values.
     std::uint32_t limit_status[kMaxLimits];
     std::int32_t least_stream_priority;
     std::int32_t greatest_stream_priority;
@@ -72,15 +72,15 @@ struct DeviceFacts {
 };
 
 struct StageImageCall {
-    std::uint64_t image_id;     ///< Guest-chosen; used by the load call that follows.
+    std::uint64_t image_id;  ///< Guest-chosen; used by the load call that follows.
     std::uint64_t total_bytes;
-    std::uint64_t offset;       ///< Of the bytes that trail this struct.
+    std::uint64_t offset;  ///< Of the bytes that trail this struct.
 };
 
 struct WriteDeviceCall {
     std::uint64_t device_address;
-    std::uint64_t bytes;        ///< Equals the trailing bytes.
-    std::uint64_t stream;       ///< Guest handle; 0 legacy, 1 legacy, 2 per-thread.
+    std::uint64_t bytes;   ///< Equals the trailing bytes.
+    std::uint64_t stream;  ///< Guest handle; 0 legacy, 1 legacy, 2 per-thread.
 };
 
 struct ReadDeviceCall {
@@ -104,7 +104,7 @@ struct CallbackReply {
     std::uint64_t user_data;
     std::uint64_t stream;
     CallbackKind kind;
-    std::uint32_t status;       ///< CUresult handed to a stream callback.
+    std::uint32_t status;  ///< CUresult handed to a stream callback.
 };
 
 struct CallbackDoneCall {
@@ -121,7 +121,7 @@ struct BulkCopyCall {
     std::uint64_t bytes;
     std::uint64_t stream;
     std::uint64_t bulk_offset;
-    std::uint32_t word;      ///< Of HostWords.bulk_done, where its end is shown.
+    std::uint32_t word;  ///< Of HostWords.bulk_done, where its end is shown.
     std::uint32_t reserved;
 };
 

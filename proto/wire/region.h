@@ -56,12 +56,12 @@ namespace gantry::wire {
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
 inline constexpr std::uint32_t kWireVersion = 11;          // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
-inline constexpr std::uint32_t kLaneCount = 64;            // A guest thread uses one; more share.
+inline constexpr std::uint32_t kLaneCount = 64;  // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
 inline constexpr std::uint32_t kMaxChannels = 64;
-inline constexpr std::uint32_t kEventWords = 256;          // Events share a word by slot number.
-inline constexpr std::uint32_t kBulkWords = 128;           // Bulk copies in flight that are shown.
-inline constexpr std::uint32_t kGenerationShift = 44;      // 16 TiB of commands a generation.
+inline constexpr std::uint32_t kEventWords = 256;      // Events share a word by slot number.
+inline constexpr std::uint32_t kBulkWords = 128;       // Bulk copies in flight that are shown.
+inline constexpr std::uint32_t kGenerationShift = 44;  // 16 TiB of commands a generation.
 inline constexpr std::uint64_t kMaxGeneration = (1ull << (64 - kGenerationShift)) - 1;
 
 /// Arena of device memory and, above it, pinned host memory: the same addresses in guest and
@@ -129,9 +129,9 @@ struct alignas(kPageBytes) HostDirectory {
 struct alignas(kPageBytes) GuestWords {
     /// Set by a guest thread about to sleep for its lane's reply (futex transports).
     std::atomic<std::uint32_t> lane_waiting[kLaneCount];
-    std::atomic<std::uint32_t> doorbell;        ///< Counted up to wake a sleeping worker.
-    std::atomic<std::uint32_t> ring_waiting;    ///< A producer sleeps for ring space.
-    std::atomic<std::uint32_t> announce_seen;   ///< Last HostWords.announce the guest acted on.
+    std::atomic<std::uint32_t> doorbell;       ///< Counted up to wake a sleeping worker.
+    std::atomic<std::uint32_t> ring_waiting;   ///< A producer sleeps for ring space.
+    std::atomic<std::uint32_t> announce_seen;  ///< Last HostWords.announce the guest acted on.
     std::uint32_t reserved;
     /// End of the pinned pool's part that was ever handed out: nothing above it is in use.
     std::atomic<std::uint64_t> pinned_high_water;
@@ -150,10 +150,10 @@ struct alignas(kPageBytes) HostWords {
     std::atomic<std::uint64_t> head;
     /// Owner's epoch, grows at every grant.
     alignas(64) std::atomic<std::uint64_t> epoch;
-    std::atomic<std::uint32_t> announce;        ///< Odd while a migration is announced.
+    std::atomic<std::uint32_t> announce;  ///< Odd while a migration is announced.
     /// Not 0: the worker wants the doorbell rung, once for each number.
     std::atomic<std::uint32_t> consumer_sleeps;
-    std::atomic<std::uint32_t> sticky_error;    ///< CUresult that poisons the context, 0 if none.
+    std::atomic<std::uint32_t> sticky_error;  ///< CUresult that poisons the context, 0 if none.
     std::atomic<WorkerState> worker_state;
     /// Position of the last kConfirm answered plus 1, by lane.
     alignas(64) std::atomic<std::uint64_t> confirm_seq[kLaneCount];
@@ -206,7 +206,7 @@ struct alignas(kPageBytes) ReplyPage {
     std::uint32_t flags;             ///< ReplyFlag bits.
     std::uint32_t payload_bytes;     ///< Bytes used of payload.
     std::uint32_t reserved;
-    std::uint64_t bulk_offset;       ///< Extent in the channel's bulk area that was written.
+    std::uint64_t bulk_offset;  ///< Extent in the channel's bulk area that was written.
     std::uint64_t bulk_bytes;
     std::byte payload[kReplyInlineBytes];
 };
@@ -229,10 +229,10 @@ struct ChannelLayout {
     std::uint64_t host_words;
     std::uint64_t replies;
     std::uint64_t ring;
-    std::uint64_t ring_bytes;    ///< Power of two.
+    std::uint64_t ring_bytes;  ///< Power of two.
     std::uint64_t bulk;
-    std::uint64_t bulk_bytes;    ///< Power of two; the outbox included.
-    std::uint64_t pinned;        ///< 2 MiB-aligned when the region allows it.
+    std::uint64_t bulk_bytes;  ///< Power of two; the outbox included.
+    std::uint64_t pinned;      ///< 2 MiB-aligned when the region allows it.
     std::uint64_t pinned_bytes;
     std::uint64_t end;
 };

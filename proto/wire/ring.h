@@ -41,12 +41,12 @@ struct CommandHeader {
     std::uint32_t bytes;                 ///< Of the whole record, a multiple of kRecordAlign.
     std::uint16_t op;                    ///< ControlOp or cuda::Op.
     std::uint16_t lane;
-    std::uint64_t context;               ///< Calling thread's current context handle, 0 if none.
-    std::uint32_t flags;                 ///< CommandFlag bits.
-    std::uint32_t args_bytes;            ///< Fixed arguments; trailing bytes start 8-aligned after.
+    std::uint64_t context;     ///< Calling thread's current context handle, 0 if none.
+    std::uint32_t flags;       ///< CommandFlag bits.
+    std::uint32_t args_bytes;  ///< Fixed arguments; trailing bytes start 8-aligned after.
     std::uint32_t trailing_bytes;
-    std::uint16_t bulk_page;             ///< First page of the bulk extent offered for the answer.
-    std::uint16_t bulk_pages;            ///< Its length; 0: none offered.
+    std::uint16_t bulk_page;   ///< First page of the bulk extent offered for the answer.
+    std::uint16_t bulk_pages;  ///< Its length; 0: none offered.
 };
 static_assert(sizeof(CommandHeader) == 40);
 
@@ -69,9 +69,7 @@ struct RingRecord {
     [[nodiscard]] std::byte* args() const {
         return reinterpret_cast<std::byte*>(header) + sizeof(CommandHeader);
     }
-    [[nodiscard]] std::byte* trailing() const {
-        return args() + align_up(header->args_bytes, 8);
-    }
+    [[nodiscard]] std::byte* trailing() const { return args() + align_up(header->args_bytes, 8); }
     void publish() const { header->publish.store(position + 1, std::memory_order_release); }
 };
 
@@ -147,8 +145,7 @@ private:
     RingRecord write_header(std::uint64_t position, std::uint64_t bytes, std::uint16_t op,
                             std::uint16_t lane, std::uint32_t args_bytes,
                             std::uint32_t trailing_bytes) const {
-        auto* header =
-            reinterpret_cast<CommandHeader*>(ring_ + (position & (ring_bytes_ - 1)));
+        auto* header = reinterpret_cast<CommandHeader*>(ring_ + (position & (ring_bytes_ - 1)));
         header->bytes = static_cast<std::uint32_t>(bytes);
         header->op = op;
         header->lane = lane;

@@ -56,7 +56,7 @@ private:
 /// Growing pauses for polling: spins first, then sleeps up to kLongestSleepNs.
 class Backoff {
 public:
-    static constexpr std::uint32_t kSpins = 2000;       // About 30 us of PAUSE on current parts.
+    static constexpr std::uint32_t kSpins = 2000;  // About 30 us of PAUSE on current parts.
     static constexpr std::uint64_t kLongestSleepNs = 200'000;
 
     void pause() {

@@ -3,11 +3,11 @@
 // Argument 1: MiB of all four, 2: steps. Prints "running" after the first step, at the end how long
 // the steps took as the program saw them, those that took much longer than the others with the
 // moment (CLOCK_MONOTONIC) when they ended, and a checksum of all bits.
+#include <cuda_runtime.h>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cuda_runtime.h>
 #include <vector>
 
 __host__ __device__ unsigned mixed(unsigned i) {

@@ -94,16 +94,15 @@ int main(int argc, char** argv) {
             [&] { done(prints->look(key, addresses, out)); });
     measure("plain_out", to.size(), runs,
             [&] { settle(api.cuMemcpyDtoHAsync_v2(host, first, to.size(), stream)); });
-    measure("staged_out", to.size(), runs, [&] {
-        done(prints->copy(key, std::span(addresses).first(copied), to, true, out));
-    });
+    measure("staged_out", to.size(), runs,
+            [&] { done(prints->copy(key, std::span(addresses).first(copied), to, true, out)); });
     measure("plain_in", to.size(), runs,
             [&] { settle(api.cuMemcpyHtoDAsync_v2(first, host, to.size(), stream)); });
     measure("staged_in", to.size(), runs, [&] {
         constexpr std::size_t kPiece = 32 * kBlockBytes;  // As batches come from another host.
         for (std::size_t at = 0; at < to.size(); at += kPiece) {
-            need(api.cuMemcpyHtoDAsync_v2(first + at, &to[at],
-                                          std::min(kPiece, to.size() - at), stream),
+            need(api.cuMemcpyHtoDAsync_v2(first + at, &to[at], std::min(kPiece, to.size() - at),
+                                          stream),
                  "a copy");
         }
         settle(CUDA_SUCCESS);

@@ -21,8 +21,10 @@ struct Kind {
 
 int main(int argc, char** argv) {
     const int rounds = argc > 1 ? atoi(argv[1]) : 9;
-    const Kind kinds[] = {{"pinned_h2d", true, true}, {"pinned_d2h", false, true},
-                          {"pageable_h2d", true, false}, {"pageable_d2h", false, false}};
+    const Kind kinds[] = {{"pinned_h2d", true, true},
+                          {"pinned_d2h", false, true},
+                          {"pageable_h2d", true, false},
+                          {"pageable_d2h", false, false}};
     const size_t sizes[] = {4096, 65536, 1 << 20, 16 << 20, 128 << 20};
     const size_t most = 128 << 20;
     char *device = nullptr, *pinned = nullptr;

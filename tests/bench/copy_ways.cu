@@ -3,11 +3,11 @@
 // adds what the ring takes. Prints, by direction and size, the median us of each way, its range,
 // and its part of the first one's.
 //   copy_ways [ROUNDS]
+#include <cuda.h>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <cuda.h>
 #include <vector>
 
 #include "tests/programs/program.h"

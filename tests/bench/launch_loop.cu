@@ -95,8 +95,8 @@ int main(int argc, char** argv) {
     printf("sync_us %.4f\n", median(syncs));
 
     void* entry = nullptr;
-    CHECK(cudaGetDriverEntryPointByVersion("cuMemGetInfo", &entry, 3020, cudaEnableDefault,
-                                           nullptr));
+    CHECK(
+        cudaGetDriverEntryPointByVersion("cuMemGetInfo", &entry, 3020, cudaEnableDefault, nullptr));
     const auto memory_information = (CUresult(*)(size_t*, size_t*))entry;
     std::vector<double> null_calls;
     for (int batch = 0; batch < 200; ++batch) {

@@ -42,8 +42,8 @@ void serve(Words* words) {
 int main(int argc, char** argv) {
     const int rounds = argc > 1 ? std::atoi(argv[1]) : 21;
     constexpr std::uint64_t kBatch = 20'000;
-    void* shared = ::mmap(nullptr, sizeof(Words), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* shared =
+        ::mmap(nullptr, sizeof(Words), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
         std::perror("mmap");
         return 1;

@@ -1,8 +1,8 @@
 // Fills device memory with bytes that no codec or deduplication can spare, says "ready", waits for
 // a line on standard input and checks that every word is as it was. Argument 1: MiB.
+#include <cuda_runtime.h>
 #include <cstdio>
 #include <cstdlib>
-#include <cuda_runtime.h>
 
 __host__ __device__ unsigned long long word_at(unsigned long long i) {
     i = (i ^ (i >> 30)) * 0xbf58476d1ce4e5b9ull;

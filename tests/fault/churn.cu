@@ -2,9 +2,9 @@
 // hold what it put there. In every step it ends a library, an array, a texture, a stream and an
 // event, too, and makes new ones. Argument 1: buffers, 2: steps. Prints "step N" now and then, at
 // the end "PASS" with a digest of what it did, which does not depend on where the buffers lay.
+#include <cuda_runtime.h>
 #include <cstdio>
 #include <cstdlib>
-#include <cuda_runtime.h>
 #include <vector>
 
 __host__ __device__ unsigned mixed(unsigned i) {
@@ -76,12 +76,12 @@ struct Buffer {
     unsigned seed = 0;
 };
 
-#define MUST(call)                                                          \
-    do {                                                                    \
-        if (const cudaError_t error = (call); error != cudaSuccess) {       \
-            printf("error: %s (%s)\n", cudaGetErrorString(error), #call);   \
-            return 2;                                                       \
-        }                                                                   \
+#define MUST(call)                                                        \
+    do {                                                                  \
+        if (const cudaError_t error = (call); error != cudaSuccess) {     \
+            printf("error: %s (%s)\n", cudaGetErrorString(error), #call); \
+            return 2;                                                     \
+        }                                                                 \
     } while (0)
 
 /// One of the counters is unloaded and loaded again, another one counts on.
@@ -90,8 +90,8 @@ int count_on(std::vector<Counter>& counters, unsigned state, unsigned* out, unsi
     if (fresh.library != nullptr) {
         MUST(cudaLibraryUnload(fresh.library));
     }
-    MUST(cudaLibraryLoadData(&fresh.library, kCounterPtx, nullptr, nullptr, 0, nullptr, nullptr,
-                             0));
+    MUST(
+        cudaLibraryLoadData(&fresh.library, kCounterPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
     fresh.counted = 0;
     Counter& other = counters[state / 5 % counters.size()];
     if (other.library == nullptr) {
@@ -146,8 +146,8 @@ int read_through_textures(const Buffer& buffer, Reader& reader, unsigned* wrong)
     MUST(cudaEventCreateWithFlags(&filled, cudaEventDisableTiming));
     MUST(cudaEventRecord(filled, nullptr));
     MUST(cudaStreamWaitEvent(reader.stream, filled, 0));
-    check_textures<<<1, kWords, 0, reader.stream>>>(reader.of_memory, reader.of_array,
-                                                    buffer.count, buffer.seed, wrong);
+    check_textures<<<1, kWords, 0, reader.stream>>>(reader.of_memory, reader.of_array, buffer.count,
+                                                    buffer.seed, wrong);
     MUST(cudaEventDestroy(filled));
     return 0;
 }

@@ -28,10 +28,9 @@ std::atomic<int> g_syncs{0};
 
 std::string order() {
     const char* path = std::getenv("HOLD_FILE");
-    const int file =
-        path != nullptr && std::strcmp(program_invocation_short_name, "gantryd") == 0
-            ? ::open(path, O_RDONLY | O_CLOEXEC)
-            : -1;
+    const int file = path != nullptr && std::strcmp(program_invocation_short_name, "gantryd") == 0
+                         ? ::open(path, O_RDONLY | O_CLOEXEC)
+                         : -1;
     if (file < 0) {
         return {};
     }

@@ -1,9 +1,9 @@
 // A program that keeps a state on the GPU, changes it in steps and prints a digest of each: moved
 // or not, the digests must be the same. Argument 1: MiB of device memory, 2: steps, 3: milliseconds
 // between, 4: MiB of device memory that it has beside it and never touches.
+#include <unistd.h>
 #include <cstdio>
 #include <cstdlib>
-#include <unistd.h>
 #include <vector>
 
 __global__ void advance(unsigned* state, size_t count, unsigned step) {

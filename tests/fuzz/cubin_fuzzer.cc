@@ -46,7 +46,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         GANTRY_ASSERT(!cubin.error().text.empty(), "a refusal without a text");
     }
     const EndOfMemory placed(data, size);
-    if (size >= 4 && std::memcmp(data, "\x7f" "ELF", 4) == 0) {
+    if (size >= 4 && std::memcmp(data,
+                                 "\x7f"
+                                 "ELF",
+                                 4) == 0) {
         (void)image::elf_bytes(placed.get());
         (void)image::read_image(placed.get(), 90);
     }

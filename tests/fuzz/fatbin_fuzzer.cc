@@ -19,12 +19,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto bytes = std::as_bytes(std::span(exact));
     if (const auto entries = image::list_entries(bytes); entries.ok()) {
         for (const auto& entry : *entries) {
-            GANTRY_ASSERT(entry.stored.empty() ||
-                              (entry.stored.data() >= bytes.data() &&
-                               entry.stored.size() <= bytes.size() &&
-                               entry.stored.data() + entry.stored.size() <=
-                                   bytes.data() + bytes.size()),
-                          "an entry leads out of its fatbin");
+            GANTRY_ASSERT(
+                entry.stored.empty() ||
+                    (entry.stored.data() >= bytes.data() && entry.stored.size() <= bytes.size() &&
+                     entry.stored.data() + entry.stored.size() <= bytes.data() + bytes.size()),
+                "an entry leads out of its fatbin");
             (void)image::entry_payload(entry);
         }
     }

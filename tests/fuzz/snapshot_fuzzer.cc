@@ -103,7 +103,8 @@ private:
 std::string read_file_of(std::span<const std::byte> bytes) {
     const int file = ::memfd_create("snapshot", MFD_CLOEXEC);
     GANTRY_ASSERT(file >= 0 && ::write(file, bytes.data(), bytes.size()) ==
-                                   static_cast<ssize_t>(bytes.size()), "memfd");
+                                   static_cast<ssize_t>(bytes.size()),
+                  "memfd");
     GANTRY_ASSERT(::lseek(file, 0, SEEK_SET) == 0, "seek");
     Reader reader;
     const auto outcome = read_snapshot(file, "fuzz", reader);
@@ -121,8 +122,8 @@ void mutate_bytes(SnapshotBytes* bytes, std::size_t more) {
     if (bytes->empty()) {
         return;
     }
-    bytes->resize(LLVMFuzzerMutate(reinterpret_cast<std::uint8_t*>(bytes->data()), size,
-                                   bytes->size()));
+    bytes->resize(
+        LLVMFuzzerMutate(reinterpret_cast<std::uint8_t*>(bytes->data()), size, bytes->size()));
 }
 
 /// One field of one entry: another entry's, a small number, or one that is at the end of its range.
@@ -194,9 +195,8 @@ void mutate_parts(SnapshotParts& parts, std::size_t more, Random& random) {
         case 9: mutate_entries(*at, random); break;
         default:
             mutate_bytes(&at->payload, more / 2);
-            at->table_bytes = std::min(at->table_bytes, at->payload.size() /
-                                                            layout::kEntryBytes *
-                                                            layout::kEntryBytes);
+            at->table_bytes = std::min(
+                at->table_bytes, at->payload.size() / layout::kEntryBytes * layout::kEntryBytes);
             break;
     }
     parts.preamble.resize(layout::kPreambleBytes);
@@ -225,8 +225,10 @@ void check_golden_files() {
             section.payload[section.payload.size() / 2] ^= std::byte{1};
             const std::string reason =
                 read_file_of(parts.put_together(Refit::kChecksumsAndContents));
-            GANTRY_ASSERT(reason != "snapshot.checksum", "%s: a change in section %zu is refused "
-                          "by a checksum", entry.path().c_str(), i);
+            GANTRY_ASSERT(reason != "snapshot.checksum",
+                          "%s: a change in section %zu is refused "
+                          "by a checksum",
+                          entry.path().c_str(), i);
         }
     }
 }
@@ -252,8 +254,8 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
     for (std::size_t i = random() % 3 + 1; i > 0; --i) {
         mutate_parts(*parts, more / 4, random);
     }
-    const SnapshotBytes file = parts->put_together(
-        random() % 4 == 0 ? Refit::kChecksums : Refit::kChecksumsAndContents);
+    const SnapshotBytes file =
+        parts->put_together(random() % 4 == 0 ? Refit::kChecksums : Refit::kChecksumsAndContents);
     if (file.size() > most) {
         return LLVMFuzzerMutate(data, size, most);
     }

@@ -118,9 +118,9 @@ private:
                 summary_.set_zero_block_count(summary_.zero_block_count() + 1);
                 break;
             case StoredForm::kCopyOf: {
-                const auto origin = stored_.find({get<std::uint64_t>(entry + 40),
-                                                  get<std::uint32_t>(entry + 56),
-                                                  get<std::uint64_t>(entry + 48)});
+                const auto origin =
+                    stored_.find({get<std::uint64_t>(entry + 40), get<std::uint32_t>(entry + 56),
+                                  get<std::uint64_t>(entry + 48)});
                 content = origin == stored_.end() ? content : origin->second;
                 summary_.set_copy_block_count(summary_.copy_block_count() + 1);
                 break;
@@ -129,8 +129,8 @@ private:
                 const auto how = get<std::uint32_t>(entry + 60);
                 const std::size_t bytes =
                     std::min<std::size_t>(how & kStoredBytesMask, contents->size());
-                content = fingerprint_of(static_cast<Codec>(how >> 24), contents->first(bytes),
-                                         content);
+                content =
+                    fingerprint_of(static_cast<Codec>(how >> 24), contents->first(bytes), content);
                 *contents = contents->subspan(bytes);
                 summary_.set_stored_bytes(summary_.stored_bytes() + bytes);
                 stored_.emplace(Place{part, space, index}, content);
@@ -187,8 +187,7 @@ std::optional<SnapshotParts> SnapshotParts::take_apart(std::span<const std::byte
         if (size > file.size() - at - kSectionHeaderBytes - 8) {
             return std::nullopt;
         }
-        const auto payload =
-            file.subspan(at + kSectionHeaderBytes, static_cast<std::size_t>(size));
+        const auto payload = file.subspan(at + kSectionHeaderBytes, static_cast<std::size_t>(size));
         if (section.kind != Kind::kMemory) {
             append(&section.payload, payload);
         } else if (!take_memory_apart(payload, at, &section)) {
@@ -204,8 +203,7 @@ void SnapshotParts::refit_contents() {
     SnapshotHeader header;
     for (const SnapshotSection& section : sections) {
         if (section.kind == Kind::kHeader) {
-            header.ParseFromArray(section.payload.data(),
-                                  static_cast<int>(section.payload.size()));
+            header.ParseFromArray(section.payload.data(), static_cast<int>(section.payload.size()));
             break;
         }
     }

@@ -6,9 +6,7 @@
 
 #include "tests/programs/program.h"
 
-__global__ void scribble(unsigned* words) {
-    words[threadIdx.x] = 0xdeadbeef;
-}
+__global__ void scribble(unsigned* words) { words[threadIdx.x] = 0xdeadbeef; }
 
 __global__ void turn(unsigned* words, int rounds) {
     unsigned x = words[blockIdx.x * blockDim.x + threadIdx.x];

@@ -10,20 +10,21 @@ __global__ void nothing() {}
 
 // What calls need; made anew for each.
 static struct {
-    CUstream captured;    // Blocking or not, as the setting says.
-    CUstream other;       // Another stream, which is not captured.
-    CUevent event;        // Recorded before the capture began.
-    CUevent inside;       // Recorded inside it.
-    CUevent spare;        // Never recorded.
-    CUdeviceptr memory;   // 4 KiB, one of two.
+    CUstream captured;   // Blocking or not, as the setting says.
+    CUstream other;      // Another stream, which is not captured.
+    CUevent event;       // Recorded before the capture began.
+    CUevent inside;      // Recorded inside it.
+    CUevent spare;       // Never recorded.
+    CUdeviceptr memory;  // 4 KiB, one of two.
     CUdeviceptr more;
-    void* pinned;         // 4 KiB, one of two.
+    void* pinned;  // 4 KiB, one of two.
     void* more_pinned;
-    void* pages;          // Not page-locked.
+    void* pages;  // Not page-locked.
     CUgraphExec graph;
     CUmemoryPool pool;
 } it;
 
+// clang-format off
 #define CALLS(X)                                                                          \
     X(cuMemAlloc, 12000) X(cuMemFree, 12000) X(cuMemAllocPitch, 12000)                    \
     X(cuMemHostAlloc, 12000) X(cuMemFreeHost, 12000) X(cuMemHostRegister, 12000)          \
@@ -44,6 +45,7 @@ static struct {
     X(cuCtxSetCurrent, 12000) X(cuStreamGetFlags, 12000) X(cuStreamGetId, 12000)          \
     X(cuStreamGetDevice, 12080) X(cuStreamGetPriority, 12000) X(cuStreamGetCtx, 12000)    \
     X(cuLaunchHostFunc, 12000)
+// clang-format on
 #define DECLARE(name, version) static decltype(&name) name##_;
 CALLS(DECLARE)
 
@@ -115,7 +117,10 @@ static int taken(Thing& thing, CUresult result) {
 }
 
 static CUcontext got_context;
-#define C(known, what, expression) {what, []() -> int { return (int)(expression); }, known}
+#define C(known, what, expression)                             \
+    {                                                          \
+        what, []() -> int { return (int)(expression); }, known \
+    }
 static const Case kCases[] = {
     C(kUnsafe, "cuMemAlloc", cuMemAlloc_(&got, 4096)),
     C(kUnsafe, "cuMemAllocPitch", cuMemAllocPitch_(&got, &got_size, 64, 64, 4)),
@@ -124,8 +129,8 @@ static const Case kCases[] = {
     C(kUnsafe, "cuMemFreeHost", taken(it.more_pinned, cuMemFreeHost_(it.more_pinned))),
     C(kUnsafe, "cuMemHostRegister", cuMemHostRegister_(it.pages, 4096, 0)),
     C(kSafe, "cuMemGetInfo", cuMemGetInfo_(&got_size, &got_total)),
-    C(kSafe, "cuPointerGetAttribute", cuPointerGetAttribute_(
-                                       &attribute, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, it.memory)),
+    C(kSafe, "cuPointerGetAttribute",
+      cuPointerGetAttribute_(&attribute, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, it.memory)),
     C(kAsk, "cuMemAllocAsync, other stream", cuMemAllocAsync_(&got, 4096, it.other)),
     C(kUnsafe, "cuMemPoolCreate", new_pool()),
     C(kUnsafe, "cuMemPoolTrimTo", cuMemPoolTrimTo_(it.pool, 0)),
@@ -319,12 +324,11 @@ static int check(const Case& each, const Setting& setting, const Answer& answer)
         wanted_call = CUDA_ERROR_CAPTURED_EVENT;
     }
     const bool lost = wanted_call != CUDA_SUCCESS && each.known != kKept;
-    const Answer wanted = {wanted_call,
-                           lost ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                : CU_STREAM_CAPTURE_STATUS_ACTIVE,
-                           lost ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS, 0};
-    if (answer.call == wanted.call && answer.status == wanted.status &&
-        answer.end == wanted.end && answer.late == wanted.late) {
+    const Answer wanted = {
+        wanted_call, lost ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE,
+        lost ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS, 0};
+    if (answer.call == wanted.call && answer.status == wanted.status && answer.end == wanted.end &&
+        answer.late == wanted.late) {
         return 0;
     }
     fprintf(stderr, "%s, %s: %d, capture %d, its end %d, late %d; expected %d, %d, %d, 0\n",
@@ -374,10 +378,13 @@ int main(int argc, char** argv) {
     nothing<<<1, 1>>>();
     CHECK(cudaDeviceSynchronize());
     if (print) {
-        printf("call's result / capture's status after it (1 active, 2 invalidated) / its end "
-               "(! what came late)\n");
-        printf("own, thr: called by the capturing thread, another; then the capture's mode; "
-               "t=: the thread's mode; blk: a blocking stream is captured\n%-45s", "");
+        printf(
+            "call's result / capture's status after it (1 active, 2 invalidated) / its end "
+            "(! what came late)\n");
+        printf(
+            "own, thr: called by the capturing thread, another; then the capture's mode; "
+            "t=: the thread's mode; blk: a blocking stream is captured\n%-45s",
+            "");
         for (const Setting& setting : kSettings) {
             printf("%-12s", setting.what);
         }

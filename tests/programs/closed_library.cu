@@ -27,7 +27,8 @@ static void* use(void* is_last) {
     if (is_last != nullptr) {
         midpoint();
     }
-    OK(cuLaunchHostFunc_(nullptr, [](void*) { ++called; }, nullptr));
+    OK(cuLaunchHostFunc_(
+        nullptr, [](void*) { ++called; }, nullptr));
     OK(cuCtxSynchronize_());
     OK(destroy(context));
     EXPECT(dlclose(library) == 0);

@@ -1,7 +1,7 @@
 // Trap: CUDA_VISIBLE_DEVICES hides the device, CUDA_LAUNCH_BLOCKING makes launches wait and tell
 // their kernel's error. What is expected here is what an H200 with NVIDIA's driver answers.
-#include <string>
 #include <sys/wait.h>
+#include <string>
 
 #include "program.h"
 

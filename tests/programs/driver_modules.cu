@@ -25,8 +25,9 @@ static void refuse_silently() {
     ENTRY(cuLinkAddData, 6050);
     ENTRY(cuLinkComplete, 5050);
     ENTRY(cuLinkDestroy, 5050);
-    static const char kWrong[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
-                                 ".visible .entry wrong()\n{\n    bogus.u32 %r1;\n    ret;\n}\n";
+    static const char kWrong[] =
+        ".version 7.0\n.target sm_75\n.address_size 64\n"
+        ".visible .entry wrong()\n{\n    bogus.u32 %r1;\n    ret;\n}\n";
     static char why[3][1024];
     CUjit_option wanted[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void* slots[3][2];
@@ -87,8 +88,8 @@ int main() {
     ENTRY(cuCtxPopCurrent, 4000);
 
     const size_t page = 4096;
-    char* pages = (char*)mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char* pages =
+        (char*)mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT(pages != MAP_FAILED);
     EXPECT(mprotect(pages + page, page, PROT_NONE) == 0);
     char* text = pages + page - sizeof kText;

@@ -36,8 +36,9 @@ int main() {
     CHECK(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize, 4096));
     reverse<<<1, 256, sizeof host>>>(device, count);
     EXPECT_STATUS(cudaGetLastError(), cudaErrorInvalidValue);
-    EXPECT_STATUS(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       1 << 30), cudaErrorInvalidValue);
+    EXPECT_STATUS(
+        cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 30),
+        cudaErrorInvalidValue);
     (void)cudaGetLastError();
     CHECK(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)sizeof host));

@@ -40,19 +40,13 @@ static void copy(int way, unsigned char* to, unsigned char* from, unsigned char*
     box.extent = make_cudaExtent(kWidth, rows, 1);
     box.kind = cudaMemcpyHostToHost;
     switch (way) {
-        case 0:
-            CHECK(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyHostToHost, stream));
-            return;
-        case 1:
-            CHECK(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDefault, stream));
-            return;
+        case 0: CHECK(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyHostToHost, stream)); return;
+        case 1: CHECK(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDefault, stream)); return;
         case 2:
             CHECK(cudaMemcpy2DAsync(to, kWidth, from, kWidth, kWidth, rows, cudaMemcpyHostToHost,
                                     stream));
             return;
-        case 3:
-            CHECK(cudaMemcpy3DAsync(&box, stream));
-            return;
+        case 3: CHECK(cudaMemcpy3DAsync(&box, stream)); return;
         case 6:
             CHECK(cudaMemcpy2DAsync(to_on_device, kWidth, from_on_device, kWidth, kWidth, rows,
                                     cudaMemcpyDeviceToDevice, stream));
@@ -61,8 +55,7 @@ static void copy(int way, unsigned char* to, unsigned char* from, unsigned char*
             CHECK(cudaMemcpyAsync(to_on_device, from_on_device, kBytes, cudaMemcpyDeviceToDevice,
                                   stream));
             return;
-        default:
-            CHECK(cudaMemcpyPeerAsync(to_on_device, 0, from_on_device, 0, kBytes, stream));
+        default: CHECK(cudaMemcpyPeerAsync(to_on_device, 0, from_on_device, 0, kBytes, stream));
     }
 }
 

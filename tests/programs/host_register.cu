@@ -138,8 +138,7 @@ int main() {
     EXPECT(file >= 0 && unlink(name) == 0);
     fill(shared, kBytes, 5);
     EXPECT(write(file, shared, kBytes) == (ssize_t)kBytes);
-    unsigned char* weights =
-        (unsigned char*)mmap(NULL, kBytes, PROT_READ, MAP_PRIVATE, file, 0);
+    unsigned char* weights = (unsigned char*)mmap(NULL, kBytes, PROT_READ, MAP_PRIVATE, file, 0);
     EXPECT(weights != MAP_FAILED);
     CHECK(cudaHostRegister(weights, kBytes, cudaHostRegisterReadOnly));
     unsigned char* copy = NULL;

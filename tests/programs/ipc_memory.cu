@@ -83,7 +83,7 @@ static int take(int in, int out) {
     cudaGetLastError();
     CHECK(cudaIpcCloseMemHandle(large));
     write_all(out, &word, 1);
-    read_all(in, &word, 1);  // The giver has freed the small block.
+    read_all(in, &word, 1);                       // The giver has freed the small block.
     if (getenv("GANTRY_TRANSPORT") != nullptr) {  // Natively nothing is promised then.
         EXPECT(cudaIpcOpenMemHandle((void**)&again, message.small,
                                     cudaIpcMemLazyEnablePeerAccess) != cudaSuccess);

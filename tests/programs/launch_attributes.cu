@@ -33,7 +33,11 @@ struct Case {
     void (*set)(CUlaunchAttributeValue* value);
 };
 
-#define SET(statement) [](CUlaunchAttributeValue* v) { (void)v; statement; }
+#define SET(statement)              \
+    [](CUlaunchAttributeValue* v) { \
+        (void)v;                    \
+        statement;                  \
+    }
 static void cluster(CUlaunchAttributeValue* v, unsigned x, unsigned y, unsigned z) {
     v->clusterDim.x = x, v->clusterDim.y = y, v->clusterDim.z = z;
 }
@@ -50,8 +54,8 @@ static const Case kCases[] = {
     {"id 17, of none", &nothing_function, 4, kAsk, 17, SET()},
     {"id 99, of none", &nothing_function, 4, CUDA_ERROR_INVALID_VALUE, 99, SET()},
     {"id -1", &nothing_function, 4, kAsk, -1, SET()},
-    {"synchronization policy, of streams only", &nothing_function, 4, kAsk, 3, SET(v->syncPolicy =
-        CU_SYNC_POLICY_AUTO)},
+    {"synchronization policy, of streams only", &nothing_function, 4, kAsk, 3,
+     SET(v->syncPolicy = CU_SYNC_POLICY_AUTO)},
     {"cluster 2 of grid 4", &nothing_function, 4, kClusters, 4, SET(cluster(v, 2, 1, 1))},
     {"cluster 1 of grid 4", &nothing_function, 4, 0, 4, SET(cluster(v, 1, 1, 1))},
     {"cluster 2 of grid 3", &nothing_function, 3, kAsk, 4, SET(cluster(v, 2, 1, 1))},
@@ -89,8 +93,8 @@ static const Case kCases[] = {
      SET(v->launchCompletionEvent.event = timed)},
     {"completion event, untimed", &nothing_function, 4, kAsk, 12,
      SET(v->launchCompletionEvent.event = untimed)},
-    {"memory domain 1", &nothing_function, 4, kAsk, 10, SET(v->memSyncDomain =
-        CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)},
+    {"memory domain 1", &nothing_function, 4, kAsk, 10,
+     SET(v->memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)},
     {"memory domain 9", &nothing_function, 4, kAsk, 10, SET(v->pad[0] = 9)},
     {"memory domain map 0, 1", &nothing_function, 4, kAsk, 9, SET(v->memSyncDomainMap.remote = 1)},
     {"memory domain map 0, 200", &nothing_function, 4, kAsk, 9,

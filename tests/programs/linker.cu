@@ -48,9 +48,12 @@ int main() {
     OK(cuLinkDestroy_(bad));
 
     // What a verbose linker says arrives when the link is complete, in the program's own buffers.
-    CUjit_option verbose[] = {CU_JIT_WALL_TIME, CU_JIT_INFO_LOG_BUFFER,
-                              CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
-                              CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE};
+    CUjit_option verbose[] = {CU_JIT_WALL_TIME,
+                              CU_JIT_INFO_LOG_BUFFER,
+                              CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+                              CU_JIT_ERROR_LOG_BUFFER,
+                              CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+                              CU_JIT_LOG_VERBOSE};
     static char told[8192], wrong[64];
     void* given[] = {nullptr, told, (void*)sizeof told, wrong, (void*)sizeof wrong, (void*)1};
     OK(cuLinkCreate_(6, verbose, given, &link));

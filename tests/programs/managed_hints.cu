@@ -58,7 +58,6 @@ int main() {
     }
     int* unmanaged = nullptr;
     CHECK(cudaMalloc((void**)&unmanaged, bytes));
-    EXPECT_STATUS(cudaMemPrefetchAsync(unmanaged, bytes, device, 0, stream),
-                  cudaErrorInvalidValue);
+    EXPECT_STATUS(cudaMemPrefetchAsync(unmanaged, bytes, device, 0, stream), cudaErrorInvalidValue);
     return pass("managed_hints");
 }

@@ -187,7 +187,9 @@ static void streams(CUdeviceptr memory, void* host) {
     ROW(cuStreamWaitValue32_(gone, memory, 1, 0), CUDA_ERROR_INVALID_HANDLE);
     ROW(cuStreamWriteValue32_(0, memory + 2, 1, 0), CUDA_ERROR_INVALID_VALUE);
     ROW(cuStreamBeginCapture_(gone, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_ERROR_INVALID_HANDLE);
-    ROW(cuLaunchHostFunc_(gone, [](void*) {}, nullptr), CUDA_ERROR_INVALID_HANDLE);
+    ROW(cuLaunchHostFunc_(
+            gone, [](void*) {}, nullptr),
+        CUDA_ERROR_INVALID_HANDLE);
     ROW(cuMemcpyHtoDAsync_(memory, host, 16, gone), CUDA_ERROR_INVALID_HANDLE);
     ROW(cuMemcpyDtoDAsync_(memory, memory + 64, 16, gone), CUDA_ERROR_INVALID_HANDLE);
     ROW(cuMemcpyPeerAsync_(memory, context, memory + 64, context, 16, gone),

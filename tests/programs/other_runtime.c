@@ -42,15 +42,14 @@ static void register_code(void) {
     EXPECT(bytes != 0 && bytes < sizeof fatbin);
     fclose(file);
 
-    void** handle =
-        ((void** (*)(void*))function("__cudaRegisterFatBinary"))(&wrapper);
+    void** handle = ((void** (*)(void*))function("__cudaRegisterFatBinary"))(&wrapper);
     EXPECT(handle != NULL);
     ((void (*)(void**, const char*, char*, const char*, int, void*, void*, void*, void*,
-               int*))function("__cudaRegisterFunction"))(handle, &twice, "twice", "twice", -1,
-                                                         NULL, NULL, NULL, NULL, NULL);
-    ((void (*)(void**, char*, char*, const char*, int, size_t, int,
-               int))function("__cudaRegisterVar"))(handle, (char*)&counter, "counter", "counter",
-                                                   0, sizeof counter, 0, 0);
+               int*))function("__cudaRegisterFunction"))(handle, &twice, "twice", "twice", -1, NULL,
+                                                         NULL, NULL, NULL, NULL);
+    ((void (*)(void**, char*, char*, const char*, int, size_t, int, int))function(
+        "__cudaRegisterVar"))(handle, (char*)&counter, "counter", "counter", 0, sizeof counter, 0,
+                              0);
     ((void (*)(void**))function("__cudaRegisterFatBinaryEnd"))(handle);
 }
 

@@ -48,8 +48,8 @@ static bool goes_round(size_t bytes, size_t host_offset, size_t device_offset, c
     if (blocking) {
         CHECK(cudaMemcpy(back.data() + host_offset, to, bytes, cudaMemcpyDeviceToHost));
     } else {
-        CHECK(cudaMemcpyAsync(back.data() + host_offset, to, bytes, cudaMemcpyDeviceToHost,
-                              stream));
+        CHECK(
+            cudaMemcpyAsync(back.data() + host_offset, to, bytes, cudaMemcpyDeviceToHost, stream));
         CHECK(cudaStreamSynchronize(stream));
     }
     CHECK(cudaFree(device));
@@ -57,9 +57,8 @@ static bool goes_round(size_t bytes, size_t host_offset, size_t device_offset, c
 }
 
 static void one_thread(unsigned thread, bool* good) {
-    const size_t sizes[] = {1,         4096,          16383,         16384,          65536,
-                            65537,     200'001,       1 << 20,       (1 << 20) + 17, 5'000'003,
-                            (9 << 20) + 1};
+    const size_t sizes[] = {1,       4096,    16383,          16384,     65536,        65537,
+                            200'001, 1 << 20, (1 << 20) + 17, 5'000'003, (9 << 20) + 1};
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
     unsigned seed = thread;

@@ -10,32 +10,32 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHECK(call)                                                                          \
-    do {                                                                                     \
-        cudaError_t status_ = (call);                                                        \
-        if (status_ != cudaSuccess) {                                                        \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                    \
-                    cudaGetErrorName(status_));                                              \
-            exit(1);                                                                         \
-        }                                                                                    \
+#define CHECK(call)                                                       \
+    do {                                                                  \
+        cudaError_t status_ = (call);                                     \
+        if (status_ != cudaSuccess) {                                     \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                    cudaGetErrorName(status_));                           \
+            exit(1);                                                      \
+        }                                                                 \
     } while (0)
 
-#define EXPECT(condition)                                                                    \
-    do {                                                                                     \
-        if (!(condition)) {                                                                  \
-            fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                         \
-        }                                                                                    \
+#define EXPECT(condition)                                                            \
+    do {                                                                             \
+        if (!(condition)) {                                                          \
+            fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                                 \
+        }                                                                            \
     } while (0)
 
-#define EXPECT_STATUS(call, wanted)                                                          \
-    do {                                                                                     \
-        int got_ = (int)(call);                                                              \
-        if (got_ != (int)(wanted)) {                                                         \
-            fprintf(stderr, "%s:%d: %s gave %d, expected %d\n", __FILE__, __LINE__, #call,   \
-                    got_, (int)(wanted));                                                    \
-            exit(1);                                                                         \
-        }                                                                                    \
+#define EXPECT_STATUS(call, wanted)                                                              \
+    do {                                                                                         \
+        int got_ = (int)(call);                                                                  \
+        if (got_ != (int)(wanted)) {                                                             \
+            fprintf(stderr, "%s:%d: %s gave %d, expected %d\n", __FILE__, __LINE__, #call, got_, \
+                    (int)(wanted));                                                              \
+            exit(1);                                                                             \
+        }                                                                                        \
     } while (0)
 
 /// 64-bit FNV-1a, for comparing runs.

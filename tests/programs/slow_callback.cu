@@ -5,13 +5,9 @@
 
 #include "program.h"
 
-__global__ void add(unsigned* word, unsigned value) {
-    *word += value;
-}
+__global__ void add(unsigned* word, unsigned value) { *word += value; }
 
-__global__ void copy(unsigned* to, const unsigned* from) {
-    *to = *from + *to;
-}
+__global__ void copy(unsigned* to, const unsigned* from) { *to = *from + *to; }
 
 static volatile int entered, returned, runs;
 
@@ -33,9 +29,7 @@ static void CUDART_CB slow(void*) {
     returned = 1;
 }
 
-static void CUDART_CB quick(void* data) {
-    *(volatile unsigned*)data = runs == 1 ? 7 : 8;
-}
+static void CUDART_CB quick(void* data) { *(volatile unsigned*)data = runs == 1 ? 7 : 8; }
 
 static cudaStream_t waited;
 static volatile int synchronised;

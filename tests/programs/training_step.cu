@@ -45,9 +45,7 @@ static void check_truth(cudaStream_t stream, cudaStream_t other) {
         }
         *(volatile int*)go = 1;
         switch (round) {
-            case 0:
-                CHECK(cudaStreamSynchronize(stream));
-                break;
+            case 0: CHECK(cudaStreamSynchronize(stream)); break;
             case 1:  // Done in the one stream, so done in the other.
                 CHECK(cudaStreamSynchronize(other));
                 CHECK(cudaEventQuery(joined));

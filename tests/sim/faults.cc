@@ -18,8 +18,8 @@ void World::plan_faults() {
     taker_crash = kTakerCrash[random.between(0, 3)];
     for (std::int64_t i = random.between(-2, 3); i > 0; --i) {
         const Duration begin = delay(0, 45'000'000);
-        const Duration length = random.chance(0.5) ? delay(1'000, 500'000)
-                                                   : delay(500'000, 15'000'000);
+        const Duration length =
+            random.chance(0.5) ? delay(1'000, 500'000) : delay(500'000, 15'000'000);
         at(begin, [this, length] {
             trace("link parts");
             partitioned = true;
@@ -105,7 +105,7 @@ void World::restart_daemon(int index) {
         event.migration = was_arriving ? host.note->first : *worker->receiving;
         event.complete = was_arriving ? std::nullopt : worker->complete;
         if (owns_arrival) {
-            host.has_served = true;  // for all that is known
+            host.has_served = true;     // for all that is known
             event.record = *host.disk;  // granted, and not in service yet
         }
         target_step(index, event);

@@ -91,9 +91,10 @@ void World::virsh_migrate() {
     job.hook_waiting = true;
     job.from = from;
     job.to = 1 - from;
-    job.script = random.chance(0.4) ? Script::kPlain
-                                    : static_cast<Script>(random.between(
-                                          0, static_cast<int>(Script::kTargetQemuDies)));
+    job.script =
+        random.chance(0.4)
+            ? Script::kPlain
+            : static_cast<Script>(random.between(0, static_cast<int>(Script::kTargetQemuDies)));
     trace("virsh migrate %d -> %d, script %d", from, job.to, static_cast<int>(job.script));
     if (job.script == Script::kOperatorPaused) {
         guests[from].domain = Domain::kPaused;

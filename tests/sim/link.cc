@@ -75,8 +75,8 @@ void World::deliver(int to, const Message& message) {
         if (std::holds_alternative<engine::MsgGrantRequest>(message.body) ||
             std::holds_alternative<engine::MsgGrantReturned>(message.body) ||
             std::holds_alternative<engine::MsgAbort>(message.body)) {
-            send(to, {message.migration,
-                      engine::MsgGrantRefused{"session.unknown", "unknown", true}});
+            send(to,
+                 {message.migration, engine::MsgGrantRefused{"session.unknown", "unknown", true}});
         } else if (!goes_both_ways(message.body)) {
             send(to, {message.migration,
                       engine::MsgAbort{std::string(engine::kUnknownMigration), "unknown"}});

@@ -69,14 +69,15 @@ int main(int argc, char** argv) {
     }
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    std::printf("%llu seeds, %llu failed, %.1f s: %llu events, %llu moves, %llu rollbacks, "
-                "%llu crashes of gantryd, %llu split brains, %llu grants returned\n",
-                static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failed),
-                seconds, static_cast<unsigned long long>(sum.event_count),
-                static_cast<unsigned long long>(sum.moved_count),
-                static_cast<unsigned long long>(sum.rolled_back_count),
-                static_cast<unsigned long long>(sum.crash_count),
-                static_cast<unsigned long long>(sum.split_brain_count),
-                static_cast<unsigned long long>(sum.returned_count));
+    std::printf(
+        "%llu seeds, %llu failed, %.1f s: %llu events, %llu moves, %llu rollbacks, "
+        "%llu crashes of gantryd, %llu split brains, %llu grants returned\n",
+        static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failed), seconds,
+        static_cast<unsigned long long>(sum.event_count),
+        static_cast<unsigned long long>(sum.moved_count),
+        static_cast<unsigned long long>(sum.rolled_back_count),
+        static_cast<unsigned long long>(sum.crash_count),
+        static_cast<unsigned long long>(sum.split_brain_count),
+        static_cast<unsigned long long>(sum.returned_count));
     return failed == 0 ? 0 : 1;
 }

@@ -55,8 +55,7 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations,
                          testing::Values(Mutation::kGrantBeforeDurable,
                                          Mutation::kGrantWithoutFrozen, Mutation::kIgnoreResumed,
                                          Mutation::kActivateBeforeGrant,
-                                         Mutation::kApplyStaleBatches,
-                                         Mutation::kKeepReturnedGrant,
+                                         Mutation::kApplyStaleBatches, Mutation::kKeepReturnedGrant,
                                          Mutation::kReturnUnproven,
                                          Mutation::kAnnounceEachAttempt));
 

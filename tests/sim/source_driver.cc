@@ -83,8 +83,7 @@ void World::source_step(int index, const SourceEvent& given) {
             SourceEvent restarted = source_event(SourceEventKind::kRestarted);
             restarted.record = *host.disk;
             (void)host.source->step(restarted, now);
-            send(index, {id, engine::MsgGrant{request->token,
-                                              {host.source->epoch().value + 1}}});
+            send(index, {id, engine::MsgGrant{request->token, {host.source->epoch().value + 1}}});
             return;
         }
     }
@@ -344,8 +343,7 @@ void World::source_act(int index, const engine::Action& action) {
             break;
         case ActionKind::kAlert:
             trace("host %d source alert: %s", index, action.error.reason.c_str());
-            verdict.split_brain_count +=
-                action.alert == engine::AlertKind::kSplitBrain ? 1U : 0U;
+            verdict.split_brain_count += action.alert == engine::AlertKind::kSplitBrain ? 1U : 0U;
             break;
         case ActionKind::kReportProgress:
             if (host.progress_of[0] != host.source->migration()) {

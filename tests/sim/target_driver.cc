@@ -80,8 +80,8 @@ void World::target_step(int index, const TargetEvent& event) {
         }
     }
     const engine::TargetState state = host.target->state();
-    const bool is_taking = state == engine::TargetState::kRequesting ||
-                           state == engine::TargetState::kActivating;
+    const bool is_taking =
+        state == engine::TargetState::kRequesting || state == engine::TargetState::kActivating;
     if (is_taking && state != before && random.chance(taker_crash)) {
         after(delay(0, 60'000), [this, index] { crash_worker(index); });
     }
@@ -186,16 +186,16 @@ void World::target_act(int index, const engine::Action& action) {
                 for (std::size_t i = 0; i < kBlocks; ++i) {
                     digest.add(1, i, {then.worker->device[i], 0});
                 }
-                const bool equal = digest == part.digest ||
-                                   options.mutation == Mutation::kApplyStaleBatches;
+                const bool equal =
+                    digest == part.digest || options.mutation == Mutation::kApplyStaleBatches;
                 const bool good = equal && !fails;
                 if (good) {
                     then.worker->dead = part.graph == kDeadGraph;
                     then.worker->next_seq = then.worker->dead ? 0 : std::stoull(part.graph);
                     then.worker->complete = token;
                 }
-                TargetEvent event = target_event(good ? TargetEventKind::kApplied
-                                                      : TargetEventKind::kApplyFailed);
+                TargetEvent event =
+                    target_event(good ? TargetEventKind::kApplied : TargetEventKind::kApplyFailed);
                 event.token = token;
                 event.error = {Code::kDataLoss, "digest.differs", "digests differ"};
                 target_step(index, event);
@@ -234,8 +234,8 @@ void World::target_act(int index, const engine::Action& action) {
                     target_step(index, failed);
                     return;
                 }
-                const bool granted = other.disk && other.disk->granted &&
-                                     other.disk->epoch.value + 1 == epoch.value;
+                const bool granted =
+                    other.disk && other.disk->granted && other.disk->epoch.value + 1 == epoch.value;
                 if (!granted && !fenced_by_operator && !then.worker->serves_role) {
                     violate("host " + std::to_string(index) + " takes up service as epoch " +
                             std::to_string(epoch.value) + " without a grant on the other's disk");
@@ -255,12 +255,12 @@ void World::target_act(int index, const engine::Action& action) {
                 then.note.reset();
                 guests[index].told = then.worker->dead;
                 then.sink_free_at += delay(0, 40'000);
-                after(then.sink_free_at - now, [this, index, life = then.life,
-                                                attempt = then.target_attempt] {
-                    if (hosts[index].life == life && hosts[index].target_attempt == attempt) {
-                        target_step(index, target_event(TargetEventKind::kActivated));
-                    }
-                });
+                after(then.sink_free_at - now,
+                      [this, index, life = then.life, attempt = then.target_attempt] {
+                          if (hosts[index].life == life && hosts[index].target_attempt == attempt) {
+                              target_step(index, target_event(TargetEventKind::kActivated));
+                          }
+                      });
             });
             break;
         }

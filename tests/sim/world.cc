@@ -99,8 +99,8 @@ void World::execute(int host) {
     while (worker->next_seq < guest.issued && budget-- > 0) {
         if (worker->next_seq != executed) {
             violate("host " + std::to_string(host) + " executed command " +
-                    std::to_string(worker->next_seq) + " when command " +
-                    std::to_string(executed) + " was due: lost or repeated work");
+                    std::to_string(worker->next_seq) + " when command " + std::to_string(executed) +
+                    " was due: lost or repeated work");
             return;
         }
         execute_command(worker->device, worker->next_seq);
@@ -109,8 +109,10 @@ void World::execute(int host) {
         ++executed;
         guest.advanced_at = now;
         if (worker->device != reference) {
-            violate("host " + std::to_string(host) + "'s device memory differs from the reference "
-                    "after command " + std::to_string(executed - 1));
+            violate("host " + std::to_string(host) +
+                    "'s device memory differs from the reference "
+                    "after command " +
+                    std::to_string(executed - 1));
             return;
         }
     }
@@ -122,8 +124,8 @@ void World::check() {
     for (const Host& host : hosts) {
         if (const Worker* worker = host.worker.get()) {
             executing += worker->executes() ? 1 : 0;
-            complete_somewhere = complete_somewhere ||
-                                 (worker->next_seq == executed && worker->device == reference);
+            complete_somewhere =
+                complete_somewhere || (worker->next_seq == executed && worker->device == reference);
         }
     }
     if (executing > 1) {
@@ -165,8 +167,8 @@ bool World::quiet() const {
         }
         if (host.source) {
             const engine::SourceState state = host.source->state();
-            if (state != engine::SourceState::kServing &&
-                state != engine::SourceState::kReleased && state != engine::SourceState::kLost) {
+            if (state != engine::SourceState::kServing && state != engine::SourceState::kReleased &&
+                state != engine::SourceState::kLost) {
                 return false;
             }
         }

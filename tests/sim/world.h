@@ -79,9 +79,9 @@ void execute_command(Device& device, std::uint64_t seq);
 
 /// The state that a host's worker processes hold together. Survives a crash of gantryd.
 struct Worker {
-    bool serves_role = false;   ///< Owns (or owned) the session here, as opposed to receiving it.
+    bool serves_role = false;  ///< Owns (or owned) the session here, as opposed to receiving it.
     bool fenced = false;
-    bool tells = false;         ///< Fenced, and its guest gets errors.
+    bool tells = false;  ///< Fenced, and its guest gets errors.
     /// Stands for a session whose one program died of its worker: nothing of it is executed any
     /// more, and it moves as any other.
     bool dead = false;
@@ -128,9 +128,9 @@ struct Host {
     std::unique_ptr<Worker> worker;
     std::unique_ptr<engine::SourceMachine> source;
     std::unique_ptr<engine::TargetMachine> target;
-    TimePoint worker_free_at{};   ///< Control calls to the worker are carried out in order.
-    TimePoint sink_free_at{};     ///< So are activation and its retraction.
-    bool has_served = false;      ///< The arrival's workers, which may have died since.
+    TimePoint worker_free_at{};  ///< Control calls to the worker are carried out in order.
+    TimePoint sink_free_at{};    ///< So are activation and its retraction.
+    bool has_served = false;     ///< The arrival's workers, which may have died since.
     /// The attempt whose state is being received, and the epoch that it will ask for: a file, so it
     /// survives gantryd and worker.
     std::optional<std::pair<engine::MigrationId, Epoch>> note;
@@ -234,7 +234,7 @@ struct World {
     // Truth about the session.
     Device reference = Device(kBlocks, 0);
     std::uint64_t executed = 0;
-    bool worker_lost = false;      ///< Injected: the promise about state is off.
+    bool worker_lost = false;  ///< Injected: the promise about state is off.
     bool fenced_by_operator = false;
 
     // Link.

@@ -28,41 +28,43 @@ struct Digests {
 };
 
 /* What is used of the driver: name in the library, arguments; all return a CUresult. */
-#define DRIVER_FUNCTIONS(F)                                                                     \
-    F(cuInit, (unsigned))                                                                       \
-    F(cuGetErrorName, (int, const char**))                                                      \
-    F(cuDeviceGet, (int*, int))                                                                 \
-    F(cuDeviceGetName, (char*, int, int))                                                       \
-    F(cuDeviceGetAttribute, (int*, int, int))                                                   \
-    F(cuDevicePrimaryCtxRetain, (Handle*, int))                                                 \
-    F(cuCtxSetCurrent, (Handle))                                                                \
-    F(cuModuleLoadData, (Handle*, const void*))                                                 \
-    F(cuModuleGetFunction, (Handle*, Handle, const char*))                                      \
-    F(cuModuleGetGlobal_v2, (DevicePointer*, size_t*, Handle, const char*))                     \
-    F(cuMemAlloc_v2, (DevicePointer*, size_t))                                                  \
-    F(cuMemHostAlloc, (void**, size_t, unsigned))                                               \
-    F(cuMemcpyHtoD_v2, (DevicePointer, const void*, size_t))                                    \
-    F(cuMemcpyDtoH_v2, (void*, DevicePointer, size_t))                                          \
-    F(cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, size_t, Handle))                       \
-    F(cuMemcpyDtoHAsync_v2, (void*, DevicePointer, size_t, Handle))                             \
-    F(cuMemsetD8_v2, (DevicePointer, unsigned char, size_t))                                    \
-    F(cuMemsetD8Async, (DevicePointer, unsigned char, size_t, Handle))                          \
-    F(cuStreamCreate, (Handle*, unsigned))                                                      \
-    F(cuStreamSynchronize, (Handle))                                                            \
-    F(cuStreamWaitEvent, (Handle, Handle, unsigned))                                            \
-    F(cuEventCreate, (Handle*, unsigned))                                                       \
-    F(cuEventRecord, (Handle, Handle))                                                          \
-    F(cuLaunchKernel, (Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,      \
+#define DRIVER_FUNCTIONS(F)                                                                \
+    F(cuInit, (unsigned))                                                                  \
+    F(cuGetErrorName, (int, const char**))                                                 \
+    F(cuDeviceGet, (int*, int))                                                            \
+    F(cuDeviceGetName, (char*, int, int))                                                  \
+    F(cuDeviceGetAttribute, (int*, int, int))                                              \
+    F(cuDevicePrimaryCtxRetain, (Handle*, int))                                            \
+    F(cuCtxSetCurrent, (Handle))                                                           \
+    F(cuModuleLoadData, (Handle*, const void*))                                            \
+    F(cuModuleGetFunction, (Handle*, Handle, const char*))                                 \
+    F(cuModuleGetGlobal_v2, (DevicePointer*, size_t*, Handle, const char*))                \
+    F(cuMemAlloc_v2, (DevicePointer*, size_t))                                             \
+    F(cuMemHostAlloc, (void**, size_t, unsigned))                                          \
+    F(cuMemcpyHtoD_v2, (DevicePointer, const void*, size_t))                               \
+    F(cuMemcpyDtoH_v2, (void*, DevicePointer, size_t))                                     \
+    F(cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, size_t, Handle))                  \
+    F(cuMemcpyDtoHAsync_v2, (void*, DevicePointer, size_t, Handle))                        \
+    F(cuMemsetD8_v2, (DevicePointer, unsigned char, size_t))                               \
+    F(cuMemsetD8Async, (DevicePointer, unsigned char, size_t, Handle))                     \
+    F(cuStreamCreate, (Handle*, unsigned))                                                 \
+    F(cuStreamSynchronize, (Handle))                                                       \
+    F(cuStreamWaitEvent, (Handle, Handle, unsigned))                                       \
+    F(cuEventCreate, (Handle*, unsigned))                                                  \
+    F(cuEventRecord, (Handle, Handle))                                                     \
+    F(cuLaunchKernel, (Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
                        unsigned, Handle, void**, void**))
 
 #define DECLARE(name, arguments) static int(*name) arguments;
 DRIVER_FUNCTIONS(DECLARE)
 
 extern const char g_ptx[];
-__asm__(".pushsection .rodata\n"
-        "g_ptx: .incbin \"" DEMO_PTX_FILE "\"\n"
-        ".byte 0\n"
-        ".popsection\n");
+__asm__(
+    ".pushsection .rodata\n"
+    "g_ptx: .incbin \"" DEMO_PTX_FILE
+    "\"\n"
+    ".byte 0\n"
+    ".popsection\n");
 
 static void check(int status, const char* call) {
     const char* name = NULL;
@@ -84,11 +86,11 @@ static void load_driver(void) {
         printf("demo_driver: %s\n", dlerror());
         exit(1);
     }
-#define FIND(name, arguments)                                               \
-    *(void**)&name = dlsym(library, #name);                                 \
-    if (name == NULL) {                                                     \
-        printf("demo_driver: libcuda.so.1 has no %s\n", #name);             \
-        exit(1);                                                            \
+#define FIND(name, arguments)                                   \
+    *(void**)&name = dlsym(library, #name);                     \
+    if (name == NULL) {                                         \
+        printf("demo_driver: libcuda.so.1 has no %s\n", #name); \
+        exit(1);                                                \
     }
     DRIVER_FUNCTIONS(FIND)
 }
@@ -216,8 +218,7 @@ int main(int argc, char** argv) {
         printf("demo_driver: cannot listen for the word to stop, or start the marks' thread\n");
         return 1;
     }
-    printf("demo_driver: %d MiB of device memory, %d MiB rewritten a step\n", kSegments * mib,
-           mib);
+    printf("demo_driver: %d MiB of device memory, %d MiB rewritten a step\n", kSegments * mib, mib);
     fflush(stdout);
 
     uint64_t chain = 0;

@@ -23,14 +23,14 @@
 
 #include "demo_marks.h"
 
-#define CHECK(call)                                                                        \
-    do {                                                                                   \
-        cudaError_t status_ = (call);                                                      \
-        if (status_ != cudaSuccess) {                                                      \
-            printf("demo_walk: %s: %s\n", #call, cudaGetErrorString(status_));             \
-            fflush(stdout);                                                                \
-            exit(1);                                                                       \
-        }                                                                                  \
+#define CHECK(call)                                                            \
+    do {                                                                       \
+        cudaError_t status_ = (call);                                          \
+        if (status_ != cudaSuccess) {                                          \
+            printf("demo_walk: %s: %s\n", #call, cudaGetErrorString(status_)); \
+            fflush(stdout);                                                    \
+            exit(1);                                                           \
+        }                                                                      \
     } while (0)
 
 enum { kSegments = 9, kLists = 32, kNodes = 256, kThreads = 256, kBlocks = 512 };

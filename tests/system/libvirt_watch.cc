@@ -16,8 +16,9 @@ void print(const DomainEvent& event) {
         {"kind", to_string(event.kind)},
         {"uuid", event.uuid},
         {"name", event.name},
-        {"us", std::chrono::duration_cast<std::chrono::microseconds>(
-                   event.received.time_since_epoch()).count()},
+        {"us",
+         std::chrono::duration_cast<std::chrono::microseconds>(event.received.time_since_epoch())
+             .count()},
         {"text", event.text},
     };
     using Kind = gantry::libvirt::EventKind;

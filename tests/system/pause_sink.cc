@@ -24,7 +24,8 @@ struct Mark {
 
 std::int64_t now_us() {
     return std::chrono::duration_cast<std::chrono::microseconds>(
-               std::chrono::steady_clock::now().time_since_epoch()).count();
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
 }  // namespace
@@ -37,8 +38,8 @@ int main(int argc, char** argv) {
     const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(argc > 3 ? std::atoi(argv[3])
-                                                                 : kDefaultPort));
+    address.sin_port =
+        htons(static_cast<std::uint16_t>(argc > 3 ? std::atoi(argv[3]) : kDefaultPort));
     if (fd < 0 || inet_pton(AF_INET, argv[1], &address.sin_addr) != 1 ||
         bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
         std::perror("pause_sink: cannot listen");

@@ -21,10 +21,8 @@ constexpr bool makes_events_record(cuda::Op op) noexcept {
         case cuda::Op::cuGraphExecEventRecordNodeSetEvent:
         case cuda::Op::cuGraphExecNodeSetParams:
         case cuda::Op::cuGraphKernelNodeSetAttribute:
-        case cuda::Op::cuGraphNodeSetParams:
-            return true;
-        default:
-            return false;
+        case cuda::Op::cuGraphNodeSetParams: return true;
+        default: return false;
     }
 }
 
@@ -41,10 +39,8 @@ constexpr bool asks_in_capture(cuda::Op op) noexcept {
         case cuda::Op::cuMemPoolCreate:
         case cuda::Op::cuMemPoolTrimTo:
         case cuda::Op::cuStreamQuery:
-        case cuda::Op::cuStreamSynchronize:
-            return true;
-        default:
-            return false;
+        case cuda::Op::cuStreamSynchronize: return true;
+        default: return false;
     }
 }
 

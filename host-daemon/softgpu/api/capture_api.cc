@@ -44,8 +44,8 @@ CUresult capture_info(CUstream handle, const InfoOut& out) {
     if (capture == nullptr) {
         return CUDA_SUCCESS;
     }
-    *out.status = capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                   : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *out.status =
+        capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (capture->invalid) {
         return CUDA_SUCCESS;
     }
@@ -129,8 +129,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
     *phGraph = nullptr;
     std::shared_ptr<Graph> graph;
     GANTRY_CU(softgpu::end_capture(stream, graph));
-    *phGraph = graph->handle() != nullptr ? graph->as<CUgraph>()
-                                          : softgpu::publish<CUgraph>(graph);
+    *phGraph = graph->handle() != nullptr ? graph->as<CUgraph>() : softgpu::publish<CUgraph>(graph);
     return CUDA_SUCCESS;
 }
 
@@ -167,8 +166,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* capt
 
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode* dependencies,
                                               const CUgraphEdgeData* dependencyData,
-                                              size_t numDependencies,
-                                              unsigned int flags) noexcept {
+                                              size_t numDependencies, unsigned int flags) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
     const std::lock_guard lock(graph_mutex());
@@ -186,8 +184,8 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode* dep
     if (flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES) {
         tips = capture->tips[stream];
     }
-    GANTRY_CU(softgpu::resolve_edges(*capture->graph, dependencies, dependencyData,
-                                     numDependencies, tips));
+    GANTRY_CU(softgpu::resolve_edges(*capture->graph, dependencies, dependencyData, numDependencies,
+                                     tips));
     capture->tips[stream] = std::move(tips);
     return CUDA_SUCCESS;
 }
@@ -214,8 +212,8 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
         return CUDA_ERROR_INVALID_VALUE;
     }
     softgpu::OperationPtr operation;
-    GANTRY_CU(softgpu::make_batch_operation(
-        {context->as<CUcontext>(), count, paramArray, flags}, operation));
+    GANTRY_CU(softgpu::make_batch_operation({context->as<CUcontext>(), count, paramArray, flags},
+                                            operation));
     return softgpu::enqueue(found, std::move(operation));
 }
 

@@ -1,10 +1,10 @@
 // Contexts: primary, created, the stack of each thread, limits and flags.
 #include <algorithm>
 
+#include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/run/context.h"
 #include "host-daemon/softgpu/run/device_output.h"
 #include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/graph/capture.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
@@ -211,9 +211,7 @@ CUresult cuCtxGetCurrent(CUcontext* pctx) noexcept {
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxGetDevice(CUdevice* device) noexcept {
-    return cuCtxGetDevice_v2(device, nullptr);
-}
+CUresult cuCtxGetDevice(CUdevice* device) noexcept { return cuCtxGetDevice_v2(device, nullptr); }
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) noexcept {
     std::shared_ptr<Context> context;
@@ -253,9 +251,7 @@ CUresult cuCtxSetFlags(unsigned int flags) noexcept {
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSynchronize() noexcept {
-    return cuCtxSynchronize_v2(nullptr);
-}
+CUresult cuCtxSynchronize() noexcept { return cuCtxSynchronize_v2(nullptr); }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
     std::shared_ptr<Context> context;

@@ -32,15 +32,15 @@ std::string pci_id(const Device& device) {
 
 }  // namespace
 
-#define GANTRY_DEVICE(name, ordinal)              \
-    Device* const name = device_of(ordinal);      \
-    if (name == nullptr) {                        \
-        return CUDA_ERROR_INVALID_DEVICE;         \
+#define GANTRY_DEVICE(name, ordinal)         \
+    Device* const name = device_of(ordinal); \
+    if (name == nullptr) {                   \
+        return CUDA_ERROR_INVALID_DEVICE;    \
     }
 
-#define GANTRY_NONNULL(pointer)               \
-    if ((pointer) == nullptr) {               \
-        return CUDA_ERROR_INVALID_VALUE;      \
+#define GANTRY_NONNULL(pointer)          \
+    if ((pointer) == nullptr) {          \
+        return CUDA_ERROR_INVALID_VALUE; \
     }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) noexcept {

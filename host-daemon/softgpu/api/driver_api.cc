@@ -33,8 +33,8 @@ CUresult cuDriverGetVersion(int* driverVersion) noexcept {
 CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int driverVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* symbolFound) noexcept {
     cuda::ProcStatus status = cuda::ProcStatus::kFound;
-    const int result = cuda::get_proc_address(symbol, pfn, driverVersion, flags, &status,
-                                              CUDA_VERSION);
+    const int result =
+        cuda::get_proc_address(symbol, pfn, driverVersion, flags, &status, CUDA_VERSION);
     if (result == CUDA_SUCCESS && symbolFound != nullptr) {
         *symbolFound = static_cast<CUdriverProcAddressQueryResult>(status);
     }
@@ -43,8 +43,8 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int driverVersion, 
 
 CUresult cuGetProcAddress(const char* symbol, void** pfn, int driverVersion,
                           cuuint64_t flags) noexcept {
-    return static_cast<CUresult>(cuda::get_proc_address_v1(
-        symbol, pfn, driverVersion, flags, CUDA_VERSION));
+    return static_cast<CUresult>(
+        cuda::get_proc_address_v1(symbol, pfn, driverVersion, flags, CUDA_VERSION));
 }
 
 CUresult cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTableId) noexcept {

@@ -327,10 +327,9 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
     }
     const std::lock_guard lock(exec->mutex);
     ExecStep* step = exec->step_of(hNode);
-    const bool allowed = step != nullptr &&
-                         (step->operation->type() == CU_GRAPH_NODE_TYPE_KERNEL ||
-                          step->operation->type() == CU_GRAPH_NODE_TYPE_MEMCPY ||
-                          step->operation->type() == CU_GRAPH_NODE_TYPE_MEMSET);
+    const bool allowed = step != nullptr && (step->operation->type() == CU_GRAPH_NODE_TYPE_KERNEL ||
+                                             step->operation->type() == CU_GRAPH_NODE_TYPE_MEMCPY ||
+                                             step->operation->type() == CU_GRAPH_NODE_TYPE_MEMSET);
     if (!allowed) {
         return CUDA_ERROR_INVALID_VALUE;
     }

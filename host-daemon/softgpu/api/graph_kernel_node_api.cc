@@ -42,9 +42,8 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
     const std::lock_guard lock(graph_mutex());
     const auto node = softgpu::find<GraphNode>(hNode);
     const auto* kernel =
-        node == nullptr
-            ? nullptr
-            : node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
+        node == nullptr ? nullptr
+                        : node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
     if (nodeParams == nullptr || kernel == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -78,8 +77,8 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode,
         return CUDA_ERROR_INVALID_VALUE;
     }
     GANTRY_CU(cuGraphKernelNodeGetParams_v2(hNode, &wide));
-    *nodeParams = {wide.func,      wide.gridDimX,  wide.gridDimY,  wide.gridDimZ,
-                   wide.blockDimX, wide.blockDimY, wide.blockDimZ, wide.sharedMemBytes,
+    *nodeParams = {wide.func,         wide.gridDimX,  wide.gridDimY,  wide.gridDimZ,
+                   wide.blockDimX,    wide.blockDimY, wide.blockDimZ, wide.sharedMemBytes,
                    wide.kernelParams, wide.extra};
     return CUDA_SUCCESS;
 }
@@ -123,10 +122,8 @@ bool is_of_nodes(CUkernelNodeAttrID attr) {
         case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
         case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
         case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-        case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING:
-            return true;
-        default:
-            return false;
+        case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING: return true;
+        default: return false;
     }
 }
 

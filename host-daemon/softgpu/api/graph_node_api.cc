@@ -318,8 +318,8 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr
 
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
                                       void* value) noexcept {
-    const bool high = attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH ||
-                      attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+    const bool high =
+        attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
     if (softgpu::device_of(device) == nullptr || value == nullptr || !high ||
         *static_cast<cuuint64_t*>(value) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -339,8 +339,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
     }
     OperationPtr operation;
     GANTRY_CU(softgpu::make_operation(context, *nodeParams, operation));
-    return add_node(phGraphNode, hGraph, dependencies, dependencyData, numDependencies,
-                    operation);
+    return add_node(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, operation);
 }
 
 CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,

@@ -56,10 +56,11 @@ CUresult list_edges(const std::vector<std::pair<std::shared_ptr<GraphNode>, Grap
 }
 
 const char* type_name(CUgraphNodeType type) {
-    constexpr const char* kNames[] = {"KERNEL",       "MEMCPY",     "MEMSET",       "HOST",
-                                      "GRAPH",        "EMPTY",      "WAIT_EVENT",   "EVENT_RECORD",
-                                      "EXT_SEMAS_SIGNAL", "EXT_SEMAS_WAIT", "MEM_ALLOC", "MEM_FREE",
-                                      "BATCH_MEM_OP", "CONDITIONAL"};
+    constexpr const char* kNames[] = {"KERNEL",         "MEMCPY",       "MEMSET",
+                                      "HOST",           "GRAPH",        "EMPTY",
+                                      "WAIT_EVENT",     "EVENT_RECORD", "EXT_SEMAS_SIGNAL",
+                                      "EXT_SEMAS_WAIT", "MEM_ALLOC",    "MEM_FREE",
+                                      "BATCH_MEM_OP",   "CONDITIONAL"};
     const auto index = static_cast<size_t>(type);
     return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }
@@ -161,8 +162,8 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode* depende
             if (edge.from != node) {
                 continue;
             }
-            if (edgeData != nullptr && dependentNodes != nullptr &&
-                numDependentNodes != nullptr && nodes.size() < *numDependentNodes) {
+            if (edgeData != nullptr && dependentNodes != nullptr && numDependentNodes != nullptr &&
+                nodes.size() < *numDependentNodes) {
                 edgeData[nodes.size()] = edge.data;
             }
             nodes.push_back(other);
@@ -219,9 +220,8 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode* from,
         const auto source = softgpu::find<GraphNode>(from[i]);
         const auto target = softgpu::find<GraphNode>(to[i]);
         if (source == nullptr || target == nullptr ||
-            std::erase_if(target->needs, [&](const GraphEdge& edge) {
-                return edge.from == source;
-            }) == 0) {
+            std::erase_if(target->needs,
+                          [&](const GraphEdge& edge) { return edge.from == source; }) == 0) {
             return CUDA_ERROR_INVALID_VALUE;
         }
     }
@@ -265,8 +265,8 @@ CUresult cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destro
         flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *object_out = softgpu::publish<CUuserObject>(
-        std::make_shared<UserObject>(ptr, destroy, initialRefcount));
+    *object_out =
+        softgpu::publish<CUuserObject>(std::make_shared<UserObject>(ptr, destroy, initialRefcount));
     return CUDA_SUCCESS;
 }
 

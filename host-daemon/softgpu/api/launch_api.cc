@@ -45,9 +45,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
                         unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
                         unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                         void** kernelParams, void** extra) noexcept {
-    const LaunchShape shape{{gridDimX, gridDimY, gridDimZ},
-                            {blockDimX, blockDimY, blockDimZ},
-                            sharedMemBytes};
+    const LaunchShape shape{
+        {gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes};
     return launch(f, shape, hStream, kernelParams, extra, nullptr, 0);
 }
 
@@ -59,8 +58,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** ker
     const LaunchShape shape{{config->gridDimX, config->gridDimY, config->gridDimZ},
                             {config->blockDimX, config->blockDimY, config->blockDimZ},
                             config->sharedMemBytes};
-    return launch(f, shape, config->hStream, kernelParams, extra, config->attrs,
-                  config->numAttrs);
+    return launch(f, shape, config->hStream, kernelParams, extra, config->attrs, config->numAttrs);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -71,9 +69,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
     CUlaunchAttribute cooperative{};
     cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     cooperative.value.cooperative = 1;
-    const LaunchShape shape{{gridDimX, gridDimY, gridDimZ},
-                            {blockDimX, blockDimY, blockDimZ},
-                            sharedMemBytes};
+    const LaunchShape shape{
+        {gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes};
     return launch(f, shape, hStream, kernelParams, nullptr, &cooperative, 1);
 }
 
@@ -106,8 +103,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CU
     if (numBlocks == nullptr || (flags & ~1U) != 0 || !block_size_valid(*function, blockSize)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *numBlocks = softgpu::resident_blocks(*function, static_cast<std::uint32_t>(blockSize),
-                                          dynamicSMemSize);
+    *numBlocks =
+        softgpu::resident_blocks(*function, static_cast<std::uint32_t>(blockSize), dynamicSMemSize);
     return CUDA_SUCCESS;
 }
 
@@ -135,8 +132,8 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockS
     int best_threads = 0;
     *blockSize = 0;
     *minGridSize = 0;
-    const int first = (limit + static_cast<int>(kWarp) - 1) / static_cast<int>(kWarp) *
-                      static_cast<int>(kWarp);
+    const int first =
+        (limit + static_cast<int>(kWarp) - 1) / static_cast<int>(kWarp) * static_cast<int>(kWarp);
     for (int size = first; size > 0; size -= static_cast<int>(kWarp)) {
         const int tried = std::min(size, limit);
         const std::size_t dynamic = blockSizeToDynamicSMemSize != nullptr
@@ -214,8 +211,7 @@ CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
     const std::uint32_t threads = config->blockDimX * config->blockDimY * config->blockDimZ;
     const auto blocks = static_cast<std::uint64_t>(
         softgpu::resident_blocks(*function, threads, config->sharedMemBytes));
-    *numClusters =
-        static_cast<int>(blocks * function->device.residency().sm_count);
+    *numClusters = static_cast<int>(blocks * function->device.residency().sm_count);
     return CUDA_SUCCESS;
 }
 

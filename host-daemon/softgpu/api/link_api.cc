@@ -92,8 +92,8 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) noe
         return fail(*found, linked.error());
     }
     found->image = softgpu::image::pack_linked(found->units);
-    found->options.finish(
-        "", found->options.is_verbose() ? softgpu::describe_kernels(**linked) : "");
+    found->options.finish("",
+                          found->options.is_verbose() ? softgpu::describe_kernels(**linked) : "");
     *cubinOut = found->image.data();
     if (sizeOut != nullptr) {
         *sizeOut = found->image.size();

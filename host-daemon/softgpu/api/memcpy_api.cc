@@ -25,9 +25,7 @@ CUmemorytype type_of_side(Sides sides, bool is_device) {
                                 : (is_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
 }
 
-std::uint64_t address_of(const void* pointer) {
-    return reinterpret_cast<std::uint64_t>(pointer);
-}
+std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
 CUresult submit(const std::shared_ptr<Stream>& stream, const ResolvedCopy& copy,
                 const CUDA_MEMCPY3D& params, Timing timing) {
@@ -155,8 +153,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
         softgpu::find<Context>(srcContext) == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    return copy_bytes(hStream, dstDevice, srcDevice, ByteCount, Sides::kDeviceBoth,
-                      Timing::kAsync);
+    return copy_bytes(hStream, dstDevice, srcDevice, ByteCount, Sides::kDeviceBoth, Timing::kAsync);
 }
 
 CUresult cuMemcpyHtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice, const void* srcHost,
@@ -167,8 +164,8 @@ CUresult cuMemcpyHtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice, co
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
                               CUstream hStream) noexcept {
-    return copy_bytes(hStream, dstDevice, address_of(srcHost), ByteCount,
-                      Sides::kDeviceDestination, Timing::kAsync);
+    return copy_bytes(hStream, dstDevice, address_of(srcHost), ByteCount, Sides::kDeviceDestination,
+                      Timing::kAsync);
 }
 
 CUresult cuMemcpyDtoH_v2(DefaultStream default_stream, void* dstHost, CUdeviceptr srcDevice,
@@ -191,8 +188,7 @@ CUresult cuMemcpyDtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice, CU
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
                               CUstream hStream) noexcept {
-    return copy_bytes(hStream, dstDevice, srcDevice, ByteCount, Sides::kDeviceBoth,
-                      Timing::kAsync);
+    return copy_bytes(hStream, dstDevice, srcDevice, ByteCount, Sides::kDeviceBoth, Timing::kAsync);
 }
 
 CUresult cuMemcpyDtoA_v2(DefaultStream default_stream, CUarray dstArray, size_t dstOffset,

@@ -65,8 +65,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) noexcept {
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::uint64_t address = 0;
-    GANTRY_CU(softgpu::allocate_device(*context, MemoryKind::kDevice, bytesize, 0, nullptr,
-                                       address));
+    GANTRY_CU(
+        softgpu::allocate_device(*context, MemoryKind::kDevice, bytesize, 0, nullptr, address));
     *dptr = address;
     return CUDA_SUCCESS;
 }
@@ -201,8 +201,8 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noex
 CUresult cuMemHostUnregister(void* p) noexcept {
     GANTRY_CURRENT(context);
     drain(context);
-    const auto range = MemoryMap::instance().erase(reinterpret_cast<std::uint64_t>(p),
-                                                   MemoryKind::kRegistered);
+    const auto range =
+        MemoryMap::instance().erase(reinterpret_cast<std::uint64_t>(p), MemoryKind::kRegistered);
     return range ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
@@ -257,9 +257,9 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation_v
 
 CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
                             CUstream hStream) noexcept {
-    const CUmemLocation location = {dstDevice == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST
-                                                               : CU_MEM_LOCATION_TYPE_DEVICE,
-                                    dstDevice};
+    const CUmemLocation location = {
+        dstDevice == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
+        dstDevice};
     return cuMemPrefetchAsync_v2(devPtr, count, location, 0, hStream);
 }
 

@@ -40,8 +40,7 @@ CUresult fill(CUstream stream_handle, const CUDA_MEMSET_NODE_PARAMS& params, Tim
     }
     GANTRY_CU(softgpu::enqueue(stream, operation));
     const auto range = MemoryMap::instance().find(params.dst);
-    const bool visible =
-        range && (range->on_host() || range->kind == MemoryKind::kManaged);
+    const bool visible = range && (range->on_host() || range->kind == MemoryKind::kManaged);
     if (timing == Timing::kSync && visible) {
         Scheduler::instance().wait(Scheduler::instance().tail(stream));
         return softgpu::take_error(*context);

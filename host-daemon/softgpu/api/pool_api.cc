@@ -122,8 +122,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) n
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
                                  CUstream hStream) noexcept {
     const auto found = softgpu::find<MemoryPool>(pool);
-    return found == nullptr ? CUDA_ERROR_INVALID_HANDLE
-                            : allocate(*found, dptr, bytesize, hStream);
+    return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : allocate(*found, dptr, bytesize, hStream);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {

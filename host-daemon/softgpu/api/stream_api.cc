@@ -57,8 +57,8 @@ CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int 
     if (phStream == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto stream = std::make_shared<Stream>(context, flags,
-                                                 std::clamp(priority, kPriorityGreatest, 0));
+    const auto stream =
+        std::make_shared<Stream>(context, flags, std::clamp(priority, kPriorityGreatest, 0));
     *phStream = softgpu::publish<CUstream>(stream);
     Scheduler::instance().add(*context, stream);
     return CUDA_SUCCESS;
@@ -259,8 +259,8 @@ CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
 
 CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
     GANTRY_CURRENT(context);
-    const bool bad_ipc = (Flags & CU_EVENT_INTERPROCESS) != 0 &&
-                         (Flags & CU_EVENT_DISABLE_TIMING) == 0;
+    const bool bad_ipc =
+        (Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0;
     if (phEvent == nullptr || (Flags & ~kEventFlagsKnown) != 0 || bad_ipc) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -364,8 +364,8 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) noexcept {
     // A private stream gathers all work of the context, so that one point stands for it.
     const auto gather = std::make_shared<Stream>(context, CU_STREAM_NON_BLOCKING, 0);
     auto points = Scheduler::instance().points_of(*context);
-    Scheduler::instance().submit(
-        gather, std::make_unique<softgpu::FunctionWork>([] {}, true), std::move(points));
+    Scheduler::instance().submit(gather, std::make_unique<softgpu::FunctionWork>([] {}, true),
+                                 std::move(points));
     softgpu::record_event(event, gather);
     return CUDA_SUCCESS;
 }
@@ -382,8 +382,8 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) noexcept {
         return CUDA_SUCCESS;
     }
     for (const auto& stream : Scheduler::instance().streams_of(*context)) {
-        Scheduler::instance().submit(
-            stream, std::make_unique<softgpu::FunctionWork>([] {}, true), {*point});
+        Scheduler::instance().submit(stream, std::make_unique<softgpu::FunctionWork>([] {}, true),
+                                     {*point});
     }
     return CUDA_SUCCESS;
 }

@@ -84,9 +84,9 @@ CUresult cuArrayCreate_v2(CUarray* pHandle,
     if (pAllocateArray == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUDA_ARRAY3D_DESCRIPTOR descriptor = {pAllocateArray->Width,  pAllocateArray->Height,
-                                                0,                      pAllocateArray->Format,
-                                                pAllocateArray->NumChannels, 0};
+    const CUDA_ARRAY3D_DESCRIPTOR descriptor = {
+        pAllocateArray->Width,  pAllocateArray->Height,      0,
+        pAllocateArray->Format, pAllocateArray->NumChannels, 0};
     return cuArray3DCreate_v2(pHandle, &descriptor);
 }
 
@@ -94,8 +94,7 @@ CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR_v2* pArrayDescriptor,
                                    CUarray hArray) noexcept {
     GANTRY_CURRENT(context);
     const auto array = softgpu::find<Array>(hArray);
-    return array == nullptr ? CUDA_ERROR_INVALID_HANDLE
-                            : give(pArrayDescriptor, array->descriptor);
+    return array == nullptr ? CUDA_ERROR_INVALID_HANDLE : give(pArrayDescriptor, array->descriptor);
 }
 
 CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR_v2* pArrayDescriptor,
@@ -161,9 +160,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
     if (pHandle == nullptr || pMipmappedArrayDesc == nullptr || numMipmapLevels == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const unsigned levels =
-        std::min({numMipmapLevels, levels_max(*pMipmappedArrayDesc),
-                  static_cast<unsigned>(softgpu::kMaxMipLevels)});
+    const unsigned levels = std::min({numMipmapLevels, levels_max(*pMipmappedArrayDesc),
+                                      static_cast<unsigned>(softgpu::kMaxMipLevels)});
     const auto mipmap = std::make_shared<MipmappedArray>();
     mipmap->descriptor = *pMipmappedArrayDesc;
     for (unsigned level = 0; level < levels; ++level) {

@@ -60,9 +60,7 @@ Reservations& reservations() {
     return *all;
 }
 
-bool granular(std::uint64_t value) {
-    return value % kGranuleBytes == 0;
-}
+bool granular(std::uint64_t value) { return value % kGranuleBytes == 0; }
 
 bool reserve_at(std::uint64_t address, std::uint64_t bytes) {
     void* wanted = reinterpret_cast<void*>(address);
@@ -85,9 +83,8 @@ CUresult check_properties(const CUmemAllocationProp* prop) {
     if (softgpu::device_of(prop->location.id) == nullptr) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    const bool handle_type =
-        prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
-        prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    const bool handle_type = prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
+                             prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return handle_type ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -7,12 +7,14 @@ namespace gantry::softgpu {
 
 Function::Function(std::weak_ptr<Module> module_in, std::shared_ptr<Program> program_in,
                    std::uint32_t index_in, Device& device_in)
-    : Object(kKind), module(std::move(module_in)), program(std::move(program_in)), index(index_in),
+    : Object(kKind),
+      module(std::move(module_in)),
+      program(std::move(program_in)),
+      index(index_in),
       device(device_in) {
     const DeviceProfile& profile = device.profile.engine;
     const auto statically = static_cast<int>(info().static_shared_bytes);
-    max_dynamic_shared =
-        std::max(0, static_cast<int>(profile.shared_bytes_per_block) - statically);
+    max_dynamic_shared = std::max(0, static_cast<int>(profile.shared_bytes_per_block) - statically);
     const Dim3& wanted = info().req_cluster;
     cluster[0] = static_cast<int>(wanted.x);
     cluster[1] = static_cast<int>(wanted.y);
@@ -27,8 +29,8 @@ bool Function::attribute(int attribute, int& value) const {
         case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: {
             const std::uint32_t by_registers =
                 profile.registers_per_sm / std::max<std::uint32_t>(kernel.registers, 1) / 32 * 32;
-            value = static_cast<int>(std::min({kernel.max_threads_per_block,
-                                               profile.max_threads_per_block, by_registers}));
+            value = static_cast<int>(std::min(
+                {kernel.max_threads_per_block, profile.max_threads_per_block, by_registers}));
             return true;
         }
         case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
@@ -40,12 +42,8 @@ bool Function::attribute(int attribute, int& value) const {
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
             value = static_cast<int>(kernel.local_bytes);
             return true;
-        case CU_FUNC_ATTRIBUTE_NUM_REGS:
-            value = static_cast<int>(kernel.registers);
-            return true;
-        case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-            value = kernel.target_sm;
-            return true;
+        case CU_FUNC_ATTRIBUTE_NUM_REGS: value = static_cast<int>(kernel.registers); return true;
+        case CU_FUNC_ATTRIBUTE_PTX_VERSION: value = kernel.target_sm; return true;
         case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
             value = static_cast<int>(device.profile.capability());
             return true;

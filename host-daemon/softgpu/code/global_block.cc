@@ -56,9 +56,7 @@ void unmap_foreign(std::uint64_t first, std::uint64_t bytes) {
     }
 }
 
-std::uint64_t down(std::uint64_t value, std::uint64_t unit) {
-    return value / unit * unit;
-}
+std::uint64_t down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
 
 std::uint64_t up(std::uint64_t value, std::uint64_t unit) {
     return (value + unit - 1) / unit * unit;
@@ -123,9 +121,9 @@ Result<std::vector<std::uint64_t>> GlobalBlock::allocate(const std::vector<Globa
     }
     const auto base = Arena::instance().allocate_globals(device_, total);
     if (!base) {
-        return Error{Code::kResourceExhausted, "module.memory",
-                     "No device memory for " + std::to_string(total) +
-                         " bytes of module variables."};
+        return Error{
+            Code::kResourceExhausted, "module.memory",
+            "No device memory for " + std::to_string(total) + " bytes of module variables."};
     }
     pieces_.push_back({*base, total, false});
     for (std::size_t i = 0; i < needs.size(); ++i) {

@@ -115,8 +115,8 @@ CUresult Library::kernel(const std::string& name, std::shared_ptr<Kernel>& kerne
     }
     // A kernel may be asked for without a current context: device 0 then says what exists.
     const auto& stack = thread_state().stack;
-    const auto context = stack.empty() || stack.back() == nullptr ? driver().devices[0]->primary
-                                                                  : stack.back();
+    const auto context =
+        stack.empty() || stack.back() == nullptr ? driver().devices[0]->primary : stack.back();
     std::shared_ptr<Module> module;
     GANTRY_CU(module_in(context, module));
     if (!module->program().find_kernel(name)) {
@@ -134,8 +134,8 @@ CUresult Library::kernel(const std::string& name, std::shared_ptr<Kernel>& kerne
 
 CUresult Library::kernels(std::vector<std::shared_ptr<Kernel>>& kernels) {
     const auto& stack = thread_state().stack;
-    const auto context = stack.empty() || stack.back() == nullptr ? driver().devices[0]->primary
-                                                                  : stack.back();
+    const auto context =
+        stack.empty() || stack.back() == nullptr ? driver().devices[0]->primary : stack.back();
     std::shared_ptr<Module> module;
     GANTRY_CU(module_in(context, module));
     for (const KernelInfo& info : module->program().kernels()) {

@@ -90,7 +90,10 @@ bool eager_loading() {
 }
 
 Module::Module(const std::shared_ptr<Context>& context, std::shared_ptr<Program> program)
-    : Object(kKind), context_(context), device_(context->device), program_(std::move(program)),
+    : Object(kKind),
+      context_(context),
+      device_(context->device),
+      program_(std::move(program)),
       block_(device_) {}
 
 Module::~Module() {
@@ -231,8 +234,8 @@ const PlacedGlobal* Module::global(const std::string& name) const {
 std::string describe_kernels(const Program& program) {
     std::string text;
     for (const KernelInfo& kernel : program.kernels()) {
-        text += "info    : entry function '" + kernel.name + "': " +
-                std::to_string(kernel.parameter_bytes) + " bytes of parameters, " +
+        text += "info    : entry function '" + kernel.name +
+                "': " + std::to_string(kernel.parameter_bytes) + " bytes of parameters, " +
                 std::to_string(kernel.static_shared_bytes) + " bytes shared, " +
                 std::to_string(kernel.local_bytes) + " bytes local\n";
     }

@@ -56,8 +56,8 @@ public:
 /// Where a variable is wanted.
 struct Placement {
     std::uint64_t address = 0;
-    bool borrowed = false;    ///< The memory is the program's: nothing is mapped or freed.
-    bool initialise = true;   ///< Borrowed memory may not be there yet.
+    bool borrowed = false;   ///< The memory is the program's: nothing is mapped or freed.
+    bool initialise = true;  ///< Borrowed memory may not be there yet.
 };
 using Placements = std::map<std::string, Placement>;
 

@@ -23,9 +23,7 @@ using namespace gantry::softgpu;
 
 class QuietServices : public Services {
 public:
-    void print(std::string_view text) override {
-        std::fwrite(text.data(), 1, text.size(), stdout);
-    }
+    void print(std::string_view text) override { std::fwrite(text.data(), 1, text.size(), stdout); }
     void assertion_failed(std::string_view text) override {
         std::fwrite(text.data(), 1, text.size(), stderr);
     }
@@ -89,8 +87,8 @@ bool run_case(const Program& program, const Case& item) {
             }
             instructions += status.thread_instructions;
         }
-        best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() -
-                                                            begin).count());
+        best = std::min(
+            best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
         best_cpu = std::min(best_cpu, cpu_seconds() - cpu_begin);
     }
     // Seconds of CPU time are what a core needs, whatever else the machine is doing.

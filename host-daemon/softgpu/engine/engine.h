@@ -76,9 +76,9 @@ struct KernelInfo {
     Dim3 req_ntid{0, 0, 0};                      ///< 0,0,0: no directive.
     Dim3 req_cluster{0, 0, 0};                   ///< 0,0,0: no directive.
     std::uint32_t min_blocks_per_sm = 0;
-    int ptx_version = 90;     ///< 10 * major + minor of .version.
-    int target_sm = 75;       ///< Number of .target.
-    bool uses_printf = false;      ///< Itself or through a call.
+    int ptx_version = 90;      ///< 10 * major + minor of .version.
+    int target_sm = 75;        ///< Number of .target.
+    bool uses_printf = false;  ///< Itself or through a call.
     bool uses_device_heap = false;
     bool takes_function_addresses = false;  ///< Cannot move between unlike devices.
 };
@@ -91,9 +91,9 @@ struct GlobalInfo {
     std::uint32_t align_bytes = 1;
     GlobalSpace space = GlobalSpace::kGlobal;
     bool managed = false;
-    bool visible = true;   ///< Findable by name (cuModuleGetGlobal); false for file-local ones.
-    bool holds_addresses = false;  ///< Its initial bytes depend on where globals are placed.
-    bool initialized = false;      ///< Has an initialiser; else its initial bytes are zero.
+    bool visible = true;  ///< Findable by name (cuModuleGetGlobal); false for file-local ones.
+    bool holds_addresses = false;       ///< Its initial bytes depend on where globals are placed.
+    bool initialized = false;           ///< Has an initialiser; else its initial bytes are zero.
     bool is_texture_reference = false;  ///< .texref/.samplerref/.surfref: 8 bytes, not supported.
 };
 
@@ -173,17 +173,17 @@ struct LaunchConfig {
     Dim3 block;
     Dim3 cluster{1, 1, 1};
     std::uint32_t dynamic_shared_bytes = 0;
-    std::span<const std::byte> params;  ///< Packed by KernelInfo offsets; copied.
-    bool cooperative = false;           ///< All blocks live at once; grid sync works.
-    std::uint64_t grid_id = 0;          ///< %gridid.
-    std::uint32_t stack_bytes_per_thread = 0;  ///< Limit for alloca and recursion; 0: 64 KiB.
-    const std::atomic<bool>* cancel = nullptr; ///< Polled; true ends the launch (kCancelled).
+    std::span<const std::byte> params;          ///< Packed by KernelInfo offsets; copied.
+    bool cooperative = false;                   ///< All blocks live at once; grid sync works.
+    std::uint64_t grid_id = 0;                  ///< %gridid.
+    std::uint32_t stack_bytes_per_thread = 0;   ///< Limit for alloca and recursion; 0: 64 KiB.
+    const std::atomic<bool>* cancel = nullptr;  ///< Polled; true ends the launch (kCancelled).
 };
 
 /// Values are the CUresult the driver reports.
 enum class LaunchError : int {
     kNone = 0,
-    kInvalidValue = 1,         ///< Bad configuration; nothing ran.
+    kInvalidValue = 1,  ///< Bad configuration; nothing ran.
     kIllegalAddress = 700,
     kOutOfResources = 701,
     kAssert = 710,

@@ -19,9 +19,7 @@ using Handler = const Inst* (*)(Warp& warp, const Inst* inst);
 
 /// Higher than any instruction's address: ends the inner loop with the same compare that
 /// notices a reconvergence point.
-inline const Inst* stop_instruction() {
-    return reinterpret_cast<const Inst*>(~std::uintptr_t{0});
-}
+inline const Inst* stop_instruction() { return reinterpret_cast<const Inst*>(~std::uintptr_t{0}); }
 
 struct Inst {
     Handler fn = nullptr;
@@ -57,40 +55,141 @@ enum FpMode : std::uint8_t {
 
 /// Element types that arithmetic tables are indexed by.
 enum class Elem : std::uint8_t {
-    kU8, kS8, kU16, kS16, kU32, kS32, kU64, kS64,
-    kF16, kBf16, kF16x2, kBf16x2, kF32, kF64,
+    kU8,
+    kS8,
+    kU16,
+    kS16,
+    kU32,
+    kS32,
+    kU64,
+    kS64,
+    kF16,
+    kBf16,
+    kF16x2,
+    kBf16x2,
+    kF32,
+    kF64,
     kCount,
 };
 inline constexpr int kElemCount = static_cast<int>(Elem::kCount);
 
 enum class Binary : std::uint8_t {
-    kAdd, kSub, kMulLo, kMulHi, kMulWide, kDiv, kRem, kMin, kMax, kAnd, kOr, kXor, kShl, kShr,
-    kAddSat, kSubSat, kMul24Lo, kMul24Hi, kCopysign, kMinNan, kMaxNan, kMinXorsignAbs,
-    kMaxXorsignAbs, kMinNanXorsignAbs, kMaxNanXorsignAbs, kMulSat, kDivFull, kDivApprox,
+    kAdd,
+    kSub,
+    kMulLo,
+    kMulHi,
+    kMulWide,
+    kDiv,
+    kRem,
+    kMin,
+    kMax,
+    kAnd,
+    kOr,
+    kXor,
+    kShl,
+    kShr,
+    kAddSat,
+    kSubSat,
+    kMul24Lo,
+    kMul24Hi,
+    kCopysign,
+    kMinNan,
+    kMaxNan,
+    kMinXorsignAbs,
+    kMaxXorsignAbs,
+    kMinNanXorsignAbs,
+    kMaxNanXorsignAbs,
+    kMulSat,
+    kDivFull,
+    kDivApprox,
     kCount,
 };
 enum class Unary : std::uint8_t {
-    kMov, kAbs, kNeg, kNot, kCnot, kPopc, kClz, kBrev, kBfind, kBfindShift, kRcp, kSqrt, kRsqrt,
-    kEx2, kLg2, kSin, kCos, kTanh, kSqrtApprox, kRcpApprox, kRcpApproxFtz64, kRsqrtApproxFtz64,
+    kMov,
+    kAbs,
+    kNeg,
+    kNot,
+    kCnot,
+    kPopc,
+    kClz,
+    kBrev,
+    kBfind,
+    kBfindShift,
+    kRcp,
+    kSqrt,
+    kRsqrt,
+    kEx2,
+    kLg2,
+    kSin,
+    kCos,
+    kTanh,
+    kSqrtApprox,
+    kRcpApprox,
+    kRcpApproxFtz64,
+    kRsqrtApproxFtz64,
     kSatF,
     kCount,
 };
 enum class Ternary : std::uint8_t {
-    kMadLo, kMadHi, kMadWide, kMadHiSat, kSad, kFma, kFmaSat, kFmaRelu, kBfe, kShfLeftClamp,
-    kShfLeftWrap, kShfRightClamp, kShfRightWrap, kMad24Lo, kMad24Hi, kMad24HiSat, kLop3, kPrmt,
-    kSlctS32, kSlctF32, kDp4aUU, kDp4aUS, kDp4aSU, kDp4aSS, kFns,
-    kMin3, kMax3, kMin3Nan, kMax3Nan,
+    kMadLo,
+    kMadHi,
+    kMadWide,
+    kMadHiSat,
+    kSad,
+    kFma,
+    kFmaSat,
+    kFmaRelu,
+    kBfe,
+    kShfLeftClamp,
+    kShfLeftWrap,
+    kShfRightClamp,
+    kShfRightWrap,
+    kMad24Lo,
+    kMad24Hi,
+    kMad24HiSat,
+    kLop3,
+    kPrmt,
+    kSlctS32,
+    kSlctF32,
+    kDp4aUU,
+    kDp4aUS,
+    kDp4aSU,
+    kDp4aSS,
+    kFns,
+    kMin3,
+    kMax3,
+    kMin3Nan,
+    kMax3Nan,
     kCount,
 };
 enum class Compare : std::uint8_t {
-    kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kGeu, kNum, kNan,
+    kEq,
+    kNe,
+    kLt,
+    kLe,
+    kGt,
+    kGe,
+    kEqu,
+    kNeu,
+    kLtu,
+    kLeu,
+    kGtu,
+    kGeu,
+    kNum,
+    kNan,
     kCount,
 };
 enum class PredCombine : std::uint8_t { kNone, kAnd, kOr, kXor };
 
 /// Where an access goes and how its address is held.
 enum class Access : std::uint8_t {
-    kFlat, kShared32, kShared64, kLocal32, kLocal64, kFrame, kCount,
+    kFlat,
+    kShared32,
+    kShared64,
+    kLocal32,
+    kLocal64,
+    kFrame,
+    kCount,
 };
 /// What is in memory. kB128: one element of 16 bytes.
 enum class Cell : std::uint8_t { kU8, kS8, kU16, kS16, kB32, kB64, kB128, kCount };
@@ -111,22 +210,22 @@ struct HandlerTable {
     Handler binary_flush[kCountOf<Binary>] = {};
     Handler unary_flush[kCountOf<Unary>] = {};
     Handler ternary_flush[kCountOf<Ternary>] = {};
-    Handler setp[kCountOf<Compare>][kElemCount] = {};      ///< One result, no combining.
-    Handler setp_flush[kCountOf<Compare>] = {};            ///< The .ftz forms of f16.
-    Handler set[kCountOf<Compare>][kElemCount] = {};       ///< To u32 all-ones; see set_f32.
+    Handler setp[kCountOf<Compare>][kElemCount] = {};  ///< One result, no combining.
+    Handler setp_flush[kCountOf<Compare>] = {};        ///< The .ftz forms of f16.
+    Handler set[kCountOf<Compare>][kElemCount] = {};   ///< To u32 all-ones; see set_f32.
     Handler selp32 = nullptr, selp64 = nullptr;
-    Handler convert[kElemCount][kElemCount] = {};          ///< [to][from], no rounding to integer
+    Handler convert[kElemCount][kElemCount] = {};  ///< [to][from], no rounding to integer
     Handler convert_saturate[kElemCount][kElemCount] = {};
-    Handler load[kCountOf<Access>][kCountOf<Cell>][3] = {};   ///< [..][..][log2 of count]
+    Handler load[kCountOf<Access>][kCountOf<Cell>][3] = {};  ///< [..][..][log2 of count]
     Handler store[kCountOf<Access>][kCountOf<Cell>][3] = {};
-    Handler load_ordered[kCountOf<Cell>][3] = {};          ///< Flat, for others to wait for.
+    Handler load_ordered[kCountOf<Cell>][3] = {};  ///< Flat, for others to wait for.
     Handler store_ordered[kCountOf<Cell>][3] = {};
-    Handler load_param[kCountOf<Cell>][3] = {};            ///< Uniform, from the parameter buffer.
-    Handler guarded[2] = {};                               ///< [negated]
+    Handler load_param[kCountOf<Cell>][3] = {};  ///< Uniform, from the parameter buffer.
+    Handler guarded[2] = {};                     ///< [negated]
     Handler bfi32 = nullptr, bfi64 = nullptr;
-    Handler pack[6] = {}, unpack[6] = {};                  ///< See isa/move.cc.
-    Handler round_integer[4][kElemCount] = {};             ///< cvt.r?i float to float
-    Handler multiply_matrices = nullptr;                   ///< See exec/matrix.h.
+    Handler pack[6] = {}, unpack[6] = {};       ///< See isa/move.cc.
+    Handler round_integer[4][kElemCount] = {};  ///< cvt.r?i float to float
+    Handler multiply_matrices = nullptr;        ///< See exec/matrix.h.
 };
 
 /// Chosen once per process by the CPU's abilities (GANTRY_SOFT_ISA=v2|v3|v4 forces one).

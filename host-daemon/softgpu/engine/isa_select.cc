@@ -25,14 +25,12 @@ const HandlerTable& handlers() {
         const auto is = [wanted](const char* name) {
             return wanted == nullptr || std::strcmp(wanted, name) == 0;
         };
-        const bool v3 = __builtin_cpu_supports("avx2") != 0 &&
-                        __builtin_cpu_supports("fma") != 0 &&
+        const bool v3 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
                         __builtin_cpu_supports("bmi2") != 0;
-        const bool v4 = v3 && __builtin_cpu_supports("avx512f") != 0 &&
-                        __builtin_cpu_supports("avx512bw") != 0 &&
-                        __builtin_cpu_supports("avx512cd") != 0 &&
-                        __builtin_cpu_supports("avx512dq") != 0 &&
-                        __builtin_cpu_supports("avx512vl") != 0;
+        const bool v4 =
+            v3 && __builtin_cpu_supports("avx512f") != 0 &&
+            __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512cd") != 0 &&
+            __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
         if (v4 && is("v4")) {
             return isa_v4::handler_table();
         }

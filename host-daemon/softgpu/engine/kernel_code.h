@@ -21,13 +21,54 @@ namespace gantry::softgpu {
 
 /// Constant slots whose lanes are known only at launch.
 enum class Special : std::uint8_t {
-    kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY,
-    kNctaidZ, kLaneid, kWarpid, kNwarpid, kSmid, kNsmid, kGridid, kLanemaskEq, kLanemaskLe,
-    kLanemaskLt, kLanemaskGe, kLanemaskGt, kDynamicSharedSize, kTotalSharedSize, kEnvreg1,
-    kEnvreg2, kEnvregOther, kClusterid, kNclusteridX, kNclusteridY, kNclusteridZ, kClusteridX,
-    kClusteridY, kClusteridZ, kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX,
-    kClusterNctaidY, kClusterNctaidZ, kClusterCtarank, kClusterNctarank, kIsExplicitCluster,
-    kAggregateSharedSize, kReservedSharedBegin, kReservedSharedSlot1, kReservedSharedEnd,
+    kTidX,
+    kTidY,
+    kTidZ,
+    kNtidX,
+    kNtidY,
+    kNtidZ,
+    kCtaidX,
+    kCtaidY,
+    kCtaidZ,
+    kNctaidX,
+    kNctaidY,
+    kNctaidZ,
+    kLaneid,
+    kWarpid,
+    kNwarpid,
+    kSmid,
+    kNsmid,
+    kGridid,
+    kLanemaskEq,
+    kLanemaskLe,
+    kLanemaskLt,
+    kLanemaskGe,
+    kLanemaskGt,
+    kDynamicSharedSize,
+    kTotalSharedSize,
+    kEnvreg1,
+    kEnvreg2,
+    kEnvregOther,
+    kClusterid,
+    kNclusteridX,
+    kNclusteridY,
+    kNclusteridZ,
+    kClusteridX,
+    kClusteridY,
+    kClusteridZ,
+    kClusterCtaidX,
+    kClusterCtaidY,
+    kClusterCtaidZ,
+    kClusterNctaidX,
+    kClusterNctaidY,
+    kClusterNctaidZ,
+    kClusterCtarank,
+    kClusterNctarank,
+    kIsExplicitCluster,
+    kAggregateSharedSize,
+    kReservedSharedBegin,
+    kReservedSharedSlot1,
+    kReservedSharedEnd,
     kReservedSharedCap,
 };
 
@@ -52,21 +93,35 @@ struct CallArgument {
 };
 
 enum class Builtin : std::uint8_t {
-    kNone, kVprintf, kAssertFail, kMalloc, kFree,
+    kNone,
+    kVprintf,
+    kAssertFail,
+    kMalloc,
+    kFree,
     // The device runtime, for kernels that launch kernels.
-    kGetParameterBuffer, kGetParameterBufferV2, kLaunchDevice, kLaunchDeviceV2, kStreamCreate,
-    kEventCreate, kAlreadyOrdered, kGetLastError, kPeekAtLastError, kCopyAsync,
-    kFillAsync, kDeviceMalloc, kDeviceFree,
+    kGetParameterBuffer,
+    kGetParameterBufferV2,
+    kLaunchDevice,
+    kLaunchDeviceV2,
+    kStreamCreate,
+    kEventCreate,
+    kAlreadyOrdered,
+    kGetLastError,
+    kPeekAtLastError,
+    kCopyAsync,
+    kFillAsync,
+    kDeviceMalloc,
+    kDeviceFree,
 };
 
 /// What a call instruction refers to.
 struct CallSite {
     std::uint32_t callee = 0;  ///< Index into KernelCode::functions; ~0: indirect.
     Builtin builtin = Builtin::kNone;
-    std::uint32_t caller = 0;        ///< Index into KernelCode::functions.
-    const Inst* target = nullptr;    ///< Of a direct call.
+    std::uint32_t caller = 0;      ///< Index into KernelCode::functions.
+    const Inst* target = nullptr;  ///< Of a direct call.
     std::vector<CallArgument> in;
-    std::vector<CallArgument> out;   ///< from: callee's frame; to: caller's.
+    std::vector<CallArgument> out;  ///< from: callee's frame; to: caller's.
 };
 
 struct CodeFunction {
@@ -87,10 +142,10 @@ struct BranchTable {
 
 struct KernelCode {
     std::vector<Inst> code;
-    std::uint32_t entry = 0;               ///< First instruction of the kernel itself.
-    std::uint32_t constants_begin = 0;     ///< In the file; the registers lie before.
+    std::uint32_t entry = 0;            ///< First instruction of the kernel itself.
+    std::uint32_t constants_begin = 0;  ///< In the file; the registers lie before.
     std::uint32_t file_bytes = 0;
-    std::vector<std::uint8_t> constants;   ///< Image of [constants_begin, file_bytes).
+    std::vector<std::uint8_t> constants;  ///< Image of [constants_begin, file_bytes).
     std::vector<SpecialSlot> specials;
     std::vector<AddressSlot> addresses;
     std::vector<CodeFunction> functions;
@@ -100,9 +155,9 @@ struct KernelCode {
     std::vector<std::unique_ptr<exec::MatrixSite>> matrices;
     std::vector<std::unique_ptr<exec::TextureSite>> textures;
     std::uint32_t static_shared_bytes = 0;
-    std::uint32_t local_bytes = 0;   ///< Deepest chain of frames; kernels without recursion.
-    bool needs_stack = false;        ///< Recursion, indirect calls or alloca: size set at launch.
-    std::string refusal;             ///< Not empty: reaches an instruction that is refused.
+    std::uint32_t local_bytes = 0;  ///< Deepest chain of frames; kernels without recursion.
+    bool needs_stack = false;       ///< Recursion, indirect calls or alloca: size set at launch.
+    std::string refusal;            ///< Not empty: reaches an instruction that is refused.
     std::string name;
 };
 

@@ -53,7 +53,7 @@ struct LinkedProgram {
     std::unordered_map<const ptx::Variable*, Symbol> function_symbols;
     std::vector<GlobalInfo> globals;
     std::vector<KernelInfo> kernels;
-    std::vector<KernelCode> codes;  ///< Parallel to kernels.
+    std::vector<KernelCode> codes;                ///< Parallel to kernels.
     std::vector<std::uint32_t> kernel_functions;  ///< Parallel to kernels: into functions.
     std::unordered_map<std::string, std::uint32_t> kernel_names;
     std::unordered_map<std::string, std::uint32_t> global_names;

@@ -91,8 +91,8 @@ private:
         info.name = variable.name;
         info.size_bytes = variable.size;
         info.align_bytes = variable.align;
-        info.space = variable.space == Space::kConst ? GlobalSpace::kConstant
-                                                     : GlobalSpace::kGlobal;
+        info.space =
+            variable.space == Space::kConst ? GlobalSpace::kConstant : GlobalSpace::kGlobal;
         info.managed = variable.managed;
         info.visible = !is_local(variable.linkage);
         info.initialized = !variable.init.empty();
@@ -105,8 +105,7 @@ private:
         return static_cast<std::uint32_t>(program_.globals.size() - 1);
     }
 
-    void replace_global(std::uint32_t index, const ptx::Variable& variable,
-                        std::uint32_t module) {
+    void replace_global(std::uint32_t index, const ptx::Variable& variable, std::uint32_t module) {
         const std::uint32_t last = add_global(variable, module);
         program_.globals[index] = std::move(program_.globals[last]);
         program_.global_definitions[index] = program_.global_definitions[last];
@@ -241,9 +240,9 @@ private:
             }
             const auto found = definitions_.find(variable.name);
             if (found == definitions_.end()) {
-                return ptx::error_at(text.name, variable.where, "ptx.undefined_symbol",
-                                     "undefined external variable '" +
-                                         std::string(variable.name) + "'");
+                return ptx::error_at(
+                    text.name, variable.where, "ptx.undefined_symbol",
+                    "undefined external variable '" + std::string(variable.name) + "'");
             }
             symbols[variable.name] = {SymbolKind::kGlobal, found->second};
         }

@@ -46,8 +46,8 @@ std::uint32_t small_from_double(double value, const SmallFormat& format, bool sa
     const int mantissa_bits = format.mantissa_bits;
     const std::uint32_t top = (1U << format.exponent_bits) - 1;
     const std::uint32_t ones = (1U << mantissa_bits) - 1;
-    const std::uint32_t sign = std::signbit(value)
-                                   ? 1U << (mantissa_bits + format.exponent_bits) : 0U;
+    const std::uint32_t sign =
+        std::signbit(value) ? 1U << (mantissa_bits + format.exponent_bits) : 0U;
     const std::uint32_t largest = format.has_infinity ? ((top - 1) << mantissa_bits) | ones
                                   : format.has_nan    ? (top << mantissa_bits) | (ones - 1)
                                                       : (top << mantissa_bits) | ones;
@@ -71,7 +71,8 @@ std::uint32_t small_from_double(double value, const SmallFormat& format, bool sa
                               (rounding != SmallRounding::kZero || std::isinf(magnitude));
         const bool to_nan = !format.has_infinity && format.has_nan && !saturate_finite;
         return sign | (infinite ? top << mantissa_bits
-                       : to_nan ? (top << mantissa_bits) | ones : largest);
+                       : to_nan ? (top << mantissa_bits) | ones
+                                : largest);
     }
     const auto count = static_cast<std::uint32_t>(steps);
     if (step == least) {

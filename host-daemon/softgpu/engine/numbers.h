@@ -7,7 +7,7 @@ namespace gantry::softgpu {
 
 [[nodiscard]] float float_from_half(std::uint16_t bits);
 [[nodiscard]] float float_from_bf16(std::uint16_t bits);
-[[nodiscard]] std::uint16_t half_from_double(double value);   ///< Nearest even.
+[[nodiscard]] std::uint16_t half_from_double(double value);  ///< Nearest even.
 [[nodiscard]] std::uint16_t bf16_from_double(double value);
 /// A small float with `exponent_bits` and `mantissa_bits`; see numbers.cc for NaN and overflow.
 struct SmallFormat {
@@ -33,8 +33,7 @@ enum class SmallRounding : std::uint8_t { kNearestEven, kZero, kNearestAway };
 /// or the format has no infinity, else infinity.
 [[nodiscard]] std::uint32_t small_from_double(double value, const SmallFormat& format,
                                               bool saturate_finite,
-                                              SmallRounding rounding =
-                                                  SmallRounding::kNearestEven);
+                                              SmallRounding rounding = SmallRounding::kNearestEven);
 [[nodiscard]] double double_from_small(std::uint32_t bits, const SmallFormat& format);
 
 }  // namespace gantry::softgpu

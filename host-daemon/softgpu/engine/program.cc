@@ -106,8 +106,7 @@ Result<std::unique_ptr<Program>> Program::link(std::span<const PtxSource> source
         linked->codes[i].name = linked->kernels[i].name;
         linked->kernels[i].constant_bytes = constants;
         GANTRY_TRY(decode_kernel(*linked, i));
-        if (!linked->refusals.empty() &&
-            options.unsupported == UnsupportedPolicy::kRefuseProgram) {
+        if (!linked->refusals.empty() && options.unsupported == UnsupportedPolicy::kRefuseProgram) {
             return Error{Code::kUnimplemented, "ptx.unsupported", linked->refusals.front().text};
         }
     }

@@ -45,7 +45,7 @@ struct ThreadContext {
     std::uint32_t fp_mode = 0;
     const Inst* inst = nullptr;  ///< Last instruction that touched memory, for fault reports.
     bool yield = false;          ///< Ends the block's slice.
-    std::uint32_t polls = 0;  ///< Loads that may be part of a spin loop since the slice began.
+    std::uint32_t polls = 0;     ///< Loads that may be part of a spin loop since the slice began.
     void set_fp_mode(std::uint32_t mode) {
         if (mode != fp_mode) [[unlikely]] {
             switch_fp_mode(mode);
@@ -76,28 +76,27 @@ struct Warp {
     std::uint32_t local_stride = 0;
     std::uint32_t fragment_count = 0;
     std::array<Fragment, kLanes + 1> fragments;
-    std::array<std::uint32_t, kLanes> frame{};  ///< Start of the current function's locals.
+    std::array<std::uint32_t, kLanes> frame{};        ///< Start of the current function's locals.
     std::array<std::uint32_t, kLanes> frame_extra{};  ///< alloca'd bytes of the current function.
     std::array<std::uint32_t, kLanes> returned_frame{};  ///< Of the call that just returned.
     std::array<std::uint16_t, kLanes> depth{};
     std::vector<std::array<ReturnRecord, kLanes>> returns;
     std::array<std::vector<std::uint8_t>, kLanes> saved_registers;
     std::array<std::vector<std::uint16_t>, kLanes> active_functions;
-    std::uint32_t divergent_run = 0;   ///< Instructions of the lowest fragment with others ready.
-    std::uint32_t fair_run = 0;        ///< Left of another fragment's turn.
-    std::uint32_t fair_lanes = 0;      ///< Whose turn it is.
-    const Inst* fair_ip = nullptr;     ///< Where the last turn was given.
+    std::uint32_t divergent_run = 0;  ///< Instructions of the lowest fragment with others ready.
+    std::uint32_t fair_run = 0;       ///< Left of another fragment's turn.
+    std::uint32_t fair_lanes = 0;     ///< Whose turn it is.
+    const Inst* fair_ip = nullptr;    ///< Where the last turn was given.
     std::uint64_t thread_instructions = 0;
     std::uint64_t warp_instructions = 0;
-    std::uint32_t carry = 0;           ///< Lanes' carry flags (add.cc and its kin).
+    std::uint32_t carry = 0;  ///< Lanes' carry flags (add.cc and its kin).
 
     [[nodiscard]] bool alive() const { return dead != kAllLanes; }
     void set_mask(std::uint32_t lanes) {
         mask = lanes;
         full = (lanes | dead) == kAllLanes;
     }
-    void push(const Inst* ip, std::uint32_t lanes,
-              FragmentState state = FragmentState::kRunnable) {
+    void push(const Inst* ip, std::uint32_t lanes, FragmentState state = FragmentState::kRunnable) {
         Fragment& fragment = fragments[fragment_count++];
         fragment.ip = ip;
         fragment.mask = lanes;

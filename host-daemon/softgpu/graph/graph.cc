@@ -53,8 +53,7 @@ Graph::~Graph() {
 void Graph::retire() {
     const std::lock_guard lock(graph_mutex());
     for (const auto& node : nodes) {
-        if (const auto* child =
-                node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
+        if (const auto* child = node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
             child->graph->retire();
             retract(*child->graph);
         }
@@ -97,8 +96,7 @@ std::shared_ptr<Graph> Graph::clone() const {
     std::map<const GraphNode*, std::shared_ptr<GraphNode>> twins;
     for (const auto& node : nodes) {
         OperationPtr operation = node->operation;
-        if (const auto* child =
-                node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
+        if (const auto* child = node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
             auto inner = child->graph->clone();
             inner->is_child = true;
             operation = std::make_shared<ChildGraphOperation>(std::move(inner));
@@ -147,8 +145,7 @@ bool GraphExec::flatten(const Graph& graph, std::vector<ExecStep>& steps) {
     }
     std::map<const GraphNode*, std::size_t> last_step;
     for (const auto& node : ordered) {
-        if (const auto* child =
-                node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
+        if (const auto* child = node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
             if (!flatten(*child->graph, steps)) {
                 return false;
             }
@@ -197,8 +194,7 @@ CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
             continue;
         }
         if (step.operation->type() == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
-            marks[&step] =
-                static_cast<const EventOperation&>(*step.operation).event->new_mark();
+            marks[&step] = static_cast<const EventOperation&>(*step.operation).event->new_mark();
         } else if (step.operation->type() == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
             const auto& wait = static_cast<const EventOperation&>(*step.operation);
             if (auto point = wait.event->awaited()) {

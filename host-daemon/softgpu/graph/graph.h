@@ -39,7 +39,7 @@ public:
     std::weak_ptr<Graph> graph;
     OperationPtr operation;
     std::vector<GraphEdge> needs;
-    const GraphNode* clone_of = nullptr;  ///< Compared only, never followed.
+    const GraphNode* clone_of = nullptr;    ///< Compared only, never followed.
     std::vector<void*> parameter_pointers;  ///< What cuGraphKernelNodeGetParams hands out.
 };
 

@@ -58,9 +58,7 @@ void AllocOperation::run() const {
     }
 }
 
-void FreeOperation::run() const {
-    free_graph_allocation(address);
-}
+void FreeOperation::run() const { free_graph_allocation(address); }
 
 bool free_graph_allocation(std::uint64_t address) {
     std::shared_ptr<GraphAllocation> last;  // Its destructor takes the lock again.

@@ -205,8 +205,7 @@ CUresult make_operation(const std::shared_ptr<Context>& context, CUgraphNodePara
             params.alloc.dptr = alloc.dptr;
             return error;
         }
-        case CU_GRAPH_NODE_TYPE_MEM_FREE:
-            return make_free_operation(params.free.dptr, operation);
+        case CU_GRAPH_NODE_TYPE_MEM_FREE: return make_free_operation(params.free.dptr, operation);
         case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
             const auto& batch = params.memOp;
             return make_batch_operation({batch.ctx, batch.count, batch.paramArray, batch.flags},

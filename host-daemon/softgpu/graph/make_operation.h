@@ -14,8 +14,7 @@ CUresult make_memcpy_operation(const CUDA_MEMCPY3D& params, OperationPtr& operat
 CUresult make_memset_operation(const CUDA_MEMSET_NODE_PARAMS& params, OperationPtr& operation);
 CUresult make_host_operation(const CUDA_HOST_NODE_PARAMS& params, OperationPtr& operation);
 CUresult make_event_operation(CUgraphNodeType type, CUevent event, OperationPtr& operation);
-CUresult make_batch_operation(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params,
-                              OperationPtr& operation);
+CUresult make_batch_operation(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params, OperationPtr& operation);
 CUresult make_child_operation(CUgraph graph, OperationPtr& operation);
 CUresult make_alloc_operation(Context& context, CUDA_MEM_ALLOC_NODE_PARAMS& params,
                               OperationPtr& operation);

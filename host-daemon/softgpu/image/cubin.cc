@@ -41,8 +41,8 @@ std::string name_at(std::span<const std::byte> elf, const Elf64_Shdr& strings,
     return std::string(text, strnlen(text, std::min(strings.sh_size - offset, kNameBytesMax)));
 }
 
-void read_symbols(std::span<const std::byte> elf, const Elf64_Ehdr& header,
-                  const Elf64_Shdr& table, CubinInfo& info) {
+void read_symbols(std::span<const std::byte> elf, const Elf64_Ehdr& header, const Elf64_Shdr& table,
+                  CubinInfo& info) {
     Elf64_Shdr strings;
     if (table.sh_link >= header.e_shnum ||
         !read_record(elf, header.e_shoff + table.sh_link * sizeof strings, strings)) {
@@ -105,8 +105,8 @@ Result<CubinInfo> read_cubin(std::span<const std::byte> elf) {
                          ", not for a CUDA device; pass a cubin, a fatbin or PTX."};
     }
     CubinInfo info;
-    info.target = header.e_ident[EI_OSABI] == kAbiNew ? (header.e_flags >> 8) & 0xff
-                                                      : header.e_flags & 0xff;
+    info.target =
+        header.e_ident[EI_OSABI] == kAbiNew ? (header.e_flags >> 8) & 0xff : header.e_flags & 0xff;
     bool seen_symbols = false;
     for (unsigned i = 0; i < header.e_shnum; ++i) {
         Elf64_Shdr section;

@@ -11,8 +11,8 @@
 namespace gantry::softgpu::image {
 
 struct CubinInfo {
-    unsigned target = 0;                ///< sm number, 0 when the file does not say.
-    std::vector<std::string> kernels;   ///< Names of entry points.
+    unsigned target = 0;               ///< sm number, 0 when the file does not say.
+    std::vector<std::string> kernels;  ///< Names of entry points.
 };
 
 /// Size of an ELF file from its headers, looking only at readable bytes; 0 when it is none.

@@ -175,9 +175,9 @@ Result<Contents> read_elf(Bytes elf, unsigned capability) {
 
 Result<Contents> read_text(std::string text) {
     const std::size_t first = text.find_first_not_of(" \t\r\n");
-    const bool plausible = first != std::string::npos &&
-                           (text[first] == '.' || text.compare(first, 2, "//") == 0 ||
-                            text.compare(first, 2, "/*") == 0);
+    const bool plausible =
+        first != std::string::npos && (text[first] == '.' || text.compare(first, 2, "//") == 0 ||
+                                       text.compare(first, 2, "/*") == 0);
     if (!plausible || text.find(".version") == std::string::npos) {
         return bad("image.format",
                    "Not a kernel image: neither a fatbin, nor an ELF cubin, nor PTX text.");
@@ -195,7 +195,10 @@ std::uint32_t magic_of(const void* image) {
 }
 
 bool starts_elf(const void* image) {
-    return std::memcmp(image, "\x7f" "ELF", 4) == 0;
+    return std::memcmp(image,
+                       "\x7f"
+                       "ELF",
+                       4) == 0;
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ struct PtxUnit {
 };
 
 struct Contents {
-    std::vector<PtxUnit> units;       ///< One, or all units of an -rdc program, to be linked.
-    std::vector<std::string> found;   ///< Every entry seen, such as "cubin sm_90", for messages.
+    std::vector<PtxUnit> units;      ///< One, or all units of an -rdc program, to be linked.
+    std::vector<std::string> found;  ///< Every entry seen, such as "cubin sm_90", for messages.
     std::vector<std::string> cubin_kernels;  ///< Entry names of the best cubin, for messages.
 };
 

@@ -11,9 +11,7 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096;
 
-std::uint64_t pages(std::uint64_t bytes) {
-    return (bytes + kPage - 1) / kPage * kPage;
-}
+std::uint64_t pages(std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 
@@ -70,8 +68,8 @@ CUresult allocate_pinned(Context& context, std::uint64_t bytes, unsigned flags, 
 }
 
 CUresult free_pinned(void* pointer) {
-    const auto range = MemoryMap::instance().erase(reinterpret_cast<std::uint64_t>(pointer),
-                                                   MemoryKind::kPinned);
+    const auto range =
+        MemoryMap::instance().erase(reinterpret_cast<std::uint64_t>(pointer), MemoryKind::kPinned);
     if (!range) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -16,9 +16,7 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) {
     return (bytes + unit - 1) / unit * unit;
 }
 
-void* pointer(std::uint64_t address) {
-    return reinterpret_cast<void*>(address);
-}
+void* pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }
 
 }  // namespace
 
@@ -33,9 +31,9 @@ bool Arena::reserve(bool foreign) {
         return true;
     }
     const auto take = [](std::uint64_t base, std::uint64_t bytes) {
-        void* window = mmap(pointer(base), bytes, PROT_NONE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
-                            0);
+        void* window =
+            mmap(pointer(base), bytes, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         return window == pointer(base);
     };
     if (!take(kArenaBase, kArenaBytes - kGlobalsBytes) ||
@@ -86,8 +84,8 @@ void Arena::unmap(std::uint64_t address, std::uint64_t bytes) const {
     // Addresses fault first, then the pages go: no reader can see another allocation's zeros.
     mmap(pointer(address), bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              offset_of(address), static_cast<off_t>(bytes));
+    fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset_of(address),
+              static_cast<off_t>(bytes));
 }
 
 std::optional<std::uint64_t> Arena::allocate_globals(Device& device, std::uint64_t bytes) {

@@ -81,7 +81,7 @@ private:
     bool foreign_ = false;
     RangeAllocator space_{kArenaBase, kArenaBytes - kGlobalsBytes};
     RangeAllocator globals_{kGlobalsBase, kGlobalsBytes};
-    std::map<std::uint64_t, Slab> slabs_;  ///< By base address.
+    std::map<std::uint64_t, Slab> slabs_;     ///< By base address.
     std::map<int, std::uint64_t> open_slab_;  ///< Device ordinal -> slab last allocated from.
     std::map<std::uint64_t, int> slab_device_;
 };

@@ -83,17 +83,16 @@ CUresult Array::create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descript
                        std::shared_ptr<Array>& array) {
     auto made = std::make_shared<Array>();
     made->descriptor = descriptor;
-    if (!extents_valid(descriptor) ||
-        !texel_format(descriptor.Format, descriptor.NumChannels, made->format,
-                      made->normalized_format)) {
+    if (!extents_valid(descriptor) || !texel_format(descriptor.Format, descriptor.NumChannels,
+                                                    made->format, made->normalized_format)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uint64_t row = descriptor.Width * made->format.texel_bytes();
     made->row_pitch = (row + kRowAlign - 1) / kRowAlign * kRowAlign;
     made->bytes = made->row_pitch * made->rows() * made->slices();
     std::uint64_t address = 0;
-    const CUresult error = allocate_device(context, MemoryKind::kDriver, made->bytes, 0, nullptr,
-                                           address);
+    const CUresult error =
+        allocate_device(context, MemoryKind::kDriver, made->bytes, 0, nullptr, address);
     if (error != CUDA_SUCCESS) {
         return error;
     }
@@ -102,9 +101,7 @@ CUresult Array::create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descript
     return CUDA_SUCCESS;
 }
 
-std::uint64_t Array::slices() const {
-    return std::max<std::uint64_t>(descriptor.Depth, 1);
-}
+std::uint64_t Array::slices() const { return std::max<std::uint64_t>(descriptor.Depth, 1); }
 
 TextureShape Array::shape() const {
     if ((descriptor.Flags & CUDA_ARRAY3D_CUBEMAP) != 0) {

@@ -56,8 +56,8 @@ CUresult resolve_array(const SideDescription& from, const CopyPlan& plan, CopySi
     side.array = array;
     side.row_pitch = array->row_pitch;
     side.slice_pitch = array->row_pitch * array->rows();
-    side.address = array->address + from.z * side.slice_pitch + from.y * side.row_pitch +
-                   from.x_bytes;
+    side.address =
+        array->address + from.z * side.slice_pitch + from.y * side.row_pitch + from.x_bytes;
     return CUDA_SUCCESS;
 }
 
@@ -92,11 +92,10 @@ void execute_copy(const CopyPlan& plan) {
     }
     const CopySide& to = plan.destination;
     const CopySide& from = plan.source;
-    const bool dense = (plan.height == 1 || (to.row_pitch == plan.width_bytes &&
-                                             from.row_pitch == plan.width_bytes)) &&
-                       (plan.depth == 1 ||
-                        (to.slice_pitch == plan.width_bytes * plan.height &&
-                         from.slice_pitch == plan.width_bytes * plan.height));
+    const bool dense = (plan.height == 1 ||
+                        (to.row_pitch == plan.width_bytes && from.row_pitch == plan.width_bytes)) &&
+                       (plan.depth == 1 || (to.slice_pitch == plan.width_bytes * plan.height &&
+                                            from.slice_pitch == plan.width_bytes * plan.height));
     if (dense) {
         std::memmove(reinterpret_cast<void*>(to.address),
                      reinterpret_cast<const void*>(from.address),
@@ -105,11 +104,11 @@ void execute_copy(const CopyPlan& plan) {
     }
     for (std::uint64_t z = 0; z < plan.depth; ++z) {
         for (std::uint64_t y = 0; y < plan.height; ++y) {
-            std::memmove(reinterpret_cast<void*>(to.address + z * to.slice_pitch +
-                                                 y * to.row_pitch),
-                         reinterpret_cast<const void*>(from.address + z * from.slice_pitch +
-                                                       y * from.row_pitch),
-                         plan.width_bytes);
+            std::memmove(
+                reinterpret_cast<void*>(to.address + z * to.slice_pitch + y * to.row_pitch),
+                reinterpret_cast<const void*>(from.address + z * from.slice_pitch +
+                                              y * from.row_pitch),
+                plan.width_bytes);
         }
     }
 }
@@ -122,31 +121,25 @@ CUresult resolve_copy(const CUDA_MEMCPY3D& copy, ResolvedCopy& resolved) {
     if (plan.empty()) {
         return CUDA_SUCCESS;
     }
-    const SideDescription source = {copy.srcMemoryType,
-                                    reinterpret_cast<std::uint64_t>(copy.srcHost),
-                                    copy.srcDevice,
-                                    copy.srcArray,
-                                    copy.srcXInBytes,
-                                    copy.srcY,
-                                    copy.srcZ,
-                                    copy.srcPitch,
-                                    copy.srcHeight};
-    const SideDescription destination = {copy.dstMemoryType,
-                                         reinterpret_cast<std::uint64_t>(copy.dstHost),
-                                         copy.dstDevice,
-                                         copy.dstArray,
-                                         copy.dstXInBytes,
-                                         copy.dstY,
-                                         copy.dstZ,
-                                         copy.dstPitch,
-                                         copy.dstHeight};
+    const SideDescription source = {
+        copy.srcMemoryType, reinterpret_cast<std::uint64_t>(copy.srcHost),
+        copy.srcDevice,     copy.srcArray,
+        copy.srcXInBytes,   copy.srcY,
+        copy.srcZ,          copy.srcPitch,
+        copy.srcHeight};
+    const SideDescription destination = {
+        copy.dstMemoryType, reinterpret_cast<std::uint64_t>(copy.dstHost),
+        copy.dstDevice,     copy.dstArray,
+        copy.dstXInBytes,   copy.dstY,
+        copy.dstZ,          copy.dstPitch,
+        copy.dstHeight};
     if (copy.srcLOD != 0 || copy.dstLOD != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const CUresult error = resolve_side(source, plan, plan.source, resolved.source_place);
-    return error != CUDA_SUCCESS ? error
-                                 : resolve_side(destination, plan, plan.destination,
-                                                resolved.destination_place);
+    return error != CUDA_SUCCESS
+               ? error
+               : resolve_side(destination, plan, plan.destination, resolved.destination_place);
 }
 
 CUresult resolve_copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes,

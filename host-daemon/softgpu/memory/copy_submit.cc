@@ -13,9 +13,7 @@ namespace {
 
 constexpr std::uint64_t kStagedBytesMax = 65536;
 
-std::uint64_t bytes_of(const CopyPlan& plan) {
-    return plan.width_bytes * plan.height * plan.depth;
-}
+std::uint64_t bytes_of(const CopyPlan& plan) { return plan.width_bytes * plan.height * plan.depth; }
 
 /// Waits for all that comes before, then copies in the calling thread.
 CUresult copy_here(const std::shared_ptr<Stream>& stream, const CopyPlan& plan) {
@@ -71,8 +69,8 @@ CUresult submit_copy_sync(const std::shared_ptr<Stream>& stream, ResolvedCopy co
         return CUDA_SUCCESS;
     }
     const bool idle = Scheduler::instance().points_before(stream).empty();
-    const bool on_device = copy.source_place == CopyPlace::kDevice &&
-                           copy.destination_place == CopyPlace::kDevice;
+    const bool on_device =
+        copy.source_place == CopyPlace::kDevice && copy.destination_place == CopyPlace::kDevice;
     if (!idle && (on_device || stageable(copy))) {
         return copy_later(stream, copy, params, !on_device);
     }
@@ -96,8 +94,8 @@ CUresult submit_copy_async(const std::shared_ptr<Stream>& stream, ResolvedCopy c
     if (stageable(copy)) {
         return copy_later(stream, copy, params, true);
     }
-    const bool pageable = copy.source_place == CopyPlace::kPageable ||
-                          copy.destination_place == CopyPlace::kPageable;
+    const bool pageable =
+        copy.source_place == CopyPlace::kPageable || copy.destination_place == CopyPlace::kPageable;
     const bool stays = is_on_host(copy.source_place) && is_on_host(copy.destination_place);
     return pageable || stays ? copy_here(stream, copy.plan)
                              : copy_later(stream, copy, params, false);

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <vector>
 
@@ -29,13 +29,13 @@ struct MemoryRange {
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
     MemoryKind kind = MemoryKind::kDevice;
-    int device = 0;         ///< Ordinal of the device it was made for.
-    std::uint64_t id = 0;   ///< CU_POINTER_ATTRIBUTE_BUFFER_ID; unique in the process's life.
+    int device = 0;        ///< Ordinal of the device it was made for.
+    std::uint64_t id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID; unique in the process's life.
     void* context = nullptr;
-    unsigned flags = 0;     ///< As given to the allocating call.
-    int access = 3;         ///< CU_MEM_ACCESS_FLAGS_PROT_*; below 3 only for kMapped.
+    unsigned flags = 0;  ///< As given to the allocating call.
+    int access = 3;      ///< CU_MEM_ACCESS_FLAGS_PROT_*; below 3 only for kMapped.
     bool sync_memops = false;
-    std::uint64_t reserved_base = 0;   ///< kMapped: the reserved addresses around it.
+    std::uint64_t reserved_base = 0;  ///< kMapped: the reserved addresses around it.
     std::uint64_t reserved_bytes = 0;
     std::shared_ptr<void> owner;  ///< Physical memory or pool, kept alive by the range.
 

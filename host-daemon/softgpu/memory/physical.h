@@ -25,8 +25,7 @@ public:
                            std::shared_ptr<PhysicalMemory>& memory);
     /// Takes over memory that another process exported; keeps its own copy of the descriptor.
     /// CUDA_ERROR_INVALID_VALUE for a descriptor of anything else.
-    static CUresult import(Device& device, int descriptor,
-                           std::shared_ptr<PhysicalMemory>& memory);
+    static CUresult import(Device& device, int descriptor, std::shared_ptr<PhysicalMemory>& memory);
 
     /// Maps [offset, offset + bytes) at the address, without access. False when it fails.
     [[nodiscard]] bool map_at(std::uint64_t address, std::uint64_t bytes,

@@ -12,9 +12,7 @@ namespace {
 
 constexpr std::uint64_t kUnit = 512;
 
-std::uint64_t rounded(std::uint64_t bytes) {
-    return (bytes + kUnit - 1) / kUnit * kUnit;
-}
+std::uint64_t rounded(std::uint64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
 }  // namespace
 

@@ -29,12 +29,11 @@ bool is_there(std::uint64_t address, std::uint64_t bytes, Memory memory) {
     return memory == Memory::kMayBeGone || MemoryMap::instance().covers(address, bytes);
 }
 
-CUresult resource_linear(const CUDA_RESOURCE_DESC& resource, Memory memory,
-                         TextureDescription& out, bool& normalized) {
+CUresult resource_linear(const CUDA_RESOURCE_DESC& resource, Memory memory, TextureDescription& out,
+                         bool& normalized) {
     const auto& linear = resource.res.linear;
     if (!texel_format(linear.format, linear.numChannels, out.format, normalized) ||
-        linear.sizeInBytes == 0 ||
-        !is_there(linear.devPtr, linear.sizeInBytes, memory)) {
+        linear.sizeInBytes == 0 || !is_there(linear.devPtr, linear.sizeInBytes, memory)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uint64_t texels = linear.sizeInBytes / out.format.texel_bytes();
@@ -46,16 +45,16 @@ CUresult resource_linear(const CUDA_RESOURCE_DESC& resource, Memory memory,
     return CUDA_SUCCESS;
 }
 
-CUresult resource_pitch(const CUDA_RESOURCE_DESC& resource, Memory memory,
-                        TextureDescription& out, bool& normalized) {
+CUresult resource_pitch(const CUDA_RESOURCE_DESC& resource, Memory memory, TextureDescription& out,
+                        bool& normalized) {
     const auto& pitch = resource.res.pitch2D;
     if (!texel_format(pitch.format, pitch.numChannels, out.format, normalized) ||
         pitch.width == 0 || pitch.height == 0 ||
         pitch.pitchInBytes < pitch.width * out.format.texel_bytes()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::uint64_t bytes = pitch.pitchInBytes * (pitch.height - 1) +
-                                pitch.width * out.format.texel_bytes();
+    const std::uint64_t bytes =
+        pitch.pitchInBytes * (pitch.height - 1) + pitch.width * out.format.texel_bytes();
     if (!is_there(pitch.devPtr, bytes, memory)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -164,8 +163,8 @@ CUresult create_texture(Context& context, const CUDA_RESOURCE_DESC* resource,
     apply_sampling(*texture, normalized_format, entry->texture);
     const TexelFormat& format = entry->texture.format;
     const bool wide_integer = format.kind != TexelKind::kFloat && format.channel_bits == 32;
-    const bool element_integer = format.kind != TexelKind::kFloat &&
-                                 entry->texture.read_mode == ReadMode::kElement;
+    const bool element_integer =
+        format.kind != TexelKind::kFloat && entry->texture.read_mode == ReadMode::kElement;
     if (texture->filterMode == CU_TR_FILTER_MODE_LINEAR && (wide_integer || element_integer)) {
         return CUDA_ERROR_INVALID_VALUE;  // Only what reads as a float can be interpolated.
     }

@@ -14,15 +14,33 @@
 namespace gantry::softgpu::ptx {
 
 enum class Type : std::uint8_t {
-    kNone, kPred,
-    kB8, kB16, kB32, kB64, kB128,
-    kU8, kU16, kU32, kU64,
-    kS8, kS16, kS32, kS64,
-    kF16, kF16x2, kBf16, kBf16x2, kF32, kF64,
-    kTexref, kSamplerref, kSurfref,
+    kNone,
+    kPred,
+    kB8,
+    kB16,
+    kB32,
+    kB64,
+    kB128,
+    kU8,
+    kU16,
+    kU32,
+    kU64,
+    kS8,
+    kS16,
+    kS32,
+    kS64,
+    kF16,
+    kF16x2,
+    kBf16,
+    kBf16x2,
+    kF32,
+    kF64,
+    kTexref,
+    kSamplerref,
+    kSurfref,
 };
 
-[[nodiscard]] std::uint32_t size_of(Type type);        ///< Bytes in memory; pred and none: 0.
+[[nodiscard]] std::uint32_t size_of(Type type);            ///< Bytes in memory; pred and none: 0.
 [[nodiscard]] Type type_from_name(std::string_view name);  ///< "u32" -> kU32; else kNone.
 
 enum class Space : std::uint8_t { kReg, kParam, kLocal, kShared, kGlobal, kConst };
@@ -35,8 +53,8 @@ struct Position {
 
 /// One word of a variable's initialiser: a number, or the address of a symbol.
 struct Initializer {
-    std::uint64_t bits = 0;    ///< Little-endian image of the element, or the addend.
-    std::string_view symbol;   ///< Empty for numbers.
+    std::uint64_t bits = 0;       ///< Little-endian image of the element, or the addend.
+    std::string_view symbol;      ///< Empty for numbers.
     std::uint8_t byte_of = 0xff;  ///< For mask(symbol): which byte of the address; 0xff: whole.
 };
 
@@ -48,9 +66,9 @@ struct Variable {
     bool managed = false;
     bool unsized = false;  ///< name[]: size comes from elsewhere.
     bool is_array = false;
-    std::uint32_t align = 0;  ///< Bytes; never 0 after parsing.
-    std::uint64_t size = 0;   ///< Bytes.
-    std::uint32_t vector = 1; ///< .v2 / .v4 in a declaration.
+    std::uint32_t align = 0;   ///< Bytes; never 0 after parsing.
+    std::uint64_t size = 0;    ///< Bytes.
+    std::uint32_t vector = 1;  ///< .v2 / .v4 in a declaration.
     std::vector<Initializer> init;
     Position where;
 };
@@ -74,8 +92,8 @@ enum class OperandKind : std::uint8_t {
 
 struct Operand {
     OperandKind kind = OperandKind::kSink;
-    bool negated = false;  ///< !p or -x
-    std::uint8_t part = 0; ///< Of a register: 1-4 for .b0 to .b3, 5-6 for .h0 and .h1; 0: all.
+    bool negated = false;   ///< !p or -x
+    std::uint8_t part = 0;  ///< Of a register: 1-4 for .b0 to .b3, 5-6 for .h0 and .h1; 0: all.
     std::uint32_t index = 0;
     std::uint32_t first_child = 0;  ///< In Function::operands.
     std::uint32_t child_count = 0;
@@ -154,8 +172,8 @@ struct Alias {
 struct Module {
     std::unique_ptr<std::string> text;
     std::string name;
-    int version = 0;       ///< 10 * major + minor.
-    int target = 0;        ///< Number behind sm_ or compute_.
+    int version = 0;  ///< 10 * major + minor.
+    int target = 0;   ///< Number behind sm_ or compute_.
     int address_size = 64;
     std::vector<Variable> variables;
     std::vector<Function> functions;

@@ -87,7 +87,7 @@ void Lexer::advance() {
         lex_string();
     } else {
         finish(std::strchr("{}()[]<>,;:=+-*/|&!~@^?.%", c) != nullptr ? TokenKind::kPunct
-                                                                     : TokenKind::kBad,
+                                                                      : TokenKind::kBad,
                position_, position_ + 1);
     }
 }
@@ -130,8 +130,8 @@ void Lexer::lex_number() {
     if (at(begin) == '0' && (second == 'x' || second == 'X')) {
         base = 16;
         digits += 2;
-    } else if (at(begin) == '0' && (second == 'f' || second == 'F' || second == 'd' ||
-                                    second == 'D')) {
+    } else if (at(begin) == '0' &&
+               (second == 'f' || second == 'F' || second == 'd' || second == 'D')) {
         const bool single = second == 'f' || second == 'F';
         kind = single ? TokenKind::kFloat32 : TokenKind::kFloat64;
         exact_digits = single ? 8 : 16;

@@ -14,10 +14,10 @@ enum class TokenKind : std::uint8_t {
     kWord,       ///< name: letters, digits, _ $ %; special registers with their .x
     kDirective,  ///< .word, with ::parts; text without the dot
     kInteger,
-    kFloat32,    ///< 0f and 8 digits
-    kFloat64,    ///< 0d and 16 digits, or decimal
-    kString,     ///< without quotes
-    kPunct,      ///< one character
+    kFloat32,  ///< 0f and 8 digits
+    kFloat64,  ///< 0d and 16 digits, or decimal
+    kString,   ///< without quotes
+    kPunct,    ///< one character
     kBad,
 };
 

@@ -163,15 +163,12 @@ bool Parser::parse_simple_operand(Operand& out) {
         }
         case TokenKind::kFloat32:
         case TokenKind::kFloat64:
-            out.kind = token.kind == TokenKind::kFloat32 ? OperandKind::kFloat32
-                                                         : OperandKind::kFloat64;
+            out.kind =
+                token.kind == TokenKind::kFloat32 ? OperandKind::kFloat32 : OperandKind::kFloat64;
             out.value = lexer_.take().value;
             return true;
-        case TokenKind::kInteger:
-            out.kind = OperandKind::kInteger;
-            return parse_integer(out.value);
-        default:
-            break;
+        case TokenKind::kInteger: out.kind = OperandKind::kInteger; return parse_integer(out.value);
+        default: break;
     }
     if (accept('{')) {
         out.kind = OperandKind::kVector;
@@ -292,8 +289,8 @@ bool Parser::parse_local_declaration(std::string_view space_name) {
             if (!parse_integer(count) || !expect('>')) {
                 return false;
             }
-            declaration.range_count = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-                count, 10'000'000));
+            declaration.range_count =
+                static_cast<std::uint32_t>(std::min<std::uint64_t>(count, 10'000'000));
         } else if (!parse_array_bounds(next)) {
             return false;
         }

@@ -17,17 +17,17 @@ struct TypeName {
 };
 
 constexpr std::array kTypeNames{
-    TypeName{"pred", Type::kPred, 0},    TypeName{"b8", Type::kB8, 1},
-    TypeName{"b16", Type::kB16, 2},      TypeName{"b32", Type::kB32, 4},
-    TypeName{"b64", Type::kB64, 8},      TypeName{"b128", Type::kB128, 16},
-    TypeName{"u8", Type::kU8, 1},        TypeName{"u16", Type::kU16, 2},
-    TypeName{"u32", Type::kU32, 4},      TypeName{"u64", Type::kU64, 8},
-    TypeName{"s8", Type::kS8, 1},        TypeName{"s16", Type::kS16, 2},
-    TypeName{"s32", Type::kS32, 4},      TypeName{"s64", Type::kS64, 8},
-    TypeName{"f16", Type::kF16, 2},      TypeName{"f16x2", Type::kF16x2, 4},
-    TypeName{"bf16", Type::kBf16, 2},    TypeName{"bf16x2", Type::kBf16x2, 4},
-    TypeName{"f32", Type::kF32, 4},      TypeName{"f64", Type::kF64, 8},
-    TypeName{"texref", Type::kTexref, 8}, TypeName{"samplerref", Type::kSamplerref, 8},
+    TypeName{"pred", Type::kPred, 0},       TypeName{"b8", Type::kB8, 1},
+    TypeName{"b16", Type::kB16, 2},         TypeName{"b32", Type::kB32, 4},
+    TypeName{"b64", Type::kB64, 8},         TypeName{"b128", Type::kB128, 16},
+    TypeName{"u8", Type::kU8, 1},           TypeName{"u16", Type::kU16, 2},
+    TypeName{"u32", Type::kU32, 4},         TypeName{"u64", Type::kU64, 8},
+    TypeName{"s8", Type::kS8, 1},           TypeName{"s16", Type::kS16, 2},
+    TypeName{"s32", Type::kS32, 4},         TypeName{"s64", Type::kS64, 8},
+    TypeName{"f16", Type::kF16, 2},         TypeName{"f16x2", Type::kF16x2, 4},
+    TypeName{"bf16", Type::kBf16, 2},       TypeName{"bf16x2", Type::kBf16x2, 4},
+    TypeName{"f32", Type::kF32, 4},         TypeName{"f64", Type::kF64, 8},
+    TypeName{"texref", Type::kTexref, 8},   TypeName{"samplerref", Type::kSamplerref, 8},
     TypeName{"surfref", Type::kSurfref, 8},
 };
 

@@ -162,8 +162,8 @@ bool Parser::parse_initializer(Variable& variable) {
     return true;
 }
 
-bool Parser::parse_initializer_list(Variable& variable, std::uint32_t element,
-                                    std::uint64_t stride, std::uint64_t& position) {
+bool Parser::parse_initializer_list(Variable& variable, std::uint32_t element, std::uint64_t stride,
+                                    std::uint64_t& position) {
     const Nesting nesting(*this);
     if (nesting.too_deep()) {
         return fail_here("the initialiser is nested too deeply");

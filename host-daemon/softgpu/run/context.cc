@@ -32,8 +32,12 @@ std::array<std::uint64_t, CU_LIMIT_MAX> default_limits(const Device& device) {
 }  // namespace
 
 Context::Context(Device& device_in, unsigned flags_in, bool primary_in)
-    : Object(kKind), device(device_in), primary(primary_in), id(next_context_id()),
-      flags(flags_in), limits(default_limits(device_in)) {}
+    : Object(kKind),
+      device(device_in),
+      primary(primary_in),
+      id(next_context_id()),
+      flags(flags_in),
+      limits(default_limits(device_in)) {}
 
 void Context::start() {
     legacy_stream = std::make_shared<Stream>(weak_from_this(), CU_STREAM_DEFAULT, 0);

@@ -44,9 +44,7 @@ void end_thread(void* memory) {
     delete state;
 }
 
-void make_thread_key() {
-    pthread_key_create(&g_thread_key, end_thread);
-}
+void make_thread_key() { pthread_key_create(&g_thread_key, end_thread); }
 
 void after_fork_in_child() {
     // Threads, mappings and queues of the parent are not here; CUDA says: not initialised, for
@@ -144,19 +142,14 @@ CUresult check_not_forked() {
                                                                      : CUDA_SUCCESS;
 }
 
-Driver& driver() {
-    return *g_driver;
-}
+Driver& driver() { return *g_driver; }
 
 Device* device_of(int ordinal) {
-    const bool known =
-        ordinal >= 0 && static_cast<std::size_t>(ordinal) < g_driver->devices.size();
+    const bool known = ordinal >= 0 && static_cast<std::size_t>(ordinal) < g_driver->devices.size();
     return known ? g_driver->devices[static_cast<std::size_t>(ordinal)].get() : nullptr;
 }
 
-CUresult poison() {
-    return static_cast<CUresult>(g_poison.load(std::memory_order_relaxed));
-}
+CUresult poison() { return static_cast<CUresult>(g_poison.load(std::memory_order_relaxed)); }
 
 void set_poison(CUresult error, const std::string& text) {
     int expected = 0;

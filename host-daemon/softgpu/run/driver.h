@@ -65,19 +65,19 @@ CUresult resolve_stream(const std::shared_ptr<Context>& context, CUstream handle
 
 }  // namespace gantry::softgpu
 
-#define GANTRY_CU(expression)                                          \
-    do {                                                               \
+#define GANTRY_CU(expression)                                                       \
+    do {                                                                            \
         if (const CUresult gantry_cu_ = (expression); gantry_cu_ != CUDA_SUCCESS) { \
-            return gantry_cu_;                                         \
-        }                                                              \
+            return gantry_cu_;                                                      \
+        }                                                                           \
     } while (0)
 
 /// Declares `name` as the current context, or returns the error.
-#define GANTRY_CURRENT(name)                          \
-    std::shared_ptr<gantry::softgpu::Context> name;   \
+#define GANTRY_CURRENT(name)                        \
+    std::shared_ptr<gantry::softgpu::Context> name; \
     GANTRY_CU(gantry::softgpu::current_context(name))
 
 /// Declares `name` as the stream behind a handle in `context`, or returns the error.
-#define GANTRY_STREAM(name, context, handle)        \
-    std::shared_ptr<gantry::softgpu::Stream> name;  \
+#define GANTRY_STREAM(name, context, handle)       \
+    std::shared_ptr<gantry::softgpu::Stream> name; \
     GANTRY_CU(gantry::softgpu::resolve_stream(context, handle, name))

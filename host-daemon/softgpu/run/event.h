@@ -32,7 +32,9 @@ public:
     static constexpr ObjectKind kKind = ObjectKind::kEvent;
     Event(std::weak_ptr<Context> context_in, unsigned flags_in,
           std::shared_ptr<SharedEvent> shared_in = nullptr)
-        : Object(kKind), context(std::move(context_in)), flags(flags_in),
+        : Object(kKind),
+          context(std::move(context_in)),
+          flags(flags_in),
           shared(std::move(shared_in)) {}
 
     /// A mark for a new record, to be set once it has a point.

@@ -54,9 +54,9 @@ CUresult check_shape(const Function& function, const LaunchShape& shape) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const Dim3& wanted = kernel.req_ntid;
-    const bool other_block = wanted.x != 0 && (wanted.x != shape.block.x ||
-                                               std::max(wanted.y, 1U) != shape.block.y ||
-                                               std::max(wanted.z, 1U) != shape.block.z);
+    const bool other_block =
+        wanted.x != 0 && (wanted.x != shape.block.x || std::max(wanted.y, 1U) != shape.block.y ||
+                          std::max(wanted.z, 1U) != shape.block.z);
     if (other_block || shape.block.count() > kernel.max_threads_per_block) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -112,8 +112,7 @@ CUresult pack_parameters(const KernelInfo& kernel, void** kernel_params, void** 
         if (kernel_params[i] == nullptr) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        std::memcpy(packed.data() + parameter.offset_bytes, kernel_params[i],
-                    parameter.size_bytes);
+        std::memcpy(packed.data() + parameter.offset_bytes, kernel_params[i], parameter.size_bytes);
     }
     return CUDA_SUCCESS;
 }
@@ -131,10 +130,8 @@ CUresult check_attribute(const CUlaunchAttribute& attribute) {
     const CUlaunchAttributeValue& value = attribute.value;
     switch (static_cast<int>(attribute.id)) {
         case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:  // Of streams only.
-        case kNoAttribute:
-            return CUDA_ERROR_INVALID_VALUE;
-        case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-            return CUDA_ERROR_NOT_SUPPORTED;
+        case kNoAttribute: return CUDA_ERROR_INVALID_VALUE;
+        case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: return CUDA_ERROR_NOT_SUPPORTED;
         case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING:
             return value.nvlinkUtilCentricScheduling > 1 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
         default:
@@ -172,8 +169,7 @@ CUresult make_launch(const std::shared_ptr<Context>& context, const void* functi
     GANTRY_CU(check_cluster(function, shape, operation->cluster, cluster_given));
     if (operation->cooperative) {
         const auto per_sm = static_cast<std::uint64_t>(resident_blocks(
-            function, static_cast<std::uint32_t>(shape.block.count()),
-            shape.dynamic_shared_bytes));
+            function, static_cast<std::uint32_t>(shape.block.count()), shape.dynamic_shared_bytes));
         if (shape.grid.count() > per_sm * context->device.residency().sm_count) {
             return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
         }

@@ -34,9 +34,7 @@ public:
         return context_.heap.allocate(size_bytes);
     }
     void heap_free(std::uint64_t address) override { context_.heap.free(address); }
-    [[nodiscard]] const TextureUnit* textures() const override {
-        return &TextureTable::instance();
-    }
+    [[nodiscard]] const TextureUnit* textures() const override { return &TextureTable::instance(); }
 
 private:
     Context& context_;
@@ -74,8 +72,8 @@ bool satisfied(const CUstreamBatchMemOpParams& step) {
                         : static_cast<std::int32_t>(static_cast<std::uint32_t>(seen - wanted)) >= 0;
         case CU_STREAM_WAIT_VALUE_EQ: return seen == wanted;
         case CU_STREAM_WAIT_VALUE_AND: return (seen & wanted) != 0;
-        default: return wide ? ~(seen | wanted) != 0
-                             : ~static_cast<std::uint32_t>(seen | wanted) != 0;
+        default:
+            return wide ? ~(seen | wanted) != 0 : ~static_cast<std::uint32_t>(seen | wanted) != 0;
     }
 }
 
@@ -86,9 +84,7 @@ HostCallbackScope::HostCallbackScope() {
     thread_state().in_host_callback = true;
 }
 
-HostCallbackScope::~HostCallbackScope() {
-    thread_state().in_host_callback = false;
-}
+HostCallbackScope::~HostCallbackScope() { thread_state().in_host_callback = false; }
 
 void KernelOperation::run() const {
     ContextServices services(*context);

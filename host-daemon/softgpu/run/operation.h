@@ -53,7 +53,7 @@ struct CopyOperation final : Operation {
     void run() const override { execute_copy(plan); }
 
     CopyPlan plan;
-    CUDA_MEMCPY3D params{};  ///< For queries; what the program passed.
+    CUDA_MEMCPY3D params{};         ///< For queries; what the program passed.
     std::vector<std::byte> staged;  ///< Copy of a pageable source, when `plan` reads from it.
 };
 

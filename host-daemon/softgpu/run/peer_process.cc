@@ -44,8 +44,7 @@ std::uint64_t own_start() { return process_start(getpid()).value_or(0); }
 
 int open_peer_file(std::int32_t process, std::uint64_t started, std::int32_t file,
                    const std::string& name) {
-    const std::string path =
-        "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
+    const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
     const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (opened < 0) {
         return -1;

@@ -20,7 +20,10 @@ std::uint64_t next_stream_id() {
 }  // namespace
 
 Stream::Stream(std::weak_ptr<Context> context, unsigned flags_in, int priority_in)
-    : Object(kKind), flags(flags_in), priority(priority_in), id(next_stream_id()),
+    : Object(kKind),
+      flags(flags_in),
+      priority(priority_in),
+      id(next_stream_id()),
       context_(std::move(context)) {
     attributes[CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY].syncPolicy = CU_SYNC_POLICY_AUTO;
     attributes[CU_LAUNCH_ATTRIBUTE_PRIORITY].priority = priority_in;

@@ -124,8 +124,7 @@ Slot g_jit_side[17];
 Slot g_bypass[2];
 
 int bypass_create(void** context, unsigned flags, int ordinal) {
-    return context == nullptr ? kInvalidValue
-                              : g_callbacks.create_context(context, flags, ordinal);
+    return context == nullptr ? kInvalidValue : g_callbacks.create_context(context, flags, ordinal);
 }
 
 template <std::size_t kCount>
@@ -218,9 +217,7 @@ void fill_tables() {
 
 }  // namespace
 
-const Callbacks& callbacks() {
-    return g_callbacks;
-}
+const Callbacks& callbacks() { return g_callbacks; }
 
 void configure(const Callbacks& callbacks) {
     g_callbacks = callbacks;

@@ -67,9 +67,7 @@ void ResumableLink::look_at_acks() {
 
 bool ResumableLink::wait_for_name(std::uint64_t (*session)[2]) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] {
-        return closed_.load() || session_[0] != 0 || session_[1] != 0;
-    });
+    changed_.wait(lock, [this] { return closed_.load() || session_[0] != 0 || session_[1] != 0; });
     std::memcpy(*session, session_, sizeof session_);
     return !closed_.load();
 }

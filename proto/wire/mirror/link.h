@@ -50,10 +50,10 @@ struct LinkHello {
     std::uint32_t magic = kLinkMagic;
     std::uint32_t version = kLinkVersion;
     std::uint64_t session[2] = {0, 0};
-    std::uint64_t received = 0;       ///< Stream bytes this end has taken from the other.
+    std::uint64_t received = 0;  ///< Stream bytes this end has taken from the other.
     LinkVerdict verdict = LinkVerdict::kAccepted;  ///< Of the accepting end.
     std::uint32_t reserved = 0;
-    std::uint64_t epoch = 0;          ///< Of the acceptor's stream; `received` is of that one.
+    std::uint64_t epoch = 0;  ///< Of the acceptor's stream; `received` is of that one.
 };
 
 enum class PacketKind : std::uint32_t { kInvalid = 0, kData = 1, kAck = 2, kClose = 3 };
@@ -135,7 +135,7 @@ private:
     int pending_fd_ = -1;          ///< Adopted, not yet served.
     int active_fd_ = -1;           ///< Shut down by adopt(), close() and write errors.
     bool ack_wanted_ = false;
-    std::uint64_t received_ = 0;   ///< Written by the reading thread under mutex_.
+    std::uint64_t received_ = 0;  ///< Written by the reading thread under mutex_.
     std::atomic<bool> closed_{false};
     std::jthread thread_;
 };

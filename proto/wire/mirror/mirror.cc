@@ -277,10 +277,8 @@ bool GuestMirror::receive(std::span<const std::byte> bytes) {
 
 bool GuestMirror::handle(const FrameHeader& header, std::span<const std::byte> payload) {
     switch (header.kind) {
-        case FrameKind::kPinned:
-            return pinned_.apply(header.argument, payload);
-        case FrameKind::kPinnedImage:
-            return pinned_.merge(header.argument, payload);
+        case FrameKind::kPinned: return pinned_.apply(header.argument, payload);
+        case FrameKind::kPinnedImage: return pinned_.merge(header.argument, payload);
         case FrameKind::kPinnedEnd:
             image_epoch_.store(header.argument, std::memory_order_release);
             return true;
@@ -291,12 +289,9 @@ bool GuestMirror::handle(const FrameHeader& header, std::span<const std::byte> p
             }
             std::memcpy(channel_.bulk() + header.argument, payload.data(), payload.size());
             return true;
-        case FrameKind::kReply:
-            return handle_reply(header.argument, payload);
-        case FrameKind::kHostWords:
-            return handle_host_words(payload);
-        case FrameKind::kEvents:
-            return handle_events(payload);
+        case FrameKind::kReply: return handle_reply(header.argument, payload);
+        case FrameKind::kHostWords: return handle_host_words(payload);
+        case FrameKind::kEvents: return handle_events(payload);
         case FrameKind::kServe: {
             ServeImage image{};
             if (!read_image(payload, &image)) {
@@ -310,8 +305,7 @@ bool GuestMirror::handle(const FrameHeader& header, std::span<const std::byte> p
             entry.generation.store(image.generation, std::memory_order_release);
             return true;
         }
-        default:
-            return false;
+        default: return false;
     }
 }
 
@@ -439,8 +433,7 @@ bool HostMirror::send_image() {
 
 bool HostMirror::handle(const FrameHeader& header, std::span<const std::byte> payload) {
     switch (header.kind) {
-        case FrameKind::kClaim:
-            return handle_claim(header.argument);
+        case FrameKind::kClaim: return handle_claim(header.argument);
         case FrameKind::kGuestWords: {
             std::uint64_t image[2] = {};
             if (!read_image(payload, &image)) {
@@ -451,14 +444,10 @@ bool HostMirror::handle(const FrameHeader& header, std::span<const std::byte> pa
                                                         std::memory_order_release);
             return true;
         }
-        case FrameKind::kPinned:
-            return pinned_.apply(header.argument, payload);
-        case FrameKind::kRing:
-            return handle_ring(header.argument, payload);
-        case FrameKind::kResume:
-            return handle_resume(header.argument, payload);
-        default:
-            return false;
+        case FrameKind::kPinned: return pinned_.apply(header.argument, payload);
+        case FrameKind::kRing: return handle_ring(header.argument, payload);
+        case FrameKind::kResume: return handle_resume(header.argument, payload);
+        default: return false;
     }
 }
 
@@ -549,8 +538,7 @@ bool HostMirror::pump() {
         const HostChannel& entry = channel_.host_directory()->channels[channel_.index];
         const ServeState state = entry.state.load(std::memory_order_acquire);
         const std::uint64_t generation = entry.generation.load(std::memory_order_acquire);
-        const std::uint64_t claimed =
-            channel_.guest_directory()->claims[channel_.index].generation;
+        const std::uint64_t claimed = channel_.guest_directory()->claims[channel_.index].generation;
         // What is said of an earlier claim of the channel is not this guest's.
         if (state != ServeState::kNone && generation != 0 && generation == claimed) {
             ServeImage image{};
@@ -621,8 +609,7 @@ std::vector<std::byte> HostMirror::changed_events() {
     image.looked = words->looked.load(std::memory_order_acquire);
     image.late_errors = words->late_errors.load(std::memory_order_acquire);
     image.shows_events = words->shows_events.load(std::memory_order_acquire);
-    if (changed.size() == sizeof image &&
-        std::memcmp(&image, &events_sent_, sizeof image) == 0) {
+    if (changed.size() == sizeof image && std::memcmp(&image, &events_sent_, sizeof image) == 0) {
         return {};
     }
     events_sent_ = image;

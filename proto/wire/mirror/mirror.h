@@ -39,20 +39,20 @@ namespace gantry::wire {
 
 enum class FrameKind : std::uint32_t {
     kInvalid = 0,
-    kClaim = 1,       ///< Guest: the channel's claim; argument = generation.
-    kGuestWords = 2,  ///< Guest: announce_seen and pinned_high_water.
-    kRing = 3,        ///< Guest: raw ring bytes; argument = position of the first.
-    kPinned = 4,      ///< Both: changed bytes; argument = offset in the pinned pool.
-    kServe = 5,       ///< Host: served or refused, with the text.
-    kBulk = 6,        ///< Host: bytes of the bulk area; argument = offset in it.
-    kReply = 7,       ///< Host: a lane's reply page up to its payload; argument = lane.
-    kHostWords = 8,   ///< Host: HostWords but for the guest's touches.
-    kAttach = 9,      ///< Guest: AttachRequest; the first frame of a session (endpoint.h).
-    kAttached = 10,   ///< Host: AttachReply; the first frame of every stream of its.
-    kResume = 11,     ///< Guest: ResumeImage; argument = the epoch that it has heard of.
+    kClaim = 1,         ///< Guest: the channel's claim; argument = generation.
+    kGuestWords = 2,    ///< Guest: announce_seen and pinned_high_water.
+    kRing = 3,          ///< Guest: raw ring bytes; argument = position of the first.
+    kPinned = 4,        ///< Both: changed bytes; argument = offset in the pinned pool.
+    kServe = 5,         ///< Host: served or refused, with the text.
+    kBulk = 6,          ///< Host: bytes of the bulk area; argument = offset in it.
+    kReply = 7,         ///< Host: a lane's reply page up to its payload; argument = lane.
+    kHostWords = 8,     ///< Host: HostWords but for the guest's touches.
+    kAttach = 9,        ///< Guest: AttachRequest; the first frame of a session (endpoint.h).
+    kAttached = 10,     ///< Host: AttachReply; the first frame of every stream of its.
+    kResume = 11,       ///< Guest: ResumeImage; argument = the epoch that it has heard of.
     kPinnedImage = 12,  ///< Host, taken over: bytes as they stand; argument = offset in the pool.
-    kPinnedEnd = 13,  ///< Host, taken over: the image is complete; argument = epoch.
-    kEvents = 14,     ///< Host: EventsImage, then an EventWord for each word that has changed.
+    kPinnedEnd = 13,    ///< Host, taken over: the image is complete; argument = epoch.
+    kEvents = 14,       ///< Host: EventsImage, then an EventWord for each word that has changed.
 };
 
 struct FrameHeader {
@@ -231,9 +231,9 @@ private:
     FrameSink sink_;
     FrameReader reader_;
     PinnedShadow pinned_;
-    std::vector<std::byte> staged_ring_;    ///< Records that have not arrived whole yet.
-    std::uint64_t ring_position_ = 0;       ///< Position of staged_ring_'s first byte.
-    std::uint64_t received_ = 0;            ///< Of the guest's stream: all whole frames so far.
+    std::vector<std::byte> staged_ring_;  ///< Records that have not arrived whole yet.
+    std::uint64_t ring_position_ = 0;     ///< Position of staged_ring_'s first byte.
+    std::uint64_t received_ = 0;          ///< Of the guest's stream: all whole frames so far.
     const std::uint64_t epoch_ = 0;
     enum class Resume { kWanted, kCame, kDone };
     std::atomic<Resume> resume_{Resume::kDone};

@@ -26,7 +26,7 @@ struct MirrorWords {
     std::atomic<std::uint64_t> session[2];  ///< The link's name, which no other guest can guess.
     std::atomic<std::uint32_t> hold;
     std::uint32_t reserved;
-    std::atomic<std::uint64_t> version;     ///< Odd while the pair is being written.
+    std::atomic<std::uint64_t> version;  ///< Odd while the pair is being written.
     std::atomic<std::uint64_t> received;
     std::atomic<std::uint64_t> ring_position;
 };

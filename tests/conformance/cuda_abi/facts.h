@@ -19,6 +19,6 @@ AbiFacts facts_toolkit();
 // A C cast, since some constants are handles or addresses.
 #define VALUE(name) {#name, (long long)(name)},
 #define SIZE(type) {"sizeof " #type, sizeof(type)}, {"alignof " #type, alignof(type)},
-#define FIELD(type, member)                                              \
-    {"offsetof " #type " " #member, offsetof(type, member)},             \
+#define FIELD(type, member)                                  \
+    {"offsetof " #type " " #member, offsetof(type, member)}, \
         {"sizeof " #type " " #member, sizeof(static_cast<type*>(nullptr)->member)},

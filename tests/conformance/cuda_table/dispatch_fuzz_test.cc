@@ -87,16 +87,30 @@ driver::DriverApi obliging_driver() {
 }
 
 std::uint64_t field_value(const CommandField& field, std::mt19937_64& random) {
-    static constexpr std::uint64_t kEdges[] = {
-        0, 1, 2, 3, 7, 8, 63, 64, 255, 4095, 4096, 4097, 0x7fffffff, 0x80000000, 0xffffffff,
-        0x100000000, 0x1fffffffffffffff, 0x2000000000000001, 0x7fffffffffffffff, ~std::uint64_t{0}};
+    static constexpr std::uint64_t kEdges[] = {0,
+                                               1,
+                                               2,
+                                               3,
+                                               7,
+                                               8,
+                                               63,
+                                               64,
+                                               255,
+                                               4095,
+                                               4096,
+                                               4097,
+                                               0x7fffffff,
+                                               0x80000000,
+                                               0xffffffff,
+                                               0x100000000,
+                                               0x1fffffffffffffff,
+                                               0x2000000000000001,
+                                               0x7fffffffffffffff,
+                                               ~std::uint64_t{0}};
     switch (random() % 4) {
-        case 0:
-            return random();
-        case 1:
-            return field.role == FieldRole::kLength ? random() % 16 : random() % 5;
-        default:
-            return kEdges[random() % (sizeof kEdges / sizeof kEdges[0])];
+        case 0: return random();
+        case 1: return field.role == FieldRole::kLength ? random() % 16 : random() % 5;
+        default: return kEdges[random() % (sizeof kEdges / sizeof kEdges[0])];
     }
 }
 

@@ -92,8 +92,7 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** entry, int version, cuui
 
 CUresult cuGetProcAddress(const char* symbol, void** entry, int version,
                           cuuint64_t flags) noexcept {
-    return static_cast<CUresult>(
-        cuda::get_proc_address_v1(symbol, entry, version, flags, 13000));
+    return static_cast<CUresult>(cuda::get_proc_address_v1(symbol, entry, version, flags, 13000));
 }
 
 }  // namespace gantry::cuda_impl

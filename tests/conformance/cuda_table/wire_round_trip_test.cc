@@ -223,9 +223,9 @@ TEST_F(WireRoundTrip, ADeadHandleIsRefusedBeforeAnythingCrosses) {
               CUDA_ERROR_INVALID_CONTEXT);
     EXPECT_EQ(marshal::cuGraphUpload(handle_of<CUgraphExec>(kDeadHandle), nullptr),
               CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(marshal::cuMemcpyPeerAsync(8, handle_of<CUcontext>(kDeadHandle), 16, nullptr, 4,
-                                         nullptr),
-              CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(
+        marshal::cuMemcpyPeerAsync(8, handle_of<CUcontext>(kDeadHandle), 16, nullptr, 4, nullptr),
+        CUDA_ERROR_INVALID_CONTEXT);
     EXPECT_EQ(g_last_op, Op::kNone);
 }
 
@@ -283,8 +283,8 @@ TEST_F(WireRoundTrip, DeviceNumbersBecomeTheDrivers) {
     EXPECT_EQ(advise_at({CU_MEM_LOCATION_TYPE_DEVICE, 0}), CUDA_SUCCESS);
     EXPECT_EQ(advise_at({CU_MEM_LOCATION_TYPE_HOST, 0}), CUDA_SUCCESS);
     EXPECT_EQ(advise_at({CU_MEM_LOCATION_TYPE_DEVICE, 1}), CUDA_ERROR_INVALID_DEVICE);
-    EXPECT_EQ(seen, (std::vector<int>{kDriverDevice, kDriverDevice, CU_DEVICE_CPU, kDriverDevice,
-                                      -100}));
+    EXPECT_EQ(seen,
+              (std::vector<int>{kDriverDevice, kDriverDevice, CU_DEVICE_CPU, kDriverDevice, -100}));
 }
 
 TEST_F(WireRoundTrip, ScalarsAndStreamsArrive) {
@@ -300,7 +300,7 @@ TEST_F(WireRoundTrip, ScalarsAndStreamsArrive) {
         return CUDA_SUCCESS;
     };
     ASSERT_EQ(marshal::cuMemsetD2D16Async(0x3000'0000'1000, 512, 0xbeef, 100, 3,
-                                            handle_of<CUstream>(0x47aa)),
+                                          handle_of<CUstream>(0x47aa)),
               CUDA_SUCCESS);
     EXPECT_EQ(g_driver_saw, std::to_string(0x1230));
 }
@@ -352,12 +352,12 @@ TEST_F(WireRoundTrip, ArraysAndTheirLengthsCross) {
     const cuuint32_t box[3] = {1, 2, 3};
     const cuuint32_t element[3] = {1, 1, 1};
     CUtensorMap map = {};
-    ASSERT_EQ(marshal::cuTensorMapEncodeTiled(
-                  &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3,
-                  reinterpret_cast<void*>(0x3000'0000'2000), dims, strides, box, element,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-              CUDA_SUCCESS);
+    ASSERT_EQ(
+        marshal::cuTensorMapEncodeTiled(
+            &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, reinterpret_cast<void*>(0x3000'0000'2000),
+            dims, strides, box, element, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        CUDA_SUCCESS);
     EXPECT_EQ(map.opaque[15], 0x1234u);
 }
 
@@ -397,15 +397,15 @@ TEST_F(WireRoundTrip, ExistingObjectsComeBackAsGuestHandles) {
 }
 
 TEST_F(WireRoundTrip, OutputArraysComeBack) {
-    context_.api.cuDeviceGetHostAtomicCapabilities =
-        [](unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
-           CUdevice device) {
-            EXPECT_EQ(device, kDriverDevice);
-            for (unsigned int i = 0; i < count; ++i) {
-                capabilities[i] = static_cast<unsigned int>(operations[i]) + 100;
-            }
-            return CUDA_SUCCESS;
-        };
+    context_.api.cuDeviceGetHostAtomicCapabilities = [](unsigned int* capabilities,
+                                                        const CUatomicOperation* operations,
+                                                        unsigned int count, CUdevice device) {
+        EXPECT_EQ(device, kDriverDevice);
+        for (unsigned int i = 0; i < count; ++i) {
+            capabilities[i] = static_cast<unsigned int>(operations[i]) + 100;
+        }
+        return CUDA_SUCCESS;
+    };
     const CUatomicOperation operations[3] = {CU_ATOMIC_OPERATION_INTEGER_ADD,
                                              CU_ATOMIC_OPERATION_INTEGER_MIN,
                                              CU_ATOMIC_OPERATION_EXCHANGE};
@@ -481,11 +481,11 @@ TEST_F(HostileCommands, LengthsBeyondWhatIsThereAreRefused) {
 
 TEST_F(HostileCommands, AttributesThatHoldPointersAreRefused) {
     own(HandleKind::kGraphNode, 0x4702, 0x20);
-    context_.api.cuGraphKernelNodeSetAttribute =
-        [](CUgraphNode, CUkernelNodeAttrID, const CUkernelNodeAttrValue*) {
-            ADD_FAILURE() << "the driver was called";
-            return CUDA_SUCCESS;
-        };
+    context_.api.cuGraphKernelNodeSetAttribute = [](CUgraphNode, CUkernelNodeAttrID,
+                                                    const CUkernelNodeAttrValue*) {
+        ADD_FAILURE() << "the driver was called";
+        return CUDA_SUCCESS;
+    };
     worker::wire::cuGraphKernelNodeSetAttribute_call call{};
     call.hNode = 0x4702;
     Bytes answer;

@@ -104,13 +104,10 @@ TEST(CliCommandLine, HelpAndVersionAreNoErrors) {
 }
 
 TEST(CliCommandLine, HelpAndVersionThatCannotBePrintedAreErrors) {
-    for (const std::vector<const char*>& arguments :
-         std::vector<std::vector<const char*>>{{"gantry", "--help"},
-                                               {"gantry", "--version"},
-                                               {"gantry", "--json", "--version"}}) {
-        const Ran ran = run_unheard([&] {
-            return run_command_line(static_cast<int>(arguments.size()), arguments.data());
-        });
+    for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
+             {"gantry", "--help"}, {"gantry", "--version"}, {"gantry", "--json", "--version"}}) {
+        const Ran ran = run_unheard(
+            [&] { return run_command_line(static_cast<int>(arguments.size()), arguments.data()); });
         EXPECT_EQ(ran.status, kRefused);
         EXPECT_NE(ran.err.find("command.output"), std::string::npos) << ran.err;
     }

@@ -88,8 +88,7 @@ public:
         reply->set_bytes(3ULL << 20);
         return answer("restore " + request->session() + " " + request->path());
     }
-    grpc::Status ReplaceWorkers(grpc::ServerContext*,
-                                const control::ReplaceWorkersRequest* request,
+    grpc::Status ReplaceWorkers(grpc::ServerContext*, const control::ReplaceWorkersRequest* request,
                                 control::ReplaceWorkersReply* reply) override {
         reply->add_workers()->set_pid(17);
         return answer("replace " + request->session());
@@ -266,9 +265,8 @@ TEST_F(CliCommands, WatchWritesALineForEveryChange) {
 }
 
 TEST_F(CliCommands, PreflightThatRefusesIsAFailure) {
-    const Ran ran = run(Form::kText, [](const Context& c) {
-        return run_preflight(c, "g1", "too-small:1");
-    });
+    const Ran ran =
+        run(Form::kText, [](const Context& c) { return run_preflight(c, "g1", "too-small:1"); });
     EXPECT_EQ(ran.status, kRefused);
     EXPECT_NE(ran.out.find("Migration: refused"), std::string::npos);
 }

@@ -24,9 +24,7 @@ struct Machine {
     double link_rate;  ///< Content bytes a second, read, sent and applied.
 };
 
-Duration us(double seconds) {
-    return Duration{static_cast<std::int64_t>(1e6 * seconds)};
-}
+Duration us(double seconds) { return Duration{static_cast<std::int64_t>(1e6 * seconds)}; }
 
 /// Precopy until it has converged, some idle rounds, then a pause at a random moment of the time
 /// between two of them. Returns estimate / real.
@@ -57,8 +55,7 @@ double estimated_over_real(const Guest& guest, const Machine& machine, double id
         }
         const auto estimate =
             estimate_downtime(rounds, resident, us(elapsed + idle_s / 2)).downtime;
-        const double open =
-            elapsed + std::uniform_real_distribution<double>(0.0, idle_s)(random);
+        const double open = elapsed + std::uniform_real_distribution<double>(0.0, idle_s)(random);
         const double real = 0.06 + 2 * machine.resident / machine.scan_rate * jitter(random) +
                             guest.bytes_in(open) / machine.link_rate * jitter(random);
         return std::chrono::duration<double>(estimate.value()).count() / real;
@@ -68,8 +65,8 @@ double estimated_over_real(const Guest& guest, const Machine& machine, double id
 TEST(DowntimeEstimate, IsWithinThirtyPerCentForGuestsThatRewriteTheirMemory) {
     std::mt19937 random(7);
     const auto between = [&random](double least, double most) {
-        return std::exp(std::uniform_real_distribution<double>(std::log(least),
-                                                               std::log(most))(random));
+        return std::exp(
+            std::uniform_real_distribution<double>(std::log(least), std::log(most))(random));
     };
     int off = 0;
     constexpr int kGuests = 2'000;

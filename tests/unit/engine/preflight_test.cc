@@ -16,9 +16,12 @@ SessionNeeds needs() {
     n.driver_version = 13000;
     n.driver_version_min = 12000;
     n.snapshot_version = 1;
-    n.modules.push_back({{1}, std::string(64, 'a'), "saxpy",
-                         {{{9, 0}, CodeScope::kPortable, false, 0},
-                          {{7, 5}, CodeScope::kPortable, true, 90}}, false});
+    n.modules.push_back(
+        {{1},
+         std::string(64, 'a'),
+         "saxpy",
+         {{{9, 0}, CodeScope::kPortable, false, 0}, {{7, 5}, CodeScope::kPortable, true, 90}},
+         false});
     return n;
 }
 
@@ -50,9 +53,7 @@ void expect_refusal(const SessionNeeds& n, const TargetCapabilities& t, std::str
     EXPECT_NE(refusal_text(findings).find("[" + std::string(reason) + "]"), std::string::npos);
 }
 
-TEST(Preflight, FittingTargetHasNoFindings) {
-    EXPECT_TRUE(preflight(needs(), target()).empty());
-}
+TEST(Preflight, FittingTargetHasNoFindings) { EXPECT_TRUE(preflight(needs(), target()).empty()); }
 
 TEST(Preflight, Memory) {
     auto t = target();

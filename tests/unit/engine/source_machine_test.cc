@@ -165,9 +165,9 @@ TEST_F(Source, AFrozenStateThatCannotBeSaidTakesTheMoveBack) {
                   nullptr);
     }
     for (; round < 23; ++round) {
-        EXPECT_NE(find(fail_final_round(Code::kFailedPrecondition, round),
-                       ActionKind::kResendRound),
-                  nullptr);
+        EXPECT_NE(
+            find(fail_final_round(Code::kFailedPrecondition, round), ActionKind::kResendRound),
+            nullptr);
     }
     const Actions given_up = fail_final_round(Code::kFailedPrecondition, round);
     EXPECT_EQ(find(given_up, ActionKind::kResendRound), nullptr);
@@ -296,14 +296,14 @@ TEST_F(Source, AnAnnouncementOutlivesTheAttemptsOfOneJob) {
     // Neither while libvirt's job goes on, nor while the guest is away, nor by one report alone.
     for (int i = 0; i < 3; ++i) {
         now_ += Settings{}.job_absent_grace;
-        EXPECT_EQ(find(report(DomainState::kRunning, JobState::kOutgoing),
-                       ActionKind::kEndAnnouncement),
-                  nullptr);
+        EXPECT_EQ(
+            find(report(DomainState::kRunning, JobState::kOutgoing), ActionKind::kEndAnnouncement),
+            nullptr);
         EXPECT_EQ(find(report(DomainState::kPaused, JobState::kNone), ActionKind::kEndAnnouncement),
                   nullptr);
-        EXPECT_EQ(find(report(DomainState::kRunning, JobState::kNone),
-                       ActionKind::kEndAnnouncement),
-                  nullptr);
+        EXPECT_EQ(
+            find(report(DomainState::kRunning, JobState::kNone), ActionKind::kEndAnnouncement),
+            nullptr);
     }
     EXPECT_TRUE(machine_.announced());
     now_ += Settings{}.job_absent_grace;
@@ -370,8 +370,8 @@ TEST_F(Source, AMoveIsOverWithItsJobAndTheNextBeginsAtZero) {
 }
 
 TEST_F(Source, AnAbortOrTheJobsEndEndsTheMoveAtOnce) {
-    for (const SourceEventKind kind : {SourceEventKind::kOperatorAbort,
-                                       SourceEventKind::kJobFailed}) {
+    for (const SourceEventKind kind :
+         {SourceEventKind::kOperatorAbort, SourceEventKind::kJobFailed}) {
         to_precopy({4, static_cast<std::uint64_t>(kind)});
         const Actions ended = step(kind);
         EXPECT_NE(find(ended, ActionKind::kFinished), nullptr);

@@ -106,8 +106,7 @@ TEST(Target, TakesNoStateThatItWasToldIsVoid) {
         return target.step(event, TimePoint{++now});
     };
     const auto applies = [&](std::uint64_t count) {
-        const Actions actions =
-            step(message_event(MsgComplete{FreezeToken{{1, 2}, count}, 0, {}}));
+        const Actions actions = step(message_event(MsgComplete{FreezeToken{{1, 2}, count}, 0, {}}));
         return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
             return action.kind == ActionKind::kApplyComplete;
         });

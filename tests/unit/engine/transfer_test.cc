@@ -112,10 +112,14 @@ TEST(Downtime, NeverShrinksWithTheTimeThatHasPassed) {
 TEST(Progress, NeverRunsBackwards) {
     ProgressMeter meter;
     double last = 0.0;
-    for (const auto& [phase, fraction] :
-         {std::pair{Phase::kPreflight, 1.0}, {Phase::kPrecopy, 0.9}, {Phase::kPrecopy, 0.2},
-          {Phase::kSwitchover, 0.5}, {Phase::kPrecopy, 1.0}, {Phase::kCommit, 0.5},
-          {Phase::kFailed, 0.0}, {Phase::kDone, 1.0}}) {
+    for (const auto& [phase, fraction] : {std::pair{Phase::kPreflight, 1.0},
+                                          {Phase::kPrecopy, 0.9},
+                                          {Phase::kPrecopy, 0.2},
+                                          {Phase::kSwitchover, 0.5},
+                                          {Phase::kPrecopy, 1.0},
+                                          {Phase::kCommit, 0.5},
+                                          {Phase::kFailed, 0.0},
+                                          {Phase::kDone, 1.0}}) {
         const double now = meter.advance(phase, fraction);
         EXPECT_GE(now, last);
         last = now;

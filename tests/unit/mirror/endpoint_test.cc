@@ -86,8 +86,7 @@ std::string hex_of(const Digest256& digest) {
 
 TEST(VmProof, IsAnHmacOfKeyLinkAndVm) {
     Digest256 key{};
-    ASSERT_TRUE(
-        read_key("000102030405060708090a0b0c0d0e0f101112131415161718191A1B1C1D1E1F", &key));
+    ASSERT_TRUE(read_key("000102030405060708090a0b0c0d0e0f101112131415161718191A1B1C1D1E1F", &key));
     constexpr std::string_view kText =
         "hello world, a message of more than sixty-four bytes so that two blocks are mixed";
     EXPECT_EQ(hex_of(hmac_sha256(key, std::as_bytes(std::span(kText)))),

@@ -52,9 +52,9 @@ struct Pair {
         bool good =
             deliver(&up, [this](std::span<const std::byte> b) { return host_end.receive(b); });
         host_end.pump();
-        return deliver(&down, [this](std::span<const std::byte> b) {
-                   return guest_end.receive(b);
-               }) && good;
+        return deliver(&down,
+                       [this](std::span<const std::byte> b) { return guest_end.receive(b); }) &&
+               good;
     }
     template <typename Receive>
     bool deliver(std::vector<std::byte>* from, Receive receive) {
@@ -264,10 +264,14 @@ TEST(Mirror, HostEndRefusesFramesThatLieOutsideTheRegion) {
         std::uint32_t bytes;
     };
     const Case cases[] = {
-        {FrameKind::kPinned, kRegionBytes, 16},        {FrameKind::kPinned, ~0ull - 3, 16},
-        {FrameKind::kRing, 0, 64},                     {FrameKind::kReply, 0, 64},
-        {FrameKind::kHostWords, 0, 64},                {FrameKind::kInvalid, 0, 0},
-        {static_cast<FrameKind>(99), 0, 8},            {FrameKind::kClaim, 5, 0},
+        {FrameKind::kPinned, kRegionBytes, 16},
+        {FrameKind::kPinned, ~0ull - 3, 16},
+        {FrameKind::kRing, 0, 64},
+        {FrameKind::kReply, 0, 64},
+        {FrameKind::kHostWords, 0, 64},
+        {FrameKind::kInvalid, 0, 0},
+        {static_cast<FrameKind>(99), 0, 8},
+        {FrameKind::kClaim, 5, 0},
         {FrameKind::kRing, (3ull << kGenerationShift) + 64, 64},
     };
     for (const Case& c : cases) {

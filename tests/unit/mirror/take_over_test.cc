@@ -49,8 +49,8 @@ private:
 /// One host's end: it acknowledges whole numbers only, and none while it is held.
 struct HostEnd {
     HostEnd(std::uint64_t next, std::uint64_t epoch)
-        : numbers(next), link([this](std::span<const std::byte> b) { numbers.take(b); }, {},
-                              10'000) {
+        : numbers(next),
+          link([this](std::span<const std::byte> b) { numbers.take(b); }, {}, 10'000) {
         if (epoch != 0) {
             link.take_over(next * 8, epoch);
         }
@@ -153,7 +153,7 @@ TEST(ResumableLink, IsTakenOverByOneHostAfterTheOther) {
         const std::uint64_t taken = old.numbers.next();  // As the snapshot has it.
         address.lead_to(nullptr);
         old.link.cut();
-        std::this_thread::sleep_for(milliseconds(20));   // What comes still is of no account.
+        std::this_thread::sleep_for(milliseconds(20));  // What comes still is of no account.
         EXPECT_FALSE(old.numbers.wrong());
         hosts.push_back(std::make_unique<HostEnd>(taken, move + 1));
         address.lead_to(hosts.back().get());
@@ -174,8 +174,7 @@ TEST(ResumableLink, WaitsWhereItIsToldNotNowAndEndsWhereItIsUnknown) {
     Address address;
     std::atomic<bool> closed{false};
     ResumableLink guest([](std::span<const std::byte>) {}, [&] { closed.store(true); }, 20'000);
-    guest.start_dialing(
-        [&] { return connect_tcp("127.0.0.1:" + std::to_string(address.port())); });
+    guest.start_dialing([&] { return connect_tcp("127.0.0.1:" + std::to_string(address.port())); });
     ASSERT_TRUE(wait_until([&] { return address.refused() >= 3; }));
     EXPECT_FALSE(closed.load());
     // Who was never told what to forget cannot go on with another host's stream.
@@ -299,8 +298,8 @@ struct Moving {
         other->channel.host_words()->head.store(next);
         std::memcpy(other->channel.bulk() + 4096, host->channel.bulk() + 4096, 4);
         for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
-            std::memcpy(static_cast<void*>(other->channel.reply(lane)),
-                        host->channel.reply(lane), kPageBytes);
+            std::memcpy(static_cast<void*>(other->channel.reply(lane)), host->channel.reply(lane),
+                        kPageBytes);
         }
         publish_position(mirror_words(*other->channel.guest_words()), *position);
         host = std::move(other);

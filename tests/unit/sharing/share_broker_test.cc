@@ -159,8 +159,7 @@ TEST_F(Broker, ATokenOfAnotherVmIsNoToken) {
 
 TEST_F(Broker, OnesOwnIsToldApart) {
     Peer giver(*broker, "vm 1");
-    EXPECT_EQ(giver.ask(ShareOp::kOpen, giver.offer(memory.get())).reply.status,
-              ShareStatus::kOwn);
+    EXPECT_EQ(giver.ask(ShareOp::kOpen, giver.offer(memory.get())).reply.status, ShareStatus::kOwn);
 }
 
 TEST_F(Broker, WithdrawnOpensNothing) {

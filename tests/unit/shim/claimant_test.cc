@@ -62,8 +62,9 @@ enum class Proc { kOwn, kFromOutside };
 /// Runs `body` as the second process of a new PID namespace, as a container's program mostly is not
 /// the first one; `outside` beside it, with its number there, whose end is its end. False where one
 /// of them did not return true.
-bool in_container(Proc proc, const std::function<bool()>& body,
-                  const std::function<bool(pid_t)>& outside = [](pid_t) { return true; }) {
+bool in_container(
+    Proc proc, const std::function<bool()>& body,
+    const std::function<bool(pid_t)>& outside = [](pid_t) { return true; }) {
     return in_process([&] {
         int ready[2];
         if (unshare(CLONE_NEWPID) != 0 || pipe(ready) != 0) {

@@ -30,9 +30,9 @@ std::mutex g_serving;
 /// are `delayed`; a test may step in before each command.
 struct Device {
     std::vector<std::byte> memory = std::vector<std::byte>(kDeviceBytes);
-    std::atomic<bool> delayed{false};   ///< Copies from the outbox wait for finish().
-    std::atomic<bool> silent{false};    ///< Ends are not shown.
-    bool loses_reads = false;           ///< Their bytes, but not their ends.
+    std::atomic<bool> delayed{false};  ///< Copies from the outbox wait for finish().
+    std::atomic<bool> silent{false};   ///< Ends are not shown.
+    bool loses_reads = false;          ///< Their bytes, but not their ends.
     std::atomic<int> lent{0}, in_records{0}, shown_reads{0}, answered_reads{0}, looks{0};
     std::function<void(FakeWorker&, ControlOp)> before;
     std::vector<std::pair<wire::BulkCopyCall, std::uint64_t>> waiting;
@@ -84,8 +84,7 @@ struct Device {
                 show(worker, look.word, look.position);
                 return true;
             }
-            default:
-                return false;
+            default: return false;
         }
     }
     void finish(FakeWorker& worker) {

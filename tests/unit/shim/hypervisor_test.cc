@@ -37,8 +37,8 @@ public:
                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         rig_ = static_cast<MovingRig*>(shared);
         file_ = std::move(worker::ChannelMemory::create_region(kMovedBytes)).value();
-        region_ = static_cast<std::byte*>(mmap(nullptr, kMovedBytes, PROT_READ | PROT_WRITE,
-                                               MAP_SHARED, file_.get(), 0));
+        region_ = static_cast<std::byte*>(
+            mmap(nullptr, kMovedBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0));
         wire::compute_layout(kMovedBytes, 1, 0, &layout_);
     }
     ~Move() {
@@ -128,8 +128,8 @@ public:
     }
     void copy_pages(const Pages& pages) {
         for (const std::size_t page : pages) {
-            std::memcpy(target_.data() + page * wire::kPageBytes,
-                        region_ + page * wire::kPageBytes, wire::kPageBytes);
+            std::memcpy(target_.data() + page * wire::kPageBytes, region_ + page * wire::kPageBytes,
+                        wire::kPageBytes);
         }
     }
     bool freeze() {

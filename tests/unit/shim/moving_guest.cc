@@ -115,11 +115,10 @@ void call_on(std::uint32_t thread, volatile std::uint64_t* word) {
         ++done;
         if (result != CUDA_SUCCESS) {
             const auto state = session::g_connection.host->worker_state.load();
-            end_with(g_rig, "a call that was disturbed: CUDA error %d, %s",
-                     static_cast<int>(result),
-                     state == wire::WorkerState::kDisowned
-                         ? "told that the session is another host's"
-                         : "nobody said why");
+            end_with(
+                g_rig, "a call that was disturbed: CUDA error %d, %s", static_cast<int>(result),
+                state == wire::WorkerState::kDisowned ? "told that the session is another host's"
+                                                      : "nobody said why");
         }
         if (value != done) {
             end_with(g_rig, "call %llu was answered as number %llu",

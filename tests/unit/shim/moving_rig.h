@@ -60,7 +60,7 @@ struct MovingRig {
     std::atomic<std::uint64_t> answered;
     std::atomic<bool> freeze, frozen;
     std::atomic<bool> disown, disowned;
-    std::atomic<bool> watch;                   ///< It notes which pages it writes.
+    std::atomic<bool> watch;  ///< It notes which pages it writes.
     std::atomic<bool> watching;
     std::atomic<bool> host_dirty[kMovedPages];
     std::atomic<bool> serving;

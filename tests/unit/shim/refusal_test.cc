@@ -65,8 +65,7 @@ TEST(Refusal, UnknownSettingIsNamedWithTheNearestKnown) {
     EXPECT_EQ(refusal.cuda_error, CUDA_ERROR_INVALID_VALUE);
     EXPECT_THAT(refusal.text, AllOf(StartsWith("gantry: unknown setting GANTRY_TRANSPROT"),
                                     HasSubstr("the nearest that is known is GANTRY_TRANSPORT:")));
-    const Refusal soft =
-        start_after([](FakeWorker&) { setenv("GANTRY_SOFT_THREAD", "2", 1); });
+    const Refusal soft = start_after([](FakeWorker&) { setenv("GANTRY_SOFT_THREAD", "2", 1); });
     EXPECT_EQ(soft.cuda_error, CUDA_ERROR_INVALID_VALUE);
     EXPECT_THAT(soft.text, HasSubstr("the nearest that is known is GANTRY_SOFT_THREADS:"));
 }
@@ -86,8 +85,8 @@ TEST(Refusal, ValueOutOfRangeSaysTheRange) {
     EXPECT_THAT(flag.text, HasSubstr("GANTRY_SYNC=yes in the environment: the value must be 0 or "
                                      "1"));
     for (const char* wrong : {"0", "5s", "", "99999999"}) {
-        const Refusal time = start_after(
-            [wrong](FakeWorker&) { setenv("GANTRY_CONNECT_TIMEOUT_MS", wrong, 1); });
+        const Refusal time =
+            start_after([wrong](FakeWorker&) { setenv("GANTRY_CONNECT_TIMEOUT_MS", wrong, 1); });
         EXPECT_EQ(time.cuda_error, CUDA_ERROR_INVALID_VALUE);
         EXPECT_THAT(time.text, AllOf(HasSubstr("GANTRY_CONNECT_TIMEOUT_MS="),
                                      HasSubstr("must be 1 to 3600000 milliseconds")));
@@ -108,9 +107,9 @@ TEST(Refusal, WorkerOfAnotherBuildSaysBothVersions) {
         worker.start();
     });
     EXPECT_EQ(refusal.cuda_error, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
-    EXPECT_THAT(refusal.text, AllOf(HasSubstr("call table 0000000000009999"),
-                                    HasSubstr("and 0000000000001234"),
-                                    HasSubstr("install the same Gantry version on both sides")));
+    EXPECT_THAT(refusal.text,
+                AllOf(HasSubstr("call table 0000000000009999"), HasSubstr("and 0000000000001234"),
+                      HasSubstr("install the same Gantry version on both sides")));
 }
 
 TEST(Refusal, DaemonOfAnotherWireVersionSaysBothVersions) {

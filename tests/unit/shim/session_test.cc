@@ -267,8 +267,8 @@ TEST(Session, AThreadSaysThatItsLaneWasAnothers) {
         CHECK_OR_EXIT(seen.size() == std::size(expected));
         for (std::size_t i = 0; i < seen.size(); ++i) {
             CHECK_OR_EXIT(((seen[i].flags & wire::kCommandNewThread) != 0) == expected[i]);
-            CHECK_OR_EXIT(seen[i].lane == (i == 0 || i + 1 == seen.size() ? seen[0].lane
-                                                                          : seen[1].lane));
+            CHECK_OR_EXIT(seen[i].lane ==
+                          (i == 0 || i + 1 == seen.size() ? seen[0].lane : seen[1].lane));
         }
     }));
 }
@@ -357,10 +357,10 @@ TEST(Session, ChildOfAForkIsNotInitialised) {
         CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
         const pid_t child = fork();
         if (child == 0) {
-            const bool fine = session::start() == CUDA_ERROR_NOT_INITIALIZED &&
-                              plain_call(kOpA) == CUDA_ERROR_NOT_INITIALIZED &&
-                              session::post(kOpA, nullptr, 0, nullptr, 0) ==
-                                  CUDA_ERROR_NOT_INITIALIZED;
+            const bool fine =
+                session::start() == CUDA_ERROR_NOT_INITIALIZED &&
+                plain_call(kOpA) == CUDA_ERROR_NOT_INITIALIZED &&
+                session::post(kOpA, nullptr, 0, nullptr, 0) == CUDA_ERROR_NOT_INITIALIZED;
             _exit(fine ? 0 : 1);
         }
         int status = 0;

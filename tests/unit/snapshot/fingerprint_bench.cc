@@ -29,13 +29,13 @@ void BM_Fingerprint(benchmark::State& state) {
     std::vector<Fingerprint> prints(blocks);
     for (auto _ : state) {
         for (std::size_t i = 0; i < blocks; i += at_a_time) {
-            fingerprints_with(kind, key, std::span(at).subspan(i, at_a_time), {},
-                              CopyTo::kNowhere, std::span(prints).subspan(i, at_a_time));
+            fingerprints_with(kind, key, std::span(at).subspan(i, at_a_time), {}, CopyTo::kNowhere,
+                              std::span(prints).subspan(i, at_a_time));
         }
         benchmark::DoNotOptimize(prints.data());
     }
-    state.SetBytesProcessed(static_cast<std::int64_t>(
-        static_cast<std::size_t>(state.iterations()) * blocks * kBlockBytes));
+    state.SetBytesProcessed(static_cast<std::int64_t>(static_cast<std::size_t>(state.iterations()) *
+                                                      blocks * kBlockBytes));
 }
 BENCHMARK(BM_Fingerprint)
     ->ArgsProduct({{0, 1, 2}, {4, 4096}, {1, 2}})

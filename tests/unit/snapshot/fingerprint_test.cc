@@ -42,10 +42,8 @@ TEST(Fingerprint, KeyFollowsTheDefinition) {
 
 TEST(Fingerprint, KnownAnswers) {
     const FingerprintKey key({0x0123456789ABCDEFULL, 0xFEDCBA9876543210ULL});
-    EXPECT_EQ(of(key, pattern(1)),
-              (Fingerprint{0x38B5D9FB6F114B87ULL, 0x285240A60850360EULL}));
-    EXPECT_EQ(key.zero_block(),
-              (Fingerprint{0x9B026E42345515F3ULL, 0x99E225FB56324ED3ULL}));
+    EXPECT_EQ(of(key, pattern(1)), (Fingerprint{0x38B5D9FB6F114B87ULL, 0x285240A60850360EULL}));
+    EXPECT_EQ(key.zero_block(), (Fingerprint{0x9B026E42345515F3ULL, 0x99E225FB56324ED3ULL}));
 }
 
 TEST(Fingerprint, ImplementationsAgree) {
@@ -88,9 +86,8 @@ TEST(Fingerprint, ImplementationsAgree) {
                     fingerprints_with(kind, key, some, std::span(to).first(count), where, prints);
                     EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
                     for (std::size_t i = 0; i < kBlocks; ++i) {
-                        EXPECT_TRUE(i < count ? std::ranges::equal(
-                                                    copies[i].bytes,
-                                                    std::span(some[i], kBlockBytes))
+                        EXPECT_TRUE(i < count ? std::ranges::equal(copies[i].bytes,
+                                                                   std::span(some[i], kBlockBytes))
                                               : copies[i].bytes == Block{}.bytes)
                             << static_cast<int>(kind) << ", copy " << i << " of " << count;
                     }

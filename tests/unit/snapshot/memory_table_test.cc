@@ -127,9 +127,8 @@ TEST_P(LongTable, IsTakenAsItIs) { EXPECT_EQ(Table().problem(GetParam()), ""); }
 
 TEST_P(LongTable, BlocksOutOfOrderAreFoundEverywhere) {
     for (const std::size_t at : places()) {
-        EXPECT_EQ(problem_with(at, [](Table& table, std::size_t i) {
-                      table[i].index = table[i - 1].index;
-                  }),
+        EXPECT_EQ(problem_with(
+                      at, [](Table& table, std::size_t i) { table[i].index = table[i - 1].index; }),
                   "blocks out of order")
             << at;
     }
@@ -140,15 +139,16 @@ TEST_P(LongTable, WhatOneBlockIsFoundWrongForIsToldEverywhere) {
         EXPECT_EQ(problem_with(at, [](Table& table, std::size_t i) { table[i].part = kPart + 1; }),
                   "a memory section with blocks of another part")
             << at;
-        EXPECT_EQ(problem_with(at, [](Table& table, std::size_t i) {
-                      table[i].form = static_cast<StoredForm>(9);
-                  }),
-                  "a block of unknown form")
+        EXPECT_EQ(
+            problem_with(at, [](Table& table,
+                                std::size_t i) { table[i].form = static_cast<StoredForm>(9); }),
+            "a block of unknown form")
             << at;
-        EXPECT_EQ(problem_with(at, [](Table& table, std::size_t i) {
-                      table[i].form = StoredForm::kZero;
-                      table[i].fingerprint = {1, 1};
-                  }),
+        EXPECT_EQ(problem_with(at,
+                               [](Table& table, std::size_t i) {
+                                   table[i].form = StoredForm::kZero;
+                                   table[i].fingerprint = {1, 1};
+                               }),
                   "a zero block does not match its fingerprint")
             << at;
     }
@@ -156,10 +156,12 @@ TEST_P(LongTable, WhatOneBlockIsFoundWrongForIsToldEverywhere) {
 
 TEST_P(LongTable, CopiesOfWhatIsNotThereAreFoundEverywhere) {
     for (const std::size_t at : places()) {
-        EXPECT_EQ(problem_with(at, [](Table& table, std::size_t i) {
-                      table[i].form = StoredForm::kCopyOf;  // Of one that comes later, if at all.
-                      table[i].origin = table[i].index + 2;
-                  }),
+        EXPECT_EQ(problem_with(at,
+                               [](Table& table, std::size_t i) {
+                                   table[i].form =
+                                       StoredForm::kCopyOf;  // Of one that comes later, if at all.
+                                   table[i].origin = table[i].index + 2;
+                               }),
                   "a block copies one that is not there")
             << at;
     }

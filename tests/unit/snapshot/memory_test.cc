@@ -9,8 +9,8 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
-#include <functional>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <thread>
 
@@ -120,8 +120,7 @@ TEST(MemorySection, ComesBackFromFileAndPipe) {
     int ends[2];
     ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     std::thread feeder([&] {
-        EXPECT_EQ(::write(ends[1], bytes.data(), bytes.size()),
-                  static_cast<ssize_t>(bytes.size()));
+        EXPECT_EQ(::write(ends[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
         ::close(ends[1]);
     });
     AtOffsets from_pipe;
@@ -277,9 +276,8 @@ TEST(MemorySection, SeveralThreadsWriteOneFileOfLargePages) {
 }
 
 TEST(MemorySection, SeveralThreadsWriteOneFileWhosePagesAreMadeLarge) {
-    on_tmpfs("huge=never", [](const std::string& folder) {
-        write_and_read_many(folder + "/many", 4096);
-    });
+    on_tmpfs("huge=never",
+             [](const std::string& folder) { write_and_read_many(folder + "/many", 4096); });
 }
 
 /// So many entries are read before the first blocks are handed out, and some more.
@@ -364,8 +362,8 @@ TEST(MemorySection, TheFirstBlocksOfALongTableComeBeforeItsEnd) {
 TEST(MemorySection, WhatIsWrongWithALongTableIsFoundAfterItsFirstBlocksToo) {
     std::string bytes = long_sample();
     const std::uint64_t last_zero = 50 + kLongTable - 1;
-    const std::size_t last = bytes.rfind(
-        std::string(reinterpret_cast<const char*>(&last_zero), sizeof last_zero));
+    const std::size_t last =
+        bytes.rfind(std::string(reinterpret_cast<const char*>(&last_zero), sizeof last_zero));
     ASSERT_NE(last, std::string::npos);
     const std::size_t entry_begin = last - 8;  // FORMAT.md: the part comes before the index.
     const std::size_t table_begin = entry_begin - (kLongTable - 1) * layout::kEntryBytes;

@@ -81,8 +81,7 @@ inline Result<void> write_memory_sample(int fd, const std::string& name) {
     std::vector<MemoryWriter::Block> blocks;
     for (std::uint64_t i = 0; i < 4; ++i) {
         const auto block = sample_block(contents[i]);
-        blocks.push_back({1, 0x30000000 + i, fingerprint(key, BlockSpan(block)),
-                          contents[i] == 0});
+        blocks.push_back({1, 0x30000000 + i, fingerprint(key, BlockSpan(block)), contents[i] == 0});
     }
     std::vector<std::uint64_t> places(4);
     GANTRY_TRY(memory->place(blocks, places));

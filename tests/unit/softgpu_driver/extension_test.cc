@@ -72,8 +72,8 @@ TEST_F(ExtensionTest, GlobalsMayLieWhereAnotherDriverHadThem) {
     EXPECT_EQ(stored, kForeign);
     unsigned n = 1;
     void* params[] = {&n};
-    ASSERT_CU(cuLaunchKernel(function(module, "count"), 1, 1, 1, 1, 1, 1, 0, nullptr, params,
-                             nullptr));
+    ASSERT_CU(
+        cuLaunchKernel(function(module, "count"), 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
     unsigned value = 0;
     ASSERT_CU(cuMemcpyDtoH_v2(&value, counter, 4));
     EXPECT_EQ(value, 6U);
@@ -144,22 +144,20 @@ TEST_F(ExtensionTest, RoomForBlocksIsThatOfTheDeviceShown) {
     ASSERT_CU(cuMemAlloc_v2(&p, 4));
     void* params[] = {&p, &value};
     const auto launch = [&](int blocks) {
-        const CUresult result = cuLaunchCooperativeKernel(
-            poke, static_cast<unsigned>(blocks), 1, 1, 32, 1, 1, 0, nullptr, params);
+        const CUresult result = cuLaunchCooperativeKernel(poke, static_cast<unsigned>(blocks), 1, 1,
+                                                          32, 1, 1, 0, nullptr, params);
         return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
     };
     const auto each = [&] {
         int blocks = 0;
-        EXPECT_CU(CUDA_SUCCESS,
-                  cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, poke, 32, 0));
+        EXPECT_CU(CUDA_SUCCESS, cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, poke, 32, 0));
         return blocks;
     };
     EXPECT_EQ(each(), 32);
     EXPECT_CU(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, launch(132 * 32 + 1));
-    const CUdevice_attribute numbers[] = {
-        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-        CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR,
-        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN};
+    const CUdevice_attribute numbers[] = {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                          CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR,
+                                          CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN};
     const int larger[] = {160, 40, 1 << 20};
     ASSERT_CU(soft_->show_attributes(0, numbers, larger, 3));
     EXPECT_EQ(each(), 40);

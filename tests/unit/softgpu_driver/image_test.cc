@@ -49,8 +49,8 @@ TEST(ImageTest, EveryPackingAtTheEndOfMemory) {
 
 TEST(ImageTest, ChoosesTheHighestNotAboveElseTheLowestAbove) {
     const std::string all = fatbin_of(fatbin_entry(sample_ptx(75), 75, Packing::kZstd) +
-                                   fatbin_entry(sample_ptx(90), 90, Packing::kZstd) +
-                                   fatbin_entry(sample_ptx(120), 120, Packing::kZstd));
+                                      fatbin_entry(sample_ptx(90), 90, Packing::kZstd) +
+                                      fatbin_entry(sample_ptx(120), 120, Packing::kZstd));
     for (const auto& [capability, chosen] :
          {std::pair{90U, 90U}, {89U, 75U}, {130U, 120U}, {70U, 75U}}) {
         const auto contents = read_image(all.data(), capability);
@@ -116,8 +116,8 @@ TEST(ImageTest, LinkedImageKeepsItsUnits) {
 }
 
 TEST(ImageTest, WithoutPtxTheSentenceNamesWhatHelps) {
-    const std::string image = fatbin_of(fatbin_entry(sample_cubin(90, {"step"}, true), 90,
-                                                     Packing::kZstd, EntryKind::kElf));
+    const std::string image = fatbin_of(
+        fatbin_entry(sample_cubin(90, {"step"}, true), 90, Packing::kZstd, EntryKind::kElf));
     const auto contents = read_image(image.data(), 90);
     ASSERT_FALSE(contents.ok());
     EXPECT_EQ(contents.error().reason, "image.no_ptx");
@@ -147,8 +147,8 @@ TEST(ImageTest, CubinWithManySymbolTablesIsReadOnce) {
     std::string file = sample_cubin(90, std::vector<std::string>(200, "k"), true);
     Elf64_Ehdr header;
     std::memcpy(&header, file.data(), sizeof header);
-    const std::string symbols = file.substr(header.e_shoff + sizeof(Elf64_Shdr),
-                                            sizeof(Elf64_Shdr));
+    const std::string symbols =
+        file.substr(header.e_shoff + sizeof(Elf64_Shdr), sizeof(Elf64_Shdr));
     header.e_shnum = 60'000;
     std::memcpy(file.data(), &header, sizeof header);
     for (unsigned i = 3; i < header.e_shnum; ++i) {
@@ -175,7 +175,7 @@ TEST(ImageTest, PlainSizeThatCannotBeIsRefusedBeforeItIsAllocated) {
 
 TEST(ImageTest, DamagedImagesNeverCrash) {
     const std::string good = fatbin_of(fatbin_entry(sample_ptx(75), 75, Packing::kZstd) +
-                                    fatbin_entry(sample_ptx(90), 90, Packing::kLz4));
+                                       fatbin_entry(sample_ptx(90), 90, Packing::kLz4));
     for (std::size_t cut = 4; cut < good.size(); cut += 3) {
         const EndOfMemory image(good.substr(0, cut));
         EXPECT_FALSE(read_image(image.get(), 90).ok()) << cut;

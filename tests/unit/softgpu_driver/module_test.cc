@@ -66,15 +66,14 @@ TEST_F(ModuleTest, GlobalsAreFoundAndHoldAddresses) {
     EXPECT_EQ(stored, counter);
     unsigned n = 37;
     void* params[] = {&n};
-    ASSERT_CU(cuLaunchKernel(function(module, "count"), 2, 1, 1, 3, 1, 1, 0, nullptr, params,
-                             nullptr));
+    ASSERT_CU(
+        cuLaunchKernel(function(module, "count"), 2, 1, 1, 3, 1, 1, 0, nullptr, params, nullptr));
     unsigned value = 0;
     ASSERT_CU(cuMemcpyDtoH_v2(&value, counter, sizeof value));
     EXPECT_EQ(value, 5U + 6 * 37);
     EXPECT_CU(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal_v2(&counter, &bytes, module, "nobody"));
     ASSERT_CU(cuModuleUnload(module));
-    EXPECT_CU(CUDA_ERROR_INVALID_HANDLE,
-              cuModuleGetGlobal_v2(&counter, &bytes, module, "counter"));
+    EXPECT_CU(CUDA_ERROR_INVALID_HANDLE, cuModuleGetGlobal_v2(&counter, &bytes, module, "counter"));
 }
 
 TEST_F(ModuleTest, BadPtxIsExplainedInTheLog) {
@@ -122,14 +121,16 @@ TEST_F(ModuleTest, LibrariesLoadLazilyAndKernelsLaunch) {
 }
 
 TEST_F(ModuleTest, LinkJoinsUnitsIntoALoadableImage) {
-    const char* caller = ".version 8.0\n.target sm_75\n.address_size 64\n"
-                         ".extern .global .align 4 .u32 shared_value;\n"
-                         ".visible .entry read(.param .u64 p) {\n"
-                         " .reg .b32 %r<2>; .reg .b64 %d<2>;\n"
-                         " ld.param.u64 %d0, [p]; ld.global.u32 %r0, [shared_value];\n"
-                         " st.global.u32 [%d0], %r0; ret; }";
-    const char* owner = ".version 8.0\n.target sm_75\n.address_size 64\n"
-                        ".visible .global .align 4 .u32 shared_value = 4711;\n";
+    const char* caller =
+        ".version 8.0\n.target sm_75\n.address_size 64\n"
+        ".extern .global .align 4 .u32 shared_value;\n"
+        ".visible .entry read(.param .u64 p) {\n"
+        " .reg .b32 %r<2>; .reg .b64 %d<2>;\n"
+        " ld.param.u64 %d0, [p]; ld.global.u32 %r0, [shared_value];\n"
+        " st.global.u32 [%d0], %r0; ret; }";
+    const char* owner =
+        ".version 8.0\n.target sm_75\n.address_size 64\n"
+        ".visible .global .align 4 .u32 shared_value = 4711;\n";
     CUlinkState state = nullptr;
     ASSERT_CU(cuLinkCreate_v2(0, nullptr, nullptr, &state));
     for (const char* text : {caller, owner}) {
@@ -146,8 +147,8 @@ TEST_F(ModuleTest, LinkJoinsUnitsIntoALoadableImage) {
     CUdeviceptr p = 0;
     ASSERT_CU(cuMemAlloc_v2(&p, 4));
     void* params[] = {&p};
-    ASSERT_CU(cuLaunchKernel(function(module, "read"), 1, 1, 1, 1, 1, 1, 0, nullptr, params,
-                             nullptr));
+    ASSERT_CU(
+        cuLaunchKernel(function(module, "read"), 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
     unsigned value = 0;
     ASSERT_CU(cuMemcpyDtoH_v2(&value, p, 4));
     EXPECT_EQ(value, 4711U);

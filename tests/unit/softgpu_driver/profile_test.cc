@@ -34,10 +34,9 @@ std::string refusal(const char* entry) {
 }
 
 TEST(SettingsTest, MisspeltKeysAndValuesAreNamed) {
-    for (const char* good :
-         {"GANTRY_SOFT_THREADS=1024", "GANTRY_SOFT_ISA=v3", "GANTRY_SOFT_LOG=refusals",
-          "GANTRY_SOFT_PROFILE=h200-like", "GANTRY_SOFT_MEMORY=1G", "GANTRY_SYNC=1",
-          "GANTRYSOFT=1"}) {
+    for (const char* good : {"GANTRY_SOFT_THREADS=1024", "GANTRY_SOFT_ISA=v3",
+                             "GANTRY_SOFT_LOG=refusals", "GANTRY_SOFT_PROFILE=h200-like",
+                             "GANTRY_SOFT_MEMORY=1G", "GANTRY_SYNC=1", "GANTRYSOFT=1"}) {
         EXPECT_EQ(refusal(good), "") << good;
     }
     EXPECT_EQ(refusal("GANTRY_SOFT_PROFIL=soft-13"),
@@ -48,8 +47,9 @@ TEST(SettingsTest, MisspeltKeysAndValuesAreNamed) {
     for (const char* wrong : {"0", "1025", "-1", "two", "4x", ""}) {
         const std::string entry = std::string("GANTRY_SOFT_THREADS=") + wrong;
         EXPECT_EQ(refusal(entry.c_str()),
-                  entry + " in the environment: the value must be a number of threads from 1 to "
-                          "1024");
+                  entry +
+                      " in the environment: the value must be a number of threads from 1 to "
+                      "1024");
     }
     EXPECT_NE(refusal("GANTRY_SOFT_ISA=v5").find("must be v2, v3 or v4"), std::string::npos);
     EXPECT_NE(refusal("GANTRY_SOFT_LOG=loud").find("must be on, off or refusals"),

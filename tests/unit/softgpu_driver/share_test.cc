@@ -117,8 +117,8 @@ void be_the_other_process(int socket) {
     receive_file(socket, &descriptor);  // The maker holds nothing any more.
     EXPECT_TRUE(holds(kSecond));
     int again = -1;
-    ASSERT_CU(cuMemExportToShareableHandle(&again, handle,
-                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    ASSERT_CU(
+        cuMemExportToShareableHandle(&again, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     send_file(socket, again);
     close(again);
     let_go(handle);

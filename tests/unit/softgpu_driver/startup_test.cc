@@ -28,20 +28,20 @@ TEST(StartupTest, AttributesAreAnH200s) {
     const struct {
         int attribute;
         int value;
-    } expected[] = {{1, 1024},    {5, 2147483647}, {8, 49152},   {16, 132},      {38, 62914560},
-                    {39, 2048},   {75, 9},         {76, 0},      {81, 233472},   {97, 232448},
-                    {106, 32},    {108, 39321600}, {111, 1024},  {139, 590680286}};
+    } expected[] = {{1, 1024},  {5, 2147483647}, {8, 49152},  {16, 132},       {38, 62914560},
+                    {39, 2048}, {75, 9},         {76, 0},     {81, 233472},    {97, 232448},
+                    {106, 32},  {108, 39321600}, {111, 1024}, {139, 590680286}};
     for (const auto& each : expected) {
         int value = -1;
-        EXPECT_CU(CUDA_SUCCESS, cuDeviceGetAttribute(
-                                    &value, static_cast<CUdevice_attribute>(each.attribute), 0));
+        EXPECT_CU(CUDA_SUCCESS,
+                  cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(each.attribute), 0));
         EXPECT_EQ(value, each.value) << "attribute " << each.attribute;
     }
     int value = 0;
     EXPECT_CU(CUDA_ERROR_INVALID_VALUE,
               cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(148), 0));
-    EXPECT_CU(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE,
-                                                              1));
+    EXPECT_CU(CUDA_ERROR_INVALID_DEVICE,
+              cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 1));
 }
 
 TEST(StartupTest, EntryPointsByVersionAndStreamKind) {
@@ -95,8 +95,7 @@ TEST_F(ContextTest, StackAndLimitsAndReset) {
     ASSERT_CU(cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE));
     EXPECT_EQ(limit, 5008U);
     EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1U << 20));
-    EXPECT_CU(CUDA_ERROR_UNSUPPORTED_LIMIT,
-              cuCtxGetLimit(&limit, CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH));
+    EXPECT_CU(CUDA_ERROR_UNSUPPORTED_LIMIT, cuCtxGetLimit(&limit, CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH));
     CUdeviceptr p = 0;
     ASSERT_CU(cuMemAlloc_v2(&p, 4096));
     ASSERT_CU(cuDevicePrimaryCtxReset_v2(0));

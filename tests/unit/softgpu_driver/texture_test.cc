@@ -60,8 +60,8 @@ TEST_F(TextureTest, ArrayTexelsReachTheKernel) {
     CUdeviceptr out = 0;
     ASSERT_CU(cuMemAlloc_v2(&out, 8));
     void* params[] = {&object, &out};
-    ASSERT_CU(cuLaunchKernel(function(module, "sample"), 1, 1, 1, 1, 1, 1, 0, nullptr, params,
-                             nullptr));
+    ASSERT_CU(
+        cuLaunchKernel(function(module, "sample"), 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
     float seen[2] = {};
     ASSERT_CU(cuMemcpyDtoH_v2(seen, out, sizeof seen));
     EXPECT_EQ(seen[0], 3.0F);
@@ -86,8 +86,7 @@ TEST_F(TextureTest, BadDescriptionsAreRefused) {
     CUDA_TEXTURE_DESC texture{};
     texture.filterMode = CU_TR_FILTER_MODE_LINEAR;
     CUtexObject object = 0;
-    EXPECT_CU(CUDA_ERROR_INVALID_VALUE,
-              cuTexObjectCreate(&object, &resource, &texture, nullptr));
+    EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuTexObjectCreate(&object, &resource, &texture, nullptr));
     CUsurfObject surface = 0;
     EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuSurfObjectCreate(&surface, &resource));
 }

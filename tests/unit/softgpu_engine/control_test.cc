@@ -38,7 +38,8 @@ SKIP: )" + kStore);
 TEST(SoftgpuControl, RegisterParametersAndNumbers) {
     const auto out = run_lanes(std::string(R"(
 .func (.reg .u32 r) sum(.reg .u32 x, .reg .u32 y) { add.u32 r, x, y; ret; }
-)") + kEntry + "call (%r0), sum, (%r1, 7);" + kStore);
+)") + kEntry + "call (%r0), sum, (%r1, 7);" +
+                               kStore);
     EXPECT_EQ(out[5], 12U);
 }
 
@@ -80,7 +81,8 @@ and.b32 %r2, %r1, 1; mul.wide.u32 %rd3, %r2, 8; mov.u64 %rd4, table; add.u64 %rd
 ld.global.u64 %rd5, [%rd4];
 { .param .b32 a; .param .b32 b; st.param.b32 [a], %r1;
 proto: .callprototype (.param .b32 _) _ (.param .b32 _);
-call (b), %rd5, (a), proto; ld.param.b32 %r0, [b]; })" + kStore);
+call (b), %rd5, (a), proto; ld.param.b32 %r0, [b]; })" +
+                               kStore);
     EXPECT_EQ(out[4], 5U);
     EXPECT_EQ(out[7], static_cast<u32>(-7));
 }
@@ -109,7 +111,8 @@ TEST(SoftgpuControl, StackAllocation) {
     const auto out = run_lanes(std::string(kEntry) + R"(
 add.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 2; cvt.u64.u32 %rd3, %r2; stacksave.u64 %rd6;
 alloca.u64 %rd4, %rd3, 16; st.local.u32 [%rd4], %r1; alloca.u64 %rd5, 16;
-st.local.u32 [%rd5], 77; ld.local.u32 %r0, [%rd4]; stackrestore.u64 %rd6; )" + kStore);
+st.local.u32 [%rd5], 77; ld.local.u32 %r0, [%rd4]; stackrestore.u64 %rd6; )" +
+                               kStore);
     EXPECT_EQ(out[9], 9U);
 }
 
@@ -162,8 +165,9 @@ ret; })");
     TestServices services;
     EXPECT_EQ(launch(loaded, "k", {3, 1, 1}, {32, 1, 1}, Params(), services).error,
               LaunchError::kAssert);
-    EXPECT_THAT(services.asserted, ::testing::HasSubstr(
-        "x>0:12: x>0: block: [0,0,0], thread: [1,0,0] Assertion `x>0` failed.\n"));
+    EXPECT_THAT(services.asserted,
+                ::testing::HasSubstr(
+                    "x>0:12: x>0: block: [0,0,0], thread: [1,0,0] Assertion `x>0` failed.\n"));
 }
 
 TEST(SoftgpuControl, DeviceHeap) {
@@ -174,7 +178,8 @@ TEST(SoftgpuControl, DeviceHeap) {
 { .param .b64 s; .param .b64 r; st.param.b64 [s], 64; call.uni (r), malloc, (s);
 ld.param.b64 %rd5, [r]; }
 st.u32 [%rd5+8], %r1; ld.u32 %r0, [%rd5+8];
-{ .param .b64 p; st.param.b64 [p], %rd5; call.uni free, (p); } )" + kStore);
+{ .param .b64 p; st.param.b64 [p], %rd5; call.uni free, (p); } )" +
+                               kStore);
     EXPECT_EQ(out[31], 31U);
 }
 
@@ -185,20 +190,32 @@ std::string device_launch(const std::string& function, u32 threads, const std::s
     const std::string label = "SKIP" + std::to_string(++count);
     return "{ .reg .pred %q; .param .b64 f; .param .align 4 .b8 g[12]; .param .align 4 .b8 b[12];"
            ".param .b32 s; .param .b64 r; .param .b64 st; .param .b32 e;"
-           "mov.b64 %rd2, " + function + "; st.param.b64 [f], %rd2; st.param.b32 [g], 1;"
+           "mov.b64 %rd2, " +
+           function +
+           "; st.param.b64 [f], %rd2; st.param.b32 [g], 1;"
            "st.param.b32 [g+4], 1; st.param.b32 [g+8], 1;"
-           "st.param.b32 [b], " + std::to_string(threads) + "; st.param.b32 [b+4], 1;"
+           "st.param.b32 [b], " +
+           std::to_string(threads) +
+           "; st.param.b32 [b+4], 1;"
            "st.param.b32 [b+8], 1; st.param.b32 [s], 0;"
            "call.uni (r), __cudaCDP2GetParameterBufferV2, (f, g, b, s);"
-           "ld.param.b64 %rd3, [r]; setp.eq.u64 %q, %rd3, 0; @%q bra " + label + ";"
-           "st.u64 [%rd3], %rd1; mov.u32 %r3, " + digit + "; st.u32 [%rd3+8], %r3;"
-           "st.param.b64 [f], %rd3; st.param.b64 [st], " + std::to_string(stream) + ";"
-           "call.uni (e), __cudaCDP2LaunchDeviceV2, (f, st);\n" + label + ": }\n";
+           "ld.param.b64 %rd3, [r]; setp.eq.u64 %q, %rd3, 0; @%q bra " +
+           label +
+           ";"
+           "st.u64 [%rd3], %rd1; mov.u32 %r3, " +
+           digit +
+           "; st.u32 [%rd3+8], %r3;"
+           "st.param.b64 [f], %rd3; st.param.b64 [st], " +
+           std::to_string(stream) +
+           ";"
+           "call.uni (e), __cudaCDP2LaunchDeviceV2, (f, st);\n" +
+           label + ": }\n";
 }
 
 TEST(SoftgpuControl, KernelsLaunchKernels) {
     // A child's child comes before the next child, and a tail launch last, wherever it stands.
-    const std::string program = R"(
+    const std::string program =
+        R"(
 .extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2 (.param .b64 f,
  .param .align 4 .b8 g[12], .param .align 4 .b8 b[12], .param .b32 s);
 .extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2 (.param .b64 b, .param .b64 s);
@@ -209,14 +226,14 @@ mad.lo.u32 %r2, %r2, 10, %r1; st.global.u32 [%rd1], %r2; ret; }
 .visible .entry nested(.param .u64 po, .param .u32 digit) {
 .reg .b32 %r<9>; .reg .b64 %rd<9>;
 ld.param.u64 %rd1, [po]; ld.param.u32 %r1, [digit];
-)" + device_launch("append", 1, "%r1", 0) + R"(ret; }
+)" + device_launch("append", 1, "%r1", 0) +
+        R"(ret; }
 .visible .entry k(.param .u64 po) {
 .reg .b32 %r<9>; .reg .b64 %rd<9>;
 ld.param.u64 %rd1, [po];
-)" + device_launch("append", 1, "9", 3) + device_launch("nested", 1, "4", 0) +
-                                device_launch("append", 1, "5", 0) +
-                                device_launch("append", 1025, "7", 0) +
-                                "st.global.u64 [%rd1+8], %rd3; ret; }";
+)" + device_launch("append", 1, "9", 3) +
+        device_launch("nested", 1, "4", 0) + device_launch("append", 1, "5", 0) +
+        device_launch("append", 1025, "7", 0) + "st.global.u64 [%rd1+8], %rd3; ret; }";
     // The toolkit's own definitions would ask the card's firmware: they must not be reached.
     const std::string runtime =
         ".visible .func (.param .b32 r) __cudaCDP2LaunchDeviceV2 (.param .b64 b, .param .b64 s)"
@@ -224,8 +241,7 @@ ld.param.u64 %rd1, [po];
     const auto loaded = load({program, runtime});
     ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
     std::vector<std::uint64_t> out{0, 1};
-    const LaunchStatus status =
-        launch(loaded.value(), "k", {}, {1, 1, 1}, Params().pointer(out));
+    const LaunchStatus status = launch(loaded.value(), "k", {}, {1, 1, 1}, Params().pointer(out));
     ASSERT_TRUE(status.ok()) << status.text;
     EXPECT_EQ(out[0], 459U);
     EXPECT_EQ(out[1], 0U);  // no buffer for a block larger than the device takes

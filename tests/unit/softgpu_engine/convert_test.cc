@@ -39,8 +39,8 @@ void check_to_integer(const std::string& type, const std::string& out) {
         {"rmi", [](float x) { return std::floor(x); }},
         {"rpi", [](float x) { return std::ceil(x); }}};
     for (const auto& [mode, round] : modes) {
-        const Lanes got = evaluate("cvt." + std::string(mode) + "." + type + ".f32 " + out +
-                                       ", %r1;", out, in);
+        const Lanes got =
+            evaluate("cvt." + std::string(mode) + "." + type + ".f32 " + out + ", %r1;", out, in);
         for (std::size_t i = 0; i < in.size(); ++i) {
             ASSERT_EQ(got[i], saturated<To>(as_f32(in[i]), round))
                 << type << ' ' << mode << ' ' << as_f32(in[i]);
@@ -126,7 +126,8 @@ TEST(SoftgpuConvert, IntegerWidthsAndSaturation) {
     EXPECT_EQ(evaluate("cvt.sat.s8.s32 %r0, %r1;", "%r0", {1000})[0], 127U);
     EXPECT_EQ(evaluate("cvt.sat.s32.s64 %r0, %rd1;", "%r0", {0x7fffffffffffffff})[0], 0x7fffffffU);
     EXPECT_EQ(evaluate("cvt.pack.sat.u8.s32.b32 %r0, %r1, %r2, %r3;", "%r0", {300}, {0xffffffff},
-                       {0xabcd1234})[0], 0x1234ff00U);
+                       {0xabcd1234})[0],
+              0x1234ff00U);
 }
 
 TEST(SoftgpuConvert, FloatToFloat) {
@@ -137,8 +138,7 @@ TEST(SoftgpuConvert, FloatToFloat) {
         in.push_back(f64(static_cast<double>(as_f32(bits)) * 1.0000000123));
     }
     for (const auto& [name, mode] : modes) {
-        const Lanes got =
-            evaluate("cvt." + std::string(name) + ".f32.f64 %r0, %rd1;", "%r0", in);
+        const Lanes got = evaluate("cvt." + std::string(name) + ".f32.f64 %r0, %rd1;", "%r0", in);
         for (std::size_t i = 0; i < in.size(); ++i) {
             std::fesetround(mode);
             volatile double x = as_f64(in[i]);

@@ -29,9 +29,7 @@ public:
     std::uint64_t heap_allocate(std::uint64_t size) override {
         return reinterpret_cast<std::uint64_t>(std::malloc(size));
     }
-    void heap_free(std::uint64_t address) override {
-        std::free(reinterpret_cast<void*>(address));
-    }
+    void heap_free(std::uint64_t address) override { std::free(reinterpret_cast<void*>(address)); }
     [[nodiscard]] const TextureUnit* textures() const override { return unit; }
 
     std::string printed;
@@ -97,9 +95,8 @@ inline Result<Loaded> load(const std::vector<std::string>& texts) {
     }
     GANTRY_TRY(loaded.program->place(addresses));
     for (std::uint32_t i = 0; i < addresses.size(); ++i) {
-        GANTRY_TRY(loaded.program->initial_bytes(
-            i, {reinterpret_cast<std::byte*>(addresses[i]),
-                loaded.program->globals()[i].size_bytes}));
+        GANTRY_TRY(loaded.program->initial_bytes(i, {reinterpret_cast<std::byte*>(addresses[i]),
+                                                     loaded.program->globals()[i].size_bytes}));
     }
     return loaded;
 }
@@ -189,10 +186,30 @@ inline double as_f64(std::uint64_t bits) { return bits_as<double>(bits); }
 
 /// Numbers with many edge cases, the same in every run; `shift` makes another order.
 inline Lanes sample_bits(unsigned shift) {
-    static const std::uint64_t kEdges[] = {
-        0, 1, 2, 31, 32, 33, 63, 64, 127, 128, 255, 256, 0x7fff, 0x8000, 0xffff, 0x7fffffff,
-        0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff, 0x8000000000000000,
-        0xffffffffffffffff, 0xfffffffffffffffe, 0x123456789abcdef0};
+    static const std::uint64_t kEdges[] = {0,
+                                           1,
+                                           2,
+                                           31,
+                                           32,
+                                           33,
+                                           63,
+                                           64,
+                                           127,
+                                           128,
+                                           255,
+                                           256,
+                                           0x7fff,
+                                           0x8000,
+                                           0xffff,
+                                           0x7fffffff,
+                                           0x80000000,
+                                           0xffffffff,
+                                           0x100000000,
+                                           0x7fffffffffffffff,
+                                           0x8000000000000000,
+                                           0xffffffffffffffff,
+                                           0xfffffffffffffffe,
+                                           0x123456789abcdef0};
     Lanes out;
     std::uint64_t state = 88172645463325252ULL;
     for (unsigned i = 0; i < 96; ++i) {
@@ -205,10 +222,30 @@ inline Lanes sample_bits(unsigned shift) {
 }
 
 inline Lanes sample_floats(unsigned shift) {
-    static const float kEdges[] = {0.0F, -0.0F, 1.0F, -1.0F, 0.5F, 1.5F, 2.5F, -2.5F, 3.4e38F,
-                                   -3.4e38F, 1e-38F, 1e-40F, -1e-42F, 1e38F, 1e-20F, 65504.0F,
-                                   65520.0F, 1e-7F, 16777217.0F, 0.1F, 3.14159F, 100.25F,
-                                   __builtin_inff(), -__builtin_inff()};
+    static const float kEdges[] = {0.0F,
+                                   -0.0F,
+                                   1.0F,
+                                   -1.0F,
+                                   0.5F,
+                                   1.5F,
+                                   2.5F,
+                                   -2.5F,
+                                   3.4e38F,
+                                   -3.4e38F,
+                                   1e-38F,
+                                   1e-40F,
+                                   -1e-42F,
+                                   1e38F,
+                                   1e-20F,
+                                   65504.0F,
+                                   65520.0F,
+                                   1e-7F,
+                                   16777217.0F,
+                                   0.1F,
+                                   3.14159F,
+                                   100.25F,
+                                   __builtin_inff(),
+                                   -__builtin_inff()};
     Lanes out;
     std::uint64_t state = 77172645463325252ULL + shift;
     for (unsigned i = 0; i < 96; ++i) {

@@ -31,8 +31,8 @@ void expect_f32(const std::string& op, const std::function<float(float, float, f
         volatile float wanted = expected(x, y, z);
         std::fesetround(FE_TONEAREST);
         ASSERT_EQ(got[i], canonical(wanted))
-            << op << ' ' << as_f32(a[i]) << ' ' << as_f32(b[i]) << ' ' << as_f32(c[i])
-            << " gave " << as_f32(got[i]) << " not " << wanted;
+            << op << ' ' << as_f32(a[i]) << ' ' << as_f32(b[i]) << ' ' << as_f32(c[i]) << " gave "
+            << as_f32(got[i]) << " not " << wanted;
     }
 }
 
@@ -54,8 +54,9 @@ TEST(SoftgpuFloat, RoundingModes) {
             mode);
         expect_f32(
             "rcp" + r + ".f32 %r0, %r1;", [](float a, float, float) { return 1.0F / a; }, mode);
-        expect_f32("fma" + r + ".f32 %r0, %r1, %r2, %r3;",
-                   [](float a, float b, float c) { return std::fma(a, b, c); }, mode);
+        expect_f32(
+            "fma" + r + ".f32 %r0, %r1, %r2, %r3;",
+            [](float a, float b, float c) { return std::fma(a, b, c); }, mode);
     }
 }
 
@@ -85,8 +86,7 @@ TEST(SoftgpuFloat, MovesOfBitsFlushToo) {
     });
     expect_f32("abs.f32 %r0, %r1;", [](float a, float, float) { return std::fabs(a); });
     expect_f32("neg.f32 %r0, %r1;", [](float a, float, float) { return -a; });
-    expect_f32("min.f32 %r0, %r1, %r2;",
-               [](float a, float b, float) { return smaller(a, b); });
+    expect_f32("min.f32 %r0, %r1, %r2;", [](float a, float b, float) { return smaller(a, b); });
     // As ptxas folds them.
     const auto two = [](const std::string& op, u64 a, u64 b) {
         return evaluate(op + " %r0, %r1, %r2;", "%r0", {a}, {b})[0];
@@ -121,7 +121,9 @@ TEST(SoftgpuFloat, Doubles) {
     for (const u64 bits : sample_floats(1)) {
         b.push_back(f64(static_cast<double>(as_f32(bits)) / 7));
     }
-    for (const u64 bits : sample_floats(2)) { c.push_back(f64(static_cast<double>(as_f32(bits)))); }
+    for (const u64 bits : sample_floats(2)) {
+        c.push_back(f64(static_cast<double>(as_f32(bits))));
+    }
     const auto check = [&](const std::string& op, int mode, auto expected) {
         const Lanes got = evaluate(op, "%rd0", a, b, c);
         for (std::size_t i = 0; i < a.size(); ++i) {
@@ -172,9 +174,11 @@ TEST(SoftgpuFloat, ApproximateFunctionsStayWithinTheirBounds) {
     EXPECT_LE(worst("cos.approx.f32 %r0, %r1;", -3.14, 3.14, true, std::cos), 0x1p-20);
     EXPECT_LE(worst("tanh.approx.f32 %r0, %r1;", 0.01, 10, false, std::tanh), 0x1p-11);
     EXPECT_LE(worst("rsqrt.approx.f32 %r0, %r1;", 1e-6, 1e6, false,
-                    [](double x) { return 1 / std::sqrt(x); }), 0x1p-22);
-    EXPECT_LE(worst("rcp.approx.ftz.f32 %r0, %r1;", 1e-6, 1e6, false,
-                    [](double x) { return 1 / x; }), 0x1p-22);
+                    [](double x) { return 1 / std::sqrt(x); }),
+              0x1p-22);
+    EXPECT_LE(
+        worst("rcp.approx.ftz.f32 %r0, %r1;", 1e-6, 1e6, false, [](double x) { return 1 / x; }),
+        0x1p-22);
 }
 
 TEST(SoftgpuFloat, ApproximateFunctionsAtTheEdges) {
@@ -244,9 +248,9 @@ TEST(SoftgpuFloat, ComparesFlushOnlyIfTheySay) {
     EXPECT_EQ(set("set.gt.ftz.f16x2.f16x2 %r0, %r1, %r2;", 0x3c000001, 0), 0x3c000000U);
     // What the instruction before left the FP unit in does not matter.
     const auto select = [](const std::string& before, const std::string& ftz) {
-        return evaluate("add" + before + ".f32 %r4, %r3, %r3; slct" + ftz +
-                            ".u32.f32 %r0, %r1, %r2, %r3;",
-                        "%r0", {5}, {6}, {0x80000001})[0];
+        return evaluate(
+            "add" + before + ".f32 %r4, %r3, %r3; slct" + ftz + ".u32.f32 %r0, %r1, %r2, %r3;",
+            "%r0", {5}, {6}, {0x80000001})[0];
     };
     EXPECT_EQ(select("", ""), 6U);
     EXPECT_EQ(select(".ftz", ""), 6U);

@@ -29,8 +29,7 @@ TEST(SoftgpuFrontEnd, ErrorsHaveLineAndColumn) {
     EXPECT_THAT(error_of("garbage"), HasSubstr("ptx:4:1: expected a directive"));
     EXPECT_THAT(error_of(".version 1569325055.9\n"),
                 HasSubstr("ptx:4:10: expected a version such as 9.0"));
-    EXPECT_THAT(error_of(".target sm_99999999999\n"),
-                HasSubstr("expected a target such as sm_90"));
+    EXPECT_THAT(error_of(".target sm_99999999999\n"), HasSubstr("expected a target such as sm_90"));
 }
 
 TEST(SoftgpuFrontEnd, NestingIsBounded) {
@@ -156,8 +155,8 @@ TEST(SoftgpuFrontEnd, LinksTextsWithClashingLocalNames) {
 }
 
 TEST(SoftgpuFrontEnd, WeakCommonAndDuplicateDefinitions) {
-    auto weak = load({".weak .global .u32 w = 1;", ".visible .global .u32 w = 2;",
-                      ".weak .global .u32 w = 3;"});
+    auto weak = load(
+        {".weak .global .u32 w = 1;", ".visible .global .u32 w = 2;", ".weak .global .u32 w = 3;"});
     ASSERT_TRUE(weak.ok());
     EXPECT_EQ(weak->program->globals().size(), 1U);
     EXPECT_EQ(*weak->global<std::uint32_t>("w"), 2U);

@@ -30,8 +30,7 @@ void expect_each(const std::string& body, const std::string& out, const Lanes& a
 void expect32(const std::string& op, const std::function<u32(u32, u32, u32)>& expected) {
     expect_each(op, "%r0", sample_bits(0), sample_bits(1), sample_bits(2),
                 [&](u64 a, u64 b, u64 c) -> u64 {
-                    return expected(static_cast<u32>(a), static_cast<u32>(b),
-                                    static_cast<u32>(c));
+                    return expected(static_cast<u32>(a), static_cast<u32>(b), static_cast<u32>(c));
                 });
 }
 
@@ -60,9 +59,8 @@ TEST(SoftgpuInteger, AddSubMul) {
     expect32("mul24.lo.u32 %r0, %r1, %r2;", [](u32 a, u32 b, u32) {
         return static_cast<u32>(u64{a & 0xffffff} * (b & 0xffffff));
     });
-    expect32("sad.s32 %r0, %r1, %r2, %r3;", [](u32 a, u32 b, u32 c) {
-        return c + (S(a) < S(b) ? b - a : a - b);
-    });
+    expect32("sad.s32 %r0, %r1, %r2, %r3;",
+             [](u32 a, u32 b, u32 c) { return c + (S(a) < S(b) ? b - a : a - b); });
     expect64("add.s64 %rd0, %rd1, %rd2;", [](u64 a, u64 b, u64) { return a + b; });
     expect64("mul.lo.s64 %rd0, %rd1, %rd2;", [](u64 a, u64 b, u64) { return a * b; });
     expect64("mul.hi.u64 %rd0, %rd1, %rd2;",
@@ -80,20 +78,16 @@ TEST(SoftgpuInteger, AddSubMul) {
 
 TEST(SoftgpuInteger, SixteenBit) {
     const auto run = [](const std::string& op, const std::function<u16(u16, u16)>& expected) {
-        expect_each(op, "%rs0", sample_bits(0), sample_bits(1), {},
-                    [&](u64 a, u64 b, u64) -> u64 {
-                        return expected(static_cast<u16>(a), static_cast<u16>(b));
-                    });
+        expect_each(op, "%rs0", sample_bits(0), sample_bits(1), {}, [&](u64 a, u64 b, u64) -> u64 {
+            return expected(static_cast<u16>(a), static_cast<u16>(b));
+        });
     };
     run("add.s16 %rs0, %rs1, %rs2;", [](u16 a, u16 b) { return static_cast<u16>(a + b); });
-    run("mul.lo.s16 %rs0, %rs1, %rs2;", [](u16 a, u16 b) {
-        return static_cast<u16>(u32{a} * b);
-    });
+    run("mul.lo.s16 %rs0, %rs1, %rs2;", [](u16 a, u16 b) { return static_cast<u16>(u32{a} * b); });
     run("shr.s16 %rs0, %rs1, 3;",
         [](u16 a, u16) { return static_cast<u16>(static_cast<s16>(a) >> 3); });
-    run("min.s16 %rs0, %rs1, %rs2;", [](u16 a, u16 b) {
-        return static_cast<s16>(a) < static_cast<s16>(b) ? a : b;
-    });
+    run("min.s16 %rs0, %rs1, %rs2;",
+        [](u16 a, u16 b) { return static_cast<s16>(a) < static_cast<s16>(b) ? a : b; });
     run("shl.b16 %rs0, %rs1, 20;", [](u16, u16) { return u16{0}; });
 }
 
@@ -136,7 +130,7 @@ TEST(SoftgpuInteger, DivisionByZeroAndOverflow) {
         return b == 0 ? a : b == ~0U ? 0U : U(S(a) % S(b));
     });
     expect64("div.s64 %rd0, %rd1, %rd2;", [](u64 a, u64 b, u64) -> u64 {
-        return b == 0    ? ~0ULL
+        return b == 0       ? ~0ULL
                : b + 1 == 0 ? 0 - a
                             : static_cast<u64>(static_cast<s64>(a) / static_cast<s64>(b));
     });
@@ -253,50 +247,54 @@ TEST(SoftgpuInteger, FindNthSet) {
 
 TEST(SoftgpuInteger, CarryChains) {
     // A 128-bit sum and difference through 32-bit steps.
-    expect64("cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
-             "cvt.u32.u64 %r6, %rd2; shr.u64 %rd5, %rd2, 32; cvt.u32.u64 %r7, %rd5;"
-             "add.cc.u32 %r10, %r4, %r6; addc.u32 %r11, %r5, %r7; mov.b64 %rd0, {%r10, %r11};",
-             [](u64 a, u64 b, u64) { return a + b; });
-    expect64("cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
-             "cvt.u32.u64 %r6, %rd2; shr.u64 %rd5, %rd2, 32; cvt.u32.u64 %r7, %rd5;"
-             "sub.cc.u32 %r10, %r4, %r6; subc.u32 %r11, %r5, %r7; mov.b64 %rd0, {%r10, %r11};",
-             [](u64 a, u64 b, u64) { return a - b; });
-    expect64("cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
-             "cvt.u32.u64 %r6, %rd2;"
-             "mul.lo.u32 %r10, %r4, %r6; mul.hi.u32 %r11, %r4, %r6;"
-             "mad.lo.cc.u32 %r11, %r5, %r6, %r11; madc.hi.u32 %r12, %r5, %r6, 0;"
-             "mov.b64 %rd0, {%r11, %r12};",
-             [](u64 a, u64 b, u64) {
-                 return static_cast<u64>((u128{a} * static_cast<u32>(b)) >> 32);
-             });
+    expect64(
+        "cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
+        "cvt.u32.u64 %r6, %rd2; shr.u64 %rd5, %rd2, 32; cvt.u32.u64 %r7, %rd5;"
+        "add.cc.u32 %r10, %r4, %r6; addc.u32 %r11, %r5, %r7; mov.b64 %rd0, {%r10, %r11};",
+        [](u64 a, u64 b, u64) { return a + b; });
+    expect64(
+        "cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
+        "cvt.u32.u64 %r6, %rd2; shr.u64 %rd5, %rd2, 32; cvt.u32.u64 %r7, %rd5;"
+        "sub.cc.u32 %r10, %r4, %r6; subc.u32 %r11, %r5, %r7; mov.b64 %rd0, {%r10, %r11};",
+        [](u64 a, u64 b, u64) { return a - b; });
+    expect64(
+        "cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
+        "cvt.u32.u64 %r6, %rd2;"
+        "mul.lo.u32 %r10, %r4, %r6; mul.hi.u32 %r11, %r4, %r6;"
+        "mad.lo.cc.u32 %r11, %r5, %r6, %r11; madc.hi.u32 %r12, %r5, %r6, 0;"
+        "mov.b64 %rd0, {%r11, %r12};",
+        [](u64 a, u64 b, u64) { return static_cast<u64>((u128{a} * static_cast<u32>(b)) >> 32); });
 }
 
 TEST(SoftgpuInteger, CarryOfADifferenceIsSetWhereNothingWasBorrowed) {
     // What nvcc makes of comparisons and quotients of 128-bit integers.
-    expect64("cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
-             "cvt.u32.u64 %r6, %rd2; shr.u64 %rd5, %rd2, 32; cvt.u32.u64 %r7, %rd5;"
-             "sub.cc.u32 %r10, %r4, %r6; subc.cc.u32 %r11, %r5, %r7; addc.u32 %r12, 0, 0;"
-             "cvt.u64.u32 %rd0, %r12;",
-             [](u64 a, u64 b, u64) -> u64 { return a >= b ? 1 : 0; });
-    expect64("sub.cc.u64 %rd4, %rd1, %rd2; subc.cc.u64 %rd5, %rd3, 0; addc.u64 %rd6, %rd5, %rd5;"
-             "xor.b64 %rd0, %rd4, %rd6;",
-             [](u64 a, u64 b, u64 c) {
-                 const u64 borrow = a < b ? 1 : 0;
-                 return (a - b) ^ (2 * (c - borrow) + (c < borrow ? 0 : 1));
-             });
+    expect64(
+        "cvt.u32.u64 %r4, %rd1; shr.u64 %rd4, %rd1, 32; cvt.u32.u64 %r5, %rd4;"
+        "cvt.u32.u64 %r6, %rd2; shr.u64 %rd5, %rd2, 32; cvt.u32.u64 %r7, %rd5;"
+        "sub.cc.u32 %r10, %r4, %r6; subc.cc.u32 %r11, %r5, %r7; addc.u32 %r12, 0, 0;"
+        "cvt.u64.u32 %rd0, %r12;",
+        [](u64 a, u64 b, u64) -> u64 { return a >= b ? 1 : 0; });
+    expect64(
+        "sub.cc.u64 %rd4, %rd1, %rd2; subc.cc.u64 %rd5, %rd3, 0; addc.u64 %rd6, %rd5, %rd5;"
+        "xor.b64 %rd0, %rd4, %rd6;",
+        [](u64 a, u64 b, u64 c) {
+            const u64 borrow = a < b ? 1 : 0;
+            return (a - b) ^ (2 * (c - borrow) + (c < borrow ? 0 : 1));
+        });
     expect64("add.cc.u64 %rd4, %rd1, %rd2; subc.u64 %rd0, %rd3, 0;",
              [](u64 a, u64 b, u64 c) { return c - (a + b < a ? 0 : 1); });
     expect32("add.cc.u32 %r4, %r1, %r2; addc.cc.u32 %r5, %r3, -1; addc.u32 %r0, 0, 0;",
              [](u32 a, u32 b, u32 c) {
                  return static_cast<u32>((u64{c} + 0xffffffffU + (a + b < a ? 1 : 0)) >> 32);
              });
-    expect32("mad.lo.cc.u32 %r4, %r1, %r2, %r3; madc.hi.cc.u32 %r5, %r1, %r2, -1;"
-             "addc.u32 %r0, 0, 0;",
-             [](u32 a, u32 b, u32 c) {
-                 const u64 product = u64{a} * b;
-                 const u64 low = (product & 0xffffffffU) + c;
-                 return static_cast<u32>(((product >> 32) + 0xffffffffU + (low >> 32)) >> 32);
-             });
+    expect32(
+        "mad.lo.cc.u32 %r4, %r1, %r2, %r3; madc.hi.cc.u32 %r5, %r1, %r2, -1;"
+        "addc.u32 %r0, 0, 0;",
+        [](u32 a, u32 b, u32 c) {
+            const u64 product = u64{a} * b;
+            const u64 low = (product & 0xffffffffU) + c;
+            return static_cast<u32>(((product >> 32) + 0xffffffffU + (low >> 32)) >> 32);
+        });
 }
 
 TEST(SoftgpuInteger, BytesOfAHalfWord) {
@@ -337,9 +335,10 @@ TEST(SoftgpuInteger, CompareAndSelect) {
 }
 
 TEST(SoftgpuInteger, GuardsKeepOtherLanes) {
-    expect32("mov.u32 %r0, %r3; setp.lt.u32 %p1, %r1, %r2; @%p1 add.u32 %r0, %r1, 7;"
-             "@!%p1 xor.b32 %r0, %r0, 5;",
-             [](u32 a, u32 b, u32 c) { return a < b ? a + 7 : c ^ 5; });
+    expect32(
+        "mov.u32 %r0, %r3; setp.lt.u32 %p1, %r1, %r2; @%p1 add.u32 %r0, %r1, 7;"
+        "@!%p1 xor.b32 %r0, %r0, 5;",
+        [](u32 a, u32 b, u32 c) { return a < b ? a + 7 : c ^ 5; });
 }
 
 }  // namespace

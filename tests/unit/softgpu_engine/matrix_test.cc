@@ -81,7 +81,8 @@ u64 expected(const Product& product, u32 row, u32 column) {
 class Fragment {
 public:
     Fragment(u32 elements, u32 bits)
-        : bits_(bits), word_bytes_(bits == 64 ? 8 : 4),
+        : bits_(bits),
+          word_bytes_(bits == 64 ? 8 : 4),
           registers_(std::max(1U, elements / 32 * bits / (word_bytes_ * 8))),
           bytes_(std::size_t{registers_} * 32 * word_bytes_) {}
 
@@ -157,8 +158,8 @@ std::string moves(bool store, const std::string& prefix, u32 count, bool wide, u
     std::string out;
     const std::string type = wide ? "f64" : "b32";
     for (u32 i = 0; i < count; ++i) {
-        const std::string where = "[%rd" + std::to_string(base) + "+" +
-                                  std::to_string(i * 32 * (wide ? 8 : 4)) + "]";
+        const std::string where =
+            "[%rd" + std::to_string(base) + "+" + std::to_string(i * 32 * (wide ? 8 : 4)) + "]";
         const std::string reg = "%" + prefix + std::to_string(i);
         out += store ? "st.global." + type + " " + where + ", " + reg + ";\n"
                      : "ld.global." + type + " " + reg + ", " + where + ";\n";
@@ -189,12 +190,15 @@ void check_mma(const Product& product) {
     const std::string kind = wide ? ".f64" : ".b32";
     std::string text =
         ".visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {\n"
-        ".reg .b32 %t; .reg .b64 %rd<9>; .reg " + kind + " %a<16>, %b<16>, %c<16>, %d<16>;\n"
-        "mov.u32 %t, %tid.x; mul.wide.u32 %rd5, %t, " + (wide ? "8" : "4") + ";\n";
+        ".reg .b32 %t; .reg .b64 %rd<9>; .reg " +
+        kind +
+        " %a<16>, %b<16>, %c<16>, %d<16>;\n"
+        "mov.u32 %t, %tid.x; mul.wide.u32 %rd5, %t, " +
+        (wide ? "8" : "4") + ";\n";
     for (const char* name : {"pa", "pb", "pc", "pd"}) {
         const std::string reg = "%rd" + std::to_string(name[1] - 'a' + 1);
-        text += "ld.param.u64 " + reg + ", [" + name + "]; add.u64 " + reg + ", " + reg +
-                ", %rd5;\n";
+        text +=
+            "ld.param.u64 " + reg + ", [" + name + "]; add.u64 " + reg + ", " + reg + ", %rd5;\n";
     }
     text += moves(false, "a", a.registers(), wide, 1) + moves(false, "b", b.registers(), wide, 2) +
             moves(false, "c", c.registers(), wide, 3);
@@ -217,20 +221,20 @@ void check_mma(const Product& product) {
 }
 
 TEST(SoftgpuMatrix, MmaOfEveryType) {
-    for (const Product& product : {
-             Product{16, 8, 16, "f32", "f16", "f16", "f32", "", 0},
-             Product{16, 8, 8, "f16", "f16", "f16", "f16", "", 1},
-             Product{16, 8, 16, "f32", "bf16", "bf16", "f32", "", 0},
-             Product{16, 8, 8, "f32", "tf32", "tf32", "f32", "", 7},
-             Product{16, 8, 4, "f32", "tf32", "tf32", "f32", "", 7},
-             Product{8, 8, 4, "f64", "f64", "f64", "f64", "", 1},
-             Product{16, 8, 16, "f64", "f64", "f64", "f64", "", 1},
-             Product{16, 8, 32, "f32", "e4m3", "e5m2", "f32", "", 0},
-             Product{16, 8, 32, "s32", "s8", "u8", "s32", "", -9},
-             Product{8, 8, 16, "s32", "u8", "s8", "s32", "", 3},
-             Product{16, 8, 64, "s32", "s4", "u4", "s32", "", 3},
-             Product{8, 8, 32, "s32", "u4", "s4", "s32", "", 3},
-             Product{16, 8, 16, "s32", "s8", "s8", "s32", ".satfinite", INT32_MAX - 20}}) {
+    for (const Product& product :
+         {Product{16, 8, 16, "f32", "f16", "f16", "f32", "", 0},
+          Product{16, 8, 8, "f16", "f16", "f16", "f16", "", 1},
+          Product{16, 8, 16, "f32", "bf16", "bf16", "f32", "", 0},
+          Product{16, 8, 8, "f32", "tf32", "tf32", "f32", "", 7},
+          Product{16, 8, 4, "f32", "tf32", "tf32", "f32", "", 7},
+          Product{8, 8, 4, "f64", "f64", "f64", "f64", "", 1},
+          Product{16, 8, 16, "f64", "f64", "f64", "f64", "", 1},
+          Product{16, 8, 32, "f32", "e4m3", "e5m2", "f32", "", 0},
+          Product{16, 8, 32, "s32", "s8", "u8", "s32", "", -9},
+          Product{8, 8, 16, "s32", "u8", "s8", "s32", "", 3},
+          Product{16, 8, 64, "s32", "s4", "u4", "s32", "", 3},
+          Product{8, 8, 32, "s32", "u4", "s4", "s32", "", 3},
+          Product{16, 8, 16, "s32", "s8", "s8", "s32", ".satfinite", INT32_MAX - 20}}) {
         check_mma(product);
     }
 }
@@ -265,8 +269,7 @@ void check_wmma(const Product& product, bool a_rows, bool b_rows, bool d_rows, u
             a[a_plane.at(row, k)] = static_cast<A>(encode(product.a, a_at(product, row, k)));
         }
         for (u32 column = 0; column < product.n; ++column) {
-            b[b_plane.at(k, column)] =
-                static_cast<A>(encode(product.b, b_at(product, k, column)));
+            b[b_plane.at(k, column)] = static_cast<A>(encode(product.b, b_at(product, k, column)));
         }
     }
     for (u32 row = 0; row < product.m; ++row) {
@@ -280,27 +283,30 @@ void check_wmma(const Product& product, bool a_rows, bool b_rows, bool d_rows, u
     const std::string middle = "sync.aligned";
     const std::string kind = product.a == "f64" ? ".f64" : ".b32";
     const bool all_types = product.a != "f16";
-    const std::string types = all_types ? product.d + "." + product.a + "." + product.b + "." +
-                                              product.c
-                                        : product.d + "." + product.c;
+    const std::string types = all_types
+                                  ? product.d + "." + product.a + "." + product.b + "." + product.c
+                                  : product.d + "." + product.c;
     const std::string text =
         ".visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {\n"
-        ".reg .b32 %s<3>; .reg .b64 %rd<9>; .reg " + kind + " %a<16>, %b<16>, %c<16>, %d<16>;\n"
+        ".reg .b32 %s<3>; .reg .b64 %rd<9>; .reg " +
+        kind +
+        " %a<16>, %b<16>, %c<16>, %d<16>;\n"
         "ld.param.u64 %rd1, [pa]; ld.param.u64 %rd2, [pb];\n"
         "ld.param.u64 %rd3, [pc]; ld.param.u64 %rd4, [pd];\n"
-        "mov.u32 %s0, " + std::to_string(a_plane.stride()) + "; mov.u32 %s1, " +
-        std::to_string(b_plane.stride()) + "; mov.u32 %s2, " + std::to_string(d_plane.stride()) +
-        ";\nwmma.load.a." + middle + layout(a_rows) + shape + ".global." + product.a + " " +
-        a_registers + ", [%rd1], %s0;\nwmma.load.b." + middle + layout(b_rows) + shape +
-        ".global." + product.b + " " + b_registers + ", [%rd2], %s1;\nwmma.load.c." + middle +
-        layout(d_rows) + shape + ".global." + product.c + " " + d_registers +
-        ", [%rd3], %s2;\nwmma.mma." + middle + layout(a_rows).substr(0, 4) + layout(b_rows) +
-        shape + "." + types + " " + d_registers + ", " + a_registers + ", " + b_registers + ", " +
-        d_registers + ";\nwmma.store.d." + middle + layout(d_rows) + shape + ".global." +
-        product.d + " [%rd4], " + d_registers + ", %s2;\nret; }";
+        "mov.u32 %s0, " +
+        std::to_string(a_plane.stride()) + "; mov.u32 %s1, " + std::to_string(b_plane.stride()) +
+        "; mov.u32 %s2, " + std::to_string(d_plane.stride()) + ";\nwmma.load.a." + middle +
+        layout(a_rows) + shape + ".global." + product.a + " " + a_registers +
+        ", [%rd1], %s0;\nwmma.load.b." + middle + layout(b_rows) + shape + ".global." + product.b +
+        " " + b_registers + ", [%rd2], %s1;\nwmma.load.c." + middle + layout(d_rows) + shape +
+        ".global." + product.c + " " + d_registers + ", [%rd3], %s2;\nwmma.mma." + middle +
+        layout(a_rows).substr(0, 4) + layout(b_rows) + shape + "." + types + " " + d_registers +
+        ", " + a_registers + ", " + b_registers + ", " + d_registers + ";\nwmma.store.d." + middle +
+        layout(d_rows) + shape + ".global." + product.d + " [%rd4], " + d_registers +
+        ", %s2;\nret; }";
     const Loaded loaded = load_or_die(text);
-    const LaunchStatus status = launch(loaded, "k", {}, {32, 1, 1},
-                                       Params().pointer(a).pointer(b).pointer(c).pointer(d));
+    const LaunchStatus status =
+        launch(loaded, "k", {}, {32, 1, 1}, Params().pointer(a).pointer(b).pointer(c).pointer(d));
     ASSERT_TRUE(status.ok()) << status.text;
     std::vector<D> wanted(d.size(), D{77});  // what lies between the lines stays
     for (u32 row = 0; row < product.m; ++row) {
@@ -320,10 +326,9 @@ TEST(SoftgpuMatrix, WmmaOfEveryTypeAndLayout) {
                 check_wmma<A, D>(product, a_rows, b_rows, d_rows, 8, registers("a", a),
                                  registers("b", b), registers("c", d));
             };
-            check({16, 16, 16, "f32", "f16", "f16", "f32", "", 0}, std::uint16_t{}, u32{}, 8, 8,
-                  8);
-            check({8, 32, 16, "f16", "f16", "f16", "f16", "", 0}, std::uint16_t{},
-                  std::uint16_t{}, 8, 8, 4);
+            check({16, 16, 16, "f32", "f16", "f16", "f32", "", 0}, std::uint16_t{}, u32{}, 8, 8, 8);
+            check({8, 32, 16, "f16", "f16", "f16", "f16", "", 0}, std::uint16_t{}, std::uint16_t{},
+                  8, 8, 4);
             check({32, 8, 16, "f32", "bf16", "bf16", "f32", "", 2}, std::uint16_t{}, u32{}, 8, 2,
                   8);
             check({16, 16, 8, "f32", "tf32", "tf32", "f32", "", 2}, u32{}, u32{}, 4, 4, 8);
@@ -341,8 +346,8 @@ TEST(SoftgpuMatrix, ShapesAndTypesThatDoNotExistAreRefused) {
           "%a7}, {%a0, %a1, %a2, %a3, %a4, %a5, %a6, %a7};",
           "mma.sync.aligned.m8n8k16.row.col.f32.s8.e4m3.f32 {%a0, %a1}, {%a2}, {%a3}, {%a4, %a5};",
           "mma.sync.aligned.m8n8k16.row.col.f32.s8.s8.f32 {%a0, %a1}, {%a2}, {%a3}, {%a4, %a5};"}) {
-        const auto loaded = load({std::string(".visible .entry k() { .reg .b32 %a<9>;\n") +
-                                  instruction + "\nret; }"});
+        const auto loaded = load(
+            {std::string(".visible .entry k() { .reg .b32 %a<9>;\n") + instruction + "\nret; }"});
         if (!loaded.ok()) {
             continue;  // refused when it was linked
         }

@@ -19,7 +19,8 @@ TEST(SoftgpuMemory, WidthsAndVectors) {
     EXPECT_EQ(evaluate(base + "ld.shared.s32 %rd0, [%r20+4];", "%rd0", {a}, {b})[0],
               0xffffffff81828384ULL);
     EXPECT_EQ(evaluate(base + "ld.shared.v2.u32 {%r4, %r5}, [%r20+8]; mov.b64 %rd0, {%r5, %r4};",
-                       "%rd0", {a}, {b})[0], 0x1516171811121314ULL);
+                       "%rd0", {a}, {b})[0],
+              0x1516171811121314ULL);
     EXPECT_EQ(
         evaluate(
             base + "ld.shared.v4.u16 {%rs4, _, %rs5, %rs6}, [%r20]; mov.b32 %r0, {%rs4, %rs6};",
@@ -33,7 +34,9 @@ TEST(SoftgpuMemory, WidthsAndVectors) {
             "%rd0", {a}, {b})[0],
         b);
     EXPECT_EQ(evaluate(base + ".reg .b128 %q; ld.shared.b128 %q, [%r20]; mov.b128 {%rd4, %rd5}, %q;"
-                              "xor.b64 %rd0, %rd4, %rd5;", "%rd0", {a}, {b})[0], a ^ b);
+                              "xor.b64 %rd0, %rd4, %rd5;",
+                       "%rd0", {a}, {b})[0],
+              a ^ b);
 }
 
 TEST(SoftgpuMemory, GenericAddressesOfSharedAndLocal) {
@@ -59,9 +62,13 @@ TEST(SoftgpuMemory, ParametersLieInTheGlobalWindow) {
 
 TEST(SoftgpuMemory, SharedMemoryIsOfRankZero) {
     EXPECT_EQ(evaluate("mov.u32 %r0, 7; mov.u32 %r20, scratch;"
-                       "getctarank.shared::cluster.u32 %r0, %r20;", "%r0", {0})[0], 0U);
+                       "getctarank.shared::cluster.u32 %r0, %r20;",
+                       "%r0", {0})[0],
+              0U);
     EXPECT_EQ(evaluate("mov.u32 %r0, 7; mov.u64 %rd4, scratch; cvta.shared.u64 %rd5, %rd4;"
-                       "getctarank.u64 %r0, %rd5;", "%r0", {0})[0], 0U);
+                       "getctarank.u64 %r0, %rd5;",
+                       "%r0", {0})[0],
+              0U);
 }
 
 TEST(SoftgpuMemory, UnevenAddressesAndMasks) {
@@ -74,8 +81,8 @@ TEST(SoftgpuMemory, UnevenAddressesAndMasks) {
     for (const auto& [index, from] : shapes) {
         const Lanes got = evaluate(
             std::string("mov.u32 %r20, scratch; shl.b32 %r21, %r9, 2; add.u32 %r21, %r21, %r20;"
-                        "mul.lo.u32 %r5, %r9, 3; st.shared.u32 [%r21], %r5; bar.sync 0;") + index +
-                "shl.b32 %r4, %r4, 2; add.u32 %r4, %r4, %r20; ld.shared.u32 %r0, [%r4];",
+                        "mul.lo.u32 %r5, %r9, 3; st.shared.u32 [%r21], %r5; bar.sync 0;") +
+                index + "shl.b32 %r4, %r4, 2; add.u32 %r4, %r4, %r20; ld.shared.u32 %r0, [%r4];",
             "%r0", Lanes(64));
         for (u32 i = 0; i < 64; ++i) {
             EXPECT_EQ(got[i], from(i) * 3) << index;

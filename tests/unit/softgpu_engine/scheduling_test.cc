@@ -87,8 +87,8 @@ atom.global.exch.b32 %r1, [%rd1], 0;
 ret; })");
     std::vector<u32> lock(1);
     std::vector<u32> count(1);
-    ASSERT_TRUE(launch(loaded, "k", {4, 1, 1}, {64, 1, 1},
-                       Params().pointer(lock).pointer(count)).ok());
+    ASSERT_TRUE(
+        launch(loaded, "k", {4, 1, 1}, {64, 1, 1}, Params().pointer(lock).pointer(count)).ok());
     EXPECT_EQ(count[0], 256U);
 }
 
@@ -164,7 +164,8 @@ TEST(SoftgpuScheduling, ShuffleFromInactiveLaneIsZero) {
 TEST(SoftgpuScheduling, BallotUsesEachLanesMask) {
     const Lanes got = evaluate(
         "mov.u32 %r4, %lanemask_lt; and.b32 %r5, %r9, 1; setp.eq.u32 %p1, %r5, 1;"
-        "vote.sync.ballot.b32 %r0, %p1, %r4;", "%r0", Lanes(32));
+        "vote.sync.ballot.b32 %r0, %p1, %r4;",
+        "%r0", Lanes(32));
     for (u32 i = 0; i < 32; ++i) {
         EXPECT_EQ(got[i], 0xaaaaaaaaU & ((1U << i) - 1)) << i;
     }
@@ -197,7 +198,8 @@ ret; })");
     std::vector<u32> out(200);
     TestServices services;
     ASSERT_TRUE(launch(loaded, "k", {200, 1, 1}, {128, 1, 1},
-                       Params().pointer(counter).pointer(out), services, 0, true).ok());
+                       Params().pointer(counter).pointer(out), services, 0, true)
+                    .ok());
     EXPECT_THAT(out, ::testing::Each(200U));
     const LaunchStatus large = launch(loaded, "k", {100000, 1, 1}, {1024, 1, 1},
                                       Params().pointer(counter).pointer(out), services, 0, true);
@@ -294,13 +296,13 @@ TEST(SoftgpuScheduling, BarrierReductions) {
     const Lanes got = evaluate(
         "setp.lt.u32 %p1, %r9, 40; bar.red.popc.u32 %r0, 0, %p1; bar.red.and.pred %p2, 0, %p1;"
         "bar.red.or.pred %p3, 0, !%p1; selp.u32 %r4, 100, 0, %p2; selp.u32 %r5, 1000, 0, %p3;"
-        "add.u32 %r0, %r0, %r4; add.u32 %r0, %r0, %r5;", "%r0", Lanes(96));
+        "add.u32 %r0, %r0, %r4; add.u32 %r0, %r0, %r5;",
+        "%r0", Lanes(96));
     EXPECT_THAT(got, ::testing::Each(1040U));
 }
 
 TEST(SoftgpuScheduling, BarrierThatNobodyCompletesIsReported) {
-    const Loaded loaded = load_or_die(
-        ".visible .entry k() { bar.sync 1, 64; ret; }");
+    const Loaded loaded = load_or_die(".visible .entry k() { bar.sync 1, 64; ret; }");
     const LaunchStatus status = launch(loaded, "k", {}, {32, 1, 1}, Params());
     EXPECT_EQ(status.error, LaunchError::kTrap);
     EXPECT_THAT(status.text, ::testing::HasSubstr("barriers"));
@@ -311,7 +313,8 @@ TEST(SoftgpuScheduling, DivergentWarpSyncsMeet) {
     const Lanes got = evaluate(
         "setp.lt.u32 %p1, %r9, 16; @%p1 bra LOW; add.u32 %r4, %r9, 100; bar.warp.sync 0xffffffff;"
         "bra JOIN; LOW: add.u32 %r4, %r9, 200; bar.warp.sync 0xffffffff; JOIN:"
-        "shfl.sync.bfly.b32 %r0, %r4, 16, 31, 0xffffffff;", "%r0", Lanes(32));
+        "shfl.sync.bfly.b32 %r0, %r4, 16, 31, 0xffffffff;",
+        "%r0", Lanes(32));
     for (u32 i = 0; i < 32; ++i) {
         EXPECT_EQ(got[i], i < 16 ? i + 116 : i - 16 + 200);
     }

@@ -229,9 +229,11 @@ st.global.v4.f32 [%rd3+16], {%f7, %f8, %f9, %f10}; ret; })");
     TestServices services;
     services.unit = &unit;
     unit.description.border_color = {0.5F, 1.5F, 2.5F, 3.5F};
-    const TexelFormat formats[] = {
-        {TexelKind::kFloat, 32, 1}, {TexelKind::kFloat, 32, 4}, {TexelKind::kFloat, 16, 2},
-        {TexelKind::kUnsigned, 8, 4}, {TexelKind::kSigned, 16, 2}};
+    const TexelFormat formats[] = {{TexelKind::kFloat, 32, 1},
+                                   {TexelKind::kFloat, 32, 4},
+                                   {TexelKind::kFloat, 16, 2},
+                                   {TexelKind::kUnsigned, 8, 4},
+                                   {TexelKind::kSigned, 16, 2}};
     unsigned compared = 0;
     for (const TexelFormat& format : formats) {
         for (const AddressMode mode : {AddressMode::kWrap, AddressMode::kClamp,
@@ -239,8 +241,12 @@ st.global.v4.f32 [%rd3+16], {%f7, %f8, %f9, %f10}; ret; })");
             for (const unsigned choice : {0U, 1U, 2U, 3U}) {
                 TextureDescription& texture = unit.description;
                 texture.format = format;
-                texture.levels[0] = {reinterpret_cast<u64>(texels.data()), 8, 7, 1,
-                                     8 * format.texel_bytes(), 64 * format.texel_bytes()};
+                texture.levels[0] = {reinterpret_cast<u64>(texels.data()),
+                                     8,
+                                     7,
+                                     1,
+                                     8 * format.texel_bytes(),
+                                     64 * format.texel_bytes()};
                 texture.address_mode = {mode, mode, mode};
                 texture.normalized_coordinates = (choice & 1U) != 0;
                 texture.filter_mode = (choice & 2U) != 0 ? FilterMode::kLinear : FilterMode::kPoint;

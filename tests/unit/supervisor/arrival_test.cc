@@ -117,8 +117,7 @@ TEST_F(ArrivalTest, AnAnswerOfTheHypervisorMayComeAfterItsEnd) {
         std::memset(memory, 0x5a, sizeof memory);  // No mutex, and no pointer.
     };
     std::shared_ptr<Arrival> arrival(
-        new (memory) Arrival(request_, config_, stock_, engine::Settings{}, store_, hooks),
-        forget);
+        new (memory) Arrival(request_, config_, stock_, engine::Settings{}, store_, hooks), forget);
     arrival->resume(
         [](const transport::TargetLinkHandlers&) { return std::make_unique<SilentLink>(); },
         std::nullopt, engine::MigrationId{1, 2}, std::nullopt);

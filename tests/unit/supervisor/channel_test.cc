@@ -114,8 +114,8 @@ protected:
         Pair pair = make_pair_of_sockets();
         worker_ = std::move(pair.theirs);
         channel_ = std::make_unique<WorkerChannel>(
-            std::move(pair.ours), "worker under test",
-            [this](const control::Event&) { ++events_; }, [this](const Error&) { closed_ = true; });
+            std::move(pair.ours), "worker under test", [this](const control::Event&) { ++events_; },
+            [this](const Error&) { closed_ = true; });
     }
 
     static control::ToWorker status_request() {
@@ -144,9 +144,8 @@ protected:
 };
 
 TEST_F(ChannelTest, CallAndReply) {
-    std::thread worker = answer([](control::FromWorker& reply) {
-        reply.mutable_status_reply()->set_session_id("s");
-    });
+    std::thread worker = answer(
+        [](control::FromWorker& reply) { reply.mutable_status_reply()->set_session_id("s"); });
     const auto reply = channel_->call(status_request(), milliseconds{2000});
     worker.join();
     ASSERT_TRUE(reply.ok()) << reply.error().text;
@@ -192,8 +191,7 @@ TEST_F(ChannelTest, ErrorsOfTheWorkerArriveAsErrors) {
 }
 
 TEST_F(ChannelTest, DeadlineLeavesTheChannelUsable) {
-    EXPECT_EQ(channel_->call(status_request(), milliseconds{20}).error().reason,
-              "worker.deadline");
+    EXPECT_EQ(channel_->call(status_request(), milliseconds{20}).error().reason, "worker.deadline");
     control::ToWorker late;
     ASSERT_TRUE(worker_.receive_message(late, milliseconds{1000}).ok());
     control::FromWorker reply;
@@ -234,8 +232,7 @@ TEST_F(ChannelTest, ReplyThatWasNotAskedClosesTheChannel) {
 }
 
 TEST_F(ChannelTest, WrongDescriptorCountClosesTheChannel) {
-    std::thread worker =
-        answer([](control::FromWorker& reply) { reply.set_descriptor_count(1); });
+    std::thread worker = answer([](control::FromWorker& reply) { reply.set_descriptor_count(1); });
     EXPECT_FALSE(channel_->call(status_request(), milliseconds{2000}).ok());
     worker.join();
     EXPECT_FALSE(channel_->open());
@@ -255,8 +252,8 @@ TEST(HostileWorker, RandomBytesNeverCrash) {
     std::mt19937 random(12345);
     for (int round = 0; round < 300; ++round) {
         Pair pair = make_pair_of_sockets();
-        WorkerChannel channel(std::move(pair.ours), "fuzzed", [](const control::Event&) {},
-                              [](const Error&) {});
+        WorkerChannel channel(
+            std::move(pair.ours), "fuzzed", [](const control::Event&) {}, [](const Error&) {});
         std::vector<std::byte> bytes(1 + random() % 300);
         for (std::byte& byte : bytes) {
             byte = static_cast<std::byte>(random());

@@ -47,8 +47,7 @@ TEST(Config, UnknownSectionNamesItsNeighbours) {
 }
 
 TEST(Config, WrongTypeAndRangeAreRefused) {
-    EXPECT_NE(error_of("[guest]\nregion_mib = '64'\n").find("guest.region_mib"),
-              std::string::npos);
+    EXPECT_NE(error_of("[guest]\nregion_mib = '64'\n").find("guest.region_mib"), std::string::npos);
     EXPECT_NE(error_of("[guest]\nregion_mib = 1\n").find("from 8 to"), std::string::npos);
     EXPECT_NE(error_of("[migration]\ncompression = 'zip'\n").find("auto|on|off"),
               std::string::npos);
@@ -70,11 +69,11 @@ TEST(Config, AddressesHaveAHostAndAPort) {
 }
 
 TEST(Config, PathsDoNotDependOnWhereGantrydWasStarted) {
-    for (const char* key : {"[daemon]\nrun_directory", "[daemon]\nstate_directory",
-                            "[daemon]\nlog_file", "[operator]\nsocket", "[guest]\nsocket",
-                            "[vm]\nregion_directory", "[worker]\nexecutable", "[worker]\ndriver",
-                            "[worker]\nprofile", "[worker]\nimage_cache", "[peer]\nauthority",
-                            "[peer]\ncertificate", "[peer]\nkey"}) {
+    for (const char* key :
+         {"[daemon]\nrun_directory", "[daemon]\nstate_directory", "[daemon]\nlog_file",
+          "[operator]\nsocket", "[guest]\nsocket", "[vm]\nregion_directory", "[worker]\nexecutable",
+          "[worker]\ndriver", "[worker]\nprofile", "[worker]\nimage_cache", "[peer]\nauthority",
+          "[peer]\ncertificate", "[peer]\nkey"}) {
         const std::string error = error_of(std::string(key) + " = 'run/x'\n");
         EXPECT_NE(error.find("gantryd.toml:2:"), std::string::npos) << key << ": " << error;
         EXPECT_NE(error.find("must be an absolute path"), std::string::npos) << error;
@@ -96,7 +95,7 @@ TEST(Config, FilesThatItNamesAreLookedFor) {
     config.worker.user = "";
     config.worker.executable = "/proc/self/exe";
     config.worker.driver = "libcuda.so.1";  // The loader's to find.
-    config.worker.profile = "small-86";  // Built in.
+    config.worker.profile = "small-86";     // Built in.
     config.peer.listen = "";
     EXPECT_TRUE(check_host(config).ok());
     config.worker.profile = "/nowhere/p.toml";
@@ -163,8 +162,7 @@ TEST(Config, AFolderIsNoEmptyFile) {
     const auto config = load_config("/proc/self");
     ASSERT_FALSE(config.ok());
     EXPECT_EQ(config.error().reason, "config.unreadable");
-    EXPECT_NE(config.error().text.find("cannot read /proc/self: Is a directory"),
-              std::string::npos)
+    EXPECT_NE(config.error().text.find("cannot read /proc/self: Is a directory"), std::string::npos)
         << config.error().text;
 }
 

@@ -48,8 +48,7 @@ TEST_F(SourceDriverTest, AMoveThatEndsIsToldOfUntilItIsKnownHow) {
     told_by = &driver;
     const engine::MigrationId move{1, 2};
     const auto link = std::make_shared<NoLink>();
-    driver.receive({move, engine::MsgPrepare{engine::kEngineProtocolVersion, "session", {}}},
-                   link);
+    driver.receive({move, engine::MsgPrepare{engine::kEngineProtocolVersion, "session", {}}}, link);
     driver.receive({move, engine::MsgAbort{"test", "the target does not want it"}}, link);
     engine::SourceEvent no_other_attempt;
     no_other_attempt.kind = engine::SourceEventKind::kDomain;

@@ -19,17 +19,27 @@ control::EngineMessage wire(const engine::MessageBody& body) {
 
 TEST(MessageMap, EveryBodyKeepsItsKindAndBytes) {
     const std::vector<engine::MessageBody> bodies = {
-        engine::MsgPrepare{}, engine::MsgReady{}, engine::MsgRoundAck{5},
+        engine::MsgPrepare{},
+        engine::MsgReady{},
+        engine::MsgRoundAck{5},
         engine::MsgRoundLost{6, "why"},
         engine::MsgFreezeRequest{engine::ArrivalEvidence::kGuestCalled},
-        engine::MsgVerified{kToken}, engine::MsgVerifyFailed{kToken, "digest"},
+        engine::MsgVerified{kToken},
+        engine::MsgVerifyFailed{kToken, "digest"},
         engine::MsgGrantRequest{kToken, Epoch{8}, engine::ArrivalEvidence::kPausedArrival},
-        engine::MsgActivated{Epoch{9}}, engine::MsgGrantReturned{Epoch{9}}, engine::MsgOffer{},
+        engine::MsgActivated{Epoch{9}},
+        engine::MsgGrantReturned{Epoch{9}},
+        engine::MsgOffer{},
         engine::MsgRefused{},
-        engine::MsgRoundEnd{4, 17}, engine::MsgConverged{std::chrono::microseconds{1500}, 64},
-        engine::MsgComplete{kToken, 4, {{{257}, "graph", {}}}}, engine::MsgThawed{kToken},
-        engine::MsgGrant{kToken, Epoch{2}}, engine::MsgGrantRefused{"grant.epoch", "text", true},
-        engine::MsgReleased{Epoch{2}}, engine::MsgAbort{"a.b", "text"}, engine::MsgAlive{}};
+        engine::MsgRoundEnd{4, 17},
+        engine::MsgConverged{std::chrono::microseconds{1500}, 64},
+        engine::MsgComplete{kToken, 4, {{{257}, "graph", {}}}},
+        engine::MsgThawed{kToken},
+        engine::MsgGrant{kToken, Epoch{2}},
+        engine::MsgGrantRefused{"grant.epoch", "text", true},
+        engine::MsgReleased{Epoch{2}},
+        engine::MsgAbort{"a.b", "text"},
+        engine::MsgAlive{}};
     ASSERT_EQ(bodies.size(), std::variant_size_v<engine::MessageBody>) << "one of each";
     for (const engine::MessageBody& body : bodies) {
         const auto back = from_proto(wire(body));

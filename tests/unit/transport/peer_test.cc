@@ -50,8 +50,7 @@ private:
     Certificates() {
         std::string pattern = testing::TempDir() + "tlsXXXXXX";
         folder_ = ::mkdtemp(pattern.data());
-        const std::string script =
-            "cd " + folder_ + R"( && exec 2>/dev/null
+        const std::string script = "cd " + folder_ + R"( && exec 2>/dev/null
 authority() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $1.key \
     -out $1.pem -days 2 -subj "/CN=$1"; }
 host() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $2.key -out $2.csr \
@@ -132,9 +131,7 @@ void expect_refused(const TlsMaterial& server, const TlsMaterial& client,
     EXPECT_NE(hello.error().text.find(words(other)), std::string::npos) << hello.error().text;
 }
 
-std::string of_the_server(const Server& server) {
-    return "of the gantryd at " + server.address();
-}
+std::string of_the_server(const Server& server) { return "of the gantryd at " + server.address(); }
 
 TEST(PeerTls, ClientOfAnotherAuthorityIsRefusedByName) {
     auto& certificates = Certificates::instance();
@@ -251,8 +248,8 @@ TEST(PeerStreams, LastMessageArrivesAlthoughTheLinkEnds) {
         link->send({{1, 2}, engine::MsgAbort{"migration.guest_stopped", "It has gone."}});
         link.reset();
         std::unique_lock heard(server.backend.mutex);
-        EXPECT_TRUE(server.backend.changed.wait_for(heard, 5s,
-                                                    [&] { return server.backend.heard_abort; }));
+        EXPECT_TRUE(
+            server.backend.changed.wait_for(heard, 5s, [&] { return server.backend.heard_abort; }));
     }
 }
 
@@ -348,9 +345,8 @@ TEST(PeerStreams, PeerThatDoesNotReadHoldsUpNobodyWhoSends) {
     options.pem_root_certs = tls.authority_pem;
     options.pem_cert_chain = tls.certificate_pem;
     options.pem_private_key = tls.key_pem;
-    const auto stub = control::Peer::NewStub(
-        grpc::CreateChannel("127.0.0.1:" + std::to_string((*server)->port()),
-                            grpc::SslCredentials(options)));
+    const auto stub = control::Peer::NewStub(grpc::CreateChannel(
+        "127.0.0.1:" + std::to_string((*server)->port()), grpc::SslCredentials(options)));
     grpc::ClientContext context;
     const auto stream = stub->Move(&context);
     ASSERT_TRUE(stream->Write(to_proto(engine::Message{{1, 2}, engine::MsgAlive{}})));

@@ -118,8 +118,8 @@ TEST(Ring, MalformedHeadersAreNamedNotFollowed) {
         std::uint32_t bytes, args, trailing;
         std::uint16_t lane;
     };
-    const Case cases[] = {{0, 0, 0, 0},          {63, 0, 0, 0},      {1u << 20, 0, 0, 0},
-                          {64, 4096, 0, 0},      {64, 8, ~0u, 0},    {64, ~0u, 8, 0},
+    const Case cases[] = {{0, 0, 0, 0},           {63, 0, 0, 0},        {1u << 20, 0, 0, 0},
+                          {64, 4096, 0, 0},       {64, 8, ~0u, 0},      {64, ~0u, 8, 0},
                           {64, 8, 8, kLaneCount}, {kRingBytes, 8, 8, 0}};
     for (const Case& c : cases) {
         Fixture f;

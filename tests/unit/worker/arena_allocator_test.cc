@@ -171,9 +171,9 @@ TEST(ArenaAllocator, PropertiesHoldUnderRandomTraffic) {
         }
         Arena copy(256ull << 20);
         ASSERT_TRUE(copy.allocator.allocate(7777).ok());
-        ASSERT_TRUE(copy.allocator
-                        .reshape(arena.allocator.extents(), arena.allocator.allocations(), {})
-                        .ok());
+        ASSERT_TRUE(
+            copy.allocator.reshape(arena.allocator.extents(), arena.allocator.allocations(), {})
+                .ok());
         EXPECT_EQ(copy.mapper.mapped, arena.mapper.mapped);
         EXPECT_EQ(copy.allocator.allocations(), arena.allocator.allocations());
         auto model_copy = model;

@@ -24,10 +24,15 @@ constexpr std::uint64_t kSpoils = 1ull << 41;   ///< It joins, and its batch is 
 /// What was executed, in order, and how much of it together.
 struct Collector {
     explicit Collector(std::set<std::uint64_t> skip = {})
-        : loop({nullptr, [this](const Command& command) { take(command); },
-                [] { return false; }, [](const wire::CommandView&, std::span<const std::byte>) {},
-                [this](const std::string& reason) { breach = reason; }, nullptr,
-                [this](std::uint64_t position) { passed.push_back(position); }, nullptr, nullptr,
+        : loop({nullptr,
+                [this](const Command& command) { take(command); },
+                [] { return false; },
+                [](const wire::CommandView&, std::span<const std::byte>) {},
+                [this](const std::string& reason) { breach = reason; },
+                nullptr,
+                [this](std::uint64_t position) { passed.push_back(position); },
+                nullptr,
+                nullptr,
                 nullptr,
                 {.size = kBatch,
                  .op = kJoins,

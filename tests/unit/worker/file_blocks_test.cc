@@ -78,8 +78,8 @@ TEST(FileBlocks, AreMappedWhereLargePagesCanBe) {
     }
     std::vector<std::unique_ptr<state::Mapping>> mappings;
     for (const std::uint64_t bytes : {4096U, 3U << 20, 64U << 10, 5U << 20}) {
-        mappings.push_back(std::make_unique<state::Mapping>(
-            hint, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        mappings.push_back(std::make_unique<state::Mapping>(hint, bytes, PROT_READ | PROT_WRITE,
+                                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
         std::byte* const at = mappings.back()->at();
         ASSERT_NE(at, nullptr);
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(at) % snapshot::kLargePageBytes, 0U);
@@ -134,8 +134,8 @@ TEST(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {
     std::vector runs{holder.run(0, 2, 0)};
     ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
     runs.push_back({{MemorySpace::kDevice, holder.first + 2, 3}, FileRun::Form::kZero, 0, 0});
-    runs.push_back({{MemorySpace::kDevice, holder.first + 5, 2}, FileRun::Form::kCopy, 0,
-                    holder.first});
+    runs.push_back(
+        {{MemorySpace::kDevice, holder.first + 5, 2}, FileRun::Form::kCopy, 0, holder.first});
     holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
     const auto loaded = holder.part.load_blocks(holder.file.get(), runs);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text;
@@ -150,12 +150,13 @@ TEST(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {
 TEST(FileBlocks, WhatIsNoMemoryIsNamedAndLeftAlone) {
     Holder holder;
     const std::uint64_t beyond = holder.first + (1ULL << 30) / kBlockBytes;
-    const std::vector runs{holder.run(0, 1, 0),
-                           FileRun{{MemorySpace::kDevice, beyond, 2}, FileRun::Form::kBytes,
-                                   kFileBegin + kBlockBytes, 0},
-                           FileRun{{MemorySpace::kArray, 7, 1}, FileRun::Form::kBytes,
-                                   kFileBegin + 3 * kBlockBytes, 0},
-                           holder.run(4, 1, 4)};
+    const std::vector runs{
+        holder.run(0, 1, 0),
+        FileRun{
+            {MemorySpace::kDevice, beyond, 2}, FileRun::Form::kBytes, kFileBegin + kBlockBytes, 0},
+        FileRun{
+            {MemorySpace::kArray, 7, 1}, FileRun::Form::kBytes, kFileBegin + 3 * kBlockBytes, 0},
+        holder.run(4, 1, 4)};
     const auto stored = holder.part.store_blocks(holder.file.get(), runs);
     ASSERT_TRUE(stored.ok()) << stored.error().text;
     EXPECT_EQ(stored->block_count, 2U);
@@ -286,8 +287,8 @@ TEST(PartDigest, OfTheRestAndThatOfTheKnownAreThatOfAll) {
     for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{7}, kBlocks - 1}) {
         ranges.push_back({MemorySpace::kDevice, holder.first + at, 1});
         known.add(static_cast<std::uint32_t>(MemorySpace::kDevice), holder.first + at,
-                  snapshot::fingerprint(key, snapshot::BlockSpan(&holder.bytes[at * kBlockBytes],
-                                                                 kBlockBytes)));
+                  snapshot::fingerprint(
+                      key, snapshot::BlockSpan(&holder.bytes[at * kBlockBytes], kBlockBytes)));
     }
     const auto rest = holder.part.digest_without(ranges);
     ASSERT_TRUE(rest.ok()) << rest.error().text;

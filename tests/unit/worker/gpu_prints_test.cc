@@ -67,8 +67,8 @@ public:
     Fingerprint on_cpu(const FingerprintKey& key, std::size_t i) {
         const std::byte* const at = block(i).data();
         Fingerprint print;
-        snapshot::fingerprints_with(snapshot::FingerprintKind::kScalar, key, {&at, 1},
-                                    {}, snapshot::CopyTo::kNowhere, {&print, 1});
+        snapshot::fingerprints_with(snapshot::FingerprintKind::kScalar, key, {&at, 1}, {},
+                                    snapshot::CopyTo::kNowhere, {&print, 1});
         return print;
     }
 
@@ -168,8 +168,7 @@ TEST(GpuPrints, CopiesCarryTheirOwnFingerprintsDirectlyOrNot) {
         addresses.push_back(memory.address(blocks.back()));
     }
     void* locked = nullptr;
-    ASSERT_EQ(gpu().device->api().cuMemHostAlloc(&locked, kBlocks * kBlockBytes, 0),
-              CUDA_SUCCESS);
+    ASSERT_EQ(gpu().device->api().cuMemHostAlloc(&locked, kBlocks * kBlockBytes, 0), CUDA_SUCCESS);
     for (const bool direct : {true, false}) {
         const std::span to(static_cast<std::byte*>(locked), kBlocks * kBlockBytes);
         std::ranges::fill(to, std::byte{0x5a});
@@ -194,8 +193,7 @@ public:
         const driver::DriverApi& api = gpu().device->api();
         EXPECT_EQ(api.cuModuleLoadData(&module_, kFingerprintPtx), CUDA_SUCCESS);
         EXPECT_EQ(api.cuModuleGetFunction(&sum_, module_, "gantry_fingerprint"), CUDA_SUCCESS);
-        EXPECT_EQ(api.cuModuleGetFunction(&ask_, module_, "gantry_fingerprint_gate"),
-                  CUDA_SUCCESS);
+        EXPECT_EQ(api.cuModuleGetFunction(&ask_, module_, "gantry_fingerprint_gate"), CUDA_SUCCESS);
         EXPECT_EQ(api.cuMemAlloc_v2(&device_, 4 * kBlockBytes), CUDA_SUCCESS);
         void* host = nullptr;
         EXPECT_EQ(api.cuMemHostAlloc(&host, sizeof(*cancel_), 0), CUDA_SUCCESS);
@@ -243,9 +241,9 @@ private:
     static constexpr std::uint64_t kUntouched = 0x0123456789abcdef;
     void launch(CUfunction function, void** arguments, unsigned threads) {
         const driver::DriverApi& api = gpu().device->api();
-        EXPECT_EQ(api.cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, nullptr, arguments,
-                                     nullptr),
-                  CUDA_SUCCESS);
+        EXPECT_EQ(
+            api.cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, nullptr, arguments, nullptr),
+            CUDA_SUCCESS);
         EXPECT_EQ(api.cuCtxSynchronize(), CUDA_SUCCESS);
     }
     static std::uint64_t read(CUdeviceptr from) {

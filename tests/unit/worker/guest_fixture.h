@@ -142,8 +142,8 @@ public:
     }
     template <typename T>
     Reply control(ControlOp op, const T& args) {
-        return wait(post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)), {},
-                         true));
+        return wait(
+            post(static_cast<std::uint16_t>(op), std::as_bytes(std::span(&args, 1)), {}, true));
     }
     /// Without an answer; where the record lies.
     template <typename AnyOp, typename T>

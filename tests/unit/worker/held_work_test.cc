@@ -116,8 +116,8 @@ TEST(HeldWork, ACallbackThatReturnsBeforeItIsNotedIsNotOpen) {
 decltype(driver::DriverApi::cuStreamGetFlags) g_get_flags;
 decltype(driver::DriverApi::cuStreamDestroy_v2) g_destroy;
 CUstream g_destroyed = nullptr;
-int g_asked = 0;             // About streams.
-int g_asked_too_late = 0;    // ... that were destroyed.
+int g_asked = 0;           // About streams.
+int g_asked_too_late = 0;  // ... that were destroyed.
 
 // On NVIDIA's driver that ends the worker now and then: the stream is memory that is gone.
 TEST(HeldWork, ADestroyedStreamIsNotAskedAbout) {

@@ -38,20 +38,22 @@ struct Holder : Host {
         EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(kFileBegin + bytes.size())), 0);
     }
     void write(std::span<const std::byte> content) {
-        EXPECT_EQ(device->api().cuMemcpyHtoD_v2(first * kBlockBytes, content.data(),
-                                                content.size()),
-                  CUDA_SUCCESS);
+        EXPECT_EQ(
+            device->api().cuMemcpyHtoD_v2(first * kBlockBytes, content.data(), content.size()),
+            CUDA_SUCCESS);
     }
     std::vector<std::byte> memory() {
         std::vector<std::byte> content(bytes.size());
-        EXPECT_EQ(device->api().cuMemcpyDtoH_v2(content.data(), first * kBlockBytes,
-                                                content.size()),
-                  CUDA_SUCCESS);
+        EXPECT_EQ(
+            device->api().cuMemcpyDtoH_v2(content.data(), first * kBlockBytes, content.size()),
+            CUDA_SUCCESS);
         return content;
     }
     FileRun run(std::uint64_t at, std::uint64_t count, std::uint64_t place) const {
-        return {{MemorySpace::kDevice, first + at, count}, FileRun::Form::kBytes,
-                kFileBegin + place * kBlockBytes, 0};
+        return {{MemorySpace::kDevice, first + at, count},
+                FileRun::Form::kBytes,
+                kFileBegin + place * kBlockBytes,
+                0};
     }
 
     state::PartState part;

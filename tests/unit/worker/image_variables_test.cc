@@ -86,7 +86,10 @@ TEST(ImageVariables, CodeThatCannotBeReadMayPrint) {
     constexpr std::uint16_t kPtx = 1;
     constexpr std::uint16_t kElf = 2;
     constexpr std::uint16_t kNvvm = 8;
-    const std::string elf = std::string("\x7f" "ELF") + std::string(60, '\0');
+    const std::string elf = std::string(
+                                "\x7f"
+                                "ELF") +
+                            std::string(60, '\0');
     const std::string silent = ".version 8.0 .target sm_90\n.global .u64 counter;";
     EXPECT_FALSE(may_print(bytes_of(fatbin_of({{kElf, elf}, {kPtx, silent}})), 9));
     EXPECT_TRUE(may_print(bytes_of(fatbin_of({{kElf, elf + "vprintf"}})), 9));

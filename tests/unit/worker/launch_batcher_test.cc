@@ -41,7 +41,8 @@ std::string ptx_with(std::uint32_t odd) {
     ld.param.u32 %r2, [value];
     ld.global.u32 %r3, [%d];
     xor.b32 %r3, %r3, %r2;
-    mad.lo.u32 %r3, %r3, 3, )" + std::to_string(odd) + R"(;
+    mad.lo.u32 %r3, %r3, 3, )" +
+           std::to_string(odd) + R"(;
     st.global.u32 [%d], %r3;
     ret;
 }
@@ -86,9 +87,7 @@ struct Repeating : Serving {
     /// The stream has something to do for some time. One that has not is spared what takes long.
     void keep_busy() { scale_elsewhere(kStream, 20'000); }
     /// Launches sent from now on wait in the ring until run().
-    void hold() {
-        ASSERT_TRUE(host.process->loop().hold(std::chrono::steady_clock::now() + 10s));
-    }
+    void hold() { ASSERT_TRUE(host.process->loop().hold(std::chrono::steady_clock::now() + 10s)); }
     void run() {
         host.process->loop().resume();
         guest.synchronise(kStream);
@@ -233,9 +232,9 @@ TEST(LaunchBatcher, OtherCommandsAndStreamsBetweenKeepTheirPlace) {
             if (i % kBatch == kBatch - 1) {
                 repeating.guest.send(Op::cuEventRecord, payload::cuEventRecord_call{
                                                             kEvent, is_first ? kStream : kAside});
-                repeating.guest.send(Op::cuStreamWaitEvent,
-                                     payload::cuStreamWaitEvent_call{
-                                         is_first ? kAside : kStream, kEvent, 0, 0});
+                repeating.guest.send(
+                    Op::cuStreamWaitEvent,
+                    payload::cuStreamWaitEvent_call{is_first ? kAside : kStream, kEvent, 0, 0});
             }
         }
         repeating.run();

@@ -23,10 +23,10 @@ constexpr std::uint64_t kWaits = 1ull << 32;    // ... and of those that do for 
 /// A loop whose commands may wait on its thread, as calls do inside a driver.
 struct Lender {
     Lender()
-        : loop({nullptr, [this](const Command& command) { execute(command); },
-                [] { return false; }, [](const wire::CommandView&, std::span<const std::byte>) {},
-                [](const std::string&) {}, nullptr, nullptr,
-                [this] { return wait_here(); }, nullptr, [this] { return awake_us.load(); }},
+        : loop({nullptr, [this](const Command& command) { execute(command); }, [] { return false; },
+                [](const wire::CommandView&, std::span<const std::byte>) {},
+                [](const std::string&) {}, nullptr, nullptr, [this] { return wait_here(); },
+                nullptr, [this] { return awake_us.load(); }},
                5) {
         loop.start(ring.memory.get(), LoopRing::kStart, {});
     }

@@ -73,8 +73,8 @@ struct Channel {
         while (argument == kHeldUp && !is_let_go) {
             changed.wait(lock);
         }
-        is_let_go = is_let_go || command.header.op == static_cast<std::uint16_t>(
-                                     ControlOp::kCallbackDone);
+        is_let_go =
+            is_let_go || command.header.op == static_cast<std::uint16_t>(ControlOp::kCallbackDone);
         changed.notify_all();
     }
     std::size_t count() {
@@ -403,10 +403,12 @@ TEST(ChannelMemory, RefusesAFileThatIsTooShort) {
 TEST(CallbackBroker, HandsCallbacksToTheGuestOneByOne) {
     std::vector<wire::CallbackReply> given;
     std::mutex mutex;
-    CallbackBroker broker([&](const CallbackBroker::Parked&, const wire::CallbackReply& reply) {
-        std::lock_guard lock(mutex);
-        given.push_back(reply);
-    }, [] {});
+    CallbackBroker broker(
+        [&](const CallbackBroker::Parked&, const wire::CallbackReply& reply) {
+            std::lock_guard lock(mutex);
+            given.push_back(reply);
+        },
+        [] {});
     auto given_count = [&] {
         std::lock_guard lock(mutex);
         return given.size();

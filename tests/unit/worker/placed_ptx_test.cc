@@ -62,8 +62,8 @@ TEST(PlacedPtx, NamesAddressesWhereItNamedVariables) {
     ASSERT_TRUE(module.ok()) << module.error().to_string() << text;
     ASSERT_EQ(module->variables.size(), 1U) << text;
     EXPECT_EQ(module->variables[0].name, "room");
-    for (const char* address : {"0x270000000500", "0x270000000508", "0x27000001000c",
-                                "0x270000000410"}) {
+    for (const char* address :
+         {"0x270000000500", "0x270000000508", "0x27000001000c", "0x270000000410"}) {
         EXPECT_TRUE(has(text, std::string(", ") + address + ";")) << address << text;
     }
     EXPECT_TRUE(has(text, ".reg .u64 %gantry_place<4>;")) << text;
@@ -102,14 +102,20 @@ TEST(PlacedPtx, LeavesOtherVariablesWhereTheDriverPutsThem) {
     EXPECT_TRUE(has(text, "ld.const.f32 %r1, [factors+12];")) << text;
     EXPECT_TRUE(has(text, "mov.u64 %rd2, %gantry_place")) << text;
     const auto mixed =
-        placed_ptx(kText + ".const .u32 more;\n.visible .entry reads()\n{\n    .reg .b32 %r<2>;\n"
-                           "    ld.const.u32 %r1, [more];\n    ret;\n}\n",
+        placed_ptx(kText +
+                       ".const .u32 more;\n.visible .entry reads()\n{\n    .reg .b32 %r<2>;\n"
+                       "    ld.const.u32 %r1, [more];\n    ret;\n}\n",
                    kPlaces, Others::kStay);
     EXPECT_FALSE(mixed.ok()) << "a constant left and one placed are read alike";
 }
 
 TEST(PlacedPtx, RefusesWhatIsNotPtxOfOurKind) {
-    EXPECT_EQ(placed_ptx("\x7f" "ELF", kPlaces).error().code, Code::kInvalidArgument);
+    EXPECT_EQ(placed_ptx("\x7f"
+                         "ELF",
+                         kPlaces)
+                  .error()
+                  .code,
+              Code::kInvalidArgument);
     EXPECT_FALSE(placed_ptx(".version 8.0\n.target sm_75\n.address_size 32\n", {}).ok());
 }
 

@@ -165,11 +165,10 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     EXPECT_EQ(found, all);
     EXPECT_EQ(sum, digest);
 
-    const auto failed = part.store_blocks(preparer.file.get(), std::vector{preparer.run(0, 1, 0)},
-                                          [] {
-                                              return Result<void>(Error{Code::kInternal,
-                                                                        "state.test", "no look"});
-                                          });
+    const auto failed =
+        part.store_blocks(preparer.file.get(), std::vector{preparer.run(0, 1, 0)}, [] {
+            return Result<void>(Error{Code::kInternal, "state.test", "no look"});
+        });
     EXPECT_EQ(failed.error().reason, "state.test");
     preparer.process->thaw();
 }
@@ -265,9 +264,12 @@ TEST(OnePreparedFile, MayBeCutByItsOwner) {
 
 TEST(OnePreparedFile, WhatCannotBePreparedIsRefused) {
     Preparer preparer;
-    for (const snapshot::FileRange range :
-         {snapshot::FileRange{0, 0}, {kLarge, 0}, {1, kLarge}, {0, kLarge - 1},
-          {0, kFileEnd + kLarge}, {~std::uint64_t{0} / kLarge * kLarge, 0}}) {
+    for (const snapshot::FileRange range : {snapshot::FileRange{0, 0},
+                                            {kLarge, 0},
+                                            {1, kLarge},
+                                            {0, kLarge - 1},
+                                            {0, kFileEnd + kLarge},
+                                            {~std::uint64_t{0} / kLarge * kLarge, 0}}) {
         const auto refused = preparer.prepare(range, Locks::kYes);
         ASSERT_FALSE(refused.ok()) << range.begin << " to " << range.end;
         EXPECT_EQ(refused.error().reason, "worker.protocol");
@@ -275,8 +277,8 @@ TEST(OnePreparedFile, WhatCannotBePreparedIsRefused) {
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
     const control::UniqueFd other(ends[1]);
-    const auto refused = preparer.part.prepare_file(control::UniqueFd(ends[0]), {0, kLarge},
-                                                    Locks::kYes);
+    const auto refused =
+        preparer.part.prepare_file(control::UniqueFd(ends[0]), {0, kLarge}, Locks::kYes);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().reason, "worker.protocol");
 }

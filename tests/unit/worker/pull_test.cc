@@ -88,9 +88,9 @@ struct Fresh : Host {
     }
     [[nodiscard]] bool holds(std::uint64_t i, std::span<const std::byte> wanted) const {
         std::vector<std::byte> bytes(kBlockBytes);
-        EXPECT_EQ(device->api().cuMemcpyDtoH_v2(bytes.data(), address + i * kBlockBytes,
-                                                bytes.size()),
-                  CUDA_SUCCESS);
+        EXPECT_EQ(
+            device->api().cuMemcpyDtoH_v2(bytes.data(), address + i * kBlockBytes, bytes.size()),
+            CUDA_SUCCESS);
         return std::equal(bytes.begin(), bytes.end(), wanted.begin(), wanted.end());
     }
     state::PartState part;
@@ -113,9 +113,9 @@ TEST(Pull, CopiesWhatBothHaveAndSaysWhatIsLeft) {
         const BlockRange variable{MemorySpace::kDevice, 7, 1};
         const BlockRange array{MemorySpace::kArray, 1ull << 32, 1};
         // Blocks 64 to 95 have memory here, and none in the window; those beyond have none.
-        const std::vector<BlockRange> wanted = {fresh.blocks(1, 3),  fresh.blocks(6, 1), variable,
-                                                fresh.blocks(50, 1), fresh.blocks(62, 4),
-                                                fresh.blocks(1000, 2), array};
+        const std::vector<BlockRange> wanted = {
+            fresh.blocks(1, 3),  fresh.blocks(6, 1),    variable, fresh.blocks(50, 1),
+            fresh.blocks(62, 4), fresh.blocks(1000, 2), array};
         const auto pulled = fresh.part.pull(window, wanted, Fingerprints::kOfCopies);
         ASSERT_TRUE(pulled.ok()) << pulled.error().text;
         // 4 and 5 lie in a short gap; 7 to 49 in a long one.
@@ -149,8 +149,8 @@ TEST(Pull, ALaterPieceTakesThePlaceOfThoseThatItMeets) {
         const Other third(*fresh.device, 2 * kMiB, 3);
         const std::vector<BlockRange> all = {fresh.blocks(0, 64)};
         ASSERT_TRUE(first.show(window, fresh.address, 1).ok());
-        EXPECT_TRUE(same(fresh.part.pull(window, all, Fingerprints::kNone)->copied,
-                         {fresh.blocks(0, 32)}));
+        EXPECT_TRUE(
+            same(fresh.part.pull(window, all, Fingerprints::kNone)->copied, {fresh.blocks(0, 32)}));
         EXPECT_TRUE(fresh.holds(31, first.block(31)));
         ASSERT_TRUE(second.show(window, fresh.address, 2).ok());
         EXPECT_TRUE(same(fresh.part.pull(window, all, Fingerprints::kNone)->copied, all));

@@ -20,8 +20,8 @@ constexpr uid_t kNobody = 65534;
 
 /// What a root process may do says nothing of a worker.
 bool become_user() {
-    return geteuid() != 0 || (setresgid(kNobody, kNobody, kNobody) == 0 &&
-                              setresuid(kNobody, kNobody, kNobody) == 0);
+    return geteuid() != 0 ||
+           (setresgid(kNobody, kNobody, kNobody) == 0 && setresuid(kNobody, kNobody, kNobody) == 0);
 }
 
 /// A worker as far as its user and sandbox go, which waits to be killed.
@@ -78,34 +78,45 @@ TEST(Sandbox, AnotherWorkerCannotBeKilledOrStarved) {
     const Victim locked;
     ASSERT_EQ(in_attacker(false, [&] { return kill(locked.pid(), 0) == 0 ? 0 : errno; }), 0)
         << "without the sandbox its user may";
-    EXPECT_EQ(in_attacker(true, [&] {
-                  const long done = syscall(SYS_tgkill, locked.pid(), locked.pid(), SIGKILL);
-                  return done == 0 ? 0 : errno;
-              }), EPERM);
-    EXPECT_EQ(in_attacker(true, [&] {
-                  const rlimit none{0, 0};
-                  return prlimit(locked.pid(), RLIMIT_NOFILE, &none, nullptr) == 0 ? 0 : errno;
-              }), EPERM);
-    EXPECT_EQ(in_attacker(true, [&] {
-                  return kill(locked.pid(), SIGKILL) == 0 ? 0 : errno;
-              }), EPERM);
+    EXPECT_EQ(in_attacker(true,
+                          [&] {
+                              const long done =
+                                  syscall(SYS_tgkill, locked.pid(), locked.pid(), SIGKILL);
+                              return done == 0 ? 0 : errno;
+                          }),
+              EPERM);
+    EXPECT_EQ(in_attacker(true,
+                          [&] {
+                              const rlimit none{0, 0};
+                              return prlimit(locked.pid(), RLIMIT_NOFILE, &none, nullptr) == 0
+                                         ? 0
+                                         : errno;
+                          }),
+              EPERM);
+    EXPECT_EQ(in_attacker(true, [&] { return kill(locked.pid(), SIGKILL) == 0 ? 0 : errno; }),
+              EPERM);
     EXPECT_TRUE(locked.alive());
 }
 
 TEST(Sandbox, AWorkerMayStillAskAboutItselfAndAbort) {
-    EXPECT_EQ(in_attacker(true, [] {
-                  rlimit limit{};
-                  return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
-                                 prlimit(getpid(), RLIMIT_NOFILE, nullptr, &limit) == 0 &&
-                                 open("/proc/self/maps", O_RDONLY) >= 0 &&
-                                 open("/proc/self/fd", O_RDONLY | O_DIRECTORY) >= 0
-                             ? 0
-                             : errno;
-              }), 0);
-    EXPECT_EQ(in_attacker(true, [] {
-                  signal(SIGABRT, [](int) { _exit(42); });
-                  return raise(SIGABRT);  // by tgkill
-              }), 42);
+    EXPECT_EQ(in_attacker(true,
+                          [] {
+                              rlimit limit{};
+                              return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+                                             prlimit(getpid(), RLIMIT_NOFILE, nullptr, &limit) ==
+                                                 0 &&
+                                             open("/proc/self/maps", O_RDONLY) >= 0 &&
+                                             open("/proc/self/fd", O_RDONLY | O_DIRECTORY) >= 0
+                                         ? 0
+                                         : errno;
+                          }),
+              0);
+    EXPECT_EQ(in_attacker(true,
+                          [] {
+                              signal(SIGABRT, [](int) { _exit(42); });
+                              return raise(SIGABRT);  // by tgkill
+                          }),
+              42);
 }
 
 }  // namespace

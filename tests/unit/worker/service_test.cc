@@ -14,17 +14,16 @@ TEST(Service, ServesMemoryKernelsAndStreams) {
     EXPECT_TRUE(in_child([] {
         Serving serving;
         Guest& guest = serving.guest;
-        const auto hello = guest.control(ControlOp::kHello,
-                                         wire::HelloCall{wire::kWireVersion, 77, cuda::kTableHash,
-                                                         "train\n.py"});
+        const auto hello =
+            guest.control(ControlOp::kHello,
+                          wire::HelloCall{wire::kWireVersion, 77, cuda::kTableHash, "train\n.py"});
         EXPECT_EQ(hello.status, 0u);
         EXPECT_EQ(hello.as<wire::HelloReply>().device_count, 1u);
         EXPECT_GE(hello.as<wire::HelloReply>().driver_version, 13000u);
         EXPECT_EQ(serving.host.process->program().pid, 77u);
         EXPECT_EQ(serving.host.process->program().name, "train?.py");
         const auto facts = guest.control(
-            ControlOp::kDeviceFacts,
-            wire::DeviceFactsCall{0, 0, 4096, sizeof(wire::DeviceFacts)});
+            ControlOp::kDeviceFacts, wire::DeviceFactsCall{0, 0, 4096, sizeof(wire::DeviceFacts)});
         EXPECT_EQ(facts.status, 0u);
         EXPECT_EQ(facts.bulk_bytes, sizeof(wire::DeviceFacts));
         guest.retain();
@@ -169,10 +168,10 @@ void do_a_round(Guest& guest, std::uint64_t round, std::uint64_t exec, std::uint
     create.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     create.prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     EXPECT_EQ(guest.call(Op::cuMemCreate, create).status, 0u);
-    const auto range = guest.call(Op::cuMemAddressReserve,
-                                  payload::cuMemAddressReserve_call{2u << 20, 0, 0, 0})
-                           .as<payload::cuMemAddressReserve_reply>()
-                           .ptr;
+    const auto range =
+        guest.call(Op::cuMemAddressReserve, payload::cuMemAddressReserve_call{2u << 20, 0, 0, 0})
+            .as<payload::cuMemAddressReserve_reply>()
+            .ptr;
     EXPECT_EQ(
         guest.call(Op::cuMemMap, payload::cuMemMap_call{range, 2u << 20, 0, memory, 0}).status, 0u);
     EXPECT_EQ(guest.call(Op::cuMemUnmap, payload::cuMemUnmap_call{range, 2u << 20}).status, 0u);
@@ -185,8 +184,9 @@ void do_a_round(Guest& guest, std::uint64_t round, std::uint64_t exec, std::uint
     make_pool.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     make_pool.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     EXPECT_EQ(guest.call(Op::cuMemPoolCreate, make_pool).status, 0u);
-    const auto piece = guest.call(Op::cuMemAllocFromPoolAsync,
-                                  payload::cuMemAllocFromPoolAsync_call{4096, pool, kStream})
+    const auto piece = guest
+                           .call(Op::cuMemAllocFromPoolAsync,
+                                 payload::cuMemAllocFromPoolAsync_call{4096, pool, kStream})
                            .as<payload::cuMemAllocFromPoolAsync_reply>()
                            .dptr;
     guest.send(Op::cuMemFreeAsync, payload::cuMemFreeAsync_call{piece, kStream});
@@ -209,8 +209,9 @@ TEST(Service, TheGraphFollowsWhatLivesAndNotHowLongItRan) {
         const std::uint64_t exec = cuda::make_handle(HandleKind::kGraphExec, 1ull << 24);
         guest.send(Op::cuGraphCreate, payload::cuGraphCreate_call{graph, 0, 0});
         ASSERT_EQ(set_node(guest, Op::cuGraphAddKernelNode_v2, graph, node, data), 0u);
-        ASSERT_EQ(guest.call(Op::cuGraphInstantiateWithFlags,
-                             payload::cuGraphInstantiateWithFlags_call{exec, graph, 0})
+        ASSERT_EQ(guest
+                      .call(Op::cuGraphInstantiateWithFlags,
+                            payload::cuGraphInstantiateWithFlags_call{exec, graph, 0})
                       .status,
                   0u);
         std::uint64_t rounds = 0;
@@ -239,8 +240,7 @@ TEST(Service, AThreadThatTakesALaneOverIsNotToldOfItsErrors) {
         for (const bool is_new : {false, true}) {
             guest.send(Op::cuStreamDestroy_v2, payload::cuStreamDestroy_v2_call{kStream});
             guest.next_flags = is_new ? wire::kCommandNewThread : 0u;
-            EXPECT_EQ(guest.synchronise(0),
-                      is_new ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+            EXPECT_EQ(guest.synchronise(0), is_new ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
             EXPECT_EQ(guest.synchronise(0), 0u);
         }
         // The context's errors are everybody's.
@@ -277,10 +277,12 @@ TEST(Service, RefusesHostileCommandsAndGoesOn) {
         EXPECT_EQ(guest.call(Op::cuMemcpyAsync, copy).status,
                   static_cast<std::uint32_t>(CUDA_ERROR_INVALID_VALUE));
         // Bulk extents beyond the area.
-        EXPECT_NE(guest.control(ControlOp::kReadDevice,
-                                wire::ReadDeviceCall{data, 4096, 0, ~0ull}).status, 0u);
-        EXPECT_NE(guest.control(ControlOp::kReadDevice,
-                                wire::ReadDeviceCall{data, ~0ull, 0, 0}).status, 0u);
+        EXPECT_NE(guest.control(ControlOp::kReadDevice, wire::ReadDeviceCall{data, 4096, 0, ~0ull})
+                      .status,
+                  0u);
+        EXPECT_NE(
+            guest.control(ControlOp::kReadDevice, wire::ReadDeviceCall{data, ~0ull, 0, 0}).status,
+            0u);
         EXPECT_NE(guest.control(ControlOp::kHello, wire::HelloCall{99, 1, 2, {}}).status, 0u);
         struct {  // An older shim's, which is told what is wrong.
             std::uint32_t wire_version = 8, guest_pid = 1;
@@ -319,15 +321,17 @@ TEST(Driver, SaysWhatIsWrongWithADriver) {
         ASSERT_FALSE(old.ok());
         EXPECT_EQ(old.error().reason, "driver.too_old");
         EXPECT_NE(old.error().text.find("is for CUDA 12.1; Gantry needs release 535"),
-                  std::string::npos) << old.error().text;
+                  std::string::npos)
+            << old.error().text;
     }));
 }
 
 TEST(Driver, SaysThatTheArenasAddressesAreTaken) {
     EXPECT_TRUE(in_child([] {
         void* const inside = reinterpret_cast<void*>(wire::kArenaBase + (64ull << 20));
-        ASSERT_EQ(mmap(inside, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
-                       -1, 0), inside);
+        ASSERT_EQ(
+            mmap(inside, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+            inside);
         auto library = driver::DriverLibrary::load(GANTRY_TEST_SOFT_DRIVER);
         ASSERT_TRUE(library.ok()) << library.error().text;
         auto refused = Device::open(**library, 0);

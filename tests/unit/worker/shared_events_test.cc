@@ -21,8 +21,7 @@ std::uint32_t give(Guest& guest, std::uint64_t event, hand::ShareHandle* handle)
 }
 
 std::uint32_t take(Guest& guest, std::uint64_t event, const hand::ShareHandle& handle) {
-    return guest
-        .call(Op::cuIpcOpenEventHandle, payload::cuIpcOpenEventHandle_call{event, handle})
+    return guest.call(Op::cuIpcOpenEventHandle, payload::cuIpcOpenEventHandle_call{event, handle})
         .status;
 }
 
@@ -173,8 +172,8 @@ void find_it_gone(Board& board, control::UniqueFd broker) {
 
 TEST(SharedEvents, AreOpenUntilTheyOrTheirProcessesEnd) {
     const auto broker = std::move(ShareBroker::start(0ms)).value();
-    void* shared = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);
+    void* shared =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(shared, MAP_FAILED);
     Board& board = *static_cast<Board*>(shared);
     const auto as_worker = [&](auto body) {

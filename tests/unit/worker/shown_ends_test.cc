@@ -62,8 +62,8 @@ TEST(ShownEnds, TellOfEventsThatAFreezeHasWaitedFor) {
         }
         EXPECT_EQ(guest.synchronise(kStream), 0u);
         for (std::size_t i = 0; i < kEvents; ++i) {
-            recorded[i] = guest.send(Op::cuEventRecord,
-                                     payload::cuEventRecord_call{kEvent + i, kStream});
+            recorded[i] =
+                guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent + i, kStream});
         }
         while (host.process->loop().next() <= recorded[kEvents - 1]) {
         }
@@ -114,8 +114,8 @@ TEST(ShownEnds, TellOfBulkCopies) {
             guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent + i, 0, 0});
         }
         for (std::size_t i = 0; i < kEvents; ++i) {
-            recorded[i] = guest.send(Op::cuEventRecord,
-                                     payload::cuEventRecord_call{kEvent + i, kStream});
+            recorded[i] =
+                guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent + i, kStream});
         }
         const std::uint64_t behind =
             copy(ControlOp::kReadToBulk, {data, 4096, kStream, 1 << 20, 125, 0});

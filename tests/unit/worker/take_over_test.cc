@@ -101,9 +101,8 @@ void run_source(int region, Shared* shared) {
     EXPECT_EQ(guest.synchronise(0), 0u);
     ASSERT_TRUE(host.process->freeze(5s).ok());
     // Posted while frozen: the next worker has to execute these, once.
-    shared->last_position =
-        guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
-                   std::as_bytes(std::span(&kStream, 1)), {}, true);
+    shared->last_position = guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
+                                       std::as_bytes(std::span(&kStream, 1)), {}, true);
     guest.add(shared->data, 7, 0);
     shared->tail = guest.tail();
     state::PartState part(*host.process, 1);
@@ -212,14 +211,14 @@ void run_broken_target(int region, Shared* shared, bool has_begun) {
     EXPECT_EQ(guest.synchronise(0), CUDA_ERROR_ILLEGAL_ADDRESS);
     const auto allocated = guest.call(Op::cuMemAlloc_v2, payload::cuMemAlloc_v2_call{4096});
     EXPECT_EQ(allocated.status, CUDA_ERROR_ILLEGAL_ADDRESS);
-    const auto read = guest.control(ControlOp::kReadDevice,
-                                    wire::ReadDeviceCall{shared->data, 64, 0, 0});
+    const auto read =
+        guest.control(ControlOp::kReadDevice, wire::ReadDeviceCall{shared->data, 64, 0, 0});
     EXPECT_EQ(read.status, CUDA_ERROR_ILLEGAL_ADDRESS);
-    const auto reset = guest.call(Op::cuDevicePrimaryCtxReset_v2,
-                                  hand::ContextEndCall{kContext, 0, 0});
+    const auto reset =
+        guest.call(Op::cuDevicePrimaryCtxReset_v2, hand::ContextEndCall{kContext, 0, 0});
     EXPECT_EQ(reset.status, CUDA_ERROR_NOT_PERMITTED);
-    EXPECT_EQ(guest.wait(guest.post(static_cast<std::uint16_t>(ControlOp::kGoodbye), {}, {},
-                                    true)).status,
+    EXPECT_EQ(guest.wait(guest.post(static_cast<std::uint16_t>(ControlOp::kGoodbye), {}, {}, true))
+                  .status,
               0u);
     // It goes on to the next host as it came.
     ASSERT_TRUE(host.process->freeze(5s).ok());
@@ -251,9 +250,9 @@ constexpr PinnedBuffer kUntouched{24576, 0x66666666, 0, false};
 constexpr PinnedBuffer kSet{28672, 0x77777777, 0x07070707, true};
 constexpr PinnedBuffer kAdded{32768, 0x00000080, 0x00000083, true};
 constexpr PinnedBuffer kAddedConfirmed{36864, 0x00000090, 0x00000093, false};
-constexpr std::array kPinnedBuffers = {kBeforeAnnounce, kConfirmed, kUnconfirmed,
-                                       kUnanswered,     kRows,      kUntouched,
-                                       kSet,            kAdded,     kAddedConfirmed};
+constexpr std::array kPinnedBuffers = {kBeforeAnnounce, kConfirmed, kUnconfirmed, kUnanswered,
+                                       kRows,           kUntouched, kSet,         kAdded,
+                                       kAddedConfirmed};
 constexpr std::uint64_t kCopyBytes = 512;
 
 std::uint32_t pinned_word(const ChannelMemory& memory, std::uint64_t offset) {
@@ -265,8 +264,8 @@ std::uint32_t pinned_word(const ChannelMemory& memory, std::uint64_t offset) {
 void copy_down(Guest& guest, std::uint64_t data, const PinnedBuffer& to) {
     const std::vector<std::byte> bytes(kCopyBytes, static_cast<std::byte>(to.copied & 0xff));
     guest.write(data, bytes);
-    guest.send(Op::cuMemcpyAsync, payload::cuMemcpyAsync_call{wire::kPinnedBase + to.offset, data,
-                                                              kCopyBytes, 0});
+    guest.send(Op::cuMemcpyAsync,
+               payload::cuMemcpyAsync_call{wire::kPinnedBase + to.offset, data, kCopyBytes, 0});
 }
 
 void confirm(Guest& guest, const ChannelMemory& memory) {
@@ -281,8 +280,10 @@ void run_pinned_source(int region, Shared* shared) {
     const ChannelMemory& memory = serving.channel;
     Guest& guest = serving.guest;
     guest.retain();
-    ASSERT_EQ(guest.call(Op::cuMemHostAlloc,
-                         payload::cuMemHostAlloc_call{wire::kPinnedBase, 1 << 16, 0, 0}).status,
+    ASSERT_EQ(guest
+                  .call(Op::cuMemHostAlloc,
+                        payload::cuMemHostAlloc_call{wire::kPinnedBase, 1 << 16, 0, 0})
+                  .status,
               0u);
     const std::uint64_t data = guest.allocate(kCopyBytes);
     guest.load_module();
@@ -313,8 +314,8 @@ void run_pinned_source(int region, Shared* shared) {
     guest.add(wire::kPinnedBase + kAdded.offset, 3, 0);
     guest.send(Op::cuMemsetD8Async,
                payload::cuMemsetD8Async_call{wire::kPinnedBase + kSet.offset,
-                                             static_cast<std::uint8_t>(kSet.copied & 0xff), 0, 0,
-                                             0, 0, kCopyBytes, 0});
+                                             static_cast<std::uint8_t>(kSet.copied & 0xff), 0, 0, 0,
+                                             0, kCopyBytes, 0});
     copy_down(guest, data, kUnconfirmed);
     EXPECT_EQ(guest.synchronise(0), 0u);
     ASSERT_TRUE(host.process->freeze(5s).ok());
@@ -478,23 +479,24 @@ void run_untold_source(int region, Shared* shared) {
         set.hNode = handle(HandleKind::kGraphNode, i);
         ASSERT_EQ(guest.call(Op::cuGraphKernelNodeSetAttribute, set).status, 0u);
     }
-    EXPECT_EQ(guest.call(Op::cuGraphKernelNodeCopyAttributes,
-                         payload::cuGraphKernelNodeCopyAttributes_call{
-                             handle(HandleKind::kGraphNode, 1), handle(HandleKind::kGraphNode, 0)})
+    EXPECT_EQ(guest
+                  .call(Op::cuGraphKernelNodeCopyAttributes,
+                        payload::cuGraphKernelNodeCopyAttributes_call{
+                            handle(HandleKind::kGraphNode, 1), handle(HandleKind::kGraphNode, 0)})
                   .status,
               0u);
-    EXPECT_EQ(guest.call(Op::cuGraphDestroyNode, payload::cuGraphDestroyNode_call{set.hNode})
-                  .status,
-              0u);
+    EXPECT_EQ(
+        guest.call(Op::cuGraphDestroyNode, payload::cuGraphDestroyNode_call{set.hNode}).status, 0u);
     const std::uint64_t clone = handle(HandleKind::kGraph, 1);
     EXPECT_EQ(guest.call(Op::cuGraphClone, payload::cuGraphClone_call{clone, graph}).status, 0u);
     for (const std::uint64_t i : {0U, 1U}) {
-        EXPECT_EQ(guest.call(Op::cuGraphInstantiateWithFlags,
-                             payload::cuGraphInstantiateWithFlags_call{
-                                 handle(HandleKind::kGraphExec, i), handle(HandleKind::kGraph, i),
-                                 0})
-                      .status,
-                  0u);
+        EXPECT_EQ(
+            guest
+                .call(Op::cuGraphInstantiateWithFlags,
+                      payload::cuGraphInstantiateWithFlags_call{handle(HandleKind::kGraphExec, i),
+                                                                handle(HandleKind::kGraph, i), 0})
+                .status,
+            0u);
     }
     guest.send(Op::cuGraphDestroy, payload::cuGraphDestroy_call{graph});
     EXPECT_EQ(guest.synchronise(0), 0u);

@@ -58,8 +58,8 @@ struct Counted {
         };
         api.cuStreamWriteValue32_v2 = [](CUstream stream, CUdeviceptr address, cuuint32_t value,
                                          unsigned int flags) {
-            const bool is_guests = address >= wire::kArenaBase &&
-                                   address < wire::kArenaBase + wire::kArenaBytes;
+            const bool is_guests =
+                address >= wire::kArenaBase && address < wire::kArenaBase + wire::kArenaBytes;
             words += is_guests ? 0 : 1;
             return real.cuStreamWriteValue32_v2(stream, address, value, flags);
         };
@@ -94,9 +94,8 @@ struct Served : Serving {
     }
     /// Or a later one: on a busy machine the device may look after the next has been written.
     void wait_for_value(std::uint64_t stream, std::uint32_t value) {
-        guest.send(Op::cuStreamWaitValue32_v2,
-                   payload::cuStreamWaitValue32_v2_call{stream, data, value,
-                                                        CU_STREAM_WAIT_VALUE_GEQ});
+        guest.send(Op::cuStreamWaitValue32_v2, payload::cuStreamWaitValue32_v2_call{
+                                                   stream, data, value, CU_STREAM_WAIT_VALUE_GEQ});
     }
     void write_value(std::uint64_t stream, std::uint32_t value) {
         guest.send(Op::cuStreamWriteValue32_v2,
@@ -111,8 +110,7 @@ struct Served : Serving {
     /// Posts a call that waits, and returns its position: its answer is not there for a while.
     std::uint64_t begin_waiting(Op op, std::uint64_t handle) {
         const auto words = std::as_bytes(std::span(&handle, op == Op::cuCtxSynchronize ? 0 : 1));
-        const std::uint64_t position =
-            guest.post(static_cast<std::uint16_t>(op), words, {}, true);
+        const std::uint64_t position = guest.post(static_cast<std::uint16_t>(op), words, {}, true);
         std::this_thread::sleep_for(20ms);
         EXPECT_FALSE(is_answered(position));
         return position;
@@ -161,9 +159,9 @@ TEST(Waits, ADriverThatMayHaveTextToGiveOutIsAskedAsTheGuestAsks) {
         EXPECT_EQ(guest.load(kModule + 1, 2, sizeof(kPrintingPtx)), 0u);
         const std::uint64_t kernel = kKernel + 1;
         const std::string name = "print";
-        EXPECT_EQ(guest.call(Op::cuModuleGetFunction,
-                             hand::NameCall{kModule + 1, kernel},
-                             std::as_bytes(std::span(name)))
+        EXPECT_EQ(guest
+                      .call(Op::cuModuleGetFunction, hand::NameCall{kModule + 1, kernel},
+                            std::as_bytes(std::span(name)))
                       .status,
                   0u);
         const auto printed_by = [&](auto&& wait, std::atomic<int>& calls) {
@@ -279,8 +277,7 @@ TEST(Waits, AnErrorIsToldByTheCallThatWaitsForIt) {
         const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, kStream);
         EXPECT_EQ(Counted::words, 1);
         served.write_value(kSecond, 1);
-        EXPECT_EQ(guest.wait(wait).status,
-                  static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS));
+        EXPECT_EQ(guest.wait(wait).status, static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS));
     }));
 }
 
@@ -290,9 +287,8 @@ TEST(Waits, ACaptureIsNotDisturbed) {
         Guest& guest = served.guest;
         served.create_stream(kSecond);
         served.wait_for_value(kStream, 1);
-        guest.send(Op::cuStreamBeginCapture_v2,
-                   payload::cuStreamBeginCapture_v2_call{kSecond,
-                                                         CU_STREAM_CAPTURE_MODE_RELAXED, 0});
+        guest.send(Op::cuStreamBeginCapture_v2, payload::cuStreamBeginCapture_v2_call{
+                                                    kSecond, CU_STREAM_CAPTURE_MODE_RELAXED, 0});
         const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, kStream);
         EXPECT_EQ(Counted::words, 0);
         const std::uint64_t graph = cuda::make_handle(HandleKind::kGraph, 1ull << 24);
@@ -444,8 +440,8 @@ TEST(Waits, WhatIsReadIntoTheBulkAreaIsSeenByAWordAndItsErrorAllTheSame) {
         // Here the driver may tell of the error that this sets off; to the worker it does not.
         served.host.device->bind_thread();
         served.host.library->api().cuStreamWriteValue32_v2(nullptr, served.data, 7, 0);
-        EXPECT_TRUE(reaches(words.sticky_error,
-                            static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS)));
+        EXPECT_TRUE(
+            reaches(words.sticky_error, static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS)));
         EXPECT_EQ(words.bulk_done[101].load(), 0u);
     }));
 }
@@ -459,8 +455,7 @@ TEST(Waits, AWaitInTheDriverHoldsUpNobodyElse) {
             const std::uint64_t wait = alone.begin_waiting(Op::cuCtxSynchronize, 0);
             EXPECT_EQ(Counted::contexts, static_cast<int>(round));
             guest.use_lane(kLane + 1);  // What ends the wait comes from another thread.
-            const auto info =
-                guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
+            const auto info = guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
             EXPECT_EQ(info.status, 0u);
             alone.write_value(0, round);
             guest.use_lane(kLane);

@@ -62,8 +62,8 @@ void Decoder::binary_op(Operands operands, Binary op, Type type, Type result) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(chosen(handlers().binary[index_of(op)], handlers().binary_flush[index_of(op)],
-                             type, mode));
+    Inst& inst = emit(
+        chosen(handlers().binary[index_of(op)], handlers().binary_flush[index_of(op)], type, mode));
     inst.dst = dst;
     inst.a = a;
     inst.b = b;
@@ -81,8 +81,8 @@ void Decoder::unary_op(Operands operands, Unary op, Type type, Type result) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(chosen(handlers().unary[index_of(op)], handlers().unary_flush[index_of(op)],
-                             type, mode));
+    Inst& inst = emit(
+        chosen(handlers().unary[index_of(op)], handlers().unary_flush[index_of(op)], type, mode));
     inst.dst = dst;
     inst.a = a;
     inst.fp_mode = is_half(type) ? std::uint8_t{0} : mode;
@@ -199,7 +199,9 @@ void Decoder::op_mad24(Operands operands) {
     const bool high = modifiers_.take_any({"lo", "hi"}) == "hi";
     const bool saturating = high && modifiers_.take("sat");
     ternary_op(operands,
-               saturating ? Ternary::kMad24HiSat : high ? Ternary::kMad24Hi : Ternary::kMad24Lo,
+               saturating ? Ternary::kMad24HiSat
+               : high     ? Ternary::kMad24Hi
+                          : Ternary::kMad24Lo,
                type, type, type);
 }
 
@@ -318,8 +320,8 @@ void Decoder::op_carry(Operands operands) {
     inst.dst = dst;
     inst.a = a;
     inst.b = b;
-    inst.aux = static_cast<std::uint16_t>((subtract ? 1 : 0) | (carry_in ? 2 : 0) |
-                                          (carry_out ? 4 : 0));
+    inst.aux =
+        static_cast<std::uint16_t>((subtract ? 1 : 0) | (carry_in ? 2 : 0) | (carry_out ? 4 : 0));
     inst.flags = width_of(type) == Width::k64;
 }
 
@@ -365,10 +367,10 @@ void Decoder::op_copysign(Operands operands) {
 
 void Decoder::op_testp(Operands operands) {
     const Type type = modifiers_.take_type();
-    static constexpr std::string_view kNames[] = {"finite", "infinite", "number", "notanumber",
-                                                  "normal", "subnormal"};
-    const std::string_view name = modifiers_.take_any(
-        {"finite", "infinite", "number", "notanumber", "normal", "subnormal"});
+    static constexpr std::string_view kNames[] = {"finite",     "infinite", "number",
+                                                  "notanumber", "normal",   "subnormal"};
+    const std::string_view name =
+        modifiers_.take_any({"finite", "infinite", "number", "notanumber", "normal", "subnormal"});
     if (!expect_count(operands, 2, 2) || name.empty()) {
         refuse("unknown property");
         return;

@@ -1,6 +1,6 @@
 // Decoding of cp.async, mbarrier and mapa.
-#include "host-daemon/softgpu/engine/decode/decoder.h"
 #include "host-daemon/softgpu/engine/exec/async.h"
+#include "host-daemon/softgpu/engine/decode/decoder.h"
 
 namespace gantry::softgpu {
 
@@ -175,8 +175,8 @@ void Decoder::op_mbarrier(Operands operands) {
     }
     const bool test = action == "test_wait" || action == "try_wait";
     const bool arrive = action == "arrive" || action == "arrive_drop";
-    const bool has_result = test || (arrive && !operands.empty() &&
-                                     operands[0].kind != OperandKind::kAddress);
+    const bool has_result =
+        test || (arrive && !operands.empty() && operands[0].kind != OperandKind::kAddress);
     const std::size_t at = has_result ? 1 : 0;
     if (!expect_count(operands, at + 1, at + 3)) {
         return;
@@ -189,8 +189,9 @@ void Decoder::op_mbarrier(Operands operands) {
     if (test) {
         op = parity ? BarrierOp::kTestParity : BarrierOp::kTest;
     } else if (arrive) {
-        op = expect ? BarrierOp::kArriveExpect
-             : action == "arrive" ? BarrierOp::kArrive : BarrierOp::kArriveDrop;
+        op = expect               ? BarrierOp::kArriveExpect
+             : action == "arrive" ? BarrierOp::kArrive
+                                  : BarrierOp::kArriveDrop;
     } else if (action == "expect_tx") {
         op = BarrierOp::kExpect;
     } else if (action == "complete_tx") {

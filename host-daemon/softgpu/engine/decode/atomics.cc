@@ -40,8 +40,7 @@ bool allowed(AtomicOp op, Type type) {
     }
     if (is_float(type)) {
         const bool half = size == 2 || type == Type::kF16x2 || type == Type::kBf16x2;
-        return op == AtomicOp::kAdd ||
-               (half && (op == AtomicOp::kMin || op == AtomicOp::kMax));
+        return op == AtomicOp::kAdd || (half && (op == AtomicOp::kMin || op == AtomicOp::kMax));
     }
     if (size == 2) {
         return op == AtomicOp::kCas;
@@ -87,8 +86,7 @@ void Decoder::atomic(Operands operands, bool with_result) {
         malformed(operands[at].where, "kernel parameters cannot be written");
         return;
     }
-    const Operands values =
-        count == 1 ? operands.subspan(at + 1, 1) : children(operands[at + 1]);
+    const Operands values = count == 1 ? operands.subspan(at + 1, 1) : children(operands[at + 1]);
     const Operands results = !with_result ? Operands{}
                              : count == 1 ? operands.subspan(0, 1)
                                           : children(operands[0]);
@@ -96,8 +94,8 @@ void Decoder::atomic(Operands operands, bool with_result) {
         malformed(operands[at].where, "the vector has the wrong number of registers");
         return;
     }
-    const bool flat_sum = found->op == AtomicOp::kAdd && type == Type::kF32 &&
-                          where.access == Access::kFlat;
+    const bool flat_sum =
+        found->op == AtomicOp::kAdd && type == Type::kF32 && where.access == Access::kFlat;
     for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint32_t value = source(values[i], type);
         const std::uint32_t other = cas ? source(operands[at + 2], type) : value;

@@ -221,8 +221,7 @@ void Decoder::op_lop3(Operands operands) {
 void Decoder::op_prmt(Operands operands) {
     const Type type = modifiers_.take_type();
     static constexpr std::string_view kModes[] = {"", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16"};
-    const std::string_view mode =
-        modifiers_.take_any({"f4e", "b4e", "rc8", "ecl", "ecr", "rc16"});
+    const std::string_view mode = modifiers_.take_any({"f4e", "b4e", "rc8", "ecl", "ecr", "rc16"});
     ternary_op(operands, Ternary::kPrmt, type, type, type);
     for (std::uint16_t i = 1; i < 7 && !bad(); ++i) {
         if (kModes[i] == mode) {

@@ -14,12 +14,11 @@ struct CompareName {
 };
 
 constexpr CompareName kCompares[] = {
-    {"eq", Compare::kEq},   {"ne", Compare::kNe},   {"lt", Compare::kLt},
-    {"le", Compare::kLe},   {"gt", Compare::kGt},   {"ge", Compare::kGe},
-    {"lo", Compare::kLt},   {"ls", Compare::kLe},   {"hi", Compare::kGt},
-    {"hs", Compare::kGe},   {"equ", Compare::kEqu}, {"neu", Compare::kNeu},
-    {"ltu", Compare::kLtu}, {"leu", Compare::kLeu}, {"gtu", Compare::kGtu},
-    {"geu", Compare::kGeu}, {"num", Compare::kNum}, {"nan", Compare::kNan},
+    {"eq", Compare::kEq},   {"ne", Compare::kNe},   {"lt", Compare::kLt},   {"le", Compare::kLe},
+    {"gt", Compare::kGt},   {"ge", Compare::kGe},   {"lo", Compare::kLt},   {"ls", Compare::kLe},
+    {"hi", Compare::kGt},   {"hs", Compare::kGe},   {"equ", Compare::kEqu}, {"neu", Compare::kNeu},
+    {"ltu", Compare::kLtu}, {"leu", Compare::kLeu}, {"gtu", Compare::kGtu}, {"geu", Compare::kGeu},
+    {"num", Compare::kNum}, {"nan", Compare::kNan},
 };
 
 bool find_compare(std::string_view name, Compare& out) {
@@ -85,8 +84,10 @@ void Decoder::op_setp(Operands operands) {
         inst.a = from;
         inst.b = combine.empty() ? from : q;
         inst.aux = combine.empty() ? 0 : logic_of(combine);
-        inst.flags = static_cast<std::uint8_t>(
-            (complement ? 1 : 0) | (combine.empty() ? (complement ? 2 : 0) : q_negated ? 2 : 0));
+        inst.flags =
+            static_cast<std::uint8_t>((complement ? 1 : 0) | (combine.empty() ? (complement ? 2 : 0)
+                                                              : q_negated     ? 2
+                                                                              : 0));
     };
     compare(a, b, raw);
     if (packed) {
@@ -147,9 +148,9 @@ void Decoder::op_set(Operands operands) {
     // What "true" is, by result type.
     std::uint32_t one = 0xffffffffU;
     if (is_float(result)) {
-        one = result == Type::kF32                                  ? 0x3f800000U
-              : result == Type::kF16 || result == Type::kF16x2     ? 0x3c00U
-                                                                    : 0x3f80U;
+        one = result == Type::kF32                             ? 0x3f800000U
+              : result == Type::kF16 || result == Type::kF16x2 ? 0x3c00U
+                                                               : 0x3f80U;
     } else if (ptx::size_of(result) == 2 || packed) {
         one = 0xffffU;
     }

@@ -106,14 +106,12 @@ void Decoder::call_arguments(const Operand* returns, const Operand* params, Call
                 const bool wide = width_of(type) == Width::k64;
                 const Cell cell = wide ? Cell::kB64 : Cell::kB32;
                 const auto& table = into ? handlers().store : handlers().load;
-                const std::uint32_t slot =
-                    into ? source(actual, type) : destination(actual, type);
+                const std::uint32_t slot = into ? source(actual, type) : destination(actual, type);
                 if (bad()) {
                     return;
                 }
                 if (into) {
-                    Inst& inst = emit_unguarded(
-                        table[index_of(Access::kFrame)][index_of(cell)][0]);
+                    Inst& inst = emit_unguarded(table[index_of(Access::kFrame)][index_of(cell)][0]);
                     inst.dst = slot;
                     inst.imm = held;
                 } else {
@@ -181,8 +179,7 @@ void Decoder::op_call(Operands operands) {
                 }
             }
             info_.uses_printf = info_.uses_printf || site.builtin == Builtin::kVprintf;
-            info_.uses_device_heap = info_.uses_device_heap ||
-                                     site.builtin == Builtin::kMalloc ||
+            info_.uses_device_heap = info_.uses_device_heap || site.builtin == Builtin::kMalloc ||
                                      site.builtin == Builtin::kFree ||
                                      site.builtin == Builtin::kDeviceMalloc ||
                                      site.builtin == Builtin::kDeviceFree;
@@ -204,16 +201,16 @@ void Decoder::op_call(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit_unguarded(site.builtin == Builtin::kNone ? exec::call()
-                                                               : exec::call_builtin());
+    Inst& inst =
+        emit_unguarded(site.builtin == Builtin::kNone ? exec::call() : exec::call_builtin());
     inst.table = &site;
     inst.a = pointer;
     if (site.builtin == Builtin::kNone && !site.out.empty()) {
         emit_unguarded(exec::call_results()).table = &site;
     }
     for (const StagedResult& result : staged_results_) {
-        Inst& load = emit_unguarded(
-            handlers().load[index_of(Access::kFrame)][index_of(result.cell)][0]);
+        Inst& load =
+            emit_unguarded(handlers().load[index_of(Access::kFrame)][index_of(result.cell)][0]);
         load.dst = result.slot;
         load.imm = result.frame;
     }
@@ -231,8 +228,7 @@ void Decoder::op_ret(Operands) {
             continue;
         }
         const Cell cell = width_of(register_type(reg)) == Width::k64 ? Cell::kB64 : Cell::kB32;
-        Inst& inst = emit_unguarded(
-            handlers().store[index_of(Access::kFrame)][index_of(cell)][0]);
+        Inst& inst = emit_unguarded(handlers().store[index_of(Access::kFrame)][index_of(cell)][0]);
         inst.dst = register_slot(reg);
         inst.imm = state_->variable_offsets[i];
     }

@@ -16,8 +16,8 @@ void Modifiers::parse(std::string_view spelling) {
     while (dot != std::string_view::npos && count_ < parts_.size()) {
         const std::size_t begin = dot + 1;
         dot = spelling.find('.', begin);
-        parts_[count_++] = spelling.substr(begin, dot == std::string_view::npos
-                                                      ? std::string_view::npos : dot - begin);
+        parts_[count_++] = spelling.substr(
+            begin, dot == std::string_view::npos ? std::string_view::npos : dot - begin);
     }
 }
 
@@ -70,57 +70,142 @@ std::string_view Modifiers::take_front() {
 }
 
 Decoder::Decoder(LinkedProgram& program, std::uint32_t kernel_index)
-    : program_(program), kernel_index_(kernel_index), info_(program.kernels[kernel_index]),
+    : program_(program),
+      kernel_index_(kernel_index),
+      info_(program.kernels[kernel_index]),
       code_(program.codes[kernel_index]) {}
 
 const std::unordered_map<std::string_view, Decoder::Method>& Decoder::methods() {
     using D = Decoder;
     static const auto* const table = new std::unordered_map<std::string_view, Method>{
-        {"add", &D::op_add}, {"sub", &D::op_sub}, {"mul", &D::op_mul}, {"mad", &D::op_mad},
-        {"fma", &D::op_fma}, {"mul24", &D::op_mul24}, {"mad24", &D::op_mad24},
-        {"div", &D::op_div}, {"rem", &D::op_rem}, {"min", &D::op_min}, {"max", &D::op_max},
-        {"abs", &D::op_abs}, {"neg", &D::op_neg}, {"sad", &D::op_sad},
-        {"addc", &D::op_carry}, {"subc", &D::op_carry}, {"madc", &D::op_carry},
-        {"ex2", &D::op_approximate}, {"lg2", &D::op_approximate}, {"sin", &D::op_approximate},
-        {"cos", &D::op_approximate}, {"tanh", &D::op_approximate}, {"sqrt", &D::op_sqrt},
-        {"rcp", &D::op_rcp}, {"rsqrt", &D::op_rsqrt}, {"copysign", &D::op_copysign},
+        {"add", &D::op_add},
+        {"sub", &D::op_sub},
+        {"mul", &D::op_mul},
+        {"mad", &D::op_mad},
+        {"fma", &D::op_fma},
+        {"mul24", &D::op_mul24},
+        {"mad24", &D::op_mad24},
+        {"div", &D::op_div},
+        {"rem", &D::op_rem},
+        {"min", &D::op_min},
+        {"max", &D::op_max},
+        {"abs", &D::op_abs},
+        {"neg", &D::op_neg},
+        {"sad", &D::op_sad},
+        {"addc", &D::op_carry},
+        {"subc", &D::op_carry},
+        {"madc", &D::op_carry},
+        {"ex2", &D::op_approximate},
+        {"lg2", &D::op_approximate},
+        {"sin", &D::op_approximate},
+        {"cos", &D::op_approximate},
+        {"tanh", &D::op_approximate},
+        {"sqrt", &D::op_sqrt},
+        {"rcp", &D::op_rcp},
+        {"rsqrt", &D::op_rsqrt},
+        {"copysign", &D::op_copysign},
         {"testp", &D::op_testp},
-        {"and", &D::op_logic}, {"or", &D::op_logic}, {"xor", &D::op_logic},
-        {"not", &D::op_not}, {"cnot", &D::op_cnot}, {"shl", &D::op_shift},
-        {"shr", &D::op_shift}, {"popc", &D::op_count_bits}, {"clz", &D::op_count_bits},
-        {"brev", &D::op_brev}, {"bfind", &D::op_bfind}, {"bfe", &D::op_bfe},
-        {"bfi", &D::op_bfi}, {"bmsk", &D::op_bmsk}, {"szext", &D::op_szext},
-        {"shf", &D::op_shf}, {"lop3", &D::op_lop3}, {"prmt", &D::op_prmt},
-        {"fns", &D::op_fns}, {"dp4a", &D::op_dp4a}, {"dp2a", &D::op_dp2a},
-        {"vabsdiff4", &D::op_video}, {"vabsdiff2", &D::op_video}, {"vadd4", &D::op_video},
-        {"vadd2", &D::op_video}, {"vsub4", &D::op_video}, {"vsub2", &D::op_video},
-        {"vavrg4", &D::op_video}, {"vavrg2", &D::op_video}, {"vmin4", &D::op_video},
-        {"vmin2", &D::op_video}, {"vmax4", &D::op_video}, {"vmax2", &D::op_video},
-        {"vset4", &D::op_video}, {"vset2", &D::op_video}, {"vadd", &D::op_video},
-        {"vsub", &D::op_video}, {"vabsdiff", &D::op_video}, {"vmin", &D::op_video},
-        {"vmax", &D::op_video}, {"vshl", &D::op_video}, {"vshr", &D::op_video},
-        {"vmad", &D::op_video}, {"vset", &D::op_video},
-        {"setp", &D::op_setp}, {"set", &D::op_set}, {"selp", &D::op_selp},
-        {"slct", &D::op_slct}, {"mov", &D::op_mov}, {"cvta", &D::op_cvta},
-        {"isspacep", &D::op_isspacep}, {"cvt", &D::op_cvt},
-        {"ld", &D::op_ld}, {"ldu", &D::op_ld}, {"st", &D::op_st}, {"atom", &D::op_atom},
-        {"red", &D::op_red}, {"membar", &D::op_fence}, {"fence", &D::op_fence},
-        {"prefetch", &D::op_nothing}, {"prefetchu", &D::op_nothing},
-        {"discard", &D::op_nothing}, {"applypriority", &D::op_nothing},
-        {"griddepcontrol", &D::op_nothing}, {"pmevent", &D::op_nothing},
-        {"createpolicy", &D::op_nothing}, {"cp", &D::op_cp}, {"mbarrier", &D::op_mbarrier},
-        {"mapa", &D::op_mapa}, {"getctarank", &D::op_getctarank}, {"setmaxnreg", &D::op_setmaxnreg},
-        {"bra", &D::op_bra}, {"brx", &D::op_brx}, {"call", &D::op_call}, {"ret", &D::op_ret},
-        {"exit", &D::op_exit}, {"trap", &D::op_trap}, {"brkpt", &D::op_trap},
-        {"bar", &D::op_bar}, {"barrier", &D::op_bar}, {"nanosleep", &D::op_nanosleep},
-        {"alloca", &D::op_alloca}, {"stacksave", &D::op_stack},
+        {"and", &D::op_logic},
+        {"or", &D::op_logic},
+        {"xor", &D::op_logic},
+        {"not", &D::op_not},
+        {"cnot", &D::op_cnot},
+        {"shl", &D::op_shift},
+        {"shr", &D::op_shift},
+        {"popc", &D::op_count_bits},
+        {"clz", &D::op_count_bits},
+        {"brev", &D::op_brev},
+        {"bfind", &D::op_bfind},
+        {"bfe", &D::op_bfe},
+        {"bfi", &D::op_bfi},
+        {"bmsk", &D::op_bmsk},
+        {"szext", &D::op_szext},
+        {"shf", &D::op_shf},
+        {"lop3", &D::op_lop3},
+        {"prmt", &D::op_prmt},
+        {"fns", &D::op_fns},
+        {"dp4a", &D::op_dp4a},
+        {"dp2a", &D::op_dp2a},
+        {"vabsdiff4", &D::op_video},
+        {"vabsdiff2", &D::op_video},
+        {"vadd4", &D::op_video},
+        {"vadd2", &D::op_video},
+        {"vsub4", &D::op_video},
+        {"vsub2", &D::op_video},
+        {"vavrg4", &D::op_video},
+        {"vavrg2", &D::op_video},
+        {"vmin4", &D::op_video},
+        {"vmin2", &D::op_video},
+        {"vmax4", &D::op_video},
+        {"vmax2", &D::op_video},
+        {"vset4", &D::op_video},
+        {"vset2", &D::op_video},
+        {"vadd", &D::op_video},
+        {"vsub", &D::op_video},
+        {"vabsdiff", &D::op_video},
+        {"vmin", &D::op_video},
+        {"vmax", &D::op_video},
+        {"vshl", &D::op_video},
+        {"vshr", &D::op_video},
+        {"vmad", &D::op_video},
+        {"vset", &D::op_video},
+        {"setp", &D::op_setp},
+        {"set", &D::op_set},
+        {"selp", &D::op_selp},
+        {"slct", &D::op_slct},
+        {"mov", &D::op_mov},
+        {"cvta", &D::op_cvta},
+        {"isspacep", &D::op_isspacep},
+        {"cvt", &D::op_cvt},
+        {"ld", &D::op_ld},
+        {"ldu", &D::op_ld},
+        {"st", &D::op_st},
+        {"atom", &D::op_atom},
+        {"red", &D::op_red},
+        {"membar", &D::op_fence},
+        {"fence", &D::op_fence},
+        {"prefetch", &D::op_nothing},
+        {"prefetchu", &D::op_nothing},
+        {"discard", &D::op_nothing},
+        {"applypriority", &D::op_nothing},
+        {"griddepcontrol", &D::op_nothing},
+        {"pmevent", &D::op_nothing},
+        {"createpolicy", &D::op_nothing},
+        {"cp", &D::op_cp},
+        {"mbarrier", &D::op_mbarrier},
+        {"mapa", &D::op_mapa},
+        {"getctarank", &D::op_getctarank},
+        {"setmaxnreg", &D::op_setmaxnreg},
+        {"bra", &D::op_bra},
+        {"brx", &D::op_brx},
+        {"call", &D::op_call},
+        {"ret", &D::op_ret},
+        {"exit", &D::op_exit},
+        {"trap", &D::op_trap},
+        {"brkpt", &D::op_trap},
+        {"bar", &D::op_bar},
+        {"barrier", &D::op_bar},
+        {"nanosleep", &D::op_nanosleep},
+        {"alloca", &D::op_alloca},
+        {"stacksave", &D::op_stack},
         {"stackrestore", &D::op_stack},
-        {"shfl", &D::op_shfl}, {"vote", &D::op_vote}, {"match", &D::op_match},
-        {"redux", &D::op_redux}, {"elect", &D::op_elect}, {"activemask", &D::op_activemask},
-        {"mma", &D::op_mma}, {"wmma", &D::op_wmma}, {"ldmatrix", &D::op_ldmatrix},
-        {"stmatrix", &D::op_stmatrix}, {"movmatrix", &D::op_movmatrix},
-        {"tex", &D::op_tex}, {"tld4", &D::op_tex}, {"suld", &D::op_suld},
-        {"sust", &D::op_sust}, {"txq", &D::op_query}, {"suq", &D::op_query},
+        {"shfl", &D::op_shfl},
+        {"vote", &D::op_vote},
+        {"match", &D::op_match},
+        {"redux", &D::op_redux},
+        {"elect", &D::op_elect},
+        {"activemask", &D::op_activemask},
+        {"mma", &D::op_mma},
+        {"wmma", &D::op_wmma},
+        {"ldmatrix", &D::op_ldmatrix},
+        {"stmatrix", &D::op_stmatrix},
+        {"movmatrix", &D::op_movmatrix},
+        {"tex", &D::op_tex},
+        {"tld4", &D::op_tex},
+        {"suld", &D::op_suld},
+        {"sust", &D::op_sust},
+        {"txq", &D::op_query},
+        {"suq", &D::op_query},
     };
     return *table;
 }
@@ -175,8 +260,8 @@ Inst& Decoder::emit(Handler handler) {
 
 void Decoder::flush_widening() {
     for (const PendingWiden& item : widening_) {
-        const bool extend = item.elem == Elem::kS8 || item.elem == Elem::kS16 ||
-                            item.elem == Elem::kS32;
+        const bool extend =
+            item.elem == Elem::kS8 || item.elem == Elem::kS16 || item.elem == Elem::kS32;
         Inst& inst = emit(handlers().convert[index_of(extend ? Elem::kS64 : Elem::kU64)]
                                             [index_of(extend ? Elem::kS32 : Elem::kU32)]);
         inst.dst = item.to;
@@ -189,11 +274,11 @@ void Decoder::flush_widening() {
 /// guard: they are branched around, so that lanes without them wait at the reconvergence point.
 bool Decoder::needs_branch_around(const ptx::Instruction&) const {
     const std::string_view name = modifiers_.opcode();
-    return name == "ret" || name == "exit" || name == "trap" || name == "brkpt" ||
-           name == "call" || name == "bar" || name == "barrier" || name == "shfl" ||
-           name == "vote" || name == "match" || name == "redux" || name == "elect" ||
-           name == "brx" || name == "mbarrier" || name == "nanosleep" || name == "mma" ||
-           name == "wmma" || name == "ldmatrix" || name == "stmatrix" || name == "movmatrix";
+    return name == "ret" || name == "exit" || name == "trap" || name == "brkpt" || name == "call" ||
+           name == "bar" || name == "barrier" || name == "shfl" || name == "vote" ||
+           name == "match" || name == "redux" || name == "elect" || name == "brx" ||
+           name == "mbarrier" || name == "nanosleep" || name == "mma" || name == "wmma" ||
+           name == "ldmatrix" || name == "stmatrix" || name == "movmatrix";
 }
 
 void Decoder::decode_instruction(const ptx::Instruction& instruction) {
@@ -241,8 +326,7 @@ void Decoder::emit_prologue() {
             continue;
         }
         const Cell cell = width_of(register_type(reg)) == Width::k64 ? Cell::kB64 : Cell::kB32;
-        Inst& inst = emit_unguarded(
-            handlers().load[index_of(Access::kFrame)][index_of(cell)][0]);
+        Inst& inst = emit_unguarded(handlers().load[index_of(Access::kFrame)][index_of(cell)][0]);
         inst.dst = register_slot(reg);
         inst.imm = state_->variable_offsets[i];
     }
@@ -312,8 +396,8 @@ void Decoder::finish_kernel_info() {
     info_.static_shared_bytes = code_.static_shared_bytes;
     info_.local_bytes = code_.local_bytes;
     // A guess for occupancy: PTX registers are single-assignment, so many share a real one.
-    const std::uint32_t bytes = code_.functions.back().region_end -
-                                code_.functions.back().region_begin;
+    const std::uint32_t bytes =
+        code_.functions.back().region_end - code_.functions.back().region_begin;
     std::uint32_t registers = std::clamp(bytes / 128 / 3, 16U, 255U);
     const std::uint32_t cap = 65536 / std::max(32U, info_.max_threads_per_block) / 8 * 8;
     registers = std::min((registers + 7) / 8 * 8, std::clamp(cap, 32U, 255U));

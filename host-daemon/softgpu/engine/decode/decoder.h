@@ -77,8 +77,8 @@ private:
     };
     /// Where things of the function being decoded lie.
     struct FunctionState {
-        std::vector<std::uint32_t> register_slots;   ///< Per register; ~0: never used.
-        std::vector<std::uint32_t> variable_offsets; ///< .local and .param: in the frame.
+        std::vector<std::uint32_t> register_slots;    ///< Per register; ~0: never used.
+        std::vector<std::uint32_t> variable_offsets;  ///< .local and .param: in the frame.
         std::uint32_t frame_bytes = 0;
     };
 

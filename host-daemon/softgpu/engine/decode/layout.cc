@@ -189,8 +189,8 @@ void Decoder::lay_out_shared() {
             if (operand.kind == ptx::OperandKind::kSymbol) {
                 use_shared(program_.find(entry.module_index, operand.name));
             } else if (operand.kind == ptx::OperandKind::kVariable) {
-                const auto found = program_.function_symbols.find(
-                    &entry.function->variables[operand.index]);
+                const auto found =
+                    program_.function_symbols.find(&entry.function->variables[operand.index]);
                 if (found != program_.function_symbols.end()) {
                     use_shared(found->second);
                 }

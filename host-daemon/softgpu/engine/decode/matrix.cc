@@ -34,8 +34,8 @@ bool matrix_type(std::string_view name, MatrixType& out) {
 /// "m16n8k16"
 bool parse_shape(std::string_view text, std::uint32_t& m, std::uint32_t& n, std::uint32_t& k) {
     unsigned values[3] = {};
-    if (std::sscanf(std::string(text).c_str(), "m%un%uk%u", &values[0], &values[1],
-                    &values[2]) != 3) {
+    if (std::sscanf(std::string(text).c_str(), "m%un%uk%u", &values[0], &values[1], &values[2]) !=
+        3) {
         return false;
     }
     m = values[0];
@@ -70,9 +70,7 @@ bool known_mma(const MatrixSite& site) {
                            (bits == 4 && site.k == 32));
 }
 
-bool is_integer(MatrixType type) {
-    return type >= MatrixType::kS8 && type != MatrixType::kS32;
-}
+bool is_integer(MatrixType type) { return type >= MatrixType::kS8 && type != MatrixType::kS32; }
 
 /// Whether the types of the four operands go together.
 bool known_types(const MatrixSite& site) {
@@ -181,8 +179,7 @@ void Decoder::wmma_multiply(Operands operands) {
     } else {
         typed = false;
     }
-    if (!typed || exec::bits_of(site->a) < 8 || !known_wmma_shape(*site) ||
-        !known_types(*site) ||
+    if (!typed || exec::bits_of(site->a) < 8 || !known_wmma_shape(*site) || !known_types(*site) ||
         !expect_count(operands, 4, 4)) {
         refuse("this form of wmma is not supported by the soft GPU");
         return;
@@ -231,10 +228,9 @@ void Decoder::wmma_memory(Operands operands, bool store) {
     }
     site->access = where.access;
     site->offset = where.offset;
-    site->stride_slot =
-        operands.size() == 3
-            ? source(operands[2], Type::kU32)
-            : constant32(site->column_major ? site->rows : site->columns);
+    site->stride_slot = operands.size() == 3
+                            ? source(operands[2], Type::kU32)
+                            : constant32(site->column_major ? site->rows : site->columns);
     matrix_slots(operands[store ? 1 : 0], register_of(site->d), !store, site->d_slots);
     if (!bad() && site->d_slots.size() < registers_for(site->rows * site->columns, site->d)) {
         malformed(instruction_->where, "the fragment has too few registers");

@@ -11,7 +11,8 @@ namespace {
 
 Cell cell_of(Type type) {
     switch (type) {
-        case Type::kB8: case Type::kU8: return Cell::kU8;
+        case Type::kB8:
+        case Type::kU8: return Cell::kU8;
         case Type::kS8: return Cell::kS8;
         case Type::kS16: return Cell::kS16;
         case Type::kB128: return Cell::kB128;
@@ -28,9 +29,9 @@ std::string_view without_subspace(std::string_view space) {
 }  // namespace
 
 std::string_view Decoder::take_space() {
-    return without_subspace(modifiers_.take_any(
-        {"global", "shared", "shared::cta", "shared::cluster", "local", "const", "param",
-         "param::entry", "param::func"}));
+    return without_subspace(
+        modifiers_.take_any({"global", "shared", "shared::cta", "shared::cluster", "local", "const",
+                             "param", "param::entry", "param::func"}));
 }
 
 void Decoder::take_cache_hints() {
@@ -46,8 +47,9 @@ void Decoder::take_cache_hints() {
 /// True for accesses that another thread's progress may be waited for with.
 bool Decoder::take_ordering() {
     modifiers_.take("weak");  // What an access without a word is.
-    const bool ordered = !modifiers_.take_any({"volatile", "relaxed", "acquire", "release",
-                                               "mmio", "acq_rel"}).empty();
+    const bool ordered =
+        !modifiers_.take_any({"volatile", "relaxed", "acquire", "release", "mmio", "acq_rel"})
+             .empty();
     modifiers_.take_any({"cta", "cluster", "gpu", "sys"});
     return ordered;
 }
@@ -83,8 +85,8 @@ bool Decoder::address(const Operand& operand, std::string_view space, Address& o
         }
         return true;
     }
-    const bool narrow = base.kind == OperandKind::kRegister &&
-                        width_of(register_type(base.index)) == Width::k32;
+    const bool narrow =
+        base.kind == OperandKind::kRegister && width_of(register_type(base.index)) == Width::k32;
     const bool in_register = base.kind == OperandKind::kRegister;
     out.offset = in_register ? static_cast<std::int64_t>(base.value) : 0;
     if (in_register) {
@@ -124,8 +126,7 @@ void Decoder::op_ld(Operands operands) {
         return;
     }
     const Cell cell = cell_of(type);
-    const std::uint32_t step = count == 8 || (count == 4 && cell == Cell::kB64) ? count / 2
-                                                                                 : count;
+    const std::uint32_t step = count == 8 || (count == 4 && cell == Cell::kB64) ? count / 2 : count;
     std::uint32_t slots[8] = {};
     for (std::uint32_t i = 0; i < count; ++i) {
         slots[i] = destination(parts[i], type);
@@ -179,8 +180,7 @@ void Decoder::op_st(Operands operands) {
         return;
     }
     const Cell cell = cell_of(type);
-    const std::uint32_t step = count == 8 || (count == 4 && cell == Cell::kB64) ? count / 2
-                                                                                 : count;
+    const std::uint32_t step = count == 8 || (count == 4 && cell == Cell::kB64) ? count / 2 : count;
     std::uint32_t slots[8] = {};
     for (std::uint32_t i = 0; i < count; ++i) {
         slots[i] = source(parts[i], type);

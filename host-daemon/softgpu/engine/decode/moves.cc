@@ -34,8 +34,8 @@ void Decoder::mov_vector(Operands operands, Type type) {
     for (std::uint32_t i = 0; i < count; ++i) {
         slots[i] = unpacking ? destination(parts[i], part) : source(parts[i], part);
     }
-    const std::uint32_t whole = unpacking ? source(operands[1], type)
-                                          : destination(operands[0], type);
+    const std::uint32_t whole =
+        unpacking ? source(operands[1], type) : destination(operands[0], type);
     if (bad()) {
         return;
     }
@@ -90,18 +90,18 @@ void Decoder::op_mov(Operands operands) {
         inst.b = a + 256;
         return;
     }
-    Inst& inst = emit(handlers().unary[index_of(Unary::kMov)]
-                                      [index_of(width_of(type) == Width::k64 ? Elem::kU64
-                                                                             : Elem::kU32)]);
+    Inst& inst =
+        emit(handlers().unary[index_of(Unary::kMov)]
+                             [index_of(width_of(type) == Width::k64 ? Elem::kU64 : Elem::kU32)]);
     inst.dst = dst;
     inst.a = a;
 }
 
 void Decoder::op_cvta(Operands operands) {
     const bool back = modifiers_.take("to");
-    const std::string_view space = modifiers_.take_any(
-        {"global", "shared", "shared::cta", "shared::cluster", "local", "const", "param",
-         "param::entry"});
+    const std::string_view space =
+        modifiers_.take_any({"global", "shared", "shared::cta", "shared::cluster", "local", "const",
+                             "param", "param::entry"});
     const Type type = modifiers_.take_type();
     if (!expect_count(operands, 2, 2)) {
         return;

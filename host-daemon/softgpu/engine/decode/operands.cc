@@ -26,12 +26,15 @@ Width width_of(Type type) {
 
 Elem elem_of(Type type) {
     switch (type) {
-        case Type::kB8: case Type::kU8: return Elem::kU8;
+        case Type::kB8:
+        case Type::kU8: return Elem::kU8;
         case Type::kS8: return Elem::kS8;
-        case Type::kB16: case Type::kU16: return Elem::kU16;
+        case Type::kB16:
+        case Type::kU16: return Elem::kU16;
         case Type::kS16: return Elem::kS16;
         case Type::kS32: return Elem::kS32;
-        case Type::kB64: case Type::kU64: return Elem::kU64;
+        case Type::kB64:
+        case Type::kU64: return Elem::kU64;
         case Type::kS64: return Elem::kS64;
         case Type::kF16: return Elem::kF16;
         case Type::kBf16: return Elem::kBf16;
@@ -55,8 +58,8 @@ bool Decoder::expect_count(Operands operands, std::size_t least, std::size_t mos
     if (operands.size() >= least && operands.size() <= most) {
         return true;
     }
-    malformed(instruction_->where, "wrong number of operands for '" +
-                                       std::string(instruction_->spelling) + "'");
+    malformed(instruction_->where,
+              "wrong number of operands for '" + std::string(instruction_->spelling) + "'");
     return false;
 }
 
@@ -111,22 +114,21 @@ std::uint64_t Decoder::immediate_bits(const Operand& operand, Type type) {
             case Type::kF64:
                 return std::bit_cast<std::uint64_t>(
                     static_cast<double>(static_cast<std::int64_t>(operand.value)));
-            default:
-                return operand.value;
+            default: return operand.value;
         }
     }
     const bool single = operand.kind == OperandKind::kFloat32;
-    const double value = single
-                             ? std::bit_cast<float>(static_cast<std::uint32_t>(operand.value))
-                             : std::bit_cast<double>(operand.value);
+    const double value = single ? std::bit_cast<float>(static_cast<std::uint32_t>(operand.value))
+                                : std::bit_cast<double>(operand.value);
     switch (type) {
-        case Type::kF64: case Type::kB64: case Type::kU64: case Type::kS64:
-            return single ? std::bit_cast<std::uint64_t>(value) : operand.value;
+        case Type::kF64:
+        case Type::kB64:
+        case Type::kU64:
+        case Type::kS64: return single ? std::bit_cast<std::uint64_t>(value) : operand.value;
         case Type::kF16: return half_from_double(value);
         case Type::kBf16: return bf16_from_double(value);
         default:
-            return single ? operand.value
-                          : std::bit_cast<std::uint32_t>(static_cast<float>(value));
+            return single ? operand.value : std::bit_cast<std::uint32_t>(static_cast<float>(value));
     }
 }
 
@@ -137,8 +139,7 @@ bool Decoder::immediate(const Operand& operand, std::uint64_t& out) const {
 
 Symbol Decoder::symbol_of(const Operand& operand) const {
     if (operand.kind == OperandKind::kVariable) {
-        const auto found =
-            program_.function_symbols.find(&function_->variables[operand.index]);
+        const auto found = program_.function_symbols.find(&function_->variables[operand.index]);
         return found == program_.function_symbols.end() ? Symbol{} : found->second;
     }
     return program_.find(module_index_, operand.name);
@@ -151,8 +152,7 @@ std::uint32_t Decoder::symbol_constant(Symbol symbol, std::uint64_t addend, Widt
         return wide ? constant64(value) : constant32(static_cast<std::uint32_t>(value));
     };
     switch (symbol.kind) {
-        case SymbolKind::kShared:
-            return number(shared_offsets_[symbol.index] + addend);
+        case SymbolKind::kShared: return number(shared_offsets_[symbol.index] + addend);
         case SymbolKind::kFunction:
             program_.functions[symbol.index].address_taken = true;
             info_.takes_function_addresses = true;
@@ -172,8 +172,7 @@ std::uint32_t Decoder::symbol_constant(Symbol symbol, std::uint64_t addend, Widt
             code_.addresses.push_back(slot);
             return code_.constants_begin + slot.offset;
         }
-        default:
-            break;
+        default: break;
     }
     refuse("'" + std::string(operand.name) + "' is not defined in this program");
     return 0;
@@ -202,8 +201,8 @@ std::uint32_t Decoder::address_constant(const Operand& operand, Width width) {
             Inst& inst = emit(exec::param_address());
             inst.dst = slot;
             inst.imm = static_cast<std::int64_t>(
-                info_.parameters[operand.index - function_->signature.returns.size()]
-                    .offset_bytes + operand.value);
+                info_.parameters[operand.index - function_->signature.returns.size()].offset_bytes +
+                operand.value);
             inst.flags = width == Width::k64;
             return slot;
         }
@@ -263,8 +262,7 @@ std::uint32_t Decoder::source(const Operand& operand, Type type) {
                 inst.a = slot;
                 return wide;
             }
-            malformed(operand.where, "register '" + std::string(operand.name) +
-                                         "' does not fit '" +
+            malformed(operand.where, "register '" + std::string(operand.name) + "' does not fit '" +
                                          std::string(instruction_->spelling) + "'");
             return 0;
         }
@@ -275,28 +273,24 @@ std::uint32_t Decoder::source(const Operand& operand, Type type) {
             return width == Width::k64 ? constant64(bits)
                                        : constant32(static_cast<std::uint32_t>(bits));
         }
-        case OperandKind::kSpecial:
-            return special(operand, width);
+        case OperandKind::kSpecial: return special(operand, width);
         case OperandKind::kVariable:
-        case OperandKind::kSymbol:
-            return address_constant(operand, width);
+        case OperandKind::kSymbol: return address_constant(operand, width);
         case OperandKind::kVector:
             if (operand.child_count == 1) {
                 return source(children(operand)[0], type);
             }
             break;
-        default:
-            break;
+        default: break;
     }
-    malformed(operand.where, "this operand does not fit '" +
-                                 std::string(instruction_->spelling) + "'");
+    malformed(operand.where,
+              "this operand does not fit '" + std::string(instruction_->spelling) + "'");
     return 0;
 }
 
 std::uint32_t Decoder::source_predicate(const Operand& operand, bool& negated) {
     negated = operand.negated;
-    if (operand.kind == OperandKind::kRegister &&
-        register_type(operand.index) == Type::kPred) {
+    if (operand.kind == OperandKind::kRegister && register_type(operand.index) == Type::kPred) {
         return register_slot(operand.index);
     }
     if (operand.kind == OperandKind::kInteger) {
@@ -310,8 +304,7 @@ std::uint32_t Decoder::destination_predicate(const Operand& operand) {
     if (operand.kind == OperandKind::kSink) {
         return temporary();
     }
-    if (operand.kind == OperandKind::kRegister &&
-        register_type(operand.index) == Type::kPred) {
+    if (operand.kind == OperandKind::kRegister && register_type(operand.index) == Type::kPred) {
         return register_slot(operand.index);
     }
     malformed(operand.where, "expected a predicate register");

@@ -1,6 +1,6 @@
 // Decoding of conversions with packed or very small formats.
-#include "host-daemon/softgpu/engine/decode/decoder.h"
 #include "host-daemon/softgpu/engine/exec/packed.h"
+#include "host-daemon/softgpu/engine/decode/decoder.h"
 
 namespace gantry::softgpu {
 
@@ -45,14 +45,15 @@ const KindName* find_kind(std::string_view name) {
 void Decoder::cvt_special(Operands operands, std::string_view rounding, bool) {
     std::uint8_t flags = 0;
     flags = static_cast<std::uint8_t>(flags | (modifiers_.take("relu") ? exec::kPackedRelu : 0));
-    flags = static_cast<std::uint8_t>(
-        flags | (modifiers_.take("satfinite") ? exec::kPackedFinite : 0));
+    flags =
+        static_cast<std::uint8_t>(flags | (modifiers_.take("satfinite") ? exec::kPackedFinite : 0));
     if (rounding == "rs") {
         refuse("stochastic rounding is not supported");
         return;
     }
     flags = static_cast<std::uint8_t>(flags | (rounding == "rz"    ? exec::kPackedZero
-                                               : rounding == "rna" ? exec::kPackedAway : 0));
+                                               : rounding == "rna" ? exec::kPackedAway
+                                                                   : 0));
     if (modifiers_.count() != 2) {
         refuse("this conversion is not supported by the soft GPU");
         return;
@@ -99,8 +100,7 @@ void Decoder::op_cvt_pack(Operands operands) {
     }
     const std::uint32_t a = source(operands[1], Type::kS32);
     const std::uint32_t b = source(operands[2], Type::kS32);
-    const std::uint32_t c =
-        operands.size() == 4 ? source(operands[3], Type::kB32) : 0xffffffffU;
+    const std::uint32_t c = operands.size() == 4 ? source(operands[3], Type::kB32) : 0xffffffffU;
     const std::uint32_t dst = destination(operands[0], Type::kB32);
     if (bad()) {
         return;

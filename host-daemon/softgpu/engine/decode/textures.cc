@@ -16,9 +16,9 @@ namespace {
 
 bool geometry_of(std::string_view name, TextureGeometry& out) {
     static constexpr std::pair<std::string_view, TextureGeometry> kNames[] = {
-        {"1d", TextureGeometry::k1d},       {"2d", TextureGeometry::k2d},
-        {"3d", TextureGeometry::k3d},       {"a1d", TextureGeometry::kArray1d},
-        {"a2d", TextureGeometry::kArray2d}, {"cube", TextureGeometry::kCube},
+        {"1d", TextureGeometry::k1d},           {"2d", TextureGeometry::k2d},
+        {"3d", TextureGeometry::k3d},           {"a1d", TextureGeometry::kArray1d},
+        {"a2d", TextureGeometry::kArray2d},     {"cube", TextureGeometry::kCube},
         {"acube", TextureGeometry::kCubeArray},
     };
     for (const auto& [known, geometry] : kNames) {
@@ -133,9 +133,14 @@ void Decoder::op_suld(Operands operands) { surface(operands, false); }
 void Decoder::op_sust(Operands operands) { surface(operands, true); }
 
 void Decoder::op_query(Operands operands) {
-    static constexpr std::string_view kNames[] = {
-        "width", "height", "depth", "array_size", "num_mipmap_levels", "normalized_coords",
-        "channel_order", "channel_data_type"};
+    static constexpr std::string_view kNames[] = {"width",
+                                                  "height",
+                                                  "depth",
+                                                  "array_size",
+                                                  "num_mipmap_levels",
+                                                  "normalized_coords",
+                                                  "channel_order",
+                                                  "channel_data_type"};
     const std::string_view name = modifiers_.take_front();
     modifiers_.take_type();
     std::uint16_t query = 0xffff;

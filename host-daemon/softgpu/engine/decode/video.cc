@@ -1,6 +1,6 @@
 // Decoding of video instructions (vadd, vabsdiff4 and their like).
-#include "host-daemon/softgpu/engine/decode/decoder.h"
 #include "host-daemon/softgpu/engine/exec/video.h"
+#include "host-daemon/softgpu/engine/decode/decoder.h"
 
 namespace gantry::softgpu {
 
@@ -15,9 +15,9 @@ struct VideoName {
     VideoOp op;
 };
 constexpr VideoName kNames[] = {
-    {"vadd", VideoOp::kAdd}, {"vsub", VideoOp::kSub},   {"vabsdiff", VideoOp::kAbsDiff},
+    {"vadd", VideoOp::kAdd},      {"vsub", VideoOp::kSub}, {"vabsdiff", VideoOp::kAbsDiff},
     {"vavrg", VideoOp::kAverage}, {"vmin", VideoOp::kMin}, {"vmax", VideoOp::kMax},
-    {"vset", VideoOp::kSet}, {"vshl", VideoOp::kShl},   {"vshr", VideoOp::kShr},
+    {"vset", VideoOp::kSet},      {"vshl", VideoOp::kShl}, {"vshr", VideoOp::kShr},
 };
 
 struct CompareName {

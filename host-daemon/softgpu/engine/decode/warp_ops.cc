@@ -21,15 +21,16 @@ void Decoder::op_shfl(Operands operands) {
     const std::uint32_t a = source(operands[1], type);
     const std::uint32_t b = source(operands[2], Type::kU32);
     const std::uint32_t c = source(operands[3], Type::kU32);
-    const std::uint32_t members =
-        sync ? source(operands[4], Type::kU32) : constant32(0);
+    const std::uint32_t members = sync ? source(operands[4], Type::kU32) : constant32(0);
     const std::uint32_t dst = destination(pair ? children(operands[0])[0] : operands[0], type);
     const std::uint32_t p = pair ? destination_predicate(children(operands[0])[1]) : kNoSlot;
     if (bad()) {
         return;
     }
-    Inst& inst = emit_unguarded(
-        exec::shuffle(mode == "up" ? 0 : mode == "down" ? 1 : mode == "bfly" ? 2 : 3));
+    Inst& inst = emit_unguarded(exec::shuffle(mode == "up"     ? 0
+                                              : mode == "down" ? 1
+                                              : mode == "bfly" ? 2
+                                                               : 3));
     inst.dst = dst;
     inst.a = a;
     inst.b = b;
@@ -53,8 +54,10 @@ void Decoder::op_vote(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit_unguarded(
-        exec::vote(mode == "all" ? 0 : mode == "any" ? 1 : mode == "uni" ? 2 : 3));
+    Inst& inst = emit_unguarded(exec::vote(mode == "all"   ? 0
+                                           : mode == "any" ? 1
+                                           : mode == "uni" ? 2
+                                                           : 3));
     inst.dst = dst;
     inst.a = a;
     inst.d = members;
@@ -116,8 +119,7 @@ void Decoder::op_redux(Operands operands) {
     inst.a = a;
     inst.d = members;
     inst.aux = op;
-    inst.flags = static_cast<std::uint8_t>((is_signed_integer(type) ? 1 : 0) |
-                                           (absolute ? 2 : 0));
+    inst.flags = static_cast<std::uint8_t>((is_signed_integer(type) ? 1 : 0) | (absolute ? 2 : 0));
 }
 
 void Decoder::op_elect(Operands operands) {

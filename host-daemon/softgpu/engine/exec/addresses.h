@@ -8,14 +8,12 @@ namespace gantry::softgpu::exec {
 
 /// Whether a generic address is one of the block's shared memory.
 inline bool in_shared(const Warp& warp, std::uint64_t address) {
-    return address - reinterpret_cast<std::uint64_t>(warp.block->shared) <
-           warp.block->shared_bytes;
+    return address - reinterpret_cast<std::uint64_t>(warp.block->shared) < warp.block->shared_bytes;
 }
 
 /// `size` is a power of two; faults do not return.
-inline std::uint64_t lane_address(Warp& warp, const Inst* inst, Access access,
-                                  std::uint32_t slot, std::int64_t offset, std::uint32_t lane,
-                                  std::uint32_t size) {
+inline std::uint64_t lane_address(Warp& warp, const Inst* inst, Access access, std::uint32_t slot,
+                                  std::int64_t offset, std::uint32_t lane, std::uint32_t size) {
     std::uint64_t at = 0;
     switch (access) {
         case Access::kShared32:
@@ -23,9 +21,7 @@ inline std::uint64_t lane_address(Warp& warp, const Inst* inst, Access access,
             at = static_cast<std::uint32_t>(warp.slot<std::uint32_t>(slot)[lane] +
                                             static_cast<std::uint32_t>(offset));
             break;
-        case Access::kFrame:
-            at = warp.frame[lane] + static_cast<std::uint64_t>(offset);
-            break;
+        case Access::kFrame: at = warp.frame[lane] + static_cast<std::uint64_t>(offset); break;
         default:
             at = warp.slot<std::uint64_t>(slot)[lane] + static_cast<std::uint64_t>(offset);
             break;

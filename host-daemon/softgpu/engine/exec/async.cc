@@ -45,8 +45,8 @@ u64 pack(State state) {
 
 void complete_bytes(Warp& warp, const Inst* inst, u32 slot, u32 lane, u64 bytes) {
     // Barriers are named by 32-bit shared addresses here.
-    auto* word = reinterpret_cast<u64*>(
-        lane_address(warp, inst, Access::kShared32, slot, 0, lane, 8));
+    auto* word =
+        reinterpret_cast<u64*>(lane_address(warp, inst, Access::kShared32, slot, 0, lane, 8));
     State state = unpack(*word);
     state.bytes -= static_cast<s64>(bytes);
     *word = pack(state);
@@ -100,8 +100,7 @@ const Inst* do_copy_bulk(Warp& warp, const Inst* inst) {
             raise_fault(warp, inst, LaunchError::kMisalignedAddress, lane, to | from,
                         "bulk copies need addresses and sizes in steps of 16");
         }
-        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from),
-                     bytes[lane]);
+        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes[lane]);
         if (inst->e != kAllLanes) {
             complete_bytes(warp, inst, inst->e, lane, bytes[lane]);
         }
@@ -124,8 +123,8 @@ const Inst* do_mbarrier(Warp& warp, const Inst* inst) {
             warp.slot<u32>(inst->dst)[lane] = static_cast<u32>(token[lane] & kCount);
             continue;
         }
-        auto* word = reinterpret_cast<u64*>(lane_address(
-            warp, inst, static_cast<Access>(inst->d), inst->a, inst->imm, lane, 8));
+        auto* word = reinterpret_cast<u64*>(
+            lane_address(warp, inst, static_cast<Access>(inst->d), inst->a, inst->imm, lane, 8));
         const u64 before = *word;
         State state = unpack(before);
         switch (op) {
@@ -134,9 +133,7 @@ const Inst* do_mbarrier(Warp& warp, const Inst* inst) {
                         ((u64{argument[lane]} & kCount) << kExpectedShift) |
                         (static_cast<u64>(kBytesBias) << kBytesShift);
                 break;
-            case BarrierOp::kInvalidate:
-                *word = 0;
-                break;
+            case BarrierOp::kInvalidate: *word = 0; break;
             case BarrierOp::kArrive:
                 state.pending -= std::min<u64>(argument[lane], state.pending);
                 *word = pack(state);
@@ -165,8 +162,7 @@ const Inst* do_mbarrier(Warp& warp, const Inst* inst) {
             case BarrierOp::kTestParity:
                 answers |= static_cast<u32>(state.phase != ((argument[lane] & 1U) != 0)) << lane;
                 break;
-            case BarrierOp::kPending:
-                break;
+            case BarrierOp::kPending: break;
         }
         if ((inst->flags & 1U) != 0 && op != BarrierOp::kTest && op != BarrierOp::kTestParity) {
             warp.slot<u64>(inst->dst)[lane] = before;

@@ -10,8 +10,16 @@
 namespace gantry::softgpu::exec {
 
 enum class BarrierOp : std::uint8_t {
-    kInit, kInvalidate, kArrive, kArriveDrop, kExpect, kComplete, kArriveExpect, kTest,
-    kTestParity, kPending,
+    kInit,
+    kInvalidate,
+    kArrive,
+    kArriveDrop,
+    kExpect,
+    kComplete,
+    kArriveExpect,
+    kTest,
+    kTestParity,
+    kPending,
 };
 
 /// dst[a + imm] <- [b]; the shared side's Access in d, aux: bytes (4, 8, 16), c: u32 bytes to

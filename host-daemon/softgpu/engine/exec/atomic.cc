@@ -29,9 +29,13 @@ T as(u64 bits) {
 }
 
 template <typename T>
-T smaller(T a, T b) { return b < a ? b : a; }
+T smaller(T a, T b) {
+    return b < a ? b : a;
+}
 template <typename T>
-T larger(T a, T b) { return a < b ? b : a; }
+T larger(T a, T b) {
+    return a < b ? b : a;
+}
 
 /// Sum, minimum and maximum of half formats, rounded once.
 u32 half_op(AtomicOp op, u32 a, u32 b, const SmallFormat& format) {
@@ -210,8 +214,7 @@ const Inst* do_atomic128(Warp& warp, const Inst* inst) {
     warp.thread->polls += 1;
     for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
         const auto lane = static_cast<u32>(__builtin_ctz(mask));
-        const u64 address =
-            lane_address(warp, inst, access, inst->a, inst->imm, lane, 16);
+        const u64 address = lane_address(warp, inst, access, inst->a, inst->imm, lane, 16);
         u64 low = 0;
         u64 high = 0;
         while (true) {

@@ -6,10 +6,26 @@
 namespace gantry::softgpu::exec {
 
 enum class AtomicOp : std::uint8_t {
-    kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kCas, kInc, kDec,
+    kAdd,
+    kMin,
+    kMax,
+    kAnd,
+    kOr,
+    kXor,
+    kExch,
+    kCas,
+    kInc,
+    kDec,
 };
 enum class AtomicKind : std::uint8_t {
-    kUnsigned, kSigned, kF32, kF64, kF16, kBf16, kF16x2, kBf16x2,
+    kUnsigned,
+    kSigned,
+    kF32,
+    kF64,
+    kF16,
+    kBf16,
+    kF16x2,
+    kBf16x2,
 };
 
 /// For cells of 16, 32, 64 or 128 bits; aux: AtomicOp | AtomicKind << 8. See atomic.cc.

@@ -58,8 +58,7 @@ const Inst* do_barrier(Warp& warp, const Inst* inst) {
         }
         if (inst->aux >= 2) {
             Barrier& barrier = warp.block->barriers[id];
-            const std::uint32_t p =
-                warp.predicate(inst->c) ^ (inst->flags != 0 ? kAllLanes : 0U);
+            const std::uint32_t p = warp.predicate(inst->c) ^ (inst->flags != 0 ? kAllLanes : 0U);
             barrier.popc += static_cast<std::uint32_t>(__builtin_popcount(p & lanes));
             barrier.all = barrier.all && (p & lanes) == lanes;
             barrier.any = barrier.any || (p & lanes) != 0;

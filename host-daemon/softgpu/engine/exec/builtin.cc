@@ -13,9 +13,7 @@
 namespace gantry::softgpu::exec {
 namespace {
 
-const char* guest_string(std::uint64_t address) {
-    return reinterpret_cast<const char*>(address);
-}
+const char* guest_string(std::uint64_t address) { return reinterpret_cast<const char*>(address); }
 
 void print(Warp& warp, const CallSite& site, std::uint32_t lane) {
     // Guest memory is read while faults are still caught; no destructor may be pending then.
@@ -43,12 +41,10 @@ void report_assertion(Warp& warp, const CallSite& site, std::uint32_t lane) {
     std::string text;
     text.reserve(length + 128);
     text += file;
-    text += ":" + std::to_string(line) + ": " + function + ": block: [" +
-            std::to_string(block.x) + "," + std::to_string(block.y) + "," +
-            std::to_string(block.z) + "], thread: [" + std::to_string(thread % size.x) + "," +
-            std::to_string(thread / size.x % size.y) + "," +
-            std::to_string(thread / size.x / size.y) + "] Assertion `" + message +
-            "` failed.\n";
+    text += ":" + std::to_string(line) + ": " + function + ": block: [" + std::to_string(block.x) +
+            "," + std::to_string(block.y) + "," + std::to_string(block.z) + "], thread: [" +
+            std::to_string(thread % size.x) + "," + std::to_string(thread / size.x % size.y) + "," +
+            std::to_string(thread / size.x / size.y) + "] Assertion `" + message + "` failed.\n";
     call.services().assertion_failed(text);
 }
 
@@ -58,9 +54,7 @@ const Inst* do_builtin(Warp& warp, const Inst* inst) {
     for (std::uint32_t mask = warp.mask; mask != 0; mask &= mask - 1) {
         const auto lane = static_cast<std::uint32_t>(__builtin_ctz(mask));
         switch (site.builtin) {
-            case Builtin::kVprintf:
-                print(warp, site, lane);
-                break;
+            case Builtin::kVprintf: print(warp, site, lane); break;
             case Builtin::kAssertFail:
                 // Every failing lane of the warp has its line, as on hardware.
                 report_assertion(warp, site, lane);
@@ -86,11 +80,8 @@ const Inst* do_builtin(Warp& warp, const Inst* inst) {
                 }
                 break;
             }
-            case Builtin::kNone:
-                break;
-            default:
-                call_device_runtime(warp, site, lane);
-                break;
+            case Builtin::kNone: break;
+            default: call_device_runtime(warp, site, lane); break;
         }
     }
     return inst + 1;

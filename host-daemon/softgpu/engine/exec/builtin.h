@@ -16,10 +16,10 @@ inline void argument_bytes(const Warp& warp, const CallSite& site, std::size_t i
                            std::uint32_t lane, void* to, std::uint32_t size) {
     if (index < site.in.size()) {
         const CallArgument& place = site.in[index];
-        std::memcpy(to,
-                    warp.local + std::uint64_t{warp.local_stride} * lane + warp.frame[lane] +
-                        place.from,
-                    std::min(place.size, size));
+        std::memcpy(
+            to,
+            warp.local + std::uint64_t{warp.local_stride} * lane + warp.frame[lane] + place.from,
+            std::min(place.size, size));
     }
 }
 

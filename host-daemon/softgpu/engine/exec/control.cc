@@ -54,9 +54,8 @@ const Inst* do_branch_indexed(Warp& warp, const Inst* inst) {
                         "brx.idx index outside its list of targets");
         }
         std::uint32_t same = 0;
-        for_active(left, [&](std::uint32_t other) {
-            same |= index[other] == wanted ? 1U << other : 0U;
-        });
+        for_active(left,
+                   [&](std::uint32_t other) { same |= index[other] == wanted ? 1U << other : 0U; });
         left &= ~same;
         if (same == warp.mask) {
             only = table->targets[wanted];
@@ -123,8 +122,7 @@ void enter(Warp& warp, const Inst* inst, const CallSite& site, std::uint32_t cal
     for_active(lanes, [&](std::uint32_t lane) {
         const std::uint32_t depth = warp.depth[lane];
         const std::uint32_t next = warp.frame[lane] + own + warp.frame_extra[lane];
-        if (std::uint64_t{next} + function.frame_bytes + 64 > warp.local_stride ||
-            depth >= 4096) {
+        if (std::uint64_t{next} + function.frame_bytes + 64 > warp.local_stride || depth >= 4096) {
             raise_fault(warp, inst, LaunchError::kHardwareStackError, lane, next,
                         "the thread's stack is full (raise the stack size limit)");
         }
@@ -144,9 +142,8 @@ void enter(Warp& warp, const Inst* inst, const CallSite& site, std::uint32_t cal
         record.restore = false;
         if (function.recursive) {
             std::vector<std::uint16_t>& active = warp.active_functions[lane];
-            record.restore =
-                std::find(active.begin(), active.end(), callee) != active.end() ||
-                callee == site.caller;
+            record.restore = std::find(active.begin(), active.end(), callee) != active.end() ||
+                             callee == site.caller;
             active.push_back(static_cast<std::uint16_t>(callee));
             if (record.restore) {
                 save_registers(warp, function, lane);
@@ -177,8 +174,7 @@ const Inst* do_call(Warp& warp, const Inst* inst) {
         });
         left &= ~same;
         const std::uint64_t index = wanted / 8 - 1;
-        const bool known = wanted % 8 == 0 && wanted != 0 &&
-                           index < code.code_function_of.size() &&
+        const bool known = wanted % 8 == 0 && wanted != 0 && index < code.code_function_of.size() &&
                            code.code_function_of[index] != 0xffffffffU;
         if (!known) {
             raise_fault(warp, inst, LaunchError::kInvalidPc, lane, wanted,
@@ -286,8 +282,8 @@ const Inst* do_stack_allocate(Warp& warp, const Inst* inst) {
     for_active(warp.mask, [&](std::uint32_t lane) {
         const std::uint64_t align = std::max<std::uint64_t>(inst->aux, 8);
         const std::uint64_t size = (get(warp, inst, lane) + 15) / 16 * 16;
-        const std::uint64_t end = warp.frame[lane] + static_cast<std::uint64_t>(inst->imm) +
-                                  warp.frame_extra[lane];
+        const std::uint64_t end =
+            warp.frame[lane] + static_cast<std::uint64_t>(inst->imm) + warp.frame_extra[lane];
         const std::uint64_t begin = (end + align - 1) / align * align;
         if (size > warp.local_stride || begin + size + 64 > warp.local_stride) {
             raise_fault(warp, inst, LaunchError::kHardwareStackError, lane, begin + size,
@@ -307,8 +303,8 @@ const Inst* do_stack_save(Warp& warp, const Inst* inst) {
 
 const Inst* do_stack_restore(Warp& warp, const Inst* inst) {
     for_active(warp.mask, [&](std::uint32_t lane) {
-        warp.frame_extra[lane] = std::min(static_cast<std::uint32_t>(get(warp, inst, lane)),
-                                          warp.frame_extra[lane]);
+        warp.frame_extra[lane] =
+            std::min(static_cast<std::uint32_t>(get(warp, inst, lane)), warp.frame_extra[lane]);
     });
     return inst + 1;
 }
@@ -329,8 +325,8 @@ const Inst* do_sleep(Warp& warp, const Inst* inst) {
 /// on, as nearly as the two hosts' clocks agree.
 std::uint64_t device_time_ns() {
     using namespace std::chrono;
-    static const auto to_wall = duration_cast<nanoseconds>(
-        system_clock::now().time_since_epoch() - steady_clock::now().time_since_epoch());
+    static const auto to_wall = duration_cast<nanoseconds>(system_clock::now().time_since_epoch() -
+                                                           steady_clock::now().time_since_epoch());
     const auto now = duration_cast<nanoseconds>(steady_clock::now().time_since_epoch());
     return static_cast<std::uint64_t>((now + to_wall).count());
 }

@@ -18,8 +18,7 @@ constexpr std::uint64_t kErrorMemoryAllocation = 2;
 std::uint64_t thread_key(const Warp& warp, std::uint32_t lane) {
     const Block& block = *warp.block;
     const Dim3& grid = block.launch->config->grid;
-    const std::uint64_t index =
-        (std::uint64_t{block.z} * grid.y + block.y) * grid.x + block.x;
+    const std::uint64_t index = (std::uint64_t{block.z} * grid.y + block.y) * grid.x + block.x;
     return index * 1024 + warp.index * kLanes + lane;
 }
 
@@ -43,8 +42,8 @@ DeviceRuntimeError check_shape(const LaunchState& launch, const DeviceWork& chil
     const KernelInfo& kernel = launch.program->kernels[child.kernel];
     const std::uint64_t threads = child.block.count();
     const bool fits =
-        child.grid.count() != 0 && child.grid.y <= 65535 && child.grid.z <= 65535 &&
-        threads != 0 && child.block.z <= 64 && threads <= launch.profile->max_threads_per_block &&
+        child.grid.count() != 0 && child.grid.y <= 65535 && child.grid.z <= 65535 && threads != 0 &&
+        child.block.z <= 64 && threads <= launch.profile->max_threads_per_block &&
         threads <= kernel.max_threads_per_block &&
         std::uint64_t{kernel.static_shared_bytes} + child.dynamic_shared_bytes <= kSharedBytesMax;
     return fits ? DeviceRuntimeError::kNone : DeviceRuntimeError::kInvalidConfiguration;
@@ -86,9 +85,8 @@ void reserve_plain(Warp& warp, const CallSite& site, std::uint32_t lane) {
     set_result(warp, site, lane, buffer);
 }
 
-void finish_launch(Warp& warp, const CallSite& site, std::uint32_t lane,
-                   DeviceRuntimeError error, std::unique_ptr<DeviceWork> child,
-                   std::uint64_t stream) {
+void finish_launch(Warp& warp, const CallSite& site, std::uint32_t lane, DeviceRuntimeError error,
+                   std::unique_ptr<DeviceWork> child, std::uint64_t stream) {
     DeviceQueue& queue = *warp.block->launch->children;
     if (error == DeviceRuntimeError::kNone) {
         queue.launch(std::move(child), stream);
@@ -128,8 +126,7 @@ void launch_plain(Warp& warp, const CallSite& site, std::uint32_t lane) {
 void make_handle(Warp& warp, const CallSite& site, std::uint32_t lane, bool stream) {
     const std::uint64_t place = argument(warp, site, 0, lane);
     if (stream && argument(warp, site, 1, lane) != kStreamNonBlocking) {
-        set_result(warp, site, lane,
-                   static_cast<std::uint64_t>(DeviceRuntimeError::kInvalidValue));
+        set_result(warp, site, lane, static_cast<std::uint64_t>(DeviceRuntimeError::kInvalidValue));
         return;
     }
     std::uint64_t handle = 0;
@@ -164,8 +161,7 @@ void copy_or_fill(Warp& warp, const CallSite& site, std::uint32_t lane, DeviceWo
     work->kind = kind;
     work->to = argument(warp, site, 0, lane);
     work->from = copy ? argument(warp, site, 1, lane) : 0;
-    work->value = copy ? std::uint8_t{0}
-                       : static_cast<std::uint8_t>(argument(warp, site, 1, lane));
+    work->value = copy ? std::uint8_t{0} : static_cast<std::uint8_t>(argument(warp, site, 1, lane));
     work->size = argument(warp, site, 2, lane);
     const std::uint64_t stream = argument(warp, site, copy ? 4 : 3, lane);
     warp.block->launch->children->launch(std::move(work), stream);
@@ -191,12 +187,8 @@ void call_device_runtime(Warp& warp, const CallSite& site, std::uint32_t lane) {
         case Builtin::kEventCreate: make_handle(warp, site, lane, false); break;
         case Builtin::kGetLastError: last_error(warp, site, lane, true); break;
         case Builtin::kPeekAtLastError: last_error(warp, site, lane, false); break;
-        case Builtin::kCopyAsync:
-            copy_or_fill(warp, site, lane, DeviceWork::Kind::kCopy);
-            break;
-        case Builtin::kFillAsync:
-            copy_or_fill(warp, site, lane, DeviceWork::Kind::kFill);
-            break;
+        case Builtin::kCopyAsync: copy_or_fill(warp, site, lane, DeviceWork::Kind::kCopy); break;
+        case Builtin::kFillAsync: copy_or_fill(warp, site, lane, DeviceWork::Kind::kFill); break;
         case Builtin::kDeviceMalloc: allocate(warp, site, lane); break;
         case Builtin::kDeviceFree: {
             const ServiceCall call(warp);

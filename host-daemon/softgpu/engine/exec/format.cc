@@ -119,31 +119,34 @@ bool convert(std::string& out, const char*& at, Arguments& arguments, int& used)
     ++used;
     const char tail[4] = {'l', 'l', kind, '\0'};
     switch (kind) {
-        case 'd': case 'i': {
+        case 'd':
+        case 'i': {
             long long value = longs > 0 ? arguments.next<long long>() : arguments.next<int>();
             value = narrow ? static_cast<short>(value) : value;
             append(out, spec.with(tail), value);
             return true;
         }
-        case 'u': case 'o': case 'x': case 'X': {
-            unsigned long long value = longs > 0 ? arguments.next<unsigned long long>()
-                                                 : arguments.next<unsigned>();
+        case 'u':
+        case 'o':
+        case 'x':
+        case 'X': {
+            unsigned long long value =
+                longs > 0 ? arguments.next<unsigned long long>() : arguments.next<unsigned>();
             value = narrow ? static_cast<unsigned short>(value) : value;
             append(out, spec.with(tail), value);
             return true;
         }
-        case 'f': case 'F': case 'e': case 'E': case 'g': case 'G': case 'a': case 'A':
-            append(out, spec.with(tail + 2), arguments.next<double>());
-            return true;
-        case 'c':
-            append(out, spec.with("c"), arguments.next<int>());
-            return true;
-        case 's':
-            append_string(out, spec, arguments.next<const char*>());
-            return true;
-        case 'p':
-            append(out, spec.with("p"), arguments.next<void*>());
-            return true;
+        case 'f':
+        case 'F':
+        case 'e':
+        case 'E':
+        case 'g':
+        case 'G':
+        case 'a':
+        case 'A': append(out, spec.with(tail + 2), arguments.next<double>()); return true;
+        case 'c': append(out, spec.with("c"), arguments.next<int>()); return true;
+        case 's': append_string(out, spec, arguments.next<const char*>()); return true;
+        case 'p': append(out, spec.with("p"), arguments.next<void*>()); return true;
         default:
             --used;
             out += '%';

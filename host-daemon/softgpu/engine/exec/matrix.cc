@@ -15,10 +15,14 @@ using u64 = std::uint64_t;
 std::uint32_t bits_of(MatrixType type) {
     switch (type) {
         case MatrixType::kF64: return 64;
-        case MatrixType::kF16: case MatrixType::kBf16: return 16;
-        case MatrixType::kE4m3: case MatrixType::kE5m2: case MatrixType::kS8:
+        case MatrixType::kF16:
+        case MatrixType::kBf16: return 16;
+        case MatrixType::kE4m3:
+        case MatrixType::kE5m2:
+        case MatrixType::kS8:
         case MatrixType::kU8: return 8;
-        case MatrixType::kS4: case MatrixType::kU4: return 4;
+        case MatrixType::kS4:
+        case MatrixType::kU4: return 4;
         default: return 32;
     }
 }
@@ -179,8 +183,8 @@ const Inst* do_matrices(Warp& warp, const Inst* inst) {
     const bool transposed = (inst->flags & 1U) != 0;
     u64 lines[kLanes];  // all read first: their register may be a result too
     for (u32 line = 0; line < inst->aux * SmallMatrix::kSide; ++line) {
-        lines[line] = lane_address(warp, inst, access, inst->a, inst->imm, line,
-                                   SmallMatrix::kRowBytes);
+        lines[line] =
+            lane_address(warp, inst, access, inst->a, inst->imm, line, SmallMatrix::kRowBytes);
     }
     for (u32 index = 0; index < inst->aux; ++index) {
         u32* reg = warp.slot<u32>(matrix_register(inst, index));

@@ -8,7 +8,18 @@
 namespace gantry::softgpu::exec {
 
 enum class MatrixType : std::uint8_t {
-    kF16, kBf16, kTf32, kF32, kF64, kE4m3, kE5m2, kS8, kU8, kS4, kU4, kS32,
+    kF16,
+    kBf16,
+    kTf32,
+    kF32,
+    kF64,
+    kE4m3,
+    kE5m2,
+    kS8,
+    kU8,
+    kS4,
+    kU4,
+    kS32,
 };
 
 inline constexpr std::uint32_t kLargestOperand = 1024;  ///< Elements of a, b, c or d.
@@ -50,6 +61,6 @@ Handler store_fragment();  ///< likewise
 /// dst, b, c, e.
 Handler load_matrices();
 Handler store_matrices();
-Handler transpose_matrix();   ///< dst, a
+Handler transpose_matrix();  ///< dst, a
 
 }  // namespace gantry::softgpu::exec

@@ -27,8 +27,10 @@ const SmallFormat& format_of(SmallKind kind) {
 
 u32 width_of(SmallKind kind) {
     switch (kind) {
-        case SmallKind::kF16: case SmallKind::kBf16: return 16;
-        case SmallKind::kTf32: case SmallKind::kF32: return 32;
+        case SmallKind::kF16:
+        case SmallKind::kBf16: return 16;
+        case SmallKind::kTf32:
+        case SmallKind::kF32: return 32;
         case SmallKind::kE2m1: return 4;
         default: return 8;
     }
@@ -111,7 +113,8 @@ const Inst* do_pack(Warp& warp, const Inst* inst) {
         const int lane = __builtin_ctz(mask);
         const auto clamp = [&](u32 value) {
             return static_cast<u32>(std::clamp(static_cast<std::int32_t>(value), kLow[inst->aux],
-                                               kHigh[inst->aux])) & field;
+                                               kHigh[inst->aux])) &
+                   field;
         };
         const u32 above = inst->c == kAllLanes ? 0U : warp.slot<u32>(inst->c)[lane];
         const u32 packed = (clamp(a[lane]) << bits) | clamp(b[lane]);

@@ -6,7 +6,16 @@
 namespace gantry::softgpu::exec {
 
 enum class SmallKind : std::uint8_t {
-    kF16, kBf16, kE4m3, kE5m2, kE2m3, kE3m2, kE2m1, kTf32, kF32, kUe8m0,
+    kF16,
+    kBf16,
+    kE4m3,
+    kE5m2,
+    kE2m3,
+    kE3m2,
+    kE2m1,
+    kTf32,
+    kF32,
+    kUe8m0,
 };
 
 inline constexpr std::uint8_t kPackedRelu = 1;

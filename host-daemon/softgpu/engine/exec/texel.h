@@ -52,8 +52,7 @@ inline std::int64_t address_texel(std::int64_t index, std::int64_t size, Address
         return index;
     }
     switch (mode) {
-        case AddressMode::kBorder:
-            return -1;
+        case AddressMode::kBorder: return -1;
         case AddressMode::kWrap:
             if (normalized) {
                 return ((index % size) + size) % size;
@@ -65,8 +64,7 @@ inline std::int64_t address_texel(std::int64_t index, std::int64_t size, Address
                 return twice < size ? twice : 2 * size - 1 - twice;
             }
             break;
-        default:
-            break;
+        default: break;
     }
     return std::clamp<std::int64_t>(index, 0, size - 1);
 }

@@ -28,8 +28,10 @@ struct Texel {
 
 std::uint32_t geometry_dimensions(TextureGeometry geometry) {
     switch (geometry) {
-        case TextureGeometry::k1d: case TextureGeometry::kArray1d: return 1;
-        case TextureGeometry::k2d: case TextureGeometry::kArray2d: return 2;
+        case TextureGeometry::k1d:
+        case TextureGeometry::kArray1d: return 1;
+        case TextureGeometry::k2d:
+        case TextureGeometry::kArray2d: return 2;
         default: return 3;
     }
 }
@@ -47,8 +49,8 @@ public:
         const s64 sizes[3] = {level.width, level.height, level.depth};
         s64 at[3] = {0, 0, 0};
         for (u32 axis = 0; axis < dimensions_; ++axis) {
-            const AddressMode mode = texture_.shape == TextureShape::kLinear1d
-                                         ? AddressMode::kBorder : mode_of(axis);
+            const AddressMode mode =
+                texture_.shape == TextureShape::kLinear1d ? AddressMode::kBorder : mode_of(axis);
             at[axis] = address_texel(index[axis], sizes[axis], mode,
                                      texture_.normalized_coordinates || cube_);
             if (at[axis] < 0) {
@@ -56,8 +58,7 @@ public:
             }
         }
         const u64 slice = dimensions_ == 3 ? static_cast<u64>(at[2]) : layer_;
-        const u64 address = level.base +
-                            static_cast<u64>(at[0]) * texture_.format.texel_bytes() +
+        const u64 address = level.base + static_cast<u64>(at[0]) * texture_.format.texel_bytes() +
                             static_cast<u64>(at[1]) * level.row_pitch_bytes +
                             slice * level.slice_pitch_bytes;
         Texel texel;
@@ -88,8 +89,8 @@ public:
                 position[axis] *= static_cast<double>(sizes[axis]);
             }
             // Far outside, only the direction matters; NaN reads texel 0.
-            position[axis] = std::isnan(position[axis])
-                                 ? 0.0 : std::clamp(position[axis], -1e15, 1e15);
+            position[axis] =
+                std::isnan(position[axis]) ? 0.0 : std::clamp(position[axis], -1e15, 1e15);
         }
         s64 low[3] = {0, 0, 0};
         if (texture_.filter_mode == FilterMode::kPoint) {
@@ -173,8 +174,8 @@ private:
         return cube_ ? AddressMode::kClamp : texture_.address_mode[axis];
     }
     [[nodiscard]] const TexelLevel& level_at(double level) const {
-        const auto index = std::min<u64>(static_cast<u64>(std::max(level, 0.0)),
-                                         texture_.level_count - 1);
+        const auto index =
+            std::min<u64>(static_cast<u64>(std::max(level, 0.0)), texture_.level_count - 1);
         return texture_.levels[index];
     }
     [[nodiscard]] Texel border() const {
@@ -232,8 +233,8 @@ double gradient_level(const TextureDescription& texture, Warp& warp, const Textu
             const double size = axis == 0   ? texture.levels[0].width
                                 : axis == 1 ? texture.levels[0].height
                                             : texture.levels[0].depth;
-            const double d = static_cast<double>(std::bit_cast<float>(
-                warp.slot<u32>(site.gradients[side * half + axis])[lane]));
+            const double d = static_cast<double>(
+                std::bit_cast<float>(warp.slot<u32>(site.gradients[side * half + axis])[lane]));
             sum += d * d * (texture.normalized_coordinates ? size * size : 1.0);
         }
         longest = std::max(longest, std::sqrt(sum));
@@ -246,7 +247,8 @@ Texel sample_lane(Warp& warp, const TextureSite& site, const TextureDescription&
     const u32 layer = site.geometry == TextureGeometry::kArray1d ||
                               site.geometry == TextureGeometry::kArray2d ||
                               site.geometry == TextureGeometry::kCubeArray
-                          ? warp.slot<u32>(site.layer_slot)[lane] : 0U;
+                          ? warp.slot<u32>(site.layer_slot)[lane]
+                          : 0U;
     Sampler sampler(texture, layer);
     double coordinate[3] = {0, 0, 0};
     s64 whole[3] = {0, 0, 0};
@@ -266,9 +268,10 @@ Texel sample_lane(Warp& warp, const TextureSite& site, const TextureDescription&
         sampler.set_layer(std::min(layer * 6 + face, std::max(texture.layers, 6U) - 1));
         sampler.set_dimensions(2);
         sampler.set_cube();
-        const double level = site.level_mode == LevelMode::kLevel
-                                 ? static_cast<double>(std::bit_cast<float>(
-                                       warp.slot<u32>(site.level_slot)[lane])) : 0.0;
+        const double level =
+            site.level_mode == LevelMode::kLevel
+                ? static_cast<double>(std::bit_cast<float>(warp.slot<u32>(site.level_slot)[lane]))
+                : 0.0;
         return sampler.sample(st, level);
     }
     if (site.gather) {
@@ -276,8 +279,7 @@ Texel sample_lane(Warp& warp, const TextureSite& site, const TextureDescription&
     }
     double level = 0;
     if (site.level_mode == LevelMode::kLevel) {
-        level = static_cast<double>(
-            std::bit_cast<float>(warp.slot<u32>(site.level_slot)[lane]));
+        level = static_cast<double>(std::bit_cast<float>(warp.slot<u32>(site.level_slot)[lane]));
     } else if (site.level_mode == LevelMode::kGradient) {
         level = gradient_level(texture, warp, site, lane);
     }
@@ -331,8 +333,8 @@ u64 surface_address(Warp& warp, const Inst* inst, const TextureSite& site,
             continue;
         }
         if (site.bounds == 0) {
-            raise_fault(warp, inst, LaunchError::kIllegalAddress, lane,
-                        static_cast<u64>(at[axis]), "surface access out of bounds");
+            raise_fault(warp, inst, LaunchError::kIllegalAddress, lane, static_cast<u64>(at[axis]),
+                        "surface access out of bounds");
         }
         if (site.bounds == 2) {
             return 0;

@@ -34,8 +34,7 @@ struct Plane {
 
 void read_border(const Plane& plane, double* channel) {
     for (u32 i = 0; i < plane.wanted; ++i) {
-        channel[i] =
-            plane.linear1d ? 0.0 : static_cast<double>(plane.texture.border_color[i]);
+        channel[i] = plane.linear1d ? 0.0 : static_cast<double>(plane.texture.border_color[i]);
     }
 }
 
@@ -123,8 +122,8 @@ bool sample_plane(Warp& warp, const Inst* inst, const TextureSite& site) {
     const u32 dimensions = site.geometry == TextureGeometry::k1d   ? 1
                            : site.geometry == TextureGeometry::k2d ? 2
                                                                    : 0;
-    if (warp.mask == 0 || dimensions == 0 || site.gather ||
-        site.coordinates.size() < dimensions || site.results.size() > kChannels) {
+    if (warp.mask == 0 || dimensions == 0 || site.gather || site.coordinates.size() < dimensions ||
+        site.results.size() > kChannels) {
         return false;
     }
     const TextureDescription* const texture = one_texture(warp, inst);
@@ -135,16 +134,19 @@ bool sample_plane(Warp& warp, const Inst* inst, const TextureSite& site) {
     const TexelLevel& level = texture->levels[0];
     const AddressMode border = AddressMode::kBorder;
     // A one-dimensional fetch stays in row 0.
-    const Plane plane{*texture, level,
-                      {linear1d ? border : texture->address_mode[0],
-                       linear1d ? border : texture->address_mode[1]},
-                      {level.width, dimensions == 2 ? s64{level.height} : 1},
-                      texture->format.texel_bytes(), texture->format.channel_bits / 8U,
-                      texture->format.channels, static_cast<u32>(site.results.size()),
-                      texture->normalized_coordinates,
-                      texture->format.kind == TexelKind::kFloat &&
-                          texture->format.channel_bits == 32,
-                      linear1d};
+    const Plane plane{
+        *texture,
+        level,
+        {linear1d ? border : texture->address_mode[0],
+         linear1d ? border : texture->address_mode[1]},
+        {level.width, dimensions == 2 ? s64{level.height} : 1},
+        texture->format.texel_bytes(),
+        texture->format.channel_bits / 8U,
+        texture->format.channels,
+        static_cast<u32>(site.results.size()),
+        texture->normalized_coordinates,
+        texture->format.kind == TexelKind::kFloat && texture->format.channel_bits == 32,
+        linear1d};
     const bool as_float = texture->format.kind == TexelKind::kFloat ||
                           texture->read_mode == ReadMode::kNormalizedFloat;
     const bool linear = !site.integer_coordinates && texture->filter_mode == FilterMode::kLinear;

@@ -6,7 +6,15 @@
 namespace gantry::softgpu::exec {
 
 enum class VideoOp : std::uint8_t {
-    kAdd, kSub, kAbsDiff, kAverage, kMin, kMax, kSet, kShl, kShr,
+    kAdd,
+    kSub,
+    kAbsDiff,
+    kAverage,
+    kMin,
+    kMax,
+    kSet,
+    kShl,
+    kShr,
 };
 
 /// aux: VideoOp | log2(parts) << 4 (1, 2 or 4 parts) | Compare << 8.

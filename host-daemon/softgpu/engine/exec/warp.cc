@@ -164,8 +164,7 @@ u32 combine_float(u32 op, u32 a, u32 b) {
     std::memcpy(&y, &b, 4);
     const bool keep_nan = op >= 8;
     if (std::isnan(x) || std::isnan(y)) {
-        return keep_nan || (std::isnan(x) && std::isnan(y)) ? 0x7fffffffU
-               : std::isnan(x)                              ? b : a;
+        return keep_nan || (std::isnan(x) && std::isnan(y)) ? 0x7fffffffU : std::isnan(x) ? b : a;
     }
     const bool larger = op == 7 || op == 9;
     return larger ? (x > y ? a : x < y ? b : a & b) : (x < y ? a : x > y ? b : a | b);
@@ -187,9 +186,9 @@ const Inst* do_reduce(Warp& warp, const Inst* inst) {
         bool first = true;
         for_active(who, [&](u32 other) {
             const u32 value = values[other] & clear;
-            result = first              ? value
-                     : inst->aux >= 6   ? combine_float(inst->aux, result, value)
-                                        : combine(inst->aux, is_signed, result, value);
+            result = first            ? value
+                     : inst->aux >= 6 ? combine_float(inst->aux, result, value)
+                                      : combine(inst->aux, is_signed, result, value);
             first = false;
         });
         results[lane] = result;

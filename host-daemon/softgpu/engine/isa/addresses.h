@@ -45,8 +45,7 @@ GANTRY_INLINE u64 offset_of(const Warp& warp, const Inst* inst, int lane) {
 template <Access A>
 GANTRY_INLINE void form_addresses_here(Warp& warp, const Inst* inst, u32 size, Addresses& out) {
     constexpr bool kShared = A == Access::kShared32 || A == Access::kShared64;
-    constexpr bool kLocal =
-        A == Access::kLocal32 || A == Access::kLocal64 || A == Access::kFrame;
+    constexpr bool kLocal = A == Access::kLocal32 || A == Access::kLocal64 || A == Access::kFrame;
     u64 base = 0;
     u64 stride = 0;
     u64 limit = ~u64{0};

@@ -30,78 +30,102 @@ GANTRY_INLINE double exp2_core(double x) {
     return p * bits_as<double>(exponent);
 }
 
-struct Ex2 { GANTRY_INLINE static float apply(float a, bool) {
-    const double x = static_cast<double>(a);
-    const double clamped = x > 200.0 ? 200.0 : x < -200.0 ? -200.0 : x;
-    const float result = static_cast<float>(exp2_core(a == a ? clamped : 0.0));
-    return a == a ? result : nan_float(); } };
+struct Ex2 {
+    GANTRY_INLINE static float apply(float a, bool) {
+        const double x = static_cast<double>(a);
+        const double clamped = x > 200.0 ? 200.0 : x < -200.0 ? -200.0 : x;
+        const float result = static_cast<float>(exp2_core(a == a ? clamped : 0.0));
+        return a == a ? result : nan_float();
+    }
+};
 
-struct Lg2 { GANTRY_INLINE static float apply(float a, bool) {
-    const u64 bits = bits_as<u64>(static_cast<double>(a));
-    // Mantissa in [sqrt(1/2), sqrt(2)).
-    const u64 shifted = bits - 0x3fe6a09e667f3bcdULL;
-    const s32 exponent = static_cast<s32>(static_cast<s64>(shifted) >> 52);
-    const double m = bits_as<double>(bits - (static_cast<u64>(static_cast<s64>(exponent)) << 52));
-    const double s = (m - 1.0) / (m + 1.0);
-    const double q = s * s;
-    double p = 1.0 / 13.0;
-    p = p * q + 1.0 / 11.0;
-    p = p * q + 1.0 / 9.0;
-    p = p * q + 1.0 / 7.0;
-    p = p * q + 1.0 / 5.0;
-    p = p * q + 1.0 / 3.0;
-    p = p * q + 1.0;
-    const double value = p * s * 2.8853900817779268 + static_cast<double>(exponent);
-    float result = static_cast<float>(value);
-    result = a == 0.0F ? -__builtin_inff() : result;
-    result = a == __builtin_inff() ? a : result;
-    return a >= 0.0F ? result : nan_float(); } };
+struct Lg2 {
+    GANTRY_INLINE static float apply(float a, bool) {
+        const u64 bits = bits_as<u64>(static_cast<double>(a));
+        // Mantissa in [sqrt(1/2), sqrt(2)).
+        const u64 shifted = bits - 0x3fe6a09e667f3bcdULL;
+        const s32 exponent = static_cast<s32>(static_cast<s64>(shifted) >> 52);
+        const double m =
+            bits_as<double>(bits - (static_cast<u64>(static_cast<s64>(exponent)) << 52));
+        const double s = (m - 1.0) / (m + 1.0);
+        const double q = s * s;
+        double p = 1.0 / 13.0;
+        p = p * q + 1.0 / 11.0;
+        p = p * q + 1.0 / 9.0;
+        p = p * q + 1.0 / 7.0;
+        p = p * q + 1.0 / 5.0;
+        p = p * q + 1.0 / 3.0;
+        p = p * q + 1.0;
+        const double value = p * s * 2.8853900817779268 + static_cast<double>(exponent);
+        float result = static_cast<float>(value);
+        result = a == 0.0F ? -__builtin_inff() : result;
+        result = a == __builtin_inff() ? a : result;
+        return a >= 0.0F ? result : nan_float();
+    }
+};
 
 /// sin (quarter 0) or cos (quarter 1).
 template <int Quarter>
-struct SinCos { GANTRY_INLINE static float apply(float a, bool) {
-    const double x = static_cast<double>(a);
-    const double shifted = x * 0.63661977236758134 + 0x1.8p52;
-    const double k = shifted - 0x1.8p52;
-    const double r = (x - k * 1.5707963267948966) - k * 6.123233995736766e-17;
-    const u64 quadrant = bits_as<u64>(shifted) + Quarter;
-    const double q = r * r;
-    double s = 2.7557313707070068e-06;
-    s = s * q - 1.9841269841201840e-04;
-    s = s * q + 8.3333333333331650e-03;
-    s = s * q - 1.6666666666666666e-01;
-    s = s * q * r + r;
-    double c = -2.7557314297e-07;
-    c = c * q + 2.4801587289476729e-05;
-    c = c * q - 1.3888888888874110e-03;
-    c = c * q + 4.1666666666666602e-02;
-    c = c * q - 0.5;
-    c = c * q + 1.0;
-    const double value = (quadrant & 1U) != 0 ? c : s;
-    float result = static_cast<float>((quadrant & 2U) != 0 ? -value : value);
-    // Of huge arguments r is no remainder.
-    result = result > 1.0F ? 1.0F : result;
-    result = result < -1.0F ? -1.0F : result;
-    if constexpr (Quarter == 0) { result = a == 0.0F ? a : result; }
-    return __builtin_fabsf(a) < __builtin_inff() ? result : nan_float(); } };
+struct SinCos {
+    GANTRY_INLINE static float apply(float a, bool) {
+        const double x = static_cast<double>(a);
+        const double shifted = x * 0.63661977236758134 + 0x1.8p52;
+        const double k = shifted - 0x1.8p52;
+        const double r = (x - k * 1.5707963267948966) - k * 6.123233995736766e-17;
+        const u64 quadrant = bits_as<u64>(shifted) + Quarter;
+        const double q = r * r;
+        double s = 2.7557313707070068e-06;
+        s = s * q - 1.9841269841201840e-04;
+        s = s * q + 8.3333333333331650e-03;
+        s = s * q - 1.6666666666666666e-01;
+        s = s * q * r + r;
+        double c = -2.7557314297e-07;
+        c = c * q + 2.4801587289476729e-05;
+        c = c * q - 1.3888888888874110e-03;
+        c = c * q + 4.1666666666666602e-02;
+        c = c * q - 0.5;
+        c = c * q + 1.0;
+        const double value = (quadrant & 1U) != 0 ? c : s;
+        float result = static_cast<float>((quadrant & 2U) != 0 ? -value : value);
+        // Of huge arguments r is no remainder.
+        result = result > 1.0F ? 1.0F : result;
+        result = result < -1.0F ? -1.0F : result;
+        if constexpr (Quarter == 0) {
+            result = a == 0.0F ? a : result;
+        }
+        return __builtin_fabsf(a) < __builtin_inff() ? result : nan_float();
+    }
+};
 
-struct Tanh { GANTRY_INLINE static float apply(float a, bool) {
-    const double x = static_cast<double>(a);
-    const double clamped = x > 20.0 ? 20.0 : x < -20.0 ? -20.0 : x;
-    const double e = exp2_core((a == a ? clamped : 0.0) * 2.8853900817779268);
-    const float result = static_cast<float>((e - 1.0) / (e + 1.0));
-    const float tiny = __builtin_fabsf(a) < 0x1p-12F ? a : result;
-    return a == a ? tiny : nan_float(); } };
+struct Tanh {
+    GANTRY_INLINE static float apply(float a, bool) {
+        const double x = static_cast<double>(a);
+        const double clamped = x > 20.0 ? 20.0 : x < -20.0 ? -20.0 : x;
+        const double e = exp2_core((a == a ? clamped : 0.0) * 2.8853900817779268);
+        const float result = static_cast<float>((e - 1.0) / (e + 1.0));
+        const float tiny = __builtin_fabsf(a) < 0x1p-12F ? a : result;
+        return a == a ? tiny : nan_float();
+    }
+};
 
-struct Rsqrt { GANTRY_INLINE static float apply(float a, bool) {
-    const float result = 1.0F / __builtin_sqrtf(a);
-    return a >= 0.0F ? result : nan_float(); } };
-struct Sqrt { GANTRY_INLINE static float apply(float a, bool) {
-    const float result = __builtin_sqrtf(a);
-    return result == result ? result : nan_float(); } };
-struct Rcp { GANTRY_INLINE static float apply(float a, bool) {
-    const float result = 1.0F / a;
-    return result == result ? result : nan_float(); } };
+struct Rsqrt {
+    GANTRY_INLINE static float apply(float a, bool) {
+        const float result = 1.0F / __builtin_sqrtf(a);
+        return a >= 0.0F ? result : nan_float();
+    }
+};
+struct Sqrt {
+    GANTRY_INLINE static float apply(float a, bool) {
+        const float result = __builtin_sqrtf(a);
+        return result == result ? result : nan_float();
+    }
+};
+struct Rcp {
+    GANTRY_INLINE static float apply(float a, bool) {
+        const float result = 1.0F / a;
+        return result == result ? result : nan_float();
+    }
+};
 
 /// inst->flags bit 0: ftz.
 template <typename Op>

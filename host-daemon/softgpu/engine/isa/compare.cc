@@ -8,7 +8,9 @@ namespace gantry::softgpu::GANTRY_ISA_NAMESPACE {
 namespace {
 
 /// An f16 compared with .ftz.
-struct flushed_half_t { u16 bits; };
+struct flushed_half_t {
+    u16 bits;
+};
 
 }  // namespace
 
@@ -23,10 +25,18 @@ enum class Basic { kEqual, kLess, kLessEqual, kOrdered };
 
 template <Basic B, typename T>
 GANTRY_INLINE bool holds(T a, T b) {
-    if constexpr (B == Basic::kEqual) { return a == b; }
-    if constexpr (B == Basic::kLess) { return a < b; }
-    if constexpr (B == Basic::kLessEqual) { return a <= b; }
-    if constexpr (B == Basic::kOrdered) { return a == a && b == b; }
+    if constexpr (B == Basic::kEqual) {
+        return a == b;
+    }
+    if constexpr (B == Basic::kLess) {
+        return a < b;
+    }
+    if constexpr (B == Basic::kLessEqual) {
+        return a <= b;
+    }
+    if constexpr (B == Basic::kOrdered) {
+        return a == a && b == b;
+    }
 }
 
 template <typename T>
@@ -57,23 +67,53 @@ GANTRY_INLINE u32 test_lanes(Warp& warp, const Inst* inst) {
     }
     const Slot<T>* a = warp.slot<Slot<T>>(inst->a);
     const Slot<T>* b = warp.slot<Slot<T>>(inst->b);
-    if constexpr (C == Compare::kEq) { return test<Basic::kEqual, T>(a, b); }
-    if constexpr (C == Compare::kNeu) { return ~test<Basic::kEqual, T>(a, b); }
-    if constexpr (C == Compare::kLt) { return test<Basic::kLess, T>(a, b); }
-    if constexpr (C == Compare::kGeu) { return ~test<Basic::kLess, T>(a, b); }
-    if constexpr (C == Compare::kGt) { return test<Basic::kLess, T>(b, a); }
-    if constexpr (C == Compare::kLeu) { return ~test<Basic::kLess, T>(b, a); }
+    if constexpr (C == Compare::kEq) {
+        return test<Basic::kEqual, T>(a, b);
+    }
+    if constexpr (C == Compare::kNeu) {
+        return ~test<Basic::kEqual, T>(a, b);
+    }
+    if constexpr (C == Compare::kLt) {
+        return test<Basic::kLess, T>(a, b);
+    }
+    if constexpr (C == Compare::kGeu) {
+        return ~test<Basic::kLess, T>(a, b);
+    }
+    if constexpr (C == Compare::kGt) {
+        return test<Basic::kLess, T>(b, a);
+    }
+    if constexpr (C == Compare::kLeu) {
+        return ~test<Basic::kLess, T>(b, a);
+    }
     if constexpr (!kUsesFp<T>) {
-        if constexpr (C == Compare::kNe) { return ~test<Basic::kEqual, T>(a, b); }
-        if constexpr (C == Compare::kLe) { return ~test<Basic::kLess, T>(b, a); }
-        if constexpr (C == Compare::kGe) { return ~test<Basic::kLess, T>(a, b); }
+        if constexpr (C == Compare::kNe) {
+            return ~test<Basic::kEqual, T>(a, b);
+        }
+        if constexpr (C == Compare::kLe) {
+            return ~test<Basic::kLess, T>(b, a);
+        }
+        if constexpr (C == Compare::kGe) {
+            return ~test<Basic::kLess, T>(a, b);
+        }
     } else {
-        if constexpr (C == Compare::kLe) { return test<Basic::kLessEqual, T>(a, b); }
-        if constexpr (C == Compare::kGtu) { return ~test<Basic::kLessEqual, T>(a, b); }
-        if constexpr (C == Compare::kGe) { return test<Basic::kLessEqual, T>(b, a); }
-        if constexpr (C == Compare::kLtu) { return ~test<Basic::kLessEqual, T>(b, a); }
-        if constexpr (C == Compare::kNum) { return test<Basic::kOrdered, T>(a, b); }
-        if constexpr (C == Compare::kNan) { return ~test<Basic::kOrdered, T>(a, b); }
+        if constexpr (C == Compare::kLe) {
+            return test<Basic::kLessEqual, T>(a, b);
+        }
+        if constexpr (C == Compare::kGtu) {
+            return ~test<Basic::kLessEqual, T>(a, b);
+        }
+        if constexpr (C == Compare::kGe) {
+            return test<Basic::kLessEqual, T>(b, a);
+        }
+        if constexpr (C == Compare::kLtu) {
+            return ~test<Basic::kLessEqual, T>(b, a);
+        }
+        if constexpr (C == Compare::kNum) {
+            return test<Basic::kOrdered, T>(a, b);
+        }
+        if constexpr (C == Compare::kNan) {
+            return ~test<Basic::kOrdered, T>(a, b);
+        }
         if constexpr (C == Compare::kNe) {
             return ~test<Basic::kEqual, T>(a, b) & test<Basic::kOrdered, T>(a, b);
         }

@@ -34,8 +34,9 @@ GANTRY_INLINE F rounded(F value, u32 direction) {
 
 /// Saturating. NaN gives 0, and the highest bit alone where either side has 64 bits, as PTX says.
 template <typename To, typename F>
-inline constexpr To kOfNan =
-    static_cast<To>(sizeof(To) == 8 || sizeof(F) == 8 ? u64{1} << (8 * sizeof(To) - 1) : u64{0});
+inline constexpr To kOfNan = static_cast<To>(sizeof(To) == 8 || sizeof(F) == 8
+                                                 ? u64{1} << (8 * sizeof(To) - 1)
+                                                 : u64{0});
 
 template <typename To, typename F>
 GANTRY_INLINE To to_integer(F value) {
@@ -61,8 +62,8 @@ GANTRY_INLINE H narrow_directed(double value, u32 mode) {
     const bool away = negative ? below : above;  // nearest is larger in magnitude
     const bool inward = (mode == kFpZero && away) || (mode == kFpDown && above && !negative) ||
                         (mode == kFpUp && below && negative);
-    const bool outward = (mode == kFpDown && above && negative) ||
-                         (mode == kFpUp && below && !negative);
+    const bool outward =
+        (mode == kFpDown && above && negative) || (mode == kFpUp && below && !negative);
     nearest.bits = static_cast<u16>(nearest.bits + (outward ? 1 : 0) - (inward ? 1 : 0));
     return nearest;
 }
@@ -71,7 +72,9 @@ GANTRY_INLINE H narrow_directed(double value, u32 mode) {
 struct Lanes {
     alignas(64) u64 raw[kLanes];
     template <typename T>
-    GANTRY_INLINE T* as() { return reinterpret_cast<T*>(raw); }
+    GANTRY_INLINE T* as() {
+        return reinterpret_cast<T*>(raw);
+    }
 };
 
 // The steps. There are 144 pairs of types; built of steps that stand for themselves they take a
@@ -241,9 +244,8 @@ template <typename To, typename From, bool Saturate>
 GANTRY_INLINE void integer_from_integer(Warp& warp, const Inst* inst) {
     const Slot<From>* a = warp.slot<Slot<From>>(inst->a);
     if constexpr (!Saturate && sizeof(To) >= 4 && sizeof(From) >= 4) {
-        for_lanes(warp, warp.slot<Slot<To>>(inst->dst), [=](int lane) {
-            return to_slot<To>(static_cast<To>(from_slot<From>(a[lane])));
-        });
+        for_lanes(warp, warp.slot<Slot<To>>(inst->dst),
+                  [=](int lane) { return to_slot<To>(static_cast<To>(from_slot<From>(a[lane]))); });
         return;
     }
     Lanes wide;
@@ -378,19 +380,56 @@ const Inst* round_half(Warp& warp, const Inst* inst) {
     return inst + 1;
 }
 
-template <typename T> struct ElemOf;
-template <> struct ElemOf<u8> { static constexpr Elem value = Elem::kU8; };
-template <> struct ElemOf<s8> { static constexpr Elem value = Elem::kS8; };
-template <> struct ElemOf<u16> { static constexpr Elem value = Elem::kU16; };
-template <> struct ElemOf<s16> { static constexpr Elem value = Elem::kS16; };
-template <> struct ElemOf<u32> { static constexpr Elem value = Elem::kU32; };
-template <> struct ElemOf<s32> { static constexpr Elem value = Elem::kS32; };
-template <> struct ElemOf<u64> { static constexpr Elem value = Elem::kU64; };
-template <> struct ElemOf<s64> { static constexpr Elem value = Elem::kS64; };
-template <> struct ElemOf<half_t> { static constexpr Elem value = Elem::kF16; };
-template <> struct ElemOf<bf16_t> { static constexpr Elem value = Elem::kBf16; };
-template <> struct ElemOf<float> { static constexpr Elem value = Elem::kF32; };
-template <> struct ElemOf<double> { static constexpr Elem value = Elem::kF64; };
+template <typename T>
+struct ElemOf;
+template <>
+struct ElemOf<u8> {
+    static constexpr Elem value = Elem::kU8;
+};
+template <>
+struct ElemOf<s8> {
+    static constexpr Elem value = Elem::kS8;
+};
+template <>
+struct ElemOf<u16> {
+    static constexpr Elem value = Elem::kU16;
+};
+template <>
+struct ElemOf<s16> {
+    static constexpr Elem value = Elem::kS16;
+};
+template <>
+struct ElemOf<u32> {
+    static constexpr Elem value = Elem::kU32;
+};
+template <>
+struct ElemOf<s32> {
+    static constexpr Elem value = Elem::kS32;
+};
+template <>
+struct ElemOf<u64> {
+    static constexpr Elem value = Elem::kU64;
+};
+template <>
+struct ElemOf<s64> {
+    static constexpr Elem value = Elem::kS64;
+};
+template <>
+struct ElemOf<half_t> {
+    static constexpr Elem value = Elem::kF16;
+};
+template <>
+struct ElemOf<bf16_t> {
+    static constexpr Elem value = Elem::kBf16;
+};
+template <>
+struct ElemOf<float> {
+    static constexpr Elem value = Elem::kF32;
+};
+template <>
+struct ElemOf<double> {
+    static constexpr Elem value = Elem::kF64;
+};
 
 template <typename To, typename From>
 void put(HandlerTable& table) {

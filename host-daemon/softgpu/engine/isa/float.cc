@@ -29,9 +29,18 @@ GANTRY_INLINE double saturate(double value) {
     return value < 1.0 ? value : 1.0;
 }
 
-template <typename T> struct BitsOf;
-template <> struct BitsOf<float> { using type = u32; static constexpr u32 kSign = 0x80000000U; };
-template <> struct BitsOf<double> { using type = u64; static constexpr u64 kSign = u64{1} << 63; };
+template <typename T>
+struct BitsOf;
+template <>
+struct BitsOf<float> {
+    using type = u32;
+    static constexpr u32 kSign = 0x80000000U;
+};
+template <>
+struct BitsOf<double> {
+    using type = u64;
+    static constexpr u64 kSign = u64{1} << 63;
+};
 
 template <typename T>
 GANTRY_INLINE typename BitsOf<T>::type raw(T value) {
@@ -43,27 +52,46 @@ GANTRY_INLINE double fused(double a, double b, double c) { return __builtin_fma(
 
 struct Add {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return first_nan(a, a + b); }
+    GANTRY_INLINE static T apply(T a, T b) {
+        return first_nan(a, a + b);
+    }
 };
 struct Sub {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return canonical(a - b); }
+    GANTRY_INLINE static T apply(T a, T b) {
+        return canonical(a - b);
+    }
 };
 struct Mul {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return first_nan(a, a * b); }
+    GANTRY_INLINE static T apply(T a, T b) {
+        return first_nan(a, a * b);
+    }
 };
 struct Div {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return canonical(a / b); }
+    GANTRY_INLINE static T apply(T a, T b) {
+        return canonical(a / b);
+    }
 };
-struct AddSat { GANTRY_INLINE static float apply(float a, float b) { return saturate(a + b); } };
-struct SubSat { GANTRY_INLINE static float apply(float a, float b) { return saturate(a - b); } };
-struct MulSat { GANTRY_INLINE static float apply(float a, float b) { return saturate(a * b); } };
-struct Fma { template <typename T> GANTRY_INLINE static T apply(T a, T b, T c) {
-    return canonical(fused(a, b, c)); } };
-struct FmaSat { GANTRY_INLINE static float apply(float a, float b, float c) {
-    return saturate(fused(a, b, c)); } };
+struct AddSat {
+    GANTRY_INLINE static float apply(float a, float b) { return saturate(a + b); }
+};
+struct SubSat {
+    GANTRY_INLINE static float apply(float a, float b) { return saturate(a - b); }
+};
+struct MulSat {
+    GANTRY_INLINE static float apply(float a, float b) { return saturate(a * b); }
+};
+struct Fma {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b, T c) {
+        return canonical(fused(a, b, c));
+    }
+};
+struct FmaSat {
+    GANTRY_INLINE static float apply(float a, float b, float c) { return saturate(fused(a, b, c)); }
+};
 
 /// Operations that move bits are not flushed by the FP unit: their .ftz forms do it themselves.
 template <typename Op>
@@ -73,7 +101,9 @@ struct Flushed {
         return bits_as<float>((bits & 0x7f800000U) == 0 ? bits & 0x80000000U : bits);
     }
     template <typename... T>
-    GANTRY_INLINE static float apply(T... operands) { return Op::apply(flushed(operands)...); }
+    GANTRY_INLINE static float apply(T... operands) {
+        return Op::apply(flushed(operands)...);
+    }
 };
 
 template <typename T>
@@ -123,26 +153,55 @@ struct Extreme {
 };
 
 // On f32, abs and neg of a NaN keep no promise in PTX; the sign bit is what changes.
-struct Abs { template <typename T> GANTRY_INLINE static T apply(T a) {
-    return bits_as<T>(raw(a) & ~BitsOf<T>::kSign); } };
-struct Neg { template <typename T> GANTRY_INLINE static T apply(T a) {
-    return bits_as<T>(raw(a) ^ BitsOf<T>::kSign); } };
-struct Sqrt { template <typename T> GANTRY_INLINE static T apply(T a) {
-    if constexpr (sizeof(T) == 4) { return canonical(__builtin_sqrtf(a)); }
-    else { return __builtin_sqrt(a); } } };
+struct Abs {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) {
+        return bits_as<T>(raw(a) & ~BitsOf<T>::kSign);
+    }
+};
+struct Neg {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) {
+        return bits_as<T>(raw(a) ^ BitsOf<T>::kSign);
+    }
+};
+struct Sqrt {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) {
+        if constexpr (sizeof(T) == 4) {
+            return canonical(__builtin_sqrtf(a));
+        } else {
+            return __builtin_sqrt(a);
+        }
+    }
+};
 struct Rcp {
     template <typename T>
-    GANTRY_INLINE static T apply(T a) { return canonical(T(1) / a); }
+    GANTRY_INLINE static T apply(T a) {
+        return canonical(T(1) / a);
+    }
 };
 /// PTX: the sign comes from the first operand, the value from the second.
-struct Copysign { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    return bits_as<T>((raw(a) & BitsOf<T>::kSign) | (raw(b) & ~BitsOf<T>::kSign)); } };
-struct SatF { template <typename T> GANTRY_INLINE static T apply(T a) { return saturate(a); } };
+struct Copysign {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        return bits_as<T>((raw(a) & BitsOf<T>::kSign) | (raw(b) & ~BitsOf<T>::kSign));
+    }
+};
+struct SatF {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) {
+        return saturate(a);
+    }
+};
 
 template <bool Larger, bool KeepNan>
-struct Extreme3 { GANTRY_INLINE static float apply(float a, float b, float c) {
-    using Two = Extreme<Larger, KeepNan, false>;
-    return Two::apply(Two::apply(a, b), c); } };
+struct Extreme3 {
+    GANTRY_INLINE static float apply(float a, float b, float c) {
+        using Two = Extreme<Larger, KeepNan, false>;
+        return Two::apply(Two::apply(a, b), c);
+    }
+};
 
 template <typename Op>
 void both(HandlerTable& table, Binary op) {

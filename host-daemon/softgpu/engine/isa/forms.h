@@ -7,9 +7,9 @@ namespace gantry::softgpu::GANTRY_ISA_NAMESPACE {
 
 /// Whether an element type is computed by the FP unit, whose mode must then be right.
 template <typename T>
-inline constexpr bool kUsesFp = std::is_floating_point_v<T> || std::is_same_v<T, half_t> ||
-                                std::is_same_v<T, bf16_t> || std::is_same_v<T, half2_t> ||
-                                std::is_same_v<T, bf162_t>;
+inline constexpr bool kUsesFp =
+    std::is_floating_point_v<T> || std::is_same_v<T, half_t> || std::is_same_v<T, bf16_t> ||
+    std::is_same_v<T, half2_t> || std::is_same_v<T, bf162_t>;
 
 template <typename Op, typename T, typename R = T>
 const Inst* unary(Warp& warp, const Inst* inst) {
@@ -40,9 +40,8 @@ template <typename Op, typename T>
 const Inst* shift(Warp& warp, const Inst* inst) {
     const Slot<T>* a = warp.slot<Slot<T>>(inst->a);
     const u32* b = warp.slot<u32>(inst->b);
-    for_lanes(warp, warp.slot<Slot<T>>(inst->dst), [=](int lane) {
-        return to_slot<T>(Op::apply(from_slot<T>(a[lane]), b[lane]));
-    });
+    for_lanes(warp, warp.slot<Slot<T>>(inst->dst),
+              [=](int lane) { return to_slot<T>(Op::apply(from_slot<T>(a[lane]), b[lane])); });
     return inst + 1;
 }
 

@@ -22,9 +22,15 @@ GANTRY_INLINE H flush(H value, bool ftz) {
     return {static_cast<u16>(ftz && tiny ? value.bits & 0x8000U : value.bits)};
 }
 
-struct Add { GANTRY_INLINE static float apply(float a, float b) { return a + b; } };
-struct Sub { GANTRY_INLINE static float apply(float a, float b) { return a - b; } };
-struct Mul { GANTRY_INLINE static float apply(float a, float b) { return a * b; } };
+struct Add {
+    GANTRY_INLINE static float apply(float a, float b) { return a + b; }
+};
+struct Sub {
+    GANTRY_INLINE static float apply(float a, float b) { return a - b; }
+};
+struct Mul {
+    GANTRY_INLINE static float apply(float a, float b) { return a * b; }
+};
 
 template <typename H>
 GANTRY_INLINE H saturated(H value) {
@@ -56,7 +62,9 @@ struct Arith {
 
 /// min and max in all their forms. The form is uniform, so it costs a few selects and saves a loop
 /// for each.
-struct ExtremeForm { bool larger, keep_nan, xor_sign; };
+struct ExtremeForm {
+    bool larger, keep_nan, xor_sign;
+};
 
 template <typename H>
 GANTRY_INLINE H extreme(H a0, H b0, ExtremeForm form, bool ftz) {
@@ -119,8 +127,7 @@ struct Fma {
         const double product = static_cast<double>(to_float(flush(a, ftz))) *
                                static_cast<double>(to_float(flush(b, ftz)));
         const double addend = static_cast<double>(to_float(flush(c, ftz)));
-        const double sum =
-            std::is_same_v<H, bf16_t> ? sum_odd(product, addend) : product + addend;
+        const double sum = std::is_same_v<H, bf16_t> ? sum_odd(product, addend) : product + addend;
         return finish(narrow<H>(to_float_odd(sum)), flags);
     }
 };
@@ -188,9 +195,12 @@ void put(HandlerTable& table, Binary op) {
     row[index_of(Elem::kBf16x2)] = &binary_half<Op<bf16_t>, bf16_t, true>;
 }
 
-template <typename H> using AddOf = Arith<Add, H>;
-template <typename H> using SubOf = Arith<Sub, H>;
-template <typename H> using MulOf = Arith<Mul, H>;
+template <typename H>
+using AddOf = Arith<Add, H>;
+template <typename H>
+using SubOf = Arith<Sub, H>;
+template <typename H>
+using MulOf = Arith<Mul, H>;
 template <bool Larger, bool KeepNan, bool XorSign>
 void put_extreme(HandlerTable& table, Binary op) {
     Handler* row = table.binary[index_of(op)];

@@ -12,14 +12,34 @@ template <typename T>
 using Unsigned = std::make_unsigned_t<T>;
 
 /// The type with twice the bits.
-template <typename T> struct Twice;
-template <> struct Twice<u16> { using type = u32; };
-template <> struct Twice<s16> { using type = s32; };
-template <> struct Twice<u32> { using type = u64; };
-template <> struct Twice<s32> { using type = s64; };
-template <> struct Twice<u64> { using type = unsigned __int128; };
-template <> struct Twice<s64> { using type = __int128; };
-template <typename T> using Wide = typename Twice<T>::type;
+template <typename T>
+struct Twice;
+template <>
+struct Twice<u16> {
+    using type = u32;
+};
+template <>
+struct Twice<s16> {
+    using type = s32;
+};
+template <>
+struct Twice<u32> {
+    using type = u64;
+};
+template <>
+struct Twice<s32> {
+    using type = s64;
+};
+template <>
+struct Twice<u64> {
+    using type = unsigned __int128;
+};
+template <>
+struct Twice<s64> {
+    using type = __int128;
+};
+template <typename T>
+using Wide = typename Twice<T>::type;
 
 template <typename T>
 GANTRY_INLINE T wrap_mul(T a, T b) {
@@ -32,68 +52,127 @@ GANTRY_INLINE T wrap_mul(T a, T b) {
 
 template <typename T>
 GANTRY_INLINE T mul_hi(T a, T b) {
-    return static_cast<T>((static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b)) >>
-                          (8 * sizeof(T)));
+    return static_cast<T>((static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b)) >> (8 * sizeof(T)));
 }
 
 GANTRY_INLINE s32 saturate32(s64 value) {
     return value > INT32_MAX ? INT32_MAX : value < INT32_MIN ? INT32_MIN : static_cast<s32>(value);
 }
 
-struct Add { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    return static_cast<T>(static_cast<Unsigned<T>>(a) + static_cast<Unsigned<T>>(b)); } };
-struct Sub { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    return static_cast<T>(static_cast<Unsigned<T>>(a) - static_cast<Unsigned<T>>(b)); } };
-struct MulLo { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    return wrap_mul(a, b); } };
-struct MulHi { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    return mul_hi(a, b); } };
-struct MulWide { template <typename T> GANTRY_INLINE static Wide<T> apply(T a, T b) {
-    return static_cast<Wide<T>>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b)); } };
+struct Add {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        return static_cast<T>(static_cast<Unsigned<T>>(a) + static_cast<Unsigned<T>>(b));
+    }
+};
+struct Sub {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        return static_cast<T>(static_cast<Unsigned<T>>(a) - static_cast<Unsigned<T>>(b));
+    }
+};
+struct MulLo {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        return wrap_mul(a, b);
+    }
+};
+struct MulHi {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        return mul_hi(a, b);
+    }
+};
+struct MulWide {
+    template <typename T>
+    GANTRY_INLINE static Wide<T> apply(T a, T b) {
+        return static_cast<Wide<T>>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b));
+    }
+};
 // Division by zero gives all ones, the remainder then is the dividend (seen on hardware);
 // the one overflow, MIN / -1, wraps.
-struct Div { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    if (b == 0) { return static_cast<T>(~Unsigned<T>{0}); }
-    if constexpr (std::is_signed_v<T>) { if (b == T(-1)) { return Sub::apply(T(0), a); } }
-    return static_cast<T>(a / b); } };
-struct Rem { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    if (b == 0) { return a; }
-    if constexpr (std::is_signed_v<T>) { if (b == T(-1)) { return T(0); } }
-    return static_cast<T>(a % b); } };
+struct Div {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        if (b == 0) {
+            return static_cast<T>(~Unsigned<T>{0});
+        }
+        if constexpr (std::is_signed_v<T>) {
+            if (b == T(-1)) {
+                return Sub::apply(T(0), a);
+            }
+        }
+        return static_cast<T>(a / b);
+    }
+};
+struct Rem {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        if (b == 0) {
+            return a;
+        }
+        if constexpr (std::is_signed_v<T>) {
+            if (b == T(-1)) {
+                return T(0);
+            }
+        }
+        return static_cast<T>(a % b);
+    }
+};
 struct Min {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return a < b ? a : b; }
+    GANTRY_INLINE static T apply(T a, T b) {
+        return a < b ? a : b;
+    }
 };
 struct Max {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return a > b ? a : b; }
+    GANTRY_INLINE static T apply(T a, T b) {
+        return a > b ? a : b;
+    }
 };
 struct And {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a & b); }
+    GANTRY_INLINE static T apply(T a, T b) {
+        return static_cast<T>(a & b);
+    }
 };
 struct Or {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a | b); }
+    GANTRY_INLINE static T apply(T a, T b) {
+        return static_cast<T>(a | b);
+    }
 };
 struct Xor {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b) { return static_cast<T>(a ^ b); }
-};
-struct Shl { template <typename T> GANTRY_INLINE static T apply(T a, u32 b) {
-    constexpr u32 kBits = 8 * sizeof(T);
-    return b >= kBits ? T(0) : static_cast<T>(static_cast<Unsigned<T>>(a) << (b & (kBits - 1)));
+    GANTRY_INLINE static T apply(T a, T b) {
+        return static_cast<T>(a ^ b);
     }
 };
-struct Shr { template <typename T> GANTRY_INLINE static T apply(T a, u32 b) {
-    constexpr u32 kBits = 8 * sizeof(T);
-    if constexpr (std::is_signed_v<T>) {
-        return static_cast<T>(a >> (b >= kBits ? kBits - 1 : b));
-    } else {
-        return b >= kBits ? T(0) : static_cast<T>(a >> (b & (kBits - 1)));
-    } } };
-struct AddSat { GANTRY_INLINE static s32 apply(s32 a, s32 b) { return saturate32(s64{a} + b); } };
-struct SubSat { GANTRY_INLINE static s32 apply(s32 a, s32 b) { return saturate32(s64{a} - b); } };
+struct Shl {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, u32 b) {
+        constexpr u32 kBits = 8 * sizeof(T);
+        return b >= kBits ? T(0) : static_cast<T>(static_cast<Unsigned<T>>(a) << (b & (kBits - 1)));
+    }
+};
+struct Shr {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, u32 b) {
+        constexpr u32 kBits = 8 * sizeof(T);
+        if constexpr (std::is_signed_v<T>) {
+            return static_cast<T>(a >> (b >= kBits ? kBits - 1 : b));
+        } else {
+            return b >= kBits ? T(0) : static_cast<T>(a >> (b & (kBits - 1)));
+        }
+    }
+};
+struct AddSat {
+    GANTRY_INLINE static s32 apply(s32 a, s32 b) { return saturate32(s64{a} + b); }
+};
+struct SubSat {
+    GANTRY_INLINE static s32 apply(s32 a, s32 b) { return saturate32(s64{a} - b); }
+};
 
 template <typename T>
 GANTRY_INLINE Wide<T> product24(T a, T b) {
@@ -104,43 +183,96 @@ GANTRY_INLINE Wide<T> product24(T a, T b) {
         return static_cast<u64>(a & 0xffffffU) * (b & 0xffffffU);
     }
 }
-struct Mul24Lo { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    return static_cast<T>(product24(a, b)); } };
-struct Mul24Hi { template <typename T> GANTRY_INLINE static T apply(T a, T b) {
-    return static_cast<T>(product24(a, b) >> 16); } };
+struct Mul24Lo {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        return static_cast<T>(product24(a, b));
+    }
+};
+struct Mul24Hi {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b) {
+        return static_cast<T>(product24(a, b) >> 16);
+    }
+};
 
-struct Abs { template <typename T> GANTRY_INLINE static T apply(T a) {
-    return a < 0 ? Sub::apply(T(0), a) : a; } };
+struct Abs {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) {
+        return a < 0 ? Sub::apply(T(0), a) : a;
+    }
+};
 struct Neg {
     template <typename T>
-    GANTRY_INLINE static T apply(T a) { return Sub::apply(T(0), a); }
+    GANTRY_INLINE static T apply(T a) {
+        return Sub::apply(T(0), a);
+    }
 };
 struct Not {
     template <typename T>
-    GANTRY_INLINE static T apply(T a) { return static_cast<T>(~a); }
+    GANTRY_INLINE static T apply(T a) {
+        return static_cast<T>(~a);
+    }
 };
 struct Cnot {
     template <typename T>
-    GANTRY_INLINE static T apply(T a) { return a == 0 ? T(1) : T(0); }
+    GANTRY_INLINE static T apply(T a) {
+        return a == 0 ? T(1) : T(0);
+    }
 };
-struct Mov { template <typename T> GANTRY_INLINE static T apply(T a) { return a; } };
+struct Mov {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a) {
+        return a;
+    }
+};
 
-struct MadLo { template <typename T> GANTRY_INLINE static T apply(T a, T b, T c) {
-    return Add::apply(wrap_mul(a, b), c); } };
-struct MadHi { template <typename T> GANTRY_INLINE static T apply(T a, T b, T c) {
-    return Add::apply(mul_hi(a, b), c); } };
-struct MadWide { template <typename T> GANTRY_INLINE static Wide<T> apply(T a, T b, Wide<T> c) {
-    return Add::apply(MulWide::apply(a, b), c); } };
-struct MadHiSat { GANTRY_INLINE static s32 apply(s32 a, s32 b, s32 c) {
-    return saturate32(s64{mul_hi(a, b)} + c); } };
-struct Mad24Lo { template <typename T> GANTRY_INLINE static T apply(T a, T b, T c) {
-    return Add::apply(Mul24Lo::apply(a, b), c); } };
-struct Mad24Hi { template <typename T> GANTRY_INLINE static T apply(T a, T b, T c) {
-    return Add::apply(Mul24Hi::apply(a, b), c); } };
-struct Mad24HiSat { GANTRY_INLINE static s32 apply(s32 a, s32 b, s32 c) {
-    return saturate32(s64{Mul24Hi::apply(a, b)} + c); } };
-struct Sad { template <typename T> GANTRY_INLINE static T apply(T a, T b, T c) {
-    return Add::apply(a < b ? Sub::apply(b, a) : Sub::apply(a, b), c); } };
+struct MadLo {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b, T c) {
+        return Add::apply(wrap_mul(a, b), c);
+    }
+};
+struct MadHi {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b, T c) {
+        return Add::apply(mul_hi(a, b), c);
+    }
+};
+struct MadWide {
+    template <typename T>
+    GANTRY_INLINE static Wide<T> apply(T a, T b, Wide<T> c) {
+        return Add::apply(MulWide::apply(a, b), c);
+    }
+};
+struct MadHiSat {
+    GANTRY_INLINE static s32 apply(s32 a, s32 b, s32 c) {
+        return saturate32(s64{mul_hi(a, b)} + c);
+    }
+};
+struct Mad24Lo {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b, T c) {
+        return Add::apply(Mul24Lo::apply(a, b), c);
+    }
+};
+struct Mad24Hi {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b, T c) {
+        return Add::apply(Mul24Hi::apply(a, b), c);
+    }
+};
+struct Mad24HiSat {
+    GANTRY_INLINE static s32 apply(s32 a, s32 b, s32 c) {
+        return saturate32(s64{Mul24Hi::apply(a, b)} + c);
+    }
+};
+struct Sad {
+    template <typename T>
+    GANTRY_INLINE static T apply(T a, T b, T c) {
+        return Add::apply(a < b ? Sub::apply(b, a) : Sub::apply(a, b), c);
+    }
+};
 
 template <typename Op, typename... Types>
 void put_binary(HandlerTable& table, Binary op, std::initializer_list<Elem> elems) {

@@ -113,11 +113,15 @@ struct Shf {
 
 struct SlctS32 {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b, s32 c) { return c >= 0 ? a : b; }
+    GANTRY_INLINE static T apply(T a, T b, s32 c) {
+        return c >= 0 ? a : b;
+    }
 };
 struct SlctF32 {
     template <typename T>
-    GANTRY_INLINE static T apply(T a, T b, float c) { return c >= 0.0F ? a : b; }
+    GANTRY_INLINE static T apply(T a, T b, float c) {
+        return c >= 0.0F ? a : b;
+    }
 };
 
 template <typename A, typename B>
@@ -201,7 +205,8 @@ const Inst* fns(Warp& warp, const Inst* inst) {
         u32 found = kAllLanes;
         if (n == 0) {
             found = position >= 0 && position < 32 && ((mask[lane] >> position) & 1U) != 0
-                        ? static_cast<u32>(position) : kAllLanes;
+                        ? static_cast<u32>(position)
+                        : kAllLanes;
         } else {
             for (; position >= 0 && position < 32; position += step) {
                 if (((mask[lane] >> position) & 1U) != 0 && --left == 0) {

@@ -39,15 +39,27 @@ GANTRY_INLINE To bits_as(From value) {
 }
 
 // Tags for types that C++ does not have; arithmetic on them goes through float.
-struct half_t { u16 bits; };
-struct bf16_t { u16 bits; };
-struct half2_t { u32 bits; };
-struct bf162_t { u32 bits; };
+struct half_t {
+    u16 bits;
+};
+struct bf16_t {
+    u16 bits;
+};
+struct half2_t {
+    u32 bits;
+};
+struct bf162_t {
+    u32 bits;
+};
 
 template <bool Wide>
-struct SlotOf { using type = u32; };
+struct SlotOf {
+    using type = u32;
+};
 template <>
-struct SlotOf<true> { using type = u64; };
+struct SlotOf<true> {
+    using type = u64;
+};
 /// The lane type of the slot that holds a T.
 template <typename T>
 using Slot = typename SlotOf<(sizeof(T) > 4)>::type;

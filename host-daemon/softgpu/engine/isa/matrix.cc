@@ -24,8 +24,8 @@ using exec::MatrixSite;
 using exec::MatrixType;
 
 constexpr u32 kLargest = exec::kLargestOperand;
-constexpr u32 kNarrow = 8;   // Columns of every mma product.
-constexpr u32 kPiece = 4;    // Lanes that hold neighbouring words of one row (or column) in mma.
+constexpr u32 kNarrow = 8;  // Columns of every mma product.
+constexpr u32 kPiece = 4;   // Lanes that hold neighbouring words of one row (or column) in mma.
 constexpr u32 kRowsPerRegister = 8;
 
 /// What a float of 8 bits is worth, by its bits.
@@ -75,8 +75,8 @@ void gather_pieces(const Warp& warp, const std::vector<u32>& slots, u32 halves, 
                    u8* out) {
     for (u32 reg = 0; reg < slots.size(); ++reg) {
         const Word* from = warp.slot<Word>(slots[reg]);
-        Word* to = reinterpret_cast<Word*>(out) +
-                   reg % halves * kRowsPerRegister * words_per_row + reg / halves * kPiece;
+        Word* to = reinterpret_cast<Word*>(out) + reg % halves * kRowsPerRegister * words_per_row +
+                   reg / halves * kPiece;
         for (u32 row = 0; row < kRowsPerRegister; ++row) {
             std::memcpy(to + row * words_per_row, from + row * kPiece, kPiece * sizeof(Word));
         }
@@ -92,8 +92,8 @@ void gather_operand(const Warp& warp, const MatrixSite& site, bool is_a, u8* out
     } else if (bits == 64) {
         gather_pieces<u64>(warp, slots, is_a ? site.m / kRowsPerRegister : 1, site.k, out);
     } else {
-        gather_pieces<u32>(warp, slots, is_a ? site.m / kRowsPerRegister : 1,
-                           site.k * bits / 32, out);
+        gather_pieces<u32>(warp, slots, is_a ? site.m / kRowsPerRegister : 1, site.k * bits / 32,
+                           out);
     }
 }
 
@@ -235,8 +235,8 @@ constexpr u32 kVectorBytes = 16;
 
 template <typename T>
 struct VectorOf {
-    static constexpr u32 kCount = kVectorBytes / sizeof(T) < kNarrow ? kVectorBytes / sizeof(T)
-                                                                     : kNarrow;
+    static constexpr u32 kCount =
+        kVectorBytes / sizeof(T) < kNarrow ? kVectorBytes / sizeof(T) : kNarrow;
     typedef T type __attribute__((vector_size(kCount * sizeof(T))));
 };
 

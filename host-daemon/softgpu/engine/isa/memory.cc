@@ -18,8 +18,7 @@ namespace {
 
 /// Whether an access is frequent enough to be built as one piece.
 template <Access A, Cell C>
-inline constexpr bool kFrequent =
-    (A == Access::kFlat || A == Access::kShared32) && C == Cell::kB32;
+inline constexpr bool kFrequent = (A == Access::kFlat || A == Access::kShared32) && C == Cell::kB32;
 
 template <typename T>
 GANTRY_INLINE T peek(u64 address) {
@@ -160,8 +159,7 @@ GANTRY_INLINE void store_cells_here(Warp& warp, const Inst* inst, const Addresse
         }
         return;
     }
-    for_active(warp.mask,
-               [&](int lane) { poke<T>(addresses.at[lane], static_cast<T>(in[lane])); });
+    for_active(warp.mask, [&](int lane) { poke<T>(addresses.at[lane], static_cast<T>(in[lane])); });
 }
 
 template <Cell C>
@@ -286,8 +284,7 @@ const Inst* store_vector(Warp& warp, const Inst* inst) {
     });
 }
 
-[[gnu::noinline]] void store_b128_cells(Warp& warp, const Inst* inst,
-                                        const Addresses& addresses) {
+[[gnu::noinline]] void store_b128_cells(Warp& warp, const Inst* inst, const Addresses& addresses) {
     const u64* in = warp.slot<u64>(inst->dst);
     for_active(warp.mask, [&](int lane) {
         const u64 halves[2] = {in[lane], in[kLanes + lane]};
@@ -322,8 +319,7 @@ const Inst* load_param(Warp& warp, const Inst* inst) {
         T value;
         std::memcpy(&value, from + static_cast<u64>(element) * sizeof(T), sizeof value);
         const Slot<T> wide = to_slot<T>(value);
-        for_lanes(warp, warp.slot<Slot<T>>(element_slot(inst, element)),
-                  [=](int) { return wide; });
+        for_lanes(warp, warp.slot<Slot<T>>(element_slot(inst, element)), [=](int) { return wide; });
     }
     return inst + 1;
 }

@@ -18,11 +18,24 @@
 namespace gantry::softgpu::GANTRY_ISA_NAMESPACE {
 namespace {
 
-template <std::size_t Bytes> struct WordOf;
-template <> struct WordOf<1> { using type = u8; };
-template <> struct WordOf<2> { using type = u16; };
-template <> struct WordOf<4> { using type = u32; };
-template <> struct WordOf<8> { using type = u64; };
+template <std::size_t Bytes>
+struct WordOf;
+template <>
+struct WordOf<1> {
+    using type = u8;
+};
+template <>
+struct WordOf<2> {
+    using type = u16;
+};
+template <>
+struct WordOf<4> {
+    using type = u32;
+};
+template <>
+struct WordOf<8> {
+    using type = u64;
+};
 
 template <typename T, int N>
 GANTRY_INLINE void peek_ordered(u64 address, T (&values)[N]) {
@@ -35,8 +48,7 @@ GANTRY_INLINE void peek_ordered(u64 address, T (&values)[N]) {
         std::memcpy(values, &all, 16);
     } else {
         using Word = typename WordOf<sizeof values>::type;
-        const Word all =
-            __atomic_load_n(reinterpret_cast<const Word*>(address), __ATOMIC_ACQUIRE);
+        const Word all = __atomic_load_n(reinterpret_cast<const Word*>(address), __ATOMIC_ACQUIRE);
         std::memcpy(values, &all, sizeof values);
     }
 }

@@ -152,16 +152,15 @@ ServiceCall::~ServiceCall() { recovery = saved_; }
 
 Services& ServiceCall::services() const { return *saved_->launch->services; }
 
-std::string describe_place(const LaunchState& launch, const Block& block,
-                           std::uint32_t warp_index, std::uint32_t lane, const Inst* inst) {
+std::string describe_place(const LaunchState& launch, const Block& block, std::uint32_t warp_index,
+                           std::uint32_t lane, const Inst* inst) {
     const Dim3& size = launch.config->block;
     const std::uint32_t thread = warp_index * kLanes + lane;
     char text[256];
-    std::snprintf(text, sizeof text,
-                  "kernel '%s', block (%u,%u,%u), thread (%u,%u,%u), PTX line %u",
-                  launch.code->name.c_str(), block.x, block.y, block.z, thread % size.x,
-                  thread / size.x % size.y, thread / size.x / size.y,
-                  inst == nullptr ? 0 : inst->line);
+    std::snprintf(
+        text, sizeof text, "kernel '%s', block (%u,%u,%u), thread (%u,%u,%u), PTX line %u",
+        launch.code->name.c_str(), block.x, block.y, block.z, thread % size.x,
+        thread / size.x % size.y, thread / size.x / size.y, inst == nullptr ? 0 : inst->line);
     return text;
 }
 
@@ -174,8 +173,8 @@ void raise_fault(Warp& warp, const Inst* inst, LaunchError error, std::uint32_t 
         char text[160];
         std::snprintf(text, sizeof text, "%s (0x%llx): ", what,
                       static_cast<unsigned long long>(address));
-        point->launch->fail(error, text + describe_place(*point->launch, *warp.block, warp.index,
-                                                         lane, inst));
+        point->launch->fail(
+            error, text + describe_place(*point->launch, *warp.block, warp.index, lane, inst));
     }
     siglongjmp(point->buffer, 3);
 }

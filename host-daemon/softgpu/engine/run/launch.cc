@@ -124,12 +124,11 @@ std::uint64_t launch_special(const LaunchState& launch, Special what) {
         case Special::kReservedSharedSlot1: return launch.reserved_shared + kReservedSlotBytes;
         case Special::kReservedSharedEnd:
             return launch.reserved_shared + launch.profile->reserved_shared_bytes_per_block;
-        case Special::kReservedSharedCap:
-            return launch.profile->reserved_shared_bytes_per_block;
-        case Special::kEnvreg1: return reinterpret_cast<std::uint64_t>(
-                                           launch.grid_workspace.data()) >> 32;
-        case Special::kEnvreg2: return reinterpret_cast<std::uint64_t>(
-                                           launch.grid_workspace.data()) & 0xffffffffU;
+        case Special::kReservedSharedCap: return launch.profile->reserved_shared_bytes_per_block;
+        case Special::kEnvreg1:
+            return reinterpret_cast<std::uint64_t>(launch.grid_workspace.data()) >> 32;
+        case Special::kEnvreg2:
+            return reinterpret_cast<std::uint64_t>(launch.grid_workspace.data()) & 0xffffffffU;
         case Special::kNclusteridX: return (config.grid.x + cluster.x - 1) / cluster.x;
         case Special::kNclusteridY: return (config.grid.y + cluster.y - 1) / cluster.y;
         case Special::kNclusteridZ: return (config.grid.z + cluster.z - 1) / cluster.z;
@@ -151,14 +150,15 @@ LaunchStatus check(const KernelInfo& kernel, const KernelCode& code, const Launc
         threads > kernel.max_threads_per_block) {
         return refuse(LaunchError::kInvalidValue,
                       "block of " + std::to_string(threads) + " threads: kernel '" + kernel.name +
-                          "' allows 1 to " + std::to_string(std::min(
-                              kernel.max_threads_per_block, profile.max_threads_per_block)));
+                          "' allows 1 to " +
+                          std::to_string(std::min(kernel.max_threads_per_block,
+                                                  profile.max_threads_per_block)));
     }
     if (config.params.size() < kernel.parameter_bytes) {
-        return refuse(LaunchError::kInvalidValue,
-                      "kernel '" + kernel.name + "' needs " +
-                          std::to_string(kernel.parameter_bytes) + " bytes of parameters, got " +
-                          std::to_string(config.params.size()));
+        return refuse(LaunchError::kInvalidValue, "kernel '" + kernel.name + "' needs " +
+                                                      std::to_string(kernel.parameter_bytes) +
+                                                      " bytes of parameters, got " +
+                                                      std::to_string(config.params.size()));
     }
     const std::uint64_t shared =
         std::uint64_t{kernel.static_shared_bytes} + config.dynamic_shared_bytes;
@@ -173,10 +173,9 @@ LaunchStatus check(const KernelInfo& kernel, const KernelCode& code, const Launc
                       "clusters of more than one block are not supported by the soft GPU");
     }
     if (config.cooperative &&
-        config.grid.count() >
-            std::uint64_t{profile.sm_count} *
-                max_blocks_per_sm(kernel, static_cast<std::uint32_t>(threads),
-                                  config.dynamic_shared_bytes, profile)) {
+        config.grid.count() > std::uint64_t{profile.sm_count} *
+                                  max_blocks_per_sm(kernel, static_cast<std::uint32_t>(threads),
+                                                    config.dynamic_shared_bytes, profile)) {
         return refuse(LaunchError::kCooperativeTooLarge,
                       "cooperative grid of " + std::to_string(config.grid.count()) +
                           " blocks does not fit on the device at once");
@@ -242,8 +241,8 @@ void LaunchState::fail(LaunchError error, std::string text) {
 
 bool launch_stopped(const Block& block) {
     LaunchState& launch = *block.launch;
-    if (launch.config->cancel != nullptr &&
-        launch.config->cancel->load(std::memory_order_relaxed)) [[unlikely]] {
+    if (launch.config->cancel != nullptr && launch.config->cancel->load(std::memory_order_relaxed))
+        [[unlikely]] {
         launch.fail(LaunchError::kCancelled, "the launch was cancelled");
     }
     return launch.stop.load(std::memory_order_relaxed);
@@ -276,8 +275,7 @@ unsigned engine_thread_count() {
 }
 
 std::uint32_t max_blocks_per_sm(const KernelInfo& kernel, std::uint32_t threads_per_block,
-                                std::uint32_t dynamic_shared_bytes,
-                                const DeviceProfile& profile) {
+                                std::uint32_t dynamic_shared_bytes, const DeviceProfile& profile) {
     if (threads_per_block == 0 || threads_per_block > profile.max_threads_per_block) {
         return 0;
     }
@@ -292,8 +290,7 @@ std::uint32_t max_blocks_per_sm(const KernelInfo& kernel, std::uint32_t threads_
     if (shared > profile.shared_bytes_per_block_optin) {
         return 0;
     }
-    const std::uint32_t held =
-        (shared + profile.reserved_shared_bytes_per_block + 127) / 128 * 128;
+    const std::uint32_t held = (shared + profile.reserved_shared_bytes_per_block + 127) / 128 * 128;
     if (held != 0) {
         blocks = std::min(blocks, profile.shared_bytes_per_sm / held);
     }
@@ -303,8 +300,8 @@ std::uint32_t max_blocks_per_sm(const KernelInfo& kernel, std::uint32_t threads_
 namespace {
 
 LaunchStatus run_grid(const LinkedProgram& linked, std::uint32_t kernel_index,
-                      const LaunchConfig& config, const DeviceProfile& profile,
-                      Services& services, DeviceQueue& children) {
+                      const LaunchConfig& config, const DeviceProfile& profile, Services& services,
+                      DeviceQueue& children) {
     if (kernel_index >= linked.kernels.size()) {
         return refuse(LaunchError::kInvalidValue, "no such kernel");
     }
@@ -345,8 +342,8 @@ LaunchStatus run_family(const LinkedProgram& linked, std::uint32_t kernel_index,
                         Services& services, unsigned depth);
 
 LaunchStatus run_child(const LinkedProgram& linked, const DeviceWork& child,
-                       const LaunchConfig& parent, const DeviceProfile& profile,
-                       Services& services, unsigned depth) {
+                       const LaunchConfig& parent, const DeviceProfile& profile, Services& services,
+                       unsigned depth) {
     if (child.kind != DeviceWork::Kind::kGrid) {
         const bool done = child.kind == DeviceWork::Kind::kCopy
                               ? copy_guest_memory(child.to, child.from, child.size)
@@ -355,8 +352,10 @@ LaunchStatus run_child(const LinkedProgram& linked, const DeviceWork& child,
             return {};
         }
         char text[96];
-        std::snprintf(text, sizeof text, "illegal memory access at 0x%llx by a copy or fill that "
-                      "a kernel asked for", static_cast<unsigned long long>(last_fault_address()));
+        std::snprintf(text, sizeof text,
+                      "illegal memory access at 0x%llx by a copy or fill that "
+                      "a kernel asked for",
+                      static_cast<unsigned long long>(last_fault_address()));
         return refuse(LaunchError::kIllegalAddress, text);
     }
     LaunchConfig config = parent;

@@ -23,7 +23,7 @@ struct LaunchState {
     const LaunchConfig* config = nullptr;
     const DeviceProfile* profile = nullptr;
     Services* services = nullptr;
-    DeviceQueue* children = nullptr;  ///< Grids that this one launches.
+    DeviceQueue* children = nullptr;      ///< Grids that this one launches.
     std::vector<std::uint8_t> params;     ///< 16-byte aligned start.
     std::vector<std::uint8_t> constants;  ///< Image with the launch's special registers filled.
     std::uint64_t blocks = 0;

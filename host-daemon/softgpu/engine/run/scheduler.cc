@@ -14,11 +14,11 @@
 namespace gantry::softgpu {
 namespace {
 
-constexpr std::uint32_t kSlice = 64;         // warps race on memory as if side by side
-constexpr std::uint32_t kLoneSlice = 2048;   // a block of one warp has nobody to take turns with
+constexpr std::uint32_t kSlice = 64;        // warps race on memory as if side by side
+constexpr std::uint32_t kLoneSlice = 2048;  // a block of one warp has nobody to take turns with
 constexpr std::uint32_t kPatience = 4000;
 constexpr std::uint32_t kTurn = 2000;
-constexpr std::uint32_t kPollLimit = 256;    // polling loads before other blocks get a turn
+constexpr std::uint32_t kPollLimit = 256;  // polling loads before other blocks get a turn
 
 struct Pick {
     const Inst* ip = nullptr;  ///< nullptr: nothing can run.
@@ -138,8 +138,8 @@ Pick pick_divergent(Warp& warp) {
 }
 
 Pick pick_fragment(Warp& warp) {
-    if (warp.fragment_count == 1 &&
-        warp.fragments[0].state == FragmentState::kRunnable) [[likely]] {
+    if (warp.fragment_count == 1 && warp.fragments[0].state == FragmentState::kRunnable)
+        [[likely]] {
         Pick pick;
         pick.ip = warp.fragments[0].ip;
         warp.set_mask(warp.fragments[0].mask);
@@ -216,7 +216,8 @@ bool barrier_complete(const Block& block, const Barrier& barrier) {
         const std::uint32_t lanes = barrier.warp_lanes[i];
         if (lanes != 0) {
             sum += (lanes | block.warps[i].dead) == kAllLanes
-                       ? 32U : static_cast<std::uint32_t>(__builtin_popcount(lanes));
+                       ? 32U
+                       : static_cast<std::uint32_t>(__builtin_popcount(lanes));
         }
     }
     return sum >= barrier.expected;

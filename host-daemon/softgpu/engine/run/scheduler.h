@@ -8,10 +8,10 @@
 namespace gantry::softgpu {
 
 enum class SliceEnd : std::uint8_t {
-    kFinished,   ///< All warps have left.
-    kBudget,     ///< The budget is used up, or the block polls for somebody else's progress.
-    kStopped,    ///< The launch was cancelled or failed elsewhere.
-    kDeadlock,   ///< Every warp waits at a barrier that nobody can complete.
+    kFinished,  ///< All warps have left.
+    kBudget,    ///< The budget is used up, or the block polls for somebody else's progress.
+    kStopped,   ///< The launch was cancelled or failed elsewhere.
+    kDeadlock,  ///< Every warp waits at a barrier that nobody can complete.
 };
 
 /// Runs up to about `budget` warp instructions. `exclusive`: no other block waits for a turn, so

@@ -340,21 +340,18 @@ void Worker::run_slices() {
         Block& block = live_[turn_]->block;
         point_.block = &block;
         const bool alone = live_.size() == 1;
-        const SliceEnd end = run_block(block, alone && !cooperative ? kFirstSlice : kSharedSlice,
-                                       alone && no_more_);
+        const SliceEnd end =
+            run_block(block, alone && !cooperative ? kFirstSlice : kSharedSlice, alone && no_more_);
         point_.block = nullptr;
         switch (end) {
-            case SliceEnd::kFinished:
-                retire(turn_);
-                break;
+            case SliceEnd::kFinished: retire(turn_); break;
             case SliceEnd::kBudget:
                 if (turn_ + 1 >= live_.size()) {
                     admit();  // somebody may be waiting for a block that has not begun
                 }
                 ++turn_;
                 break;
-            case SliceEnd::kStopped:
-                return;
+            case SliceEnd::kStopped: return;
             case SliceEnd::kDeadlock:
                 launch_.fail(LaunchError::kTrap,
                              "all warps of a block wait at barriers that nobody can complete: " +
