@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "guest-shim/driver/own_table.h"
+#include "guest-shim/driver/context/own_table.h"
 #include "proto/cuda/abi.h"
 
 namespace gantry::nvml {

@@ -4,10 +4,10 @@
 
 #include <cstring>
 
+#include "guest-shim/session/base/report.h"
+#include "guest-shim/session/base/spin.h"
+#include "guest-shim/session/base/trace.h"
 #include "guest-shim/session/connection.h"
-#include "guest-shim/session/report.h"
-#include "guest-shim/session/spin.h"
-#include "guest-shim/session/trace.h"
 
 namespace gantry::session {
 

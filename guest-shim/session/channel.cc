@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "guest-shim/session/claimant.h"
 #include "guest-shim/session/connection.h"
+#include "guest-shim/session/transport/claimant.h"
 
 namespace gantry::session {
 namespace {

@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "guest-shim/session/environment.h"
-#include "guest-shim/session/futex_mutex.h"
+#include "guest-shim/session/base/environment.h"
+#include "guest-shim/session/base/futex_mutex.h"
 #include "guest-shim/session/outbox.h"
 #include "guest-shim/session/session.h"
-#include "guest-shim/session/transport.h"
+#include "guest-shim/session/transport/transport.h"
 #include "proto/wire/control_ops.h"
 #include "proto/wire/region.h"
 #include "proto/wire/ring.h"

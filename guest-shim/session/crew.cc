@@ -9,9 +9,9 @@
 #include <atomic>
 #include <cstdint>
 
+#include "guest-shim/session/base/futex_mutex.h"
+#include "guest-shim/session/base/spin.h"
 #include "guest-shim/session/connection.h"
-#include "guest-shim/session/futex_mutex.h"
-#include "guest-shim/session/spin.h"
 #include "proto/wire/wait.h"
 
 namespace gantry::session {

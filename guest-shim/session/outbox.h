@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "guest-shim/session/futex_mutex.h"
+#include "guest-shim/session/base/futex_mutex.h"
 #include "proto/wire/region.h"
 
 namespace gantry::session {

@@ -1,8 +1,8 @@
 #include "guest-shim/session/programs.h"
 
-#include "guest-shim/session/claimant.h"
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
+#include "guest-shim/session/transport/claimant.h"
 
 namespace gantry::session {
 namespace {

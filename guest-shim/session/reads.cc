@@ -4,9 +4,9 @@
 // is a command with an answer.
 #include <cstring>
 
+#include "guest-shim/session/base/trace.h"
 #include "guest-shim/session/copy.h"
 #include "guest-shim/session/crew.h"
-#include "guest-shim/session/trace.h"
 
 namespace gantry::session {
 namespace {

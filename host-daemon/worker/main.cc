@@ -8,9 +8,9 @@
 
 #include <string>
 
+#include "host-daemon/execution/base/crash_log.h"
+#include "host-daemon/execution/base/log.h"
 #include "host-daemon/replacement/replacement.h"
-#include "host-daemon/worker/last_words.h"
-#include "host-daemon/worker/log.h"
 #include "host-daemon/worker/service.h"
 #include "host-daemon/worker/standalone.h"
 #include "proto/base/settings.h"

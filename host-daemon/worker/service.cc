@@ -11,9 +11,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "host-daemon/state/block_runs.h"
-#include "host-daemon/state/file_pieces.h"
-#include "host-daemon/worker/log.h"
+#include "host-daemon/execution/base/log.h"
+#include "host-daemon/state/blocks/block_runs.h"
+#include "host-daemon/state/files/file_pieces.h"
 #include "host-daemon/worker/sandbox.h"
 #include "proto/cuda/gen/opcodes.h"
 
@@ -28,18 +28,18 @@ constexpr std::chrono::seconds kComeMax{60};
 /// the process begins, since the sandbox forbids the question.
 const bool kAddressesRepeat = (personality(0xffffffff) & ADDR_NO_RANDOMIZE) != 0;
 
-/// GANTRY_FINGERPRINTS: auto (or not set), cpu, gpu; see print_by.h.
-Result<state::PrintBy> fingerprints_by() {
+/// GANTRY_FINGERPRINTS: auto (or not set), cpu, gpu; see fingerprint_by.h.
+Result<state::FingerprintBy> fingerprints_by() {
     const char* value = std::getenv("GANTRY_FINGERPRINTS");
     const std::string_view text = value == nullptr ? "auto" : value;
     if (text == "auto") {
-        return state::PrintBy::kAuto;
+        return state::FingerprintBy::kAuto;
     }
     if (text == "cpu") {
-        return state::PrintBy::kCpu;
+        return state::FingerprintBy::kCpu;
     }
     if (text == "gpu") {
-        return state::PrintBy::kGpu;
+        return state::FingerprintBy::kGpu;
     }
     return Error{Code::kInvalidArgument, "worker.settings",
                  fmt::format("GANTRY_FINGERPRINTS is '{}'; it can be auto, cpu or gpu", text)};
@@ -63,7 +63,7 @@ Service::~Service() {
     part_.reset();
     process_.reset();
     window_.reset();
-    prints_.reset();
+    fingerprints_.reset();
     device_.reset();
     while (!arenas_.empty()) {
         (void)detach_arena(arenas_.begin()->first);
@@ -314,9 +314,10 @@ Result<void> Service::open_device(const control::DeviceChoice& device) {
     }
     GANTRY_ASSIGN(library_, driver::DriverLibrary::load(device.driver_library()));
     GANTRY_ASSIGN(device_, Device::open(*library_, static_cast<int>(device.device_ordinal())));
-    GANTRY_ASSIGN(const state::PrintBy by, fingerprints_by());
-    if (auto prints = state::make_gpu_prints(*device_, by)) {
-        prints_ = std::move(*prints);  // Else PartState tries again, and says what is the matter.
+    GANTRY_ASSIGN(const state::FingerprintBy by, fingerprints_by());
+    if (auto fingerprints = state::make_gpu_fingerprints(*device_, by)) {
+        fingerprints_ =
+            std::move(*fingerprints);  // Else PartState tries again, and says what is the matter.
     }
     opened_ = device;
     return {};
@@ -387,9 +388,9 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
         std::lock_guard lock(failure_mutex_);
         failure_ = Error{Code::kInvalidArgument, "guest.ring", reason};
     };
-    GANTRY_ASSIGN(const state::PrintBy by, fingerprints_by());
-    part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by, std::move(prints_),
-                                               std::move(slot_pages_));
+    GANTRY_ASSIGN(const state::FingerprintBy by, fingerprints_by());
+    part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by,
+                                               std::move(fingerprints_), std::move(slot_pages_));
     started_ = start;
     GANTRY_TRY(lock_down(start.sandbox().seccomp()));
     control::StartReply* body = reply->mutable_start();

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "host-daemon/state/part_state.h"
-#include "host-daemon/worker/guest_process.h"
-#include "host-daemon/worker/peer_window.h"
+#include "host-daemon/execution/device/peer_window.h"
+#include "host-daemon/execution/process/guest_process.h"
+#include "host-daemon/state/parts/part_state.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
 
@@ -118,9 +118,9 @@ private:
     std::unique_ptr<driver::DriverLibrary> library_;
     std::unique_ptr<Device> device_;
     control::DeviceChoice opened_;
-    std::unique_ptr<state::GpuPrints> prints_;    ///< For part_.
-    std::unique_ptr<state::Mapping> slot_pages_;  ///< For part_; null: none are ready.
-    std::unique_ptr<PeerWindow> window_;          ///< Null: none is open.
+    std::unique_ptr<state::GpuFingerprints> fingerprints_;  ///< For part_.
+    std::unique_ptr<state::Mapping> slot_pages_;            ///< For part_; null: none are ready.
+    std::unique_ptr<PeerWindow> window_;                    ///< Null: none is open.
     OutputCapture output_;
     std::unique_ptr<GuestProcess> process_;
     std::unique_ptr<state::PartState> part_;

@@ -1,7 +1,7 @@
 // Service: requests by which memory goes to a snapshot's file, and comes from one.
-#include "host-daemon/state/block_ranges.h"
-#include "host-daemon/state/file_blocks.h"
-#include "host-daemon/worker/print_list.h"
+#include "host-daemon/state/blocks/block_ranges.h"
+#include "host-daemon/state/files/file_blocks.h"
+#include "host-daemon/worker/fingerprint_list.h"
 #include "host-daemon/worker/service.h"
 
 namespace gantry::worker {
@@ -108,10 +108,10 @@ Result<void> Service::store_blocks(const control::StoreBlocks& request, Descript
         return wrong_state("only a frozen worker's memory goes to a file");
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
-    PrintList prints;
+    FingerprintList fingerprints;
     state::PartState::Looked looked;
     const auto look = [&]() -> Result<void> {
-        GANTRY_ASSIGN(looked, part_->look_on(request.look_count(), prints.visit()));
+        GANTRY_ASSIGN(looked, part_->look_on(request.look_count(), fingerprints.visit()));
         return {};
     };
     GANTRY_ASSIGN(
@@ -119,8 +119,8 @@ Result<void> Service::store_blocks(const control::StoreBlocks& request, Descript
         part_->store_blocks(in[0].get(), runs,
                             request.look_count() != 0 ? look : std::function<Result<void>()>()));
     GANTRY_TRY(answer(outcome, reply, out));
-    return put_looked(looked, std::move(prints), reply->mutable_file_blocks()->mutable_looked(),
-                      out);
+    return put_looked(looked, std::move(fingerprints),
+                      reply->mutable_file_blocks()->mutable_looked(), out);
 }
 
 Result<void> Service::load_blocks(const control::LoadBlocks& request, Descriptors& in,

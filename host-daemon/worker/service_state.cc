@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "host-daemon/state/block_ranges.h"
-#include "host-daemon/state/block_runs.h"
-#include "host-daemon/worker/print_list.h"
+#include "host-daemon/state/blocks/block_ranges.h"
+#include "host-daemon/state/blocks/block_runs.h"
+#include "host-daemon/worker/fingerprint_list.h"
 #include "host-daemon/worker/service.h"
 #include "proto/cuda/gen/opcodes.h"
 
@@ -200,13 +200,13 @@ Result<void> Service::read_blocks(const control::ReadBlocks& read, control::From
     GANTRY_ASSIGN(const auto copied, part_->read_blocks(blocks, target));
     control::ReadBlocksReply* body = reply->mutable_read_blocks();
     std::vector<engine::BlockAddress> addresses;
-    std::string prints;
+    std::string fingerprints;
     for (const state::CopiedBlock& block : copied) {
         addresses.push_back(block.address);
-        state::append_print(block.fingerprint, &prints);
+        state::append_fingerprint(block.fingerprint, &fingerprints);
     }
     state::append_runs(addresses, body->mutable_runs());
-    body->set_fingerprints(std::move(prints));
+    body->set_fingerprints(std::move(fingerprints));
     return {};
 }
 
@@ -218,7 +218,7 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
         return {};
     }
     if (get.first_count() != 0) {
-        PrintList first;
+        FingerprintList first;
         GANTRY_ASSIGN(const state::PartState::Looked looked,
                       part_->look_at_first(get.first_count(), first.visit()));
         return put_looked(looked, std::move(first), reply->mutable_digest(), out);
@@ -232,14 +232,14 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
         }
         GANTRY_ASSIGN(known, state::to_ranges(list.runs()));
     }
-    PrintList prints;
-    GANTRY_ASSIGN(
-        const state::PartState::RestDigest rest,
-        part_->digest_without(std::move(known),
-                              get.with_prints() ? prints.visit() : state::BlockReader::Visit()));
+    FingerprintList fingerprints;
+    GANTRY_ASSIGN(const state::PartState::RestDigest rest,
+                  part_->digest_without(std::move(known), get.with_fingerprints()
+                                                              ? fingerprints.visit()
+                                                              : state::BlockReader::Visit()));
     state::set_digest(rest.digest, reply->mutable_digest());
     reply->mutable_digest()->set_known_count(rest.known_count);
-    return std::move(prints).put(reply->mutable_digest(), out);
+    return std::move(fingerprints).put(reply->mutable_digest(), out);
 }
 
 Result<void> Service::get_images(const control::GetImages& get, control::FromWorker* reply,

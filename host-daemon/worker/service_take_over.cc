@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "host-daemon/state/block_ranges.h"
+#include "host-daemon/state/blocks/block_ranges.h"
 #include "host-daemon/worker/service.h"
 
 namespace gantry::worker {
@@ -128,15 +128,15 @@ Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptor
     state::add_ranges(pulled.copied, blocks.mutable_runs());
     state::add_ranges(pulled.outside, blocks.mutable_outside());
     state::add_ranges(pulled.absent, blocks.mutable_absent());
-    blocks.set_fingerprints(pulled.prints.data(),
-                            pulled.prints.size() * sizeof(snapshot::Fingerprint));
+    blocks.set_fingerprints(pulled.fingerprints.data(),
+                            pulled.fingerprints.size() * sizeof(snapshot::Fingerprint));
     const std::string bytes = blocks.SerializeAsString();
     GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
     control::PullBlocksReply* body = reply->mutable_pull_blocks();
     body->set_pulled_bytes(bytes.size());
     body->set_block_count(state::count_of(pulled.copied));
     body->set_copy_us(pulled.copy_us);
-    body->set_fingerprint_us(pulled.print_us);
+    body->set_fingerprint_us(pulled.fingerprint_us);
     body->set_rest_us(pulled.rest_us);
     out->push_back(std::move(blob));
     return {};
@@ -145,14 +145,14 @@ Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptor
 Result<void> Service::note_sent(const control::NoteSent& request, Descriptors& in) {
     GANTRY_ASSIGN(const auto blocks, parse_blob<control::PulledBlocks>(in, request.pulled_bytes()));
     GANTRY_ASSIGN(const auto ranges, state::to_ranges(blocks.runs()));
-    std::vector<snapshot::Fingerprint> prints(state::count_of(ranges));
-    if (blocks.fingerprints().size() != prints.size() * sizeof(snapshot::Fingerprint)) {
+    std::vector<snapshot::Fingerprint> fingerprints(state::count_of(ranges));
+    if (blocks.fingerprints().size() != fingerprints.size() * sizeof(snapshot::Fingerprint)) {
         return Error{Code::kInvalidArgument, "worker.protocol",
                      fmt::format("{} bytes of fingerprints for {} blocks",
-                                 blocks.fingerprints().size(), prints.size())};
+                                 blocks.fingerprints().size(), fingerprints.size())};
     }
-    std::memcpy(prints.data(), blocks.fingerprints().data(), blocks.fingerprints().size());
-    return part_->note_sent(ranges, prints);
+    std::memcpy(fingerprints.data(), blocks.fingerprints().data(), blocks.fingerprints().size());
+    return part_->note_sent(ranges, fingerprints);
 }
 
 }  // namespace gantry::worker

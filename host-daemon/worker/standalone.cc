@@ -13,9 +13,9 @@
 #include <list>
 #include <memory>
 
+#include "host-daemon/execution/base/log.h"
+#include "host-daemon/execution/ring/channel_memory.h"
 #include "host-daemon/sharing/share_broker.h"
-#include "host-daemon/worker/channel_memory.h"
-#include "host-daemon/worker/log.h"
 #include "host-daemon/worker/replace.h"
 #include "host-daemon/worker/worker_link.h"
 #include "proto/cuda/gen/opcodes.h"

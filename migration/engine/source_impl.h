@@ -1,4 +1,4 @@
-// The inside of SourceMachine, shared by its source files: events (source_machine.cc), the peer's
+// The inside of SourceMachine, shared by its source files: events (source_impl.cc), the peer's
 // messages (source_peer.cc), the steps of a migration (source_steps.cc) and the grant
 // (source_grant.cc).
 #pragma once
@@ -69,7 +69,7 @@ private:
         std::vector<Finding> findings;
     };
 
-    // source_machine.cc: events
+    // source_impl.cc: events
     void on_event(const SourceEvent& event);
     void on_restarted(const SourceEvent& event);
     void on_domain(const DomainReport& report);

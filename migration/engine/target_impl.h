@@ -1,4 +1,4 @@
-// The inside of TargetMachine, shared by its two source files: events (target_machine.cc) and the
+// The inside of TargetMachine, shared by its two source files: events (target_impl.cc) and the
 // source's messages with what follows from them (target_steps.cc).
 #pragma once
 
@@ -25,7 +25,7 @@ private:
     enum class Timer { kState, kRetry, kHeartbeat, kPoll, kHook, kArrival };
     enum class Hook { kNone, kWaiting };
 
-    // target_machine.cc
+    // target_impl.cc
     void on_event(const TargetEvent& event);
     void on_admission(const TargetEvent& event);
     void on_restarted(const TargetEvent& event);

@@ -120,11 +120,11 @@ GANTRY_AVX2 Prints<N> fingerprint_avx2(const std::uint32_t* key, const Blocks<N>
             add_avx2<kCopy>(&second, blocks[1], to[1], 4 * i + 32, k[1], shifted[1]);
         }
     }
-    Prints<N> prints{total_avx2(first)};
+    Prints<N> fingerprints{total_avx2(first)};
     if constexpr (N == 2) {
-        prints[1] = total_avx2(second);
+        fingerprints[1] = total_avx2(second);
     }
-    return prints;
+    return fingerprints;
 }
 
 struct Avx512Sums {
@@ -178,11 +178,11 @@ GANTRY_AVX512 Prints<N> fingerprint_avx512(const std::uint32_t* key, const Block
             add_avx512<kCopy>(&second, blocks[1], to[1], 4 * i, k, shifted);
         }
     }
-    Prints<N> prints{total_avx512(first)};
+    Prints<N> fingerprints{total_avx512(first)};
     if constexpr (N == 2) {
-        prints[1] = total_avx512(second);
+        fingerprints[1] = total_avx512(second);
     }
-    return prints;
+    return fingerprints;
 }
 
 #endif

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "host-daemon/state/gpu_prints.h"
+#include "host-daemon/state/blocks/gpu_fingerprints.h"
 
 namespace {
 
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
     const std::size_t copied = std::min(blocks, kCopyBlocks);
     auto library = need(driver::DriverLibrary::load(argv[1]), "loading the driver");
     auto device = need(worker::Device::open(*library, 0), "opening the device");
-    auto prints = need(state::GpuPrints::make(*device), "fingerprints");
+    auto fingerprints = need(state::GpuFingerprints::make(*device), "fingerprints");
     const driver::DriverApi& api = library->api();
     CUdeviceptr base = 0;
     void* host = nullptr;
@@ -91,11 +91,12 @@ int main(int argc, char** argv) {
         }
     };
     measure("fingerprint", blocks * kBlockBytes, runs,
-            [&] { done(prints->look(key, addresses, out)); });
+            [&] { done(fingerprints->look(key, addresses, out)); });
     measure("plain_out", to.size(), runs,
             [&] { settle(api.cuMemcpyDtoHAsync_v2(host, first, to.size(), stream)); });
-    measure("staged_out", to.size(), runs,
-            [&] { done(prints->copy(key, std::span(addresses).first(copied), to, true, out)); });
+    measure("staged_out", to.size(), runs, [&] {
+        done(fingerprints->copy(key, std::span(addresses).first(copied), to, true, out));
+    });
     measure("plain_in", to.size(), runs,
             [&] { settle(api.cuMemcpyHtoDAsync_v2(first, host, to.size(), stream)); });
     measure("staged_in", to.size(), runs, [&] {

@@ -13,29 +13,29 @@ CASES = (
     (SHIM, '#include "proto/wire/ring.h"', None),
     (SHIM, "#include <sys/mman.h>", None),
     (SHIM, "#include <cstring>  // memcpy", None),
-    ("guest-shim/service/x.cc", "#include <string>", None),
+    ("guest-shim/bridge/x.cc", "#include <string>", None),
     (ENGINE, "#include <vector>", None),
     ("host-daemon/worker/x.cc", "#include <fmt/format.h>", None),
     ("tests/unit/x.cc", '#include "fixture.h"', None),
-    (SHIM, '#include "host-daemon/worker/log.h"',
-     'guest-shim may not include "host-daemon/worker/log.h"'),
+    (SHIM, '#include "host-daemon/execution/base/log.h"',
+     'guest-shim may not include "host-daemon/execution/base/log.h"'),
     (ENGINE, '#include "proto/wire/ring.h"', "migration/engine may not include"),
-    (SHIM, '#include "../../host-daemon/worker/log.h"', SPELL_OUT),
-    (SHIM, '#include "guest-shim/../host-daemon/worker/log.h"', SPELL_OUT),
+    (SHIM, '#include "../../host-daemon/execution/base/log.h"', SPELL_OUT),
+    (SHIM, '#include "guest-shim/../host-daemon/execution/base/log.h"', SPELL_OUT),
     (SHIM, '#include "./log.h"', SPELL_OUT),
     (SHIM, '#include "log.h"', SPELL_OUT),
     (SHIM, '#include "/usr/include/fmt/format.h"', SPELL_OUT),
     ("tests/unit/x.cc", '#include "no_such_fixture.h"', SPELL_OUT),
     (SHIM, '#include "fmt/format.h"', "names no folder of this tree"),
-    (SHIM, "#include <host-daemon/worker/log.h>", "is a header of this tree"),
+    (SHIM, "#include <host-daemon/execution/base/log.h>", "is a header of this tree"),
     (SHIM, "#include <guest-shim/session/session.h>", "is a header of this tree"),
-    (SHIM, "#include <../../host-daemon/worker/log.h>", "leads elsewhere by its path"),
+    (SHIM, "#include <../../host-daemon/execution/base/log.h>", "leads elsewhere by its path"),
     (SHIM, "#include </usr/include/fmt/format.h>", "leads elsewhere by its path"),
     (SHIM, "#include <string>", "<string> may not be used in guest-shim"),
     (SHIM, "#include <optional>", "<optional> may not be used in guest-shim"),
     (SHIM, "#include <fmt/format.h>", "may not be used in guest-shim"),
     (SHIM, "#include <zstd.h>", "may not be used in guest-shim"),
-    ("guest-shim/service/x.cc", "#include <grpcpp/server.h>", "may not be used"),
+    ("guest-shim/bridge/x.cc", "#include <grpcpp/server.h>", "may not be used"),
     (ENGINE, "#include <thread>", "may not be used in migration/engine"),
     (ENGINE, "#include <sys/mman.h>", "may not be used in migration/engine"),
     ("proto/wire/x.h", "#include <google/protobuf/message.h>", "may not be used in proto/wire"),
@@ -64,9 +64,42 @@ def outcome(checker, name, line):
         return subprocess.run([checker, folder], capture_output=True, text=True, timeout=30)
 
 
+# Trees of several files: what is in them, a part of what must be said; None: it is right.
+A, B, C = "proto/base/a", "proto/wire/b", "proto/wire/c"
+CROWD = {f"proto/base/f{i}.h": "" for i in range(30)}
+TREES = (
+    ({A + ".h": "", B + ".h": f'#include "{A}.h"'}, None),
+    ({A + ".h": "", A + ".cc": f'#include "{A}.h"'}, None),
+    ({B + ".h": f'#include "{C}.h"', C + ".cc": f'#include "{B}.h"', C + ".h": ""},
+     f"include circle of files: {B}, {C}"),
+    ({"host-daemon/softgpu/x/a.h": '#include "host-daemon/softgpu/y/b.h"',
+      "host-daemon/softgpu/y/b.h": "",
+      "host-daemon/softgpu/y/c.cc": '#include "host-daemon/softgpu/x/d.h"',
+      "host-daemon/softgpu/x/d.h": ""},
+     "include circle of folders: host-daemon/softgpu/x, host-daemon/softgpu/y"),
+    ({"tests/unit/b.h": '#include "c.h"', "tests/unit/c.h": ""}, None),
+    (CROWD, None),
+    ({**CROWD, A + ".h": ""}, "proto/base: 31 source files, at most 30"),
+)
+
+
+def outcome_of_tree(checker, files):
+    with tempfile.TemporaryDirectory(prefix="includes") as folder:
+        for name, text in files.items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+        return subprocess.run([checker, folder], capture_output=True, text=True, timeout=30)
+
+
 def main():
     checker = sys.argv[1]
     wrong = 0
+    for files, said in TREES:
+        done = outcome_of_tree(checker, files)
+        if done.returncode != (0 if said is None else 1) or (said or "") not in done.stdout:
+            wrong += 1
+            print(f"FAILED: {sorted(files)}: {said!r}, got {done}")
     for name, line, said in CASES:
         done = outcome(checker, name, line)
         right = done.returncode == (0 if said is None else 1)
@@ -75,7 +108,7 @@ def main():
         if not right:
             wrong += 1
             print(f"FAILED: {name}: {line!r}: {said!r}, got {done}")
-    print(f"{len(CASES)} trees, {wrong} judged wrongly")
+    print(f"{len(CASES) + len(TREES)} trees, {wrong} judged wrongly")
     return 1 if wrong else 0
 
 

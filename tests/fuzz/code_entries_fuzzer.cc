@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "host-daemon/state/code_entries.h"
+#include "host-daemon/state/parts/code_entries.h"
 #include "proto/base/assert.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

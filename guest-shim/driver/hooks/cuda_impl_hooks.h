@@ -1,8 +1,8 @@
 // The check made at every entry point of libcuda.so.1: a few loads.
 #pragma once
 
-#include "guest-shim/driver/captures.h"
-#include "guest-shim/session/report.h"
+#include "guest-shim/driver/core/captures.h"
+#include "guest-shim/session/base/report.h"
 #include "guest-shim/session/session.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_flags.h"

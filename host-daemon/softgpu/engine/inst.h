@@ -225,7 +225,7 @@ struct HandlerTable {
     Handler bfi32 = nullptr, bfi64 = nullptr;
     Handler pack[6] = {}, unpack[6] = {};       ///< See isa/move.cc.
     Handler round_integer[4][kElemCount] = {};  ///< cvt.r?i float to float
-    Handler multiply_matrices = nullptr;        ///< See exec/matrix.h.
+    Handler multiply_matrices = nullptr;        ///< See matrix.h.
 };
 
 /// Chosen once per process by the CPU's abilities (GANTRY_SOFT_ISA=v2|v3|v4 forces one).

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "host-daemon/softgpu/engine/engine.h"
-#include "host-daemon/softgpu/engine/exec/matrix.h"
-#include "host-daemon/softgpu/engine/exec/texture_site.h"
 #include "host-daemon/softgpu/engine/inst.h"
+#include "host-daemon/softgpu/engine/matrix.h"
+#include "host-daemon/softgpu/engine/texture_site.h"
 
 namespace gantry::softgpu {
 

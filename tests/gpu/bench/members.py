@@ -8,7 +8,7 @@ A request is a line, the answer one line of JSON:
                              between PyTorch and the device
   time MEMBER SECONDS CORE   seconds a step, of blocks of steps for about so long, on that core
   waits MEMBER STEPS         calls that waited for the host in so many steps, by the shim's report
-                             (guest-shim/session/report.h)
+                             (guest-shim/session/base/report.h)
   drop MEMBER                give its memory back
 """
 

@@ -43,9 +43,9 @@ class Job:
 
     def await_ready(self):
         if not self.ready.wait(START_SECONDS) or "ready" not in self.lines:
-            raise RuntimeError(f"the job did not start: {self.last_words()}")
+            raise RuntimeError(f"the job did not start: {self.crash_log()}")
 
-    def last_words(self):
+    def crash_log(self):
         return " / ".join(line for line in self.lines[-30:] if not line.startswith("step"))
 
     def finish(self):
@@ -56,7 +56,7 @@ class Job:
         finally:
             self.kill()
         if status != 0 or not any(line.startswith("PASS") for line in self.lines):
-            raise RuntimeError(f"the job ended with {status}: {self.last_words()}")
+            raise RuntimeError(f"the job ended with {status}: {self.crash_log()}")
         return Steps.parse(self.lines)
 
     def kill(self):

@@ -56,12 +56,12 @@ class Process:
                 status = self.child.poll()
                 self.end()
                 why = f"no answer within {seconds} s" if left <= 0 else f"ended ({status})"
-                raise RuntimeError(f"{self.name}: {why}: {self.last_words()}")
+                raise RuntimeError(f"{self.name}: {why}: {self.crash_log()}")
             self.buffer += data
         line, self.buffer = self.buffer.split(b"\n", 1)
         return json.loads(line)
 
-    def last_words(self):
+    def crash_log(self):
         return self.errors.read_text(errors="replace")[-500:]
 
     def ask(self, *words):

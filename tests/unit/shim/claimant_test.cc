@@ -1,5 +1,5 @@
 // Which process a claim is of, from within its PID namespace, from outside and from another.
-#include "guest-shim/session/claimant.h"
+#include "guest-shim/session/transport/claimant.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

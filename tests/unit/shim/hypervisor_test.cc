@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "host-daemon/worker/channel_memory.h"
+#include "host-daemon/execution/ring/channel_memory.h"
 #include "tests/unit/shim/moving_rig.h"
 
 namespace gantry::test {

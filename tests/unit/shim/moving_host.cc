@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "host-daemon/worker/reply_board.h"
+#include "host-daemon/execution/ring/reply_board.h"
 #include "proto/base/assert.h"
 #include "proto/base/packet.h"
 #include "proto/wire/attach.h"

@@ -39,7 +39,7 @@ struct CarriedState {
     std::uint64_t confirmed[wire::kLaneCount] = {};
     Kept answers[wire::kLaneCount] = {};
     std::uint32_t answer_count = 0;
-    /// The word of a call whose answer no confirm has followed; 0: none (worker/pinned_writes.h).
+    /// The word of a call whose answer no confirm has followed; 0: none (memory/pinned_writes.h).
     std::uint64_t left[wire::kLaneCount] = {};
 };
 

@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "guest-shim/driver/image.h"
-#include "guest-shim/driver/jit_options.h"
-#include "guest-shim/driver/ranges.h"
-#include "guest-shim/driver/slot_table.h"
+#include "guest-shim/driver/code/image.h"
+#include "guest-shim/driver/code/jit_options.h"
+#include "guest-shim/driver/core/ranges.h"
+#include "guest-shim/driver/core/slot_table.h"
 #include "guest-shim/session/connection.h"
 
 namespace gantry::session {

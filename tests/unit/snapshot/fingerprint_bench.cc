@@ -26,13 +26,13 @@ void BM_Fingerprint(benchmark::State& state) {
     for (std::size_t i = 0; i < blocks; ++i) {
         at.push_back(memory.data() + (kBlockBytes - begin % kBlockBytes) + i * kBlockBytes);
     }
-    std::vector<Fingerprint> prints(blocks);
+    std::vector<Fingerprint> fingerprints(blocks);
     for (auto _ : state) {
         for (std::size_t i = 0; i < blocks; i += at_a_time) {
             fingerprints_with(kind, key, std::span(at).subspan(i, at_a_time), {}, CopyTo::kNowhere,
-                              std::span(prints).subspan(i, at_a_time));
+                              std::span(fingerprints).subspan(i, at_a_time));
         }
-        benchmark::DoNotOptimize(prints.data());
+        benchmark::DoNotOptimize(fingerprints.data());
     }
     state.SetBytesProcessed(static_cast<std::int64_t>(static_cast<std::size_t>(state.iterations()) *
                                                       blocks * kBlockBytes));

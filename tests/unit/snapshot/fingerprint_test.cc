@@ -77,14 +77,15 @@ TEST(Fingerprint, ImplementationsAgree) {
         for (const auto kind :
              {FingerprintKind::kScalar, FingerprintKind::kAvx2, FingerprintKind::kAvx512}) {
             if (fingerprint_kind_available(kind)) {
-                std::vector<Fingerprint> prints(count);
-                fingerprints_with(kind, key, some, {}, CopyTo::kNowhere, prints);
-                EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
+                std::vector<Fingerprint> fingerprints(count);
+                fingerprints_with(kind, key, some, {}, CopyTo::kNowhere, fingerprints);
+                EXPECT_EQ(fingerprints, reference) << static_cast<int>(kind) << ", " << count;
                 for (const CopyTo where : {CopyTo::kMemory, CopyTo::kCaches}) {
                     std::fill(copies.begin(), copies.end(), Block{});
-                    std::fill(prints.begin(), prints.end(), Fingerprint{});
-                    fingerprints_with(kind, key, some, std::span(to).first(count), where, prints);
-                    EXPECT_EQ(prints, reference) << static_cast<int>(kind) << ", " << count;
+                    std::fill(fingerprints.begin(), fingerprints.end(), Fingerprint{});
+                    fingerprints_with(kind, key, some, std::span(to).first(count), where,
+                                      fingerprints);
+                    EXPECT_EQ(fingerprints, reference) << static_cast<int>(kind) << ", " << count;
                     for (std::size_t i = 0; i < kBlocks; ++i) {
                         EXPECT_TRUE(i < count ? std::ranges::equal(copies[i].bytes,
                                                                    std::span(some[i], kBlockBytes))

@@ -1,5 +1,5 @@
 // A session's arrival and its link to the source, whose threads ask the arrival for its driver.
-#include "host-daemon/supervisor/arrival.h"
+#include "host-daemon/supervisor/sessions/arrival.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <new>
 #include <thread>
 
-#include "host-daemon/supervisor/worker_stock.h"
+#include "host-daemon/supervisor/workers/worker_stock.h"
 
 namespace gantry::supervisor {
 namespace {

@@ -12,7 +12,7 @@
 #include <random>
 #include <thread>
 
-#include "host-daemon/supervisor/worker_channel.h"
+#include "host-daemon/supervisor/workers/worker_channel.h"
 #include "proto/base/packet.h"
 #include "proto/control/worker.pb.h"
 

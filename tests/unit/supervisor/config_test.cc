@@ -1,5 +1,5 @@
 // gantryd.toml: every mistake is named with file, line, key and the nearest valid keys.
-#include "host-daemon/supervisor/config.h"
+#include "host-daemon/supervisor/config/config.h"
 
 #include <gtest/gtest.h>
 

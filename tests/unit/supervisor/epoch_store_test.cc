@@ -1,5 +1,5 @@
 // The durable record: what save() claims must be what a restart reads, whichever step fails.
-#include "host-daemon/supervisor/epoch_store.h"
+#include "host-daemon/supervisor/moves/epoch_store.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "host-daemon/supervisor/memory_slot.h"
+#include "host-daemon/supervisor/workers/memory_slot.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 
-#include "host-daemon/worker/memory_share.h"
+#include "host-daemon/execution/base/memory_share.h"
 
 namespace gantry::supervisor {
 namespace {

@@ -1,5 +1,5 @@
 // What operators are told of moves: progress that never runs backwards, and how the last one ended.
-#include "host-daemon/supervisor/move_history.h"
+#include "host-daemon/supervisor/moves/move_history.h"
 
 #include <gtest/gtest.h>
 

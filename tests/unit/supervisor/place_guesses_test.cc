@@ -1,5 +1,5 @@
 // What is copied to guessed places, by several threads, and what is left of it in the end.
-#include "host-daemon/supervisor/place_guesses.h"
+#include "host-daemon/supervisor/base/place_guesses.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "host-daemon/supervisor/turns.h"
+#include "host-daemon/supervisor/parts/ordered_section.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -70,7 +70,7 @@ public:
             }
             return {};
         };
-        ASSERT_TRUE(Turns().run(4, batches_.size(), save).ok());
+        ASSERT_TRUE(OrderedSection().run(4, batches_.size(), save).ok());
         for (std::size_t at = next_; at < guesses_->used_end(); ++at) {
             file_[at] = 0;
         }

@@ -1,5 +1,5 @@
 // The books of a host whose device takes long to say what it is.
-#include "host-daemon/supervisor/registry.h"
+#include "host-daemon/supervisor/registry/registry.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

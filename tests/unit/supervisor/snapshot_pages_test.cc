@@ -1,5 +1,5 @@
 // Where the parts of a snapshot will lie in its file, as far as can be told before.
-#include "host-daemon/supervisor/snapshot_pages.h"
+#include "host-daemon/supervisor/snapshots/snapshot_pages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // How a worker's process ended, as gantryd says it.
-#include "host-daemon/supervisor/worker_process.h"
+#include "host-daemon/supervisor/workers/worker_process.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

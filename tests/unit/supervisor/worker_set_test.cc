@@ -1,5 +1,5 @@
 // A session's workers, some of which answer nothing, or late.
-#include "host-daemon/supervisor/worker_set.h"
+#include "host-daemon/supervisor/workers/worker_set.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "host-daemon/worker/arena_allocator.h"
+#include "host-daemon/execution/base/arena_allocator.h"
 
 #include <gtest/gtest.h>
 

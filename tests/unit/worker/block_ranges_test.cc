@@ -1,4 +1,4 @@
-#include "host-daemon/state/block_ranges.h"
+#include "host-daemon/state/blocks/block_ranges.h"
 
 #include <gtest/gtest.h>
 

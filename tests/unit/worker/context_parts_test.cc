@@ -1,8 +1,8 @@
 // What the worker itself makes in a context of the program's, which may end before the worker does.
 #include <gtest/gtest.h>
 
-#include "host-daemon/worker/event_pool.h"
-#include "host-daemon/worker/lane_streams.h"
+#include "host-daemon/execution/device/event_pool.h"
+#include "host-daemon/execution/device/lane_streams.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {

@@ -1,5 +1,5 @@
 // Blocks between device memory and a file, both ways of it, on the soft GPU's driver.
-#include "host-daemon/state/file_blocks.h"
+#include "host-daemon/state/files/file_blocks.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <string>
 #include <thread>
 
-#include "host-daemon/state/file_mapping.h"
-#include "host-daemon/state/file_pieces.h"
+#include "host-daemon/state/blocks/file_mapping.h"
+#include "host-daemon/state/files/file_pieces.h"
 #include "tests/unit/worker/holder.h"
 
 namespace gantry::worker {
@@ -199,7 +199,7 @@ TEST(FileBlocks, AreToldOfWhenTheyLieInMemory) {
         holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
         std::uint64_t told = 0;
         int early = 0;
-        state::Beside beside;
+        state::CopyHooks beside;
         beside.landed = [&](std::span<const state::FileChunk> chunks) -> Result<void> {
             for (const state::FileChunk& chunk : chunks) {
                 for (const state::FilePiece& piece : chunk.pieces) {
@@ -230,11 +230,11 @@ TEST(FileBlocks, AFailureBesideTheCopiesIsTheirs) {
     state::MemoryImage memory(*holder.process);
     state::CopySlots slots(*holder.process);
     const Error error{Code::kInternal, "test.beside", "no"};
-    state::Beside in_meanwhile;
+    state::CopyHooks in_meanwhile;
     in_meanwhile.meanwhile = [&]() -> Result<void> { return error; };
-    state::Beside in_landed;
+    state::CopyHooks in_landed;
     in_landed.landed = [&](std::span<const state::FileChunk>) -> Result<void> { return error; };
-    for (const state::Beside& beside : {in_meanwhile, in_landed}) {
+    for (const state::CopyHooks& beside : {in_meanwhile, in_landed}) {
         const auto loaded =
             state::FileBlocks(*holder.process, memory, slots).load(holder.file.get(), runs, beside);
         ASSERT_FALSE(loaded.ok());

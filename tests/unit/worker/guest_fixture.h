@@ -15,7 +15,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "host-daemon/worker/guest_process.h"
+#include "host-daemon/execution/process/guest_process.h"
 #include "proto/cuda/gen/opcodes.h"
 #include "proto/cuda/gen/wire_structs.h"
 #include "proto/wire/ring.h"

@@ -1,5 +1,5 @@
 // The book of what waits behind host callbacks, where callbacks return at any moment.
-#include "host-daemon/worker/held_work.h"
+#include "host-daemon/execution/process/held_work.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "host-daemon/worker/call.h"
+#include "host-daemon/execution/process/call.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "host-daemon/state/part_state.h"
+#include "host-daemon/state/parts/part_state.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {

@@ -5,7 +5,7 @@
 #include <random>
 #include <string>
 
-#include "host-daemon/worker/image_variables.h"
+#include "host-daemon/execution/code/image_variables.h"
 
 namespace gantry::worker {
 namespace {

@@ -1,5 +1,5 @@
 // What the log of a worker says that a signal ends, and that the signal ends it all the same.
-#include "host-daemon/worker/last_words.h"
+#include "host-daemon/execution/base/crash_log.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "host-daemon/worker/log.h"
+#include "host-daemon/execution/base/log.h"
 #include "proto/cuda/gen/opcodes.h"
 #include "proto/wire/control_ops.h"
 
@@ -55,7 +55,7 @@ void expect_end(const End& end, int number, const std::string& words) {
     EXPECT_EQ(end.log.find('\n'), end.log.size() - 1) << "one line: " << end.log;
 }
 
-TEST(LastWords, AFaultNamesItsAddressAndTheLastCommand) {
+TEST(CrashLog, AFaultNamesItsAddressAndTheLastCommand) {
     const End end = end_by(static_cast<std::uint16_t>(cuda::Op::cuLaunchKernel), [] {
         int* volatile nowhere = reinterpret_cast<int*>(0x10'0000);
         // The instruction itself, so that no check of a sanitizer comes first.
@@ -66,7 +66,7 @@ TEST(LastWords, AFaultNamesItsAddressAndTheLastCommand) {
                "the guest: cuLaunchKernel");
 }
 
-TEST(LastWords, AnAbortAndASignalFromOutsideNameTheLastCommand) {
+TEST(CrashLog, AnAbortAndASignalFromOutsideNameTheLastCommand) {
     expect_end(
         end_by(static_cast<std::uint16_t>(wire::ControlOp::kReadDevice), [] { abort(); }), SIGABRT,
         "ended by signal 6 (Aborted); the last command of the guest: a copy from the device");

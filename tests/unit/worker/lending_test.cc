@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "host-daemon/worker/command_loop.h"
+#include "host-daemon/execution/ring/command_loop.h"
 #include "tests/unit/worker/loop_ring.h"
 
 namespace gantry::worker {

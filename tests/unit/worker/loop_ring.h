@@ -5,7 +5,7 @@
 #include <memory>
 #include <thread>
 
-#include "host-daemon/worker/channel_memory.h"
+#include "host-daemon/execution/ring/channel_memory.h"
 #include "proto/wire/ring.h"
 
 namespace gantry::worker {

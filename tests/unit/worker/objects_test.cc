@@ -1,5 +1,5 @@
 // The table of a guest's handles.
-#include "host-daemon/worker/objects.h"
+#include "host-daemon/execution/objects/objects.h"
 
 #include <gtest/gtest.h>
 

@@ -7,12 +7,12 @@
 #include <set>
 #include <thread>
 
-#include "host-daemon/worker/callback_broker.h"
-#include "host-daemon/worker/command_loop.h"
-#include "host-daemon/worker/image_store.h"
-#include "host-daemon/worker/lane_executors.h"
-#include "host-daemon/worker/output_capture.h"
-#include "host-daemon/worker/reply_board.h"
+#include "host-daemon/execution/code/image_store.h"
+#include "host-daemon/execution/ring/callback_broker.h"
+#include "host-daemon/execution/ring/command_loop.h"
+#include "host-daemon/execution/ring/lane_executors.h"
+#include "host-daemon/execution/ring/output_capture.h"
+#include "host-daemon/execution/ring/reply_board.h"
 
 namespace gantry::worker {
 namespace {

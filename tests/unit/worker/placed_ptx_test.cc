@@ -1,5 +1,5 @@
 // PTX whose variables lie at given addresses, and functions whose addresses a program may hold.
-#include "host-daemon/worker/placed_ptx.h"
+#include "host-daemon/execution/code/placed_ptx.h"
 
 #include <gtest/gtest.h>
 

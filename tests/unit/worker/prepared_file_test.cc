@@ -1,5 +1,5 @@
 // A snapshot's file made ready before the blocks come, on the soft GPU's driver.
-#include "host-daemon/state/prepared_file.h"
+#include "host-daemon/state/files/prepared_file.h"
 
 #include <gtest/gtest.h>
 
@@ -127,9 +127,10 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     state::PartState& part = preparer.part;
     using Found = std::map<std::uint64_t, state::Fingerprint>;
     const auto to = [](Found* found) {
-        return [found](const state::BlockRange& range, std::span<const state::Fingerprint> prints) {
+        return [found](const state::BlockRange& range,
+                       std::span<const state::Fingerprint> fingerprints) {
             for (std::uint64_t i = 0; i < range.count; ++i) {
-                EXPECT_TRUE(found->emplace(range.first + i, prints[i]).second);
+                EXPECT_TRUE(found->emplace(range.first + i, fingerprints[i]).second);
             }
         };
     };

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "host-daemon/state/part_state.h"
+#include "host-daemon/state/parts/part_state.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {
@@ -126,17 +126,17 @@ TEST(Pull, CopiesWhatBothHaveAndSaysWhatIsLeft) {
         EXPECT_TRUE(same(pulled->absent, {fresh.blocks(64, 2), fresh.blocks(1000, 2)}));
         const snapshot::FingerprintKey key(kPullSeed);
         const std::vector<std::byte> zeros(kBlockBytes);
-        std::size_t print = 0;
+        std::size_t fingerprint = 0;
         for (std::uint64_t i = 0; i < 64; ++i) {
             const bool is_copied = (i >= 1 && i <= 6) || i == 50 || i >= 62;
             EXPECT_TRUE(fresh.holds(i, is_copied ? other.block(i) : zeros)) << "block " << i;
             if (is_copied) {
-                ASSERT_LT(print, pulled->prints.size());
-                EXPECT_EQ(pulled->prints[print++],
+                ASSERT_LT(fingerprint, pulled->fingerprints.size());
+                EXPECT_EQ(pulled->fingerprints[fingerprint++],
                           snapshot::fingerprint(key, snapshot::BlockSpan(other.block(i))));
             }
         }
-        EXPECT_EQ(print, pulled->prints.size());
+        EXPECT_EQ(fingerprint, pulled->fingerprints.size());
     }));
 }
 
@@ -169,7 +169,7 @@ TEST(Pull, ALaterPieceTakesThePlaceOfThoseThatItMeets) {
 
 TEST(Pull, APaceRestsForTheWorkAndNotForAWait) {
     using std::chrono::milliseconds;
-    state::Pace pace;
+    state::RateLimiter pace;
     pace.rest(100, milliseconds(50));  // All of the time is its own.
     EXPECT_EQ(pace.take_rested_us(), 0u);
     pace.set_share(20);
@@ -228,10 +228,10 @@ TEST(Pull, WhatAnotherCopiedCountsAsSentUnlessItDiffers) {
         const std::vector<BlockRange> all = {old.blocks(0, 64)};
         const std::vector<std::byte> zeros(kBlockBytes);
         const snapshot::FingerprintKey key(kPullSeed);
-        std::vector<Fingerprint> prints(
+        std::vector<Fingerprint> fingerprints(
             64, snapshot::fingerprint(key, snapshot::BlockSpan(std::span(zeros))));
-        prints[9].low ^= 1;  // What the other copied was torn.
-        ASSERT_TRUE(old.part.note_sent(all, prints).ok());
+        fingerprints[9].low ^= 1;  // What the other copied was torn.
+        ASSERT_TRUE(old.part.note_sent(all, fingerprints).ok());
         old.write(20 * kBlockBytes, std::vector<std::byte>(1, std::byte{7}));
         engine::BlockSetDigest seen;
         const auto scanned = old.part.scan_all(&seen);

@@ -4,7 +4,7 @@
 // Each test runs in a child process of its own, since a worker holds fixed addresses.
 #include <gtest/gtest.h>
 
-#include "host-daemon/state/part_state.h"
+#include "host-daemon/state/parts/part_state.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {

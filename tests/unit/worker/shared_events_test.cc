@@ -2,7 +2,7 @@
 // up meanwhile.
 #include "guest_fixture.h"
 #include "host-daemon/sharing/share_broker.h"
-#include "host-daemon/state/blocking_features.h"
+#include "host-daemon/state/parts/blocking_features.h"
 
 namespace gantry::worker {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "host-daemon/state/graph_content.h"
-#include "host-daemon/state/part_state.h"
+#include "host-daemon/state/cuda_graphs/cuda_graph_content.h"
+#include "host-daemon/state/parts/part_state.h"
 #include "proto/wire/mirror/words.h"
 #include "tests/unit/worker/guest_fixture.h"
 
@@ -518,7 +518,7 @@ void run_untold_target(int, Shared* shared) {
     const auto missing = part.apply_final(graph);
     ASSERT_TRUE(missing.ok()) << missing.error().text;
     snapshot::ObjectGraph made;
-    state::GraphReader reader(*host.process);
+    state::CudaGraphReader reader(*host.process);
     ASSERT_TRUE(reader.read_all(&made).ok());
     EXPECT_EQ(untold_in(made.SerializeAsString()), (std::vector<int>{2, 2, 2}));
 }

@@ -1,5 +1,5 @@
 // Memory at addresses outside the arena, beside what others have there.
-#include "host-daemon/worker/variable_memory.h"
+#include "host-daemon/execution/memory/variable_memory.h"
 
 #include <gtest/gtest.h>
 

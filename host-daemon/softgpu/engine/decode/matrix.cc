@@ -3,7 +3,7 @@
 #include <string>
 
 #include "host-daemon/softgpu/engine/decode/decoder.h"
-#include "host-daemon/softgpu/engine/exec/matrix.h"
+#include "host-daemon/softgpu/engine/matrix.h"
 
 namespace gantry::softgpu {
 

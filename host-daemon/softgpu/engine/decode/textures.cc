@@ -1,7 +1,7 @@
 // Decoding of tex, tld4, suld, sust, txq and suq. Only objects (64-bit handles in registers) are
 // supported, in unified mode; .texref variables and separate samplers are refused.
 #include "host-daemon/softgpu/engine/decode/decoder.h"
-#include "host-daemon/softgpu/engine/exec/texture_site.h"
+#include "host-daemon/softgpu/engine/texture_site.h"
 
 namespace gantry::softgpu {
 

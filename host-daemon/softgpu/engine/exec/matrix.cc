@@ -1,5 +1,5 @@
 // Moves of matrices between memory and registers; their products: isa/matrix.cc.
-#include "host-daemon/softgpu/engine/exec/matrix.h"
+#include "host-daemon/softgpu/engine/matrix.h"
 
 #include <cstring>
 

@@ -8,10 +8,10 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/engine/exec/texel.h"
-#include "host-daemon/softgpu/engine/exec/texture_site.h"
 #include "host-daemon/softgpu/engine/kernel_code.h"
 #include "host-daemon/softgpu/engine/numbers.h"
 #include "host-daemon/softgpu/engine/run/launch_state.h"
+#include "host-daemon/softgpu/engine/texture_site.h"
 #include "host-daemon/softgpu/engine/warp.h"
 
 namespace gantry::softgpu::exec {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "host-daemon/softgpu/engine/exec/texel.h"
-#include "host-daemon/softgpu/engine/exec/texture_site.h"
 #include "host-daemon/softgpu/engine/run/launch_state.h"
+#include "host-daemon/softgpu/engine/texture_site.h"
 #include "host-daemon/softgpu/engine/warp.h"
 
 namespace gantry::softgpu::exec {

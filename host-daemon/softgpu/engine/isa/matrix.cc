@@ -7,7 +7,7 @@
 //
 // Either way a register of 32 lanes holds whole pieces of rows, so that gathering copies pieces,
 // and only the conversion looks at elements.
-#include "host-daemon/softgpu/engine/exec/matrix.h"
+#include "host-daemon/softgpu/engine/matrix.h"
 
 #ifdef __FMA__
 #include <immintrin.h>

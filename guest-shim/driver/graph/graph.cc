@@ -1,0 +1,403 @@
+// Graphs: lists of nodes and edges, instantiation and update in their older forms, and the generic
+// node calls, which end in the calls of each type.
+#include <cstdlib>
+#include <cstring>
+
+#include "guest-shim/driver/memory/graph_copy.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+namespace {
+
+using cuda::wire_hand::GraphListCall;
+using cuda::wire_hand::GraphListReply;
+
+constexpr std::uint64_t kMaxListed = 1u << 16;
+
+/// Asks for a list of handles; `rows` of them per entry (edges have two).
+CUresult list(cuda::Op op, std::uint64_t of, std::uint64_t rows, std::uint64_t room,
+              std::uint64_t** handles, std::uint64_t* count) {
+    room = room < kMaxListed ? room : kMaxListed;
+    // Every listed node may be one that a capture made and that has no name yet.
+    const std::uint64_t names = kMaxListed * rows;
+    GraphListCall call{};
+    call.graph = of;
+    call.first_new_handle = session::mint_many(HandleKind::kGraphNode, names);
+    call.new_handle_count = names;
+    call.capacity = room;
+    const std::uint64_t bytes = room * rows * sizeof(std::uint64_t);
+    *handles = static_cast<std::uint64_t*>(std::calloc(1, bytes + 8));
+    if (*handles == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    GraphListReply reply{};
+    std::uint32_t got = 0;
+    const CUresult result =
+        session::call(op, &call, sizeof(call), nullptr, 0, &reply, sizeof(reply), *handles,
+                      static_cast<std::uint32_t>(bytes), &got);
+    *count = reply.count;
+    return result;
+}
+
+/// Fills the application's arrays in CUDA's way: with a null array only the number is told.
+CUresult list_into(cuda::Op op, std::uint64_t of, CUgraphNode* first, CUgraphNode* second,
+                   size_t* count) {
+    if (count == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::uint64_t rows = op == cuda::Op::cuGraphGetEdges_v2 ? 2 : 1;
+    const std::uint64_t room = first != nullptr ? *count : 0;
+    std::uint64_t* handles = nullptr;
+    std::uint64_t there = 0;
+    const CUresult result = list(op, of, rows, room, &handles, &there);
+    if (result == CUDA_SUCCESS && first != nullptr) {
+        const std::uint64_t given = there < room ? there : room;
+        std::memcpy(first, handles, given * sizeof(std::uint64_t));
+        if (second != nullptr) {
+            std::memcpy(second, handles + given, given * sizeof(std::uint64_t));
+        }
+        for (std::uint64_t i = given; i < room; ++i) {
+            first[i] = nullptr;
+        }
+        there = given;
+    }
+    if (result == CUDA_SUCCESS) {
+        *count = there;
+    }
+    std::free(handles);
+    return result;
+}
+
+void clear_edges(CUgraphEdgeData* edges, const size_t* count) {
+    if (edges != nullptr && count != nullptr) {
+        std::memset(edges, 0, *count * sizeof(*edges));
+    }
+}
+
+bool are_plain(const CUgraphEdgeData* edges, size_t count) {
+    constexpr CUgraphEdgeData kPlain{};
+    for (size_t i = 0; edges != nullptr && i < count; ++i) {
+        if (std::memcmp(&edges[i], &kPlain, sizeof(kPlain)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+CUDA_KERNEL_NODE_PARAMS_v2 kernel_params(const CUgraphNodeParams& params) {
+    CUDA_KERNEL_NODE_PARAMS_v2 out{};
+    static_assert(sizeof(out) == sizeof(params.kernel));
+    std::memcpy(&out, &params.kernel, sizeof(out));
+    return out;
+}
+
+CUDA_MEMSET_NODE_PARAMS_v1 memset_params(const CUgraphNodeParams& params) {
+    CUDA_MEMSET_NODE_PARAMS_v1 out{};
+    std::memcpy(&out, &params.memset, sizeof(out));
+    return out;
+}
+
+CUDA_HOST_NODE_PARAMS host_params(const CUgraphNodeParams& params) {
+    return CUDA_HOST_NODE_PARAMS{params.host.fn, params.host.userData};
+}
+
+CUcontext context_or_current(CUcontext context) {
+    return context != nullptr ? context : reinterpret_cast<CUcontext>(session::current_context());
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) noexcept {
+    if (phGraphClone == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const cuda::wire::cuGraphClone_call arguments{session::mint(HandleKind::kGraph),
+                                                  bits(originalGraph)};
+    const CUresult result = call_status(cuda::Op::cuGraphClone, arguments);
+    if (result == CUDA_SUCCESS) {
+        inherit_copies(arguments.phGraphClone, bits(originalGraph));
+        *phGraphClone = reinterpret_cast<CUgraph>(arguments.phGraphClone);
+    }
+    return result;
+}
+
+CUresult cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
+                                CUgraph hClonedGraph) noexcept {
+    if (phNode == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const cuda::wire::cuGraphNodeFindInClone_call arguments{
+        session::mint(HandleKind::kGraphNode), bits(hOriginalNode), bits(hClonedGraph)};
+    cuda::wire::cuGraphNodeFindInClone_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuGraphNodeFindInClone, arguments, &reply);
+    if (result == CUDA_SUCCESS) {
+        *phNode = reinterpret_cast<CUgraphNode>(reply.node);
+    }
+    return result;
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) noexcept {
+    if (phGraph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const cuda::wire::cuGraphChildGraphNodeGetGraph_call arguments{
+        bits(hNode), session::mint(HandleKind::kGraph)};
+    cuda::wire::cuGraphChildGraphNodeGetGraph_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuGraphChildGraphNodeGetGraph, arguments, &reply);
+    if (result == CUDA_SUCCESS) {
+        if (reply.graph == arguments.new_graph) {
+            inherit_all_copies(reply.graph);
+        }
+        *phGraph = reinterpret_cast<CUgraph>(reply.graph);
+    }
+    return result;
+}
+
+CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) noexcept {
+    return list_into(cuda::Op::cuGraphGetNodes, bits(hGraph), nodes, nullptr, numNodes);
+}
+
+CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes,
+                             size_t* numRootNodes) noexcept {
+    return list_into(cuda::Op::cuGraphGetRootNodes, bits(hGraph), rootNodes, nullptr, numRootNodes);
+}
+
+CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
+                            CUgraphEdgeData* edgeData, size_t* numEdges) noexcept {
+    if ((from == nullptr) != (to == nullptr)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUresult result =
+        list_into(cuda::Op::cuGraphGetEdges_v2, bits(hGraph), from, to, numEdges);
+    if (result == CUDA_SUCCESS && from != nullptr) {
+        clear_edges(edgeData, numEdges);
+    }
+    return result;
+}
+
+CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
+                         size_t* numEdges) noexcept {
+    return cuGraphGetEdges_v2(hGraph, from, to, nullptr, numEdges);
+}
+
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependencies,
+                                       CUgraphEdgeData* edgeData,
+                                       size_t* numDependencies) noexcept {
+    const CUresult result = list_into(cuda::Op::cuGraphNodeGetDependencies_v2, bits(hNode),
+                                      dependencies, nullptr, numDependencies);
+    if (result == CUDA_SUCCESS && dependencies != nullptr) {
+        clear_edges(edgeData, numDependencies);
+    }
+    return result;
+}
+
+CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode* dependencies,
+                                    size_t* numDependencies) noexcept {
+    return cuGraphNodeGetDependencies_v2(hNode, dependencies, nullptr, numDependencies);
+}
+
+CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode* dependentNodes,
+                                         CUgraphEdgeData* edgeData,
+                                         size_t* numDependentNodes) noexcept {
+    const CUresult result = list_into(cuda::Op::cuGraphNodeGetDependentNodes_v2, bits(hNode),
+                                      dependentNodes, nullptr, numDependentNodes);
+    if (result == CUDA_SUCCESS && dependentNodes != nullptr) {
+        clear_edges(edgeData, numDependentNodes);
+    }
+    return result;
+}
+
+CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode* dependentNodes,
+                                      size_t* numDependentNodes) noexcept {
+    return cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, nullptr, numDependentNodes);
+}
+
+CUresult cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNode* phErrorNode,
+                            char* logBuffer, size_t bufferSize) noexcept {
+    if (phErrorNode != nullptr) {
+        *phErrorNode = nullptr;
+    }
+    if (logBuffer != nullptr && bufferSize != 0) {
+        logBuffer[0] = '\0';
+    }
+    return cuGraphInstantiateWithFlags(phGraphExec, hGraph, 0);
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) noexcept {
+    if (phGraphExec == nullptr || instantiateParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_stream(instantiateParams->hUploadStream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if ((instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // A kernel would be given the guest's handle.
+    }
+    cuda::wire::cuGraphInstantiateWithParams_call arguments{};
+    if (g_graph_execs.create(HandleKind::kGraphExec, &arguments.exec) == nullptr) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    arguments.graph = bits(hGraph);
+    arguments.flags = instantiateParams->flags;
+    arguments.upload_stream = bits(instantiateParams->hUploadStream);
+    cuda::wire::cuGraphInstantiateWithParams_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuGraphInstantiateWithParams, arguments, &reply);
+    instantiateParams->hErrNode_out = reinterpret_cast<CUgraphNode>(reply.error_node);
+    instantiateParams->result_out = static_cast<CUgraphInstantiateResult>(reply.result);
+    if (result != CUDA_SUCCESS) {
+        g_graph_execs.destroy(arguments.exec);
+        return result;
+    }
+    inherit_copies(arguments.exec, arguments.graph);
+    *phGraphExec = reinterpret_cast<CUgraphExec>(arguments.exec);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+                              CUgraphExecUpdateResultInfo* resultInfo) noexcept {
+    const cuda::wire::cuGraphExecUpdate_v2_call arguments{bits(hGraphExec), bits(hGraph)};
+    cuda::wire::cuGraphExecUpdate_v2_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuGraphExecUpdate_v2, arguments, &reply);
+    if (result == CUDA_SUCCESS) {
+        disown_copies(bits(hGraphExec));  // Every node has the graph's parameters now.
+        inherit_copies(bits(hGraphExec), bits(hGraph));
+    }
+    if (resultInfo != nullptr) {
+        resultInfo->result = static_cast<CUgraphExecUpdateResult>(reply.result);
+        resultInfo->errorNode = reinterpret_cast<CUgraphNode>(reply.error_node);
+        resultInfo->errorFromNode = reinterpret_cast<CUgraphNode>(reply.error_from_node);
+    }
+    return result;
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* hErrorNode_out,
+                           CUgraphExecUpdateResult* updateResult_out) noexcept {
+    CUgraphExecUpdateResultInfo info{};
+    const CUresult result = cuGraphExecUpdate_v2(hGraphExec, hGraph, &info);
+    if (hErrorNode_out != nullptr) {
+        *hErrorNode_out = info.errorNode;
+    }
+    if (updateResult_out != nullptr) {
+        *updateResult_out = info.result;
+    }
+    return result;
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                           const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
+                           size_t numDependencies, CUgraphNodeParams* nodeParams) noexcept {
+    if (phGraphNode == nullptr || nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!are_plain(dependencyData, numDependencies)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    switch (nodeParams->type) {
+        case CU_GRAPH_NODE_TYPE_KERNEL: {
+            const CUDA_KERNEL_NODE_PARAMS_v2 params = kernel_params(*nodeParams);
+            return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies,
+                                           &params);
+        }
+        case CU_GRAPH_NODE_TYPE_MEMCPY:
+            return cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                        &nodeParams->memcpy.copyParams,
+                                        context_or_current(nodeParams->memcpy.copyCtx));
+        case CU_GRAPH_NODE_TYPE_MEMSET: {
+            const CUDA_MEMSET_NODE_PARAMS_v1 params = memset_params(*nodeParams);
+            return cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, &params,
+                                        context_or_current(nodeParams->memset.ctx));
+        }
+        case CU_GRAPH_NODE_TYPE_HOST: {
+            const CUDA_HOST_NODE_PARAMS params = host_params(*nodeParams);
+            return cuGraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies, &params);
+        }
+        case CU_GRAPH_NODE_TYPE_GRAPH:
+            return cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                            nodeParams->graph.graph);
+        case CU_GRAPH_NODE_TYPE_EMPTY:
+            return cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
+        case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+            return cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                           nodeParams->eventWait.event);
+        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+            return cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                             nodeParams->eventRecord.event);
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+            CUDA_MEM_ALLOC_NODE_PARAMS params{};
+            static_assert(sizeof(params) == sizeof(nodeParams->alloc));
+            std::memcpy(&params, &nodeParams->alloc, sizeof(params));
+            const CUresult result =
+                cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, &params);
+            nodeParams->alloc.dptr = params.dptr;
+            return result;
+        }
+        case CU_GRAPH_NODE_TYPE_MEM_FREE:
+            return cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                         nodeParams->free.dptr);
+        default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                        size_t numDependencies, CUgraphNodeParams* nodeParams) noexcept {
+    return cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, nullptr, numDependencies,
+                             nodeParams);
+}
+
+CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    switch (nodeParams->type) {
+        case CU_GRAPH_NODE_TYPE_KERNEL: {
+            const CUDA_KERNEL_NODE_PARAMS_v2 params = kernel_params(*nodeParams);
+            return cuGraphKernelNodeSetParams_v2(hNode, &params);
+        }
+        case CU_GRAPH_NODE_TYPE_MEMCPY:
+            return cuGraphMemcpyNodeSetParams(hNode, &nodeParams->memcpy.copyParams);
+        case CU_GRAPH_NODE_TYPE_MEMSET: {
+            const CUDA_MEMSET_NODE_PARAMS_v1 params = memset_params(*nodeParams);
+            return cuGraphMemsetNodeSetParams(hNode, &params);
+        }
+        case CU_GRAPH_NODE_TYPE_HOST: {
+            const CUDA_HOST_NODE_PARAMS params = host_params(*nodeParams);
+            return cuGraphHostNodeSetParams(hNode, &params);
+        }
+        default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                  CUgraphNodeParams* nodeParams) noexcept {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    switch (nodeParams->type) {
+        case CU_GRAPH_NODE_TYPE_KERNEL: {
+            const CUDA_KERNEL_NODE_PARAMS_v2 params = kernel_params(*nodeParams);
+            return cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &params);
+        }
+        case CU_GRAPH_NODE_TYPE_MEMCPY:
+            return cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, &nodeParams->memcpy.copyParams,
+                                                  context_or_current(nodeParams->memcpy.copyCtx));
+        case CU_GRAPH_NODE_TYPE_MEMSET: {
+            const CUDA_MEMSET_NODE_PARAMS_v1 params = memset_params(*nodeParams);
+            return cuGraphExecMemsetNodeSetParams(hGraphExec, hNode, &params,
+                                                  context_or_current(nodeParams->memset.ctx));
+        }
+        case CU_GRAPH_NODE_TYPE_HOST: {
+            const CUDA_HOST_NODE_PARAMS params = host_params(*nodeParams);
+            return cuGraphExecHostNodeSetParams(hGraphExec, hNode, &params);
+        }
+        default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+}  // namespace gantry::cuda_impl

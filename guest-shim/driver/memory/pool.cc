@@ -1,0 +1,249 @@
+// Stream-ordered allocation and memory pools.
+#include "guest-shim/driver/core/objects.h"
+#include "guest-shim/driver/core/ranges.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+namespace {
+
+constinit session::FutexMutex g_mutex;
+std::uint64_t g_default_pools[kMaxDevices];  // Named when first asked for.
+std::uint64_t g_current_pools[kMaxDevices];  // 0: the default one.
+
+void note(std::uint64_t address, std::uint64_t bytes, std::uint64_t pool) {
+    Range range{};
+    range.address = address;
+    range.bytes = bytes;
+    range.kind = RangeKind::kDeviceAsync;
+    range.context = session::current_context();
+    range.device = current_device();
+    range.owner = pool;
+    add_range(&range);
+}
+
+CUresult default_pool(int device, std::uint64_t* pool) {
+    if (session::device_facts(device) == nullptr) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    session::Guard guard(g_mutex);
+    if (g_default_pools[device] == 0) {
+        const std::uint64_t handle = session::mint(HandleKind::kMemPool);
+        const cuda::wire::cuDeviceGetDefaultMemPool_call arguments{handle, device, 0};
+        const CUresult result = call_status(cuda::Op::cuDeviceGetDefaultMemPool, arguments);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        g_default_pools[device] = handle;
+    }
+    *pool = g_default_pools[device];
+    return CUDA_SUCCESS;
+}
+
+CUresult give_pool(CUmemoryPool* out, CUresult result, std::uint64_t pool) {
+    if (result == CUDA_SUCCESS) {
+        *out = reinterpret_cast<CUmemoryPool>(pool);
+    }
+    return result;
+}
+
+bool is_pool(CUmemoryPool pool) { return cuda::handle_kind(bits(pool)) == HandleKind::kMemPool; }
+
+bool is_device_location(const CUmemLocation* location, CUmemAllocationType type) {
+    return location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+           type == CU_MEM_ALLOCATION_TYPE_PINNED;
+}
+
+/// Attribute values are 32 or 64 bits wide in the application's memory.
+bool is_narrow(CUmemPool_attribute attribute) {
+    return attribute == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES ||
+           attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC ||
+           attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) noexcept {
+    if (dptr == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_stream(hStream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (bytesize == 0) {
+        *dptr = 0;
+        return CUDA_SUCCESS;
+    }
+    cuda::wire::cuMemAllocAsync_reply reply{};
+    const cuda::wire::cuMemAllocAsync_call arguments{bytesize, bits(hStream)};
+    const CUresult result = call_reply(cuda::Op::cuMemAllocAsync, arguments, &reply);
+    if (result == CUDA_SUCCESS) {
+        note(reply.dptr, bytesize, g_current_pools[current_device()]);
+        *dptr = reply.dptr;
+    }
+    return result;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                 CUstream hStream) noexcept {
+    if (dptr == nullptr || !is_pool(pool)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_stream(hStream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (bytesize == 0) {
+        *dptr = 0;
+        return CUDA_SUCCESS;
+    }
+    cuda::wire::cuMemAllocFromPoolAsync_reply reply{};
+    const cuda::wire::cuMemAllocFromPoolAsync_call arguments{bytesize, bits(pool), bits(hStream)};
+    const CUresult result = call_reply(cuda::Op::cuMemAllocFromPoolAsync, arguments, &reply);
+    if (result == CUDA_SUCCESS) {
+        note(reply.dptr, bytesize, bits(pool));
+        *dptr = reply.dptr;
+    }
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {
+    if (!is_stream(hStream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (dptr == 0) {
+        return CUDA_SUCCESS;
+    }
+    Range range{};
+    if (!remove_range(dptr, &range)) {
+        // Not known here: an allocation that a graph made, or one freed before. The host knows.
+        return is_in_arena(dptr) && !is_in_pool(dptr)
+                   ? call_status(cuda::Op::cuMemFreeAsync,
+                                 cuda::wire::cuMemFreeAsync_call{dptr, bits(hStream)})
+                   : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (range.kind != RangeKind::kDevice && range.kind != RangeKind::kDeviceAsync) {
+        add_range(&range);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return post_args(cuda::Op::cuMemFreeAsync,
+                     cuda::wire::cuMemFreeAsync_call{dptr, bits(hStream)});
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) noexcept {
+    if (pool_out == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::uint64_t pool = 0;
+    const CUresult result = default_pool(dev, &pool);
+    return give_pool(pool_out, result, pool);
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) noexcept {
+    if (pool == nullptr || session::device_facts(dev) == nullptr) {
+        return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (g_current_pools[dev] != 0) {
+        return give_pool(pool, CUDA_SUCCESS, g_current_pools[dev]);
+    }
+    return cuDeviceGetDefaultMemPool(pool, dev);
+}
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) noexcept {
+    if (session::device_facts(dev) == nullptr) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (!is_pool(pool)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const cuda::wire::cuDeviceSetMemPool_call arguments{dev, 0, bits(pool)};
+    const CUresult result = call_status(cuda::Op::cuDeviceSetMemPool, arguments);
+    if (result == CUDA_SUCCESS) {
+        g_current_pools[dev] = bits(pool);
+    }
+    return result;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
+                                CUmemAllocationType type) noexcept {
+    return is_device_location(location, type) ? cuDeviceGetDefaultMemPool(pool_out, location->id)
+                                              : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location,
+                         CUmemAllocationType type) noexcept {
+    return is_device_location(location, type) ? cuDeviceGetMemPool(pool, location->id)
+                                              : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
+                         CUmemoryPool pool) noexcept {
+    return is_device_location(location, type) ? cuDeviceSetMemPool(location->id, pool)
+                                              : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps_v1* poolProps) noexcept {
+    if (pool == nullptr || poolProps == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    cuda::wire::cuMemPoolCreate_call arguments{};
+    arguments.pool = session::mint(HandleKind::kMemPool);
+    arguments.poolProps = *poolProps;
+    arguments.poolProps.win32SecurityAttributes = nullptr;
+    const CUresult result = call_status(cuda::Op::cuMemPoolCreate, arguments);
+    return give_pool(pool, result, arguments.pool);
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
+    if (!is_pool(pool)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (std::uint64_t& current_pool : g_current_pools) {
+        if (current_pool == bits(pool)) {
+            current_pool = 0;
+        }
+    }
+    return call_status(cuda::Op::cuMemPoolDestroy, cuda::wire::cuMemPoolDestroy_call{bits(pool)});
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) noexcept {
+    if (value == nullptr || !is_pool(pool)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    cuda::wire::cuMemPoolSetAttribute_call arguments{};
+    arguments.pool = bits(pool);
+    arguments.attribute = static_cast<std::uint32_t>(attr);
+    arguments.value = is_narrow(attr)
+                          ? static_cast<std::uint64_t>(*static_cast<const std::uint32_t*>(value))
+                          : *static_cast<const std::uint64_t*>(value);
+    return call_status(cuda::Op::cuMemPoolSetAttribute, arguments);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) noexcept {
+    if (value == nullptr || !is_pool(pool)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    cuda::wire::cuMemPoolGetAttribute_call arguments{};
+    arguments.pool = bits(pool);
+    arguments.attribute = static_cast<std::uint32_t>(attr);
+    cuda::wire::cuMemPoolGetAttribute_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuMemPoolGetAttribute, arguments, &reply);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (is_narrow(attr)) {
+        *static_cast<std::uint32_t*>(value) = static_cast<std::uint32_t>(reply.value);
+    } else {
+        *static_cast<std::uint64_t*>(value) = reply.value;
+    }
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gantry::cuda_impl

@@ -1,0 +1,46 @@
+// Host functions: the stream waits on the host's side while this process's callback thread runs
+// the application's function.
+#include "guest-shim/driver/core/objects.h"
+#include "proto/cuda/gen/impl.h"
+
+namespace gantry::shim {
+namespace {
+
+CUresult add_host_function(cuda::Op op, wire::CallbackKind kind, CUstream stream,
+                           std::uint64_t function, void* user_data, unsigned flags) {
+    if (function == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_stream(stream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (const CUresult result = session::start_callbacks(); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const cuda::wire_hand::HostFunctionCall arguments{bits(stream), function, bits(user_data),
+                                                      flags, static_cast<std::uint32_t>(kind)};
+    return post_args(op, arguments);
+}
+
+}  // namespace
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) noexcept {
+    return add_host_function(cuda::Op::cuLaunchHostFunc, wire::CallbackKind::kHostFunction, hStream,
+                             reinterpret_cast<std::uint64_t>(fn), userData, 0);
+}
+
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
+                             unsigned int flags) noexcept {
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return add_host_function(cuda::Op::cuStreamAddCallback, wire::CallbackKind::kStreamCallback,
+                             hStream, reinterpret_cast<std::uint64_t>(callback), userData, flags);
+}
+
+}  // namespace gantry::cuda_impl

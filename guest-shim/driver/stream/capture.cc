@@ -1,0 +1,353 @@
+// Stream capture. As long as no capture has begun, queries are answered here: libraries ask with
+// every call whether a stream captures.
+#include <cstdlib>
+#include <cstring>
+
+#include "guest-shim/driver/memory/graph_copy.h"
+#include "proto/cuda/gen/impl.h"
+#include "proto/cuda/gen/op_table.h"
+#include "proto/cuda/gen/shim_marshal.h"
+#include "proto/cuda/gen/wire_structs.h"
+
+namespace gantry::shim {
+
+std::atomic<int> g_captures{0};
+
+namespace {
+
+bool none_captures() { return !captures_open(); }
+
+/// A capture that has begun here, and the handle that its graph has and will have.
+struct OpenCapture {
+    std::uint64_t stream;
+    std::uint64_t id;  ///< The host's, as cuStreamGetCaptureInfo tells it; 0 until asked for.
+    std::uint64_t graph;
+    CUstreamCaptureMode mode;
+    const session::Thread* thread;  ///< Who began it.
+    bool is_given;                  ///< The graph was there before (cuStreamBeginCaptureToGraph).
+};
+constexpr std::size_t kMostOpenCaptures = 64;
+constexpr std::uint64_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
+session::FutexMutex g_open_mutex;
+OpenCapture g_open[kMostOpenCaptures];
+
+/// The stream that each thread has for itself has one name for all.
+bool is_capture_of(const OpenCapture& open, std::uint64_t stream) {
+    return open.graph != 0 && open.stream == stream &&
+           (stream != kPerThreadStream || open.thread == session::thread());
+}
+
+/// `given`: the graph that the capture adds to; 0: it makes one.
+void open_capture(std::uint64_t stream, CUstreamCaptureMode mode, std::uint64_t given) {
+    session::Guard guard(g_open_mutex);
+    for (OpenCapture& open : g_open) {
+        if (open.graph == 0) {
+            const std::uint64_t graph = given != 0 ? given : session::mint(HandleKind::kGraph);
+            open = {stream, 0, graph, mode, session::thread(), given != 0};
+            return;
+        }
+    }
+}
+
+/// A capture that was not begun as relaxed is ended by the thread that began it.
+bool is_other_threads(std::uint64_t stream) {
+    session::Guard guard(g_open_mutex);
+    for (const OpenCapture& open : g_open) {
+        if (is_capture_of(open, stream)) {
+            return open.mode != CU_STREAM_CAPTURE_MODE_RELAXED && open.thread != session::thread();
+        }
+    }
+    return false;
+}
+
+/// What a capture is to a potentially unsafe call of this thread.
+bool forbids(const OpenCapture& open, const session::Thread& self) {
+    const bool own = open.thread == &self && open.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool global = open.mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                        self.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return open.graph != 0 && (own || global);
+}
+
+/// Makes the stream's capture invalid: a captured stream cannot be waited for, and who tries loses
+/// the capture. False when the stream is not captured any more, as when it was destroyed.
+bool spoil_capture(std::uint64_t stream) {
+    const CUresult result =
+        call_status(cuda::Op::cuStreamSynchronize, cuda::wire::cuStreamSynchronize_call{stream});
+    return result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+           result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+/// A stream's capture, which is over now.
+OpenCapture close_capture(std::uint64_t stream) {
+    session::Guard guard(g_open_mutex);
+    for (OpenCapture& open : g_open) {
+        if (is_capture_of(open, stream)) {
+            const OpenCapture closed = open;
+            open = {};
+            return closed;
+        }
+    }
+    OpenCapture unknown{};
+    unknown.graph = session::mint(HandleKind::kGraph);
+    return unknown;
+}
+
+/// Makes the captures invalid that `concerns` names; 900 if there are any.
+template <typename Concerns>
+CUresult spoil_captures(Concerns concerns) {
+    CUresult result = CUDA_SUCCESS;
+    for (OpenCapture& slot : g_open) {
+        g_open_mutex.lock();
+        const OpenCapture open = slot;
+        g_open_mutex.unlock();
+        if (concerns(open) && spoil_capture(open.stream)) {
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return result;
+}
+
+CUresult ask_host(std::uint64_t stream, cuda::wire::cuStreamGetCaptureInfo_v3_reply* reply) {
+    const cuda::wire::cuStreamGetCaptureInfo_v3_call arguments{stream, 0, 0};
+    return call_reply(cuda::Op::cuStreamGetCaptureInfo_v3, arguments, reply);
+}
+
+/// The graph of a capture by its id: streams that joined the capture share it. 0 if unknown.
+std::uint64_t graph_of(std::uint64_t id) {
+    for (OpenCapture& open : g_open) {
+        session::Guard guard(g_open_mutex);
+        cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
+        if (open.graph != 0 && open.id == 0 && ask_host(open.stream, &reply) == CUDA_SUCCESS) {
+            open.id = reply.id;
+        }
+        if (open.graph != 0 && open.id == id) {
+            return open.graph;
+        }
+    }
+    return 0;
+}
+
+/// `ask` begins it at the host. `given`: as open_capture has it.
+template <typename Ask>
+CUresult begin(CUstream stream, CUstreamCaptureMode mode, std::uint64_t given, Ask ask) {
+    if (bits(stream) <= 1) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    if (!is_stream(stream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (static_cast<unsigned>(mode) > CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (bits(stream) == kPerThreadStream && session::shares_lane()) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // The other threads' work would be captured with it.
+    }
+    // Counted first: another thread must not take a capturing stream for an idle one.
+    g_captures.fetch_add(1, std::memory_order_acq_rel);
+    const CUresult result = ask();
+    if (result == CUDA_SUCCESS) {
+        open_capture(bits(stream), mode, given);
+    } else {
+        g_captures.fetch_sub(1, std::memory_order_acq_rel);
+    }
+    return result;
+}
+
+CUresult begin(CUstream stream, CUstreamCaptureMode mode) {
+    return begin(stream, mode, 0, [&] { return marshal::cuStreamBeginCapture_v2(stream, mode); });
+}
+
+}  // namespace
+
+CUresult refuse_in_capture() noexcept {
+    const session::Thread* self = session::thread();
+    if (!captures_open() || self == nullptr ||
+        self->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_SUCCESS;
+    }
+    return spoil_captures([&](const OpenCapture& open) { return forbids(open, *self); });
+}
+
+CUresult refuse_context_in_capture() noexcept {
+    const std::uint64_t context = session::current_context();
+    return spoil_captures([&](const OpenCapture& open) {
+        const Stream* stream = g_streams.find(open.stream);
+        return open.graph != 0 && (stream == nullptr || stream->context == context);
+    });
+}
+
+void abandon_capture(std::uint64_t stream) noexcept {
+    session::Guard guard(g_open_mutex);
+    for (OpenCapture& open : g_open) {
+        if (is_capture_of(open, stream)) {
+            open = {};
+            g_captures.fetch_sub(1, std::memory_order_acq_rel);
+        }
+    }
+}
+
+CUresult settled_in_capture(cuda::Op op, CUresult result) noexcept {
+    const cuda::OpInfo& info = cuda::op_info(op);
+    const bool queues =
+        info.op_class == cuda::OpClass::kAsync || info.op_class == cuda::OpClass::kBulk ||
+        info.effect == cuda::OpEffect::kWrites || info.effect == cuda::OpEffect::kLaunches;
+    // Of a call that has failed nothing is left for a later one either.
+    const CUresult told = queues ? settle(CUDA_SUCCESS) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS ? result : told;
+}
+
+bool is_captured(CUstream stream) noexcept {
+    cuda::wire::cuStreamIsCapturing_reply reply{};
+    return !none_captures() && bits(stream) > 1 &&
+           call_reply(cuda::Op::cuStreamIsCapturing,
+                      cuda::wire::cuStreamIsCapturing_call{bits(stream)}, &reply) == CUDA_SUCCESS &&
+           reply.captureStatus != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+std::uint64_t capture_graph(CUstream stream) noexcept {
+    cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
+    return ask_host(bits(stream), &reply) == CUDA_SUCCESS &&
+                   reply.status == CU_STREAM_CAPTURE_STATUS_ACTIVE
+               ? graph_of(reply.id)
+               : 0;
+}
+
+}  // namespace gantry::shim
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
+
+CUresult cuStreamBeginCapture(CUstream hStream) noexcept {
+    return begin(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) noexcept {
+    return begin(hStream, mode);
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                     const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* dependencyData, size_t numDependencies,
+                                     CUstreamCaptureMode mode) noexcept {
+    return begin(hStream, mode, bits(hGraph), [&] {
+        return marshal::cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData,
+                                                    numDependencies, mode);
+    });
+}
+
+CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
+    if (phGraph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_stream(hStream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (none_captures()) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    *phGraph = nullptr;
+    if (is_other_threads(bits(hStream))) {
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
+    const OpenCapture closed = close_capture(bits(hStream));
+    const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream), closed.graph};
+    const CUresult result = call_status(cuda::Op::cuStreamEndCapture, arguments);
+    if (result != CUDA_SUCCESS && !closed.is_given) {
+        disown_copies(arguments.graph);
+    }
+    // Whatever the result, a stream that was capturing does not any more; one that was not
+    // (ILLEGAL_STATE) has counted nothing.
+    if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
+        result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
+        g_captures.fetch_sub(1, std::memory_order_acq_rel);
+    }
+    *phGraph = result == CUDA_SUCCESS ? reinterpret_cast<CUgraph>(arguments.graph) : nullptr;
+    return result;
+}
+
+CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) noexcept {
+    if (captureStatus == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_stream(hStream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (none_captures()) {
+        return CUDA_SUCCESS;
+    }
+    cuda::wire::cuStreamIsCapturing_reply reply{};
+    const CUresult result = call_reply(cuda::Op::cuStreamIsCapturing,
+                                       cuda::wire::cuStreamIsCapturing_call{bits(hStream)}, &reply);
+    if (result == CUDA_SUCCESS) {
+        *captureStatus = static_cast<CUstreamCaptureStatus>(reply.captureStatus);
+    }
+    return result;
+}
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
+                                   cuuint64_t* id_out, CUgraph* graph_out,
+                                   const CUgraphNode** dependencies_out,
+                                   const CUgraphEdgeData** edgeData_out,
+                                   size_t* numDependencies_out) noexcept {
+    if (captureStatus_out == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_stream(hStream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *captureStatus_out = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (none_captures()) {
+        return CUDA_SUCCESS;
+    }
+    cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
+    if (const CUresult result = ask_host(bits(hStream), &reply); result != CUDA_SUCCESS) {
+        return result;
+    }
+    *captureStatus_out = static_cast<CUstreamCaptureStatus>(reply.status);
+    if (*captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        return CUDA_SUCCESS;
+    }
+    if (dependencies_out != nullptr || edgeData_out != nullptr || numDependencies_out != nullptr) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // The nodes of an open capture have no names yet.
+    }
+    if (id_out != nullptr) {
+        *id_out = reply.id;
+    }
+    if (graph_out != nullptr) {
+        *graph_out = reinterpret_cast<CUgraph>(graph_of(reply.id));
+        if (*graph_out == nullptr) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
+                                   cuuint64_t* id_out, CUgraph* graph_out,
+                                   const CUgraphNode** dependencies_out,
+                                   size_t* numDependencies_out) noexcept {
+    return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out,
+                                     dependencies_out, nullptr, numDependencies_out);
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
+                                cuuint64_t* id_out) noexcept {
+    return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, nullptr, nullptr, nullptr,
+                                     nullptr);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) noexcept {
+    session::Thread* self = session::thread();
+    if (mode == nullptr || self == nullptr ||
+        static_cast<unsigned>(*mode) > CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto before = static_cast<CUstreamCaptureMode>(self->capture_mode);
+    self->capture_mode = static_cast<std::uint32_t>(*mode);
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gantry::cuda_impl

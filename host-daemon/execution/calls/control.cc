@@ -1,0 +1,304 @@
+// Gantry's own commands (proto/wire/control_ops.h).
+#include "host-daemon/execution/process/handlers.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "host-daemon/execution/base/log.h"
+#include "proto/cuda/gen/op_flags.h"
+#include "proto/wire/control_ops.h"
+
+namespace gantry::worker {
+namespace {
+
+using gantry::wire::ControlOp;
+
+constexpr std::uint64_t kInlineReadBytesMax = 1ull << 20;
+constexpr std::uint64_t kRegisteredReadBytesMin = 64ull << 10;
+
+CUresult refuse(Call& call, const char* what) { return call.malformed(call.op(), what); }
+
+CUresult hello(Call& call) {
+    gantry::wire::HelloCall hello{};
+    if (call.args().size() < offsetof(gantry::wire::HelloCall, program)) {
+        return refuse(call, "size of the arguments");
+    }
+    // Another version's, which shall hear of that, may be shorter or longer behind these.
+    std::memcpy(&hello, call.args().data(), std::min(call.args().size(), sizeof(hello)));
+    gantry::wire::HelloReply reply{};
+    reply.wire_version = gantry::wire::kWireVersion;
+    reply.driver_version = static_cast<std::uint32_t>(call.process().device.library().version());
+    reply.table_hash = cuda::kTableHash;
+    reply.device_count = 1;
+    call.put(reply);
+    if (hello.wire_version != gantry::wire::kWireVersion || hello.table_hash != cuda::kTableHash) {
+        log_line(
+            "the guest's libcuda.so.1 speaks wire version %u with API table %016llx, this "
+            "worker version %u with %016llx; install the same Gantry version on both sides",
+            hello.wire_version, static_cast<unsigned long long>(hello.table_hash),
+            gantry::wire::kWireVersion, static_cast<unsigned long long>(cuda::kTableHash));
+        return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    }
+    call.process().set_program(
+        {hello.guest_pid, {hello.program, strnlen(hello.program, sizeof(hello.program))}});
+    return CUDA_SUCCESS;
+}
+
+/// Writes `bytes` into an extent of the bulk area that the guest named.
+CUresult to_bulk(Call& call, std::uint64_t offset, std::uint64_t room,
+                 std::span<const std::byte> bytes) {
+    const auto extent = call.process().channel()->bulk(offset, room);
+    if (extent.size() < bytes.size()) {
+        return refuse(call, "an extent outside the bulk area, or too small");
+    }
+    std::memcpy(extent.data(), bytes.data(), bytes.size());
+    call.wrote_bulk(offset, bytes.size());
+    return CUDA_SUCCESS;
+}
+
+CUresult device_facts(Call& call) {
+    const auto query = call.arguments<gantry::wire::DeviceFactsCall>();
+    if (!query) {
+        return refuse(call, "size of the arguments");
+    }
+    if (query->device != 0) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    return to_bulk(call, query->bulk_offset, query->bulk_bytes,
+                   std::as_bytes(std::span(&call.process().facts, 1)));
+}
+
+CUresult confirm(Call& call) {
+    call.process().pinned_writes.confirmed(call.lane());
+    call.process().replies.confirm(call.lane(), call.header().position);
+    call.leave_unanswered();
+    return CUDA_SUCCESS;
+}
+
+CUresult stage_image(Call& call) {
+    const auto stage = call.arguments<gantry::wire::StageImageCall>();
+    if (!stage) {
+        return refuse(call, "size of the arguments");
+    }
+    const auto staged = call.process().images.stage(stage->image_id, stage->total_bytes,
+                                                    stage->offset, call.trailing_bytes());
+    if (!staged.ok()) {
+        log_limited("%s", staged.error().to_string().c_str());
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult drop_image(Call& call) {
+    const auto stage = call.arguments<gantry::wire::StageImageCall>();
+    if (!stage) {
+        return refuse(call, "size of the arguments");
+    }
+    call.process().images.drop(stage->image_id);
+    return CUDA_SUCCESS;
+}
+
+CUresult write_device(Call& call) {
+    const auto write = call.arguments<gantry::wire::WriteDeviceCall>();
+    const auto bytes = call.trailing_bytes();
+    if (!write || write->bytes != bytes.size()) {
+        return refuse(call, "size of the bytes to write");
+    }
+    if (bytes.empty()) {
+        return CUDA_SUCCESS;
+    }
+    CUstream stream = nullptr;
+    if (const CUresult result = call.stream(write->stream, &stream); result != CUDA_SUCCESS) {
+        return result;
+    }
+    return write_staged(call, write->device_address, bytes, stream);
+}
+
+CUresult read_device(Call& call) {
+    const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
+    if (!read) {
+        return refuse(call, "size of the arguments");
+    }
+    const auto extent = call.process().channel()->bulk(read->bulk_offset, read->bytes);
+    if (read->bytes == 0 || extent.size() != read->bytes) {
+        return refuse(call, "an extent outside the bulk area");
+    }
+    CUstream stream = nullptr;
+    CUresult result = call.stream(read->stream, &stream);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const bool is_locked =
+        (read->bytes >= kRegisteredReadBytesMin || call.process().is_frequent_reader()) &&
+        call.process().register_bulk();
+    const driver::DriverApi& api = call.api();
+    if (stream == nullptr && (!is_locked || call.process().captures.load() != 0)) {
+        result = api.cuMemcpyDtoH_v2(extent.data(), read->device_address, read->bytes);
+    } else {
+        result = api.cuMemcpyDtoHAsync_v2(extent.data(), read->device_address, read->bytes, stream);
+        if (result == CUDA_SUCCESS) {
+            const auto busy = is_locked ? std::optional(BusyStream{stream}) : std::nullopt;
+            result = call.process().synchronise_stream(stream, busy);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        call.wrote_bulk(read->bulk_offset, read->bytes);
+    }
+    return result;
+}
+
+CUresult wait_callback(Call& call) {
+    call.leave_unanswered();
+    if (call.wants_reply()) {
+        call.process().callbacks.wait({call.header().position, call.lane()});
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult callback_done(Call& call) {
+    const auto done = call.arguments<gantry::wire::CallbackDoneCall>();
+    if (!done) {
+        return refuse(call, "size of the arguments");
+    }
+    return call.process().callback_done(done->callback_id)
+               ? CUDA_SUCCESS
+               : refuse(call, "a callback that the guest does not have");
+}
+
+CUresult drain_output(Call& call) {
+    const auto drain = call.arguments<gantry::wire::DrainOutputCall>();
+    if (!drain) {
+        return refuse(call, "size of the arguments");
+    }
+    const auto extent = call.process().channel()->bulk(drain->bulk_offset, drain->bulk_bytes);
+    if (extent.empty()) {
+        return refuse(call, "an extent outside the bulk area");
+    }
+    call.process().output.collect();
+    call.wrote_bulk(drain->bulk_offset, call.process().output.take(extent));
+    return CUDA_SUCCESS;
+}
+
+CUresult look_at_event(Call& call) {
+    const auto look = call.arguments<gantry::wire::LookAtEventCall>();
+    if (!look) {
+        return refuse(call, "size of the arguments");
+    }
+    const auto native = call.process().objects.native_as<CUevent>(look->event, HandleKind::kEvent);
+    return call.process().event_board.look_at(look->event, look->recorded, native,
+                                              call.header().position);
+}
+
+CUresult goodbye(Call& call) {
+    if (call.process().on_goodbye) {
+        call.process().on_goodbye();
+    }
+    return CUDA_SUCCESS;
+}
+
+/// Commands beside those marked in the table that take long or wait inside the driver.
+constexpr std::uint64_t kLegacyStreams = 1;  // Handles 0 and 1.
+
+/// Whether the legacy stream's end takes that of blocking streams is for the driver to say, unless
+/// they are idle.
+bool is_legacy_alone(GuestProcess& process) {
+    return process.may_query_streams() && process.query_streams(true).result == CUDA_SUCCESS;
+}
+
+std::uint64_t first_word(const Call& call) { return call.arguments<std::uint64_t>().value_or(0); }
+
+/// Also notes the stream as awaited, where its end is all there is to wait for.
+CUresult query_stream(Call& call, std::uint64_t handle) {
+    GuestProcess& process = call.process();
+    CUstream stream = nullptr;
+    CUresult result = call.stream(handle, &stream);
+    if (result == CUDA_SUCCESS) {
+        result = process.query_stream(stream);
+    }
+    if (result == CUDA_ERROR_NOT_READY && (stream != nullptr || is_legacy_alone(process))) {
+        call.set_awaited(stream);
+    }
+    return result;
+}
+
+CUresult query_event(Call& call, std::uint64_t handle) {
+    const auto event = call.process().objects.native_as<CUevent>(handle, HandleKind::kEvent);
+    return event != nullptr ? call.api().cuEventQuery(event) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace
+
+Handler find_handler(std::uint16_t number) {
+    static constexpr Handler kHandlers[] = {
+        nullptr,    nullptr,       hello,           device_facts,  confirm,       stage_image,
+        drop_image, write_device,  read_device,     wait_callback, callback_done, drain_output,
+        goodbye,    look_at_event, write_from_bulk, read_to_bulk,  look_at_bulk};
+    return number < std::size(kHandlers) ? kHandlers[number] : nullptr;
+}
+
+bool is_pollable(const Call& call) {
+    if (call.number() == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
+        const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
+        return !read || read->bytes <= kInlineReadBytesMax;
+    }
+    switch (call.op()) {
+        case cuda::Op::cuStreamSynchronize:
+        case cuda::Op::cuEventSynchronize: return true;
+        case cuda::Op::cuCtxSynchronize:
+        case cuda::Op::cuCtxSynchronize_v2: return call.process_const().may_query_streams();
+        default: return false;
+    }
+}
+
+bool may_wait_here(const Call& call) {
+    return is_pollable(call) ||
+           (call.number() >= cuda::kFirstOp && (call.op() == cuda::Op::cuCtxSynchronize ||
+                                                call.op() == cuda::Op::cuCtxSynchronize_v2));
+}
+
+bool look_at_wait(Call& call) {
+    if (!is_pollable(call)) {
+        return false;
+    }
+    GuestProcess& process = call.process();
+    CUresult result = process.enter_context(call.header().context);
+    if (result != CUDA_SUCCESS) {
+        return true;
+    }
+    if (call.number() == static_cast<std::uint16_t>(ControlOp::kReadDevice)) {
+        const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
+        return !read || query_stream(call, read->stream) != CUDA_ERROR_NOT_READY;
+    }
+    switch (call.op()) {
+        case cuda::Op::cuStreamSynchronize:
+            result = query_stream(call, first_word(call));
+            if (result == CUDA_SUCCESS && first_word(call) <= kLegacyStreams &&
+                !is_legacy_alone(process)) {
+                return true;
+            }
+            break;
+        case cuda::Op::cuEventSynchronize:
+            result = query_event(call, first_word(call));
+            if (result == CUDA_ERROR_CAPTURED_EVENT) {  // The capture is lost, the event's too.
+                call.saw_failure(result);
+            }
+            break;
+        case cuda::Op::cuCtxSynchronize: {
+            const auto seen = process.query_streams();
+            result = seen.result;
+            if (result == CUDA_ERROR_NOT_READY && seen.busy) {
+                call.set_awaited(*seen.busy);
+            }
+            break;
+        }
+        default:  // Another form of it, whose context is still to be checked.
+            return process.query_streams().result != CUDA_ERROR_NOT_READY;
+    }
+    if (result == CUDA_SUCCESS && process.may_skip_waits()) {
+        call.saw_end();
+    }
+    return result != CUDA_ERROR_NOT_READY;
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,123 @@
+// Events. A record is not kept as a command: what outlives a move is its time (event_times.h), and
+// an event that was never recorded answers queries and waits as one that is long past.
+#include "host-daemon/execution/process/handlers.h"
+
+#include "host-daemon/execution/base/log.h"
+#include "proto/cuda/gen/worker_dispatch.h"
+
+namespace gantry::worker {
+namespace {
+
+CUresult elapsed_time(Call& call, std::uint64_t start, std::uint64_t end, float* milliseconds) {
+    const ObjectTable& objects = call.process().objects;
+    const EventTimes::Named from{start, objects.native_as<CUevent>(start, HandleKind::kEvent)};
+    const EventTimes::Named to{end, objects.native_as<CUevent>(end, HandleKind::kEvent)};
+    return from.native == nullptr || to.native == nullptr
+               ? CUDA_ERROR_INVALID_HANDLE
+               : call.process().event_times.between(from, to, milliseconds);
+}
+
+/// Event and stream of a record; forgets the event's earlier time.
+CUresult prepare_record(Call& call, std::uint64_t handle, std::uint64_t stream_handle,
+                        CUevent* event, CUstream* stream) {
+    *event = call.process().objects.native_as<CUevent>(handle, HandleKind::kEvent);
+    if (*event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    call.process().event_times.forget(handle);
+    return call.stream(stream_handle, stream);
+}
+
+/// A record in a capture is none of the event's; what others may record, the guest asks about.
+CUresult note_record(Call& call, std::uint64_t handle, CUevent event, CUstream stream,
+                     CUresult result) {
+    EventBoard& board = call.process().event_board;
+    if (result == CUDA_SUCCESS && call.process().captures.load(std::memory_order_relaxed) == 0 &&
+        !call.process().shared_events.is_shared(handle)) {
+        board.recorded(handle, call.header().position, event, stream);
+    } else {
+        board.forget(handle);
+    }
+    return result;
+}
+
+}  // namespace
+
+/// Where the driver cannot make an event that processes share, it is sound as one process's.
+CUresult on_cuEventCreate(CallContext& context, const wire::cuEventCreate_call& create,
+                          std::span<const std::byte> trailing, Reply& reply) {
+    CUresult result = generated::on_cuEventCreate(context, create, trailing, reply);
+    constexpr std::uint32_t kShared = CU_EVENT_INTERPROCESS;
+    if (result != CUDA_SUCCESS && (create.Flags & kShared) != 0 &&
+        as_call(context).process().sticky_error.load() == 0) {
+        log_limited("the driver makes no event that processes can share: error %d", result);
+        wire::cuEventCreate_call own = create;
+        own.Flags &= ~kShared;
+        result = generated::on_cuEventCreate(context, own, trailing, reply);
+    }
+    return result;
+}
+
+CUresult on_cuEventRecord(CallContext& context, const wire::cuEventRecord_call& record,
+                          std::span<const std::byte>, Reply&) {
+    Call& call = as_call(context);
+    CUevent event = nullptr;
+    CUstream stream = nullptr;
+    const CUresult result = prepare_record(call, record.hEvent, record.hStream, &event, &stream);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return note_record(call, record.hEvent, event, stream, call.api().cuEventRecord(event, stream));
+}
+
+CUresult on_cuEventRecordWithFlags(CallContext& context,
+                                   const wire::cuEventRecordWithFlags_call& record,
+                                   std::span<const std::byte>, Reply&) {
+    Call& call = as_call(context);
+    if (call.api().cuEventRecordWithFlags == nullptr) {
+        return call.unsupported(call.op());
+    }
+    CUevent event = nullptr;
+    CUstream stream = nullptr;
+    const CUresult result = prepare_record(call, record.hEvent, record.hStream, &event, &stream);
+    return result == CUDA_SUCCESS ? call.api().cuEventRecordWithFlags(event, stream, record.flags)
+                                  : result;
+}
+
+CUresult on_cuCtxRecordEvent(CallContext& context, const wire::cuCtxRecordEvent_call& record,
+                             std::span<const std::byte> trailing, Reply& reply) {
+    as_call(context).process().event_times.forget(record.hEvent);
+    return generated::on_cuCtxRecordEvent(context, record, trailing, reply);
+}
+
+CUresult on_cuEventDestroy_v2(CallContext& context, const wire::cuEventDestroy_v2_call& destroy,
+                              std::span<const std::byte> trailing, Reply& reply) {
+    GuestProcess& process = as_call(context).process();
+    process.event_board.forget(destroy.hEvent);
+    const CUresult result = generated::on_cuEventDestroy_v2(context, destroy, trailing, reply);
+    if (result == CUDA_SUCCESS) {
+        process.shared_events.ended(destroy.hEvent);
+    }
+    return result;
+}
+
+CUresult on_cuEventElapsedTime(CallContext& context, const wire::cuEventElapsedTime_call& call,
+                               std::span<const std::byte>, Reply& reply) {
+    wire::cuEventElapsedTime_reply answer{};
+    const CUresult result =
+        elapsed_time(as_call(context), call.hStart, call.hEnd, &answer.pMilliseconds);
+    reply.put(answer);
+    return result;
+}
+
+CUresult on_cuEventElapsedTime_v2(CallContext& context,
+                                  const wire::cuEventElapsedTime_v2_call& call,
+                                  std::span<const std::byte>, Reply& reply) {
+    wire::cuEventElapsedTime_v2_reply answer{};
+    const CUresult result =
+        elapsed_time(as_call(context), call.hStart, call.hEnd, &answer.pMilliseconds);
+    reply.put(answer);
+    return result;
+}
+
+}  // namespace gantry::worker

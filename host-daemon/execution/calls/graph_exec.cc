@@ -1,0 +1,220 @@
+// Executable graphs, clones and child graphs.
+#include "host-daemon/execution/process/handlers.h"
+
+#include "proto/cuda/gen/worker_dispatch.h"
+
+namespace gantry::worker {
+namespace {
+
+/// The guest's handle of a node that the driver names; 0 when the guest knows none.
+std::uint64_t handle_of_node(Call& call, CUgraphNode node) {
+    return node == nullptr ? 0
+                           : call.process().objects.handle_of(reinterpret_cast<std::uint64_t>(node),
+                                                              HandleKind::kGraphNode);
+}
+
+CUresult bind_exec(Call& call, std::uint64_t exec, std::uint64_t source, CUgraph graph,
+                   std::uint64_t flags, CUgraphExec made) {
+    const CUresult result = call.add_object(exec, reinterpret_cast<std::uint64_t>(made));
+    if (result == CUDA_SUCCESS) {
+        call.process().graphs.add(exec, source, graph, flags);
+    } else {
+        call.api().cuGraphExecDestroy(made);
+    }
+    return result;
+}
+
+/// A graph and the free handle of what is to be made from it.
+CUresult prepare(Call& call, std::uint64_t graph_handle, HandleKind kind, std::uint64_t wanted,
+                 CUgraph* graph) {
+    std::uint64_t native = 0;
+    const CUresult result = call.resolve(HandleKind::kGraph, graph_handle, &native);
+    *graph = reinterpret_cast<CUgraph>(native);
+    return result == CUDA_SUCCESS ? call.reserve(kind, wanted) : result;
+}
+
+/// What the driver has found, by the name that the guest has for it, or `new_handle` from now on.
+CUresult name_found(Call& call, HandleKind kind, std::uint64_t native, std::uint64_t new_handle,
+                    std::uint64_t parent, std::uint64_t* handle) {
+    *handle = call.process().objects.handle_of(native, kind);
+    if (*handle != 0) {
+        return CUDA_SUCCESS;
+    }
+    *handle = new_handle;
+    const CUresult result = call.reserve(kind, new_handle);
+    return result == CUDA_SUCCESS ? call.add_object(new_handle, native, parent) : result;
+}
+
+}  // namespace
+
+CUresult on_cuGraphInstantiateWithFlags(CallContext& context,
+                                        const wire::cuGraphInstantiateWithFlags_call& wanted,
+                                        std::span<const std::byte>, Reply&) {
+    Call& call = as_call(context);
+    if (call.api().cuGraphInstantiateWithFlags == nullptr) {
+        return call.unsupported(call.op());
+    }
+    CUgraph graph = nullptr;
+    CUgraphExec made = nullptr;
+    CUresult result =
+        prepare(call, wanted.hGraph, HandleKind::kGraphExec, wanted.phGraphExec, &graph);
+    if (result == CUDA_SUCCESS) {
+        result = call.api().cuGraphInstantiateWithFlags(&made, graph, wanted.flags);
+    }
+    return result == CUDA_SUCCESS
+               ? bind_exec(call, wanted.phGraphExec, wanted.hGraph, graph, wanted.flags, made)
+               : result;
+}
+
+CUresult on_cuGraphInstantiateWithParams(CallContext& context,
+                                         const wire::cuGraphInstantiateWithParams_call& wanted,
+                                         std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    if (call.api().cuGraphInstantiateWithParams == nullptr) {
+        return call.unsupported(call.op());
+    }
+    CUgraph graph = nullptr;
+    CUgraphExec made = nullptr;
+    CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+    params.flags = wanted.flags;
+    CUresult result = prepare(call, wanted.graph, HandleKind::kGraphExec, wanted.exec, &graph);
+    if (result == CUDA_SUCCESS) {
+        result = call.stream(wanted.upload_stream, &params.hUploadStream);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = call.api().cuGraphInstantiateWithParams(&made, graph, &params);
+        reply.put(wire::cuGraphInstantiateWithParams_reply{
+            handle_of_node(call, params.hErrNode_out),
+            static_cast<std::uint32_t>(params.result_out), 0});
+    }
+    return result == CUDA_SUCCESS
+               ? bind_exec(call, wanted.exec, wanted.graph, graph, wanted.flags, made)
+               : result;
+}
+
+CUresult on_cuGraphExecUpdate_v2(CallContext& context,
+                                 const wire::cuGraphExecUpdate_v2_call& update,
+                                 std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    if (call.api().cuGraphExecUpdate_v2 == nullptr) {
+        return call.unsupported(call.op());
+    }
+    std::uint64_t exec = 0;
+    std::uint64_t graph = 0;
+    CUresult result = call.resolve(HandleKind::kGraphExec, update.exec, &exec);
+    if (result == CUDA_SUCCESS) {
+        result = call.resolve(HandleKind::kGraph, update.graph, &graph);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    CUgraphExecUpdateResultInfo info{};
+    result = call.api().cuGraphExecUpdate_v2(reinterpret_cast<CUgraphExec>(exec),
+                                             reinterpret_cast<CUgraph>(graph), &info);
+    reply.put(wire::cuGraphExecUpdate_v2_reply{handle_of_node(call, info.errorNode),
+                                               handle_of_node(call, info.errorFromNode),
+                                               static_cast<std::uint32_t>(info.result), 0});
+    if (result == CUDA_SUCCESS) {
+        call.process().graphs.updated(update.exec, reinterpret_cast<CUgraph>(graph));
+    }
+    return result;
+}
+
+CUresult on_cuGraphLaunch(CallContext& context, const wire::cuGraphLaunch_call& launch,
+                          std::span<const std::byte> trailing, Reply& reply) {
+    GuestProcess& process = as_call(context).process();
+    if (process.event_times.keeps_any()) {
+        for (const CUevent event : process.graphs.recorded_events(launch.hGraph)) {
+            process.event_times.forget(process.objects.handle_of(
+                reinterpret_cast<std::uint64_t>(event), HandleKind::kEvent));
+        }
+    }
+    if (!process.graphs.knows_memory()) {
+        return generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    }
+    const auto exec = process.graphs.find(launch.hGraph);
+    const bool frees_first =
+        exec && (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+    if (exec && !frees_first && !process.memory.may_allocate(exec->memory.allocates)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    if (result == CUDA_SUCCESS && exec) {
+        process.memory.ran_in_graph(exec->memory.allocates, exec->memory.frees);
+    }
+    return result;
+}
+
+CUresult on_cuGraphClone(CallContext& context, const wire::cuGraphClone_call& clone,
+                         std::span<const std::byte>, Reply&) {
+    Call& call = as_call(context);
+    if (call.api().cuGraphClone == nullptr) {
+        return call.unsupported(call.op());
+    }
+    CUgraph graph = nullptr;
+    CUgraph made = nullptr;
+    CUresult result =
+        prepare(call, clone.originalGraph, HandleKind::kGraph, clone.phGraphClone, &graph);
+    if (result == CUDA_SUCCESS) {
+        result = call.api().cuGraphClone(&made, graph);
+    }
+    if (result == CUDA_SUCCESS) {
+        call.process().graphs.note_memory(made, call.process().graphs.memory_of(graph));
+        call.process().graphs.note_clone(graph, made);
+    }
+    return result == CUDA_SUCCESS
+               ? call.add_object(clone.phGraphClone, reinterpret_cast<std::uint64_t>(made))
+               : result;
+}
+
+CUresult on_cuGraphNodeFindInClone(CallContext& context,
+                                   const wire::cuGraphNodeFindInClone_call& find,
+                                   std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    if (call.api().cuGraphNodeFindInClone == nullptr) {
+        return call.unsupported(call.op());
+    }
+    std::uint64_t clone = 0;
+    std::uint64_t original = 0;
+    CUgraphNode found = nullptr;
+    CUresult result = call.resolve(HandleKind::kGraph, find.clone, &clone);
+    if (result == CUDA_SUCCESS) {
+        result = call.resolve(HandleKind::kGraphNode, find.original, &original);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = call.api().cuGraphNodeFindInClone(&found, reinterpret_cast<CUgraphNode>(original),
+                                                   reinterpret_cast<CUgraph>(clone));
+    }
+    wire::cuGraphNodeFindInClone_reply answer{};
+    if (result == CUDA_SUCCESS) {
+        result = name_found(call, HandleKind::kGraphNode, reinterpret_cast<std::uint64_t>(found),
+                            find.new_node, find.clone, &answer.node);
+    }
+    reply.put(answer);
+    return result;
+}
+
+CUresult on_cuGraphChildGraphNodeGetGraph(CallContext& context,
+                                          const wire::cuGraphChildGraphNodeGetGraph_call& get,
+                                          std::span<const std::byte>, Reply& reply) {
+    Call& call = as_call(context);
+    if (call.api().cuGraphChildGraphNodeGetGraph == nullptr) {
+        return call.unsupported(call.op());
+    }
+    std::uint64_t node = 0;
+    CUgraph child = nullptr;
+    CUresult result = call.resolve(HandleKind::kGraphNode, get.node, &node);
+    if (result == CUDA_SUCCESS) {
+        result =
+            call.api().cuGraphChildGraphNodeGetGraph(reinterpret_cast<CUgraphNode>(node), &child);
+    }
+    wire::cuGraphChildGraphNodeGetGraph_reply answer{};
+    if (result == CUDA_SUCCESS) {
+        result = name_found(call, HandleKind::kGraph, reinterpret_cast<std::uint64_t>(child),
+                            get.new_graph, get.node, &answer.graph);
+    }
+    reply.put(answer);
+    return result;
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,118 @@
+// Device memory from the arena, page-locked memory of the pool, and stream-ordered allocation.
+#include "host-daemon/execution/process/handlers.h"
+
+#include <algorithm>
+
+#include "host-daemon/execution/base/log.h"
+#include "proto/cuda/gen/worker_dispatch.h"
+
+namespace gantry::worker {
+namespace {
+
+constexpr std::uint64_t kPitchAlignBytes = 512;
+
+}  // namespace
+
+CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address) {
+    if (bytes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    DeviceMemory& memory = call.process().memory;
+    auto made = memory.allocate(bytes);
+    if (!made.ok() && made.error().code == Code::kResourceExhausted) {
+        if (memory.has_parked()) {  // Asked once: another thread may reap at any time.
+            if (!call.may_wait()) {
+                call.defer();
+                return CUDA_SUCCESS;
+            }
+            if (const CUresult idle = call.process().synchronise_device(); idle != CUDA_SUCCESS) {
+                return idle;
+            }
+            memory.reap(true);
+        }
+        made = memory.allocate(bytes);
+    }
+    if (!made.ok()) {
+        log_limited("%s", made.error().to_string().c_str());
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *address = made->value;
+    return CUDA_SUCCESS;
+}
+
+CUresult on_cuMemAlloc_v2(CallContext& context, const wire::cuMemAlloc_v2_call& call,
+                          std::span<const std::byte>, Reply& reply) {
+    wire::cuMemAlloc_v2_reply answer{};
+    const CUresult result = allocate_memory(as_call(context), call.bytesize, &answer.dptr);
+    reply.put(answer);
+    return result;
+}
+
+CUresult on_cuMemAllocPitch_v2(CallContext& context, const wire::cuMemAllocPitch_v2_call& call,
+                               std::span<const std::byte>, Reply& reply) {
+    wire::cuMemAllocPitch_v2_reply answer{};
+    if (call.WidthInBytes == 0 || call.Height == 0 ||
+        call.WidthInBytes > gantry::wire::kArenaBytes || call.Height > gantry::wire::kArenaBytes ||
+        (call.ElementSizeBytes != 4 && call.ElementSizeBytes != 8 && call.ElementSizeBytes != 16)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    answer.pPitch = gantry::wire::align_up(call.WidthInBytes, kPitchAlignBytes);
+    if (answer.pPitch > gantry::wire::kArenaBytes / call.Height) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const CUresult result =
+        allocate_memory(as_call(context), answer.pPitch * call.Height, &answer.dptr);
+    reply.put(answer);
+    return result;
+}
+
+CUresult on_cuMemFree_v2(CallContext& context, const wire::cuMemFree_v2_call& call,
+                         std::span<const std::byte>, Reply&) {
+    if (call.dptr == 0) {
+        return CUDA_SUCCESS;
+    }
+    GuestProcess& process = as_call(context).process();
+    if (!process.memory.free_later(DeviceVa{call.dptr}, std::nullopt)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    process.pools.freed(call.dptr);
+    process.schedule_reap();
+    return CUDA_SUCCESS;
+}
+
+CUresult on_cuMemGetInfo_v2(CallContext& context, const wire::cuMemGetInfo_v2_call&,
+                            std::span<const std::byte>, Reply& reply) {
+    GuestProcess& process = as_call(context).process();
+    wire::cuMemGetInfo_v2_reply answer{};
+    answer.total = process.facts.total_memory_bytes;
+    answer.free = process.memory.free_bytes(answer.total);
+    reply.put(answer);
+    return CUDA_SUCCESS;
+}
+
+CUresult on_cuMemHostAlloc(CallContext& context, const wire::cuMemHostAlloc_call& call,
+                           std::span<const std::byte>, Reply&) {
+    return as_call(context).process().memory.register_pinned(
+        {call.address, call.bytes, call.flags});
+}
+
+CUresult on_cuMemFreeHost(CallContext& context, const wire::cuMemFreeHost_call& call,
+                          std::span<const std::byte>, Reply&) {
+    GuestProcess& process = as_call(context).process();
+    process.synchronise_device();  // Kernels may still use it; an error is the next call's to tell.
+    return process.memory.unregister_pinned(call.address);
+}
+
+CUresult on_cuMemHostRegister_v2(CallContext& context, const wire::cuMemHostRegister_v2_call& call,
+                                 std::span<const std::byte>, Reply&) {
+    return as_call(context).process().memory.register_pinned({call.p, call.bytesize, call.Flags});
+}
+
+CUresult on_cuMemHostUnregister(CallContext& context, const wire::cuMemHostUnregister_call& call,
+                                std::span<const std::byte>, Reply&) {
+    GuestProcess& process = as_call(context).process();
+    process.synchronise_device();
+    return process.memory.unregister_pinned(call.p);
+}
+
+}  // namespace gantry::worker

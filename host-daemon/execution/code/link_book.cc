@@ -1,0 +1,76 @@
+#include "host-daemon/execution/code/link_book.h"
+
+namespace gantry::worker {
+
+Link::Link(Device& device, std::vector<Option> options, std::uint32_t info_log_bytes,
+           std::uint32_t error_log_bytes)
+    : device_(device),
+      given_(std::move(options)),
+      info_log_bytes_(info_log_bytes),
+      error_log_bytes_(error_log_bytes),
+      jit_(given_, info_log_bytes, error_log_bytes) {}
+
+Link::~Link() {
+    if (state_ != nullptr) {
+        device_.bind_thread();
+        device_.api().cuLinkDestroy(state_);
+    }
+}
+
+CUresult Link::create() {
+    return device_.api().cuLinkCreate_v2(jit_.count(), jit_.names(), jit_.values(), &state_);
+}
+
+CUresult Link::add(Input input) {
+    JitOptions extra(input.options, 0, 0);
+    const CUresult result = device_.api().cuLinkAddData_v2(
+        state_, static_cast<CUjitInputType>(input.type),
+        const_cast<std::byte*>(input.image->bytes.data()), input.bytes,
+        input.name.empty() ? nullptr : input.name.c_str(), extra.count(), extra.names(),
+        extra.values());
+    if (result == CUDA_SUCCESS) {
+        inputs_.push_back(std::move(input));
+    }
+    return result;
+}
+
+CUresult Link::complete() {
+    if (!cubin_.empty()) {
+        return CUDA_SUCCESS;
+    }
+    void* cubin = nullptr;
+    std::size_t bytes = 0;
+    const CUresult result = device_.api().cuLinkComplete(state_, &cubin, &bytes);
+    if (result == CUDA_SUCCESS) {
+        const auto* from = static_cast<const std::byte*>(cubin);
+        cubin_.assign(from, from + bytes);
+    }
+    return result;
+}
+
+void LinkBook::add(std::uint64_t handle, LinkPtr link) {
+    std::lock_guard lock(mutex_);
+    links_[handle] = std::move(link);
+}
+
+LinkPtr LinkBook::find(std::uint64_t handle) const {
+    std::lock_guard lock(mutex_);
+    const auto link = links_.find(handle);
+    return link == links_.end() ? nullptr : link->second;
+}
+
+void LinkBook::remove(std::uint64_t handle) {
+    std::lock_guard lock(mutex_);
+    const auto link = links_.find(handle);
+    if (link != links_.end()) {
+        link->second->forget_state();
+        links_.erase(link);
+    }
+}
+
+std::map<std::uint64_t, LinkPtr> LinkBook::list() const {
+    std::lock_guard lock(mutex_);
+    return links_;
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,254 @@
+#include "host-daemon/execution/objects/cuda_graph_book.h"
+
+#include "proto/cuda/gen/opcodes.h"
+
+namespace gantry::worker {
+
+CudaGraphBook::~CudaGraphBook() {
+    if (!execs_.empty()) {
+        device_.bind_thread();
+    }
+    for (const auto& [handle, exec] : execs_) {
+        destroy(exec.made_from);
+        destroy(exec.updated_from);
+    }
+}
+
+CUgraph CudaGraphBook::clone(CUgraph graph) {
+    CUgraph made = nullptr;
+    if (device_.api().cuGraphClone == nullptr ||
+        device_.api().cuGraphClone(&made, graph) != CUDA_SUCCESS) {
+        return nullptr;
+    }
+    note_clone(graph, made);
+    return made;
+}
+
+void CudaGraphBook::destroy(CUgraph graph) {
+    if (graph != nullptr) {
+        std::unique_lock lock(untold_mutex_);
+        untold_.erase(graph);
+        lock.unlock();
+        device_.api().cuGraphDestroy(graph);
+    }
+}
+
+void CudaGraphBook::note_untold(CUgraph graph, CUgraphNode node,
+                                const CUkernelNodeAttrValue& value) {
+    std::lock_guard lock(untold_mutex_);
+    untold_[graph][node] = value;
+}
+
+std::optional<CUkernelNodeAttrValue> CudaGraphBook::untold_of(CUgraphNode node) const {
+    std::lock_guard lock(untold_mutex_);
+    for (const auto& [graph, nodes] : untold_) {
+        if (const auto known = nodes.find(node); known != nodes.end()) {
+            return known->second;
+        }
+    }
+    return std::nullopt;
+}
+
+void CudaGraphBook::forget_node(CUgraphNode node) {
+    std::lock_guard lock(untold_mutex_);
+    for (auto& [graph, nodes] : untold_) {
+        nodes.erase(node);
+    }
+}
+
+void CudaGraphBook::note_clone(CUgraph graph, CUgraph made) {
+    std::lock_guard lock(untold_mutex_);
+    const auto nodes = untold_.find(graph);
+    if (nodes == untold_.end() || device_.api().cuGraphNodeFindInClone == nullptr) {
+        return;
+    }
+    for (const auto& [node, value] : nodes->second) {
+        CUgraphNode twin = nullptr;
+        if (device_.api().cuGraphNodeFindInClone(&twin, node, made) == CUDA_SUCCESS) {
+            untold_[made][twin] = value;
+        }
+    }
+}
+
+void CudaGraphBook::add(std::uint64_t handle, std::uint64_t source, CUgraph graph,
+                        std::uint64_t flags) {
+    Exec exec;
+    exec.source = source;
+    exec.flags = flags;
+    exec.made_from = clone(graph);
+    exec.memory = memory_of(graph);
+    add(handle, std::move(exec));
+}
+
+void CudaGraphBook::add(std::uint64_t handle, Exec made) {
+    remove(handle);
+    std::lock_guard lock(mutex_);
+    if (!made.memory.allocates.empty() || !made.memory.frees.empty()) {
+        knows_memory_.store(true, std::memory_order_release);
+    }
+    execs_[handle] = std::move(made);
+}
+
+void CudaGraphBook::updated(std::uint64_t handle, CUgraph graph) {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return;
+    }
+    destroy(exec->second.updated_from);
+    exec->second.updated_from = clone(graph);
+    exec->second.update_lost = exec->second.updated_from == nullptr;
+    exec->second.records.reset();
+    const auto memory = memory_.find(graph);
+    exec->second.memory = memory == memory_.end() ? GraphMemory{} : memory->second;
+    // Every node has the new graph's parameters now; which nodes are enabled stays.
+    std::erase_if(exec->second.changes, [](const auto& entry) {
+        return entry.first.first != static_cast<std::uint16_t>(cuda::Op::cuGraphNodeSetEnabled);
+    });
+}
+
+CUgraphNode CudaGraphBook::twin_of(const Exec& exec, CUgraphNode node) const {
+    if (exec.made_again) {
+        const auto twin = exec.twins.find(node);
+        return twin != exec.twins.end() ? twin->second : nullptr;
+    }
+    CUgraphNode twin = nullptr;
+    return exec.made_from != nullptr && device_.api().cuGraphNodeFindInClone != nullptr &&
+                   device_.api().cuGraphNodeFindInClone(&twin, node, exec.made_from) == CUDA_SUCCESS
+               ? twin
+               : nullptr;
+}
+
+void CudaGraphBook::changed(std::uint64_t handle, CUgraphNode node, RecordedCommand command) {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return;
+    }
+    const CUgraphNode twin = restored_node != nullptr ? restored_node : twin_of(exec->second, node);
+    // A changed child graph may be gone when the change has to be made again.
+    if (twin == nullptr ||
+        command.op == static_cast<std::uint16_t>(cuda::Op::cuGraphExecChildGraphNodeSetParams)) {
+        exec->second.update_lost = true;
+        return;
+    }
+    exec->second.records.reset();
+    const std::uint16_t op = command.op;
+    exec->second.changes[{op, twin}] = std::move(command);
+}
+
+void CudaGraphBook::remove(std::uint64_t handle) {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec != execs_.end()) {
+        destroy(exec->second.made_from);
+        destroy(exec->second.updated_from);
+        execs_.erase(exec);
+    }
+}
+
+void CudaGraphBook::find_records(CUgraph graph, std::vector<CUevent>* events) const {
+    const driver::DriverApi& api = device_.api();
+    std::size_t count = 0;
+    if (graph == nullptr || api.cuGraphEventRecordNodeGetEvent == nullptr ||
+        api.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) {
+        return;
+    }
+    std::vector<CUgraphNode> nodes(count);
+    api.cuGraphGetNodes(graph, nodes.data(), &count);
+    for (const CUgraphNode node : nodes) {
+        CUgraphNodeType type{};
+        CUevent event = nullptr;
+        CUgraph child = nullptr;
+        api.cuGraphNodeGetType(node, &type);
+        if (type == CU_GRAPH_NODE_TYPE_EVENT_RECORD &&
+            api.cuGraphEventRecordNodeGetEvent(node, &event) == CUDA_SUCCESS) {
+            events->push_back(event);
+        } else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
+                   api.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
+            find_records(child, events);
+        }
+    }
+}
+
+std::vector<CUevent> CudaGraphBook::recorded_events(std::uint64_t handle) {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return {};
+    }
+    if (!exec->second.records) {
+        exec->second.records.emplace();
+        find_records(exec->second.made_from, &*exec->second.records);
+        find_records(exec->second.updated_from, &*exec->second.records);
+    }
+    return *exec->second.records;
+}
+
+GraphMemory CudaGraphBook::memory_of(CUgraph graph) const {
+    std::lock_guard lock(mutex_);
+    const auto memory = memory_.find(graph);
+    return memory == memory_.end() ? GraphMemory{} : memory->second;
+}
+
+GraphMemory CudaGraphBook::memory_of_exec(std::uint64_t handle) const {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    return exec == execs_.end() ? GraphMemory{} : exec->second.memory;
+}
+
+void CudaGraphBook::note_memory(CUgraph graph, const GraphMemory& memory) {
+    if (memory.allocates.empty() && memory.frees.empty()) {
+        return;
+    }
+    std::lock_guard lock(mutex_);
+    GraphMemory& known = memory_[graph];
+    known.allocates.insert(memory.allocates.begin(), memory.allocates.end());
+    known.frees.insert(memory.frees.begin(), memory.frees.end());
+    knows_memory_.store(true, std::memory_order_release);
+}
+
+void CudaGraphBook::forget_graph(CUgraph graph) {
+    std::scoped_lock lock(mutex_, untold_mutex_);
+    memory_.erase(graph);
+    free_nodes_.erase(graph);
+    untold_.erase(graph);
+}
+
+void CudaGraphBook::note_free_node(CUgraph graph, std::uint64_t address, CUgraphNode node) {
+    std::lock_guard lock(mutex_);
+    const auto memory = memory_.find(graph);
+    if (memory != memory_.end() && memory->second.allocates.contains(address)) {
+        free_nodes_[graph][address] = node;
+    }
+}
+
+std::map<std::uint64_t, CUgraphNode> CudaGraphBook::freed_in(CUgraph graph) const {
+    std::lock_guard lock(mutex_);
+    const auto nodes = free_nodes_.find(graph);
+    return nodes == free_nodes_.end() ? std::map<std::uint64_t, CUgraphNode>{} : nodes->second;
+}
+
+void CudaGraphBook::allocates_again(CUgraph graph, std::uint64_t address) {
+    std::lock_guard lock(mutex_);
+    memory_[graph].frees.erase(address);
+    free_nodes_[graph].erase(address);
+}
+
+std::optional<CudaGraphBook::Exec> CudaGraphBook::find(std::uint64_t handle) const {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    return exec == execs_.end() ? std::nullopt : std::optional<Exec>(exec->second);
+}
+
+CUgraphNode CudaGraphBook::node_in(std::uint64_t handle, CUgraphNode node) const {
+    std::lock_guard lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end() || !exec->second.made_again) {
+        return node;
+    }
+    const auto twin = exec->second.twins.find(node);
+    return twin == exec->second.twins.end() ? nullptr : twin->second;
+}
+
+}  // namespace gantry::worker

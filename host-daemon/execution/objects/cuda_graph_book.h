@@ -1,0 +1,118 @@
+// CudaGraphBook: what executable graphs were made from, so that they can be made again elsewhere.
+//
+// An exec outlives the graph it came from, and no driver tells what is in it. So each exec keeps
+// the driver's own clone of that graph, a clone of the graph it was last updated from, and the
+// newest command of each kind that changed one of its nodes. Nothing is copied to the host until a
+// snapshot reads the clones (state/cuda_graphs/cuda_graph_content.h).
+//
+// An exec that was made again comes from its clone, not from the guest's graph; `twins` leads from
+// the nodes of the guest's graph to those the exec knows.
+//
+// Memory nodes are empty nodes to the driver, since device memory comes from the arena: the book
+// knows which addresses a graph allocates and frees, and DeviceMemory keeps them.
+//
+// Threads: all calls lock. Failure: an exec that the driver cannot clone (memory or conditional
+// nodes) works, and is_whole() says that it cannot move. Cost: a clone per instantiation.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "host-daemon/execution/device/device.h"
+#include "host-daemon/execution/objects/objects.h"
+
+namespace gantry::worker {
+
+/// Addresses that the memory nodes of a graph are about.
+struct GraphMemory {
+    std::set<std::uint64_t> allocates;
+    std::set<std::uint64_t> frees;
+};
+
+class CudaGraphBook {
+public:
+    using Nodes = std::map<CUgraphNode, CUgraphNode>;
+    struct Exec {
+        std::uint64_t source = 0;  ///< The guest's graph; it may be gone.
+        std::uint64_t flags = 0;
+        CUgraph made_from = nullptr;     ///< Null: the driver could not clone it.
+        CUgraph updated_from = nullptr;  ///< Null: never updated as a whole.
+        bool update_lost = false;        ///< The graph of the last update could not be cloned.
+        bool made_again = false;         ///< From `made_from` itself: `twins` counts.
+        Nodes twins;
+        GraphMemory memory;
+        /// By op and node of `made_from`.
+        std::map<std::pair<std::uint16_t, CUgraphNode>, RecordedCommand> changes;
+        std::optional<std::vector<CUevent>> records;  ///< Events it records, once asked for.
+        [[nodiscard]] bool is_whole() const { return made_from != nullptr && !update_lost; }
+    };
+
+    explicit CudaGraphBook(Device& device) : device_(device) {}
+    ~CudaGraphBook();
+    CudaGraphBook(const CudaGraphBook&) = delete;
+    CudaGraphBook& operator=(const CudaGraphBook&) = delete;
+
+    /// An exec was instantiated from `graph`, which is cloned now.
+    void add(std::uint64_t exec, std::uint64_t source, CUgraph graph, std::uint64_t flags);
+    /// One that a restore has made; the book owns its clones from here on.
+    void add(std::uint64_t exec, Exec made);
+    void updated(std::uint64_t exec, CUgraph graph);
+    void changed(std::uint64_t exec, CUgraphNode node, RecordedCommand command);
+    void remove(std::uint64_t exec);
+
+    [[nodiscard]] std::optional<Exec> find(std::uint64_t exec) const;
+    /// What the driver calls this node of the guest's graph where the exec is meant.
+    [[nodiscard]] CUgraphNode node_in(std::uint64_t exec, CUgraphNode node) const;
+
+    /// Events that a launch of the exec records (child graphs included).
+    std::vector<CUevent> recorded_events(std::uint64_t exec);
+
+    /// Empty when the graph or exec has no memory nodes.
+    [[nodiscard]] GraphMemory memory_of(CUgraph graph) const;
+    [[nodiscard]] GraphMemory memory_of_exec(std::uint64_t exec) const;
+    /// False as long as there has been no memory node: a launch costs nothing then.
+    [[nodiscard]] bool knows_memory() const {
+        return knows_memory_.load(std::memory_order_acquire);
+    }
+    void note_memory(CUgraph graph, const GraphMemory& memory);
+    void forget_graph(CUgraph graph);
+    /// What a kernel node of `graph` was given and no driver tells: its NVLink scheduling.
+    void note_untold(CUgraph graph, CUgraphNode node, const CUkernelNodeAttrValue& value);
+    [[nodiscard]] std::optional<CUkernelNodeAttrValue> untold_of(CUgraphNode node) const;
+    void forget_node(CUgraphNode node);
+    /// `made` is a clone of `graph`.
+    void note_clone(CUgraph graph, CUgraph made);
+    /// The node of `graph` that frees what the graph itself allocated at `address`.
+    void note_free_node(CUgraph graph, std::uint64_t address, CUgraphNode node);
+    /// By address, what the graph has allocated and freed, and the nodes that free it. Addresses in
+    /// a graph made again by a restore are not used again.
+    [[nodiscard]] std::map<std::uint64_t, CUgraphNode> freed_in(CUgraph graph) const;
+    /// The graph allocates at `address` once more.
+    void allocates_again(CUgraph graph, std::uint64_t address);
+
+    /// During a restore: the node that a change is for, whatever handle its command names.
+    CUgraphNode restored_node = nullptr;
+
+private:
+    CUgraph clone(CUgraph graph);
+    void destroy(CUgraph graph);
+    void find_records(CUgraph graph, std::vector<CUevent>* events) const;
+    [[nodiscard]] CUgraphNode twin_of(const Exec& exec, CUgraphNode node) const;
+
+    Device& device_;
+    mutable std::mutex mutex_;
+    std::map<std::uint64_t, Exec> execs_;
+    std::map<CUgraph, GraphMemory> memory_;
+    std::map<CUgraph, std::map<std::uint64_t, CUgraphNode>> free_nodes_;
+    std::atomic<bool> knows_memory_{false};
+    mutable std::mutex untold_mutex_;
+    std::map<CUgraph, std::map<CUgraphNode, CUkernelNodeAttrValue>> untold_;
+};
+
+}  // namespace gantry::worker

@@ -1,0 +1,165 @@
+#include "host-daemon/execution/ring/callback_broker.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace gantry::worker {
+namespace {
+
+// A callback's end normally arrives by the ring within microseconds of it.
+constexpr std::chrono::microseconds kHelpAfter{50};
+constexpr std::chrono::microseconds kHelpEvery{1000};
+
+}  // namespace
+
+CallbackBroker::Callback* CallbackBroker::add_locked(const wire::CallbackReply& reply,
+                                                     bool repeats) {
+    auto callback = std::make_unique<Callback>(Callback{this, reply, repeats, 0});
+    Callback* raw = callback.get();
+    callbacks_.emplace(raw, std::move(callback));
+    return raw;
+}
+
+CallbackBroker::Callback* CallbackBroker::add(const wire::CallbackReply& reply,
+                                              std::uint64_t position) {
+    std::lock_guard lock(mutex_);
+    ++outstanding_;
+    Callback* callback = add_locked(reply, false);
+    callback->position = position;
+    return callback;
+}
+
+CallbackBroker::Callback* CallbackBroker::add_repeating(const wire::CallbackReply& reply) {
+    std::lock_guard lock(mutex_);
+    return add_locked(reply, true);
+}
+
+void CallbackBroker::forget(Callback* callback) {
+    std::lock_guard lock(mutex_);
+    if (!callback->repeats) {
+        --outstanding_;
+    }
+    callbacks_.erase(callback);
+}
+
+std::optional<wire::CallbackReply> CallbackBroker::find(const void* callback) const {
+    std::lock_guard lock(mutex_);
+    const auto known = callbacks_.find(static_cast<Callback*>(const_cast<void*>(callback)));
+    return known == callbacks_.end() ? std::nullopt
+                                     : std::optional<wire::CallbackReply>(known->second->reply);
+}
+
+void CallbackBroker::run(void* callback, std::uint32_t status) {
+    auto* self = static_cast<Callback*>(callback);
+    self->broker->run_one(self, status);
+}
+
+void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
+    std::unique_lock lock(mutex_);
+    if (callback->repeats) {
+        ++outstanding_;
+    }
+    std::uint64_t ticket = 0;
+    if (loaded_ && !callback->repeats && loaded_->position == callback->position) {
+        ticket = loaded_->ticket;  // The guest has it, or has run it already.
+        loaded_.reset();
+    } else {
+        ticket = next_ticket_++;
+        wire::CallbackReply reply = callback->reply;
+        reply.callback_id = ticket;
+        reply.status = status;
+        due_.push_back({ticket, callback->position, reply});
+        offer(lock);
+    }
+    const auto is_over = [&] { return cancelled_ || ticket < finished_below_; };
+    for (auto pause = kHelpAfter; !finished_.wait_for(lock, pause, is_over);) {
+        lock.unlock();
+        help_();
+        lock.lock();
+        pause = std::min(pause * 2, kHelpEvery);
+    }
+    --outstanding_;
+    if (!callback->repeats) {
+        callbacks_.erase(callback);
+    }
+}
+
+void CallbackBroker::offer(std::unique_lock<std::mutex>& lock) {
+    if (!parked_ || due_.empty() || with_guest_ != 0) {
+        return;
+    }
+    const Parked parked = *parked_;
+    const Due due = due_.front();
+    parked_.reset();
+    due_.pop_front();
+    with_guest_ = due.ticket;
+    guest_position_ = due.position;
+    lock.unlock();
+    answer_(parked, due.reply);
+    lock.lock();
+}
+
+void CallbackBroker::wait(const Parked& parked) {
+    std::unique_lock lock(mutex_);
+    parked_ = parked;
+    offer(lock);
+}
+
+std::optional<CallbackBroker::Parked> CallbackBroker::parked() const {
+    std::lock_guard lock(mutex_);
+    return parked_;
+}
+
+bool CallbackBroker::done(std::uint64_t callback_id) {
+    std::unique_lock lock(mutex_);
+    if (callback_id == 0 || callback_id != with_guest_) {
+        return false;
+    }
+    with_guest_ = 0;
+    guest_position_ = 0;
+    finished_below_ = callback_id + 1;
+    finished_.notify_all();
+    offer(lock);
+    return true;
+}
+
+std::optional<CallbackBroker::Open> CallbackBroker::open() const {
+    std::lock_guard lock(mutex_);
+    return with_guest_ != 0 ? std::optional<Open>({guest_position_, with_guest_}) : std::nullopt;
+}
+
+void CallbackBroker::load_open(const Open& open) {
+    std::lock_guard lock(mutex_);
+    loaded_ = open;
+    with_guest_ = open.ticket;
+    guest_position_ = open.position;
+    finished_below_ = open.ticket;
+    next_ticket_ = open.ticket + 1;
+}
+
+bool CallbackBroker::has_reached(const std::set<std::uint64_t>& positions) const {
+    std::lock_guard lock(mutex_);
+    for (const std::uint64_t position : positions) {
+        const bool is_due = std::any_of(due_.begin(), due_.end(), [position](const Due& due) {
+            return due.position == position;
+        });
+        const bool is_with_guest = with_guest_ != 0 && guest_position_ == position;
+        if (!is_due && !(is_with_guest && !loaded_)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+std::uint32_t CallbackBroker::outstanding() const {
+    std::lock_guard lock(mutex_);
+    return outstanding_;
+}
+
+void CallbackBroker::cancel() {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    finished_.notify_all();
+}
+
+}  // namespace gantry::worker

@@ -1,0 +1,75 @@
+#include "host-daemon/state/blocks/thread_pool.h"
+
+#include <algorithm>
+
+namespace gantry::state {
+namespace {
+
+constexpr unsigned kCrewMax = 8;
+
+}  // namespace
+
+ThreadPool::ThreadPool(unsigned threads)
+    : threads_(threads != 0 ? threads
+                            : std::clamp(std::thread::hardware_concurrency(), 1U, kCrewMax)) {}
+
+ThreadPool::~ThreadPool() {
+    {
+        const std::lock_guard lock(mutex_);
+        ending_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& helper : helpers_) {
+        helper.join();
+    }
+}
+
+void ThreadPool::run(std::size_t count, const std::function<void(std::size_t)>& piece) {
+    if (count <= 1 || threads_ == 1) {
+        for (std::size_t i = 0; i < count; ++i) {
+            piece(i);
+        }
+        return;
+    }
+    while (helpers_.size() + 1 < threads_) {
+        helpers_.emplace_back([this] { help(); });
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        piece_ = &piece;
+        count_ = count;
+        next_ = 0;
+        at_work_ = helpers_.size();
+        ++job_;
+    }
+    changed_.notify_all();
+    take_pieces();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return at_work_ == 0; });
+}
+
+void ThreadPool::take_pieces() {
+    for (std::size_t i = next_++; i < count_; i = next_++) {
+        (*piece_)(i);
+    }
+}
+
+void ThreadPool::help() {
+    std::uint64_t done = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return ending_ || job_ != done; });
+        if (ending_) {
+            return;
+        }
+        done = job_;
+        lock.unlock();
+        take_pieces();
+        lock.lock();
+        if (--at_work_ == 0) {
+            changed_.notify_all();
+        }
+    }
+}
+
+}  // namespace gantry::state

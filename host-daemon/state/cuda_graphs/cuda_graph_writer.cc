@@ -1,0 +1,357 @@
+// CudaGraphWriter: graphs made again from their descriptions.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+
+#include "host-daemon/execution/calls/native_copy.h"
+#include "host-daemon/execution/process/call.h"
+#include "host-daemon/state/commands/command_codec.h"
+#include "host-daemon/state/cuda_graphs/cuda_graph_content.h"
+
+namespace gantry::state {
+namespace {
+
+using cuda::HandleKind;
+
+Error damaged(const char* what) {
+    return Error{Code::kInvalidArgument, "snapshot.graph",
+                 fmt::format("the object graph is damaged: a CUDA graph with {}", what)};
+}
+
+Error failed(worker::GuestProcess& process, CUresult result, const char* what) {
+    return driver::to_error(process.device.api(), result, "state.graph", what);
+}
+
+template <typename T>
+bool parse(const std::string& bytes, T* out) {
+    if (bytes.size() != sizeof(T)) {
+        return false;
+    }
+    std::memcpy(out, bytes.data(), sizeof(T));
+    return true;
+}
+
+/// Of a Graph or a GraphExec.
+template <typename Message>
+worker::GraphMemory memory_of(const Message& described) {
+    return {{described.allocates().begin(), described.allocates().end()},
+            {described.frees().begin(), described.frees().end()}};
+}
+
+void run_host_function(void* callback) { worker::CallbackBroker::run(callback, CUDA_SUCCESS); }
+
+}  // namespace
+
+Result<void> CudaGraphWriter::name(std::uint64_t handle, std::uint64_t order, std::uint64_t native,
+                                   std::uint64_t parent) {
+    worker::Object object;
+    object.handle = handle;
+    object.native = native;
+    object.order = order;
+    object.parent = parent;
+    object.context = cuda::primary_context_handle(0);
+    return process_.objects.insert(std::move(object)) ? Result<void>()
+                                                      : damaged("a handle that is taken");
+}
+
+Result<void> CudaGraphWriter::name_nodes(const snapshot::Graph& graph,
+                                         const std::vector<CUgraphNode>& nodes,
+                                         std::uint64_t owner) {
+    for (int i = 0; i < graph.nodes_size(); ++i) {
+        const snapshot::GraphNode& node = graph.nodes(i);
+        const auto native = reinterpret_cast<std::uint64_t>(nodes[static_cast<std::size_t>(i)]);
+        if (node.handle() == 0) {
+            continue;
+        }
+        if (cuda::handle_kind(node.handle()) != HandleKind::kGraphNode) {
+            return damaged("a node under a handle of another kind");
+        }
+        GANTRY_TRY(name(node.handle(), node.order(), native, owner));
+        for (const std::uint64_t alias : node.aliases()) {
+            GANTRY_TRY(name(alias, 0, native, owner));
+        }
+    }
+    return {};
+}
+
+Result<CUgraphNode> CudaGraphWriter::make_kernel(CUgraph graph, const snapshot::GraphNode& node) {
+    const driver::DriverApi& api = process_.device.api();
+    const snapshot::KernelNode& kernel = node.kernel();
+    if (kernel.grid_size() != 3 || kernel.block_size() != 3) {
+        return damaged("a kernel without its dimensions");
+    }
+    CUDA_KERNEL_NODE_PARAMS_v2 params{};
+    params.func = process_.objects.native_as<CUfunction>(kernel.function(), HandleKind::kFunction);
+    if (params.func == nullptr) {
+        params.kern = process_.objects.native_as<CUkernel>(kernel.kernel(), HandleKind::kKernel);
+        params.ctx = process_.device.context();
+        if (params.kern == nullptr) {
+            return damaged("a kernel that is not there");
+        }
+    }
+    if (const auto context =
+            process_.objects.native_as<CUcontext>(kernel.context(), HandleKind::kContext);
+        context != nullptr) {
+        params.ctx = context;
+    }
+    params.gridDimX = kernel.grid(0);
+    params.gridDimY = kernel.grid(1);
+    params.gridDimZ = kernel.grid(2);
+    params.blockDimX = kernel.block(0);
+    params.blockDimY = kernel.block(1);
+    params.blockDimZ = kernel.block(2);
+    params.sharedMemBytes = kernel.shared_bytes();
+    std::string arguments = kernel.arguments();
+    std::size_t bytes = arguments.size();
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, arguments.data(), CU_LAUNCH_PARAM_BUFFER_SIZE,
+                     &bytes, CU_LAUNCH_PARAM_END};
+    params.extra = bytes != 0 ? extra : nullptr;
+    CUgraphNode made = nullptr;
+    if (const CUresult result = api.cuGraphAddKernelNode_v2(&made, graph, nullptr, 0, &params);
+        result != CUDA_SUCCESS) {
+        return failed(process_, result, "making a kernel node again");
+    }
+    for (const auto& [id, bytes_of] : node.attributes()) {
+        CUkernelNodeAttrValue wanted{};
+        CUkernelNodeAttrValue there{};
+        const auto attribute = static_cast<CUkernelNodeAttrID>(id);
+        if (!parse(bytes_of, &wanted)) {
+            return damaged("an attribute of another size");
+        }
+        if (api.cuGraphKernelNodeGetAttribute(made, attribute, &there) == CUDA_SUCCESS &&
+            std::memcmp(&wanted, &there, sizeof(wanted)) == 0) {
+            continue;
+        }
+        if (const CUresult result = api.cuGraphKernelNodeSetAttribute(made, attribute, &wanted);
+            result != CUDA_SUCCESS) {
+            return failed(process_, result, "setting an attribute of a kernel node again");
+        }
+        if (attribute == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) {
+            process_.graphs.note_untold(graph, made, wanted);
+        }
+    }
+    return made;
+}
+
+Result<CUgraphNode> CudaGraphWriter::make_child(CUgraph graph, const snapshot::GraphNode& node) {
+    const driver::DriverApi& api = process_.device.api();
+    std::vector<CUgraphNode> nodes;
+    GANTRY_ASSIGN(const CUgraph child, make(node.child(), &nodes));
+    CUgraphNode made = nullptr;
+    CUresult result = api.cuGraphAddChildGraphNode(&made, graph, nullptr, 0, child);
+    // The node has a clone of it: that is what the guest's handles mean.
+    CUgraph embedded = nullptr;
+    if (result == CUDA_SUCCESS && node.child().handle() != 0) {
+        result = api.cuGraphChildGraphNodeGetGraph(made, &embedded);
+    }
+    for (std::size_t i = 0; embedded != nullptr && result == CUDA_SUCCESS && i < nodes.size();
+         ++i) {
+        if (node.child().nodes(static_cast<int>(i)).handle() != 0) {
+            result = api.cuGraphNodeFindInClone(&nodes[i], nodes[i], embedded);
+        }
+    }
+    api.cuGraphDestroy(child);
+    if (result != CUDA_SUCCESS) {
+        return failed(process_, result, "making a child graph again");
+    }
+    if (embedded != nullptr) {
+        GANTRY_TRY(name(node.child().handle(), node.child().order(),
+                        reinterpret_cast<std::uint64_t>(embedded), node.handle()));
+        GANTRY_TRY(name_nodes(node.child(), nodes, node.child().handle()));
+    }
+    return made;
+}
+
+Result<CUgraphNode> CudaGraphWriter::make_node(CUgraph graph, const snapshot::GraphNode& node) {
+    const driver::DriverApi& api = process_.device.api();
+    CUgraphNode made = nullptr;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    switch (static_cast<CUgraphNodeType>(node.type())) {
+        case CU_GRAPH_NODE_TYPE_KERNEL: return make_kernel(graph, node);
+        case CU_GRAPH_NODE_TYPE_GRAPH: return make_child(graph, node);
+        case CU_GRAPH_NODE_TYPE_EMPTY:
+            result = api.cuGraphAddEmptyNode(&made, graph, nullptr, 0);
+            break;
+        case CU_GRAPH_NODE_TYPE_MEMCPY: {
+            cuda::wire_hand::Copy3DCall copy{};
+            CUDA_MEMCPY3D_v2 params{};
+            const worker::Command none{};
+            worker::Call call(process_, none);
+            if (!parse(node.params(), &copy)) {
+                return damaged("a copy of another size");
+            }
+            result = to_native_copy(call, copy, &params);
+            if (result == CUDA_SUCCESS) {
+                result = api.cuGraphAddMemcpyNode(&made, graph, nullptr, 0, &params,
+                                                  process_.device.context());
+            }
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_MEMSET: {
+            CUDA_MEMSET_NODE_PARAMS_v1 params{};
+            if (!parse(node.params(), &params)) {
+                return damaged("a memset of another size");
+            }
+            result = api.cuGraphAddMemsetNode(&made, graph, nullptr, 0, &params,
+                                              process_.device.context());
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_HOST: {
+            std::array<std::uint64_t, 2> callback{};
+            if (!parse(node.params(), &callback)) {
+                return damaged("a host function of another size");
+            }
+            wire::CallbackReply reply{};
+            reply.function = callback[0];
+            reply.user_data = callback[1];
+            reply.kind = static_cast<wire::CallbackKind>(node.callback_kind()) ==
+                                 wire::CallbackKind::kGraphCopy
+                             ? wire::CallbackKind::kGraphCopy
+                             : wire::CallbackKind::kHostFunction;
+            const CUDA_HOST_NODE_PARAMS_v1 params{run_host_function,
+                                                  process_.callbacks.add_repeating(reply)};
+            result = api.cuGraphAddHostNode(&made, graph, nullptr, 0, &params);
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        case CU_GRAPH_NODE_TYPE_WAIT_EVENT: {
+            const auto event =
+                process_.objects.native_as<CUevent>(node.event(), HandleKind::kEvent);
+            if (event == nullptr) {
+                return damaged("an event that is not there");
+            }
+            result = node.type() == CU_GRAPH_NODE_TYPE_EVENT_RECORD
+                         ? api.cuGraphAddEventRecordNode(&made, graph, nullptr, 0, event)
+                         : api.cuGraphAddEventWaitNode(&made, graph, nullptr, 0, event);
+            break;
+        }
+        default: return damaged("a node of an unknown type");
+    }
+    if (result != CUDA_SUCCESS) {
+        return failed(process_, result,
+                      fmt::format("making a graph node of type {} again", node.type()).c_str());
+    }
+    return made;
+}
+
+Result<void> CudaGraphWriter::make_edges(CUgraph graph, const snapshot::Graph& described,
+                                         const std::vector<CUgraphNode>& nodes) {
+    const driver::DriverApi& api = process_.device.api();
+    std::vector<CUgraphNode> from;
+    std::vector<CUgraphNode> to;
+    std::vector<CUgraphEdgeData> data;
+    bool has_data = false;
+    for (const snapshot::GraphEdge& edge : described.edges()) {
+        if (edge.from() >= nodes.size() || edge.to() >= nodes.size()) {
+            return damaged("an edge to nowhere");
+        }
+        from.push_back(nodes[edge.from()]);
+        to.push_back(nodes[edge.to()]);
+        CUgraphEdgeData each{};
+        if (!edge.data().empty() && !parse(edge.data(), &each)) {
+            return damaged("an edge of another size");
+        }
+        has_data = has_data || !edge.data().empty();
+        data.push_back(each);
+    }
+    CUresult result = CUDA_SUCCESS;
+    if (!from.empty() && api.cuGraphAddDependencies_v2 != nullptr) {
+        result = api.cuGraphAddDependencies_v2(graph, from.data(), to.data(),
+                                               has_data ? data.data() : nullptr, from.size());
+    } else if (!from.empty()) {
+        result = api.cuGraphAddDependencies(graph, from.data(), to.data(), from.size());
+    }
+    return result == CUDA_SUCCESS ? Result<void>()
+                                  : failed(process_, result, "making the edges of a graph again");
+}
+
+Result<CUgraph> CudaGraphWriter::make(const snapshot::Graph& described,
+                                      std::vector<CUgraphNode>* nodes) {
+    CUgraph graph = nullptr;
+    if (const CUresult result = process_.device.api().cuGraphCreate(&graph, 0);
+        result != CUDA_SUCCESS) {
+        return failed(process_, result, "making a graph again");
+    }
+    auto fill = [&]() -> Result<void> {
+        for (const snapshot::GraphNode& node : described.nodes()) {
+            GANTRY_ASSIGN(const CUgraphNode made, make_node(graph, node));
+            nodes->push_back(made);
+        }
+        return make_edges(graph, described, *nodes);
+    };
+    if (const auto filled = fill(); !filled.ok()) {
+        process_.device.api().cuGraphDestroy(graph);
+        return filled.error();
+    }
+    return graph;
+}
+
+Result<void> CudaGraphWriter::make_guest_graph(const snapshot::Graph& described) {
+    if (cuda::handle_kind(described.handle()) != HandleKind::kGraph) {
+        return damaged("a handle of another kind");
+    }
+    std::vector<CUgraphNode> nodes;
+    GANTRY_ASSIGN(const CUgraph graph, make(described, &nodes));
+    GANTRY_TRY(
+        name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(graph), 0));
+    GANTRY_TRY(name_nodes(described, nodes, described.handle()));
+    process_.graphs.note_memory(graph, memory_of(described));
+    made_[described.handle()] = std::move(nodes);
+    return {};
+}
+
+Result<void> CudaGraphWriter::make_exec(const snapshot::GraphExec& described) {
+    const driver::DriverApi& api = process_.device.api();
+    if (cuda::handle_kind(described.handle()) != HandleKind::kGraphExec) {
+        return damaged("an exec under a handle of another kind");
+    }
+    worker::CudaGraphBook::Exec exec;
+    exec.source = described.source_graph();
+    exec.flags = described.flags();
+    exec.made_again = true;
+    exec.memory = memory_of(described);
+    std::vector<CUgraphNode> nodes;
+    GANTRY_ASSIGN(exec.made_from, make(described.graph(), &nodes));
+    const auto source = made_.find(exec.source);
+    const std::size_t known = source == made_.end() ? 0 : source->second.size();
+    for (std::size_t i = 0;
+         i < known && i < static_cast<std::size_t>(described.source_nodes_size()); ++i) {
+        const std::uint32_t position = described.source_nodes(static_cast<int>(i));
+        if (position > nodes.size()) {
+            return damaged("an exec of other nodes");
+        }
+        if (position != 0) {
+            exec.twins[source->second[i]] = nodes[position - 1];
+        }
+    }
+    CUgraphExec made = nullptr;
+    CUresult result = api.cuGraphInstantiateWithFlags(&made, exec.made_from, described.flags());
+    if (result == CUDA_SUCCESS && described.has_updated()) {
+        std::vector<CUgraphNode> ignored;
+        CUgraphExecUpdateResultInfo info{};
+        GANTRY_ASSIGN(exec.updated_from, make(described.updated(), &ignored));
+        result = api.cuGraphExecUpdate_v2(made, exec.updated_from, &info);
+    }
+    process_.graphs.add(described.handle(), std::move(exec));
+    if (result != CUDA_SUCCESS) {
+        return failed(process_, result, "instantiating a graph again");
+    }
+    GANTRY_TRY(
+        name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(made), 0));
+    for (const snapshot::GraphChange& change : described.changes()) {
+        worker::RecordedCommand command;
+        if (change.node() >= nodes.size() || !decode_command(change.command(), &command)) {
+            return damaged("a changed node that is not there");
+        }
+        process_.graphs.restored_node = nodes[change.node()];
+        result = process_.replay(command);
+        process_.graphs.restored_node = nullptr;
+        if (result != CUDA_SUCCESS) {
+            return failed(process_, result, "changing a node of a graph again");
+        }
+    }
+    return {};
+}
+
+}  // namespace gantry::state

@@ -1,0 +1,187 @@
+// gantryd: the supervisor of a GPU host. Options, logging, signals; the rest is in the registry.
+//
+// Exit status: 0 asked to end (workers keep running), 1 could not start (the reason is on standard
+// error), 2 wrong usage, 70 a write to disk could not be proven (start again: it reads the disk).
+#include <signal.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <sstream>
+
+#include "host-daemon/supervisor/api/metrics.h"
+#include "host-daemon/supervisor/api/operator_service.h"
+#include "host-daemon/supervisor/config/version.h"
+#include "host-daemon/supervisor/registry/registry.h"
+#include "proto/base/settings.h"
+#include "proto/base/standard_output.h"
+
+namespace gantry::supervisor {
+namespace {
+
+struct Options {
+    std::string config_path = "/etc/gantry/gantryd.toml";
+    std::string log_level;
+    bool has_config = false;  ///< Named by whoever started it.
+    bool check_only = false;
+    bool print_config = false;
+};
+
+Result<void> start_logging(const DaemonConfig& config) {
+    try {  // spdlog throws when the file cannot be opened
+        auto logger = config.log_file.empty() ? spdlog::stderr_logger_mt("gantryd")
+                                              : spdlog::basic_logger_mt("gantryd", config.log_file);
+        logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
+        logger->set_level(spdlog::level::from_str(config.log_level));
+        logger->flush_on(spdlog::level::info);
+        spdlog::set_default_logger(std::move(logger));
+    } catch (const spdlog::spdlog_ex& error) {
+        return Error{Code::kPermissionDenied, "log.file",
+                     "cannot log to " + config.log_file + ": " + error.what()};
+    }
+    return {};
+}
+
+/// Each worker costs a few descriptors here; the default limit of 1024 is soon reached.
+void raise_descriptor_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        ::setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+Result<void> serve(const Config& config, const sigset_t& signals) {
+    GANTRY_ASSIGN(EpochStore store, EpochStore::open(config.daemon.state_directory));
+    const std::unique_ptr<Hypervisor> hypervisor =
+        config.vm.libvirt_uri.empty() ? make_no_hypervisor()
+                                      : make_libvirt_hypervisor(config.vm.libvirt_uri);
+    Registry registry(config, store, *hypervisor);
+    std::optional<transport::TlsMaterial> tls;
+    if (!config.peer.listen.empty()) {
+        GANTRY_ASSIGN(tls, transport::load_tls(
+                               {config.peer.authority, config.peer.certificate, config.peer.key}));
+    }
+    registry.set_tls(tls);
+    GANTRY_TRY(registry.start());
+
+    std::unique_ptr<transport::PeerServer> peers;
+    if (tls) {
+        GANTRY_ASSIGN(peers, transport::PeerServer::start(config.peer.listen, *tls,
+                                                          {config.daemon.host_name, kGantryVersion},
+                                                          registry));
+        spdlog::info("listening for other hosts on {}", config.peer.listen);
+    }
+    GANTRY_ASSIGN(const auto operators, OperatorService::start(config.operator_, registry));
+    std::unique_ptr<GuestListener> guests;
+    if (!config.guest.socket.empty()) {
+        GANTRY_ASSIGN(guests,
+                      GuestListener::start(
+                          config.guest,
+                          [&](GuestRequest request, GuestLink link) {
+                              return registry.open_local(std::move(request), std::move(link));
+                          },
+                          {[&](const MirrorName& name) { return registry.resume_guest(name); },
+                           [&](const wire::VmAttachRequest& request) {
+                               return registry.attach_vm(request);
+                           }}));
+    }
+    std::unique_ptr<Metrics> metrics;
+    if (!config.metrics.listen.empty()) {
+        GANTRY_ASSIGN(metrics, Metrics::start(config.metrics.listen, registry));
+    }
+    spdlog::info("gantryd {} is ready", kGantryVersion);
+    int signal_number = 0;
+    ::sigwait(&signals, &signal_number);
+    spdlog::info("signal {}: ending; workers keep running", signal_number);
+    registry.end_waits();
+    guests.reset();
+    registry.stop();
+    return {};
+}
+
+int fail(const Error& error) {
+    std::fprintf(stderr, "gantryd: %s [%s]\n", error.text.c_str(), error.reason.c_str());
+    return 1;
+}
+
+/// Prints it; returns the exit status.
+int print(const std::string& text) {
+    const auto written = write_standard_output(text);
+    return written ? 0 : fail(written.error());
+}
+
+int run(const Options& options) {
+    char problem[300];
+    if (!check_setting_names(environ, problem, sizeof(problem))) {
+        std::fprintf(stderr, "gantryd: %s [gantryd.settings]\n", problem);
+        return 1;
+    }
+    // Where nothing is configured yet, the defaults are what to begin with.
+    const bool wants_defaults = options.print_config && !options.has_config &&
+                                ::access(options.config_path.c_str(), F_OK) != 0 && errno == ENOENT;
+    auto config = wants_defaults ? Config{} : load_config(options.config_path);
+    if (!config) {
+        return fail(config.error());
+    }
+    if (!options.log_level.empty()) {
+        config->daemon.log_level = options.log_level;
+    }
+    if (options.print_config) {
+        return print(print_config(*config));
+    }
+    if (options.check_only) {
+        if (const auto found = check_host(*config); !found) {
+            return fail({found.error().code, found.error().reason,
+                         options.config_path + ": " + found.error().text});
+        }
+        return print(options.config_path + ": no mistake found\n");
+    }
+    // Before any thread is made, so that all of them leave these signals to sigwait.
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    ::sigaddset(&signals, SIGTERM);
+    ::sigaddset(&signals, SIGINT);
+    ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+    ::signal(SIGPIPE, SIG_IGN);
+    ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its writer, not our end
+    raise_descriptor_limit();
+    Result<void> outcome = start_logging(config->daemon);
+    if (outcome) {
+        outcome = serve(*config, signals);
+    }
+    return outcome ? 0 : fail(outcome.error());
+}
+
+}  // namespace
+}  // namespace gantry::supervisor
+
+int main(int argc, char** argv) {
+    gantry::supervisor::Options options;
+    CLI::App app{
+        "Supervisor of a GPU host: serves VMs and programs through workers, and moves "
+        "their GPU state when libvirt moves the VM."};
+    const CLI::Option* config =
+        app.add_option("--config", options.config_path, "configuration file")
+            ->capture_default_str();
+    app.add_option("--log-level", options.log_level, "instead of daemon.log_level")
+        ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+    app.add_flag("--check", options.check_only,
+                 "check the configuration and that this host has what it names, and end");
+    app.add_flag("--print-config", options.print_config,
+                 "print the effective configuration with explanations and end");
+    app.set_version_flag("--version", std::string("gantryd ") + gantry::supervisor::kGantryVersion);
+    try {  // CLI11 reports wrong usage by throwing
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        std::ostringstream text;
+        return app.exit(error, text) == 0 ? gantry::supervisor::print(text.str()) : 2;
+    }
+    options.has_config = config->count() != 0;
+    return gantry::supervisor::run(options);
+}

@@ -1,0 +1,165 @@
+// SourceRunner: runs one session's SourceMachine with real clocks, workers, disk, peers and
+// libvirt.
+//
+// The machine decides; this carries its actions out in order and feeds the outcomes back. Two
+// executors: `main_` steps the machine and never blocks (but for the grant's fsync, which must come
+// before anything else); `slow_` makes the calls to workers, one at a time. A round that is being
+// sent is cut short when a freeze or a thaw is due: what was not sent is still unsent, so nothing
+// is lost. Threads: feed(), receive(), status() and bulk() from any. The driver outlives what its
+// hooks touch until stop() has returned.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "host-daemon/supervisor/base/compression.h"
+#include "host-daemon/supervisor/base/serial_executor.h"
+#include "host-daemon/supervisor/moves/epoch_store.h"
+#include "host-daemon/supervisor/parts/worker_state.h"
+#include "migration/engine/source_machine.h"
+#include "migration/transport/bulk_queue.h"
+#include "migration/transport/links.h"
+
+namespace gantry::supervisor {
+
+using transport::BulkQueue;
+using transport::MessageLink;
+using transport::SentBlocks;
+
+struct SourceHooks {
+    /// Answers by feeding kDomain, from a thread of its own.
+    std::function<void()> query_domain;
+    std::function<void()> abort_job;
+    std::function<void(engine::AlertKind, const Error&)> alert;
+    std::function<void(const engine::Progress&)> progress;
+    /// An attempt has ended; the move goes on while status().awaits_attempt.
+    std::function<void(engine::Outcome, const Error&)> finished;
+    /// No other attempt came.
+    std::function<void()> given_up;
+    /// The session is not here any more (granted and confirmed): take it out of the books.
+    std::function<void()> released;
+};
+
+struct SourceStatus {
+    engine::SourceState state = engine::SourceState::kServing;
+    Epoch epoch;
+    bool serves = true;
+    bool announced = false;       ///< engine::SourceMachine::announced
+    bool awaits_attempt = false;  ///< engine::SourceMachine::awaits_attempt
+    std::optional<engine::MigrationId> migration;
+    bool ends = false;  ///< The last move has just ended, and the hooks do not know how yet.
+    engine::Progress progress;
+    engine::MigrationId last_migration;  ///< That under way, or the one before.
+    engine::BlockSetDigest digest;  ///< Of all memory at the last freeze; empty: not frozen yet.
+};
+
+class SourceRunner {
+public:
+    SourceRunner(std::string session_id, Epoch epoch, engine::Settings settings,
+                 std::string compression, std::uint64_t bandwidth_bytes_s, EpochStore& store,
+                 WorkersSource& source, SourceHooks hooks);
+    ~SourceRunner() { stop(); }
+
+    void feed(engine::SourceEvent event);
+    /// A peer's message; answers to this migration go out by `link` from now on.
+    void receive(engine::Message message, std::shared_ptr<MessageLink> link);
+    /// The queue of the migration's bulk streams; nullptr when it is not the one under way.
+    std::shared_ptr<BulkQueue> bulk(engine::MigrationId migration);
+    [[nodiscard]] SourceStatus status() const;
+    /// Runs `work` on the executor of worker calls, where nothing of a migration runs meanwhile,
+    /// and waits for its outcome. Nothing: the driver was stopped before, and it has not run.
+    template <typename Work>
+    std::optional<std::invoke_result_t<Work>> run_with_workers(Work work);
+    void stop();
+    [[nodiscard]] bool is_stopped() const { return is_stopped_; }
+
+private:
+    void step(const engine::SourceEvent& event);
+    void carry_out(engine::Action action);
+    void persist_grant(const engine::DurableRecord& record);
+    void send(const engine::Message& message);
+    void begin_precopy(engine::Seed seed);
+    /// One round being sent.
+    struct Round {
+        std::uint64_t number = 0;
+        std::uint64_t cut_serial = 0;  ///< What cut_serial_ was when the round was ordered.
+        std::shared_ptr<BulkQueue> bulk;
+        std::uint64_t blocks_before = 0;  ///< Acknowledged before it began.
+        engine::RoundStats stats;
+    };
+    void order_round(std::uint64_t number, bool resend);
+    void send_round(Round round, bool resend);
+    Result<void> send_part(engine::PartId part, Round& round);
+    Result<void> send_graph(engine::PartId part, Round& round);
+    Result<void> send_blocks(engine::PartId part, std::span<const engine::BlockAddress> blocks,
+                             Round& round);
+    Result<void> push(control::BulkDown batch, SentBlocks blocks, Round& round);
+    static void count_acknowledged(Round& round);
+    void pace(const Round& round, SerialExecutor::Clock::time_point begun,
+              std::uint64_t sent_before);
+    [[nodiscard]] bool is_cut(const Round& round) const { return cut_serial_ != round.cut_serial; }
+    std::shared_ptr<BulkQueue> current_bulk() const;
+    Result<void> mark_lost_unsent();
+    Result<void> mark_unsent(engine::PartId part, std::vector<engine::BlockAddress>& blocks);
+    Result<void> unless_ended(engine::PartId part, Result<void> outcome) const;
+    void send_complete(engine::FreezeToken token, std::uint64_t round);
+    void on_slow(std::function<void()> function) { slow_.post(std::move(function)); }
+    bool is_moving() const { return machine_.migration() || machine_.awaits_attempt(); }
+    void publish(bool ends);
+
+    const std::string session_id_;
+    EpochStore& store_;
+    WorkersSource& source_;
+    SourceHooks hooks_;
+    engine::SourceMachine machine_;
+
+    // main_ only
+    std::optional<std::pair<engine::MigrationId, std::shared_ptr<MessageLink>>> link_;
+    std::optional<engine::FreezeToken> freezing_;  ///< Under way on slow_.
+
+    // slow_ only
+    std::optional<snapshot::Fingerprint> zero_block_;
+    std::map<engine::PartId, std::vector<std::string>> images_sent_;
+    std::map<engine::PartId, std::vector<engine::BlockAddress>> lost_;  ///< To be marked unsent.
+    CompressionChooser compression_;
+    std::uint64_t bandwidth_bytes_s_;
+    std::uint64_t next_batch_ = 1;
+
+    std::atomic<bool> is_stopped_{false};
+    std::atomic<std::uint64_t> cut_serial_{0};  ///< Counted up: rounds ordered before end early.
+    mutable std::mutex mutex_;                  // bulk_, bulk_migration_, status_
+    std::shared_ptr<BulkQueue> bulk_;
+    std::optional<engine::MigrationId> bulk_migration_;
+    SourceStatus status_;
+
+    SerialExecutor slow_;
+    SerialExecutor main_;
+};
+
+template <typename Work>
+std::optional<std::invoke_result_t<Work>> SourceRunner::run_with_workers(Work work) {
+    std::future<std::invoke_result_t<Work>> waiting;
+    {
+        const auto outcome = std::make_shared<std::promise<std::invoke_result_t<Work>>>();
+        waiting = outcome->get_future();
+        slow_.post([outcome, work = std::move(work)] { outcome->set_value(work()); });
+    }
+    try {  // the standard library tells a dropped promise by throwing; it ends here
+        return waiting.get();
+    } catch (const std::future_error&) {
+        return std::nullopt;
+    }
+}
+
+/// The engine's clock.
+engine::TimePoint engine_now();
+SerialExecutor::Clock::time_point to_clock(engine::TimePoint at);
+engine::Seed random_seed();
+engine::MigrationId random_migration();
+
+}  // namespace gantry::supervisor

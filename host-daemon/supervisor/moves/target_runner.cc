@@ -1,0 +1,388 @@
+#include "host-daemon/supervisor/moves/target_runner.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace gantry::supervisor {
+
+using engine::ActionKind;
+using engine::TargetEventKind;
+
+namespace {
+
+engine::TargetEvent event_of(TargetEventKind kind) {
+    engine::TargetEvent event;
+    event.kind = kind;
+    return event;
+}
+
+engine::TargetEvent error_event(TargetEventKind kind, const Error& error) {
+    engine::TargetEvent event = event_of(kind);
+    event.error = error;
+    return event;
+}
+
+}  // namespace
+
+TargetRunner::TargetRunner(std::string session_id, engine::Settings settings, EpochStore& store,
+                           WorkersSink& sink, WorkerSet& workers, TargetHooks hooks)
+    : session_id_(session_id),
+      store_(store),
+      sink_(sink),
+      workers_(workers),
+      hooks_(std::move(hooks)),
+      machine_(session_id, settings),
+      main_([this] { step(event_of(TargetEventKind::kTimer)); }) {}
+
+void TargetRunner::stop() {
+    main_.stop();
+    slow_.stop();
+}
+
+void TargetRunner::begin(engine::MigrationId migration, engine::TargetCapabilities capabilities) {
+    engine::TargetEvent event = event_of(TargetEventKind::kAdmissionAsked);
+    event.migration = migration;
+    event.capabilities = std::move(capabilities);
+    feed(std::move(event));
+}
+
+void TargetRunner::feed(engine::TargetEvent event) {
+    main_.post([this, event = std::move(event)] { step(event); });
+}
+
+void TargetRunner::receive(engine::Message message) {
+    spdlog::trace("{}: received {}", session_id_, engine::message_name(message));
+    engine::TargetEvent event = event_of(TargetEventKind::kMessage);
+    event.message = std::move(message);
+    feed(std::move(event));
+}
+
+TargetStatus TargetRunner::status() const {
+    const std::lock_guard lock(mutex_);
+    return status_;
+}
+
+void TargetRunner::publish() {
+    const std::lock_guard lock(mutex_);
+    status_.state = machine_.state();
+    status_.epoch = machine_.epoch();
+    status_.migration = machine_.migration();
+    const std::uint64_t content = status_.progress.bytes_content;
+    const std::uint64_t wire = status_.progress.bytes_sent;
+    const double percent = status_.progress.percent;
+    status_.progress = machine_.progress();
+    status_.progress.bytes_content = content;
+    status_.progress.bytes_sent = wire;
+    status_.progress.percent = std::max(status_.progress.percent, percent);
+}
+
+void TargetRunner::step(const engine::TargetEvent& event) {
+    const engine::TargetState before = machine_.state();
+    engine::Actions actions = machine_.step(event, engine_now());
+    publish();
+    if (machine_.state() != before) {
+        spdlog::info("session {} (arriving): {} -> {} ({})", session_id_, to_string(before),
+                     to_string(machine_.state()), to_string(event.kind));
+    }
+    for (engine::Action& action : actions) {
+        carry_out(std::move(action));
+    }
+    const auto due = machine_.next_deadline();
+    main_.set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);
+}
+
+void TargetRunner::carry_out(engine::Action action) {
+    switch (action.kind) {
+        case ActionKind::kSend:
+            spdlog::trace("{}: sends {}", session_id_, engine::message_name(*action.message));
+            hooks_.send(*action.message);
+            break;
+        case ActionKind::kQueryDomain: hooks_.query_domain(); break;
+        case ActionKind::kAlert:
+            spdlog::warn("session {} (arriving): {}", session_id_, action.error.to_string());
+            hooks_.alert(action.alert, action.error);
+            break;
+        case ActionKind::kReportProgress: hooks_.progress(*action.progress); break;
+        case ActionKind::kFinished:
+            spdlog::info("session {}: migration ended at its target: {} {}", session_id_,
+                         to_string(action.outcome), action.error.text);
+            hooks_.finished(action.outcome, action.error);
+            break;
+        case ActionKind::kReserve:
+            slow_.post([this, needs = std::move(*action.needs), seed = action.seed] {
+                reserve(needs, seed);
+            });
+            break;
+        case ActionKind::kAdmit: hooks_.admit(); break;
+        case ActionKind::kRefuseAdmission: hooks_.refuse(action.error); break;
+        case ActionKind::kAwaitRound: await_round(action.round, action.batch_count); break;
+        case ActionKind::kApplyComplete: {
+            {
+                const std::lock_guard lock(mutex_);
+                if (applying_ == action.token) {
+                    break;  // asked again while it is being done
+                }
+                applying_ = action.token;
+            }
+            slow_.post([this, token = action.token, parts = std::move(action.parts)]() mutable {
+                apply_complete(token, std::move(parts));
+            });
+            break;
+        }
+        case ActionKind::kPersistOwned: {
+            // This host may have granted the same epoch away since: the newer fact on disk wins.
+            const auto known = store_.load(session_id_);
+            if (known.ok() && *known && (*known)->epoch >= action.record->epoch) {
+                step(event_of(TargetEventKind::kOwnedDurable));
+                break;
+            }
+            const SaveOutcome saved = store_.save(session_id_, *action.record);
+            if (!saved.ok()) {
+                // Owned or not is settled by the source's record; ours only tells a later restart.
+                // Ending here and reading the disk again is the only honest way on.
+                spdlog::critical("session {}: {}; ending to read the disk again", session_id_,
+                                 saved.error.to_string());
+                std::_Exit(70);
+            }
+            step(event_of(TargetEventKind::kOwnedDurable));
+            break;
+        }
+        case ActionKind::kUnmarkComplete:  // the source thawed: a restart must not trust the note
+            slow_.post([this] { (void)sink_.mark_complete({}); });
+            break;
+        case ActionKind::kActivate:
+            slow_.post([this, epoch = action.epoch] { activate(epoch); });
+            break;
+        case ActionKind::kRetract: slow_.post([this] { retract(); }); break;
+        case ActionKind::kDiscard: slow_.post([this] { (void)sink_.discard(); }); break;
+        default: GANTRY_ASSERT(false, "the target machine asked for %s", to_string(action.kind));
+    }
+}
+
+void TargetRunner::reserve(const engine::SessionNeeds& needs, engine::Seed seed) {
+    {
+        const std::lock_guard lock(mutex_);
+        seed_ = seed;
+    }
+    if (auto reserved = sink_.reserve(needs); !reserved) {
+        feed(error_event(TargetEventKind::kReserveFailed, reserved.error()));
+        return;
+    }
+    if (const auto migration = status().migration) {
+        hooks_.open_bulk(*migration);
+    }
+    feed(event_of(TargetEventKind::kReserved));
+}
+
+void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
+    bool complete = false;
+    bool is_lost = false;
+    {
+        const std::lock_guard lock(mutex_);
+        rounds_.end(round, batch_count);
+        complete = rounds_.complete(round);
+        is_lost = !complete && dropped_round_ == round;
+        awaited_round_ = complete || is_lost ? std::nullopt : std::optional{round};
+    }
+    if (is_lost) {
+        engine::TargetEvent event = error_event(
+            TargetEventKind::kRoundLost,
+            {Code::kAborted, "stream.dropped", "batches came while complete state was held"});
+        event.round = round;
+        feed(std::move(event));
+    }
+    if (complete) {
+        engine::TargetEvent event = event_of(TargetEventKind::kRoundApplied);
+        event.round = round;
+        feed(std::move(event));
+    }
+}
+
+/// True: apply it. False: too late, or a repetition.
+Result<bool> TargetRunner::begin_batch(std::uint64_t round, std::uint64_t batch) {
+    std::unique_lock lock(mutex_);
+    const auto older_in_flight = [&] {
+        return std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& entry) {
+            return entry.first < round && entry.second > 0;
+        });
+    };
+    batches_changed_.wait(lock, [&] { return !older_in_flight(); });
+    if (status_.state != engine::TargetState::kReceiving) {
+        dropped_round_ = std::max(dropped_round_, round);  // complete state is held: not touched
+        return false;
+    }
+    if (rounds_.begin(round, batch) != engine::RoundReceiver::Verdict::kApply) {
+        return false;
+    }
+    ++in_flight_[round];
+    return true;
+}
+
+void TargetRunner::count_bytes(const control::BulkDown& batch) {
+    std::uint64_t blocks = 0;
+    for (const control::BatchRun& run : batch.blocks().runs()) {
+        blocks += run.count();
+    }
+    const std::lock_guard lock(mutex_);
+    status_.progress.bytes_content += blocks * engine::kBlockBytes;
+    status_.progress.bytes_sent += batch.ByteSizeLong();
+    status_.progress.percent = std::max(
+        status_.progress.percent,
+        engine::first_round_percent(status_.progress.bytes_content, status_.progress.bytes_total));
+}
+
+void TargetRunner::end_batch(std::uint64_t round, std::uint64_t batch, bool applied) {
+    bool complete = false;
+    {
+        const std::lock_guard lock(mutex_);
+        if (--in_flight_[round] == 0) {
+            in_flight_.erase(round);
+        }
+        if (applied) {
+            rounds_.applied(round, batch);
+            complete = awaited_round_ == round && rounds_.complete(round);
+            if (complete) {
+                awaited_round_.reset();
+            }
+        }
+        batches_changed_.notify_all();
+    }
+    if (complete) {
+        engine::TargetEvent event = event_of(TargetEventKind::kRoundApplied);
+        event.round = round;
+        feed(std::move(event));
+    }
+}
+
+Result<void> TargetRunner::apply_content(const control::BulkDown& batch) {
+    const engine::PartId part{batch.part_id()};
+    if (batch.has_graph()) {
+        const std::lock_guard preparing(preparing_);
+        if (!batch.graph().images().empty()) {
+            sink_.add_images(part, batch.graph().images());
+        }
+        return sink_.prepare(part, seed_, batch.graph().graph());
+    }
+    std::vector<WorkersSink::BatchRun> runs;
+    for (const control::BatchRun& run : batch.blocks().runs()) {
+        if (run.space() < static_cast<std::uint32_t>(engine::MemorySpace::kDevice) ||
+            run.space() > static_cast<std::uint32_t>(engine::MemorySpace::kArray)) {
+            return Error{Code::kInvalidArgument, "stream.batch",
+                         "the source names memory space " + std::to_string(run.space())};
+        }
+        runs.push_back({{static_cast<engine::MemorySpace>(run.space()), run.first()},
+                        run.count(),
+                        run.zero()});
+    }
+    return sink_.apply_batch(part, runs, batch.blocks().content(), batch.blocks().lz4(),
+                             batch.blocks().content_bytes());
+}
+
+Result<void> TargetRunner::apply(const control::BulkDown& batch) {
+    count_bytes(batch);
+    GANTRY_ASSIGN(const bool is_wanted, begin_batch(batch.round(), batch.batch()));
+    if (!is_wanted) {
+        return {};
+    }
+    const Result<void> applied = apply_content(batch);
+    end_batch(batch.round(), batch.batch(), applied.ok());
+    if (!applied) {
+        spdlog::warn("session {}: batch {} of round {}: {}", session_id_, batch.batch(),
+                     batch.round(), applied.error().to_string());
+        engine::TargetEvent event = error_event(TargetEventKind::kRoundLost, applied.error());
+        event.round = batch.round();
+        feed(std::move(event));
+    }
+    return applied;
+}
+
+void TargetRunner::bulk_lost(const Error& why) {
+    engine::TargetEvent event = error_event(TargetEventKind::kRoundLost, why);
+    {
+        const std::lock_guard lock(mutex_);
+        event.round = rounds_.round();
+    }
+    if (event.round != 0) {
+        feed(std::move(event));
+    }
+}
+
+Result<void> TargetRunner::apply_parts(const std::vector<engine::FinalPart>& parts) {
+    for (const auto& worker : workers_.all()) {  // processes that ended during precopy
+        const bool is_named = std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
+            return part.part == worker->part();
+        });
+        if (!is_named) {
+            worker->end();
+            workers_.remove(worker->part());
+        }
+    }
+    engine::BlockSetDigest all;
+    for (const engine::FinalPart& part : parts) {
+        GANTRY_TRY(sink_.apply_final(part));
+        GANTRY_ASSIGN(const engine::BlockSetDigest digest, sink_.digest(part.part));
+        if (digest != part.digest) {
+            return Error{Code::kDataLoss, "migration.digest",
+                         "part " + std::to_string(part.part.value) + " has " +
+                             std::to_string(digest.block_count) + " blocks here and " +
+                             std::to_string(part.digest.block_count) +
+                             " at the source, or other bytes in them"};
+        }
+        all.merge(digest);
+    }
+    const std::lock_guard lock(mutex_);
+    status_.digest = all;
+    return {};
+}
+
+void TargetRunner::apply_complete(engine::FreezeToken token, std::vector<engine::FinalPart> parts) {
+    Result<void> applied = apply_parts(parts);
+    if (applied) {
+        applied = sink_.mark_complete(token);
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        applying_.reset();
+    }
+    engine::TargetEvent event = applied
+                                    ? event_of(TargetEventKind::kApplied)
+                                    : error_event(TargetEventKind::kApplyFailed, applied.error());
+    event.token = token;
+    feed(std::move(event));
+}
+
+void TargetRunner::activate(Epoch epoch) {
+    const Result<void> activated = sink_.activate(epoch);
+    if (!activated) {
+        spdlog::error("session {}: taking it into service failed: {}", session_id_,
+                      activated.error().to_string());
+        feed(error_event(TargetEventKind::kActivateFailed, activated.error()));
+        return;
+    }
+    hooks_.activated(epoch);
+    feed(event_of(TargetEventKind::kActivated));
+}
+
+void TargetRunner::retract() {
+    engine::TargetEvent event = event_of(TargetEventKind::kRetracted);
+    event.active = sink_.retract();
+    main_.post([this, event = std::move(event)] {
+        if (!event.active) {  // a restart must not take the epoch for one that was served
+            const auto known = store_.load(session_id_);
+            if (known.ok() && *known && !(*known)->granted && (*known)->epoch == machine_.epoch()) {
+                if (const Result<void> removed = store_.remove(session_id_); !removed) {
+                    // The source waits, and its program with it: no reason to hold them up.
+                    spdlog::error(
+                        "session {}: {}; it goes back to its source all the same. Remove "
+                        "the file before gantryd is started again",
+                        session_id_, removed.error().to_string());
+                }
+            }
+        }
+        step(event);
+    });
+}
+
+}  // namespace gantry::supervisor

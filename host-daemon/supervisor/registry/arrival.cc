@@ -1,0 +1,529 @@
+// Registry: sessions on their way here, and what a peer asks of those that are here.
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+
+#include "host-daemon/supervisor/registry/registry.h"
+
+namespace gantry::supervisor {
+namespace {
+
+/// How much longer than the engine's own bound an admission waits for the engine to decide.
+constexpr std::chrono::seconds kAdmissionSlack{30};
+constexpr std::uint64_t kMirroredBytesMax = 64ull << 30;  // A region takes what is used of it.
+
+/// The size of the region that a program over TCP needs here. Others' memory does not come along.
+Result<std::uint64_t> mirrored_region(const engine::SessionNeeds& needs) {
+    const std::uint64_t bytes =
+        needs.parts.size() == 1 ? needs.parts.front().mirror_region_bytes : 0;
+    if (bytes == 0) {
+        return Error{Code::kFailedPrecondition, "session.local",
+                     "session " + needs.session_id +
+                         " is a program that shares memory with its host: it can be pulled by "
+                         "another gantryd of that host only, which needs --handover"};
+    }
+    wire::ChannelLayout layout{};
+    if (bytes > kMirroredBytesMax || !wire::compute_layout(bytes, 1, 0, &layout)) {
+        return Error{Code::kInvalidArgument, "region.layout",
+                     "the source names a region of " + std::to_string(bytes) + " bytes"};
+    }
+    return bytes;
+}
+
+}  // namespace
+
+ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
+    const std::string id = request.info.id;
+    ArrivalHooks hooks;
+    hooks.capabilities = [this] { return capabilities(); };
+    hooks.reserve = [this, id](const engine::SessionNeeds& needs) {
+        const std::uint64_t bytes =
+            needs.memory_quota_bytes != 0 ? needs.memory_quota_bytes : needs.resident_bytes();
+        return reserve_memory(id, bytes);
+    };
+    hooks.launch = [this](const SessionInfo& info, engine::PartId part) {
+        return stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id));
+    };
+    hooks.discard = [this, id] {
+        const std::lock_guard lock(mutex_);
+        if (!sessions_.contains(id) && !arrivals_.contains(id)) {  // See remove_arrival().
+            promised_bytes_.erase(id);
+        }
+    };
+    hooks.query_domain = [this, id, kind = request.info.kind,
+                          arrives = request.arrives_when_converged](auto answer) {
+        if (kind == SessionKind::kVm) {
+            hypervisor_.query(id, std::move(answer));
+        } else {
+            engine::DomainReport report;  // a local program is where it is served
+            report.domain = arrives ? engine::DomainState::kRunning : engine::DomainState::kAbsent;
+            report.job = engine::JobState::kNone;
+            answer(report);
+        }
+    };
+    hooks.arrived = [this, id](Epoch epoch) { on_arrived(id, epoch); };
+    hooks.ended = [this, id](engine::Outcome outcome, const Error& error) {
+        on_arrival_ended(id, outcome, error);
+    };
+    return hooks;
+}
+
+Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request) {
+    if (!tls_) {
+        return Error{Code::kFailedPrecondition, "peer.off",
+                     "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
+    }
+    const std::string id = request.info.id;
+    transport::PeerClient client(request.source_address, *tls_, identity());
+    GANTRY_TRY(client.hello());
+    ArrivalHooks hooks = arrival_hooks(request);
+    auto arrival = std::make_shared<Arrival>(std::move(request), config_, stock_, settings(),
+                                             store_, std::move(hooks));
+    {
+        const std::lock_guard lock(mutex_);
+        if (stopping_) {
+            return Error{Code::kUnavailable, "daemon.stopping", "gantryd is being stopped"};
+        }
+        if (arrivals_.contains(id)) {
+            return Error{Code::kAlreadyExists, "migration.under_way",
+                         "session " + id + " is already on its way here; wait, or `gantry abort`"};
+        }
+        if (const auto found = sessions_.find(id);
+            found != sessions_.end() && found->second.driver->status().serves) {
+            return Error{Code::kAlreadyExists, "session.here",
+                         "session " + id + " is served by this gantryd already"};
+        }
+        arrivals_[id] = arrival;
+    }
+    const auto begun = arrival->begin([&](transport::TargetLinkHandlers handlers) {
+        return client.pull(id, std::move(handlers));
+    });
+    if (!begun) {
+        housekeeping_.post([this, id] { remove_arrival(id); });
+        return begun.error();
+    }
+    return arrival;
+}
+
+SessionInfo Registry::vm_session_info(const libvirt::DomainInfo& domain) const {
+    SessionInfo info;
+    info.id = domain.uuid;
+    info.kind = SessionKind::kVm;
+    info.vm_name = domain.name;
+    info.quota_bytes = domain.gpu->memory_mib << 20;
+    info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
+    info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
+    info.region_bytes = domain.gpu->region.region_bytes;
+    info.guest_key = domain.gpu->guest_key;
+    return info;
+}
+
+/// For a VM with our metadata and an owner.
+ArrivalRequest Registry::arrival_request(const libvirt::DomainInfo& domain) const {
+    ArrivalRequest request;
+    request.info = vm_session_info(domain);
+    request.source_address = domain.owner->daemon;
+    return request;
+}
+
+Result<control::AdmitReply> Registry::admit(const control::AdmitRequest& request) {
+    control::AdmitReply reply;
+    GANTRY_ASSIGN(const libvirt::DomainInfo domain,
+                  libvirt::parse_domain_xml(request.domain_xml()));
+    if (!domain.gpu) {
+        reply.set_text("VM " + request.vm_name() + " has no Gantry metadata: none of our business");
+        return reply;
+    }
+    reply.set_ours(true);
+    reply.set_session_id(domain.uuid);
+    if (!domain.owner) {
+        // Never served by a gantryd (or its libvirt refused the stamp): no state to bring.
+        GANTRY_ASSIGN(const engine::TargetCapabilities here, capabilities());
+        if (here.gpu_name.empty()) {
+            return Error{Code::kFailedPrecondition, "gpu.absent",
+                         "no usable GPU on " + here.host + " for VM " + request.vm_name()};
+        }
+        return Error{Code::kFailedPrecondition, "vm.owner",
+                     "VM " + request.vm_name() +
+                         " carries no address of the gantryd that serves it; is gantryd running on "
+                         "its host, with peer.listen set?"};
+    }
+    GANTRY_ASSIGN(const auto arrival, begin_arrival(arrival_request(domain)));
+    std::chrono::milliseconds wait =
+        std::chrono::seconds{config_.migration.hook_wait_s} + kAdmissionSlack;
+    if (request.wait_ms_max() != 0) {
+        wait = std::min(wait, std::chrono::milliseconds{request.wait_ms_max()});
+    }
+    if (auto admitted = arrival->wait_admitted(wait); !admitted) {
+        housekeeping_.post([this, id = domain.uuid] { remove_arrival(id); });
+        return admitted.error();
+    }
+    const TargetStatus status = arrival->status();
+    reply.set_text("admitted");
+    reply.set_precopied_bytes(status.progress.bytes_sent);
+    reply.set_remaining_bytes(status.progress.bytes_remaining);
+    return reply;
+}
+
+Result<void> Registry::pull(const control::PullRequest& request) {
+    if (!is_session_id(request.session())) {
+        return Error{Code::kInvalidArgument, "session.name",
+                     "'" + request.session() + "' is no session id; `gantry status` lists them"};
+    }
+    if (!tls_) {
+        return Error{Code::kFailedPrecondition, "peer.off",
+                     "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
+    }
+    if (const std::string& handover = request.handover_path(); !handover.empty()) {
+        std::error_code error;
+        if (!std::filesystem::is_socket(handover, error)) {
+            return Error{Code::kInvalidArgument, "handover.path",
+                         handover + (error ? ": " + error.message() : " is no socket") +
+                             "; --handover names the other gantryd's handover.sock, in its "
+                             "daemon.run_directory"};
+        }
+    }
+    transport::PeerClient client(request.source(), *tls_, identity());
+    GANTRY_ASSIGN(const engine::SessionNeeds needs, client.needs(request.session()));
+    ArrivalRequest arrival_request;
+    arrival_request.info.id = request.session();
+    arrival_request.info.kind = SessionKind::kLocal;
+    arrival_request.info.quota_bytes = needs.memory_quota_bytes;
+    arrival_request.source_address = request.source();
+    arrival_request.handover_path = request.handover_path();
+    arrival_request.arrives_when_converged = true;
+    if (request.handover_path().empty()) {
+        GANTRY_ASSIGN(arrival_request.info.region_bytes, mirrored_region(needs));
+    }
+    GANTRY_ASSIGN(const auto arrival, begin_arrival(std::move(arrival_request)));
+    const std::chrono::milliseconds wait{request.wait_ms_max() == 0 ? 600'000
+                                                                    : request.wait_ms_max()};
+    const auto end = SerialExecutor::Clock::now() + wait;
+    if (auto admitted = arrival->wait_admitted(wait); !admitted) {
+        housekeeping_.post([this, id = request.session()] { remove_arrival(id); });
+        return admitted.error();
+    }
+    while (SerialExecutor::Clock::now() < end) {
+        const engine::TargetState state = arrival->status().state;
+        if (state == engine::TargetState::kServing || state == engine::TargetState::kDone) {
+            return {};
+        }
+        if (arrival->ended() || state == engine::TargetState::kDiscarded) {
+            return Error{Code::kAborted, "migration.failed",
+                         "the move of session " + request.session() +
+                             " ended without success; the log of this gantryd says why"};
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds{5});
+    }
+    return Error{Code::kDeadlineExceeded, "migration.slow",
+                 "the move goes on; `gantry watch " + request.session() + "` shows how"};
+}
+
+/// Runs on the arrival's executor of worker calls: the workers serve the guest already.
+void Registry::on_arrived(const std::string& id, Epoch epoch) {
+    std::shared_ptr<Arrival> arrival;
+    std::shared_ptr<Session> session;
+    Entry old;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = arrivals_.find(id);
+        if (found == arrivals_.end()) {
+            return;
+        }
+        arrival = found->second;
+        session = arrival->session();
+        if (const auto source = sessions_.find(id); source != sessions_.end()) {
+            old = std::move(source->second);
+            sessions_.erase(source);
+        }
+    }
+    if (old.session) {
+        // Given away and never confirmed, and now the VM is back: nothing of it is of use any more.
+        housekeeping_.post([this, retired = std::make_shared<Entry>(std::move(old))] {
+            run_aside([retired] {
+                retired->watcher.reset();
+                retired->driver->stop();
+                retired->session->end(std::nullopt);
+            });
+        });
+    }
+    const auto driver = make_driver(session, epoch);
+    {
+        const std::lock_guard lock(mutex_);
+        Entry& entry = sessions_[id];
+        entry.session = session;
+        entry.driver = driver;
+        session->own(driver);
+    }
+    (void)session->write_record();  // Its note stays until the source knows that it may let go.
+    watch_region(id);
+    if (session->info().kind == SessionKind::kVm) {
+        stamp_owner(id, epoch);
+    }
+    spdlog::info("session {} is served here now, epoch {}", id, epoch.value);
+    housekeeping_.post([this] { look_after_guests(); });
+    if (session->info().kind == SessionKind::kLocal && session->workers().empty()) {
+        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kDead); });
+    } else if (session->has_program_ended()) {
+        spdlog::info("session {}: its program has ended on its way", id);
+        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kNone); });
+    }
+}
+
+void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
+                                const Error& error) {
+    if (outcome == engine::Outcome::kRetry) {
+        spdlog::warn("session {}: the attempt failed ({}), another one begins", id,
+                     error.to_string());
+        housekeeping_.post([this, id] {
+            std::shared_ptr<Arrival> arrival;
+            {
+                const std::lock_guard lock(mutex_);
+                if (const auto found = arrivals_.find(id); found != arrivals_.end()) {
+                    arrival = found->second;
+                }
+            }
+            if (arrival) {
+                if (auto begun = arrival->begin_again(); !begun) {
+                    spdlog::error("session {}: {}", id, begun.error().to_string());
+                }
+            }
+        });
+        return;
+    }
+    note_target_ended(id, outcome, error);
+    housekeeping_.post([this, id] {
+        forget_arrival_note(id);
+        remove_arrival(id);
+    });
+}
+
+/// On housekeeping_ only. What is written about the way here matters no more: its source has let
+/// go, or the session is on its way to another host.
+void Registry::forget_arrival_note(const std::string& id) {
+    std::shared_ptr<Session> session;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = sessions_.find(id);
+        if (found == sessions_.end() || !arrivals_.contains(id)) {
+            return;
+        }
+        session = found->second.session;
+    }
+    session->set_arrival_note("");
+    (void)session->write_record();
+}
+
+/// On housekeeping_ only.
+void Registry::remove_arrival(const std::string& id) {
+    std::shared_ptr<Arrival> arrival;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = arrivals_.find(id);
+        if (found == arrivals_.end()) {
+            return;
+        }
+        arrival = found->second;
+        arrivals_.erase(found);
+        if (!sessions_.contains(id)) {
+            promised_bytes_.erase(id);
+        }
+    }
+    run_aside([this, id, arrival] {
+        arrival->stop();
+        const bool is_here = arrival->session()->driver() != nullptr;
+        if (!is_here) {
+            arrival->session()->end(std::nullopt);
+            const std::lock_guard lock(mutex_);
+            if (!arrivals_.contains(id)) {
+                arrival->session()->remove_record();
+            }
+        }
+        if (arrival->left_guest_unknown() && arrival->request().info.kind == SessionKind::kVm) {
+            look_after_guest(arrival);
+        }
+    });
+}
+
+/// Its arrival has ended without the session. If libvirt runs the VM here all the same, its calls
+/// must not wait for ever: its session is asked for again, or its programs get errors.
+void Registry::look_after_guest(const std::shared_ptr<Arrival>& arrival) {
+    const std::string id = arrival->request().info.id;
+    hypervisor_.query(id, [this, id, arrival](engine::DomainReport report) {
+        if (report.domain != engine::DomainState::kRunning ||
+            report.job == engine::JobState::kIncoming) {
+            return;
+        }
+        housekeeping_.post([this, id, arrival] {
+            {
+                const std::lock_guard lock(mutex_);
+                if (arrivals_.contains(id) || is_concerned(id)) {
+                    return;
+                }
+            }
+            if (arrival->is_hopeless()) {
+                arrival->disown_guest();
+            } else {
+                find_session(id);
+            }
+        });
+    });
+}
+
+void Registry::released(const control::ReleasedRequest& request) {
+    const auto domain = libvirt::parse_domain_xml(request.domain_xml());
+    if (!domain || !domain->gpu) {
+        return;
+    }
+    // libvirt's own events say the same; the hook comes even when libvirtd is about to end.
+    libvirt::DomainEvent event;
+    event.kind = libvirt::EventKind::kStoppedFailed;
+    event.uuid = domain->uuid;
+    event.name = domain->name;
+    feed_target(domain->uuid, event);
+}
+
+Result<GuestLink> Registry::give_guest(const HandoverRequest& request) {
+    std::shared_ptr<Session> session;
+    std::shared_ptr<SourceRunner> driver;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = sessions_.find(request.session_id);
+        if (found == sessions_.end()) {
+            return Error{Code::kNotFound, "session.unknown", "no such session is here"};
+        }
+        session = found->second.session;
+        driver = found->second.driver;
+    }
+    const SourceStatus status = driver->status();
+    if (status.state != engine::SourceState::kGranted || status.epoch.value + 1 != request.epoch ||
+        session->info().kind != SessionKind::kLocal) {
+        return Error{Code::kFailedPrecondition, "handover.not_granted",
+                     "session " + request.session_id + " was not granted as epoch " +
+                         std::to_string(request.epoch)};
+    }
+    const auto workers = session->workers().all();
+    if (workers.size() != 1) {
+        return Error{Code::kUnavailable, "session.lost", "its worker has ended"};
+    }
+    control::ToWorker release;
+    release.mutable_release()->set_return_guest(true);
+    GANTRY_ASSIGN(WorkerReply reply, workers.front()->call(std::move(release), kLongCall));
+    if (reply.descriptors.empty()) {
+        return Error{Code::kInternal, "worker.protocol", "the worker returned no region"};
+    }
+    GuestLink link;
+    link.region = Region::adopt(std::move(reply.descriptors[0]),
+                                reply.message.release().guest().region_bytes());
+    if (reply.descriptors.size() > 1) {
+        link.socket = std::move(reply.descriptors[1]);
+    }
+    return link;
+}
+
+/// The key is looked at before anything else is told: who has none learns nothing of a VM.
+Result<RelayedGuest> Registry::attach_vm(const wire::VmAttachRequest& request) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    std::string id;
+    for (std::size_t i = 0; i < sizeof request.guest.vm.vm; ++i) {
+        id += i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+        id += kDigits[request.guest.vm.vm[i] >> 4];
+        id += kDigits[request.guest.vm.vm[i] & 15];
+    }
+    std::shared_ptr<Session> session;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            session = found->second.session;
+        }
+    }
+    Digest256 key{};
+    const wire::GuestAttach& guest = request.guest;
+    if (!session || !read_key(session->info().guest_key, &key) ||
+        !is_same(wire::vm_proof(key, request.session, guest.request, guest.vm), guest.vm.proof)) {
+        return Error{Code::kPermissionDenied, "guest.vm",
+                     "no VM " + id +
+                         " with this key is here; gantry-guest's --vm and --key must "
+                         "be the VM's UUID and the key in its metadata"};
+    }
+    if (!session->serves()) {
+        return Error{Code::kUnavailable, "session.busy", "VM " + id + " is being moved; try again"};
+    }
+    return session->give_channel(guest.request.guest_pid);
+}
+
+Result<RelayedGuest> Registry::resume_guest(const MirrorName& name) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : sessions_) {
+        auto guest = entry.session->meet_relay(name);
+        if (guest || guest.error().code != Code::kNotFound) {
+            return guest;
+        }
+    }
+    return Error{arrivals_.empty() ? Code::kNotFound : Code::kUnavailable, "guest.unknown",
+                 "no guest of this link is served here"};
+}
+
+Result<engine::SessionNeeds> Registry::needs(const std::string& session_id) {
+    GANTRY_ASSIGN(const auto session, find(session_id));
+    if (!session->serves()) {
+        return Error{Code::kFailedPrecondition, "session.busy",
+                     "session " + session_id + " is not being served here at the moment"};
+    }
+    return session->source().describe();
+}
+
+void Registry::receive(const std::string& session_id, engine::Message message,
+                       std::shared_ptr<transport::MessageLink> link) {
+    std::shared_ptr<SourceRunner> driver;
+    {
+        const std::lock_guard lock(mutex_);
+        if (stopping_) {
+            return;  // The next gantryd answers: it knows what this one has let go already.
+        }
+        const auto found = sessions_.find(session_id);
+        if (found != sessions_.end()) {
+            driver = found->second.driver;
+            const bool gives_up = std::holds_alternative<engine::MsgAbort>(message.body) ||
+                                  std::holds_alternative<engine::MsgGrantReturned>(message.body);
+            if (gives_up) {
+                found->second.pull_ended = message.migration;
+                found->second.peer_heard = {};
+            } else if (found->second.pull_ended != message.migration) {
+                found->second.peer_heard = SerialExecutor::Clock::now();
+            }
+        }
+    }
+    if (driver) {
+        if (std::holds_alternative<engine::MsgPrepare>(message.body)) {
+            housekeeping_.post([this, session_id] { forget_arrival_note(session_id); });
+        }
+        driver->receive(std::move(message), std::move(link));
+        return;
+    }
+    engine::Message answer{message.migration, {}};
+    if (std::holds_alternative<engine::MsgPrepare>(message.body)) {
+        answer.body = engine::MsgRefused{{{engine::Severity::kRefusal, "session.unknown",
+                                           "The source has no GPU session of this VM."}}};
+    } else if (std::holds_alternative<engine::MsgGrantRequest>(message.body) ||
+               std::holds_alternative<engine::MsgAbort>(message.body) ||
+               std::holds_alternative<engine::MsgGrantReturned>(message.body)) {
+        answer.body = engine::MsgGrantRefused{"session.unknown",
+                                              "The source has no GPU session of this VM.", true};
+    } else if (const auto* activated = std::get_if<engine::MsgActivated>(&message.body)) {
+        answer.body = engine::MsgReleased{activated->epoch};  // let go long ago
+    } else {
+        answer.body =
+            engine::MsgAbort{"session.unknown", "The source has no GPU session of this VM."};
+    }
+    link->send(answer);
+}
+
+std::shared_ptr<BulkQueue> Registry::bulk(const std::string& session_id,
+                                          engine::MigrationId migration) {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(session_id);
+    return found == sessions_.end() ? nullptr : found->second.driver->bulk(migration);
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,115 @@
+#include "host-daemon/supervisor/registry/hypervisor.h"
+
+#include <spdlog/spdlog.h>
+
+#include "host-daemon/supervisor/base/serial_executor.h"
+#include "migration/libvirt/host.h"
+#include "migration/libvirt/listener.h"
+
+namespace gantry::supervisor {
+namespace {
+
+engine::DomainReport to_engine(const libvirt::DomainReport& report) {
+    engine::DomainReport out;
+    switch (report.state) {
+        case libvirt::DomainState::kUnknown: out.domain = engine::DomainState::kUnknown; break;
+        case libvirt::DomainState::kAbsent: out.domain = engine::DomainState::kAbsent; break;
+        case libvirt::DomainState::kRunning: out.domain = engine::DomainState::kRunning; break;
+        case libvirt::DomainState::kPaused: out.domain = engine::DomainState::kPaused; break;
+    }
+    switch (report.job.kind) {
+        case libvirt::JobKind::kUnknown: out.job = engine::JobState::kUnknown; break;
+        case libvirt::JobKind::kMigrationOut: out.job = engine::JobState::kOutgoing; break;
+        case libvirt::JobKind::kMigrationIn: out.job = engine::JobState::kIncoming; break;
+        case libvirt::JobKind::kNone:
+        case libvirt::JobKind::kOther: out.job = engine::JobState::kNone; break;
+    }
+    return out;
+}
+
+class LibvirtHypervisor final : public Hypervisor {
+public:
+    explicit LibvirtHypervisor(std::string uri) : uri_(std::move(uri)), host_(uri_) {}
+    ~LibvirtHypervisor() override { stop(); }
+
+    void listen(EventHandler handler) override {
+        libvirt::ListenerOptions options;
+        options.uri = uri_;
+        listener_ = std::make_unique<libvirt::Listener>(
+            options,
+            [handler = std::move(handler)](libvirt::DomainEvent event) { handler(event); });
+    }
+
+    void stop() override {
+        listener_.reset();
+        slow_.stop();
+        quick_.stop();
+    }
+
+    void query(const std::string& uuid, std::function<void(engine::DomainReport)> answer) override {
+        quick_.post([this, uuid, answer = std::move(answer)] {
+            auto report = host_.report(uuid);
+            answer(report ? to_engine(*report) : engine::DomainReport{});
+        });
+    }
+
+    void read_domain(const std::string& uuid,
+                     std::function<void(Result<libvirt::DomainInfo>)> answer) override {
+        slow_.post([this, uuid, answer = std::move(answer)] { answer(host_.read_domain(uuid)); });
+    }
+
+    void abort_job(const std::string& uuid) override {
+        log_failure("aborting the migration of", uuid,
+                    [this, uuid] { return host_.abort_job(uuid); });
+    }
+    void destroy(const std::string& uuid) override {
+        log_failure("destroying", uuid, [this, uuid] { return host_.destroy(uuid); });
+    }
+    void write_owner(const std::string& uuid, const libvirt::Owner& owner) override {
+        log_failure("writing the owner into", uuid,
+                    [this, uuid, owner] { return host_.write_owner(uuid, owner); });
+    }
+
+private:
+    void log_failure(const char* what, const std::string& uuid,
+                     std::function<Result<void>()> action) {
+        slow_.post([what, uuid, action = std::move(action)] {
+            if (auto done = action(); !done) {
+                spdlog::warn("{} domain {}: {}", what, uuid, done.error().to_string());
+            }
+        });
+    }
+
+    const std::string uri_;
+    libvirt::Host host_;
+    std::unique_ptr<libvirt::Listener> listener_;
+    SerialExecutor quick_;  ///< Questions of the engine; must not wait behind a slow request.
+    SerialExecutor slow_;
+};
+
+class NoHypervisor final : public Hypervisor {
+public:
+    void listen(EventHandler) override {}
+    void stop() override {}
+    void query(const std::string&, std::function<void(engine::DomainReport)> answer) override {
+        answer({});
+    }
+    void read_domain(const std::string& uuid,
+                     std::function<void(Result<libvirt::DomainInfo>)> answer) override {
+        answer(Error{Code::kNotFound, "libvirt.none",
+                     "this host has no libvirt (vm.libvirt_uri is empty): no domain " + uuid});
+    }
+    void abort_job(const std::string&) override {}
+    void destroy(const std::string&) override {}
+    void write_owner(const std::string&, const libvirt::Owner&) override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Hypervisor> make_libvirt_hypervisor(const std::string& uri) {
+    return std::make_unique<LibvirtHypervisor>(uri);
+}
+
+std::unique_ptr<Hypervisor> make_no_hypervisor() { return std::make_unique<NoHypervisor>(); }
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,164 @@
+// Registry: sessions into files and back, and into fresh workers.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "host-daemon/supervisor/registry/registry.h"
+#include "host-daemon/supervisor/snapshots/replacement_job.h"
+#include "host-daemon/supervisor/snapshots/restore_job.h"
+#include "host-daemon/supervisor/snapshots/snapshot_job.h"
+
+namespace gantry::supervisor {
+
+Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest& request,
+                                                  const std::function<bool()>& is_cancelled) {
+    GANTRY_ASSIGN(const auto session, find(request.session()));
+    GANTRY_TRY(spare_suspended(request.path()));
+    auto saved = save_snapshot(session, request, is_cancelled);
+    if (saved && session->suspended()) {
+        {
+            const std::lock_guard lock(mutex_);
+            promised_bytes_.erase(session->info().id);
+        }
+        spdlog::info("session {} is suspended into {}", session->info().id, request.path());
+        stock_.look();
+    }
+    return saved;
+}
+
+/// A file that a suspended session waits for is all that there is of it.
+Result<void> Registry::spare_suspended(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : sessions_) {
+        const auto suspended = entry.session->suspended();
+        std::error_code ignored;
+        if (suspended && std::filesystem::equivalent(path, suspended->path, ignored)) {
+            return Error{Code::kFailedPrecondition, "snapshot.in_use",
+                         path + " holds session " + id +
+                             ", which is suspended and has nothing else; name another file"};
+        }
+    }
+    return {};
+}
+
+std::size_t Registry::suspended_count() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::count_if(
+        sessions_.begin(), sessions_.end(),
+        [](const auto& entry) { return entry.second.session->suspended().has_value(); }));
+}
+
+/// Preflight and reservation for a session that is to go on here. What it has reserved counts as
+/// free for it.
+Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds& needs) {
+    GANTRY_ASSIGN(engine::TargetCapabilities here, capabilities());
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto own = promised_bytes_.find(info.id); own != promised_bytes_.end()) {
+            here.memory_free_bytes =
+                std::min(here.memory_free_bytes + own->second, here.memory_total_bytes);
+        }
+    }
+    const auto findings = engine::preflight(needs, here);
+    if (engine::refused(findings)) {
+        return Error{Code::kFailedPrecondition, findings.front().reason,
+                     engine::refusal_text(findings)};
+    }
+    return reserve_memory(info.id, info.quota_bytes);
+}
+
+Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& request) {
+    GANTRY_ASSIGN(const auto session, find(request.session()));
+    await_end(ending_sessions());  // As in open_local().
+    const SessionInfo info = session->info();
+    const auto needs = std::make_shared<engine::SessionNeeds>();
+    RestoreHooks hooks;
+    hooks.admit = [this, info, needs](const engine::SessionNeeds& wanted) -> Result<void> {
+        *needs = wanted;
+        if (auto admitted = admit(info, wanted)) {
+            return admitted;
+        }
+        probe_device(Probe::kAnew);  // It may be another card than when it was last looked at,
+        return admit(info, wanted);
+    };
+    hooks.launch = [this, info, needs](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
+        GANTRY_ASSIGN(auto worker,
+                      stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id)));
+        {
+            const std::lock_guard lock(mutex_);
+            device_ = worker->device();  // ... or a smaller one, which is seen only now.
+        }
+        if (auto admitted = admit(info, *needs); !admitted) {
+            worker->end();
+            return admitted.error();
+        }
+        return worker;
+    };
+    auto restored = restore_snapshot(session, request, std::move(hooks));
+    if (!restored && session->suspended()) {
+        const std::lock_guard lock(mutex_);
+        promised_bytes_.erase(info.id);
+    }
+    return restored;
+}
+
+Result<control::ReplaceWorkersReply> Registry::replace_workers(
+    const control::ReplaceWorkersRequest& request) {
+    GANTRY_ASSIGN(const auto session, find(request.session()));
+    const SessionInfo info = session->info();
+    ReplacementHooks hooks;
+    hooks.launch = [this, info](engine::PartId part) {
+        return stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id));
+    };
+    hooks.lost = [this, session](engine::PartId part, const std::string& how) {
+        housekeeping_.post([this, session, part, how] {
+            if (session->workers().find(part)) {
+                drop_worker(session, part, how);
+            }
+        });
+    };
+    return supervisor::replace_workers(session, std::move(hooks));
+}
+
+/// On housekeeping_ only.
+void Registry::look_after_guests() {
+    bool is_awaited = false;
+    std::vector<std::shared_ptr<Session>> ended;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [id, entry] : sessions_) {
+            is_awaited = entry.session->awaits_relay() || is_awaited;
+            if (entry.session->info().kind == SessionKind::kLocal &&
+                entry.session->has_program_ended()) {
+                const bool serves = entry.driver->status().serves;  // taken back, or never frozen
+                is_awaited = !serves || is_awaited;
+                if (serves) {
+                    ended.push_back(entry.session);
+                }
+            }
+        }
+    }
+    for (const std::shared_ptr<Session>& session : ended) {
+        close_session(session, wire::WorkerState::kNone);
+    }
+    if (is_awaited && stranded_.empty()) {  // else the timer is set
+        constexpr std::chrono::seconds kAgain{5};
+        housekeeping_.set_timer(SerialExecutor::Clock::now() + kAgain);
+    }
+}
+
+/// A suspended session has no worker that would tell when its program ends.
+void Registry::drop_ended_guests() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : sessions_) {
+        if (entry.session->suspended() && !entry.session->guest_waits()) {
+            spdlog::info("session {}: its program has ended while it was suspended", id);
+            housekeeping_.post([this, session = entry.session] {
+                close_session(session, wire::WorkerState::kNone);
+            });
+        }
+    }
+}
+
+}  // namespace gantry::supervisor

@@ -1,0 +1,146 @@
+#include "host-daemon/supervisor/workers/worker_channel.h"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+
+namespace gantry::supervisor {
+namespace {
+
+/// A worker that takes no request has hundreds before it: nothing else in gantryd waits for it.
+constexpr timeval kSendPatience{1, 0};
+
+control::PacketSocket patient(control::PacketSocket socket) {
+    ::setsockopt(socket.fd(), SOL_SOCKET, SO_SNDTIMEO, &kSendPatience, sizeof kSendPatience);
+    return socket;
+}
+
+}  // namespace
+
+Error to_error(const control::WorkerStatus& status) {
+    GANTRY_ASSERT(status.code() != 0, "reason %s", status.reason().c_str());
+    const bool known = status.code() <= static_cast<std::uint32_t>(Code::kUnauthenticated);
+    return Error{known ? static_cast<Code>(status.code()) : Code::kUnknown,
+                 status.reason().empty() ? "worker.unknown" : status.reason(), status.text()};
+}
+
+WorkerChannel::WorkerChannel(control::PacketSocket socket, std::string name, EventHandler on_event,
+                             ClosedHandler on_closed)
+    : socket_(patient(std::move(socket))),
+      name_(std::move(name)),
+      on_event_(std::move(on_event)),
+      on_closed_(std::move(on_closed)),
+      reader_([this] { read_loop(); }) {}
+
+WorkerChannel::~WorkerChannel() {
+    open_ = false;
+    socket_.shut_down();
+    reader_.join();
+}
+
+Result<WorkerChannel::Sent> WorkerChannel::send(control::ToWorker request,
+                                                std::chrono::milliseconds deadline,
+                                                std::span<const int> descriptors) {
+    Sent sent{0, {}, deadline, std::make_shared<Pending>()};
+    const std::lock_guard sending(send_mutex_);
+    {
+        const std::lock_guard lock(mutex_);
+        if (!open_) {
+            return closed_why_.text.empty()
+                       ? Error{Code::kUnavailable, "worker.gone", name_ + " is closed"}
+                       : closed_why_;
+        }
+        sent.id = next_id_++;
+        pending_[sent.id] = sent.pending;
+    }
+    request.set_request_id(sent.id);
+    request.set_descriptor_count(static_cast<std::uint32_t>(descriptors.size()));
+    if (auto done = socket_.send_message(request, descriptors); !done) {
+        const std::lock_guard lock(mutex_);
+        pending_.erase(sent.id);
+        if (done.error().code == Code::kDeadlineExceeded) {
+            return Error{Code::kDeadlineExceeded, "worker.deadline",
+                         name_ + " takes no requests: those before this one lie unread"};
+        }
+        return Error{done.error().code, "worker.gone", name_ + ": " + done.error().text};
+    }
+    sent.at = std::chrono::steady_clock::now();
+    return sent;
+}
+
+Result<WorkerReply> WorkerChannel::await(Sent sent) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, sent.at + sent.deadline,
+                        [&] { return sent.pending->done || !open_; });
+    if (!sent.pending->done) {
+        if (!open_) {
+            pending_.erase(sent.id);
+            return closed_why_;
+        }
+        // The entry stays, so that the late reply is recognised and dropped.
+        return Error{Code::kDeadlineExceeded, "worker.deadline",
+                     name_ + " did not answer request " + std::to_string(sent.id) + " within " +
+                         std::to_string(sent.deadline.count()) + " ms"};
+    }
+    pending_.erase(sent.id);
+    if (sent.pending->reply.message.status().code() != 0) {
+        return to_error(sent.pending->reply.message.status());
+    }
+    return std::move(sent.pending->reply);
+}
+
+void WorkerChannel::read_loop() {
+    for (;;) {
+        if (auto taken = take_packet(); !taken) {
+            close(taken.error());
+            return;
+        }
+    }
+}
+
+Result<void> WorkerChannel::take_packet() {
+    WorkerReply reply;
+    GANTRY_ASSIGN(reply.descriptors, socket_.receive_message(reply.message));
+    if (reply.message.descriptor_count() != reply.descriptors.size()) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     "a packet announced " + std::to_string(reply.message.descriptor_count()) +
+                         " descriptors and carried " + std::to_string(reply.descriptors.size())};
+    }
+    if (reply.message.request_id() == 0) {
+        if (!reply.message.has_event()) {
+            return Error{Code::kInvalidArgument, "worker.protocol", "a reply without request id"};
+        }
+        on_event_(reply.message.event());
+        return {};
+    }
+    const std::lock_guard lock(mutex_);
+    const auto found = pending_.find(reply.message.request_id());
+    if (found == pending_.end() || found->second->done) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     "a reply to request " + std::to_string(reply.message.request_id()) +
+                         ", which was not asked"};
+    }
+    found->second->reply = std::move(reply);
+    found->second->done = true;
+    if (found->second.use_count() == 1) {
+        pending_.erase(found);  // its caller has given up
+    } else {
+        changed_.notify_all();
+    }
+    return {};
+}
+
+void WorkerChannel::close(const Error& why) {
+    const bool wanted = !open_.load();  // our own destructor
+    {
+        const std::lock_guard lock(mutex_);
+        open_ = false;
+        closed_why_ = Error{Code::kUnavailable, "worker.gone", name_ + " is gone: " + why.text};
+        changed_.notify_all();
+    }
+    if (!wanted) {
+        socket_.shut_down();
+        on_closed_(closed_why_);
+    }
+}
+
+}  // namespace gantry::supervisor

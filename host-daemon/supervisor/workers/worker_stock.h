@@ -1,0 +1,73 @@
+// WorkerStock: where a gantryd's workers come from, and the spare ones among them.
+//
+// A worker needs its driver's context before it can serve: a few milliseconds on the soft GPU,
+// about 0.3 s on NVIDIA's. worker.spares of them make theirs before anybody asks (worker.proto:
+// Warm), and a program that attaches, a session that arrives or is restored, takes one. While
+// sessions are suspended there is one more for each, since that is who will ask; kAwaitedMax of
+// them at most, and none with worker.await_restore off. Whoever finds none gets a worker of its own
+// as before, and waits for one that is being made, as its own would come no sooner. What a spare
+// costs is its context's memory on the device, and a process.
+//
+// A spare belongs to no session, has no record and reads no guest's byte. It ends with its
+// connection, so that nothing is left behind when gantryd ends, however it does. A place that has
+// become free is filled a second later: whoever took the spare has work to do first. Dead ones are
+// looked for now and then, and replaced.
+// Threads: any. Failure: launch() as Worker::launch(); a spare that cannot be made is logged, and
+// tried again a minute later.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host-daemon/supervisor/base/serial_executor.h"
+#include "host-daemon/supervisor/config/config.h"
+#include "host-daemon/supervisor/workers/worker.h"
+
+namespace gantry::supervisor {
+
+class WorkerStock {
+public:
+    static constexpr std::size_t kAwaitedMax = 4;
+
+    /// `awaited`: how many workers will be asked for; called without any lock.
+    WorkerStock(const Config& config, std::function<std::size_t()> awaited);
+    ~WorkerStock() { stop(); }
+    WorkerStock(const WorkerStock&) = delete;
+    WorkerStock& operator=(const WorkerStock&) = delete;
+
+    /// From now on there are spares. Once.
+    void fill();
+    /// What is awaited has changed. It is also asked now and then.
+    void look() { look_again(std::chrono::milliseconds{0}); }
+    /// A spare that is ready, or a new one: as Worker::launch().
+    Result<std::shared_ptr<Worker>> launch(const std::string& session_id, engine::PartId part,
+                                           std::uint64_t quota_bytes, WorkerHandlers handlers);
+    /// Ends the spares, also one that is being made. There are none afterwards.
+    void stop();
+
+private:
+    using Workers = std::vector<std::shared_ptr<Worker>>;
+    std::shared_ptr<Worker> take();
+    std::size_t wanted_count();
+    void refill();
+    bool make_one();
+    void look_again(std::chrono::milliseconds after);
+
+    const Config& config_;
+    const std::function<std::size_t()> awaited_;
+    std::mutex mutex_;
+    std::condition_variable made_;
+    Workers spares_;
+    std::shared_ptr<Worker> making_;                        ///< Its context.
+    bool is_kept_ = false;                                  ///< fill() was called, stop() not.
+    std::optional<SerialExecutor::Clock::time_point> due_;  ///< On executor_ only.
+    SerialExecutor executor_;
+};
+
+}  // namespace gantry::supervisor
