@@ -78,7 +78,7 @@ add_custom_target(cuda_coverage
             worker=${CMAKE_BINARY_DIR}/host-daemon/worker
     COMMENT "Writing ${CMAKE_BINARY_DIR}/proto/cuda/COVERAGE.md")
 
-foreach(name generator table)
+foreach(name generator limits table)
   add_test(NAME cuda_codegen_${name}
       COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_SOURCE_DIR}/proto/codegen/tests/test_${name}.py)
 endforeach()
