@@ -2,7 +2,9 @@
 """tests/bench/RESULTS.md must be what scripts/bench makes of the result files beside it, and these
 must match their schema; a page or a file that does not is refused, and it is said what is wrong."""
 
+import contextlib
 import copy
+import io
 import json
 import pathlib
 import shutil
@@ -142,7 +144,8 @@ def check_record(folder):
     """What a run leaves is a file of the schema, and the next run of a section replaces it."""
     machine = result_files.this_machine(["NVIDIA H100 80GB HBM3, 580.1, 81559 MiB"])
     expect(machine["id"].startswith("nvidia-h100-80gb-hbm3-x1-"), f"an id: {machine}")
-    rows = filled_table()
+    with contextlib.redirect_stdout(io.StringIO()):  # Its rows are no result of this test.
+        rows = filled_table()
     path = result_files.record(folder, machine, "launches", rows, "2d264a8f2a", "2026-11-27")
     result_files.record(folder, machine, "copies", rows[:1], "2d264a8f2a", "2026-11-27")
     made = {row["what"]: row for row in result_files.load(path)["topics"][0]["rows"]}
@@ -165,6 +168,29 @@ def check_record(folder):
     expect(result_page.number(4.2996, 4.3) == "4.2996", "a miss is not rounded away")
 
 
+def check_run(folder):
+    """scripts/bench --record itself, on a section whose program is one of the test's."""
+    program = folder / "build/bin/gantry-ptx-bench"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nfor kernel in sgemm reduce nbody; do\n"
+                       "    echo $kernel 2.5 G/s per core\ndone\n")
+    program.chmod(0o755)
+    words = ("--build", folder / "build", "--only", "kernels", "--rounds", "2", "--record",
+             "--results", folder / "results", "--machine", "some-machine")
+    done = bench(*words, "--commit", "2d264a8f2a")
+    expect(done.returncode == 0, f"a run is recorded: {done.stdout}{done.stderr}")
+    path = folder / "results/some-machine.json"
+    topic = result_files.load(path)["topics"][0] if path.exists() else {"rows": []}
+    expect(topic["rows"] and all(row["figure"]["median"] == 2.5 for row in topic["rows"]) and
+           topic["commit"] == "2d264a8f2a", f"what was recorded: {topic}")
+    program.write_text("#!/bin/sh\nexit 3\n")
+    done = bench(*words, "--commit", "0123456789")
+    expect(done.returncode == 1 and "nothing to record" in done.stdout and
+           result_files.load(path)["topics"] == [topic], f"a run that breaks down: {done.stdout}")
+    done = bench(*words, "--commit", "no-commit")
+    expect(done.returncode == 2 and "--commit" in done.stderr, f"no commit: {done.stderr}")
+
+
 def main():
     results = result_files.load_all()
     check_tree()
@@ -173,8 +199,8 @@ def main():
         check_page(pathlib.Path(folder))
     with tempfile.TemporaryDirectory(prefix="results") as folder:
         check_record(pathlib.Path(folder))
-    done = bench("--record", "--commit", "no-commit")
-    expect(done.returncode == 2 and "--commit" in done.stderr, f"no commit: {done.stderr}")
+    with tempfile.TemporaryDirectory(prefix="results") as folder:
+        check_run(pathlib.Path(folder))
     print(f"{len(results)} files, {len(FAULTS)} faults, {len(problems)} problems")
     return 1 if problems else 0
 
