@@ -50,8 +50,8 @@ void World::send_bulk(int from, const Bulk& bulk) {
     transmit(to, [this, to, bulk] { deliver_bulk(to, bulk); });
 }
 
-/// What the README asks of a driver: route by direction; a migration that no machine knows is
-/// answered with an abort, except where that could go on for ever.
+/// What migration/engine/README.md asks of a driver: route by direction; answer a migration that no
+/// machine knows with an abort, except where that could go on for ever.
 void World::deliver(int to, const Message& message) {
     Host& host = hosts[to];
     const bool is_ours = host.target && host.target->migration() == message.migration &&
