@@ -12,7 +12,7 @@ import tempfile
 # A tree without a fault. Each case changes one file of it.
 TREE = {
     "README.md": "# A\n\n[the guide](migration/README.md#set-up), [all](proto/decisions/)\n"
-                 "`scripts/demo --fast`, `proto/{a,b}.h`, `tests/*/x.cc`, `build/bin/x`, `/etc/x/y.h`\n"
+                 "`scripts/demo --now`, `proto/{a,b}.h`, `tests/*/x.cc`, `build/x.h`, `/etc/y.h`\n"
                  "\n```sh\n./scripts/demo\n```\n\n## Results\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
     "migration/README.md": "# Guide\n\n## Set `up`\n\n[back](../README.md), `engine/state.h`\n\n"
                            "| step | file | look for |\n|---|---|---|\n"
