@@ -249,7 +249,8 @@ Result<std::vector<CopiedBlock>> BlockReader::copy_in_place(const snapshot::Fing
                                                             std::span<const BlockAddress> blocks,
                                                             std::span<std::byte> out) {
     std::vector<CopiedBlock> copied(blocks.size());
-    memory_.threads().run((blocks.size() + kPieceBlocks - 1) / kPieceBlocks, [&](std::size_t piece) {
+    const std::size_t pieces = (blocks.size() + kPieceBlocks - 1) / kPieceBlocks;
+    memory_.threads().run(pieces, [&](std::size_t piece) {
         const std::size_t end = std::min(blocks.size(), (piece + 1) * kPieceBlocks);
         for (std::size_t begin = piece * kPieceBlocks; begin < end; begin += 2) {
             const std::size_t count = std::min<std::size_t>(2, end - begin);

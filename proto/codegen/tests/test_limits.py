@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The API part of tests/LIMITS.md is what the table says; what that is, shown on the small table."""
+"""The API part of tests/LIMITS.md is what the table says, shown on the small table, too."""
 
 import pathlib
 import sys
@@ -32,7 +32,8 @@ class Page(unittest.TestCase):
         text = (ROOT / "tests/LIMITS.md").read_text(encoding="utf-8")
         calls = table.load(ROOT / "proto/cuda/driver_api")
         self.assertEqual(text, limits.page_with(text, calls),
-                         "run python3 proto/codegen/limits.py proto/cuda/driver_api tests/LIMITS.md")
+                         "run python3 proto/codegen/limits.py proto/cuda/driver_api "
+                         "tests/LIMITS.md")
 
     def test_each_refused_call_stands_there_once(self):
         calls = table.load(ROOT / "proto/cuda/driver_api")
