@@ -1,7 +1,10 @@
 // Names of the settings in the environment, GANTRY_*, of all parts of the project and of its
-// scripts and rigs: any process of ours refuses one that is not among them, so that a typing
-// mistake is not silently without effect. One list, since the environment of one part may hold the
-// settings of another: a rig's reach the gantryd that it starts.
+// scripts and rigs. A name that is a letter or two beside one of them is a typing mistake: every
+// process of ours refuses it, so that it is not silently without effect. Any other name belongs to
+// somebody else and is left alone: Kubernetes gives each pod beside a Service named "gantry"
+// GANTRY_SERVICE_HOST and GANTRY_PORT, and other programs of that name have settings of their own.
+// One list, since the environment of one part may hold the settings of another: a rig's reach the
+// gantryd that it starts.
 //
 // libc only (the shim includes it), no allocation. Threads: reads the environment it is given.
 #pragma once
@@ -9,6 +12,8 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+
+#include "proto/base/edit_distance.h"
 
 namespace gantry {
 
@@ -28,28 +33,10 @@ inline constexpr const char* kSettings[] = {
 namespace settings_detail {
 
 inline constexpr char kPrefix[] = "GANTRY_";
-inline constexpr std::size_t kCompared = 48;  ///< Characters of a name; ours are shorter.
-
-inline std::size_t least(std::size_t a, std::size_t b) { return a < b ? a : b; }
-
-/// Fewest characters to put in, take out or exchange that make one of the other.
-inline std::size_t distance(const char* a, std::size_t a_size, const char* b) {
-    std::size_t row[kCompared + 1];
-    const std::size_t b_size = least(std::strlen(b), kCompared);
-    for (std::size_t j = 0; j <= b_size; ++j) {
-        row[j] = j;
-    }
-    for (std::size_t i = 1; i <= a_size; ++i) {
-        std::size_t diagonal = row[0];
-        row[0] = i;
-        for (std::size_t j = 1; j <= b_size; ++j) {
-            const std::size_t exchanged = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            diagonal = row[j];
-            row[j] = least(least(row[j], row[j - 1]) + 1, exchanged);
-        }
-    }
-    return row[b_size];
-}
+inline constexpr std::size_t kPrefixBytes = sizeof(kPrefix) - 1;
+inline constexpr std::size_t kLettersWrongMax = 2;
+/// So that PORT is not taken for REPORT: one wrong letter of three at most.
+inline constexpr std::size_t kLettersOfAWrongOne = 3;
 
 inline bool is_known(const char* name, std::size_t size) {
     for (const char* known : kSettings) {
@@ -60,11 +47,19 @@ inline bool is_known(const char* name, std::size_t size) {
     return false;
 }
 
-inline const char* nearest(const char* name, std::size_t size) {
-    const char* best = kSettings[0];
+/// The setting that `name` is a misspelling of; null when it is none's.
+inline const char* misspelt(const char* name, std::size_t size) {
+    const char* best = nullptr;
+    std::size_t best_distance = kLettersWrongMax + 1;
     for (const char* known : kSettings) {
-        if (distance(name, size, known) < distance(name, size, best)) {
+        const std::size_t known_size = std::strlen(known);
+        if (known_size + kLettersWrongMax < size || size + kLettersWrongMax < known_size) {
+            continue;
+        }
+        const std::size_t distance = edit_distance(name, size, known, known_size);
+        if (distance < best_distance && distance * kLettersOfAWrongOne <= size - kPrefixBytes) {
             best = known;
+            best_distance = distance;
         }
     }
     return best;
@@ -73,24 +68,23 @@ inline const char* nearest(const char* name, std::size_t size) {
 }  // namespace settings_detail
 
 /// False, with one line in `problem`, for an environment (NULL-ended, as `environ`) that holds a
-/// GANTRY_ name which is none of ours. Values are checked by who reads them.
+/// misspelt setting. Values are checked by who reads them.
 inline bool check_setting_names(const char* const* environment, char* problem,
                                 std::size_t problem_bytes) {
     namespace detail = settings_detail;
     for (; environment != nullptr && *environment != nullptr; ++environment) {
         const char* entry = *environment;
         const char* equals = std::strchr(entry, '=');
-        if (equals == nullptr ||
-            std::strncmp(entry, detail::kPrefix, sizeof(detail::kPrefix) - 1) != 0) {
+        if (equals == nullptr || std::strncmp(entry, detail::kPrefix, detail::kPrefixBytes) != 0) {
             continue;
         }
         const auto size = static_cast<std::size_t>(equals - entry);
-        if (!detail::is_known(entry, size)) {
-            const std::size_t shown = detail::least(size, 2 * detail::kCompared);
+        const char* meant = detail::is_known(entry, size) ? nullptr : detail::misspelt(entry, size);
+        if (meant != nullptr) {
             std::snprintf(problem, problem_bytes,
                           "unknown setting %.*s in the environment; the nearest that is known is "
                           "%s: correct it or unset it",
-                          static_cast<int>(shown), entry, detail::nearest(entry, shown));
+                          static_cast<int>(size), entry, meant);
             return false;
         }
     }

@@ -28,6 +28,9 @@ PROGRAMS = (
 )
 WRONG = "unknown setting GANTRY_SNAPSHOT in the environment; the nearest that is known is " \
         "GANTRY_SNAPSHOTS: correct it or unset it"
+# What Kubernetes gives a pod beside a Service named "gantry", and another tool of that name its jobs.
+FOREIGN = {"GANTRY_SERVICE_HOST": "10.0.0.1", "GANTRY_PORT": "tcp://10.0.0.1:7700",
+           "GANTRY_PORT_7700_TCP_ADDR": "10.0.0.1", "GANTRY_VERSION": "3.1.0", "GANTRY_HOST": "x"}
 
 
 def expect(condition, text):
@@ -66,8 +69,10 @@ def misspelt(build):
         expect(done.returncode == wrong and WRONG in done.stderr, f"{name}: {done}")
         done = run(program, *words, **{one: "" for one in known_settings()})
         expect(done.returncode == right and "unknown setting" not in done.stderr, f"{name}: {done}")
+        done = run(program, *words, **FOREIGN)
+        expect(done.returncode == right and "unknown setting" not in done.stderr, f"{name}: {done}")
         expect(run(program, "--help", GANTRY_SNAPSHOT="staged").returncode in (0, 2), name)
-        print(f"{name}: a misspelt setting is refused, and no name of ours")
+        print(f"{name}: a misspelt setting is refused, and no name of ours or of others")
     done = run(build / "bin/gantry", "--socket", "/nonexistent", "hook", "released", "g1",
                GANTRY_SNAPSHOT="staged")
     expect(done.returncode == 0 and not done.stderr, f"what lets go was refused: {done}")

@@ -14,32 +14,18 @@
 #include "host-daemon/supervisor/config/accounts.h"
 #include "host-daemon/supervisor/config/config_schema.h"
 #include "migration/transport/tls.h"
+#include "proto/base/edit_distance.h"
 
 namespace gantry::supervisor {
 namespace {
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-    std::vector<std::size_t> row(b.size() + 1);
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-        row[j] = j;
-    }
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-        std::size_t diagonal = row[0];
-        row[0] = i;
-        for (std::size_t j = 1; j <= b.size(); ++j) {
-            const std::size_t above = row[j];
-            row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-            diagonal = above;
-        }
-    }
-    return row[b.size()];
-}
-
 /// Up to three candidates nearest to `text`, those that a typing error may have meant first.
 std::string nearest(std::string_view text, std::vector<std::string> candidates) {
-    std::stable_sort(candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) {
-        return edit_distance(text, a) < edit_distance(text, b);
-    });
+    const auto distance = [&](const std::string& candidate) {
+        return edit_distance(text.data(), text.size(), candidate.data(), candidate.size());
+    };
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
     std::string out;
     for (std::size_t i = 0; i < std::min<std::size_t>(3, candidates.size()); ++i) {
         out += (i == 0 ? "" : ", ") + candidates[i];

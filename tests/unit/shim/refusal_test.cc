@@ -70,6 +70,17 @@ TEST(Refusal, UnknownSettingIsNamedWithTheNearestKnown) {
     EXPECT_THAT(soft.text, HasSubstr("the nearest that is known is GANTRY_SOFT_THREADS:"));
 }
 
+TEST(Refusal, SettingsOfOthersAreLeftAlone) {
+    const Refusal none = start_after([](FakeWorker&) {
+        setenv("GANTRY_SERVICE_HOST", "10.0.0.1", 1);
+        setenv("GANTRY_PORT", "tcp://10.0.0.1:7700", 1);
+        setenv("GANTRY_PORT_7700_TCP_ADDR", "10.0.0.1", 1);
+        setenv("GANTRY_VERSION", "3.1.0", 1);
+    });
+    EXPECT_EQ(none.cuda_error, CUDA_SUCCESS);
+    EXPECT_EQ(none.text, "");
+}
+
 TEST(Refusal, UnknownTransportIsNamedWithTheKnownOnes) {
     const Refusal refusal =
         start_after([](FakeWorker&) { setenv("GANTRY_TRANSPORT", "carrier-pigeon:home", 1); });

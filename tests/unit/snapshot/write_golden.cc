@@ -10,8 +10,8 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "usage: write-golden FOLDER\n");
         return 2;
     }
-    const std::string path = std::string(argv[1]) + "/v" + std::to_string(kContainerVersion) +
-                             "-memory.gsnap";
+    const std::string path =
+        std::string(argv[1]) + "/v" + std::to_string(kContainerVersion) + "-memory.gsnap";
     auto file = AtomicFile::create(path);
     if (!file.ok() || !write_memory_sample(file->fd(), path).ok() || !file->commit().ok()) {
         std::fprintf(stderr, "cannot write %s\n", path.c_str());

@@ -34,9 +34,10 @@ std::string refusal(const char* entry) {
 }
 
 TEST(SettingsTest, MisspeltKeysAndValuesAreNamed) {
-    for (const char* good : {"GANTRY_SOFT_THREADS=1024", "GANTRY_SOFT_ISA=v3",
-                             "GANTRY_SOFT_LOG=refusals", "GANTRY_SOFT_PROFILE=h200-like",
-                             "GANTRY_SOFT_MEMORY=1G", "GANTRY_SYNC=1", "GANTRYSOFT=1"}) {
+    for (const char* good :
+         {"GANTRY_SOFT_THREADS=1024", "GANTRY_SOFT_ISA=v3", "GANTRY_SOFT_LOG=refusals",
+          "GANTRY_SOFT_PROFILE=h200-like", "GANTRY_SOFT_MEMORY=1G", "GANTRY_SYNC=1", "GANTRYSOFT=1",
+          "GANTRY_PORT=tcp://10.0.0.1:7700", "GANTRY_SERVICE_HOST=a"}) {
         EXPECT_EQ(refusal(good), "") << good;
     }
     EXPECT_EQ(refusal("GANTRY_SOFT_PROFIL=soft-13"),
