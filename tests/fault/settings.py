@@ -28,7 +28,7 @@ PROGRAMS = (
 )
 WRONG = "unknown setting GANTRY_SNAPSHOT in the environment; the nearest that is known is " \
         "GANTRY_SNAPSHOTS: correct it or unset it"
-# What Kubernetes gives a pod beside a Service named "gantry", and another tool of that name its jobs.
+# What Kubernetes gives a pod beside a Service named "gantry", and another tool its jobs.
 FOREIGN = {"GANTRY_SERVICE_HOST": "10.0.0.1", "GANTRY_PORT": "tcp://10.0.0.1:7700",
            "GANTRY_PORT_7700_TCP_ADDR": "10.0.0.1", "GANTRY_VERSION": "3.1.0", "GANTRY_HOST": "x"}
 
