@@ -63,21 +63,22 @@ public:
                      MetricType::Gauge),
             static_cast<double>(state.memory_promised_bytes()));
         put_workers(list, state, "gantry_worker_device_memory_bytes",
-                    "Device memory allocated by a program.", MetricType::Gauge,
+                    "Device memory that a program has allocated.", MetricType::Gauge,
                     &control::WorkerInfo::device_memory_bytes);
         put_workers(list, state, "gantry_worker_commands_total", "Commands executed.",
                     MetricType::Counter, &control::WorkerInfo::commands_executed);
         put_workers(list, state, "gantry_worker_kernel_launches_total", "Kernels launched.",
                     MetricType::Counter, &control::WorkerInfo::kernel_launches);
         put_workers(list, state, "gantry_worker_batched_launches_total",
-                    "Kernels of these that went to the driver together with others.",
+                    "Kernel launches that went to the driver in a batch with others.",
                     MetricType::Counter, &control::WorkerInfo::batched_launches);
-        put_workers(list, state, "gantry_worker_prepared_launches_total",
-                    "Kernels of the others that went to it by a graph of their shape.",
-                    MetricType::Counter, &control::WorkerInfo::prepared_launches);
+        put_workers(
+            list, state, "gantry_worker_prepared_launches_total",
+            "Kernel launches that went to the driver as a prepared CUDA graph of one kernel.",
+            MetricType::Counter, &control::WorkerInfo::prepared_launches);
         put_workers(list, state, "gantry_worker_refused_commands_total",
-                    "Malformed or unsupported commands of a guest.", MetricType::Counter,
-                    &control::WorkerInfo::refused_commands);
+                    "Commands of a guest that were refused as malformed or unsupported.",
+                    MetricType::Counter, &control::WorkerInfo::refused_commands);
         MetricFamily& percent =
             list.add("gantry_move_percent", "Progress of a move under way.", MetricType::Gauge);
         for (const control::SessionStatus& session : state.sessions()) {
