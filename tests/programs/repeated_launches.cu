@@ -149,7 +149,8 @@ int main() {
     // A function that is configured amid its launches, and one that then may have more memory.
     for (int round = 0; round < 4; ++round) {
         for (int i = 0; i < 200; ++i) {
-            scale < <<1, 1, round<2 ? 0 : 60 * 1024>>>(device, 3, 1);
+            const int shared_bytes = round < 2 ? 0 : 60 * 1024;
+            scale<<<1, 1, shared_bytes>>>(device, 3, 1);
             want = host_scale(want, 3, 1);
         }
         if (round == 1) {
