@@ -62,7 +62,7 @@ def bare_refusals(directory):
 def sent_by_name():
     """Calls that hand-written code of the shim sends to the worker, or lets generated code send."""
     found = set()
-    for path in sorted((ROOT / "guest-shim/driver").glob("*.cc")):
+    for path in sorted((ROOT / "guest-shim/driver").rglob("*.cc")):
         found |= set(re.findall(r"\b(?:Op|marshal)::(cu\w+)", path.read_text(encoding="utf-8")))
     return found
 
@@ -86,7 +86,7 @@ def main(arguments):
     calls = table.load(arguments[1])
     build = pathlib.Path(arguments[2])
     folders = {"shim": build / "guest-shim", "soft": build / "host-daemon/softgpu",
-               "worker": build / "host-daemon/worker"}
+               "worker": build / "host-daemon/execution"}
     strong = {name: coverage.strong_symbols(path, coverage.PATTERNS[name])
               for name, path in folders.items()}
     missing = sorted(name for name, symbols in strong.items() if not symbols)

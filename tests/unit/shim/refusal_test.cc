@@ -71,7 +71,8 @@ TEST(Refusal, UnknownSettingIsNamedWithTheNearestKnown) {
 }
 
 TEST(Refusal, SettingsOfOthersAreLeftAlone) {
-    const Refusal none = start_after([](FakeWorker&) {
+    const Refusal none = start_after([](FakeWorker& worker) {
+        worker.start();
         setenv("GANTRY_SERVICE_HOST", "10.0.0.1", 1);
         setenv("GANTRY_PORT", "tcp://10.0.0.1:7700", 1);
         setenv("GANTRY_PORT_7700_TCP_ADDR", "10.0.0.1", 1);
