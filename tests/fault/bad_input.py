@@ -6,7 +6,6 @@ first host; each refusal must name its reason and leave the session served where
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -21,9 +20,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 import guard
 from daemons import (PATIENCE, Daemon, Failure, free_port, gpu_memory_bytes, make_certificates,
                      running, wait_until)
+from programs import Program, Undisturbed
 
 QUOTA_MIB = 512
-STEPS, MIB, PAUSE_MS = 40, 8, 65
+MIB, PAUSE_MS = 8, 65
 END_AWAITED_S = 6  # kEndAwaited of host-daemon/supervisor/registry/local.cc
 PROGRAM_DEADLINE_S = 60 * PATIENCE
 
@@ -34,11 +34,8 @@ def expect(condition, text):
 
 
 def environment(arguments, daemon):
-    shim = arguments.build / ("shim" if daemon else "soft")
-    out = dict(os.environ, LD_LIBRARY_PATH=str(shim))
-    if daemon:
-        out["GANTRY_TRANSPORT"] = f"unix:{daemon.guest_socket}"
-    return out
+    return dict(os.environ, LD_LIBRARY_PATH=str(arguments.build / "shim"),
+                GANTRY_TRANSPORT=f"unix:{daemon.guest_socket}")
 
 
 def run(arguments, daemon, program, *words):
@@ -59,10 +56,9 @@ def quota_exceeded(arguments, work):
             expect(done.returncode == 0 and "PASS" in done.stdout, f"{quota} MiB: {done}")
 
 
-def started(arguments, daemon, out, steps, pause_ms=0):
-    with open(out, "wb") as log:
-        return subprocess.Popen([arguments.program, str(MIB), str(steps), str(pause_ms)],
-                                stdout=log, stderr=log, env=environment(arguments, daemon))
+def started(arguments, daemon, out, pause_ms=0, steps=0):
+    """steps 0: until it is told to end."""
+    return Program([arguments.program, MIB, steps, pause_ms], out, environment(arguments, daemon))
 
 
 def one_after_the_other(arguments, work):
@@ -79,37 +75,34 @@ def one_after_the_other(arguments, work):
                 for _ in range(3):
                     done = run(arguments, daemon, arguments.program, MIB, 1, 0)
                     expect(done.returncode == 0, f"one after the other: {done}")
-                children.append(started(arguments, daemon, work / "first.out", 1000000))
-                wait_until("the first program", lambda: "step" in (work / "first.out").read_text())
+                children.append(started(arguments, daemon, work / "first.out"))
+                children[0].await_steps(1)
                 (worker,) = daemon.worker_pids()
                 os.kill(worker, signal.SIGSTOP)
                 children[0].kill()
-                children[0].wait()
-                children.append(started(arguments, daemon, out, 1))
+                children.append(started(arguments, daemon, out, steps=1))
                 time.sleep(0.7)
-                expect(children[1].poll() is None and not out.read_text(),
+                expect(not children[1].has_ended() and not out.read_text(),
                        f"the second program did not wait: {out.read_text()}")
                 os.kill(worker, signal.SIGCONT)
-                expect(children[1].wait(timeout=PROGRAM_DEADLINE_S) == 0, out.read_text())
+                expect(children[1].wait() == 0, out.read_text())
             except Failure as failure:
                 raise Failure(f"{failure}\n{daemon.log_text()}") from None
             finally:
                 for child in children:
                     child.kill()
-                    child.wait()
 
 
 def end_not_noticed(arguments, work):
     """A worker that hears nothing of its program's end: the next one waits for it, and no other."""
     daemon = Daemon(arguments.build, work, "not-noticed", extra={"guest": "memory_mib = 64\n"})
     with running(daemon):
-        first = started(arguments, daemon, work / "unheard.out", 1000000)
+        first = started(arguments, daemon, work / "unheard.out")
         try:
-            wait_until("the first program", lambda: "step" in (work / "unheard.out").read_text())
+            first.await_steps(1)
             (worker,) = daemon.worker_pids()
             os.kill(worker, signal.SIGSTOP)
             first.kill()
-            first.wait()
             took = []
             for _ in range(2):
                 begun = time.monotonic()
@@ -124,10 +117,9 @@ def end_not_noticed(arguments, work):
             raise Failure(f"{failure}\n{daemon.log_text()}") from None
         finally:
             first.kill()
-            first.wait()
 
 
-def move_refused(arguments, work, name, wanted, reason, target_profile="h200-like",
+def move_refused(arguments, work, name, undisturbed, reason, target_profile="h200-like",
                  foreign=False, worker=None):
     """`gantry pull` fails before anything is paused, says `reason`, and the program goes on."""
     folder = work / name
@@ -144,9 +136,9 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
                     extra={"worker": f'profile = "{profile}"\n'})
     with running(source, target):
         out = folder / "program.out"
-        program = started(arguments, source, out, STEPS, PAUSE_MS)
+        program = started(arguments, source, out, PAUSE_MS)
         try:
-            wait_until("the program's first steps", lambda: out.read_text().count("step") >= 2)
+            program.await_steps(2)
             session = source.sessions()[0]["session_id"]
             workers = source.worker_pids()
             done = target.gantry("pull", session, "--from", f"127.0.0.1:{source.port}",
@@ -157,14 +149,12 @@ def move_refused(arguments, work, name, wanted, reason, target_profile="h200-lik
             # gantryd answers, and lets go of it at once.
             wait_until(f"{name}: nothing left at the target", lambda: not target.sessions(), 2)
             expect(source.worker_pids() == workers, f"{name}: the session is not as it was")
-            expect(program.wait(timeout=PROGRAM_DEADLINE_S) == 0, out.read_text())
-            expect(out.read_text() == wanted, f"{name}: wrong digests:\n{out.read_text()}")
+            program.goes_on()
+            undisturbed.check(program, program.end())
         except Failure as failure:
-            raise Failure(f"{failure}\n{source.log_text()}{target.log_text()}") from None
+            raise Failure(f"{name}: {failure}\n{source.log_text()}{target.log_text()}") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                program.kill()
-            program.wait()
+            program.kill()
     print(f"{name}: {done.stderr.strip()}")
 
 
@@ -186,11 +176,11 @@ def worker_dies(arguments, work):
     daemon = Daemon(arguments.build, work, "dies")
     out = work / "dies.out"
     with running(daemon):
-        program = started(arguments, daemon, out, 1000000)
+        program = started(arguments, daemon, out)
         try:
-            wait_until("the program's first steps", lambda: out.read_text().count("step") >= 2)
+            program.await_steps(2)
             os.kill(daemon.worker_pids()[0], signal.SIGSEGV)
-            expect(program.wait(timeout=PROGRAM_DEADLINE_S) > 0, out.read_text()[-500:])
+            expect(program.wait() > 0, out.read_text()[-500:])
             expect("error: unknown error" in out.read_text(), out.read_text()[-500:])
             words = re.compile(r"ended: signal 11 \(Segmentation fault\): .* its log is (\S+), and "
                                r"ends with: .*the last command of the guest: (cu\w+|an? .*);")
@@ -199,7 +189,6 @@ def worker_dies(arguments, work):
             raise Failure(f"{failure}\n{daemon.log_text()}") from None
         finally:
             program.kill()
-            program.wait()
         print("worker dies:", words.search(daemon.log_text()).group(0))
 
 
@@ -227,7 +216,7 @@ def main():
     parser.add_argument("--profiles", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
     arguments.build, arguments.profiles = arguments.build.resolve(), arguments.profiles.resolve()
-    wanted = run(arguments, None, arguments.program, MIB, STEPS, 0).stdout
+    undisturbed = Undisturbed(arguments.build, arguments.program, MIB)
     with tempfile.TemporaryDirectory(prefix="gbad") as folder:
         work = pathlib.Path(folder)
         try:
@@ -239,11 +228,11 @@ def main():
             worker_dies(arguments, work)
             damaged_record(arguments, work)
             print("damaged records of sessions: said, and gantryd starts")
-            move_refused(arguments, work, "GPU too small", wanted, "gpu.memory",
+            move_refused(arguments, work, "GPU too small", undisturbed, "gpu.memory",
                          target_profile="small-86")
-            move_refused(arguments, work, "foreign certificates", wanted, "certificate",
+            move_refused(arguments, work, "foreign certificates", undisturbed, "certificate",
                          foreign=True)
-            move_refused(arguments, work, "another release", wanted, "version.table",
+            move_refused(arguments, work, "another release", undisturbed, "version.table",
                          worker=other_release(arguments, work))
         except Failure as failure:
             print(f"FAILED: {failure}", file=sys.stderr)

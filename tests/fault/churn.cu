@@ -1,11 +1,14 @@
 // A program that frees, allocates and fills buffers all the time and looks whether the others still
 // hold what it put there. In every step it ends a library, an array, a texture, a stream and an
-// event, too, and makes new ones. Argument 1: buffers, 2: steps. Prints "step N" now and then, at
-// the end "PASS" with a digest of what it did, which does not depend on where the buffers lay.
+// event, too, and makes new ones, until it is told to end (told_to_end.h). Argument: buffers. Prints
+// "step N" now and then, with a digest of what it did, which does not depend on where the buffers
+// lay, and "PASS" at the end.
 #include <cuda_runtime.h>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#include "tests/programs/told_to_end.h"
 
 __host__ __device__ unsigned mixed(unsigned i) {
     i = (i ^ (i >> 16)) * 0x7feb352du;
@@ -157,14 +160,13 @@ int main(int argc, char** argv) {
     std::vector<Counter> counters(4);
     Reader reader;
     unsigned* counted = nullptr;
-    const unsigned steps = argc > 2 ? atoi(argv[2]) : 200;
     unsigned* wrong = nullptr;
     MUST(cudaMalloc(&counted, sizeof(*counted)));
     MUST(cudaMalloc(&wrong, sizeof(*wrong)));
     MUST(cudaMemset(wrong, 0, sizeof(*wrong)));
     unsigned state = 1;
     unsigned digest = 0;
-    for (unsigned step = 0; step < steps; ++step) {
+    for (unsigned step = 0; !told_to_end(); ++step) {
         state = mixed(state + step);
         Buffer& fresh = buffers[state % buffers.size()];
         if (fresh.words != nullptr) {

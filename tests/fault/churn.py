@@ -4,99 +4,105 @@ again: by replacing its worker (each way of a replacement), and by moves between
 
 What was allocated, freed, or freed and allocated again at the same address between the rounds must
 be right after it, and so must libraries, arrays, textures, streams and events: churn.cu checks
-them. Each way in turn, until the program has ended by itself.
+them. Each way in turn, until the program has made --steps and was taken elsewhere --times.
 """
 
 import argparse
 import json
-import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 
 import replacement
-from daemons import Daemon, Failure, free_port, make_certificates
+from daemons import Daemon, Failure, free_port, make_certificates, wait_until
+from programs import Program
 
 BUFFERS = 8
-MOVES_MIN = 4
-PROGRAM_DEADLINE_S = 60
+PRINTED_EVERY = 10  # Steps; churn.cu.
 
 
-def judge(output, status):
-    if status != 0 or "PASS churn" not in output:
-        raise Failure(f"status {status}: {output[-400:]}")
+def again_and_again(arguments, program, take_elsewhere):
+    """take_elsewhere: raises Failure where that was not done. How often it was done."""
+    program.await_steps(1)
+    times = 0
+    while times < arguments.times or program.steps() * PRINTED_EVERY < arguments.steps:
+        take_elsewhere()
+        times += 1
+        program.goes_on(1)
+    status = program.end()
+    if status != 0 or "PASS churn" not in program.text():
+        raise Failure(f"status {status}: {program.text()[-400:]}")
+    return times
 
 
-def move(build, program, steps):
+def move(arguments):
     """From one gantryd to the other and back."""
     with tempfile.TemporaryDirectory(prefix="gantry-") as holder:
         folder = pathlib.Path(holder)
         make_certificates(folder)
-        here, there = (Daemon(build, folder, name, free_port()) for name in "ab")
-        child = None
+        ends = [Daemon(arguments.build, folder, name, free_port()) for name in "ab"]
+        program = None
         try:
-            for daemon in (here, there):
+            for daemon in ends:
                 daemon.start()
-            with open(folder / "out", "wb") as out:
-                child = subprocess.Popen(
-                    [program, str(BUFFERS), str(steps)], stdout=out, stderr=out,
-                    env={**os.environ, "LD_LIBRARY_PATH": f"{build}/shim",
-                         "GANTRY_TRANSPORT": f"unix:{here.guest_socket}"})
-            replacement.wait_until("a session", here.sessions)
-            session = here.sessions()[0]["session_id"]
-            moves = 0
-            while child.poll() is None:
+            program = Program(
+                [arguments.program, BUFFERS], folder / "out",
+                {"LD_LIBRARY_PATH": f"{arguments.build}/shim",
+                 "GANTRY_TRANSPORT": f"unix:{ends[0].guest_socket}"})
+            session = wait_until("a session", ends[0].sessions)[0]["session_id"]
+
+            def take_elsewhere():
+                here, there = ends
                 done = there.gantry("pull", session, "--from", f"127.0.0.1:{here.port}",
                                     "--handover", here.handover_socket)
-                if done.returncode == 0:
-                    moves += 1
-                    here, there = there, here
-                elif child.poll() is None:
+                if done.returncode != 0:
                     raise Failure(f"not moved: {done.stdout}{done.stderr}")
-            judge((folder / "out").read_text(errors="replace"),
-                  child.wait(timeout=PROGRAM_DEADLINE_S))
-            if moves < MOVES_MIN:
-                raise Failure(f"{moves} moves only")
+                ends.reverse()
+            times = again_and_again(arguments, program, take_elsewhere)
+            steps = steps_made(program.text())
         except Failure as failure:
-            logs = "".join(daemon.log_text() for daemon in (here, there))
+            logs = "".join(daemon.log_text() for daemon in ends)
             raise Failure(f"{failure}\n{logs}") from failure
         finally:
-            if child is not None and child.poll() is None:
-                child.kill()
-                child.wait()
-            here.end_all()
-            there.end_all()
-    print(f"move: {moves} moves in {steps} steps, everything as it was left")
+            if program is not None:
+                program.kill()
+            for daemon in ends:
+                daemon.end_all()
+    print(f"move: {times} moves in {steps} steps, everything as it was left")
 
 
-def run(build, program, steps, way):
+def steps_made(text):
+    return int(re.findall(r"^step (\d+) ", text, re.M)[-1])
+
+
+def run(arguments, way):
     if way == "move":
-        move(build, program, steps)
+        move(arguments)
         return
     with tempfile.TemporaryDirectory(prefix="gantry-") as folder:
-        rig = replacement.Rig(build, program, pathlib.Path(folder), way,
-                              words=(str(BUFFERS), str(steps)))
+        rig = replacement.Rig(arguments.build, arguments.program, pathlib.Path(folder), way,
+                              words=(BUFFERS,))
+        pauses = []
+
+        def take_elsewhere():
+            done = rig.replace()
+            if done.returncode != 0:
+                raise Failure(f"not replaced: {done.stdout}{done.stderr}")
+            report = json.loads(done.stdout.split(": ", 1)[1])
+            if report["way"] != way:
+                raise Failure(f"not {way}: {report}")
+            pauses.append(report["pause_us"] / 1000)
         try:
-            rig.await_step(10)
-            reports = []
-            while rig.child.poll() is None:
-                done = rig.replace()
-                if done.returncode == 0:
-                    reports.append(json.loads(done.stdout.split(": ", 1)[1]))
-                elif rig.child.poll() is None:
-                    raise Failure(f"not replaced: {done.stdout}{done.stderr}")
-            output, status = rig.end()
-            judge(output, status)
-            if len(reports) < 2 or any(report["way"] != way for report in reports):
-                raise Failure(f"{len(reports)} replacements: {reports}")
+            times = again_and_again(arguments, rig.program, take_elsewhere)
+            steps = steps_made(rig.program.text())
         except Failure as failure:
             raise Failure(f"{failure}\n{(pathlib.Path(folder) / 'log').read_text()}") from failure
         finally:
             rig.close()
-    pauses = sorted(report["pause_us"] / 1000 for report in reports)
-    print(f"{way}: {len(reports)} replacements in {steps} steps, pauses of {pauses[0]:.1f} to "
-          f"{pauses[-1]:.1f} ms, everything as it was left")
+    print(f"{way}: {times} replacements in {steps} steps, pauses of {min(pauses):.1f} to "
+          f"{max(pauses):.1f} ms, everything as it was left")
 
 
 def main():
@@ -104,13 +110,16 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--program", type=pathlib.Path, required=True)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=600, help="that the program makes at least")
+    parser.add_argument("--times", type=int, default=4,
+                        help="that it is taken elsewhere at least, in each way")
     parser.add_argument("--ways", default="peer,hand_over,staged,move")
     arguments = parser.parse_args()
+    arguments.build, arguments.program = arguments.build.resolve(), arguments.program.resolve()
     failed = 0
     for way in arguments.ways.split(","):
         try:
-            run(arguments.build.resolve(), arguments.program.resolve(), arguments.steps, way)
+            run(arguments, way)
         except (Failure, subprocess.TimeoutExpired) as failure:
             failed += 1
             print(f"FAIL {way}: {failure}", file=sys.stderr)

@@ -2,23 +2,23 @@
 """`gantry replace-worker` through a real gantryd, under a running program.
 
 Twice in a row, then with a gantry-worker of another version installed (refused before the program
-is stopped for a moment), then after gantryd was killed and started again. The program's digests
-must be those of an undisturbed run.
+is stopped for a moment), then after gantryd was killed and started again. The program goes on, and
+its digests must be those of an undisturbed run.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
-from daemons import Daemon, Failure, running, wait_until
+from daemons import PATIENCE, Daemon, Failure, running, wait_until
+from programs import Program, Undisturbed
 
-MIB, STEPS, PAUSE_MS = 16, 60, 95
-DEADLINE_S = 100
+MIB, PAUSE_MS = 16, 50
+DEADLINE_S = 100 * PATIENCE
 
 # Answers Start as a worker of a later protocol does.
 OTHER_VERSION = '''#!/usr/bin/env python3
@@ -68,19 +68,21 @@ def replace(daemon, session):
     return report
 
 
-def run(build, program, work):
+def run(arguments, work):
+    build = arguments.build
     folder = installation(build, work / "install")
     daemon = Daemon(folder, work, "a", driver=folder / "soft/libcuda.so.1")
-    out = work / "out"
     with running(daemon):
-        environment = {**os.environ, "LD_LIBRARY_PATH": f"{folder}/shim",
-                       "GANTRY_TRANSPORT": f"unix:{daemon.guest_socket}"}
-        child = subprocess.Popen([program, str(MIB), str(STEPS), str(PAUSE_MS)], env=environment,
-                                 stdout=open(out, "wb"), stderr=subprocess.STDOUT)
+        program = Program([arguments.program, MIB, 0, PAUSE_MS], work / "out",
+                          {"LD_LIBRARY_PATH": f"{folder}/shim",
+                           "GANTRY_TRANSPORT": f"unix:{daemon.guest_socket}"})
         try:
-            wait_until("the program's first steps", lambda: "step 2 " in out.read_text(), 30)
+            program.await_steps(2)
             session = daemon.sessions()[0]["session_id"]
-            reports = [replace(daemon, session) for _ in range(2)]
+            reports = []
+            for _ in range(2):
+                reports.append(replace(daemon, session))
+                program.goes_on()
             worker = daemon.sessions()[0]["workers"][0]
             demand(worker["replacements"] == 2 and worker["state"] == "serving",
                    f"status does not show it: {worker}")
@@ -99,18 +101,13 @@ def run(build, program, work):
             daemon.kill()
             daemon.start()
             reports.append(replace(daemon, session))
-            demand(child.poll() is None, "the program ended before it was tested to the end")
-            child.wait(timeout=DEADLINE_S)
+            program.goes_on()
+            status = program.end()
         finally:
-            child.kill()
-            child.wait()
-    direct = subprocess.run([program, str(MIB), str(STEPS), "0"], stdout=subprocess.PIPE,
-                            env={**os.environ, "LD_LIBRARY_PATH": f"{build}/soft"},
-                            timeout=DEADLINE_S, check=True)
-    demand(out.read_bytes() == direct.stdout, f"wrong digests:\n{out.read_text()}")
+            program.kill()
+    Undisturbed(build, arguments.program, MIB).check(program, status)
     print("pauses " + ", ".join(f"{report['pause_us'] / 1000:.1f}" for report in reports) +
           " ms; the version refused; digests equal")
-    return daemon
 
 
 def main():
@@ -119,10 +116,11 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--program", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
+    arguments.build, arguments.program = arguments.build.resolve(), arguments.program.resolve()
     with tempfile.TemporaryDirectory(prefix="gantry-") as folder:
         work = pathlib.Path(folder)
         try:
-            run(arguments.build.resolve(), arguments.program.resolve(), work)
+            run(arguments, work)
         except (Failure, subprocess.TimeoutExpired) as failure:
             print(f"FAIL: {failure}", file=sys.stderr)
             for log in sorted(work.glob("a/log.*")):

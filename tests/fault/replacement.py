@@ -4,14 +4,14 @@
 --way hand_over: the device memory changes hands. peer, staged: it is copied, as to another device
 of the host, from device to device or by way of the host's memory.
 
-The program (steps.cu) prints a digest of its device memory a step. After a replacement, and after
-one that failed while the old worker could still serve, it must end with the digests of an
-undisturbed run; where nobody is left that has its state, with a clear CUDA error; and never hang.
+The program (steps.cu) prints a digest of its device memory a step, until it is told to end. After a
+replacement, and after one that failed while the old worker could still serve, it must go on with
+the digests of an undisturbed run; where nobody is left that has its state, it must end with a clear
+CUDA error; and never hang.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -20,11 +20,12 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
-from daemons import Failure, wait_until
+from daemons import PATIENCE, Failure, wait_until
+from programs import Program, Undisturbed
 
-STEPS, MIB, PAUSE_MS = 12, 32, 110
+MIB, PAUSE_MS = 32, 50
 REPLACEMENTS = 5
-UNDISTURBED_STEPS = 60  # The program must not end before its replacements, on a busy machine too.
+STEPS_BETWEEN, STEPS_AFTER = 2, 3  # That the program must make before what is done to it, and after.
 DEADLINE_S = 60
 FLAGS = {"hand_over": [], "peer": ["--copy"], "staged": ["--staged"]}
 CLEAR_ERROR = re.compile(r"^error: \S.*", re.M)
@@ -42,87 +43,93 @@ class Rig:
     """A worker that serves by itself, and the program through the shim."""
 
     def __init__(self, build, program, folder, way, kill_at=None,
-                 words=(str(MIB), str(STEPS), str(PAUSE_MS))):
-        self.build, self.program, self.folder, self.way = build, program, folder, way
+                 words=(MIB, 0, PAUSE_MS)):
+        self.build, self.folder, self.way, self.program = build, folder, way, None
         self.socket = folder / "worker.sock"
         self.log = open(folder / "log", "wb")
         command = [build / "bin/gantry-worker", "--listen", self.socket,
                    "--driver", build / "soft/libcuda.so.1", "--region-mib", "64"]
         self.worker = subprocess.Popen(command + (["--kill-at", kill_at] if kill_at else []),
                                        stdout=self.log, stderr=self.log)
-        wait_until("gantry-worker",
-                   lambda: "serving local" in (folder / "log").read_text(), DEADLINE_S)
-        environment = {**os.environ, "LD_LIBRARY_PATH": f"{build}/shim",
-                       "GANTRY_TRANSPORT": f"unix:{self.socket}"}
-        self.child = subprocess.Popen(
-            [program, *words], env=environment,
-            stdout=open(folder / "out", "wb"), stderr=subprocess.STDOUT)
-
-    def output(self):
-        return (self.folder / "out").read_text(errors="replace")
-
-    def await_step(self, step):
-        wait_until(f"step {step}", lambda: f"step {step} " in self.output() or
-                   self.child.poll() is not None, DEADLINE_S)
+        try:
+            wait_until("gantry-worker",
+                       lambda: "serving local" in (folder / "log").read_text(), DEADLINE_S)
+            self.program = Program([program, *words], folder / "out",
+                                   {"LD_LIBRARY_PATH": f"{build}/shim",
+                                    "GANTRY_TRANSPORT": f"unix:{self.socket}"})
+        except BaseException:
+            self.close()
+            raise
 
     def replace(self, *more):
         return subprocess.run([self.build / "bin/gantry-worker", "--replace", self.socket,
                                *FLAGS[self.way], *more],
-                              capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-
-    def end(self):
-        """The program's output and status; it has its deadline."""
-        try:
-            status = self.child.wait(timeout=DEADLINE_S)
-        except subprocess.TimeoutExpired as timeout:
-            raise Failure(f"the program hangs; so far: {self.output()}") from timeout
-        return self.output(), status
+                              capture_output=True, text=True, timeout=DEADLINE_S * PATIENCE,
+                              check=False)
 
     def close(self):
-        if self.child.poll() is None:
-            self.child.kill()
-            self.child.wait()
+        if self.program is not None:
+            self.program.kill()
         self.worker.terminate()
-        self.worker.wait(timeout=20)
+        self.worker.wait(timeout=20 * PATIENCE)
         self.log.close()
 
 
-def digests(output):
-    return re.findall(r"^step \d+ .*", output, re.M)
-
-
-def run_case(build, program, expected, way, kill_at):
+def run_case(build, program, undisturbed, way, kill_at):
     """kill_at None: REPLACEMENTS replacements, none disturbed."""
     with tempfile.TemporaryDirectory(prefix="gantry-") as folder:
-        steps = STEPS if kill_at else UNDISTURBED_STEPS
-        expected = expected[:steps]
         rig = Rig(build, program, pathlib.Path(folder), way,
-                  ":".join(kill_at) if kill_at else None, (str(MIB), str(steps), str(PAUSE_MS)))
+                  ":".join(kill_at) if kill_at else None)
         try:
-            pauses = []
-            if not kill_at:
-                rig.await_step(1)
-                check_rehearsal(rig.replace("--rehearse", "1"), way)
-            for count in range(1 if kill_at else REPLACEMENTS):
-                rig.await_step(2 + 2 * count)
-                done = rig.replace()
-                if not kill_at:
-                    pauses.append(check_report(done, way))
-            began = time.monotonic()
-            output, status = rig.end()
+            if kill_at:
+                killed(rig, undisturbed, kill_at)
+            else:
+                replaced(rig, undisturbed)
         except Failure as failure:
             raise Failure(f"{failure}\n{(pathlib.Path(folder) / 'log').read_text()}") from failure
         finally:
             rig.close()
-        judge(output, status, expected, GOES_ON[kill_at] if kill_at else True, done)
-        if kill_at:
-            outcome = "went on" if status == 0 else CLEAR_ERROR.search(output)[0]
-            print(f"{kill_at[1]} killed at {kill_at[0]}: {outcome} "
-                  f"({time.monotonic() - began:.1f} s)")
+
+
+def replaced(rig, undisturbed):
+    program, pauses = rig.program, []
+    program.goes_on(STEPS_BETWEEN)
+    check_rehearsal(rig.replace("--rehearse", "1"), rig.way)
+    for _ in range(REPLACEMENTS):
+        program.goes_on(STEPS_BETWEEN)
+        pauses.append(check_report(rig.replace(), rig.way))
+    program.goes_on(STEPS_AFTER)
+    undisturbed.check(program, program.end(DEADLINE_S))
+    print(f"{len(pauses)} replacements: pauses of "
+          f"{', '.join(f'{pause / 1000:.1f}' for pause in pauses)} ms, {rig.way}, digests equal")
+
+
+def killed(rig, undisturbed, kill_at):
+    program = rig.program
+    program.goes_on(STEPS_BETWEEN)
+    done = rig.replace()
+    began = time.monotonic()
+    try:
+        if GOES_ON[kill_at]:
+            program.goes_on(STEPS_AFTER)
+            undisturbed.check(program, program.end(DEADLINE_S))
+            outcome = "went on"
         else:
-            print(f"{len(pauses)} replacements: pauses of "
-                  f"{', '.join(f'{pause / 1000:.1f}' for pause in pauses)} ms, "
-                  f"{way}, digests equal")
+            outcome = broken(program, undisturbed)
+    except Failure as failure:
+        raise Failure(f"{failure}\nreplace said: {done.stdout}{done.stderr}") from failure
+    print(f"{kill_at[1]} killed at {kill_at[0]}: {outcome} ({time.monotonic() - began:.1f} s)")
+
+
+def broken(program, undisturbed):
+    """The program's clear error. It ends by itself: nobody has told it to."""
+    status = program.wait(DEADLINE_S)
+    error = CLEAR_ERROR.search(program.text())
+    if program.step_lines() != undisturbed.steps(program.steps()):
+        raise Failure(f"wrong digests: {program.text()}")
+    if status <= 0 or error is None:
+        raise Failure(f"no clear CUDA error: status {status}, {program.text()}")
+    return error[0]
 
 
 def check_rehearsal(done, way):
@@ -158,17 +165,6 @@ def check_report(done, way):
     return report["pause_us"]
 
 
-def judge(output, status, expected, goes_on, done):
-    said = f"{output}\nreplace said: {done.stdout}{done.stderr}"
-    seen = digests(output)
-    if seen != expected[:len(seen)]:
-        raise Failure(f"wrong digests: {said}")
-    if goes_on and (status != 0 or seen != expected):
-        raise Failure(f"the program did not go on: status {status}, {said}")
-    if not goes_on and (status == 0 or not CLEAR_ERROR.search(output)):
-        raise Failure(f"no clear CUDA error: status {status}, {said}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -178,21 +174,14 @@ def main():
     parser.add_argument("--only", help="STEP:WHOM, or 'none' for the undisturbed case")
     arguments = parser.parse_args()
     build, program = arguments.build.resolve(), arguments.program.resolve()
-    direct = subprocess.run([program, str(MIB), str(UNDISTURBED_STEPS), "0"],
-                            capture_output=True, text=True,
-                            env={**os.environ, "LD_LIBRARY_PATH": f"{build}/soft"},
-                            timeout=DEADLINE_S, check=True)
-    expected = digests(direct.stdout)
-    if len(expected) != UNDISTURBED_STEPS:
-        print(f"FAIL: the undisturbed run printed {len(expected)} digests:\n{direct.stdout}")
-        return 1
+    undisturbed = Undisturbed(build, program, MIB)
     failed = 0
     cases = [None] + list(GOES_ON)
     if arguments.only:
         cases = [None if arguments.only == "none" else tuple(arguments.only.split(":"))]
     for case in cases:
         try:
-            run_case(build, program, expected, arguments.way, case)
+            run_case(build, program, undisturbed, arguments.way, case)
         except (Failure, subprocess.TimeoutExpired) as failure:
             failed += 1
             print(f"FAIL {case}: {failure}", file=sys.stderr)

@@ -5,7 +5,6 @@ worker or to a link is done exactly then, however short the step is.
 """
 
 import contextlib
-import os
 import pathlib
 import re
 import shutil
@@ -19,18 +18,19 @@ from link import CUT_S, Link
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 from daemons import PATIENCE, Daemon, Failure, free_port, listening_sockets, wait_until
+from programs import Program
 
-STEPS, MIB, PAUSE_MS = 40, 8, 65
+MIB, PAUSE_MS = 8, 65
 LETS_GO_S = 2.0  # Of a session that has ended.
 TCP_GONE_S = 75  # gantry-relay waits a minute for a guest whose link is away (relay_session.h).
 TCP_MIB = 2  # Every step copies all of it, over gantry-guest, this proxy and gantry-relay.
 
-# What the program may take after the harm: its own time, and what the engine's settings give the
-# two gantryds to notice and to begin again (migration/engine/machine.h, registry/vm.cc).
-PROGRAM_S = 5.0
+# What a move may take to its end after the harm: its own time, and what the engine's settings give
+# the two gantryds to notice and to begin again (migration/engine/machine.h, registry/vm.cc).
+MOVE_S = 5.0
 RESERVATION_S = 5.0  # As configured here.
 RETRY_MAX_S, JOB_POLL_S, JOB_ABSENT_GRACE_S, PULLER_SILENCE_S = 4.0, 2.0, 6.0, 15.0
-AGAIN_S = RETRY_MAX_S + JOB_POLL_S + PROGRAM_S  # The longest repeat, a look, the rest of the run.
+AGAIN_S = RETRY_MAX_S + JOB_POLL_S + MOVE_S  # The longest repeat, a look, another move.
 # As often a target tries to serve what it was granted before it gives it up.
 ACTIVATIONS_S = 8 * JOB_POLL_S + RETRY_MAX_S
 DEADLINES_S = {
@@ -61,7 +61,7 @@ class Stage:
                    environment={"LD_PRELOAD": str(self.arguments.hold),
                                 "HOLD_FILE": str(self.folder / name / "hold")})
             for name in "ab")
-        self.program, self.helpers, self.mover = None, [], None
+        self.program, self.helpers, self.mover, self.pulled = None, [], None, None
         self.lost = []  # Hosts that will not come back.
         self.link, self.guest_link, self.ended = Link(self.source.port), None, threading.Event()
         for daemon in (self.source, self.target):
@@ -72,9 +72,8 @@ class Stage:
 
     def __exit__(self, *_):
         self.ended.set()
-        if self.program is not None and self.program.poll() is None:
+        if self.program is not None:
             self.program.kill()
-            self.program.wait()
         for helper in self.helpers:
             helper.kill()
             helper.wait()
@@ -127,34 +126,30 @@ class Stage:
                 self.guest_link.reset()
 
     def run_program(self):
-        self.output = open(self.source.folder / "program.out", "w+b")
-        environment = dict(os.environ,
-                           GANTRY_TRANSPORT=f"unix:{self.guest_transport()}",
-                           LD_LIBRARY_PATH=str(self.arguments.build / "shim"))
-        self.program = subprocess.Popen(
-            [self.arguments.program, str(self.mib), str(STEPS), str(PAUSE_MS)], stdout=self.output,
-            stderr=subprocess.STDOUT, env=environment)
-        wait_until("the program's first steps", self.has_begun, 40)
+        self.program = Program([self.arguments.program, self.mib, 0, PAUSE_MS],
+                               self.source.folder / "program.out",
+                               {"GANTRY_TRANSPORT": f"unix:{self.guest_transport()}",
+                                "LD_LIBRARY_PATH": f"{self.arguments.build}/shim"})
+        self.program.await_steps(3, 40)
         self.session = self.source.sessions()[0]["session_id"]
-
-    def has_begun(self):
-        if self.program.poll() is not None:
-            raise Failure(f"the program ended early:\n{self.text()}")
-        return self.text().count("step") >= 3
-
-    def text(self):
-        self.output.flush()
-        return pathlib.Path(self.output.name).read_text()
 
     def begin_move(self):
         def pull():
             handover = [] if self.arguments.moved_guest else ["--handover",
                                                               self.source.handover_socket]
-            self.target.gantry("pull", self.session, "--from", f"127.0.0.1:{self.link.port}",
-                               *handover, timeout=120 * PATIENCE)
-        self.mover = threading.Thread(
-            target=lambda: contextlib.suppress(subprocess.TimeoutExpired) and pull(), daemon=True)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.pulled = self.target.gantry(
+                    "pull", self.session, "--from", f"127.0.0.1:{self.link.port}", *handover,
+                    timeout=120 * PATIENCE)
+        self.mover = threading.Thread(target=pull, daemon=True)
         self.mover.start()
+
+    def said_of_move(self):
+        """What `gantry pull` said when it ended; nothing: it has not ended."""
+        return "" if self.pulled is None else self.pulled.stdout + self.pulled.stderr
+
+    def was_moved(self):
+        return "-> Done" in full_log(self.target)
 
     def hold(self, daemon, where):
         """From now on `daemon` stops where hold.cc is told to; where it is held now, it goes on."""
@@ -192,22 +187,22 @@ class Stage:
         return [daemon.name for daemon, record in ((self.target, after), (self.source, of_source))
                 if owned(daemon, record)]
 
-    def finish(self, deadline_s):
-        """The program's exit status. While it runs, at most one host owns its session."""
+    def await_program(self, what, condition, deadline_s):
+        """Waits for the condition, or the program's end. Meanwhile at most one host owns its
+        session."""
         end = time.monotonic() + deadline_s * PATIENCE
-        while (status := self.program.poll()) is None:
+        while not condition() and not self.program.has_ended():
             self.owners()
             if time.monotonic() > end:
-                raise Failure(f"the program does not end within {deadline_s * PATIENCE} s; its "
-                              f"output:\n{self.text()}")
+                raise Failure(f"waited {deadline_s * PATIENCE} s in vain for {what}; the program's "
+                              f"output:\n{self.program.text()}")
             time.sleep(0.01)
-        return status
 
     def awaits_guest(self):
         """The target serves the session, and its guest was told at the source that its worker has
         died: it is waited for a minute, as long as gantry-guest dials."""
         log = full_log(self.target)
-        return (self.over_tcp and self.program.returncode != 0 and
+        return (self.over_tcp and self.program.child.returncode != 0 and
                 " is served here now" in log and "its guest has come" not in log)
 
     def check_all_ended(self, deadline_s):

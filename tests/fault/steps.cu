@@ -1,10 +1,13 @@
 // A program that keeps a state on the GPU, changes it in steps and prints a digest of each: moved
-// or not, the digests must be the same. Argument 1: MiB of device memory, 2: steps, 3: milliseconds
-// between, 4: MiB of device memory that it has beside it and never touches.
+// or not, the digests must be the same. Argument 1: MiB of device memory, 2: steps (0: until it is
+// told to end, see told_to_end.h), 3: milliseconds between, 4: MiB of device memory that it has
+// beside it and never touches.
 #include <unistd.h>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#include "tests/programs/told_to_end.h"
 
 __global__ void advance(unsigned* state, size_t count, unsigned step) {
     const size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
@@ -29,7 +32,7 @@ int main(int argc, char** argv) {
     }
     cudaMemset(state, 1, count * sizeof(unsigned));
     std::vector<unsigned> copy(count);
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; steps != 0 ? step < steps : !told_to_end(); ++step) {
         advance<<<(unsigned)((changing + 255) / 256), 256>>>(state, changing, step);
         const cudaError_t error =
             cudaMemcpy(copy.data(), state, count * sizeof(unsigned), cudaMemcpyDeviceToHost);

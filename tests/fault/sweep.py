@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Kills real processes and cuts real links in the middle of real moves.
 
-Two gantryds on loopback with mutual TLS, real workers on the soft GPU, and a CUDA program whose
-session is moved with `gantry pull`. Each case does one harm at one named step:
+Two gantryds on loopback with mutual TLS, real workers on the soft GPU, and a CUDA program that goes
+on until it is told to end, whose session is moved with `gantry pull`. Each case does one harm at
+one named step:
 
   worker, gantryd   of the source or the target: SIGKILL (gantryd is started again)
   link              between the gantryds, control and bulk streams: what the source (or the target)
@@ -19,10 +20,12 @@ With --moved-guest the program is always over TCP, and the gantryds share no mem
 each other: the address that gantry-guest dials leads to the source's relay until the target has its
 grant, and then to the target's, as after a move of a VM.
 
-The program must then end with exactly the digests of an undisturbed run, or, where the only copy
-of its state died, with a clear CUDA error, within the deadline that the engine's settings give:
-never with wrong digests, and never hang. Never do both hosts own its session; when it has ended
-nobody does, and `gantry pull` has ended too. All that was started is ended, by process id.
+Of each case it is said what the protocol promises (`promise`): the session is moved all the same,
+stays where it was, or is lost with the only copy of its state. That, and nothing else, must come
+about within the deadline that the engine's settings give: the program goes on with exactly the
+digests of an undisturbed run, or ends with a clear CUDA error; never with wrong digests, and never
+does it hang. Never do both hosts own its session; when it has ended nobody does, and `gantry pull`
+has ended too. All that was started is ended, by process id.
 """
 
 import argparse
@@ -37,14 +40,16 @@ import tempfile
 import time
 
 os.environ.setdefault("GANTRY_PATIENCE", "1")  # Of the deadlines below; more on a busy machine.
-from stage import ACTIVATIONS_S, DEADLINES_S, MIB, STEPS, TCP_MIB, Stage, full_log, is_running
+from stage import ACTIVATIONS_S, DEADLINES_S, MIB, TCP_MIB, Stage, full_log, is_running
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
 import guard
 from daemons import PATIENCE, Failure, make_certificates, wait_until
+from programs import Undisturbed
 
 CASES_AT_ONCE = 6  # Most of a case is waiting.
 TARGET_LETS_GO_S = 1.0  # What a target that may let go takes for it at most.
+STEPS_AFTER = 3  # That a program makes which goes on.
 CLEAR_ERROR = re.compile(r"^error: \S.*", re.M)
 
 # The steps of a move, in their order: whose they are, and where that gantryd is held.
@@ -148,39 +153,67 @@ def finds_nothing(side, victim, step, moved_guest):
     return None
 
 
-def may_fail(arguments, side, victim, step):
-    """Whether the harm may cost the program its run: where the only copy of its state dies."""
+MOVED, STAYED, LOST = "moved", "stayed", "lost"
+
+
+def promise(arguments, side, victim, step):
+    """What comes of the session: a set, of one where the step says it all."""
     at = ORDER[step]
     if victim == "worker" and side == "source":
         # A program that shares memory with the hosts comes by way of the source's worker; one over
         # TCP is told of its death by the source's relay, if it is there still.
-        return at < ORDER["activating" if arguments.moved_guest else "serving"]
-    if victim == "worker":
-        return at >= ORDER["serving"]
-    # It holds what the guest's relay has to ask for; its worker takes that for the guest's end.
-    return (victim == "gantryd" and side == "target" and arguments.moved_guest and
-            at >= ORDER["serving"])
+        is_needed = at < ORDER["activating" if arguments.moved_guest else "serving"]
+        return {LOST} if is_needed else {MOVED}
+    if victim == "worker" and at >= ORDER["serving"]:
+        return {LOST}
+    if victim == "gantryd" and at <= ORDER["precopy"]:
+        # Nothing is frozen yet, and a gantryd that was started again knows of no move. But a target
+        # that has no offer asks for one again, and may have begun a move so.
+        return {MOVED, STAYED} if side == "source" and at <= ORDER["offered"] else {STAYED}
+    if victim == "gantryd" and side == "target" and arguments.moved_guest and (
+            at >= ORDER["serving"]):
+        # It holds what the guest's relay has to ask for; its worker takes that for the guest's end.
+        return {MOVED, LOST}
+    return {MOVED}
 
 
-def check(stage, wanted, victim, is_error_fine):
+def check(stage, undisturbed, victim, promised):
+    """promised: what may come of the session, of MOVED, STAYED and LOST. Says what came."""
     deadline_s = DEADLINES_S[victim]
-    status = stage.finish(deadline_s)
-    text = stage.text()
-    outcome = "digests equal"
-    if status != 0 or text != wanted:
-        steps = "".join(line + "\n" for line in text.splitlines() if line.startswith("step"))
-        if not wanted.startswith(steps):
-            raise Failure(f"wrong digests (status {status}):\n{text}")
-        if not (is_error_fine and status == 2 and CLEAR_ERROR.search(text)):
-            raise Failure(f"status {status}, output:\n{text}")
-        outcome = "clear error: " + CLEAR_ERROR.search(text).group(0)
+    program = stage.program
+    if MOVED in promised:
+        stage.await_program(
+            "the end of the move", lambda: stage.was_moved() or (
+                STAYED in promised and not stage.mover.is_alive()), deadline_s)
+    elif stage.mover is not None and victim != "for good":
+        stage.await_program("the end of `gantry pull`", lambda: not stage.mover.is_alive(),
+                            deadline_s)
+    if promised == {LOST}:
+        stage.await_program("its error", lambda: False, deadline_s)
+    more = program.steps() + STEPS_AFTER
+    stage.await_program("more steps", lambda: program.steps() >= more, deadline_s)
+    outcome = MOVED if stage.was_moved() else STAYED
+    status = program.end(deadline_s)
+    if program.step_lines() != undisturbed.steps(program.steps()):
+        raise Failure(f"wrong digests (status {status}):\n{program.text()}")
+    text = f"{outcome}, digests equal"
+    if outcome == STAYED and stage.pulled is not None:
+        text += f" ({stage.said_of_move().strip()})"
+    if status != 0:
+        error = CLEAR_ERROR.search(program.text())
+        if status != 2 or error is None:
+            raise Failure(f"status {status}, output:\n{program.text()}")
+        outcome, text = LOST, "clear error: " + error[0]
+    if outcome not in promised:
+        raise Failure(f"{text}; promised: {' or '.join(sorted(promised))}; `gantry pull` said: "
+                      f"{stage.said_of_move()}")
     if victim == "for good":  # The target waits for its source until an operator lets it go.
         stage.target.gantry("abort", stage.session)
         if "-> Requesting" in full_log(stage.target):
             check_waits_for_source(stage)
             stage.link.mend()
     stage.check_all_ended(max(deadline_s, ACTIVATIONS_S))
-    return outcome
+    return text
 
 
 def check_waits_for_source(stage):
@@ -215,7 +248,7 @@ def run_case(arguments, wanted, side, victim, step):
             stage.wait_held(end(stage, whose))
             HARMS[victim](stage, end(stage, side))
             return check(stage, wanted[stage.mib], victim,
-                         may_fail(arguments, side, victim, step))
+                         promise(arguments, side, victim, step))
         except Failure as failure:
             raise told(stage, failure) from None
 
@@ -238,7 +271,8 @@ def run_returned(arguments, wanted, side, victim, step):
             stage.hold(stage.source, where if whose == "source" else "nowhere")
             stage.wait_held(end(stage, whose))
             HARMS[victim](stage, end(stage, side))
-            return check(stage, wanted[stage.mib], victim, victim == "worker")
+            return check(stage, wanted[stage.mib], victim,
+                         {LOST} if victim == "worker" else {MOVED})
         except Failure as failure:
             raise told(stage, failure) from None
 
@@ -252,10 +286,11 @@ def run_cut_for_good(arguments, wanted, step):
             stage.begin_move()
             stage.wait_held(end(stage, whose))
             harm_link_for_good(stage)
-            outcome = check(stage, wanted[stage.mib], "for good", False)
-            if step != "precopy" and "(Thawed)" not in full_log(stage.source):
-                raise Failure("the source has not taken the session back")
-            return outcome
+            if step != "precopy":
+                stage.await_program("the source to take the session back",
+                                    lambda: "(Thawed)" in full_log(stage.source),
+                                    DEADLINES_S["for good"])
+            return check(stage, wanted[stage.mib], "for good", {STAYED})
         except Failure as failure:
             raise told(stage, failure) from None
 
@@ -286,7 +321,6 @@ def run_ended(arguments, wanted, step):
             stage.begin_move()
             stage.wait_held(end(stage, whose))
             stage.program.kill()
-            stage.program.wait()
             stage.release()
             stage.check_all_ended(ACTIVATIONS_S)
             return "all has ended"
@@ -305,10 +339,7 @@ def run_discarded(arguments, wanted):
             stage.wait_held(stage.source)
             lose_host(stage, stage.target)
             operator(stage, stage.source, "discard")
-            outcome = check(stage, wanted[stage.mib], "gantryd", True)
-            if not outcome.startswith("clear error"):
-                raise Failure("the program went on with what was discarded")
-            return outcome
+            return check(stage, wanted[stage.mib], "gantryd", {LOST})
         except Failure as failure:
             raise told(stage, failure) from None
 
@@ -318,7 +349,8 @@ def run_before(arguments, wanted, victim):
         try:
             stage.run_program()
             HARMS[victim](stage, stage.source)
-            return check(stage, wanted[stage.mib], victim, victim == "worker")
+            return check(stage, wanted[stage.mib], victim,
+                         {LOST} if victim == "worker" else {STAYED})
         except Failure as failure:
             raise told(stage, failure) from None
 
@@ -328,9 +360,7 @@ def run_plain(arguments, wanted, over_tcp):
         try:
             stage.run_program()
             stage.begin_move()
-            outcome = check(stage, wanted[stage.mib], "worker", False)
-            if "-> Done" not in full_log(stage.target):
-                raise Failure("the session was not moved")
+            outcome = check(stage, wanted[stage.mib], "worker", {MOVED})
             if arguments.moved_guest and "its guest has come" not in full_log(stage.target):
                 raise Failure("the guest was never at the target")
             return outcome
@@ -370,13 +400,6 @@ def all_cases(moved_guest):
     return cases
 
 
-def undisturbed(arguments, mib):
-    environment = dict(os.environ, LD_LIBRARY_PATH=str(arguments.build / "soft"))
-    done = subprocess.run([arguments.program, str(mib), str(STEPS), "0"], capture_output=True,
-                          text=True, env=environment, timeout=60 * PATIENCE, check=True)
-    return done.stdout
-
-
 def timed(case, arguments, wanted):
     begun = time.monotonic()
     try:
@@ -407,7 +430,7 @@ def main():
     arguments.build = arguments.build.resolve()
     arguments.hold = arguments.hold.resolve()
     failed = 0
-    wanted = {mib: undisturbed(arguments, mib) for mib in (MIB, TCP_MIB)}
+    wanted = {mib: Undisturbed(arguments.build, arguments.program, mib) for mib in (MIB, TCP_MIB)}
     with tempfile.TemporaryDirectory(prefix="gfault") as certificates:
         arguments.certificates = pathlib.Path(certificates)
         make_certificates(certificates)

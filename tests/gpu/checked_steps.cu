@@ -1,15 +1,15 @@
 // A program whose every step checks the one before: it can be moved, and have bad neighbours, and
-// says how long each step took. Ends after SECONDS, or when a line comes on standard input.
+// says how long each step took. Ends after SECONDS, or when it is told to (told_to_end.h).
 //   checked_steps RESIDENT_MIB CHANGING_MIB WORK SECONDS
 // RESIDENT_MIB are filled once with what no codec can spare, and checked at the end. A step brings
 // a number to the device, looks whether each word of CHANGING_MIB is what the last step's number
 // says, writes what this one's says (WORK rounds of arithmetic a word, by several launches), and
 // reads back how many words were looked at and how many were wrong. Prints `ready`, then a line
 // `step N END_NS DURATION_US` each (CLOCK_MONOTONIC), and last `PASS N`.
-#include <poll.h>
 #include <time.h>
 
 #include "tests/programs/program.h"
+#include "tests/programs/told_to_end.h"
 
 enum { kSlices = 16, kBlocksMost = 1024, kThreads = 256 };
 
@@ -56,11 +56,6 @@ static Word now_ns() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (Word)now.tv_sec * 1000000000ull + (Word)now.tv_nsec;
-}
-
-static bool told_to_end() {
-    pollfd input = {0, POLLIN, 0};
-    return poll(&input, 1, 0) > 0;
 }
 
 static Word salt_of(Word step) { return step * 0x9e3779b97f4a7c15ull; }
