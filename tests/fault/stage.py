@@ -28,7 +28,7 @@ TCP_MIB = 2  # Every step copies all of it, over gantry-guest, this proxy and ga
 # What a move may take to its end after the harm: its own time, and what the engine's settings give
 # the two gantryds to notice and to begin again (migration/engine/machine.h, registry/vm.cc).
 MOVE_S = 5.0
-RESERVATION_S = 5.0  # As configured here.
+RESERVATION_S = 5.0 * PATIENCE  # As configured here: a link that was cut must not outlast it.
 RETRY_MAX_S, JOB_POLL_S, JOB_ABSENT_GRACE_S, PULLER_SILENCE_S = 4.0, 2.0, 6.0, 15.0
 AGAIN_S = RETRY_MAX_S + JOB_POLL_S + MOVE_S  # The longest repeat, a look, another move.
 # As often a target tries to serve what it was granted before it gives it up.

@@ -130,7 +130,7 @@ class Runs:
     def guest(self, name, worker, work, middle, phase):
         environment = {**worker.guest_environment(self.out / f"{name}.report"),
                        "LD_LIBRARY_PATH": chain.search_path(self.options.build / "shim")}
-        result = {"middle": middle, "moves": [], "refused": None}
+        result = {"middle": middle, "moves": [], "refusals": []}
         with self.program(name, environment, work) as program:
             attached = program.wait_until(worker.has_guest) and time.monotonic()
             if attached and middle:
@@ -158,5 +158,5 @@ class Runs:
                 result["moves"].append({"at": time.monotonic() - program.begin,
                                         "text": text.strip()})
             elif not worked and "no guest" not in text and is_counted:
-                result["refused"] = text.strip()
+                result["refusals"].append(text.strip())
             time.sleep(0.05)

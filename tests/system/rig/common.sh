@@ -54,11 +54,14 @@ title() { # CASE: the time shows where it goes
 }
 begun=$(date +%s)
 finish() {
+    local repeated=0
     if [ -e "$RIG_DIR/begun_again" ]; then
-        say "libvirt failed without a cause, and virsh was called again, at:" \
-            "$(tr '\n' ' ' <"$RIG_DIR/begun_again")"
+        repeated=$(wc -l <"$RIG_DIR/begun_again")
+        say "REPEATED: $repeated moves: libvirt failed without a cause, and virsh was called again," \
+            "at: $(tr '\n' ' ' <"$RIG_DIR/begun_again")"
     fi
-    printf '%s: %s checks, %s failed\n' "$(basename "$0")" "$checks" "$failures"
+    printf '%s: %s checks, %s failed, %s moves repeated\n' "$(basename "$0")" "$checks" \
+        "$failures" "$repeated"
     [ "$failures" = 0 ]
 }
 in_rig() { # HOST_COUNT: returns inside the rig only
@@ -99,7 +102,8 @@ start_vm() { # HOST VM INDEX OPTIONS... (of domain_xml)
 }
 # A hang ends as a failure. Once in the thousands of moves of these tests libvirt 9.0 refused one
 # before the target had a VM, and could not say why ("the cause is unknown", which a hook's refusal
-# never is). As an operator would, the same command is given again then, once, and the test says so.
+# never is). As an operator would, the same command is given again then, once. The test's last lines
+# say how often, and so do those of scripts/test (scripts/dev/junit_counts).
 migrate() { # FROM TO VM OPTIONS...
     local from=$1 to=$2 name=$3 words=$RIG_DIR/virsh.$BASHPID last status
     shift 3
