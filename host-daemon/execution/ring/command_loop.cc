@@ -15,9 +15,8 @@ constexpr std::uint64_t kHeadStepBytes = 32 * 1024;  // A store a step, not one 
 constexpr int kLooks = 256;      // At the ring, between two looks at everything else.
 constexpr int kFirstLooks = 24;  // At the ring right behind a command, before anything else.
 constexpr int kWatches = 8;      // The same while calls wait: each asks the driver about them.
-constexpr std::uint64_t kSleepSliceNs = 50'000'000;  // Upper bound on noticing a change of mode.
-constexpr std::int64_t kNapNs = 200'000;             // At most, where a guest cannot wake the loop
-constexpr std::int64_t kAwaitedNapNs = 50'000;       // ... and where it is about to be answered.
+constexpr std::int64_t kNapNs = 200'000;        // At most, where a guest cannot wake the loop
+constexpr std::int64_t kAwaitedNapNs = 50'000;  // ... and where it is about to be answered.
 
 constexpr std::size_t kMostCallbackArgs = 64;
 
@@ -515,7 +514,7 @@ bool CommandLoop::idle() {
     const char* reason = nullptr;
     if (mode_.load(std::memory_order_acquire) == Mode::kRunning &&
         (breached_ || ring_.peek(&view, &reason) == wire::PeekStatus::kEmpty)) {
-        wire::futex_wait(&memory_->guest_words().doorbell, bell, kSleepSliceNs);
+        wire::futex_wait(&memory_->guest_words().doorbell, bell, hooks_.sleep_slice_ns);
     }
     words.consumer_sleeps.store(0, std::memory_order_relaxed);
     return true;

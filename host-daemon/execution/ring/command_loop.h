@@ -105,6 +105,8 @@ public:
         /// on as soon as that answers. 0: none does.
         std::function<std::uint32_t()> awake_us = nullptr;
         Batches batches = {};
+        /// The longest sleep: the bound on noticing a change of mode when its wake-up was missed.
+        std::uint64_t sleep_slice_ns = 50'000'000;
     };
 
     /// `long_spin_us`: at least `spin_us`; 0: the same.

@@ -290,9 +290,11 @@ TEST(Hypervisor, PagesPulledLateCarryNoWordsOfTheHost) {
     ASSERT_TRUE(move.freeze() && move.disown());
     move.copy_pages(move.dirty());
     move.switch_over();
+    const std::uint64_t looks = move.rig().looks.load();
     move.allow(1);
     move.resume_guest();
-    std::this_thread::sleep_for(50ms);  // The guest waits for its answer, and looks who serves it.
+    ASSERT_TRUE(move.until([&] { return move.rig().looks.load() >= looks + 2; },
+                           "the guest waits for its answer, and looks who serves it"));
     ASSERT_TRUE(move.take_over());
     EXPECT_TRUE(move.calls(2));
 }

@@ -22,6 +22,7 @@ namespace gantry::test {
 /// Runs `body` in a child that gets no longer than `limit_s`; true when it returned.
 template <typename Body>
 bool in_child(Body&& body, unsigned limit_s = 60) {
+    std::fflush(nullptr);  // Else the child would print what this process has not written yet.
     const pid_t child = fork();
     if (child == 0) {
         alarm(limit_s);

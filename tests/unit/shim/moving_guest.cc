@@ -1,4 +1,6 @@
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -28,6 +30,7 @@ struct LoggedMapping {
 };
 LoggedMapping g_logged[2];
 MovingRig* g_rig = nullptr;
+thread_local bool t_calls = false;  ///< This thread is in a call of the test's.
 /// A page is dirty and writable, or neither, whenever this is free.
 std::atomic_flag g_log_lock = ATOMIC_FLAG_INIT;
 
@@ -109,9 +112,11 @@ void call_on(std::uint32_t thread, volatile std::uint64_t* word) {
         }
         const MovedCall arguments{reinterpret_cast<std::uint64_t>(word)};
         std::uint64_t value = 0;
+        t_calls = true;
         const CUresult result =
             session::call(static_cast<cuda::Op>(kMovedOp), &arguments, sizeof(arguments), nullptr,
                           0, &value, sizeof(value), nullptr, 0, nullptr);
+        t_calls = false;
         ++done;
         if (result != CUDA_SUCCESS) {
             const auto state = session::g_connection.host->worker_state.load();
@@ -129,7 +134,24 @@ void call_on(std::uint32_t thread, volatile std::uint64_t* word) {
     }
 }
 
+/// As libc's, which this one takes the place of in this program.
+int polled(pollfd* files, nfds_t count, int timeout_ms) {
+    const timespec timeout{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+    return static_cast<int>(
+        syscall(SYS_ppoll, files, count, timeout_ms < 0 ? nullptr : &timeout, nullptr, 0));
+}
+
 }  // namespace
+
+/// Who waits for an answer looks at the host's words, who serves it, and then at the host's end of
+/// its link (worker_is_gone()): so the test hears of the look.
+extern "C" int poll(pollfd* files, nfds_t count, int timeout_ms) {
+    const int result = polled(files, count, timeout_ms);
+    if (t_calls && count == 1 && files->fd == session::g_connection.attachment.link_fd) {
+        g_rig->looks.fetch_add(1);
+    }
+    return result;
+}
 
 void end_with(MovingRig* rig, const char* format, ...) {
     static std::atomic<bool> taken{false};

@@ -48,6 +48,7 @@ struct MovingRig {
     // From the hypervisor to the guest, and back.
     std::atomic<std::uint64_t> calls_allowed;  ///< Of each thread.
     std::atomic<std::uint64_t> calls_done[kMovedThreads];
+    std::atomic<std::uint64_t> looks;  ///< At who serves it, by a thread that waits for its answer.
     std::atomic<std::uint32_t> log_asked, log_given;  ///< Counts; what follows is the answer.
     std::atomic<bool> log_whole;                      ///< All pages, dirty or not.
     bool taken[kMovedPages];

@@ -24,10 +24,23 @@ constexpr std::uint64_t kRegionBytes = 16ull << 20;
 constexpr std::uint64_t kStart = 1ull << wire::kGenerationShift;
 constexpr std::uint64_t kHeldUp = ~0ull;  // Argument of a command that waits for a callback's end.
 
+/// The condition comes true: the deadline is that of a hang.
+template <typename Condition>
+bool comes_true(Condition condition) {
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    while (!condition() && std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(100us);
+    }
+    return condition();
+}
+
 /// A region of one channel, a producer as a guest has it, and a loop that notes what it executes.
 struct Channel {
-    explicit Channel(std::uint64_t next = kStart, std::set<std::uint64_t> skip = {})
-        : loop({nullptr, [this](const Command& command) { note(command); }, [] { return false; },
+    explicit Channel(std::uint64_t next = kStart, std::set<std::uint64_t> skip = {},
+                     std::chrono::nanoseconds sleep_slice = 50ms)
+        : loop({nullptr,
+                [this](const Command& command) { note(command); },
+                [] { return false; },
                 [this](const wire::CommandView& view, std::span<const std::byte> args) {
                     Command command;
                     command.header = view;
@@ -38,7 +51,13 @@ struct Channel {
                     std::lock_guard lock(mutex);
                     breach = reason;
                 },
-                [] { return std::uint64_t{0}; }, [](std::uint64_t) {}},
+                [] { return std::uint64_t{0}; },
+                [](std::uint64_t) {},
+                nullptr,
+                nullptr,
+                nullptr,
+                {},
+                static_cast<std::uint64_t>(sleep_slice.count())},
                5) {
         auto region = ChannelMemory::create_region(kRegionBytes);
         auto mapped = ChannelMemory::map(std::move(region).value(), {0, kRegionBytes});
@@ -82,10 +101,7 @@ struct Channel {
         return positions.size();
     }
     bool wait_for(std::size_t wanted) {
-        for (int i = 0; i < 2000 && count() < wanted; ++i) {
-            std::this_thread::sleep_for(1ms);
-        }
-        return count() == wanted;
+        return comes_true([&] { return count() >= wanted; }) && count() == wanted;
     }
     std::unique_ptr<ChannelMemory> memory;
     std::byte* ring = nullptr;
@@ -116,18 +132,18 @@ TEST(CommandLoop, ExecutesEveryCommandOnceInOrder) {
 }
 
 TEST(CommandLoop, WakesFromItsSleep) {
-    Channel channel;
+    // By itself the loop wakes later than this test waits for it.
+    Channel channel(kStart, {}, 90s);
+    const std::atomic<std::uint32_t>& sleeping = channel.memory->host_words().consumer_sleeps;
     std::set<std::uint32_t> sleeps;
-    for (int i = 0; i < 5; ++i) {
-        for (int k = 0; k < 200 && channel.memory->host_words().consumer_sleeps.load() == 0; ++k) {
-            std::this_thread::sleep_for(1ms);
-        }
-        const std::uint32_t sleep = channel.memory->host_words().consumer_sleeps.load();
-        EXPECT_NE(sleep, 0u);
-        EXPECT_TRUE(sleeps.insert(sleep).second) << "a guest rings once for a number";
+    for (std::size_t i = 1; i <= 50; ++i) {
+        ASSERT_TRUE(comes_true([&] { return sleeping.load() != 0; }));
+        EXPECT_TRUE(sleeps.insert(sleeping.load()).second) << "a guest rings once for a number";
         channel.send(ControlOp::kDropImage);
-        ASSERT_TRUE(channel.wait_for(static_cast<std::size_t>(i) + 1));
+        ASSERT_TRUE(channel.wait_for(i));
     }
+    // A loop that is held sleeps no more: it is told to stop at once.
+    EXPECT_TRUE(channel.loop.hold(std::chrono::steady_clock::now() + 30s));
 }
 
 TEST(CommandLoop, HoldStopsAtABoundaryAndResumeGoesOn) {

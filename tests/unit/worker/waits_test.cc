@@ -33,9 +33,20 @@ constexpr char kPrintingPtx[] = R"(.version 8.0
 }
 )";
 
-/// Calls that wait inside the driver, as the worker made them.
+/// The condition comes true: the deadline is that of a hang.
+template <typename Condition>
+bool comes_true(Condition condition) {
+    const auto until = std::chrono::steady_clock::now() + 60s;
+    while (!condition() && std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(100us);
+    }
+    return condition();
+}
+
+/// Calls that wait inside the driver, as the worker made them, and questions that do not wait.
 struct Counted {
     static inline driver::DriverApi real;
+    static inline std::atomic<int> queries{0};
     static inline std::atomic<int> streams{0};
     static inline std::atomic<int> events{0};
     static inline std::atomic<int> contexts{0};
@@ -44,6 +55,10 @@ struct Counted {
     static void begin(Host& host) {
         auto& api = const_cast<driver::DriverApi&>(host.library->api());
         real = api;
+        api.cuStreamQuery = [](CUstream stream) {
+            ++queries;
+            return real.cuStreamQuery(stream);
+        };
         api.cuStreamSynchronize = [](CUstream stream) {
             ++streams;
             return real.cuStreamSynchronize(stream);
@@ -63,7 +78,7 @@ struct Counted {
             words += is_guests ? 0 : 1;
             return real.cuStreamWriteValue32_v2(stream, address, value, flags);
         };
-        streams = events = contexts = words = 0;
+        queries = streams = events = contexts = words = 0;
     }
     static int all() { return streams + events + contexts; }
 };
@@ -107,13 +122,24 @@ struct Served : Serving {
         EXPECT_EQ(host.library->api().cuStreamWriteValue32_v2(nullptr, data, value, 0),
                   CUDA_SUCCESS);
     }
-    /// Posts a call that waits, and returns its position: its answer is not there for a while.
-    std::uint64_t begin_waiting(Op op, std::uint64_t handle) {
+    /// Posts a call that waits, and returns its position when the count (one of Counted's) says
+    /// that the worker waits for it: there is no answer yet.
+    std::uint64_t begin_waiting(Op op, std::uint64_t handle, const std::atomic<int>& count,
+                                int wanted) {
         const auto words = std::as_bytes(std::span(&handle, op == Op::cuCtxSynchronize ? 0 : 1));
         const std::uint64_t position = guest.post(static_cast<std::uint16_t>(op), words, {}, true);
-        std::this_thread::sleep_for(20ms);
+        EXPECT_TRUE(comes_true([&] { return count >= wanted; }));
         EXPECT_FALSE(is_answered(position));
         return position;
+    }
+    /// The same where nothing but the worker's questions says so.
+    std::uint64_t begin_asking(Op op, std::uint64_t handle) {
+        return begin_waiting(op, handle, Counted::queries, Counted::queries + kQuestions);
+    }
+    /// The worker has looked often enough to have seen what happened before.
+    static bool has_looked() {
+        return comes_true(
+            [wanted = Counted::queries + kQuestions] { return Counted::queries >= wanted; });
     }
     bool is_answered(std::uint64_t position) {
         return channel.reply(kLane).seq.load() == position + 1;
@@ -128,6 +154,8 @@ struct Served : Serving {
         }
     }
 
+    static constexpr int kQuestions =
+        200;  ///< Far more than in the one look that may be under way.
     std::uint64_t data = 0;
 };
 
@@ -190,7 +218,8 @@ TEST(Waits, TheContextWaitsForStreamsThatWereDestroyedAtWork) {
         served.create_stream(kSecond);
         served.wait_for_value(kSecond, 7);
         guest.send(Op::cuStreamDestroy_v2, payload::cuStreamDestroy_v2_call{kSecond});
-        const std::uint64_t wait = served.begin_waiting(Op::cuCtxSynchronize, 0);
+        const std::uint64_t wait =
+            served.begin_waiting(Op::cuCtxSynchronize, 0, Counted::contexts, 1);
         served.write_value(kStream, 7);
         EXPECT_EQ(guest.wait(wait).status, 0u);
         EXPECT_EQ(Counted::contexts, 1);
@@ -211,10 +240,11 @@ TEST(Waits, AWordTellsOfTheEndOfAStream) {
         for (const Op op : {Op::cuStreamSynchronize, Op::cuCtxSynchronize}) {
             for (const std::uint64_t stream : {kStream, std::uint64_t{0}}) {
                 served.wait_for_value(stream, ++value);
-                const std::uint64_t wait = served.begin_waiting(op, stream);
-                EXPECT_EQ(Counted::words, static_cast<int>(value));
+                const std::uint64_t wait =
+                    served.begin_waiting(op, stream, Counted::words, static_cast<int>(value));
                 served.write_value(kSecond, value);
                 EXPECT_EQ(guest.wait(wait).status, 0u);
+                EXPECT_EQ(Counted::words, static_cast<int>(value)) << "one for each wait";
                 // The guest knows of the end: so does whoever asks for it next.
                 EXPECT_EQ(guest.call(Op::cuStreamQuery, payload::cuStreamQuery_call{stream}).status,
                           0u);
@@ -242,9 +272,14 @@ TEST(Waits, AContextWithTwoStreamsAtWorkWaitsForBoth) {
             const int words = Counted::words;
             served.wait_for_value(last == kStream ? kSecond : kStream, 1);
             served.wait_for_value(last, 2);
-            const std::uint64_t wait = served.begin_waiting(Op::cuCtxSynchronize, 0);
+            const std::uint64_t wait = served.begin_asking(Op::cuCtxSynchronize, 0);
             served.write_value(kSecond + 1, 1);
-            std::this_thread::sleep_for(20ms);
+            guest.use_lane(kLane + 1);
+            const payload::cuStreamQuery_call written{kSecond + 1};
+            EXPECT_TRUE(
+                comes_true([&] { return guest.call(Op::cuStreamQuery, written).status == 0; }));
+            guest.use_lane(kLane);
+            EXPECT_TRUE(served.has_looked());
             EXPECT_FALSE(served.is_answered(wait));
             served.write_value(kSecond + 1, 2);
             EXPECT_EQ(guest.wait(wait).status, 0u);
@@ -260,10 +295,10 @@ TEST(Waits, ABlockingStreamBesideTheLegacyOneIsLeftToTheDriver) {
         served.create_stream(kSecond, CU_STREAM_DEFAULT);
         served.wait_for_value(kSecond, 1);
         guest.add(served.data + 128, 1, 0);
-        const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, 0);
-        EXPECT_EQ(Counted::words, 0);
+        const std::uint64_t wait = served.begin_asking(Op::cuStreamSynchronize, 0);
         served.write_value(kStream, 1);
         EXPECT_EQ(guest.wait(wait).status, 0u);
+        EXPECT_EQ(Counted::words, 0);
     }));
 }
 
@@ -274,10 +309,11 @@ TEST(Waits, AnErrorIsToldByTheCallThatWaitsForIt) {
         served.create_stream(kSecond);
         served.wait_for_value(kStream, 1);
         guest.add(64, 1, kStream);  // No such memory.
-        const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, kStream);
-        EXPECT_EQ(Counted::words, 1);
+        const std::uint64_t wait =
+            served.begin_waiting(Op::cuStreamSynchronize, kStream, Counted::words, 1);
         served.write_value(kSecond, 1);
         EXPECT_EQ(guest.wait(wait).status, static_cast<std::uint32_t>(CUDA_ERROR_ILLEGAL_ADDRESS));
+        EXPECT_EQ(Counted::words, 1);
     }));
 }
 
@@ -289,7 +325,7 @@ TEST(Waits, ACaptureIsNotDisturbed) {
         served.wait_for_value(kStream, 1);
         guest.send(Op::cuStreamBeginCapture_v2, payload::cuStreamBeginCapture_v2_call{
                                                     kSecond, CU_STREAM_CAPTURE_MODE_RELAXED, 0});
-        const std::uint64_t wait = served.begin_waiting(Op::cuStreamSynchronize, kStream);
+        const std::uint64_t wait = served.begin_asking(Op::cuStreamSynchronize, kStream);
         EXPECT_EQ(Counted::words, 0);
         const std::uint64_t graph = cuda::make_handle(HandleKind::kGraph, 1ull << 24);
         guest.send(Op::cuStreamEndCapture, payload::cuStreamEndCapture_call{kSecond, graph});
@@ -387,17 +423,11 @@ TEST(Waits, BehindACopyThatIsAwaitedTheWordIsQueuedAtOnce) {
             copy(kStream, 0);  // From then on the guest counts as one of one thread.
         }
         EXPECT_EQ(guest.synchronise(kStream), 0u);
-        const auto wait_for_words = [](int words) {
-            const auto until = std::chrono::steady_clock::now() + 10s;
-            while (Counted::words < words && std::chrono::steady_clock::now() < until) {
-                std::this_thread::sleep_for(100us);
-            }
-            return Counted::words.load();
-        };
         for (int i = 0; i < 50; ++i) {
             const int words = Counted::words;
             copy(kStream, wire::kCommandIsAwaited);
-            EXPECT_EQ(wait_for_words(words + 1), words + 1);  // Before anybody has asked.
+            // Before anybody has asked.
+            EXPECT_TRUE(comes_true([&] { return Counted::words == words + 1; }));
             EXPECT_EQ(guest.synchronise(kStream), 0u);
         }
         // A hint that is wrong costs a word, and what is waited for has ended all the same.
@@ -452,14 +482,15 @@ TEST(Waits, AWaitInTheDriverHoldsUpNobodyElse) {
         Guest& guest = alone.guest;
         for (std::uint32_t round = 1; round <= 5; ++round) {
             alone.wait_for_value(kStream, round);
-            const std::uint64_t wait = alone.begin_waiting(Op::cuCtxSynchronize, 0);
-            EXPECT_EQ(Counted::contexts, static_cast<int>(round));
+            const std::uint64_t wait = alone.begin_waiting(
+                Op::cuCtxSynchronize, 0, Counted::contexts, static_cast<int>(round));
             guest.use_lane(kLane + 1);  // What ends the wait comes from another thread.
             const auto info = guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
             EXPECT_EQ(info.status, 0u);
             alone.write_value(0, round);
             guest.use_lane(kLane);
             EXPECT_EQ(guest.wait(wait).status, 0u);
+            EXPECT_EQ(Counted::contexts, static_cast<int>(round));
             for (int i = 0; i < 20; ++i) {  // Alone again.
                 guest.add(alone.data + 128, 1, kStream);
             }
@@ -476,12 +507,14 @@ TEST(Waits, TwoWaitsAtOnceHoldUpNobodyElseEither) {
         alone.create_stream(kSecond);
         alone.wait_for_value(kStream, 1);
         alone.wait_for_value(kSecond, 1);
-        const std::uint64_t first = alone.begin_waiting(Op::cuStreamSynchronize, kStream);
+        const std::uint64_t first =
+            alone.begin_waiting(Op::cuStreamSynchronize, kStream, Counted::streams, 1);
         guest.use_lane(kLane + 1);
         for (int i = 0; i < 32; ++i) {  // As if this one were alone now.
             guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
         }
-        const std::uint64_t second = alone.begin_waiting(Op::cuStreamSynchronize, kSecond);
+        const std::uint64_t second =
+            alone.begin_waiting(Op::cuStreamSynchronize, kSecond, Counted::streams, 2);
         guest.use_lane(kLane + 2);
         const auto info = guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
         EXPECT_EQ(info.status, 0u) << "nobody was left to take commands from the ring";
@@ -528,8 +561,8 @@ TEST(Waits, AFreezeWaitsForACallInTheDriver) {
         Guest& guest = alone.guest;
         GuestProcess& process = *alone.host.process;
         alone.wait_for_value(kStream, 1);
-        const std::uint64_t wait = alone.begin_waiting(Op::cuStreamSynchronize, kStream);
-        EXPECT_EQ(Counted::streams, 1);
+        const std::uint64_t wait =
+            alone.begin_waiting(Op::cuStreamSynchronize, kStream, Counted::streams, 1);
         const auto refused = process.freeze(50ms);
         EXPECT_FALSE(refused.ok());
         EXPECT_EQ(refused.error().reason, "drain.deadline");
@@ -542,6 +575,7 @@ TEST(Waits, AFreezeWaitsForACallInTheDriver) {
         alone.write_as_the_device(1);
         freezer.join();
         EXPECT_EQ(guest.wait(wait).status, 0u);
+        EXPECT_EQ(Counted::streams, 1);
         EXPECT_EQ(alone.synchronise_all(), 0u);
     }));
 }
