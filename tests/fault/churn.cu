@@ -1,8 +1,8 @@
 // A program that frees, allocates and fills buffers all the time and looks whether the others still
 // hold what it put there. In every step it ends a library, an array, a texture, a stream and an
-// event, too, and makes new ones, until it is told to end (told_to_end.h). Argument: buffers. Prints
-// "step N" now and then, with a digest of what it did, which does not depend on where the buffers
-// lay, and "PASS" at the end.
+// event, too, and makes new ones, until it is told to end (told_to_end.h). Argument: buffers.
+// Prints "step N" now and then, with a digest of what it did, which does not depend on where the
+// buffers lay, and "PASS" at the end.
 #include <cuda_runtime.h>
 #include <cstdio>
 #include <cstdlib>

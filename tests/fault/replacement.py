@@ -25,7 +25,7 @@ from programs import Program, Undisturbed
 
 MIB, PAUSE_MS = 32, 50
 REPLACEMENTS = 5
-STEPS_BETWEEN, STEPS_AFTER = 2, 3  # That the program must make before what is done to it, and after.
+STEPS_BETWEEN, STEPS_AFTER = 2, 3  # That the program makes before what is done to it, and after.
 DEADLINE_S = 60
 FLAGS = {"hand_over": [], "peer": ["--copy"], "staged": ["--staged"]}
 CLEAR_ERROR = re.compile(r"^error: \S.*", re.M)

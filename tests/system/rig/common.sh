@@ -57,8 +57,8 @@ finish() {
     local repeated=0
     if [ -e "$RIG_DIR/begun_again" ]; then
         repeated=$(wc -l <"$RIG_DIR/begun_again")
-        say "REPEATED: $repeated moves: libvirt failed without a cause, and virsh was called again," \
-            "at: $(tr '\n' ' ' <"$RIG_DIR/begun_again")"
+        say "REPEATED: $repeated moves: libvirt failed without a cause, and virsh was called" \
+            "again, at: $(tr '\n' ' ' <"$RIG_DIR/begun_again")"
     fi
     printf '%s: %s checks, %s failed, %s moves repeated\n' "$(basename "$0")" "$checks" \
         "$failures" "$repeated"

@@ -294,6 +294,7 @@ private:
 /// Runs `body` in a child; true when it had no failure.
 template <typename Body>
 bool in_child(Body body) {
+    std::fflush(nullptr);  // Else the child would print what this process has not written yet.
     const pid_t pid = fork();
     if (pid == 0) {
         body();
