@@ -1,8 +1,10 @@
 // Stream capture, and memory operations in streams.
 #include "host-daemon/softgpu/api/graph_common.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/streams/enqueue.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
@@ -10,8 +12,8 @@ namespace {
 
 using softgpu::CaptureState;
 using softgpu::Graph;
-using softgpu::graph_mutex;
 using softgpu::GraphEdge;
+using softgpu::GraphLock;
 using softgpu::Stream;
 
 bool mode_valid(CUstreamCaptureMode mode) {
@@ -39,8 +41,8 @@ CUresult capture_info(CUstream handle, const InfoOut& out) {
         return softgpu::captures_beside(stream).empty() ? CUDA_SUCCESS
                                                         : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
-    const std::lock_guard lock(graph_mutex());
-    const auto capture = softgpu::capture_of(stream);
+    const GraphLock lock;
+    const auto capture = softgpu::capture_of(lock, stream);
     if (capture == nullptr) {
         return CUDA_SUCCESS;
     }
@@ -96,7 +98,7 @@ CUstreamBatchMemOpParams wait_step(CUstreamBatchMemOpType type, CUdeviceptr addr
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    return mode_valid(mode) ? softgpu::begin_capture(stream, mode, nullptr, {})
+    return mode_valid(mode) ? softgpu::begin_capture(GraphLock(), stream, mode, nullptr, {})
                             : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -114,10 +116,10 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
     if (graph == nullptr || !mode_valid(mode)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     std::vector<GraphEdge> tips;
     GANTRY_CU(softgpu::resolve_edges(*graph, dependencies, dependencyData, numDependencies, tips));
-    return softgpu::begin_capture(stream, mode, graph, std::move(tips));
+    return softgpu::begin_capture(lock, stream, mode, graph, std::move(tips));
 }
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
@@ -169,8 +171,8 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode* dep
                                               size_t numDependencies, unsigned int flags) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    const std::lock_guard lock(graph_mutex());
-    const auto capture = softgpu::capture_of(stream);
+    const GraphLock lock;
+    const auto capture = softgpu::capture_of(lock, stream);
     if (capture == nullptr) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }

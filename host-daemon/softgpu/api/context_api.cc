@@ -1,10 +1,13 @@
 // Contexts: primary, created, the stack of each thread, limits and flags.
 #include <algorithm>
 
+#include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
-#include "host-daemon/softgpu/run/context.h"
-#include "host-daemon/softgpu/run/device_output.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/runtime/context_life.h"
+#include "host-daemon/softgpu/streams/device_output.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
@@ -54,7 +57,7 @@ CUresult create(CUcontext* pctx, unsigned flags, CUdevice dev) {
     GANTRY_CU(softgpu::poison());
     const auto context = std::make_shared<Context>(*device, flags, false);
     *pctx = softgpu::publish<CUcontext>(context);
-    context->start();
+    softgpu::start_context(*context);
     thread_state().stack.push_back(context);
     return CUDA_SUCCESS;
 }
@@ -87,7 +90,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) noexcept {
             return CUDA_SUCCESS;
         }
     }
-    device->primary->reset();
+    softgpu::reset_context(*device->primary);
     return CUDA_SUCCESS;
 }
 
@@ -125,7 +128,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) noexcept {
         const std::lock_guard lock(device->mutex);
         device->primary_retains = 0;
     }
-    device->primary->reset();
+    softgpu::reset_context(*device->primary);
     return CUDA_SUCCESS;
 }
 
@@ -154,7 +157,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) noexcept {
     if (context == nullptr || context->primary) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    context->reset();
+    softgpu::reset_context(*context);
     context->alive = false;
     leave_everywhere(context);
     softgpu::retract(*context);

@@ -1,12 +1,12 @@
 // cuDevice*: what the profile says.
-#include "host-daemon/softgpu/device.h"
+#include "host-daemon/softgpu/core/device.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 
+#include "host-daemon/softgpu/core/driver.h"
 #include "host-daemon/softgpu/memory/array.h"
-#include "host-daemon/softgpu/run/driver.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

@@ -3,9 +3,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "host-daemon/softgpu/api/export_tables.h"
 #include "host-daemon/softgpu/code/module.h"
-#include "host-daemon/softgpu/export_tables.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
+#include "host-daemon/softgpu/runtime/start.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_table.h"

@@ -2,6 +2,7 @@
 // they say what users of CUDA are used to reading.
 #include <cstddef>
 
+#include "host-daemon/softgpu/streams/enqueue.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

@@ -1,6 +1,6 @@
 #include "host-daemon/softgpu/api/graph_common.h"
 
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 
 namespace gantry::softgpu {
 
@@ -32,19 +32,19 @@ CUresult resolve_edges(const Graph& graph, const CUgraphNode* dependencies,
 
 CUresult add_node(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies,
                   const CUgraphEdgeData* data, std::size_t count, OperationPtr operation) {
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto graph = find<Graph>(graph_handle);
     if (out == nullptr || graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::vector<GraphEdge> edges;
     GANTRY_CU(resolve_edges(*graph, dependencies, data, count, edges));
-    *out = graph->add(std::move(operation), std::move(edges))->as<CUgraphNode>();
+    *out = graph->add(lock, std::move(operation), std::move(edges))->as<CUgraphNode>();
     return CUDA_SUCCESS;
 }
 
 CUresult replace_operation(CUgraphNode handle, OperationPtr operation) {
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto node = find_node(handle, operation->type());
     if (node == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;

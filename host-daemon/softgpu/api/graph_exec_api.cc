@@ -2,9 +2,11 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/api/graph_common.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/streams/enqueue.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
@@ -12,8 +14,8 @@ namespace {
 
 using softgpu::ExecStep;
 using softgpu::Graph;
-using softgpu::graph_mutex;
 using softgpu::GraphExec;
+using softgpu::GraphLock;
 using softgpu::OperationPtr;
 
 constexpr unsigned long long kFlagsKnown =
@@ -22,10 +24,18 @@ constexpr unsigned long long kFlagsKnown =
 
 /// What a launch of the exec that is captured puts into the graph: neither it nor its nodes have
 /// handles, which only the graph's own destruction would end.
-std::shared_ptr<Graph> hidden_copy(const Graph& graph) {
-    auto copy = graph.clone();
-    copy->retire();
+std::shared_ptr<Graph> hidden_copy(const GraphLock& lock, const Graph& graph) {
+    auto copy = graph.clone(lock);
+    copy->end_handles(lock);
     softgpu::retract(*copy);
+    return copy;
+}
+
+/// A child graph for a capture of the exec's launch.
+std::shared_ptr<Graph> copy_of_source(const GraphExec& exec) {
+    const GraphLock lock;
+    auto copy = exec.source->clone(lock);
+    copy->is_child = true;
     return copy;
 }
 
@@ -39,14 +49,14 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags)
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     GANTRY_CU(softgpu::refuse_during_capture());
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     auto exec = std::make_shared<GraphExec>();
     exec->steps = std::make_shared<std::vector<ExecStep>>();
-    if (!GraphExec::flatten(*graph, *exec->steps)) {
+    if (!GraphExec::flatten(lock, *graph, *exec->steps)) {
         return CUDA_ERROR_INVALID_VALUE;  // A cycle.
     }
     exec->flags = flags;
-    exec->source = hidden_copy(*graph);
+    exec->source = hidden_copy(lock, *graph);
     *out = softgpu::publish<CUgraphExec>(exec);
     return CUDA_SUCCESS;
 }
@@ -148,8 +158,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) noexcept {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (softgpu::capturing(stream)) {
-        auto copy = exec->source->clone();
-        copy->is_child = true;
+        auto copy = copy_of_source(*exec);
         return softgpu::enqueue(stream,
                                 std::make_shared<softgpu::ChildGraphOperation>(std::move(copy)));
     }
@@ -166,8 +175,8 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
     }
     CUgraphExecUpdateResultInfo info{};
     std::vector<ExecStep> wanted;
-    const std::lock_guard graphs(graph_mutex());
-    const bool sound = GraphExec::flatten(*graph, wanted);
+    const GraphLock graphs;
+    const bool sound = GraphExec::flatten(graphs, *graph, wanted);
     const std::lock_guard lock(exec->mutex);
     std::size_t where = 0;
     info.result = sound ? update_problem(*exec->steps, wanted, where)
@@ -177,7 +186,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
         for (std::size_t i = 0; i < steps.size(); ++i) {
             steps[i].operation = wanted[i].operation;
         }
-        exec->source = hidden_copy(*graph);
+        exec->source = hidden_copy(graphs, *graph);
     } else if (where < wanted.size()) {
         info.errorNode = static_cast<CUgraphNode>(wanted[where].node);
     }
@@ -295,9 +304,9 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
     if (exec == nullptr || child == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard graphs(graph_mutex());
+    const GraphLock graphs;
     std::vector<ExecStep> wanted;
-    if (!GraphExec::flatten(*child, wanted)) {
+    if (!GraphExec::flatten(graphs, *child, wanted)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::lock_guard lock(exec->mutex);

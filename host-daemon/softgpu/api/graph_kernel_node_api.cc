@@ -2,16 +2,16 @@
 #include <algorithm>
 
 #include "host-daemon/softgpu/api/graph_common.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
-#include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/run/launch.h"
+#include "host-daemon/softgpu/streams/launch.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
 
 using softgpu::add_node;
 using softgpu::find_node;
-using softgpu::graph_mutex;
+using softgpu::GraphLock;
 using softgpu::GraphNode;
 using softgpu::OperationPtr;
 
@@ -39,7 +39,7 @@ CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
                                        CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto node = softgpu::find<GraphNode>(hNode);
     const auto* kernel =
         node == nullptr ? nullptr
@@ -86,7 +86,7 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode,
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
                                        const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
     GANTRY_CURRENT(context);
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
     if (nodeParams == nullptr || node == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -147,7 +147,7 @@ std::shared_ptr<softgpu::KernelOperation> with_attribute(const softgpu::KernelOp
 
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                        const CUkernelNodeAttrValue_v1* value) noexcept {
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
     if (node == nullptr || value == nullptr || !is_of_nodes(attr)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -172,7 +172,7 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
 
 CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                        CUkernelNodeAttrValue_v1* value_out) noexcept {
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
     // NVLink scheduling is set and not told, as with driver 580 on an H100.
     if (node == nullptr || value_out == nullptr || !is_of_nodes(attr) ||
@@ -190,7 +190,7 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
 }
 
 CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) noexcept {
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto to = find_node(dst, CU_GRAPH_NODE_TYPE_KERNEL);
     const auto from = find_node(src, CU_GRAPH_NODE_TYPE_KERNEL);
     if (to == nullptr || from == nullptr) {

@@ -1,8 +1,9 @@
 // Graph construction: graphs, nodes of each kind but kernels, and their parameters.
 #include "host-daemon/softgpu/api/graph_common.h"
+#include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
-#include "host-daemon/softgpu/run/driver.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
@@ -10,7 +11,7 @@ namespace gantry::cuda_impl {
 using softgpu::add_node;
 using softgpu::find_node;
 using softgpu::Graph;
-using softgpu::graph_mutex;
+using softgpu::GraphLock;
 using softgpu::GraphNode;
 using softgpu::OperationPtr;
 using softgpu::replace_operation;
@@ -48,7 +49,7 @@ CUresult replace_made(CUgraphNode node, const Params* params, Maker<Params> make
 /// Stores what `read` finds in the operation of a node, which must be of this type.
 template <typename Operation, typename Out, typename Read>
 CUresult read_node(CUgraphNode handle, CUgraphNodeType type, Out* out, Read read) {
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto node = find_node(handle, type);
     if (node == nullptr || out == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -75,7 +76,10 @@ CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
     if (graph == nullptr || graph->is_child) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    graph->retire();
+    {
+        const GraphLock lock;
+        graph->end_handles(lock);
+    }
     softgpu::retract(*graph);
     return CUDA_SUCCESS;
 }
@@ -85,7 +89,7 @@ CUresult cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) noexcept {
     if (phGraphClone == nullptr || graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *phGraphClone = graph->clone()->as<CUgraph>();
+    *phGraphClone = graph->clone(GraphLock())->as<CUgraph>();
     return CUDA_SUCCESS;
 }
 
@@ -96,7 +100,7 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
     if (phNode == nullptr || original == nullptr || clone == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     for (const auto& node : clone->nodes) {
         if (node->clone_of == original.get()) {
             *phNode = node->as<CUgraphNode>();

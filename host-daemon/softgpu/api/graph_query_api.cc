@@ -4,15 +4,15 @@
 #include <fstream>
 
 #include "host-daemon/softgpu/api/graph_common.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
 namespace {
 
 using softgpu::Graph;
-using softgpu::graph_mutex;
 using softgpu::GraphEdge;
+using softgpu::GraphLock;
 using softgpu::GraphNode;
 using softgpu::UserObject;
 
@@ -72,7 +72,7 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) noexcept {
     if (node == nullptr || type == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     *type = node->operation->type();
     return CUDA_SUCCESS;
 }
@@ -82,7 +82,7 @@ CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) n
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     return list_nodes(graph->nodes, nodes, numNodes);
 }
 
@@ -92,7 +92,7 @@ CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes,
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     Nodes roots;
     for (const auto& node : graph->nodes) {
         if (node->needs.empty()) {
@@ -108,7 +108,7 @@ CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     std::vector<std::pair<std::shared_ptr<GraphNode>, GraphEdge>> edges;
     for (const auto& node : graph->nodes) {
         for (const GraphEdge& edge : node->needs) {
@@ -130,7 +130,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependenc
     if (node == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     Nodes nodes;
     for (const GraphEdge& edge : node->needs) {
         if (edgeData != nullptr && dependencies != nullptr && numDependencies != nullptr &&
@@ -155,7 +155,7 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode* depende
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     Nodes nodes;
     for (const auto& other : graph->nodes) {
         for (const GraphEdge& edge : other->needs) {
@@ -184,7 +184,7 @@ CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode* from, cons
     if (graph == nullptr || (numDependencies != 0 && (from == nullptr || to == nullptr))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     for (size_t i = 0; i < numDependencies; ++i) {
         std::vector<GraphEdge> edge;
         std::vector<GraphEdge> target;
@@ -215,7 +215,7 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode* from,
     if (graph == nullptr || (numDependencies != 0 && (from == nullptr || to == nullptr))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     for (size_t i = 0; i < numDependencies; ++i) {
         const auto source = softgpu::find<GraphNode>(from[i]);
         const auto target = softgpu::find<GraphNode>(to[i]);
@@ -236,7 +236,8 @@ CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode* from, cons
 CUresult cuGraphDestroyNode(CUgraphNode hNode) noexcept {
     const auto node = softgpu::find<GraphNode>(hNode);
     const auto graph = node == nullptr ? nullptr : node->graph.lock();
-    return graph != nullptr && graph->remove(node) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return graph != nullptr && graph->remove(GraphLock(), node) ? CUDA_SUCCESS
+                                                                : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int) noexcept {
@@ -245,7 +246,7 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int) no
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::ofstream file(path);
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     file << "digraph dot {\n";
     for (const auto& node : graph->nodes) {
         file << "  \"" << node->handle() << "\" [label=\"" << type_name(node->operation->type())
@@ -295,7 +296,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
     if (found_graph == nullptr || found == nullptr || count == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     if ((flags & CU_GRAPH_USER_OBJECT_MOVE) == 0) {
         found->retain(count);
     }
@@ -309,7 +310,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned i
     if (found_graph == nullptr || found == nullptr || count == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto held = found_graph->user_objects.find(found);
     if (held == found_graph->user_objects.end() || held->second < count) {
         return CUDA_ERROR_INVALID_VALUE;

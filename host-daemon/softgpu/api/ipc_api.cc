@@ -9,13 +9,13 @@
 #include <map>
 #include <mutex>
 
+#include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/peer_process.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/context.h"
-#include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/run/event.h"
-#include "host-daemon/softgpu/run/peer_process.h"
-#include "host-daemon/softgpu/run/stream.h"
+#include "host-daemon/softgpu/streams/event.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

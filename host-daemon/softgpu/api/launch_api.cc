@@ -1,9 +1,11 @@
 // Launches and occupancy.
 #include <algorithm>
 
-#include "host-daemon/softgpu/run/context.h"
-#include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/run/launch.h"
+#include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/thread_state.h"
+#include "host-daemon/softgpu/streams/enqueue.h"
+#include "host-daemon/softgpu/streams/launch.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

@@ -4,7 +4,7 @@
 
 #include "host-daemon/softgpu/code/jit_options.h"
 #include "host-daemon/softgpu/code/module.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

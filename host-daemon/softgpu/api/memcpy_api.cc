@@ -1,9 +1,10 @@
 // Copies. One address space holds everything, so the kinds differ in their checks only.
+#include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/array.h"
-#include "host-daemon/softgpu/memory/copy_submit.h"
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/context.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/streams/copy_submit.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

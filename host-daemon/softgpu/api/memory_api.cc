@@ -1,13 +1,15 @@
 // Allocation, pinned and registered host memory, managed memory, address ranges.
 #include <algorithm>
 
+#include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
 #include "host-daemon/softgpu/image/readable.h"
 #include "host-daemon/softgpu/memory/allocate.h"
 #include "host-daemon/softgpu/memory/array.h"
 #include "host-daemon/softgpu/memory/pool.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

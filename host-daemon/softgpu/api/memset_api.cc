@@ -2,10 +2,12 @@
 // the host's or managed.
 #include <algorithm>
 
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/run/operation.h"
+#include "host-daemon/softgpu/streams/enqueue.h"
+#include "host-daemon/softgpu/streams/operation.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
@@ -35,7 +37,7 @@ CUresult fill(CUstream stream_handle, const CUDA_MEMSET_NODE_PARAMS& params, Tim
     const auto operation = std::make_shared<MemsetOperation>();
     operation->params = params;
     if (timing == Timing::kSync && softgpu::capturing(stream)) {
-        softgpu::invalidate_capture(stream);
+        softgpu::capture_builder().invalidate(stream);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     GANTRY_CU(softgpu::enqueue(stream, operation));

@@ -5,9 +5,10 @@
 
 #include "host-daemon/softgpu/code/jit_options.h"
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
-#include "host-daemon/softgpu/run/device_output.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/streams/device_output.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

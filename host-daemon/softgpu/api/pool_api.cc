@@ -3,12 +3,15 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
 #include "host-daemon/softgpu/memory/allocate.h"
 #include "host-daemon/softgpu/memory/pool.h"
-#include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/run/operation.h"
+#include "host-daemon/softgpu/streams/enqueue.h"
+#include "host-daemon/softgpu/streams/operation.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

@@ -2,12 +2,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/device_output.h"
-#include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/run/event.h"
-#include "host-daemon/softgpu/run/operation.h"
+#include "host-daemon/softgpu/streams/device_output.h"
+#include "host-daemon/softgpu/streams/enqueue.h"
+#include "host-daemon/softgpu/streams/event.h"
+#include "host-daemon/softgpu/streams/operation.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {
@@ -46,7 +49,7 @@ CUresult refuse_captured(const std::shared_ptr<Stream>& stream) {
     if (!softgpu::capturing(stream)) {
         return CUDA_SUCCESS;
     }
-    softgpu::invalidate_capture(stream);
+    softgpu::capture_builder().invalidate(stream);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
@@ -177,7 +180,7 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* 
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (softgpu::capturing(stream)) {
-        softgpu::invalidate_capture(stream);
+        softgpu::capture_builder().invalidate(stream);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     auto operation = std::make_shared<softgpu::CallbackOperation>();

@@ -2,10 +2,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/array.h"
 #include "host-daemon/softgpu/memory/texture_create.h"
-#include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/run/texture_table.h"
+#include "host-daemon/softgpu/memory/texture_table.h"
+#include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

@@ -8,11 +8,12 @@
 #include <tuple>
 #include <utility>
 
+#include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
 #include "host-daemon/softgpu/memory/physical.h"
-#include "host-daemon/softgpu/run/context.h"
-#include "host-daemon/softgpu/run/driver.h"
 #include "proto/cuda/gen/impl.h"
 
 namespace gantry::cuda_impl {

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "host-daemon/softgpu/code/module.h"
-#include "host-daemon/softgpu/run/driver.h"
 
 namespace gantry::softgpu {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "host-daemon/softgpu/device.h"
+#include "host-daemon/softgpu/core/device.h"
 #include "proto/base/result.h"
 
 namespace gantry::softgpu {

@@ -1,8 +1,9 @@
 #include <set>
 
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/driver.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -148,7 +149,6 @@ CUresult Library::kernels(std::vector<std::shared_ptr<Kernel>>& kernels) {
 
 Result<std::uint64_t> Library::managed_address(Device& device, const GlobalInfo& info,
                                                const Placement& wanted, bool& fresh) {
-    const std::lock_guard lock(mutex_);
     const auto known = managed_.find(info.name);
     fresh = known == managed_.end();
     if (!fresh) {

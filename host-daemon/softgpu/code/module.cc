@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "host-daemon/softgpu/core/errors.h"
+#include "host-daemon/softgpu/memory/heap_memory.h"
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/device_output.h"
-#include "host-daemon/softgpu/run/driver.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -132,7 +132,7 @@ Result<std::shared_ptr<Module>> Module::load(const std::shared_ptr<Context>& con
             const std::lock_guard lock(context->mutex);
             heap_bytes = context->limits[CU_LIMIT_MALLOC_HEAP_SIZE];
         }
-        if (!context->heap.ensure(context->device, heap_bytes, context->handle())) {
+        if (!ensure_heap(*context, heap_bytes)) {
             return Error{Code::kResourceExhausted, "module.memory",
                          "No device memory for the kernel heap of " + std::to_string(heap_bytes) +
                              " bytes."};

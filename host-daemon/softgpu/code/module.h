@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "host-daemon/softgpu/code/global_block.h"
+#include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/objects.h"
 #include "host-daemon/softgpu/engine/engine.h"
 #include "host-daemon/softgpu/image/image.h"
-#include "host-daemon/softgpu/run/context.h"
-#include "host-daemon/softgpu/run/objects.h"
 
 namespace gantry::softgpu {
 
@@ -136,7 +136,8 @@ public:
     CUresult kernel(const std::string& name, std::shared_ptr<Kernel>& kernel);
     CUresult kernels(std::vector<std::shared_ptr<Kernel>>& kernels);
     /// A managed variable's address, made at first use; the same in every context. `fresh` is
-    /// true for the caller that made it and has to initialise it. Only from Module::load().
+    /// true for the caller that made it and has to initialise it. Only from the Module::load() that
+    /// module_in() calls with the mutex held.
     Result<std::uint64_t> managed_address(Device& device, const GlobalInfo& info,
                                           const Placement& wanted, bool& fresh);
     /// Its managed variables, wherever they will lie; empty at once when no code names one.
@@ -151,7 +152,7 @@ private:
         std::uint64_t address = 0;
         std::unique_ptr<GlobalBlock> block;
     };
-    std::recursive_mutex mutex_;  ///< Module::load() asks back for managed variables.
+    std::mutex mutex_;
     const Result<image::Contents> contents_;
     std::map<std::uint64_t, std::shared_ptr<Module>> modules_;  ///< By context id.
     std::map<std::string, std::shared_ptr<Kernel>> kernels_;

@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <set>
 
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/core/thread_state.h"
+#include "host-daemon/softgpu/streams/enqueue.h"
+#include "host-daemon/softgpu/streams/stream.h"
 
 namespace gantry::softgpu {
 namespace {
 
 std::atomic<int> g_active_captures{0};
-std::vector<std::shared_ptr<CaptureState>> g_captures;  // Guarded by graph_mutex().
+std::vector<std::shared_ptr<CaptureState>> g_captures;  // Guarded by a GraphLock.
 
 std::uint64_t next_capture_id() {
     static std::atomic<std::uint64_t> next{1};
@@ -80,22 +82,69 @@ bool all_joined(const CaptureState& capture, const std::shared_ptr<Stream>& orig
     return true;
 }
 
-}  // namespace
+/// The nodes that a captured record of an event stands for.
+struct CapturedNodes final : CapturedRecord {
+    std::weak_ptr<CaptureState> capture;
+    std::vector<std::shared_ptr<GraphNode>> nodes;
+};
 
-std::shared_ptr<CaptureState> capture_of(const std::shared_ptr<Stream>& stream) {
-    return stream->capture;
+/// Null unless a capture recorded the event last.
+std::shared_ptr<const CapturedNodes> captured_nodes(const Event& event) {
+    return std::static_pointer_cast<const CapturedNodes>(event.captured());
 }
 
-CUresult capture_operation(const std::shared_ptr<Stream>& stream, OperationPtr operation) {
-    const std::lock_guard lock(graph_mutex());
-    const auto capture = capture_of(stream);
+/// The capture that recorded the event last, while that is open; else null.
+std::shared_ptr<CaptureState> capture_of_event(const Event& event) {
+    const auto record = captured_nodes(event);
+    return record != nullptr ? record->capture.lock() : nullptr;
+}
+
+CUresult add_to_capture(const GraphLock& lock, const std::shared_ptr<Stream>& stream,
+                        OperationPtr operation) {
+    const auto capture = capture_of(lock, stream);
     if (capture == nullptr || capture->invalid) {
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
     std::vector<GraphEdge>& tips = capture->tips[stream];
-    const auto node = capture->graph->add(std::move(operation), tips);
+    const auto node = capture->graph->add(lock, std::move(operation), tips);
     tips = {{node, {}}};
     return CUDA_SUCCESS;
+}
+
+class GraphCaptures final : public CaptureBuilder {
+public:
+    CUresult add(const std::shared_ptr<Stream>& stream, OperationPtr operation) override {
+        const GraphLock lock;
+        return add_to_capture(lock, stream, std::move(operation));
+    }
+    void invalidate(const std::shared_ptr<Stream>& stream) override {
+        const GraphLock lock;
+        if (const auto capture = capture_of(lock, stream)) {
+            capture->invalid = true;
+        }
+    }
+    CUresult refuse_legacy(const std::shared_ptr<Stream>& legacy) override {
+        const auto beside = captures_beside(legacy);
+        if (beside.empty()) {
+            return CUDA_SUCCESS;
+        }
+        const GraphLock lock;
+        for (const auto& capture : beside) {
+            capture->invalid = true;
+        }
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+};
+
+}  // namespace
+
+CaptureBuilder& graph_captures() {
+    static auto* captures = new GraphCaptures;  // Driver threads may outlive exit().
+    return *captures;
+}
+
+std::shared_ptr<CaptureState> capture_of(const GraphLock&, const std::shared_ptr<Stream>& stream) {
+    return std::static_pointer_cast<CaptureState>(stream->capture);
 }
 
 CUresult capture_event_record(const std::shared_ptr<Stream>& stream,
@@ -103,18 +152,19 @@ CUresult capture_event_record(const std::shared_ptr<Stream>& stream,
     if ((flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
         auto operation = std::make_shared<EventOperation>(CU_GRAPH_NODE_TYPE_EVENT_RECORD);
         operation->event = event;
-        return capture_operation(stream, std::move(operation));
+        return capture_builder().add(stream, std::move(operation));
     }
-    const std::lock_guard lock(graph_mutex());
-    const auto capture = capture_of(stream);
+    const GraphLock lock;
+    const auto capture = capture_of(lock, stream);
     if (capture == nullptr || capture->invalid) {
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    event->capture = capture;
-    event->captured_nodes.clear();
+    auto record = std::make_shared<CapturedNodes>();
+    record->capture = capture;
     for (const GraphEdge& edge : capture->tips[stream]) {
-        event->captured_nodes.push_back(edge.from);
+        record->nodes.push_back(edge.from);
     }
+    event->set_captured(std::move(record));
     return CUDA_SUCCESS;
 }
 
@@ -124,9 +174,10 @@ CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
     if (g_active_captures.load() == 0) {
         return CUDA_SUCCESS;
     }
-    const std::lock_guard lock(graph_mutex());
-    const auto of_event = event->capture.lock();
-    const auto of_stream = capture_of(stream);
+    const GraphLock lock;
+    const auto record = captured_nodes(*event);
+    const auto of_event = record != nullptr ? record->capture.lock() : nullptr;
+    const auto of_stream = capture_of(lock, stream);
     if (of_event == nullptr && of_stream == nullptr) {
         return CUDA_SUCCESS;
     }
@@ -134,7 +185,7 @@ CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
     if (of_stream != nullptr && (flags & CU_EVENT_WAIT_EXTERNAL) != 0) {
         auto operation = std::make_shared<EventOperation>(CU_GRAPH_NODE_TYPE_WAIT_EVENT);
         operation->event = event;
-        return capture_operation(stream, std::move(operation));
+        return add_to_capture(lock, stream, std::move(operation));
     }
     if (of_event == nullptr) {
         of_stream->invalid = true;
@@ -148,7 +199,7 @@ CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     if (of_stream == nullptr) {
-        join(of_event, stream, edges_from(event->captured_nodes));
+        join(of_event, stream, edges_from(record->nodes));
         return CUDA_SUCCESS;
     }
     if (of_stream != of_event) {
@@ -156,17 +207,17 @@ CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
         of_event->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     }
-    merge(of_stream->tips[stream], edges_from(event->captured_nodes));
+    merge(of_stream->tips[stream], edges_from(record->nodes));
     return CUDA_SUCCESS;
 }
 
-CUresult begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode,
-                       std::shared_ptr<Graph> graph, std::vector<GraphEdge> tips) {
+CUresult begin_capture(const GraphLock& lock, const std::shared_ptr<Stream>& stream,
+                       CUstreamCaptureMode mode, std::shared_ptr<Graph> graph,
+                       std::vector<GraphEdge> tips) {
     if (stream->legacy) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    const std::lock_guard lock(graph_mutex());
-    if (capture_of(stream) != nullptr) {
+    if (capture_of(lock, stream) != nullptr) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
     auto capture = std::make_shared<CaptureState>();
@@ -183,8 +234,8 @@ CUresult begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMod
 }
 
 CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>& graph) {
-    const std::lock_guard lock(graph_mutex());
-    const auto capture = capture_of(stream);
+    const GraphLock lock;
+    const auto capture = capture_of(lock, stream);
     if (capture == nullptr) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
@@ -207,19 +258,12 @@ CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Grap
     return CUDA_SUCCESS;
 }
 
-void invalidate_capture(const std::shared_ptr<Stream>& stream) {
-    const std::lock_guard lock(graph_mutex());
-    if (const auto capture = capture_of(stream)) {
-        capture->invalid = true;
-    }
-}
-
 void abandon_capture(const std::shared_ptr<Stream>& stream) {
     if (!capturing(stream)) {
         return;
     }
-    const std::lock_guard lock(graph_mutex());
-    const auto capture = capture_of(stream);
+    const GraphLock lock;
+    const auto capture = capture_of(lock, stream);
     // A stream that was only drawn in leaves its last nodes behind: whether they were joined is
     // asked when the capture ends.
     if (capture != nullptr && capture->origin.lock() == stream) {
@@ -229,7 +273,7 @@ void abandon_capture(const std::shared_ptr<Stream>& stream) {
 }
 
 void abandon_captures_of(const Context& context) {
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     const auto captures = g_captures;
     for (const auto& capture : captures) {
         const auto origin = capture->origin.lock();
@@ -248,7 +292,7 @@ CUresult refuse_during_capture() {
     if (mine.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
         return CUDA_SUCCESS;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     bool refused = false;
     for (const auto& capture : g_captures) {
         const bool own =
@@ -268,7 +312,7 @@ std::vector<std::shared_ptr<CaptureState>> captures_beside(const std::shared_ptr
     if (!stream->legacy || g_active_captures.load(std::memory_order_relaxed) == 0) {
         return found;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     for (const auto& capture : g_captures) {
         const auto waits = [&](const auto& each) {
             return each.first->blocking() && each.first->context() == stream->context();
@@ -281,20 +325,11 @@ std::vector<std::shared_ptr<CaptureState>> captures_beside(const std::shared_ptr
     return found;
 }
 
-CUresult refuse_legacy_during_capture(const std::shared_ptr<Stream>& stream) {
-    const auto beside = captures_beside(stream);
-    const std::lock_guard lock(graph_mutex());
-    for (const auto& capture : beside) {
-        capture->invalid = true;
-    }
-    return beside.empty() ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-}
-
 CUresult refuse_context_during_capture(const std::shared_ptr<Context>& context) {
     if (g_active_captures.load(std::memory_order_relaxed) == 0) {
         return CUDA_SUCCESS;
     }
-    const std::lock_guard lock(graph_mutex());
+    const GraphLock lock;
     bool refused = false;
     for (const auto& capture : g_captures) {
         for (const auto& [taking_part, tips] : capture->tips) {
@@ -311,8 +346,8 @@ bool is_captured_event(const std::shared_ptr<Event>& event) {
     if (g_active_captures.load(std::memory_order_relaxed) == 0) {
         return false;
     }
-    const std::lock_guard lock(graph_mutex());
-    const auto capture = event->capture.lock();
+    const GraphLock lock;
+    const auto capture = capture_of_event(*event);
     return capture != nullptr && !capture->tips.empty();
 }
 
@@ -320,8 +355,8 @@ CUresult refuse_captured_event(const std::shared_ptr<Event>& event) {
     if (g_active_captures.load(std::memory_order_relaxed) == 0) {
         return CUDA_SUCCESS;
     }
-    const std::lock_guard lock(graph_mutex());
-    const auto capture = event->capture.lock();
+    const GraphLock lock;
+    const auto capture = capture_of_event(*event);
     if (capture == nullptr || capture->tips.empty()) {
         return CUDA_SUCCESS;
     }

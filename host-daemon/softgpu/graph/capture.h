@@ -1,9 +1,9 @@
 // Stream capture: work given to a capturing stream becomes nodes of a graph.
 //
-// Guarded by graph_mutex(); streams also carry an atomic flag so that a stream that does not
-// capture costs one load. Error codes follow CUDA's: 900 for a call that a capture forbids (which
-// also invalidates the captures concerned), 901 for a capture already invalid, 902 to 908 for the
-// ways of joining and ending one wrongly.
+// Guarded by a GraphLock; streams also carry an atomic flag so that a stream that does not capture
+// costs one load (streams/enqueue.h). Error codes follow CUDA's: 900 for a call that a capture
+// forbids (which also invalidates the captures concerned), 901 for a capture already invalid, 902
+// to 908 for the ways of joining and ending one wrongly.
 #pragma once
 
 #include <map>
@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "host-daemon/softgpu/graph/graph.h"
-#include "host-daemon/softgpu/run/event.h"
-#include "host-daemon/softgpu/run/operation.h"
+#include "host-daemon/softgpu/streams/enqueue.h"
+#include "host-daemon/softgpu/streams/event.h"
 
 namespace gantry::softgpu {
 
-class CaptureState {
+class CaptureState final : public Capture {
 public:
     std::uint64_t id = 0;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -31,11 +31,9 @@ public:
     std::vector<CUgraphEdgeData> tip_edges;
 };
 
-inline bool capturing(const std::shared_ptr<Stream>& stream) {
-    return stream->capturing.load(std::memory_order_acquire);
-}
+/// What the streams' layer calls; for set_capture_builder().
+CaptureBuilder& graph_captures();
 
-CUresult capture_operation(const std::shared_ptr<Stream>& stream, OperationPtr operation);
 CUresult capture_event_record(const std::shared_ptr<Stream>& stream,
                               const std::shared_ptr<Event>& event, unsigned flags);
 /// Decides what waiting means when stream or event take part in a capture; `handled` is false
@@ -43,13 +41,15 @@ CUresult capture_event_record(const std::shared_ptr<Stream>& stream,
 CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
                             const std::shared_ptr<Event>& event, unsigned flags, bool& handled);
 
-CUresult begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode,
-                       std::shared_ptr<Graph> graph, std::vector<GraphEdge> tips);
+/// Captures into `graph`, after `tips`; into a new graph when it is null.
+CUresult begin_capture(const GraphLock& lock, const std::shared_ptr<Stream>& stream,
+                       CUstreamCaptureMode mode, std::shared_ptr<Graph> graph,
+                       std::vector<GraphEdge> tips);
 CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>& graph);
-/// The stream's capture, with graph_mutex() held by the caller; null when there is none.
-std::shared_ptr<CaptureState> capture_of(const std::shared_ptr<Stream>& stream);
+/// The stream's capture; null when there is none.
+std::shared_ptr<CaptureState> capture_of(const GraphLock& lock,
+                                         const std::shared_ptr<Stream>& stream);
 
-void invalidate_capture(const std::shared_ptr<Stream>& stream);
 /// A capturing stream is destroyed: a capture that began on it becomes invalid.
 void abandon_capture(const std::shared_ptr<Stream>& stream);
 /// The context ends, or is reset: so do captures that began on its streams.
@@ -61,8 +61,6 @@ CUresult refuse_during_capture();
 CUresult refuse_context_during_capture(const std::shared_ptr<Context>& context);
 /// Captures that take part in what a legacy stream waits for; none for any other stream.
 std::vector<std::shared_ptr<CaptureState>> captures_beside(const std::shared_ptr<Stream>& stream);
-/// For work on the legacy stream: 906 while a blocking stream of the context captures.
-CUresult refuse_legacy_during_capture(const std::shared_ptr<Stream>& stream);
 /// For queries of an event that a capture recorded: 907, and the capture is invalid.
 CUresult refuse_captured_event(const std::shared_ptr<Event>& event);
 /// True for an event that an open capture recorded.

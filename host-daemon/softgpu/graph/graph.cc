@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "host-daemon/softgpu/graph/graph_memory.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
+#include "host-daemon/softgpu/streams/stream.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -39,10 +39,11 @@ private:
 
 }  // namespace
 
-std::recursive_mutex& graph_mutex() {
-    static auto* mutex = new std::recursive_mutex;
-    return *mutex;
-}
+GraphLock::GraphLock()
+    : lock_([]() -> std::mutex& {
+          static auto* mutex = new std::mutex;  // Driver threads may outlive exit().
+          return *mutex;
+      }()) {}
 
 Graph::~Graph() {
     for (const auto& [object, count] : user_objects) {
@@ -50,19 +51,18 @@ Graph::~Graph() {
     }
 }
 
-void Graph::retire() {
-    const std::lock_guard lock(graph_mutex());
+void Graph::end_handles(const GraphLock& lock) {
     for (const auto& node : nodes) {
         if (const auto* child = node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
-            child->graph->retire();
+            child->graph->end_handles(lock);
             retract(*child->graph);
         }
         retract(*node);
     }
 }
 
-std::shared_ptr<GraphNode> Graph::add(OperationPtr operation, std::vector<GraphEdge> needs) {
-    const std::lock_guard lock(graph_mutex());
+std::shared_ptr<GraphNode> Graph::add(const GraphLock&, OperationPtr operation,
+                                      std::vector<GraphEdge> needs) {
     auto node = std::make_shared<GraphNode>(std::move(operation));
     node->graph = weak_from_this();
     node->needs = std::move(needs);
@@ -71,8 +71,7 @@ std::shared_ptr<GraphNode> Graph::add(OperationPtr operation, std::vector<GraphE
     return node;
 }
 
-bool Graph::remove(const std::shared_ptr<GraphNode>& node) {
-    const std::lock_guard lock(graph_mutex());
+bool Graph::remove(const GraphLock&, const std::shared_ptr<GraphNode>& node) {
     if (std::erase(nodes, node) == 0) {
         return false;
     }
@@ -84,8 +83,7 @@ bool Graph::remove(const std::shared_ptr<GraphNode>& node) {
     return true;
 }
 
-std::shared_ptr<Graph> Graph::clone() const {
-    const std::lock_guard lock(graph_mutex());
+std::shared_ptr<Graph> Graph::clone(const GraphLock& lock) const {
     auto copy = std::make_shared<Graph>();
     HandleTable::instance().publish(copy);
     copy->clone_of = this;
@@ -97,11 +95,11 @@ std::shared_ptr<Graph> Graph::clone() const {
     for (const auto& node : nodes) {
         OperationPtr operation = node->operation;
         if (const auto* child = node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
-            auto inner = child->graph->clone();
+            auto inner = child->graph->clone(lock);
             inner->is_child = true;
             operation = std::make_shared<ChildGraphOperation>(std::move(inner));
         }
-        auto twin = copy->add(std::move(operation), {});
+        auto twin = copy->add(lock, std::move(operation), {});
         twin->clone_of = node.get();
         twins[node.get()] = std::move(twin);
     }
@@ -113,8 +111,7 @@ std::shared_ptr<Graph> Graph::clone() const {
     return copy;
 }
 
-bool Graph::order(std::vector<std::shared_ptr<GraphNode>>& ordered) const {
-    const std::lock_guard lock(graph_mutex());
+bool Graph::order(const GraphLock&, std::vector<std::shared_ptr<GraphNode>>& ordered) const {
     std::map<const GraphNode*, std::size_t> open;
     std::map<const GraphNode*, std::vector<std::shared_ptr<GraphNode>>> followers;
     std::vector<std::shared_ptr<GraphNode>> ready;
@@ -138,15 +135,15 @@ bool Graph::order(std::vector<std::shared_ptr<GraphNode>>& ordered) const {
     return ordered.size() == nodes.size();
 }
 
-bool GraphExec::flatten(const Graph& graph, std::vector<ExecStep>& steps) {
+bool GraphExec::flatten(const GraphLock& lock, const Graph& graph, std::vector<ExecStep>& steps) {
     std::vector<std::shared_ptr<GraphNode>> ordered;
-    if (!graph.order(ordered)) {
+    if (!graph.order(lock, ordered)) {
         return false;
     }
     std::map<const GraphNode*, std::size_t> last_step;
     for (const auto& node : ordered) {
         if (const auto* child = node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
-            if (!flatten(*child->graph, steps)) {
+            if (!flatten(lock, *child->graph, steps)) {
                 return false;
             }
         }

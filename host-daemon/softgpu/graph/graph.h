@@ -1,9 +1,10 @@
 // Graphs: nodes with operations and edges, and their executable form.
 //
-// Structure (nodes, edges, captures) is guarded by one mutex for all graphs, graph_mutex(): graph
-// building is rare and short. A GraphExec is a flat list of operations in an order that respects
-// the edges, child graphs inlined; a launch takes the list as it is and runs it as one item of a
-// stream, so updates of the exec never disturb a launch under way.
+// Structure (nodes, edges, captures) is guarded by one mutex for all graphs: graph building is rare
+// and short. What reads or changes structure takes a GraphLock, or a reference to its caller's. A
+// GraphExec is a flat list of operations in an order that respects the edges, child graphs inlined;
+// a launch takes the list as it is and runs it as one item of a stream, so updates of the exec
+// never disturb a launch under way.
 #pragma once
 
 #include <map>
@@ -11,14 +12,21 @@
 #include <mutex>
 #include <vector>
 
-#include "host-daemon/softgpu/run/operation.h"
+#include "host-daemon/softgpu/streams/operation.h"
 
 namespace gantry::softgpu {
 
 class Graph;
 class UserObject;
 
-std::recursive_mutex& graph_mutex();
+/// Holds the mutex of all graphs. Not to be nested: pass it on.
+class GraphLock {
+public:
+    GraphLock();
+
+private:
+    const std::unique_lock<std::mutex> lock_;
+};
 
 struct GraphEdge {
     std::shared_ptr<class GraphNode> from;
@@ -49,12 +57,14 @@ public:
     Graph() : Object(kKind) {}
     ~Graph() override;
 
-    std::shared_ptr<GraphNode> add(OperationPtr operation, std::vector<GraphEdge> needs);
-    bool remove(const std::shared_ptr<GraphNode>& node);
-    [[nodiscard]] std::shared_ptr<Graph> clone() const;
+    std::shared_ptr<GraphNode> add(const GraphLock& lock, OperationPtr operation,
+                                   std::vector<GraphEdge> needs);
+    bool remove(const GraphLock& lock, const std::shared_ptr<GraphNode>& node);
+    [[nodiscard]] std::shared_ptr<Graph> clone(const GraphLock& lock) const;
     /// Nodes so that each comes after what it needs; false when there is a cycle.
-    bool order(std::vector<std::shared_ptr<GraphNode>>& ordered) const;
-    void retire() override;
+    bool order(const GraphLock& lock, std::vector<std::shared_ptr<GraphNode>>& ordered) const;
+    /// Makes the handles of its nodes and child graphs invalid.
+    void end_handles(const GraphLock& lock);
 
     std::vector<std::shared_ptr<GraphNode>> nodes;
     const Graph* clone_of = nullptr;
@@ -82,7 +92,7 @@ public:
     GraphExec() : Object(kKind) {}
 
     /// Flattens; false when the graph has a cycle.
-    static bool flatten(const Graph& graph, std::vector<ExecStep>& steps);
+    static bool flatten(const GraphLock& lock, const Graph& graph, std::vector<ExecStep>& steps);
     ExecStep* step_of(const void* node);
     /// Changes steps without touching those that launches in flight hold. Needs `mutex`.
     std::vector<ExecStep>& writable();
@@ -91,7 +101,8 @@ public:
     std::shared_ptr<std::vector<ExecStep>> steps;
     bool is_launched = false;  ///< With these steps: a launch may hold them still.
     unsigned long long flags = 0;
-    std::shared_ptr<Graph> source;  ///< What it was made from: becomes a child node when captured.
+    /// What it was made from: becomes a child node when captured. Needs a GraphLock.
+    std::shared_ptr<Graph> source;
 };
 
 /// Launches on a stream that does not capture.

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "host-daemon/softgpu/run/operation.h"
+#include "host-daemon/softgpu/streams/operation.h"
 
 namespace gantry::softgpu {
 

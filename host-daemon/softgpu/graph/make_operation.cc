@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/driver.h"
-#include "host-daemon/softgpu/run/launch.h"
+#include "host-daemon/softgpu/streams/launch.h"
 
 namespace gantry::softgpu {
 
@@ -135,7 +135,7 @@ CUresult make_child_operation(CUgraph graph, OperationPtr& operation) {
     if (child == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    auto copy = child->clone();
+    auto copy = child->clone(GraphLock());
     copy->is_child = true;
     operation = std::make_shared<ChildGraphOperation>(std::move(copy));
     return CUDA_SUCCESS;

@@ -2,9 +2,9 @@
 
 #include <sys/mman.h>
 
+#include "host-daemon/softgpu/core/driver.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/pool.h"
-#include "host-daemon/softgpu/run/driver.h"
 
 namespace gantry::softgpu {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "host-daemon/softgpu/core/context.h"
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/context.h"
 
 namespace gantry::softgpu {
 

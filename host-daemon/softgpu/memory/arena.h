@@ -17,8 +17,8 @@
 #include <mutex>
 #include <optional>
 
-#include "host-daemon/softgpu/device.h"
-#include "host-daemon/softgpu/memory/range_allocator.h"
+#include "host-daemon/softgpu/core/device.h"
+#include "host-daemon/softgpu/core/range_allocator.h"
 
 namespace gantry::softgpu {
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/objects.h"
 #include "host-daemon/softgpu/engine/texture.h"
-#include "host-daemon/softgpu/run/context.h"
-#include "host-daemon/softgpu/run/objects.h"
 #include "proto/cuda/abi.h"
 
 namespace gantry::softgpu {

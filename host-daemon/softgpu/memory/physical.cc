@@ -11,8 +11,8 @@
 #include <mutex>
 #include <utility>
 
-#include "host-daemon/softgpu/memory/range_allocator.h"
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
+#include "host-daemon/softgpu/core/range_allocator.h"
 
 namespace gantry::softgpu {
 namespace {

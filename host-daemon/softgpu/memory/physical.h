@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "host-daemon/softgpu/device.h"
-#include "host-daemon/softgpu/run/objects.h"
+#include "host-daemon/softgpu/core/device.h"
+#include "host-daemon/softgpu/core/objects.h"
 #include "proto/cuda/abi.h"
 
 namespace gantry::softgpu {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "host-daemon/softgpu/memory/allocate.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
 

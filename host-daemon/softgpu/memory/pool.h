@@ -10,7 +10,7 @@
 #include <memory>
 #include <mutex>
 
-#include "host-daemon/softgpu/run/context.h"
+#include "host-daemon/softgpu/core/context.h"
 
 namespace gantry::softgpu {
 

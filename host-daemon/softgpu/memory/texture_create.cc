@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/memory/map.h"
-#include "host-daemon/softgpu/run/texture_table.h"
+#include "host-daemon/softgpu/memory/texture_table.h"
 
 namespace gantry::softgpu {
 namespace {

@@ -1,7 +1,7 @@
 // Building texture and surface objects from CUDA's descriptions.
 #pragma once
 
-#include "host-daemon/softgpu/run/context.h"
+#include "host-daemon/softgpu/core/context.h"
 #include "proto/cuda/abi.h"
 
 namespace gantry::softgpu {

@@ -1,8 +1,8 @@
-#include "host-daemon/softgpu/profile.h"
+#include "host-daemon/softgpu/core/profile.h"
 
 #include <gtest/gtest.h>
 
-#include "host-daemon/softgpu/settings.h"
+#include "host-daemon/softgpu/core/settings.h"
 
 namespace gantry::softgpu {
 namespace {

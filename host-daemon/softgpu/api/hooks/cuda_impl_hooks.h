@@ -1,8 +1,8 @@
 // The check before every exported call: 3 in a forked child and before cuInit, 4 during exit.
-// What needs a context looks for it itself (run/driver.h, GANTRY_CURRENT).
+// What needs a context looks for it itself (core/thread_state.h, GANTRY_CURRENT).
 #pragma once
 
-#include "host-daemon/softgpu/run/driver.h"
+#include "host-daemon/softgpu/core/driver.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_flags.h"
 
