@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "host-daemon/softgpu/engine/bench_kernels.h"
 #include "host-daemon/softgpu/engine/engine.h"
+#include "ptx_bench_kernels.h"
 
 namespace {
 
