@@ -10,7 +10,7 @@
 // for each graph that is made or destroyed.
 #pragma once
 
-#include "guest-shim/driver/memory/memcpy.h"
+#include "guest-shim/driver/memory/shaped_copy.h"
 
 namespace gantry::shim {
 
