@@ -1,7 +1,8 @@
 #include "host-daemon/execution/loading/image_loader.h"
 
 #include "host-daemon/execution/base/log.h"
-#include "host-daemon/execution/code/jit_options.h"
+#include "host-daemon/execution/loading/driver_load.h"
+#include "host-daemon/execution/loading/placed_image.h"
 
 namespace gantry::worker {
 namespace {
@@ -12,18 +13,7 @@ using cuda::wire_hand::ImagePart;
 using cuda::wire_hand::LoadCall;
 using cuda::wire_hand::LoadReply;
 
-constexpr std::uint32_t kWrapperMagic = 0x466243b1;
-constexpr std::uint32_t kPrelinkedVersion = 2;
 constexpr std::uint32_t kMostJitOptions = 64;
-
-/// What the driver finds behind the pointer it is given.
-struct Wrapper {
-    std::uint32_t magic;
-    std::uint32_t version;
-    const void* data;
-    const void* parts;
-};
-static_assert(sizeof(Wrapper) == 24);
 
 /// A part must look like what it says, and end inside the image: a driver reads as far as the
 /// image's own headers tell it.
@@ -49,26 +39,6 @@ bool is_sound(const Image& image, const ImagePart& part) {
         case ImageKind::kPtx: return bytes[part.bytes - 1] == std::byte{0};
         default: return false;
     }
-}
-
-struct DriverImage {
-    Wrapper wrapper{};
-    std::vector<const void*> parts;
-    const void* pointer = nullptr;
-};
-
-void describe_to_driver(const Image& image, std::span<const ImagePart> parts, DriverImage* out) {
-    const std::byte* base = image.bytes.data();
-    out->pointer = base + parts[0].offset;
-    if (parts.size() == 1) {
-        return;
-    }
-    for (const ImagePart& part : parts.subspan(1)) {
-        out->parts.push_back(base + part.offset);
-    }
-    out->parts.push_back(nullptr);
-    out->wrapper = {kWrapperMagic, kPrelinkedVersion, out->pointer, out->parts.data()};
-    out->pointer = &out->wrapper;
 }
 
 bool read_load(const LoadCall& load, std::span<const std::byte> trailing, LoadedImage* out) {
@@ -134,26 +104,6 @@ std::uint64_t lay_out(std::vector<ModuleVariable>& managed, std::uint64_t addres
         bytes += gantry::wire::align_up(std::max<std::uint64_t>(variable.bytes, 1), kAlignBytes);
     }
     return bytes;
-}
-
-CUresult hand_to_driver(const driver::DriverApi& api, const Image& image,
-                        std::span<const ImagePart> parts, bool is_library, JitOptions& options,
-                        std::uint64_t* native) {
-    DriverImage described;
-    describe_to_driver(image, parts, &described);
-    if (!is_library) {
-        CUmodule module = nullptr;
-        const CUresult result = api.cuModuleLoadDataEx(&module, described.pointer, options.count(),
-                                                       options.names(), options.values());
-        *native = reinterpret_cast<std::uint64_t>(module);
-        return result;
-    }
-    CUlibrary library = nullptr;
-    const CUresult result =
-        api.cuLibraryLoadData(&library, described.pointer, options.names(), options.values(),
-                              options.count(), nullptr, nullptr, 0);
-    *native = reinterpret_cast<std::uint64_t>(library);
-    return result;
 }
 
 bool has_room(Call& call, const LoadCall& load, std::uint64_t needed_bytes) {
@@ -273,23 +223,6 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     reply.put(answer);
     reply.trailing(std::as_bytes(std::span(logs)));
     return result;
-}
-
-CUresult load_placed(GuestProcess& process, const LoadedImage& loaded, const PlacedCode& code,
-                     std::uint64_t* native) {
-    JitOptions options(loaded.jit_options, 0, 0);
-    const CUresult result = process.enter_context(loaded.context);
-    return result != CUDA_SUCCESS ? result
-                                  : hand_to_driver(process.device.api(), code.image, code.parts,
-                                                   loaded.library, options, native);
-}
-
-void unload_image(const driver::DriverApi& api, bool library, std::uint64_t native) {
-    if (library) {
-        api.cuLibraryUnload(reinterpret_cast<CUlibrary>(native));
-    } else {
-        api.cuModuleUnload(reinterpret_cast<CUmodule>(native));
-    }
 }
 
 }  // namespace gantry::worker

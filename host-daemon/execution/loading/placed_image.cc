@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "host-daemon/execution/loading/image_loader.h"
+#include "host-daemon/execution/code/jit_options.h"
+#include "host-daemon/execution/loading/driver_load.h"
 #include "host-daemon/softgpu/image/fatbin.h"
 
 namespace gantry::worker {
@@ -95,6 +96,16 @@ Result<void> compile(GuestProcess& process, const std::vector<std::string>& unit
     }
     set_bytes(link.cubin().data(), link.cubin().size(), ImageKind::kElf, code);
     return {};
+}
+
+/// Loads `code` as `loaded` was loaded; `native`: the driver's handle.
+CUresult load_placed(GuestProcess& process, const LoadedImage& loaded, const PlacedCode& code,
+                     std::uint64_t* native) {
+    JitOptions options(loaded.jit_options, 0, 0);
+    const CUresult result = process.enter_context(loaded.context);
+    return result != CUDA_SUCCESS ? result
+                                  : hand_to_driver(process.device.api(), code.image, code.parts,
+                                                   loaded.library, options, native);
 }
 
 }  // namespace

@@ -1,0 +1,72 @@
+#include "host-daemon/execution/loading/driver_load.h"
+
+#include <vector>
+
+namespace gantry::worker {
+namespace {
+
+using cuda::wire_hand::ImagePart;
+
+constexpr std::uint32_t kWrapperMagic = 0x466243b1;
+constexpr std::uint32_t kPrelinkedVersion = 2;
+
+/// What the driver finds behind the pointer it is given.
+struct Wrapper {
+    std::uint32_t magic;
+    std::uint32_t version;
+    const void* data;
+    const void* parts;
+};
+static_assert(sizeof(Wrapper) == 24);
+
+struct DriverImage {
+    Wrapper wrapper{};
+    std::vector<const void*> parts;
+    const void* pointer = nullptr;
+};
+
+void describe_to_driver(const Image& image, std::span<const ImagePart> parts, DriverImage* out) {
+    const std::byte* base = image.bytes.data();
+    out->pointer = base + parts[0].offset;
+    if (parts.size() == 1) {
+        return;
+    }
+    for (const ImagePart& part : parts.subspan(1)) {
+        out->parts.push_back(base + part.offset);
+    }
+    out->parts.push_back(nullptr);
+    out->wrapper = {kWrapperMagic, kPrelinkedVersion, out->pointer, out->parts.data()};
+    out->pointer = &out->wrapper;
+}
+
+}  // namespace
+
+CUresult hand_to_driver(const driver::DriverApi& api, const Image& image,
+                        std::span<const ImagePart> parts, bool is_library, JitOptions& options,
+                        std::uint64_t* native) {
+    DriverImage described;
+    describe_to_driver(image, parts, &described);
+    if (!is_library) {
+        CUmodule module = nullptr;
+        const CUresult result = api.cuModuleLoadDataEx(&module, described.pointer, options.count(),
+                                                       options.names(), options.values());
+        *native = reinterpret_cast<std::uint64_t>(module);
+        return result;
+    }
+    CUlibrary library = nullptr;
+    const CUresult result =
+        api.cuLibraryLoadData(&library, described.pointer, options.names(), options.values(),
+                              options.count(), nullptr, nullptr, 0);
+    *native = reinterpret_cast<std::uint64_t>(library);
+    return result;
+}
+
+void unload_image(const driver::DriverApi& api, bool library, std::uint64_t native) {
+    if (library) {
+        api.cuLibraryUnload(reinterpret_cast<CUlibrary>(native));
+    } else {
+        api.cuModuleUnload(reinterpret_cast<CUmodule>(native));
+    }
+}
+
+}  // namespace gantry::worker
