@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "host-daemon/state/blocks/block_range.h"
 #include "host-daemon/state/blocks/block_runs.h"
-#include "host-daemon/state/blocks/memory_image.h"
 
 namespace gantry::state {
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "host-daemon/execution/process/guest_process.h"
+#include "host-daemon/state/blocks/block_range.h"
 #include "host-daemon/state/blocks/thread_pool.h"
 #include "migration/engine/state.h"
 #include "proto/snapshot/fingerprint.h"
@@ -26,16 +27,8 @@
 namespace gantry::state {
 
 using engine::BlockAddress;
-using engine::MemorySpace;
 using snapshot::Fingerprint;
 using snapshot::kBlockBytes;
-
-/// Blocks first .. first + count - 1 of a space.
-struct BlockRange {
-    MemorySpace space = MemorySpace::kDevice;
-    std::uint64_t first = 0;
-    std::uint64_t count = 0;
-};
 
 class MemoryImage {
 public:

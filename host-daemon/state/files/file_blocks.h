@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,27 +21,11 @@
 #include "host-daemon/state/blocks/copy_slots.h"
 #include "host-daemon/state/blocks/file_mapping.h"
 #include "host-daemon/state/blocks/memory_image.h"
+#include "host-daemon/state/files/file_pieces.h"
+#include "host-daemon/state/files/file_transfer.h"
 #include "host-daemon/state/files/prepared_file.h"
 
 namespace gantry::state {
-
-struct FileChunk;
-
-/// What else is done while blocks are copied; each may be empty. The first failure is the copy's.
-struct CopyHooks {
-    /// Called once, by the caller's thread.
-    std::function<Result<void>()> meanwhile;
-    /// load(): chunks whose bytes all lie in device memory now, in order; by one other thread.
-    std::function<Result<void>(std::span<const FileChunk>)> landed;
-};
-
-struct FileRun {
-    enum class Form : std::uint8_t { kBytes, kZero, kCopy };
-    BlockRange range;
-    Form form = Form::kBytes;
-    std::uint64_t offset = 0;  ///< kBytes: in the file, a multiple of 4096.
-    std::uint64_t origin = 0;  ///< kCopy: first block of device memory that these are copies of.
-};
 
 struct FileOutcome {
     std::vector<BlockRange> outside;  ///< Left alone, in the order of the runs.

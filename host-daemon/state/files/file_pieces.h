@@ -2,12 +2,22 @@
 // chunks of the file that one thread does at a time.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "host-daemon/state/files/file_blocks.h"
+#include "host-daemon/state/blocks/memory_image.h"
 
 namespace gantry::state {
+
+/// Blocks that a snapshot's file has, and how.
+struct FileRun {
+    enum class Form : std::uint8_t { kBytes, kZero, kCopy };
+    BlockRange range;
+    Form form = Form::kBytes;
+    std::uint64_t offset = 0;  ///< kBytes: in the file, a multiple of 4096.
+    std::uint64_t origin = 0;  ///< kCopy: first block of device memory that these are copies of.
+};
 
 struct FilePiece {
     std::uint64_t address = 0;

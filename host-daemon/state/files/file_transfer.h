@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +15,14 @@
 #include "host-daemon/state/files/prepared_file.h"
 
 namespace gantry::state {
+
+/// What else is done while blocks are copied; each may be empty. The first failure is the copy's.
+struct CopyHooks {
+    /// Called once, by the caller's thread.
+    std::function<Result<void>()> meanwhile;
+    /// load(): chunks whose bytes all lie in device memory now, in order; by one other thread.
+    std::function<Result<void>(std::span<const FileChunk>)> landed;
+};
 
 enum class Direction : std::uint8_t { kToFile, kFromFile };
 
