@@ -1,11 +1,9 @@
 #include "proto/snapshot/file_pages.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +13,6 @@
 #include <mutex>
 #include <thread>
 #include <vector>
-
-#include "proto/snapshot/large_pages.h"
 
 namespace gantry::snapshot {
 namespace {
@@ -65,17 +61,6 @@ std::uint64_t free_bytes(int file) {
         return 0;
     }
     return (::geteuid() == 0 ? system.f_bfree : system.f_bavail) * system.f_frsize;
-}
-
-bool is_on_tmpfs(int file) {
-    struct statfs system {};
-    return ::fstatfs(file, &system) == 0 && system.f_type == TMPFS_MAGIC;
-}
-
-bool has_large_pages(int file) {
-    struct stat status {};
-    return is_on_tmpfs(file) && ::fstat(file, &status) == 0 &&
-           static_cast<std::uint64_t>(status.st_blksize) >= kLargePageBytes;
 }
 
 Result<void> grow_file(int file, const std::string& name, std::uint64_t bytes) {

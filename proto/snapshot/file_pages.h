@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "proto/base/result.h"
+#include "proto/snapshot/large_pages.h"
 
 namespace gantry::snapshot {
 
@@ -33,9 +34,6 @@ struct FileRange {
         return offset >= begin && offset <= end && count <= end - offset;
     }
 };
-
-/// The pages of a file are memory, and large where one fits, without being asked for.
-bool has_large_pages(int file);
 
 class FilePages {
 public:
@@ -77,11 +75,6 @@ private:
     bool are_cleared_ = true;
 };
 
-/// The least multiple of `unit` that is not below `value`.
-constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
 /// The system's answer to a failed write, in the words of every part of the writer.
 Error write_error(int number, const std::string& name, std::uint64_t offset);
 
@@ -95,8 +88,5 @@ Result<void> make_pages(int file, const std::string& name, std::uint64_t offset,
 
 /// That can still be written to the file system of this file; 0: it does not tell.
 std::uint64_t free_bytes(int file);
-
-/// The pages of a file are memory.
-bool is_on_tmpfs(int file);
 
 }  // namespace gantry::snapshot

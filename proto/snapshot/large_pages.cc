@@ -1,14 +1,15 @@
 #include "proto/snapshot/large_pages.h"
 
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <array>
 #include <latch>
 #include <memory>
 #include <span>
-
-#include "proto/snapshot/file_pages.h"
 
 namespace gantry::snapshot {
 namespace {
@@ -44,6 +45,17 @@ bool came_as_whole(std::byte* at) {
 }
 
 }  // namespace
+
+bool is_on_tmpfs(int file) {
+    struct statfs system {};
+    return ::fstatfs(file, &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
+bool has_large_pages(int file) {
+    struct stat status {};
+    return is_on_tmpfs(file) && ::fstat(file, &status) == 0 &&
+           static_cast<std::uint64_t>(status.st_blksize) >= kLargePageBytes;
+}
 
 void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection, int flags,
                   void* hint) {

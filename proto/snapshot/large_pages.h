@@ -20,6 +20,17 @@ namespace gantry::snapshot {
 inline constexpr std::uint64_t kLargePageBytes = 2U << 20;
 inline constexpr std::uint64_t kSmallPageBytes = 4096;
 
+/// The least multiple of `unit` that is not below `value`.
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
+/// The pages of a file are memory.
+bool is_on_tmpfs(int file);
+
+/// The pages of a file are memory, and large where one fits, without being asked for.
+bool has_large_pages(int file);
+
 /// Maps a part of a file to addresses at which its large pages can be mapped as such; MAP_FAILED.
 /// `offset`: a multiple of kLargePageBytes. `hint`: at which address, if nothing is there.
 void* map_aligned(int file, std::uint64_t offset, std::uint64_t bytes, int protection,
