@@ -49,7 +49,7 @@ CUresult replace_operation(CUgraphNode handle, OperationPtr operation) {
     if (node == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    node->operation = std::move(operation);
+    node->set_operation(lock, std::move(operation));
     return CUDA_SUCCESS;
 }
 

@@ -47,13 +47,6 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
     if (nodeParams == nullptr || kernel == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // The program may read and even write the values through these pointers until the node's
-    // parameters are set again; the operation's own bytes are what they point to.
-    auto* bytes = const_cast<std::byte*>(kernel->params.data());
-    node->parameter_pointers.clear();
-    for (const softgpu::ParameterInfo& parameter : kernel->function->info().parameters) {
-        node->parameter_pointers.push_back(bytes + parameter.offset_bytes);
-    }
     *nodeParams = {};
     nodeParams->func = kernel->function->as<CUfunction>();
     nodeParams->kern = kernel->function->library_kernel.load();
@@ -65,8 +58,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
     nodeParams->blockDimY = kernel->block.y;
     nodeParams->blockDimZ = kernel->block.z;
     nodeParams->sharedMemBytes = kernel->dynamic_shared_bytes;
-    nodeParams->kernelParams =
-        node->parameter_pointers.empty() ? nullptr : node->parameter_pointers.data();
+    nodeParams->kernelParams = node->shown_arguments.show(*kernel);
     return CUDA_SUCCESS;
 }
 
@@ -94,7 +86,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
     const auto* old = node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_kernel_operation(context, *nodeParams, old->attributes, operation));
-    node->operation = std::move(operation);
+    node->set_operation(lock, std::move(operation));
     return CUDA_SUCCESS;
 }
 
@@ -165,8 +157,10 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
         return std::uint64_t{dim.x} * dim.y * dim.z == 0 ? CUDA_ERROR_INVALID_CLUSTER_SIZE
                                                          : CUDA_ERROR_NOT_SUPPORTED;
     }
-    node->operation = with_attribute(
-        *node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL), attribute);
+    node->set_operation(
+        lock,
+        with_attribute(*node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL),
+                       attribute));
     return CUDA_SUCCESS;
 }
 
@@ -196,10 +190,14 @@ CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) noexc
     if (to == nullptr || from == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto* kernel = from->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
-    for (const CUlaunchAttribute& attribute : kernel->attributes) {
-        to->operation = with_attribute(
-            *to->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL), attribute);
+    // By value: the two may be one node, whose operation the first attribute replaces.
+    const std::vector<CUlaunchAttribute> attributes =
+        from->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL)->attributes;
+    for (const CUlaunchAttribute& attribute : attributes) {
+        to->set_operation(
+            lock,
+            with_attribute(*to->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL),
+                           attribute));
     }
     return CUDA_SUCCESS;
 }

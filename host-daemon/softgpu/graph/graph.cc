@@ -1,6 +1,7 @@
 #include "host-daemon/softgpu/graph/graph.h"
 
 #include <algorithm>
+#include <iterator>
 #include <thread>
 
 #include "host-daemon/softgpu/core/errors.h"
@@ -44,6 +45,57 @@ GraphLock::GraphLock()
           static auto* mutex = new std::mutex;  // Driver threads may outlive exit().
           return *mutex;
       }()) {}
+
+void** ShownArguments::show(const KernelOperation& kernel) {
+    const auto& parameters = kernel.function->info().parameters;
+    if (parameters.empty()) {
+        return nullptr;
+    }
+    const std::size_t bytes = blocks_.empty() ? 0 : blocks_.back().values.size();
+    const std::size_t count = blocks_.empty() ? 0 : blocks_.back().pointers.size();
+    if (bytes < kernel.params.size() || count < parameters.size()) {
+        Block& made = blocks_.emplace_back();
+        made.values.resize(std::max(bytes, kernel.params.size()));
+        made.pointers.resize(std::max(count, parameters.size()));
+    }
+    refresh(kernel);
+    Block& block = blocks_.back();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        block.pointers[i] = block.values.data() + parameters[i].offset_bytes;
+    }
+    return block.pointers.data();
+}
+
+void ShownArguments::refresh(const KernelOperation& kernel) {
+    if (!blocks_.empty() && kernel.params.size() <= blocks_.back().values.size()) {
+        std::copy(kernel.params.begin(), kernel.params.end(), blocks_.back().values.begin());
+    }
+}
+
+GraphNode::~GraphNode() {
+    // One after the other and not by recursion: a program makes chains as long as it likes. Nodes
+    // that end in the loop add to `open`.
+    static thread_local std::vector<GraphEdge>* t_open = nullptr;
+    if (t_open != nullptr) {
+        t_open->insert(t_open->end(), std::make_move_iterator(needs.begin()),
+                       std::make_move_iterator(needs.end()));
+        return;
+    }
+    std::vector<GraphEdge> open = std::move(needs);
+    t_open = &open;
+    while (!open.empty()) {
+        const GraphEdge last = std::move(open.back());
+        open.pop_back();
+    }
+    t_open = nullptr;
+}
+
+void GraphNode::set_operation(const GraphLock&, OperationPtr changed) {
+    operation = std::move(changed);
+    if (const auto* kernel = operation_as<KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL)) {
+        shown_arguments.refresh(*kernel);
+    }
+}
 
 Graph::~Graph() {
     for (const auto& [object, count] : user_objects) {

@@ -7,6 +7,7 @@
 // never disturb a launch under way.
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,11 +34,32 @@ struct GraphEdge {
     CUgraphEdgeData data{};
 };
 
+/// What cuGraphKernelNodeGetParams hands out: a kernel's arguments and pointers to them. Programs
+/// keep the pointers and give them to calls that set parameters, more than once. So they stay valid
+/// until the node ends, and what they point to are the arguments that the node has now.
+class ShownArguments {
+public:
+    /// The pointers, one for each argument; null when the kernel has none.
+    void** show(const KernelOperation& kernel);
+    /// The node's operation has become another: of the same kernel, or of another.
+    void refresh(const KernelOperation& kernel);
+
+private:
+    struct Block {
+        std::vector<std::byte> values;
+        std::vector<void*> pointers;
+    };
+    std::list<Block> blocks_;  ///< The last one is in use; each is larger than those before it.
+};
+
 class GraphNode : public Object, public std::enable_shared_from_this<GraphNode> {
 public:
     static constexpr ObjectKind kKind = ObjectKind::kGraphNode;
     explicit GraphNode(OperationPtr operation_in)
         : Object(kKind), operation(std::move(operation_in)) {}
+    ~GraphNode() override;
+
+    void set_operation(const GraphLock& lock, OperationPtr changed);
 
     template <typename T>
     [[nodiscard]] const T* operation_as(CUgraphNodeType type) const {
@@ -47,8 +69,8 @@ public:
     std::weak_ptr<Graph> graph;
     OperationPtr operation;
     std::vector<GraphEdge> needs;
-    const GraphNode* clone_of = nullptr;    ///< Compared only, never followed.
-    std::vector<void*> parameter_pointers;  ///< What cuGraphKernelNodeGetParams hands out.
+    const GraphNode* clone_of = nullptr;  ///< Compared only, never followed.
+    ShownArguments shown_arguments;
 };
 
 class Graph : public Object, public std::enable_shared_from_this<Graph> {

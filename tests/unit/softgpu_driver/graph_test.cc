@@ -1,3 +1,4 @@
+#include <utility>
 #include <vector>
 
 #include "driver_fixture.h"
@@ -88,6 +89,84 @@ TEST_F(GraphTest, BuiltGraphRunsInDependencyOrderAndReplays) {
     CUgraphExec never = nullptr;
     EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiateWithFlags(&never, graph, 0));
     ASSERT_CU(cuGraphExecDestroy(exec));
+    ASSERT_CU(cuGraphDestroy(graph));
+    EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(graph));
+}
+
+TEST_F(GraphTest, ArgumentsShownStayValidWhileTheNodeChanges) {
+    CUgraph graph = nullptr;
+    ASSERT_CU(cuGraphCreate(&graph, 0));
+    CUgraphNode node = add_poke(graph, 3, 4, {});
+    CUDA_KERNEL_NODE_PARAMS_v1 params{};
+    ASSERT_CU(cuGraphKernelNodeGetParams(node, &params));
+    const auto shown_address = [&] { return *static_cast<CUdeviceptr*>(params.kernelParams[0]); };
+    const auto shown_value = [&] { return *static_cast<unsigned*>(params.kernelParams[1]); };
+
+    // Attributes change the node and not its arguments.
+    CUlaunchAttributeValue priority{};
+    priority.priority = -1;
+    ASSERT_CU(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority));
+    EXPECT_EQ(shown_address(), memory_ + 12);
+    EXPECT_EQ(shown_value(), 4U);
+
+    // As programs do token by token: one argument changes, the others are what was once shown.
+    for (unsigned value = 10; value < 40; ++value) {
+        void* const shown = std::exchange(params.kernelParams[1], &value);
+        ASSERT_CU(cuGraphKernelNodeSetParams(node, &params));
+        params.kernelParams[1] = shown;
+        ASSERT_EQ(shown_address(), memory_ + 12);
+        ASSERT_EQ(shown_value(), value);
+    }
+
+    // What is written there is the program's own until it is set.
+    CUgraphExec exec = nullptr;
+    ASSERT_CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    *static_cast<unsigned*>(params.kernelParams[1]) = 77;
+    ASSERT_CU(cuGraphLaunch(exec, stream_));
+    ASSERT_CU(cuStreamSynchronize(stream_));
+    EXPECT_EQ(read(3), 39U);
+    ASSERT_CU(cuGraphExecKernelNodeSetParams(exec, node, &params));
+    ASSERT_CU(cuGraphLaunch(exec, stream_));
+    ASSERT_CU(cuStreamSynchronize(stream_));
+    EXPECT_EQ(read(3), 77U);
+    ASSERT_CU(cuGraphExecDestroy(exec));
+    ASSERT_CU(cuGraphDestroy(graph));
+}
+
+TEST_F(GraphTest, ANodesAttributesCanBeCopiedToItself) {
+    CUgraph graph = nullptr;
+    ASSERT_CU(cuGraphCreate(&graph, 0));
+    CUgraphNode node = add_poke(graph, 0, 4, {});
+    CUlaunchAttributeValue value{};
+    value.priority = -1;
+    ASSERT_CU(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
+    value = {};
+    value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+    ASSERT_CU(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &value));
+    value = {};
+    value.cooperative = 1;
+    ASSERT_CU(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value));
+    for (int i = 0; i < 100; ++i) {
+        ASSERT_CU(cuGraphKernelNodeCopyAttributes(node, node));
+    }
+    ASSERT_CU(cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
+    EXPECT_EQ(value.priority, -1);
+    ASSERT_CU(cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &value));
+    EXPECT_EQ(value.memSyncDomain, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE);
+    ASSERT_CU(cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value));
+    EXPECT_EQ(value.cooperative, 1);
+    ASSERT_CU(cuGraphDestroy(graph));
+}
+
+TEST_F(GraphTest, AChainOfManyNodesEnds) {
+    CUgraph graph = nullptr;
+    ASSERT_CU(cuGraphCreate(&graph, 0));
+    CUgraphNode last = nullptr;
+    for (int i = 0; i < 400'000; ++i) {
+        CUgraphNode made = nullptr;
+        ASSERT_CU(cuGraphAddEmptyNode(&made, graph, &last, last != nullptr ? 1 : 0));
+        last = made;
+    }
     ASSERT_CU(cuGraphDestroy(graph));
     EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(graph));
 }
