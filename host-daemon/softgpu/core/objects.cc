@@ -76,16 +76,18 @@ void* HandleTable::publish(const std::shared_ptr<Object>& object) {
     return slot;
 }
 
-bool HandleTable::retract(void* handle) {
-    Slot* slot = slot_of(handle);
+bool HandleTable::retract(const Object& object) {
+    Slot* slot = slot_of(object.handle());
     if (slot == nullptr) {
         return false;
     }
-    std::shared_ptr<Object> object;  // Destroyed after the slot's lock is released.
+    std::shared_ptr<Object> held;  // Destroyed after the slot's lock is released.
     slot->enter();
-    object.swap(slot->object);
+    if (slot->object.get() == &object) {  // Else the slot has long been another's.
+        held.swap(slot->object);
+    }
     slot->leave();
-    if (object == nullptr) {
+    if (held == nullptr) {
         return false;
     }
     const std::lock_guard lock(free_->mutex);

@@ -66,8 +66,8 @@ public:
 
     /// Gives the object a handle; the table holds a reference until retract().
     void* publish(const std::shared_ptr<Object>& object);
-    /// Makes the handle invalid. False when it was not valid.
-    bool retract(void* handle);
+    /// Makes the object's handle invalid. False when it has none, or has none any more.
+    bool retract(const Object& object);
     /// The object behind a handle if it is of this kind, else null.
     std::shared_ptr<Object> find(const void* handle, ObjectKind kind);
     /// The kind behind any value, kNone when it is no live handle.
@@ -95,8 +95,6 @@ Handle publish(const std::shared_ptr<T>& object) {
     return reinterpret_cast<Handle>(HandleTable::instance().publish(object));
 }
 
-inline bool retract(const Object& object) {
-    return HandleTable::instance().retract(object.handle());
-}
+inline bool retract(const Object& object) { return HandleTable::instance().retract(object); }
 
 }  // namespace gantry::softgpu

@@ -24,9 +24,9 @@ void reset_context(Context& context) {
     dark::forget_context(context.handle());
     auto doomed = context.forget();
     forget_libraries(context.id);
-    for (const auto& [module, object] : doomed) {
+    for (const auto& [handle, object] : doomed) {
         object->retire();
-        HandleTable::instance().retract(module);
+        retract(*object);
     }
     doomed.clear();
     release_heap(context);

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -118,6 +120,34 @@ TEST_F(ModuleTest, LibrariesLoadLazilyAndKernelsLaunch) {
     ASSERT_CU(cuLibraryUnload(library));
     EXPECT_CU(CUDA_ERROR_INVALID_HANDLE,
               launch_poke(reinterpret_cast<CUfunction>(kernel), p, 78, nullptr));
+}
+
+TEST_F(ModuleTest, WhatEndsTwiceTakesNobodyElsesHandle) {
+    CUlibrary library = nullptr;
+    ASSERT_CU(cuLibraryLoadData(&library, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    CUmodule module = nullptr;
+    ASSERT_CU(cuLibraryGetModule(&module, library));
+    const CUfunction poke = function(module, "poke");
+    ASSERT_CU(cuModuleUnload(module));
+    // Handles are used again after many others have ended: some event gets the function's.
+    std::vector<CUevent> events(4000);
+    for (int round = 0; round < 2; ++round) {
+        for (CUevent& event : events) {
+            ASSERT_CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        }
+        for (std::size_t i = 0; round == 0 && i < events.size(); ++i) {
+            ASSERT_CU(cuEventDestroy_v2(events[i]));
+        }
+    }
+    const auto is_poke = [&](CUevent event) {
+        return reinterpret_cast<std::uintptr_t>(event) == reinterpret_cast<std::uintptr_t>(poke);
+    };
+    ASSERT_TRUE(std::any_of(events.begin(), events.end(), is_poke));
+    ASSERT_CU(cuLibraryUnload(library));  // Ends the module and its functions as well.
+    for (const CUevent event : events) {
+        ASSERT_CU(cuEventQuery(event));
+        ASSERT_CU(cuEventDestroy_v2(event));
+    }
 }
 
 TEST_F(ModuleTest, LinkJoinsUnitsIntoALoadableImage) {
