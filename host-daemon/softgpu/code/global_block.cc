@@ -14,14 +14,23 @@ namespace {
 
 constexpr std::uint64_t kForeignPage = 4096;
 
-// Pages outside the arena may be shared by modules (another driver packs tightly): counted.
-std::mutex g_foreign_mutex;
-std::map<std::uint64_t, unsigned> g_foreign_pages;
+/// Pages outside the arena may be shared by modules (another driver packs tightly): counted. Never
+/// destroyed: threads may outlive exit().
+struct ForeignPages {
+    std::mutex mutex;
+    std::map<std::uint64_t, unsigned> users;
+};
+
+ForeignPages& foreign_pages() {
+    static auto* pages = new ForeignPages;
+    return *pages;
+}
 
 bool map_foreign(std::uint64_t first, std::uint64_t last) {
-    const std::lock_guard lock(g_foreign_mutex);
+    auto& [mutex, users] = foreign_pages();
+    const std::lock_guard lock(mutex);
     for (std::uint64_t page = first; page < last; page += kForeignPage) {
-        if (g_foreign_pages[page]++ != 0) {
+        if (users[page]++ != 0) {
             continue;
         }
         void* wanted = reinterpret_cast<void*>(page);
@@ -34,8 +43,8 @@ bool map_foreign(std::uint64_t first, std::uint64_t last) {
             munmap(got, kForeignPage);
         }
         for (std::uint64_t undo = first; undo <= page; undo += kForeignPage) {
-            if (--g_foreign_pages[undo] == 0) {
-                g_foreign_pages.erase(undo);
+            if (--users[undo] == 0) {
+                users.erase(undo);
                 if (undo != page) {
                     munmap(reinterpret_cast<void*>(undo), kForeignPage);
                 }
@@ -47,10 +56,11 @@ bool map_foreign(std::uint64_t first, std::uint64_t last) {
 }
 
 void unmap_foreign(std::uint64_t first, std::uint64_t bytes) {
-    const std::lock_guard lock(g_foreign_mutex);
+    auto& [mutex, users] = foreign_pages();
+    const std::lock_guard lock(mutex);
     for (std::uint64_t page = first; page < first + bytes; page += kForeignPage) {
-        if (--g_foreign_pages[page] == 0) {
-            g_foreign_pages.erase(page);
+        if (--users[page] == 0) {
+            users.erase(page);
             munmap(reinterpret_cast<void*>(page), kForeignPage);
         }
     }

@@ -11,7 +11,12 @@ namespace gantry::softgpu {
 namespace {
 
 std::atomic<int> g_active_captures{0};
-std::vector<std::shared_ptr<CaptureState>> g_captures;  // Guarded by a GraphLock.
+
+/// Every open capture. Guarded by a GraphLock; never destroyed: threads may outlive exit().
+std::vector<std::shared_ptr<CaptureState>>& open_captures() {
+    static auto* captures = new std::vector<std::shared_ptr<CaptureState>>;
+    return *captures;
+}
 
 std::uint64_t next_capture_id() {
     static std::atomic<std::uint64_t> next{1};
@@ -50,7 +55,7 @@ void finish(const std::shared_ptr<CaptureState>& capture) {
         stream->capturing.store(false, std::memory_order_release);
     }
     capture->tips.clear();
-    if (std::erase(g_captures, capture) != 0) {
+    if (std::erase(open_captures(), capture) != 0) {
         g_active_captures.fetch_sub(1);
     }
 }
@@ -227,7 +232,7 @@ CUresult begin_capture(const GraphLock& lock, const std::shared_ptr<Stream>& str
     capture->graph = graph != nullptr ? std::move(graph) : std::make_shared<Graph>();
     capture->origin = stream;
     capture->thread = &thread_state();
-    g_captures.push_back(capture);
+    open_captures().push_back(capture);
     g_active_captures.fetch_add(1);
     join(capture, stream, std::move(tips));
     return CUDA_SUCCESS;
@@ -274,7 +279,7 @@ void abandon_capture(const std::shared_ptr<Stream>& stream) {
 
 void abandon_captures_of(const Context& context) {
     const GraphLock lock;
-    const auto captures = g_captures;
+    const auto captures = open_captures();
     for (const auto& capture : captures) {
         const auto origin = capture->origin.lock();
         if (origin == nullptr || origin->context().get() == &context) {
@@ -294,7 +299,7 @@ CUresult refuse_during_capture() {
     }
     const GraphLock lock;
     bool refused = false;
-    for (const auto& capture : g_captures) {
+    for (const auto& capture : open_captures()) {
         const bool own =
             capture->thread == &mine && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
         const bool global = mine.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
@@ -313,7 +318,7 @@ std::vector<std::shared_ptr<CaptureState>> captures_beside(const std::shared_ptr
         return found;
     }
     const GraphLock lock;
-    for (const auto& capture : g_captures) {
+    for (const auto& capture : open_captures()) {
         const auto waits = [&](const auto& each) {
             return each.first->blocking() && each.first->context() == stream->context();
         };
@@ -331,7 +336,7 @@ CUresult refuse_context_during_capture(const std::shared_ptr<Context>& context) 
     }
     const GraphLock lock;
     bool refused = false;
-    for (const auto& capture : g_captures) {
+    for (const auto& capture : open_captures()) {
         for (const auto& [taking_part, tips] : capture->tips) {
             if (taking_part->context() == context) {
                 capture->invalid = true;
