@@ -3,11 +3,10 @@
 // in the program's process, checks what is set, and ends in their cuLaunchKernel, which copies the
 // parameters. A state lives until another is made after its function has gone; its handle is a
 // function's again at that time or never. Threads: any; a lock guards the states. Libc only.
-#include <pthread.h>
-
 #include <cstdlib>
 #include <cstring>
 
+#include "proto/base/pthread_mutex.h"
 #include "proto/cuda/abi.h"
 #include "proto/cuda/gen/impl.h"
 
@@ -26,16 +25,8 @@ struct LaunchState {
     unsigned char params[kLegacyParamBytes];
 };
 
-pthread_mutex_t g_launch_states_mutex = PTHREAD_MUTEX_INITIALIZER;
-LaunchState* g_launch_states;
-
-class LaunchStatesLock {
-public:
-    LaunchStatesLock() noexcept { pthread_mutex_lock(&g_launch_states_mutex); }
-    LaunchStatesLock(const LaunchStatesLock&) = delete;
-    LaunchStatesLock& operator=(const LaunchStatesLock&) = delete;
-    ~LaunchStatesLock() { pthread_mutex_unlock(&g_launch_states_mutex); }
-};
+PthreadMutex g_launch_states_mutex;
+LaunchState* g_launch_states GANTRY_GUARDED_BY(g_launch_states_mutex);
 
 /// The most threads of a block, as a check that the function is one.
 CUresult most_threads(CUfunction function, int* threads) noexcept {
@@ -43,7 +34,7 @@ CUresult most_threads(CUfunction function, int* threads) noexcept {
                                          function);
 }
 
-void drop_states_of_dead_functions() noexcept {
+void drop_states_of_dead_functions() noexcept GANTRY_REQUIRES(g_launch_states_mutex) {
     for (LaunchState** link = &g_launch_states; *link != nullptr;) {
         LaunchState* state = *link;
         int threads = 0;
@@ -56,8 +47,8 @@ void drop_states_of_dead_functions() noexcept {
     }
 }
 
-/// The function's state, made at first use; null when memory is out. Under the lock.
-LaunchState* state_of(CUfunction function) noexcept {
+/// The function's state, made at first use; null when memory is out.
+LaunchState* state_of(CUfunction function) noexcept GANTRY_REQUIRES(g_launch_states_mutex) {
     for (LaunchState* state = g_launch_states; state != nullptr; state = state->next) {
         if (state->function == function) {
             return state;
@@ -81,7 +72,7 @@ CUresult with_state(CUfunction function, Use use) noexcept {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const LaunchStatesLock lock;
+    const PthreadLock lock(g_launch_states_mutex);
     LaunchState* state = state_of(function);
     return state == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : use(*state, threads);
 }

@@ -10,9 +10,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "proto/base/mutex.h"
 
 namespace gantry::snapshot {
 namespace {
@@ -117,7 +118,7 @@ Result<FilePages> FilePages::make(int file, const std::string& name, FileRange r
     }
     ::madvise(got, range.bytes(), MADV_HUGEPAGE);  // A hint only.
     std::atomic<std::uint64_t> next{range.begin};
-    std::mutex mutex;
+    Mutex mutex;
     Result<void> outcome;
     const auto take = [&] {
         for (std::uint64_t at = next.fetch_add(kStepBytes); at < range.end;
@@ -127,7 +128,7 @@ Result<FilePages> FilePages::make(int file, const std::string& name, FileRange r
                                        std::min(kStepBytes, range.end - at))
                           : Result<void>(cancelled(name));
             if (!made) {
-                const std::lock_guard lock(mutex);
+                const MutexLock lock(mutex);
                 outcome = outcome ? made : outcome;
                 next = range.end;
             }

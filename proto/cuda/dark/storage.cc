@@ -4,11 +4,10 @@
 // reads context, key and value atomically, between two reads of the node's version (odd
 // while a writer changes it). Writers hold one mutex. A deleted node is used again. The list stays
 // short: one entry per copy of the CUDA runtime in the process and context.
-#include <pthread.h>
-
 #include <atomic>
 #include <cstdlib>
 
+#include "proto/base/pthread_mutex.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/dark/internal.h"
 
@@ -29,10 +28,10 @@ struct Node {
 };
 
 std::atomic<Node*> g_head{nullptr};
-pthread_mutex_t g_write_lock = PTHREAD_MUTEX_INITIALIZER;
+PthreadMutex g_write_mutex;
 
 void write_node(Node* node, void* context, void* key, void* value,
-                void (*destroy)(void*, void*, void*)) {
+                void (*destroy)(void*, void*, void*)) GANTRY_REQUIRES(g_write_mutex) {
     node->version.fetch_add(1, std::memory_order_acq_rel);
     node->context.store(context, std::memory_order_release);
     node->key.store(key, std::memory_order_release);
@@ -41,7 +40,7 @@ void write_node(Node* node, void* context, void* key, void* value,
     node->version.fetch_add(1, std::memory_order_acq_rel);
 }
 
-Node* find_locked(void* context, void* key) {
+Node* find_locked(void* context, void* key) GANTRY_REQUIRES(g_write_mutex) {
     for (Node* node = g_head.load(std::memory_order_acquire); node; node = node->next) {
         if (node->context.load(std::memory_order_relaxed) == context &&
             node->key.load(std::memory_order_relaxed) == key) {
@@ -70,7 +69,7 @@ int storage_put(void* context, void* key, void* value, void (*destroy)(void*, vo
     if (const int error = resolve(context); error != 0) {
         return error;
     }
-    pthread_mutex_lock(&g_write_lock);
+    const PthreadLock lock(g_write_mutex);
     int error = 0;
     if (find_locked(context, key) != nullptr) {
         error = kInvalidHandle;  // As seen on a real driver: a key is put once.
@@ -84,7 +83,6 @@ int storage_put(void* context, void* key, void* value, void (*destroy)(void*, vo
     } else {
         error = kOutOfMemory;
     }
-    pthread_mutex_unlock(&g_write_lock);
     return error;
 }
 
@@ -92,12 +90,11 @@ int storage_delete(void* context, void* key) {
     if (const int error = resolve(context); error != 0) {
         return error;
     }
-    pthread_mutex_lock(&g_write_lock);
+    const PthreadLock lock(g_write_mutex);
     Node* node = find_locked(context, key);
     if (node != nullptr) {
         write_node(node, nullptr, nullptr, nullptr, nullptr);
     }
-    pthread_mutex_unlock(&g_write_lock);
     return node != nullptr ? 0 : kInvalidHandle;
 }
 
@@ -132,20 +129,20 @@ void forget_context(void* context) {
         return;
     }
     for (;;) {
-        pthread_mutex_lock(&g_write_lock);
+        g_write_mutex.lock();
         Node* node = g_head.load(std::memory_order_acquire);
         while (node != nullptr && node->context.load(std::memory_order_relaxed) != context) {
             node = node->next;
         }
         if (node == nullptr) {
-            pthread_mutex_unlock(&g_write_lock);
+            g_write_mutex.unlock();
             return;
         }
         void* key = node->key.load(std::memory_order_relaxed);
         void* value = node->value.load(std::memory_order_relaxed);
         auto destroy = node->destroy.load(std::memory_order_relaxed);
         write_node(node, nullptr, nullptr, nullptr, nullptr);
-        pthread_mutex_unlock(&g_write_lock);
+        g_write_mutex.unlock();
         if (destroy != nullptr) {
             destroy(context, key, value);  // Unlocked: it may use the storage itself.
         }

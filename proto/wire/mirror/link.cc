@@ -54,36 +54,39 @@ void ResumableLink::start_dialing(Dial dial, TakenOver taken_over) {
 }
 
 void ResumableLink::take_over(std::uint64_t received, std::uint64_t epoch) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     received_ = received;
     epoch_ = epoch;
 }
 
 void ResumableLink::look_at_acks() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ack_wanted_ = true;
     changed_.notify_all();
 }
 
 bool ResumableLink::wait_for_name(std::uint64_t (*session)[2]) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return closed_.load() || session_[0] != 0 || session_[1] != 0; });
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [this]() GANTRY_REQUIRES(mutex_) {
+        return closed_.load() || session_[0] != 0 || session_[1] != 0;
+    });
     std::memcpy(*session, session_, sizeof session_);
     return !closed_.load();
 }
 
 void ResumableLink::cut() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (active_fd_ >= 0) {
         ::shutdown(active_fd_, SHUT_RDWR);
     }
 }
 
 void ResumableLink::adopt(int fd, const LinkHello& theirs, LinkHello mine) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (active_fd_ >= 0) {
         ::shutdown(active_fd_, SHUT_RDWR);
-        changed_.wait(lock, [this] { return active_fd_ < 0 || closed_.load(); });
+        changed_.wait(
+            lock, [this]() GANTRY_REQUIRES(mutex_) { return active_fd_ < 0 || closed_.load(); });
     }
     mine.received = received_;
     mine.epoch = epoch_;
@@ -107,8 +110,10 @@ void ResumableLink::adopt(int fd, const LinkHello& theirs, LinkHello mine) {
 }
 
 bool ResumableLink::send(std::span<const std::byte> message) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return closed_.load() || end_ - acked_ < kMaxUnackedBytes; });
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [this]() GANTRY_REQUIRES(mutex_) {
+        return closed_.load() || end_ - acked_ < kMaxUnackedBytes;
+    });
     if (closed_.load()) {
         return false;
     }
@@ -121,7 +126,7 @@ bool ResumableLink::send(std::span<const std::byte> message) {
 void ResumableLink::close() {
     bool is_own_thread = false;
     {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         is_own_thread = thread_.get_id() == std::this_thread::get_id();
         closed_.store(true);
         changed_.notify_all();
@@ -129,7 +134,7 @@ void ResumableLink::close() {
         // that would be taken for a cut, and what it holds kept until it has given up.
         if (!is_own_thread) {
             changed_.wait_for(lock, std::chrono::milliseconds(kGoodbyeMs),
-                              [this] { return active_fd_ < 0; });
+                              [this]() GANTRY_REQUIRES(mutex_) { return active_fd_ < 0; });
         }
         if (active_fd_ >= 0) {
             ::shutdown(active_fd_, SHUT_RDWR);
@@ -143,7 +148,7 @@ void ResumableLink::close() {
 
 void ResumableLink::finish() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         closed_.store(true);
         if (pending_fd_ >= 0) {
             ::close(pending_fd_);
@@ -156,7 +161,7 @@ void ResumableLink::finish() {
     }
 }
 
-// Drops what the peer will not ask for again. Caller holds mutex_.
+// Drops what the peer will not ask for again.
 void ResumableLink::note_acked(std::uint64_t offset) {
     acked_ = std::max(acked_, offset);
     const auto acked_bytes = static_cast<std::size_t>(acked_ - base_);
@@ -170,7 +175,7 @@ void ResumableLink::note_acked(std::uint64_t offset) {
 bool ResumableLink::handshake(int fd) {
     LinkHello mine;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         mine.session[0] = session_[0];
         mine.session[1] = session_[1];
         mine.received = received_;
@@ -184,7 +189,7 @@ bool ResumableLink::handshake(int fd) {
     }
     const bool is_new = theirs.verdict == LinkVerdict::kTakenOver;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (theirs.version != kLinkVersion || theirs.received < acked_ || theirs.received > end_ ||
             (!is_new && theirs.verdict != LinkVerdict::kAccepted) || (is_new && !taken_over_)) {
             closed_.store(true);
@@ -229,9 +234,10 @@ void ResumableLink::dial_loop() {
 }
 
 bool ResumableLink::wait_for_connection(int* fd) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(give_up_ms_),
-                      [this] { return closed_.load() || pending_fd_ >= 0; });
+                      [this]()
+                          GANTRY_REQUIRES(mutex_) { return closed_.load() || pending_fd_ >= 0; });
     if (closed_.load() || pending_fd_ < 0) {
         return false;
     }
@@ -255,7 +261,7 @@ bool ResumableLink::run_connection(int fd) {
     const int one = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         active_fd_ = fd;
         if (closed_.load()) {
             ::shutdown(fd, SHUT_RDWR);
@@ -266,12 +272,12 @@ bool ResumableLink::run_connection(int fd) {
     {
         std::jthread writer([this, fd, &stop] { write_packets(fd, stop); });
         peer_closed = read_packets(fd);
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         stop.store(true);
         ::shutdown(fd, SHUT_RDWR);
         changed_.notify_all();
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ::close(fd);
     active_fd_ = -1;
     changed_.notify_all();
@@ -286,7 +292,7 @@ bool ResumableLink::read_packets(int fd) {
             return true;
         }
         if (header.kind == PacketKind::kAck) {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             if (header.offset < acked_ || header.offset > end_) {
                 return false;
             }
@@ -298,11 +304,17 @@ bool ResumableLink::read_packets(int fd) {
             return false;
         }
         buffer.resize(header.bytes);
-        if (!read_exactly(fd, buffer.data(), buffer.size()) || header.offset != received_) {
+        if (!read_exactly(fd, buffer.data(), buffer.size())) {
             return false;
         }
+        {
+            const MutexLock lock(mutex_);
+            if (header.offset != received_) {
+                return false;
+            }
+        }
         receiver_(buffer);
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         received_ += header.bytes;
         ack_wanted_ = true;
         changed_.notify_all();
@@ -312,8 +324,8 @@ bool ResumableLink::read_packets(int fd) {
 
 void ResumableLink::write_packets(int fd, const std::atomic<bool>& stop) {
     std::vector<std::byte> chunk;
-    std::unique_lock lock(mutex_);
-    const auto is_due = [&] {
+    MutexLock lock(mutex_);
+    const auto is_due = [&]() GANTRY_REQUIRES(mutex_) {
         return stop.load() || closed_.load() || ack_wanted_ || next_ < end_;
     };
     while (true) {

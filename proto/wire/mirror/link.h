@@ -17,16 +17,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "proto/base/mutex.h"
 
 namespace gantry::wire {
 
@@ -112,7 +112,7 @@ private:
     bool run_connection(int fd);
     bool read_packets(int fd);
     void write_packets(int fd, const std::atomic<bool>& stop);
-    void note_acked(std::uint64_t offset);
+    void note_acked(std::uint64_t offset) GANTRY_REQUIRES(mutex_);
     bool wait_for_connection(int* fd);
     void finish();
 
@@ -122,20 +122,27 @@ private:
     Dial dial_;
     TakenOver taken_over_;
     Ackable ackable_;
-    std::uint64_t session_[2] = {0, 0};
-    std::uint64_t epoch_ = 0;
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<std::byte> kept_;  ///< Stream bytes [base_, end_); a prefix may be acknowledged.
-    std::uint64_t base_ = 0;       ///< Stream offset of the first byte kept.
-    std::uint64_t acked_ = 0;      ///< The other end has everything before this offset.
-    std::uint64_t end_ = 0;        ///< Stream offset after the last byte appended.
-    std::uint64_t next_ = 0;       ///< Stream offset to send next on this connection.
-    int pending_fd_ = -1;          ///< Adopted, not yet served.
-    int active_fd_ = -1;           ///< Shut down by adopt(), close() and write errors.
-    bool ack_wanted_ = false;
-    std::uint64_t received_ = 0;  ///< Written by the reading thread under mutex_.
+    Mutex mutex_;
+    CondVar changed_;
+    std::uint64_t session_[2] GANTRY_GUARDED_BY(mutex_) = {0, 0};
+    std::uint64_t epoch_ GANTRY_GUARDED_BY(mutex_) = 0;
+    /// Stream bytes [base_, end_); a prefix may be acknowledged.
+    std::vector<std::byte> kept_ GANTRY_GUARDED_BY(mutex_);
+    /// Stream offset of the first byte kept.
+    std::uint64_t base_ GANTRY_GUARDED_BY(mutex_) = 0;
+    /// The other end has everything before this offset.
+    std::uint64_t acked_ GANTRY_GUARDED_BY(mutex_) = 0;
+    /// Stream offset after the last byte appended.
+    std::uint64_t end_ GANTRY_GUARDED_BY(mutex_) = 0;
+    /// Stream offset to send next on this connection.
+    std::uint64_t next_ GANTRY_GUARDED_BY(mutex_) = 0;
+    int pending_fd_ GANTRY_GUARDED_BY(mutex_) = -1;  ///< Adopted, not yet served.
+    /// Shut down by adopt(), close() and write errors.
+    int active_fd_ GANTRY_GUARDED_BY(mutex_) = -1;
+    bool ack_wanted_ GANTRY_GUARDED_BY(mutex_) = false;
+    /// Written by the reading thread under mutex_.
+    std::uint64_t received_ GANTRY_GUARDED_BY(mutex_) = 0;
     std::atomic<bool> closed_{false};
     std::jthread thread_;
 };

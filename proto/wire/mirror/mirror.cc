@@ -52,7 +52,7 @@ bool PinnedShadow::due() const { return monotonic_ns() - compared_ns_ >= kCompar
 bool PinnedShadow::send_changes(std::uint64_t used_bytes, const FrameSink& sink) {
     compared_ns_ = monotonic_ns();
     const std::uint64_t used = std::min(used_bytes, channel_.layout.pinned_bytes);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (shadow_.size() < used) {
         shadow_.resize(align_up(used, kCompareBytes));
     }
@@ -95,7 +95,7 @@ bool PinnedShadow::send_runs(std::uint64_t offset, std::span<const std::byte> no
     return true;
 }
 
-/// False when the extent does not lie in the pool. With the lock.
+/// False when the extent does not lie in the pool.
 bool PinnedShadow::grow_to(std::uint64_t offset, std::size_t bytes) {
     const std::uint64_t limit = channel_.layout.pinned_bytes;
     if (offset > limit || bytes > limit - offset) {
@@ -109,7 +109,7 @@ bool PinnedShadow::grow_to(std::uint64_t offset, std::size_t bytes) {
 
 bool PinnedShadow::send_image(std::uint64_t used_bytes, const FrameSink& sink) {
     const std::uint64_t used = std::min(used_bytes, channel_.layout.pinned_bytes);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!grow_to(0, used)) {
         return false;
     }
@@ -128,7 +128,7 @@ bool PinnedShadow::send_image(std::uint64_t used_bytes, const FrameSink& sink) {
 }
 
 bool PinnedShadow::merge(std::uint64_t offset, std::span<const std::byte> image) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!grow_to(offset, image.size())) {
         return false;
     }
@@ -147,7 +147,7 @@ bool PinnedShadow::merge(std::uint64_t offset, std::span<const std::byte> image)
 }
 
 bool PinnedShadow::apply(std::uint64_t offset, std::span<const std::byte> bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!grow_to(offset, bytes.size())) {
         return false;
     }

@@ -26,11 +26,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/wire/mirror/words.h"
 #include "proto/wire/region.h"
 #include "proto/wire/ring.h"
@@ -150,10 +150,10 @@ public:
 private:
     static bool send_runs(std::uint64_t offset, std::span<const std::byte> now,
                           const std::byte* old, const FrameSink& sink);
-    [[nodiscard]] bool grow_to(std::uint64_t offset, std::size_t bytes);
+    [[nodiscard]] bool grow_to(std::uint64_t offset, std::size_t bytes) GANTRY_REQUIRES(mutex_);
     MappedChannel channel_;
-    std::mutex mutex_;
-    std::vector<std::byte> shadow_;  ///< Under mutex_.
+    Mutex mutex_;
+    std::vector<std::byte> shadow_ GANTRY_GUARDED_BY(mutex_);
     std::uint64_t compared_ns_ = 0;  ///< The sender's.
 };
 
