@@ -20,11 +20,11 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "host-daemon/relay/relay_session.h"
+#include "proto/base/mutex.h"
 #include "proto/base/settings.h"
 
 namespace gantry::relay {
@@ -73,7 +73,7 @@ public:
 private:
     void forget_ended() {
         std::map<SessionKey, std::shared_ptr<Session>> ended;
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         for (auto one = sessions_.begin(); one != sessions_.end();) {
             const auto next = std::next(one);
             if (one->second->over()) {
@@ -90,7 +90,7 @@ private:
         }
         *key = {token[0], token[1]};
         auto session = std::make_shared<Session>(settings_, *key);
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         sessions_[*key] = session;
         return session;
     }
@@ -98,7 +98,7 @@ private:
     std::shared_ptr<Session> find(const SessionKey& key, wire::LinkVerdict* verdict) {
         std::shared_ptr<Session> known;
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             const auto found = sessions_.find(key);
             if (found != sessions_.end() && !found->second->over()) {
                 known = found->second;
@@ -123,14 +123,14 @@ private:
             return nullptr;
         }
         std::shared_ptr<Session> old;
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         old = std::exchange(sessions_[key], session);
         return session;
     }
 
     Settings settings_;
-    std::mutex mutex_;
-    std::map<SessionKey, std::shared_ptr<Session>> sessions_;
+    Mutex mutex_;
+    std::map<SessionKey, std::shared_ptr<Session>> sessions_ GANTRY_GUARDED_BY(mutex_);
     std::jthread forgetting_;  // Last: it uses everything above.
 };
 

@@ -50,7 +50,7 @@ Result<std::unique_ptr<ShareBroker>> ShareBroker::start(std::chrono::millisecond
 
 ShareBroker::~ShareBroker() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         ending_ = true;
     }
     (void)eventfd_write(wake_.get(), 1);
@@ -71,7 +71,7 @@ Result<control::UniqueFd> ShareBroker::connect(const std::string& group) {
     connection->group = group;
     connection->socket = std::move(pair.first);
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         connection->id = next_id_++;
         fresh_.push_back(std::move(connection));
     }
@@ -82,7 +82,7 @@ Result<control::UniqueFd> ShareBroker::connect(const std::string& group) {
 void ShareBroker::serve() {
     for (;;) {
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             if (ending_) {
                 return;
             }

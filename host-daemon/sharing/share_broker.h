@@ -18,11 +18,11 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/control/channel.h"
 #include "proto/control/share.h"
@@ -87,10 +87,10 @@ private:
 
     control::UniqueFd wake_;
     const std::chrono::milliseconds awaited_;
-    std::mutex mutex_;  ///< Over what connect() hands to the thread.
-    std::vector<std::unique_ptr<Connection>> fresh_;
-    std::uint64_t next_id_ = 1;
-    bool ending_ = false;
+    Mutex mutex_;  ///< Over what connect() hands to the thread.
+    std::vector<std::unique_ptr<Connection>> fresh_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t next_id_ GANTRY_GUARDED_BY(mutex_) = 1;
+    bool ending_ GANTRY_GUARDED_BY(mutex_) = false;
 
     // The thread's own.
     std::vector<std::unique_ptr<Connection>> connections_;

@@ -1,10 +1,10 @@
 #include "migration/libvirt/host.h"
 
 #include <cstdlib>
-#include <mutex>
 
 #include "migration/libvirt/errors.h"
 #include "migration/libvirt/handles.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::libvirt {
 
@@ -22,7 +22,7 @@ public:
     /// The connection, opened (again) when there is none that lives. Each user holds a reference,
     /// so a reopening by another thread pulls nothing away.
     Result<ConnectionHandle> connection() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (connection_ && virConnectIsAlive(connection_.get()) != 1) {
             connection_.reset();
         }
@@ -50,8 +50,8 @@ public:
 
 private:
     const std::string uri_;
-    std::mutex mutex_;
-    ConnectionHandle connection_;
+    Mutex mutex_;
+    ConnectionHandle connection_ GANTRY_GUARDED_BY(mutex_);
 };
 
 Host::Host(std::string uri) : impl_(std::make_unique<Impl>(std::move(uri))) { silence_libvirt(); }

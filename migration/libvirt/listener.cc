@@ -3,11 +3,9 @@
 #include <libvirt/libvirt-qemu.h>
 #include <pthread.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "migration/libvirt/errors.h"
 #include "migration/libvirt/event_mapping.h"
 #include "migration/libvirt/handles.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::libvirt {
 
@@ -29,7 +28,7 @@ public:
 
     void deliver(DomainEvent event) {
         event.received = Clock::now();
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (!event.uuid.empty()) {
             ++counts_[event.uuid];
         }
@@ -40,14 +39,14 @@ public:
 
     /// Events of this domain so far.
     std::uint64_t count(const std::string& uuid) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return counts_[uuid];
     }
 
     /// Delivers a state read unless an event of the domain came while it was being read.
     bool deliver_if_current(DomainEvent event, std::uint64_t count) {
         event.received = Clock::now();
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (counts_[event.uuid] != count) {
             return false;
         }
@@ -59,7 +58,7 @@ public:
 
     void stop() {
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             stopped_ = true;
         }
         wake("");
@@ -67,7 +66,7 @@ public:
 
     /// The connection broke (reason not empty), or the listener stops.
     void wake(const std::string& reason) {
-        const std::lock_guard lock(wake_mutex_);
+        const MutexLock lock(wake_mutex_);
         woken_ = true;
         if (!reason.empty()) {
             broken_ = reason;
@@ -77,27 +76,27 @@ public:
 
     /// Waits at most `time`; returns why the connection broke, or "" if it did not.
     std::string wait(std::chrono::milliseconds time) {
-        std::unique_lock lock(wake_mutex_);
-        wake_.wait_for(lock, time, [&] { return woken_; });
+        MutexLock lock(wake_mutex_);
+        wake_.wait_for(lock, time, [&]() GANTRY_REQUIRES(wake_mutex_) { return woken_; });
         woken_ = false;
         return std::exchange(broken_, "");
     }
 
     bool stopped() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return stopped_;
     }
 
 private:
-    std::mutex mutex_;
-    Listener::Callback callback_;
-    bool stopped_ = false;
-    std::map<std::string, std::uint64_t> counts_;
+    Mutex mutex_;
+    Listener::Callback callback_ GANTRY_GUARDED_BY(mutex_);
+    bool stopped_ GANTRY_GUARDED_BY(mutex_) = false;
+    std::map<std::string, std::uint64_t> counts_ GANTRY_GUARDED_BY(mutex_);
 
-    std::mutex wake_mutex_;
-    std::condition_variable wake_;
-    bool woken_ = false;
-    std::string broken_;
+    Mutex wake_mutex_;
+    CondVar wake_;
+    bool woken_ GANTRY_GUARDED_BY(wake_mutex_) = false;
+    std::string broken_ GANTRY_GUARDED_BY(wake_mutex_);
 };
 
 using CorePointer = std::shared_ptr<Core>;
@@ -107,24 +106,24 @@ using CorePointer = std::shared_ptr<Core>;
 class Registry {
 public:
     void* add(const CorePointer& core) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         cores_[++last_] = core;
         return reinterpret_cast<void*>(last_);
     }
     void remove(void* key) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         cores_.erase(reinterpret_cast<std::uintptr_t>(key));
     }
     CorePointer find(void* key) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto found = cores_.find(reinterpret_cast<std::uintptr_t>(key));
         return found == cores_.end() ? nullptr : found->second.lock();
     }
 
 private:
-    std::mutex mutex_;
-    std::uintptr_t last_ = 0;
-    std::map<std::uintptr_t, std::weak_ptr<Core>> cores_;
+    Mutex mutex_;
+    std::uintptr_t last_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::map<std::uintptr_t, std::weak_ptr<Core>> cores_ GANTRY_GUARDED_BY(mutex_);
 };
 
 Registry& registry() {

@@ -6,11 +6,10 @@
 #include <libvirt/libvirt.h>
 #include <libvirt/virterror.h>
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 
 #include "migration/libvirt/handles.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::libvirt {
 namespace {
@@ -20,17 +19,17 @@ constexpr char kTestUri[] = "test:///default";
 class Recorder {
 public:
     void operator()(DomainEvent event) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         events_.push_back(std::move(event));
         changed_.notify_all();
     }
 
     /// Takes events until one of `kind`; fails the test after 10 s.
     DomainEvent next(EventKind kind) {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         for (;;) {
             if (!changed_.wait_for(lock, std::chrono::seconds(10),
-                                   [&] { return !events_.empty(); })) {
+                                   [&]() GANTRY_REQUIRES(mutex_) { return !events_.empty(); })) {
                 ADD_FAILURE() << "no event " << to_string(kind);
                 return {};
             }
@@ -43,9 +42,9 @@ public:
     }
 
 private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<DomainEvent> events_;
+    Mutex mutex_;
+    CondVar changed_;
+    std::deque<DomainEvent> events_ GANTRY_GUARDED_BY(mutex_);
 };
 
 class ListenerTest : public ::testing::Test {

@@ -10,7 +10,7 @@ bool BulkQueue::push(control::BulkDown batch, SentBlocks blocks,
     const std::size_t bytes = batch.ByteSizeLong();
     const Key key{batch.round(), batch.batch()};
     auto shared = std::make_shared<const control::BulkDown>(std::move(batch));
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!closed_ && queued_bytes_ >= kQueueBytesMax && !is_urgent()) {
         changed_.wait_for(lock, std::chrono::milliseconds{20});
     }
@@ -25,8 +25,10 @@ bool BulkQueue::push(control::BulkDown batch, SentBlocks blocks,
 }
 
 std::shared_ptr<const control::BulkDown> BulkQueue::pop(std::uint64_t stream) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return closed_ || !streams_[stream] || !queue_.empty(); });
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [&]() GANTRY_REQUIRES(mutex_) {
+        return closed_ || !streams_[stream] || !queue_.empty();
+    });
     if (closed_ || !streams_[stream]) {
         return nullptr;
     }
@@ -40,7 +42,7 @@ std::shared_ptr<const control::BulkDown> BulkQueue::pop(std::uint64_t stream) {
 }
 
 void BulkQueue::acknowledge(std::uint64_t round, std::uint64_t batch) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = unacknowledged_.find({round, batch});
     if (found != unacknowledged_.end() && found->second.stream != 0) {
         acknowledged_bytes_ += found->second.bytes;
@@ -50,14 +52,14 @@ void BulkQueue::acknowledge(std::uint64_t round, std::uint64_t batch) {
 }
 
 std::uint64_t BulkQueue::open_stream() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     streams_[next_stream_] = true;
     return next_stream_++;
 }
 
 void BulkQueue::lose_stream(std::uint64_t stream) {
     std::uint64_t round = 0;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     streams_[stream] = false;
     for (const auto& [key, sent] : unacknowledged_) {
         if (sent.stream == stream) {
@@ -71,13 +73,13 @@ void BulkQueue::lose_stream(std::uint64_t stream) {
 }
 
 void BulkQueue::close() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
     changed_.notify_all();
 }
 
 std::vector<SentBlocks> BulkQueue::take_unacknowledged() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<SentBlocks> out;
     for (auto& [key, sent] : unacknowledged_) {
         out.push_back(std::move(sent.blocks));
@@ -90,17 +92,17 @@ std::vector<SentBlocks> BulkQueue::take_unacknowledged() {
 }
 
 std::uint64_t BulkQueue::acknowledged_blocks() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return acknowledged_blocks_;
 }
 
 std::uint64_t BulkQueue::acknowledged_bytes() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return acknowledged_bytes_;
 }
 
 bool BulkQueue::waiting() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return !queue_.empty();
 }
 

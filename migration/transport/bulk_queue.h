@@ -7,17 +7,16 @@
 // returns at once.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "migration/engine/state.h"
+#include "proto/base/mutex.h"
 #include "proto/control/gantryd.pb.h"
 
 namespace gantry::transport {
@@ -65,16 +64,16 @@ private:
     };
 
     std::function<void(std::uint64_t)> on_lost_;
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::shared_ptr<const control::BulkDown>> queue_;
-    std::map<Key, Sent> unacknowledged_;
-    std::map<std::uint64_t, bool> streams_;  ///< Stream: open?
-    std::size_t queued_bytes_ = 0;
-    std::uint64_t acknowledged_bytes_ = 0;
-    std::uint64_t acknowledged_blocks_ = 0;
-    std::uint64_t next_stream_ = 1;
-    bool closed_ = false;
+    mutable Mutex mutex_;
+    CondVar changed_;
+    std::deque<std::shared_ptr<const control::BulkDown>> queue_ GANTRY_GUARDED_BY(mutex_);
+    std::map<Key, Sent> unacknowledged_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, bool> streams_ GANTRY_GUARDED_BY(mutex_);  ///< Stream: open?
+    std::size_t queued_bytes_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::uint64_t acknowledged_bytes_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::uint64_t acknowledged_blocks_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::uint64_t next_stream_ GANTRY_GUARDED_BY(mutex_) = 1;
+    bool closed_ GANTRY_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gantry::transport

@@ -6,14 +6,13 @@
 #include <grpcpp/security/credentials.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "migration/transport/message_map.h"
 #include "migration/transport/status_map.h"
 #include "migration/transport/stream_pump.h"
+#include "proto/base/mutex.h"
 #include "proto/control/gantryd.grpc.pb.h"
 
 namespace gantry::transport {
@@ -63,7 +62,7 @@ public:
     ~BulkReader() {
         stopping_ = true;
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             if (context_ != nullptr) {
                 context_->TryCancel();
             }
@@ -89,7 +88,7 @@ private:
     bool read_stream() {
         grpc::ClientContext context;
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             if (stopping_) {
                 return false;  // nobody would cancel this call any more
             }
@@ -113,7 +112,7 @@ private:
             }
         }
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             context_ = nullptr;
         }
         context.TryCancel();
@@ -128,8 +127,8 @@ private:
     const control::BulkUp first_;
     const TargetLinkHandlers& handlers_;
     std::atomic<bool> stopping_{false};
-    std::mutex mutex_;
-    grpc::ClientContext* context_ = nullptr;
+    Mutex mutex_;
+    grpc::ClientContext* context_ GANTRY_GUARDED_BY(mutex_) = nullptr;
     std::thread thread_;
 };
 
@@ -148,10 +147,11 @@ public:
     ~GrpcTargetLink() override {
         stopping_ = true;
         {
-            std::unique_lock lock(mutex_);
+            MutexLock lock(mutex_);
             if (pump_ != nullptr) {
                 pump_->finish();
-                stream_ended_.wait_for(lock, kFarewell, [this] { return pump_ == nullptr; });
+                stream_ended_.wait_for(
+                    lock, kFarewell, [this]() GANTRY_REQUIRES(mutex_) { return pump_ == nullptr; });
             }
             if (context_ != nullptr) {
                 context_->TryCancel();
@@ -164,7 +164,7 @@ public:
     void send(const engine::Message& message) override {
         control::EngineMessage out = to_proto(message);
         out.set_session_id(session_id_);
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (pump_ != nullptr) {
             pump_->send(std::move(out));
         } else if (early_.size() < kEarlyMessagesMax) {
@@ -199,7 +199,7 @@ private:
     bool read_stream() {
         grpc::ClientContext context;
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             if (stopping_) {
                 return false;  // nobody would cancel this call any more
             }
@@ -209,7 +209,7 @@ private:
         const auto stream = stub->Move(&context);  // Waits for the peer, if that is silent.
         Pump pump(stream.get());
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             pump_ = &pump;
             for (control::EngineMessage& message : early_) {
                 pump.send(std::move(message));
@@ -226,7 +226,7 @@ private:
             }
         }
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             context_ = nullptr;
             pump_ = nullptr;
             stream_ended_.notify_all();
@@ -243,11 +243,11 @@ private:
     const TargetLinkHandlers handlers_;
     std::shared_ptr<grpc::Channel> channel_;
     std::atomic<bool> stopping_{false};
-    std::mutex mutex_;
-    std::condition_variable stream_ended_;
-    grpc::ClientContext* context_ = nullptr;
-    Pump* pump_ = nullptr;
-    std::vector<control::EngineMessage> early_;
+    Mutex mutex_;
+    CondVar stream_ended_;
+    grpc::ClientContext* context_ GANTRY_GUARDED_BY(mutex_) = nullptr;
+    Pump* pump_ GANTRY_GUARDED_BY(mutex_) = nullptr;
+    std::vector<control::EngineMessage> early_ GANTRY_GUARDED_BY(mutex_);
     std::vector<std::unique_ptr<BulkReader>> bulk_;
     std::thread thread_;
 };

@@ -26,7 +26,7 @@ class ServerMessageLink final : public MessageLink {
 public:
     explicit ServerMessageLink(MoveStream* stream) : pump_(std::make_unique<Pump>(stream)) {}
     void send(const engine::Message& message) override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (pump_) {
             pump_->send(to_proto(message));
         }
@@ -35,13 +35,13 @@ public:
     /// since the session's machine sends meanwhile.
     void end() {
         std::unique_ptr<Pump> ended;
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         ended = std::move(pump_);
     }
 
 private:
-    std::mutex mutex_;
-    std::unique_ptr<Pump> pump_;
+    Mutex mutex_;
+    std::unique_ptr<Pump> pump_ GANTRY_GUARDED_BY(mutex_);
 };
 
 class PeerService final : public control::Peer::Service {

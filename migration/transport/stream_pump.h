@@ -5,10 +5,10 @@
 // half, if the stream has one. The owner must call stop() before the stream is destroyed.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
+
+#include "proto/base/mutex.h"
 
 namespace gantry::transport {
 
@@ -23,20 +23,20 @@ public:
     StreamPump& operator=(const StreamPump&) = delete;
 
     void send(Message message) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (!stopping_ && queue_.size() < kPumpMessagesMax) {
             queue_.push_back(std::move(message));
             changed_.notify_one();
         }
     }
     void finish() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         finishing_ = true;
         changed_.notify_one();
     }
     void stop() {
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             stopping_ = true;
             changed_.notify_one();
         }
@@ -47,9 +47,11 @@ public:
 
 private:
     void run() {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         for (;;) {
-            changed_.wait(lock, [this] { return stopping_ || finishing_ || !queue_.empty(); });
+            changed_.wait(lock, [this]() GANTRY_REQUIRES(mutex_) {
+                return stopping_ || finishing_ || !queue_.empty();
+            });
             if (stopping_) {
                 return;
             }
@@ -74,11 +76,11 @@ private:
     }
 
     Stream* stream_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Message> queue_;
-    bool finishing_ = false;
-    bool stopping_ = false;
+    Mutex mutex_;
+    CondVar changed_;
+    std::deque<Message> queue_ GANTRY_GUARDED_BY(mutex_);
+    bool finishing_ GANTRY_GUARDED_BY(mutex_) = false;
+    bool stopping_ GANTRY_GUARDED_BY(mutex_) = false;
     std::thread thread_;
 };
 
