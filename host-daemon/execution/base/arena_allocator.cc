@@ -105,13 +105,13 @@ Result<DeviceVa> ArenaAllocator::allocate_large(std::uint64_t bytes) {
 }
 
 Result<void> ArenaAllocator::map_extent(std::uint64_t start, std::uint64_t bytes, bool is_slab) {
-    if (bytes > quota_bytes_ - std::min(quota_bytes_, mapped_bytes()) && spare_slab_ != 0) {
+    if (bytes > quota_bytes() - std::min(quota_bytes(), mapped_bytes()) && spare_slab_ != 0) {
         drop_spare();  // It is ours to give up before the guest is refused.
     }
-    if (bytes > quota_bytes_ - std::min(quota_bytes_, mapped_bytes())) {
+    if (bytes > quota_bytes() - std::min(quota_bytes(), mapped_bytes())) {
         return Error{Code::kResourceExhausted, "memory.quota",
                      fmt::format("{} bytes more would exceed the quota: {} of {} are in use", bytes,
-                                 mapped_bytes(), quota_bytes_)};
+                                 mapped_bytes(), quota_bytes())};
     }
     GANTRY_TRY(mapper_.map(DeviceVa{start}, bytes));
     const bool taken = take_run(free_runs_, start, bytes);

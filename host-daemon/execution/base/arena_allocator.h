@@ -90,7 +90,7 @@ public:
     [[nodiscard]] std::uint64_t mapped_bytes() const { return mapped_bytes_; }
     [[nodiscard]] std::uint64_t requested_bytes() const { return requested_bytes_; }
     [[nodiscard]] std::uint64_t quota_bytes() const { return quota_bytes_; }
-    void lower_quota(std::uint64_t bytes) { quota_bytes_ = std::min(quota_bytes_, bytes); }
+    void lower_quota(std::uint64_t bytes) { quota_bytes_ = std::min(quota_bytes(), bytes); }
     [[nodiscard]] std::size_t allocation_count() const { return allocations_.size(); }
 
 private:
@@ -114,7 +114,7 @@ private:
 
     std::uint64_t base_;
     std::uint64_t bytes_;
-    std::uint64_t quota_bytes_;
+    std::atomic<std::uint64_t> quota_bytes_;  ///< Changed by the owner, read by any thread.
     GranuleMapper& mapper_;
     AddressRuns free_runs_;  ///< Unused granules of the arena.
     Extents extents_;

@@ -35,7 +35,7 @@ std::uint64_t MemoryShare::used_bytes(std::uint64_t own_bytes) const {
 }
 
 void MemoryShare::set_counting(bool counting) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (page_ != nullptr && counting != counting_) {
         auto& own = page_->slots[slot_].bytes;
         counting ? own.fetch_add(own_bytes_) : own.fetch_sub(own_bytes_);
@@ -47,7 +47,7 @@ Result<void> MemoryShare::map(DeviceVa address, std::uint64_t bytes) {
     if (page_ == nullptr) {
         return device_.map(address, bytes);
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     auto& own = page_->slots[slot_].bytes;
     if (counting_) {
         own.fetch_add(bytes);
@@ -71,7 +71,7 @@ Result<void> MemoryShare::map(DeviceVa address, std::uint64_t bytes) {
 
 bool MemoryShare::count(std::uint64_t bytes, std::uint64_t own_bytes,
                         std::uint64_t own_quota_bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (page_ == nullptr) {
         if (own_bytes + extra_bytes_ + bytes > own_quota_bytes) {
             return false;
@@ -90,7 +90,7 @@ bool MemoryShare::count(std::uint64_t bytes, std::uint64_t own_bytes,
 }
 
 void MemoryShare::uncount(std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     own_bytes_ -= bytes;
     extra_bytes_ -= bytes;
     if (page_ != nullptr && counting_) {
@@ -100,7 +100,7 @@ void MemoryShare::uncount(std::uint64_t bytes) {
 
 void MemoryShare::unmap(DeviceVa address, std::uint64_t bytes) {
     device_.unmap(address, bytes);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (page_ != nullptr) {
         own_bytes_ -= bytes;
         if (counting_) {

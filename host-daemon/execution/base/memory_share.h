@@ -10,9 +10,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "host-daemon/execution/base/arena_allocator.h"
+#include "proto/base/mutex.h"
 #include "proto/control/memory_page.h"
 
 namespace gantry::worker {
@@ -48,10 +48,11 @@ private:
     std::uint32_t slot_ = 0;
     std::uint64_t quota_bytes_ = 0;
     std::atomic<bool> restoring_{false};
-    std::mutex mutex_;  ///< Holds own_bytes_, the slot and counting_ together.
-    std::uint64_t own_bytes_ = 0;
-    std::uint64_t extra_bytes_ = 0;  ///< By count(); a part of own_bytes_.
-    bool counting_ = true;
+    Mutex mutex_;  ///< Holds own_bytes_, the slot and counting_ together.
+    std::uint64_t own_bytes_ GANTRY_GUARDED_BY(mutex_) = 0;
+    /// By count(); a part of own_bytes_.
+    std::uint64_t extra_bytes_ GANTRY_GUARDED_BY(mutex_) = 0;
+    bool counting_ GANTRY_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace gantry::worker

@@ -14,7 +14,7 @@ using cuda::wire_hand::LinkReply;
 constexpr std::uint32_t kMostOptions = 64;
 constexpr std::uint32_t kNameBytesMax = 4096;
 
-void answer_logs(const Link& link, Reply& reply) {
+void answer_logs(const Link& link, Reply& reply) GANTRY_REQUIRES(link.mutex) {
     std::string logs;
     LinkReply answer{};
     answer.logs = link.jit().logs(&logs);
@@ -48,6 +48,7 @@ CUresult on_cuLinkCreate_v2(CallContext& context, const wire::cuLinkCreate_v2_ca
     }
     const auto link = std::make_shared<Link>(call.process().device, std::move(*options),
                                              create.info_log_bytes, create.error_log_bytes);
+    const MutexLock lock(link->mutex);
     result = link->create();
     if (result == CUDA_SUCCESS) {
         result = call.add_object(create.link, reinterpret_cast<std::uint64_t>(link->state()));
@@ -84,7 +85,7 @@ CUresult on_cuLinkAddData_v2(CallContext& context, const wire::cuLinkAddData_v2_
     input.options = std::move(*options);
     input.image = std::move(image).value();
     input.bytes = add.image_bytes;
-    std::lock_guard lock(link->mutex);
+    const MutexLock lock(link->mutex);
     const CUresult result = link->add(std::move(input));
     answer_logs(*link, reply);
     return result;
@@ -97,7 +98,7 @@ CUresult on_cuLinkComplete(CallContext& context, const wire::cuLinkComplete_call
     if (link == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    std::lock_guard lock(link->mutex);
+    const MutexLock lock(link->mutex);
     if (complete.offset == cuda::wire_hand::kLinkLogs) {
         answer_logs(*link, reply);
         return CUDA_SUCCESS;

@@ -26,7 +26,7 @@ std::string to_hex(std::span<const std::byte> bytes) {
 
 Result<void> ImageStore::stage(std::uint64_t image_id, std::uint64_t total_bytes,
                                std::uint64_t offset, std::span<const std::byte> bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto staged = staged_.find(image_id);
     if (staged == staged_.end()) {
         if (total_bytes == 0 || total_bytes > quota_bytes_ - staged_bytes_ ||
@@ -57,7 +57,7 @@ Result<void> ImageStore::stage(std::uint64_t image_id, std::uint64_t total_bytes
 }
 
 void ImageStore::drop(std::uint64_t image_id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto staged = staged_.find(image_id); staged != staged_.end()) {
         staged_bytes_ -= staged->second.total_bytes;
         staged_.erase(staged);
@@ -67,7 +67,7 @@ void ImageStore::drop(std::uint64_t image_id) {
 Result<ImagePtr> ImageStore::take(std::uint64_t image_id, std::uint64_t bytes) {
     std::vector<std::byte> content;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         const auto staged = staged_.find(image_id);
         if (staged != staged_.end() && staged->second.total_bytes == bytes &&
             bytes - staged->second.bytes.size() < kPartAlignBytes) {
@@ -88,7 +88,7 @@ Result<ImagePtr> ImageStore::take(std::uint64_t image_id, std::uint64_t bytes) {
 
 ImagePtr ImageStore::adopt(std::vector<std::byte> bytes) {
     const Sha256 digest = sha256_of(bytes);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ImagePtr known = images_[digest].lock()) {
         return known;
     }
@@ -99,20 +99,20 @@ ImagePtr ImageStore::adopt(std::vector<std::byte> bytes) {
 }
 
 ImagePtr ImageStore::find(const Sha256& sha256) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto image = images_.find(sha256);
     return image == images_.end() ? nullptr : image->second.lock();
 }
 
 std::uint64_t ImageStore::staged_bytes() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return staged_bytes_;
 }
 
 std::vector<StagedImage> ImageStore::staged() {
     std::map<std::uint64_t, Staged> copied;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         copied = staged_;
     }
     std::vector<StagedImage> images;
@@ -124,7 +124,7 @@ std::vector<StagedImage> ImageStore::staged() {
 
 Result<void> ImageStore::set_staged(std::span<const StagedImage> images) {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         staged_.clear();
         staged_bytes_ = 0;
     }

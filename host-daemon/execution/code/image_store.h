@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 
 namespace gantry::worker {
@@ -72,10 +72,10 @@ private:
     static constexpr std::uint64_t kPartAlignBytes = 8;
 
     std::uint64_t quota_bytes_;
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, Staged> staged_;
-    std::uint64_t staged_bytes_ = 0;
-    std::map<Sha256, std::weak_ptr<const Image>> images_;
+    mutable Mutex mutex_;
+    std::map<std::uint64_t, Staged> staged_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t staged_bytes_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::map<Sha256, std::weak_ptr<const Image>> images_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace gantry::worker

@@ -49,27 +49,33 @@ CUresult Link::complete() {
 }
 
 void LinkBook::add(std::uint64_t handle, LinkPtr link) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     links_[handle] = std::move(link);
 }
 
 LinkPtr LinkBook::find(std::uint64_t handle) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto link = links_.find(handle);
     return link == links_.end() ? nullptr : link->second;
 }
 
 void LinkBook::remove(std::uint64_t handle) {
-    std::lock_guard lock(mutex_);
-    const auto link = links_.find(handle);
-    if (link != links_.end()) {
-        link->second->forget_state();
-        links_.erase(link);
+    LinkPtr link;
+    {
+        const MutexLock lock(mutex_);
+        const auto found = links_.find(handle);
+        if (found == links_.end()) {
+            return;
+        }
+        link = std::move(found->second);
+        links_.erase(found);
     }
+    const MutexLock lock(link->mutex);
+    link->forget_state();
 }
 
 std::map<std::uint64_t, LinkPtr> LinkBook::list() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return links_;
 }
 

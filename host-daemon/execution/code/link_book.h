@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "host-daemon/execution/code/image_store.h"
 #include "host-daemon/execution/code/jit_options.h"
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -35,32 +35,36 @@ public:
     Link(const Link&) = delete;
     Link& operator=(const Link&) = delete;
 
-    CUresult create();
-    CUresult add(Input input);
+    CUresult create() GANTRY_REQUIRES(mutex);
+    CUresult add(Input input) GANTRY_REQUIRES(mutex);
     /// Once; afterwards cubin() has the result.
-    CUresult complete();
+    CUresult complete() GANTRY_REQUIRES(mutex);
 
-    [[nodiscard]] CUlinkState state() const { return state_; }
-    [[nodiscard]] const std::vector<std::byte>& cubin() const { return cubin_; }
+    [[nodiscard]] CUlinkState state() const GANTRY_REQUIRES(mutex) { return state_; }
+    [[nodiscard]] const std::vector<std::byte>& cubin() const GANTRY_REQUIRES(mutex) {
+        return cubin_;
+    }
     [[nodiscard]] const std::vector<Option>& options() const { return given_; }
-    [[nodiscard]] const std::vector<Input>& inputs() const { return inputs_; }
-    [[nodiscard]] const JitOptions& jit() const { return jit_; }
+    [[nodiscard]] const std::vector<Input>& inputs() const GANTRY_REQUIRES(mutex) {
+        return inputs_;
+    }
+    [[nodiscard]] const JitOptions& jit() const GANTRY_REQUIRES(mutex) { return jit_; }
     [[nodiscard]] std::uint32_t info_log_bytes() const { return info_log_bytes_; }
     [[nodiscard]] std::uint32_t error_log_bytes() const { return error_log_bytes_; }
     /// The driver has destroyed it.
-    void forget_state() { state_ = nullptr; }
+    void forget_state() GANTRY_REQUIRES(mutex) { state_ = nullptr; }
 
-    std::mutex mutex;
+    mutable Mutex mutex;
 
 private:
     Device& device_;
     std::vector<Option> given_;
     std::uint32_t info_log_bytes_;
     std::uint32_t error_log_bytes_;
-    JitOptions jit_;
-    CUlinkState state_ = nullptr;
-    std::vector<Input> inputs_;
-    std::vector<std::byte> cubin_;
+    JitOptions jit_ GANTRY_GUARDED_BY(mutex);  ///< The driver writes its logs.
+    CUlinkState state_ GANTRY_GUARDED_BY(mutex) = nullptr;
+    std::vector<Input> inputs_ GANTRY_GUARDED_BY(mutex);
+    std::vector<std::byte> cubin_ GANTRY_GUARDED_BY(mutex);
 };
 
 using LinkPtr = std::shared_ptr<Link>;
@@ -74,8 +78,8 @@ public:
     [[nodiscard]] std::map<std::uint64_t, LinkPtr> list() const;
 
 private:
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, LinkPtr> links_;
+    mutable Mutex mutex_;
+    std::map<std::uint64_t, LinkPtr> links_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace gantry::worker

@@ -6,7 +6,7 @@
 namespace gantry::worker {
 
 void ModuleRegistry::add(LoadedImage image) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (image.load_order == 0) {
         image.load_order = next_load_order_;
     }
@@ -16,23 +16,23 @@ void ModuleRegistry::add(LoadedImage image) {
 }
 
 void ModuleRegistry::remove(std::uint64_t handle) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     images_.erase(handle);
 }
 
 void ModuleRegistry::clear() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     images_.clear();
 }
 
 std::optional<LoadedImage> ModuleRegistry::get(std::uint64_t handle) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto image = images_.find(handle);
     return image == images_.end() ? std::nullopt : std::optional<LoadedImage>(image->second);
 }
 
 std::vector<LoadedImage> ModuleRegistry::list() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<LoadedImage> images;
     for (const auto& [handle, image] : images_) {
         images.push_back(image);
@@ -44,14 +44,14 @@ std::vector<LoadedImage> ModuleRegistry::list() const {
 }
 
 void ModuleRegistry::note_variable(std::uint64_t handle, ModuleVariable variable) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto image = images_.find(handle); image != images_.end()) {
         image->second.variables[variable.name] = std::move(variable);
     }
 }
 
 void ModuleRegistry::set_variables(std::uint64_t handle, std::vector<ModuleVariable> variables) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto image = images_.find(handle); image != images_.end()) {
         image->second.variables_known = true;
         for (ModuleVariable& variable : variables) {
@@ -63,7 +63,7 @@ void ModuleRegistry::set_variables(std::uint64_t handle, std::vector<ModuleVaria
 
 void ModuleRegistry::set_placed(std::uint64_t handle, std::shared_ptr<const PlacedCode> code,
                                 std::map<std::string, ModuleVariable> variables, bool all) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto image = images_.find(handle); image != images_.end()) {
         image->second.placed = std::move(code);
         image->second.variables = std::move(variables);
@@ -72,7 +72,7 @@ void ModuleRegistry::set_placed(std::uint64_t handle, std::shared_ptr<const Plac
 }
 
 void ModuleRegistry::note_kernel(std::uint64_t handle, const std::string& name) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto image = images_.find(handle);
         image != images_.end() && image->second.name.empty()) {
         image->second.name = name;
@@ -81,7 +81,7 @@ void ModuleRegistry::note_kernel(std::uint64_t handle, const std::string& name) 
 
 std::optional<ModuleVariable> ModuleRegistry::find(std::uint64_t handle, const std::string& name,
                                                    bool placed_only) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto image = images_.find(handle);
     if (image == images_.end() || (placed_only && image->second.placed == nullptr)) {
         return std::nullopt;
@@ -102,7 +102,7 @@ std::optional<ModuleVariable> ModuleRegistry::placed_variable(std::uint64_t hand
 }
 
 std::uint64_t ModuleRegistry::image_bytes() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::set<const Image*> counted;
     std::uint64_t bytes = 0;
     for (const auto& [handle, image] : images_) {

@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "host-daemon/execution/code/image_store.h"
+#include "proto/base/mutex.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
@@ -69,9 +69,9 @@ private:
     [[nodiscard]] std::optional<ModuleVariable> find(std::uint64_t handle, const std::string& name,
                                                      bool placed_only) const;
 
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, LoadedImage> images_;
-    std::uint64_t next_load_order_ = 1;
+    mutable Mutex mutex_;
+    std::map<std::uint64_t, LoadedImage> images_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t next_load_order_ GANTRY_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace gantry::worker

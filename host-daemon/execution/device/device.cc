@@ -161,7 +161,7 @@ Result<Device::Physical> Device::create_physical(std::uint64_t bytes) {
 }
 
 Result<void> Device::map(DeviceVa address, std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     GANTRY_ASSIGN(Physical piece, take_offer(address, bytes));
     if (piece.handle == 0) {
         GANTRY_ASSIGN(piece, create_physical(bytes));
@@ -194,7 +194,7 @@ CUresult Device::allow_access(std::uint64_t address, std::uint64_t bytes,
 }
 
 void Device::unmap(DeviceVa address, std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto entry = physical_.find(address.value);
     GANTRY_ASSERT(entry != physical_.end(), "nothing is mapped at %#llx",
                   static_cast<unsigned long long>(address.value));
@@ -205,7 +205,7 @@ void Device::unmap(DeviceVa address, std::uint64_t bytes) {
 }
 
 std::optional<CUmemGenericAllocationHandle> Device::physical_at(DeviceVa address) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto entry = physical_.find(address.value);
     return entry == physical_.end()
                ? std::nullopt

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "host-daemon/driver/driver_library.h"
 #include "host-daemon/execution/base/arena_allocator.h"
 #include "host-daemon/execution/device/launch_graphs.h"
+#include "proto/base/mutex.h"
 #include "proto/control/unique_fd.h"
 #include "proto/cuda/soft_extension.h"
 #include "proto/wire/control_ops.h"
@@ -158,10 +158,11 @@ private:
     std::unique_ptr<LaunchGraphs> launch_graphs_;
     bool arena_reserved_ = false;
     bool exportable_ = true;  ///< Physical memory gets a file descriptor type; off if refused once.
-    mutable std::mutex mutex_;
-    std::uint64_t next_serial_ = 1;
-    std::map<std::uint64_t, Physical> physical_;  ///< By mapped address.
-    std::map<std::uint64_t, Physical> offers_;    ///< Imported, not mapped yet.
+    mutable Mutex mutex_;
+    std::uint64_t next_serial_ GANTRY_GUARDED_BY(mutex_) = 1;
+    std::map<std::uint64_t, Physical> physical_ GANTRY_GUARDED_BY(mutex_);  ///< By mapped address.
+    /// Imported, not mapped yet.
+    std::map<std::uint64_t, Physical> offers_ GANTRY_GUARDED_BY(mutex_);
     std::atomic<bool> offers_required_{false};
 };
 

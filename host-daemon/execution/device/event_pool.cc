@@ -15,7 +15,7 @@ EventPool::Event EventPool::take() {
     if (device_.api().cuCtxGetCurrent(&taken.context) != CUDA_SUCCESS || taken.context == nullptr) {
         return {};
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Context& context = contexts_[taken.context];
     if (context.life == 0) {
         context.life = ++last_life_;
@@ -50,19 +50,19 @@ EventPool::Context* EventPool::find_locked(const Event& event) {
 }
 
 CUresult EventPool::query(const Event& event) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return find_locked(event) != nullptr ? device_.api().cuEventQuery(event.native) : CUDA_SUCCESS;
 }
 
 void EventPool::keep(const Event& event) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (Context* context = find_locked(event); context != nullptr) {
         context->free.push_back(event.native);
     }
 }
 
 void EventPool::context_ends(CUcontext context) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     contexts_.erase(context);
 }
 

@@ -12,10 +12,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -49,12 +49,12 @@ private:
     };
     /// A free event of the calling thread's context, or where one would belong.
     [[nodiscard]] Event take();
-    [[nodiscard]] Context* find_locked(const Event& event);
+    [[nodiscard]] Context* find_locked(const Event& event) GANTRY_REQUIRES(mutex_);
 
     Device& device_;
-    std::mutex mutex_;
-    std::map<CUcontext, Context> contexts_;
-    std::uint64_t last_life_ = 0;
+    Mutex mutex_;
+    std::map<CUcontext, Context> contexts_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t last_life_ GANTRY_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gantry::worker

@@ -30,7 +30,7 @@ void EventTimes::forget(std::uint64_t event) {
     if (!keeps_any()) {
         return;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (kept_.erase(event) == 0) {
         return;
     }
@@ -84,7 +84,7 @@ void EventTimes::note_asked(const Pair& pair) {
 }
 
 CUresult EventTimes::between(const Named& start, const Named& end, float* milliseconds) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const CUresult result = measure(start, end, milliseconds);
     if (result == CUDA_SUCCESS) {
         note_asked({start.handle, end.handle});
@@ -110,7 +110,7 @@ CUresult EventTimes::record_anchor(CUevent* anchor) const {
 }
 
 EventTimes::State EventTimes::save(const std::vector<Named>& events) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     device_.bind_thread();
     State state;
     CUevent now = nullptr;
@@ -170,7 +170,7 @@ EventTimes::State EventTimes::save(const std::vector<Named>& events) {
 }
 
 CUresult EventTimes::load(const State& state) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     device_.bind_thread();
     if (anchor_ != nullptr) {
         device_.api().cuEventDestroy_v2(anchor_);

@@ -14,13 +14,13 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -68,18 +68,20 @@ public:
 private:
     using Pair = std::pair<std::uint64_t, std::uint64_t>;
 
-    CUresult measure(const Named& start, const Named& end, float* milliseconds) const;
+    CUresult measure(const Named& start, const Named& end, float* milliseconds) const
+        GANTRY_REQUIRES(mutex_);
     CUresult ask_driver(CUevent start, CUevent end, float* milliseconds) const;
     CUresult record_anchor(CUevent* anchor) const;
-    void note_asked(const Pair& pair);
+    void note_asked(const Pair& pair) GANTRY_REQUIRES(mutex_);
 
     Device& device_;
-    mutable std::mutex mutex_;
-    CUevent anchor_ = nullptr;
-    std::map<std::uint64_t, std::int64_t> kept_;  ///< By event, nanoseconds from the anchor.
-    std::map<Pair, float> kept_answers_;
-    std::set<Pair> asked_;
-    std::deque<Pair> asked_order_;
+    mutable Mutex mutex_;
+    CUevent anchor_ GANTRY_GUARDED_BY(mutex_) = nullptr;
+    /// By event, nanoseconds from the anchor.
+    std::map<std::uint64_t, std::int64_t> kept_ GANTRY_GUARDED_BY(mutex_);
+    std::map<Pair, float> kept_answers_ GANTRY_GUARDED_BY(mutex_);
+    std::set<Pair> asked_ GANTRY_GUARDED_BY(mutex_);
+    std::deque<Pair> asked_order_ GANTRY_GUARDED_BY(mutex_);
     std::atomic<bool> keeps_any_{false};
 };
 

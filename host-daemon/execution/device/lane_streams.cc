@@ -6,7 +6,7 @@
 namespace gantry::worker {
 
 CUresult LaneStreams::open(CUcontext current, std::uint32_t lane, CUstream* out) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     CUstream& own = contexts_[current][lane % wire::kLaneCount];
     CUresult result = CUDA_SUCCESS;
     if (own == nullptr) {
@@ -18,13 +18,13 @@ CUresult LaneStreams::open(CUcontext current, std::uint32_t lane, CUstream* out)
 }
 
 CUstream LaneStreams::find(CUcontext current, std::uint32_t lane) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto lanes = contexts_.find(current);
     return lanes == contexts_.end() ? nullptr : lanes->second[lane % wire::kLaneCount];
 }
 
 std::vector<CUstream> LaneStreams::of_lane(std::uint32_t lane) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<CUstream> found;
     for (const auto& [context, lanes] : contexts_) {
         if (lanes[lane % wire::kLaneCount] != nullptr) {
@@ -35,7 +35,7 @@ std::vector<CUstream> LaneStreams::of_lane(std::uint32_t lane) const {
 }
 
 std::vector<CUstream> LaneStreams::all() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<CUstream> found;
     for (const auto& [context, lanes] : contexts_) {
         std::copy_if(lanes.begin(), lanes.end(), std::back_inserter(found),
@@ -45,7 +45,7 @@ std::vector<CUstream> LaneStreams::all() const {
 }
 
 std::vector<std::uint32_t> LaneStreams::context_ends(CUcontext context) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<std::uint32_t> had_one;
     if (const auto ended = contexts_.extract(context)) {
         for (std::uint32_t lane = 0; lane < wire::kLaneCount; ++lane) {
@@ -61,7 +61,7 @@ void LaneStreams::clear() {
     for (const CUstream stream : all()) {
         device_.api().cuStreamDestroy_v2(stream);
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     contexts_.clear();
 }
 

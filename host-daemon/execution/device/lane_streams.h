@@ -8,10 +8,10 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 #include "proto/wire/region.h"
 
 namespace gantry::worker {
@@ -36,8 +36,8 @@ public:
 private:
     using PerLane = std::array<CUstream, wire::kLaneCount>;
     Device& device_;
-    mutable std::mutex mutex_;
-    std::map<CUcontext, PerLane> contexts_;
+    mutable Mutex mutex_;
+    std::map<CUcontext, PerLane> contexts_ GANTRY_GUARDED_BY(mutex_);
     std::atomic<bool> has_any_{false};
 };
 

@@ -50,7 +50,7 @@ void StagingPool::recycle_locked() {
 }
 
 StagingPool::Buffer StagingPool::acquire(std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     recycle_locked();
     const auto fits = std::find_if(free_.begin(), free_.end(), [bytes](const Buffer& buffer) {
         return buffer.capacity >= bytes;
@@ -85,12 +85,12 @@ void StagingPool::release_after(Buffer buffer, CUstream stream) {
         release(buffer);
         return;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     busy_.push_back(buffer);
 }
 
 void StagingPool::release(Buffer buffer) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     free_bytes_ += buffer.capacity;
     free_.push_back(buffer);
 }

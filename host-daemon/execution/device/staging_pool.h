@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/device/event_pool.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -44,15 +44,15 @@ public:
     void release(Buffer buffer);
 
 private:
-    void recycle_locked();
+    void recycle_locked() GANTRY_REQUIRES(mutex_);
     void destroy(Buffer& buffer);
 
     Device& device_;
     EventPool& events_;
-    std::mutex mutex_;
-    std::vector<Buffer> free_;
-    std::deque<Buffer> busy_;
-    std::uint64_t free_bytes_ = 0;
+    Mutex mutex_;
+    std::vector<Buffer> free_ GANTRY_GUARDED_BY(mutex_);
+    std::deque<Buffer> busy_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t free_bytes_ GANTRY_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gantry::worker

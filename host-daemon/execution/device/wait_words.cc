@@ -44,7 +44,7 @@ WaitWords::~WaitWords() {
 }
 
 std::optional<WaitWords::Ticket> WaitWords::queue(CUstream stream) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (address_ == 0) {
         return std::nullopt;
     }

@@ -16,10 +16,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -54,8 +54,9 @@ private:
     Device& device_;
     std::byte* page_ = nullptr;  ///< Null: no words.
     CUdeviceptr address_ = 0;
-    std::mutex mutex_;                            ///< Held while a word is chosen and queued.
-    std::array<std::uint32_t, kWords> queued_{};  ///< By word, what was queued last.
+    Mutex mutex_;  ///< Held while a word is chosen and queued.
+    /// By word, what was queued last.
+    std::array<std::uint32_t, kWords> queued_ GANTRY_GUARDED_BY(mutex_){};
 };
 
 /// A stream that was given work a moment ago, and the word behind that work if it is queued.

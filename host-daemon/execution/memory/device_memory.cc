@@ -12,7 +12,7 @@ DeviceMemory::DeviceMemory(Device& device, std::uint64_t quota_bytes)
       arena_(DeviceVa{wire::kArenaBase}, wire::kArenaBytes, quota_bytes, share_) {}
 
 Result<DeviceVa> DeviceMemory::allocate(std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return arena_.allocate(bytes);
 }
 
@@ -25,7 +25,7 @@ bool DeviceMemory::free_later(DeviceVa address, std::optional<CUstream> stream) 
 }
 
 bool DeviceMemory::is_live(DeviceVa address) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto allocation = arena_.find(address);
     return allocation && allocation->address == address &&
            std::none_of(parked_.begin(), parked_.end(),
@@ -39,7 +39,7 @@ bool DeviceMemory::park(DeviceVa address, std::optional<CUstream> stream) {
                    api.cuEventRecord(event, *stream) != CUDA_SUCCESS)) {
         event = nullptr;  // Then the whole device has to be idle: later, but never too early.
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto kept = graph_memory_.find(address.value); kept != graph_memory_.end()) {
         if (event != nullptr) {
             api.cuEventDestroy_v2(event);
@@ -63,7 +63,7 @@ bool DeviceMemory::park(DeviceVa address, std::optional<CUstream> stream) {
 }
 
 bool DeviceMemory::keep_for_graphs(DeviceVa address, bool is_live) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto allocation = arena_.find(address);
     if (!allocation || allocation->address != address) {
         return false;
@@ -76,7 +76,7 @@ bool DeviceMemory::keep_for_graphs(DeviceVa address, bool is_live) {
 std::vector<DeviceVa> DeviceMemory::free_graph_memory() {
     std::vector<DeviceVa> freed;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (const auto& [address, is_live] : graph_memory_) {
             if (!is_live) {
                 freed.push_back(DeviceVa{address});
@@ -96,7 +96,7 @@ std::vector<DeviceVa> DeviceMemory::free_graph_memory() {
 }
 
 std::map<std::uint64_t, bool> DeviceMemory::kept_for_graphs() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return graph_memory_;
 }
 
@@ -121,7 +121,7 @@ void DeviceMemory::note_graph_use() {
 
 void DeviceMemory::ran_in_graph(const std::set<std::uint64_t>& allocates,
                                 const std::set<std::uint64_t>& frees) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const std::uint64_t address : allocates) {
         set_live(address, true);
     }
@@ -133,20 +133,21 @@ void DeviceMemory::ran_in_graph(const std::set<std::uint64_t>& allocates,
 }
 
 bool DeviceMemory::may_allocate(const std::set<std::uint64_t>& addresses) const {
-    std::lock_guard lock(mutex_);
-    return std::none_of(addresses.begin(), addresses.end(), [&](std::uint64_t address) {
-        const auto kept = graph_memory_.find(address);
-        return kept != graph_memory_.end() && kept->second;
-    });
+    MutexLock lock(mutex_);
+    return std::none_of(addresses.begin(), addresses.end(),
+                        [&](std::uint64_t address) GANTRY_REQUIRES(mutex_) {
+                            const auto kept = graph_memory_.find(address);
+                            return kept != graph_memory_.end() && kept->second;
+                        });
 }
 
 DeviceMemory::GraphUse DeviceMemory::graph_use() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return graph_use_;
 }
 
 void DeviceMemory::reset_graph_use_high(bool used) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (used) {
         graph_use_.used_high = graph_use_.used;
     } else {
@@ -156,9 +157,9 @@ void DeviceMemory::reset_graph_use_high(bool used) {
 
 void DeviceMemory::reap(bool all) {
     const driver::DriverApi& api = device_.api();
-    std::lock_guard hold(unmap_mutex_);
-    std::lock_guard lock(mutex_);
-    std::erase_if(parked_, [&](const Parked& parked) {
+    MutexLock hold(unmap_mutex_);
+    MutexLock lock(mutex_);
+    std::erase_if(parked_, [&](const Parked& parked) GANTRY_REQUIRES(mutex_) {
         const bool done =
             all || (parked.event != nullptr && api.cuEventQuery(parked.event) == CUDA_SUCCESS);
         if (!done) {
@@ -175,13 +176,13 @@ void DeviceMemory::reap(bool all) {
 
 void DeviceMemory::settle() {
     reap(true);
-    std::lock_guard hold(unmap_mutex_);
-    std::lock_guard lock(mutex_);
+    MutexLock hold(unmap_mutex_);
+    MutexLock lock(mutex_);
     arena_.drop_spare();
 }
 
 std::vector<DeviceVa> DeviceMemory::parked_now() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<DeviceVa> addresses;
     for (const Parked& parked : parked_) {
         if (parked.event == nullptr) {
@@ -208,7 +209,7 @@ std::uint64_t DeviceMemory::free_bytes(std::uint64_t quota_bytes) {
     if (!has_parked()) {
         return free_with(0, quota_bytes);
     }
-    std::lock_guard lock(mutex_);  // What was parked is either counted as that, or given back.
+    MutexLock lock(mutex_);  // What was parked is either counted as that, or given back.
     return free_with(parked_bytes(), quota_bytes);
 }
 
@@ -222,9 +223,9 @@ std::uint64_t DeviceMemory::free_with(std::uint64_t parked, std::uint64_t quota_
 
 void DeviceMemory::reap_these(const std::vector<DeviceVa>& parked) {
     const std::set<DeviceVa> wanted(parked.begin(), parked.end());
-    std::lock_guard hold(unmap_mutex_);
-    std::lock_guard lock(mutex_);
-    std::erase_if(parked_, [&](const Parked& entry) {
+    MutexLock hold(unmap_mutex_);
+    MutexLock lock(mutex_);
+    std::erase_if(parked_, [&](const Parked& entry) GANTRY_REQUIRES(mutex_) {
         // An address is parked once: it is not given out again before it is reaped.
         return entry.event == nullptr && wanted.contains(entry.address) &&
                arena_.free(entry.address);
@@ -233,10 +234,11 @@ void DeviceMemory::reap_these(const std::vector<DeviceVa>& parked) {
 }
 
 CUresult DeviceMemory::register_pinned(const PinnedRange& range) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
+    const std::uint64_t pool = pinned_pool_bytes_;
     if (range.bytes == 0 || range.address % wire::kPageBytes != 0 ||
-        range.address < wire::kPinnedBase || range.bytes > pinned_pool_bytes_ ||
-        range.address - wire::kPinnedBase > pinned_pool_bytes_ - range.bytes) {
+        range.address < wire::kPinnedBase || range.bytes > pool ||
+        range.address - wire::kPinnedBase > pool - range.bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (pinned_.contains(range.address)) {
@@ -254,7 +256,7 @@ CUresult DeviceMemory::register_pinned(const PinnedRange& range) {
 }
 
 CUresult DeviceMemory::unregister_pinned(std::uint64_t address) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (pinned_.erase(address) == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -262,7 +264,7 @@ CUresult DeviceMemory::unregister_pinned(std::uint64_t address) {
 }
 
 std::vector<PinnedRange> DeviceMemory::pinned_ranges() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<PinnedRange> ranges;
     for (const auto& [address, range] : pinned_) {
         ranges.push_back(range);
@@ -270,13 +272,10 @@ std::vector<PinnedRange> DeviceMemory::pinned_ranges() const {
     return ranges;
 }
 
-void DeviceMemory::set_pinned_pool(std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
-    pinned_pool_bytes_ = bytes;
-}
+void DeviceMemory::set_pinned_pool(std::uint64_t bytes) { pinned_pool_bytes_ = bytes; }
 
 void DeviceMemory::add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // Managed variables lie in the pinned pool, whose bytes are the guest's to move.
     if (address != 0 && bytes != 0 && !wire::is_pinned_address(address)) {
         outside_[address] = {owner, bytes};
@@ -284,15 +283,16 @@ void DeviceMemory::add_outside(std::uint64_t owner, std::uint64_t address, std::
 }
 
 void DeviceMemory::remove_outside(std::uint64_t owner) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase_if(outside_, [owner](const auto& entry) { return entry.second.owner == owner; });
 }
 
 bool DeviceMemory::owns(std::uint64_t address, std::uint64_t bytes) const {
-    if (address >= wire::kPinnedBase && address - wire::kPinnedBase < pinned_pool_bytes_) {
-        return bytes <= pinned_pool_bytes_ - (address - wire::kPinnedBase);
+    const std::uint64_t pool = pinned_pool_bytes_;
+    if (address >= wire::kPinnedBase && address - wire::kPinnedBase < pool) {
+        return bytes <= pool - (address - wire::kPinnedBase);
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto allocation = arena_.find(DeviceVa{address})) {
         return bytes <= allocation->bytes - (address - allocation->address.value);
     }
@@ -325,12 +325,12 @@ bool DeviceMemory::in_windows(std::uint64_t address, std::uint64_t bytes) const 
 }
 
 Result<DeviceVa> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t alignment) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return arena_.reserve(bytes, alignment);
 }
 
 bool DeviceMemory::release_reservation(DeviceVa address, std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const AllocationRecord& reservation : arena_.reservations()) {
         if (reservation.address == address && reservation.bytes == bytes) {
             const auto window = windows_.lower_bound(address.value);
@@ -342,7 +342,7 @@ bool DeviceMemory::release_reservation(DeviceVa address, std::uint64_t bytes) {
 }
 
 bool DeviceMemory::is_reserved(std::uint64_t address, std::uint64_t bytes) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const AllocationRecord& reservation : arena_.reservations()) {
         const std::uint64_t offset = address - reservation.address.value;
         if (address >= reservation.address.value && offset < reservation.bytes) {
@@ -353,38 +353,38 @@ bool DeviceMemory::is_reserved(std::uint64_t address, std::uint64_t bytes) const
 }
 
 std::vector<AllocationRecord> DeviceMemory::reservations() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return arena_.reservations();
 }
 
 void DeviceMemory::add_window(std::uint64_t address, std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     windows_[address] = bytes;
 }
 
 void DeviceMemory::remove_window(std::uint64_t address) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     windows_.erase(address);
 }
 
 std::optional<AllocationRecord> DeviceMemory::find(DeviceVa address) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return arena_.find(address);
 }
 
 void DeviceMemory::lower_quota(std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     arena_.lower_quota(bytes);
 }
 
 std::vector<ExtentRecord> DeviceMemory::extents() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return arena_.extents();
 }
 
 std::vector<ExtentRecord> DeviceMemory::extents_in(std::uint64_t address,
                                                    std::uint64_t bytes) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return arena_.extents_in(address, bytes);
 }
 
@@ -394,7 +394,7 @@ std::vector<OutsideRange> DeviceMemory::outside_ranges() const {
 
 std::vector<OutsideRange> DeviceMemory::outside_in(std::uint64_t address,
                                                    std::uint64_t bytes) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<OutsideRange> ranges;
     auto at = outside_.upper_bound(address);
     if (at != outside_.begin() && std::prev(at)->first + std::prev(at)->second.bytes > address) {
@@ -407,15 +407,15 @@ std::vector<OutsideRange> DeviceMemory::outside_in(std::uint64_t address,
 }
 
 std::vector<AllocationRecord> DeviceMemory::allocations() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return arena_.allocations();
 }
 
 Result<void> DeviceMemory::reshape(std::span<const ExtentRecord> extents,
                                    std::span<const AllocationRecord> allocations,
                                    std::span<const AllocationRecord> reservations) {
-    std::lock_guard hold(unmap_mutex_);
-    std::lock_guard lock(mutex_);
+    MutexLock hold(unmap_mutex_);
+    MutexLock lock(mutex_);
     graph_memory_.clear();
     note_graph_use();
     share_.set_restoring(true);
@@ -432,7 +432,7 @@ void DeviceMemory::ask_device() {
     }
     constexpr std::uint64_t kUnknown = ~std::uint64_t{0} / 2;
     // What the driver says has to fit what is mapped: nothing may be unmapped in between.
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     device_could_give_.store(device_.memory_free_bytes().value_or(kUnknown) + mapped_bytes(),
                              std::memory_order_relaxed);
     asked_at_.store(tick, std::memory_order_release);
@@ -440,8 +440,8 @@ void DeviceMemory::ask_device() {
 
 void DeviceMemory::free_everything() {
     reap(true);
-    std::lock_guard hold(unmap_mutex_);
-    std::lock_guard lock(mutex_);
+    MutexLock hold(unmap_mutex_);
+    MutexLock lock(mutex_);
     graph_memory_.clear();
     note_graph_use();
     for (const AllocationRecord& allocation : arena_.allocations()) {
@@ -451,7 +451,7 @@ void DeviceMemory::free_everything() {
 
 void DeviceMemory::release_all() {
     free_everything();
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [address, range] : pinned_) {
         device_.api().cuMemHostUnregister(reinterpret_cast<void*>(address));
     }

@@ -24,6 +24,7 @@
 #include "host-daemon/execution/base/arena_allocator.h"
 #include "host-daemon/execution/base/memory_share.h"
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -38,6 +39,10 @@ struct OutsideRange {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
 };
+
+/// No memory is taken away while one lives that DeviceMemory::hold_layout() has given. It moves, so
+/// the analysis of locks cannot follow it; it protects no member.
+using LayoutHold = std::unique_lock<Mutex>;
 
 class DeviceMemory {
 public:
@@ -116,18 +121,21 @@ public:
                                                        std::uint64_t bytes) const;
     /// While it is held no memory is taken away, so that it can be copied: frees wait, and so do
     /// the ends of modules and arrays, which are not the arena's (op_traits.h, kEndsMemory).
-    [[nodiscard]] std::unique_lock<std::mutex> hold_layout() const {
-        return std::unique_lock(unmap_mutex_);
-    }
+    [[nodiscard]] LayoutHold hold_layout() const { return LayoutHold(unmap_mutex_); }
     /// Live allocations; parked ones are reaped by a freeze before it asks.
     [[nodiscard]] std::vector<AllocationRecord> allocations() const;
-    [[nodiscard]] std::uint64_t mapped_bytes() const { return arena_.mapped_bytes(); }
+    // The arena's count and quota are atomic: they are read without the lock.
+    [[nodiscard]] std::uint64_t mapped_bytes() const GANTRY_NO_THREAD_SAFETY_ANALYSIS {
+        return arena_.mapped_bytes();
+    }
     /// What the quota has left: what was freed and waits for work that may use it is there for an
     /// allocation that asks. (Small ones, which share what is mapped, count until they go.)
     /// Never more than the device can give: a guest goes on with the size that it was told, here
     /// perhaps on a smaller device, or on one that others use. The device's context is current.
     [[nodiscard]] std::uint64_t free_bytes(std::uint64_t quota_bytes);
-    [[nodiscard]] std::uint64_t quota_bytes() const { return arena_.quota_bytes(); }
+    [[nodiscard]] std::uint64_t quota_bytes() const GANTRY_NO_THREAD_SAFETY_ANALYSIS {
+        return arena_.quota_bytes();
+    }
     /// The guest was told of no more, perhaps on another host: it gets no more.
     void lower_quota(std::uint64_t bytes);
     [[nodiscard]] MemoryShare& share() { return share_; }
@@ -139,9 +147,10 @@ public:
     void release_all();
 
 private:
-    [[nodiscard]] bool in_windows(std::uint64_t address, std::uint64_t bytes) const;
-    void set_live(std::uint64_t address, bool is_live);
-    void note_graph_use();
+    [[nodiscard]] bool in_windows(std::uint64_t address, std::uint64_t bytes) const
+        GANTRY_REQUIRES(mutex_);
+    void set_live(std::uint64_t address, bool is_live) GANTRY_REQUIRES(mutex_);
+    void note_graph_use() GANTRY_REQUIRES(mutex_);
     bool park(DeviceVa address, std::optional<CUstream> stream);
 
     struct Parked {
@@ -155,20 +164,24 @@ private:
 
     Device& device_;
     MemoryShare share_;
-    mutable std::mutex unmap_mutex_;  ///< Taken before mutex_ by whatever gives memory back.
-    mutable std::mutex mutex_;
-    ArenaAllocator arena_;
-    std::vector<Parked> parked_;
+    /// Whatever gives memory back holds it, so that the layout stays.
+    mutable Mutex unmap_mutex_ GANTRY_ACQUIRED_BEFORE(mutex_);
+    mutable Mutex mutex_;
+    ArenaAllocator arena_ GANTRY_GUARDED_BY(mutex_);
+    std::vector<Parked> parked_ GANTRY_GUARDED_BY(mutex_);
     std::atomic<std::size_t> parked_count_{0};  ///< To be seen without the lock.
-    std::map<std::uint64_t, PinnedRange> pinned_;
-    std::map<std::uint64_t, Outside> outside_;
-    std::map<std::uint64_t, bool> graph_memory_;  ///< Address -> is it live.
-    GraphUse graph_use_;
-    std::map<std::uint64_t, std::uint64_t> windows_;  ///< Start -> bytes.
-    std::uint64_t pinned_pool_bytes_ = 0;
+    std::map<std::uint64_t, PinnedRange> pinned_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, Outside> outside_ GANTRY_GUARDED_BY(mutex_);
+    /// Address -> is it live.
+    std::map<std::uint64_t, bool> graph_memory_ GANTRY_GUARDED_BY(mutex_);
+    GraphUse graph_use_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, std::uint64_t> windows_ GANTRY_GUARDED_BY(mutex_);  ///< Start -> bytes.
+    std::atomic<std::uint64_t> pinned_pool_bytes_{0};  ///< owns() reads it without the lock.
 
-    void note_parked() { parked_count_.store(parked_.size(), std::memory_order_release); }
-    [[nodiscard]] std::uint64_t parked_bytes() const;
+    void note_parked() GANTRY_REQUIRES(mutex_) {
+        parked_count_.store(parked_.size(), std::memory_order_release);
+    }
+    [[nodiscard]] std::uint64_t parked_bytes() const GANTRY_REQUIRES(mutex_);
     [[nodiscard]] std::uint64_t free_with(std::uint64_t parked, std::uint64_t quota_bytes) const;
     /// Once every few milliseconds: what the device could give, whoever else uses it.
     void ask_device();

@@ -18,7 +18,7 @@ constexpr std::uint64_t kUnits[] = {4, 64, wire::kPageBytes};
 
 void PinnedWrites::add(const Box& box, CUstream stream) {
     const EventPool::Event event = events_.record(stream);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (writes_.size() >= kWritesMax || (!announced_ && writes_.size() >= prune_at_)) {
         ++tick_;
         find_completed_locked();
@@ -75,7 +75,7 @@ PinnedWrites::Samples PinnedWrites::take_samples_locked() const {
 }
 
 void PinnedWrites::announce(bool migrating) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (migrating && announced_) {
         return;  // Another attempt within the hypervisor's job: what is kept, stays.
     }
@@ -99,7 +99,7 @@ void PinnedWrites::before_answer(std::uint32_t lane) {
     if (!enabled_) {
         return;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!announced_) {
         return;
     }
@@ -113,7 +113,7 @@ void PinnedWrites::before_answer(std::uint32_t lane) {
 }
 
 void PinnedWrites::confirmed(std::uint32_t lane) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     drop_completed_locked(answered_at_[lane]);
     if (pending_ && pending_->tick <= answered_at_[lane]) {
         base_ = std::move(*pending_);
@@ -154,7 +154,7 @@ bool PinnedWrites::add_changed_words(std::uint64_t unit, std::vector<Range>* out
 }
 
 Result<std::vector<PinnedWrites::Range>> PinnedWrites::left() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<Range> ranges;
     if (!announced_) {
         return ranges;

@@ -27,13 +27,13 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "host-daemon/execution/device/event_pool.h"
 #include "host-daemon/execution/memory/device_memory.h"
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/wire/region.h"
 
@@ -112,10 +112,11 @@ private:
         std::vector<Sample> ranges;
     };
     [[nodiscard]] std::span<const std::byte> in_pool(const PinnedRange& range) const;
-    [[nodiscard]] Samples take_samples_locked() const;
-    [[nodiscard]] bool add_changed_words(std::uint64_t unit, std::vector<Range>* out) const;
-    void find_completed_locked();
-    void drop_completed_locked(std::uint64_t until);
+    [[nodiscard]] Samples take_samples_locked() const GANTRY_REQUIRES(mutex_);
+    [[nodiscard]] bool add_changed_words(std::uint64_t unit, std::vector<Range>* out) const
+        GANTRY_REQUIRES(mutex_);
+    void find_completed_locked() GANTRY_REQUIRES(mutex_);
+    void drop_completed_locked(std::uint64_t until) GANTRY_REQUIRES(mutex_);
 
     EventPool& events_;
     const DeviceMemory& memory_;
@@ -123,14 +124,17 @@ private:
     bool enabled_ = false;
     std::atomic<bool> announced_{false};
     std::atomic<bool> worked_{false};  ///< Since the last samples: else new ones would say no more.
-    mutable std::mutex mutex_;         // all below
-    Samples base_;                     ///< What the hypervisor carries at least.
-    std::optional<Samples> pending_;   ///< Base as soon as an answer after them is confirmed.
-    bool overflowed_ = false;
-    std::uint64_t tick_ = 1;  ///< Grows with every look at the events; orders them and the answers.
-    std::size_t prune_at_ = 0;
-    std::deque<Write> writes_;
-    std::array<std::uint64_t, wire::kLaneCount> answered_at_{};
+    mutable Mutex mutex_;              // all below
+    /// What the hypervisor carries at least.
+    Samples base_ GANTRY_GUARDED_BY(mutex_);
+    /// Base as soon as an answer after them is confirmed.
+    std::optional<Samples> pending_ GANTRY_GUARDED_BY(mutex_);
+    bool overflowed_ GANTRY_GUARDED_BY(mutex_) = false;
+    /// Grows with every look at the events; orders them and the answers.
+    std::uint64_t tick_ GANTRY_GUARDED_BY(mutex_) = 1;
+    std::size_t prune_at_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::deque<Write> writes_ GANTRY_GUARDED_BY(mutex_);
+    std::array<std::uint64_t, wire::kLaneCount> answered_at_ GANTRY_GUARDED_BY(mutex_){};
 };
 
 }  // namespace gantry::worker

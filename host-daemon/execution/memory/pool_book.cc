@@ -14,13 +14,13 @@ std::uint64_t reserved_bytes(const PoolBook::Pool& pool) {
 }  // namespace
 
 void PoolBook::add(Pool pool) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const std::uint64_t handle = pool.handle;
     pools_[handle] = std::move(pool);
 }
 
 bool PoolBook::remove(std::uint64_t handle) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto pool = pools_.find(handle);
     if (pool == pools_.end() || pool->second.is_default) {
         return false;
@@ -31,13 +31,13 @@ bool PoolBook::remove(std::uint64_t handle) {
 }
 
 bool PoolBook::contains(std::uint64_t pool) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return pools_.contains(pool);
 }
 
 CUresult PoolBook::set_attribute(std::uint64_t handle, std::uint32_t attribute,
                                  std::uint64_t value) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto pool = pools_.find(handle);
     if (pool == pools_.end()) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -61,7 +61,7 @@ CUresult PoolBook::set_attribute(std::uint64_t handle, std::uint32_t attribute,
 
 CUresult PoolBook::get_attribute(std::uint64_t handle, std::uint32_t attribute,
                                  std::uint64_t* value) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = pools_.find(handle);
     if (found == pools_.end()) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -90,12 +90,12 @@ CUresult PoolBook::get_attribute(std::uint64_t handle, std::uint32_t attribute,
 }
 
 std::uint64_t PoolBook::current() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return current_;
 }
 
 bool PoolBook::set_current(std::uint64_t pool) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (pool != 0 && !pools_.contains(pool)) {
         return false;
     }
@@ -116,7 +116,7 @@ std::uint64_t PoolBook::resolve_locked(std::uint64_t pool) const {
 }
 
 bool PoolBook::has_room(std::uint64_t pool, std::uint64_t bytes) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = pools_.find(resolve_locked(pool));
     return found == pools_.end() || found->second.properties.maxSize == 0 ||
            (found->second.used_bytes <= found->second.properties.maxSize &&
@@ -124,7 +124,7 @@ bool PoolBook::has_room(std::uint64_t pool, std::uint64_t bytes) const {
 }
 
 void PoolBook::allocated(std::uint64_t pool, std::uint64_t address, std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const std::uint64_t handle = resolve_locked(pool);
     allocations_[address] = {handle, bytes};
     const auto found = pools_.find(handle);
@@ -137,7 +137,7 @@ void PoolBook::allocated(std::uint64_t pool, std::uint64_t address, std::uint64_
 }
 
 void PoolBook::freed(std::uint64_t address) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto allocation = allocations_.find(address);
     if (allocation == allocations_.end()) {
         return;
@@ -149,14 +149,14 @@ void PoolBook::freed(std::uint64_t address) {
 }
 
 std::uint64_t PoolBook::pool_of(std::uint64_t address) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto allocation = allocations_.find(address);
     return allocation == allocations_.end() ? 0 : allocation->second.pool;
 }
 
 void PoolBook::set_high_marks(std::uint64_t handle, std::uint64_t used_bytes,
                               std::uint64_t reserved_high) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto pool = pools_.find(handle); pool != pools_.end()) {
         pool->second.used_high_bytes = used_bytes;
         pool->second.reserved_high_bytes = reserved_high;
@@ -164,7 +164,7 @@ void PoolBook::set_high_marks(std::uint64_t handle, std::uint64_t used_bytes,
 }
 
 std::vector<PoolBook::Pool> PoolBook::pools() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<Pool> all;
     for (const auto& [handle, pool] : pools_) {
         all.push_back(pool);
@@ -173,7 +173,7 @@ std::vector<PoolBook::Pool> PoolBook::pools() const {
 }
 
 void PoolBook::clear() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     pools_.clear();
     allocations_.clear();
     current_ = 0;

@@ -6,10 +6,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/cuda/abi.h"
 
 namespace gantry::worker {
@@ -53,12 +53,12 @@ private:
         std::uint64_t pool = 0;
         std::uint64_t bytes = 0;
     };
-    [[nodiscard]] std::uint64_t resolve_locked(std::uint64_t pool) const;
+    [[nodiscard]] std::uint64_t resolve_locked(std::uint64_t pool) const GANTRY_REQUIRES(mutex_);
 
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, Pool> pools_;
-    std::map<std::uint64_t, Allocation> allocations_;  ///< By address.
-    std::uint64_t current_ = 0;
+    mutable Mutex mutex_;
+    std::map<std::uint64_t, Pool> pools_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, Allocation> allocations_ GANTRY_GUARDED_BY(mutex_);  ///< By address.
+    std::uint64_t current_ GANTRY_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gantry::worker

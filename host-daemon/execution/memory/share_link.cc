@@ -10,18 +10,18 @@ using control::ShareRequest;
 using control::ShareToken;
 
 void ShareLink::connect(control::UniqueFd broker) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     broker_ = control::PacketSocket(std::move(broker));
     ++connections_;
 }
 
 std::uint64_t ShareLink::connection() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return broker_.valid() ? connections_ : 0;
 }
 
 Result<ShareLink::Answer> ShareLink::ask(const ShareRequest& request, int descriptor) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!broker_.valid()) {
         return Error{Code::kFailedPrecondition, "share.broker", "there is no broker"};
     }
@@ -46,7 +46,7 @@ void ShareLink::tell(ShareOp op, const ShareToken& token) {
     ShareRequest request;
     request.op = op;
     request.token = token;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (broker_.valid()) {
         (void)broker_.send(std::as_bytes(std::span(&request, 1)), {});
     }

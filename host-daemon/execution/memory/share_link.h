@@ -7,8 +7,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 
+#include "proto/base/mutex.h"
 #include "proto/control/channel.h"
 #include "proto/control/share.h"
 
@@ -37,9 +37,9 @@ public:
     [[nodiscard]] std::uint64_t open_elsewhere(control::ShareKind kind);
 
 private:
-    std::mutex mutex_;
-    control::PacketSocket broker_;
-    std::uint64_t connections_ = 0;
+    Mutex mutex_;
+    control::PacketSocket broker_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t connections_ GANTRY_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gantry::worker

@@ -18,7 +18,7 @@ CUresult SharedEvents::offer(std::uint64_t event, CUevent native, Handle* handle
     if (device_.api().cuIpcGetEventHandle == nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const std::uint64_t connection = link_.connection();
     if (connection == 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -73,7 +73,7 @@ CUresult SharedEvents::open(const Handle& handle, std::uint64_t event, CUevent* 
     request.op = ShareOp::kOpen;
     request.kind = ShareKind::kEvent;
     request.token = {handle.token_low, handle.token_high};
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto answer = link_.ask(request);
     if (!answer.ok()) {
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -97,7 +97,7 @@ CUresult SharedEvents::open(const Handle& handle, std::uint64_t event, CUevent* 
 }
 
 void SharedEvents::forget(std::uint64_t event) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto offered = offered_.find(event); offered != offered_.end()) {
         link_.withdraw(offered->second.token);
         offered_.erase(offered);
@@ -113,12 +113,12 @@ bool SharedEvents::is_shared(std::uint64_t event) {
     if (count_.load(std::memory_order_acquire) == 0) {
         return false;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return offered_.contains(event) || opened_.contains(event);
 }
 
 std::uint64_t SharedEvents::open_count() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return opened_.size() + (offered_.empty() ? 0 : link_.open_elsewhere(ShareKind::kEvent));
 }
 

@@ -13,10 +13,10 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/memory/share_link.h"
+#include "proto/base/mutex.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
@@ -51,15 +51,15 @@ private:
         std::uint64_t connection = 0;  ///< Of the link: over a later one it opens nothing.
     };
     void forget(std::uint64_t event);
-    void note_count() { count_ = offered_.size() + opened_.size(); }
+    void note_count() GANTRY_REQUIRES(mutex_) { count_ = offered_.size() + opened_.size(); }
 
     Device& device_;
     ShareLink& link_;
     std::atomic<std::size_t> count_{0};
-    std::mutex mutex_;
+    Mutex mutex_;
     // By the guest's handle.
-    std::map<std::uint64_t, Offered> offered_;
-    std::map<std::uint64_t, control::ShareToken> opened_;
+    std::map<std::uint64_t, Offered> offered_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, control::ShareToken> opened_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace gantry::worker

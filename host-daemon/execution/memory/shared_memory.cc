@@ -20,7 +20,7 @@ constexpr std::uint64_t kShareGranule = ArenaAllocator::kGranuleBytes;
 }  // namespace
 
 CUresult SharedMemory::offer(std::uint64_t address, Handle* handle) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto allocation = memory_.find(DeviceVa{address});
     if (!allocation || !memory_.is_live(allocation->address)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -79,7 +79,7 @@ CUresult SharedMemory::offer(std::uint64_t address, Handle* handle) {
 }
 
 void SharedMemory::withdraw(std::uint64_t address) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     withdraw_locked(address);
 }
 
@@ -134,7 +134,7 @@ CUresult SharedMemory::open(const Handle& handle, std::uint64_t* address) {
         handle.kind != static_cast<std::uint32_t>(ShareKind::kDeviceMemory)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (link_.connection() == 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -179,7 +179,7 @@ CUresult SharedMemory::open(const Handle& handle, std::uint64_t* address) {
 }
 
 CUresult SharedMemory::close(std::uint64_t address, bool* is_last) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto opened = opened_.find(address);
     if (opened == opened_.end()) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -195,7 +195,7 @@ CUresult SharedMemory::close(std::uint64_t address, bool* is_last) {
 }
 
 void SharedMemory::close_all() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!opened_.empty()) {
         device_.bind_thread();
     }
@@ -213,7 +213,7 @@ void SharedMemory::close_all() {
 }
 
 std::uint64_t SharedMemory::open_count() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return opened_.size() + (offered_.empty() ? 0 : link_.open_elsewhere(ShareKind::kDeviceMemory));
 }
 

@@ -15,10 +15,10 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 
 #include "host-daemon/execution/memory/device_memory.h"
 #include "host-daemon/execution/memory/share_link.h"
+#include "proto/base/mutex.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
@@ -67,7 +67,7 @@ private:
     };
     using Answer = ShareLink::Answer;
     void withdraw(std::uint64_t address);
-    void withdraw_locked(std::uint64_t address);
+    void withdraw_locked(std::uint64_t address) GANTRY_REQUIRES(mutex_);
     CUresult map(const Answer& piece, Opened* opened);
     void unmap(const Opened& opened);
 
@@ -75,9 +75,11 @@ private:
     DeviceMemory& memory_;
     ShareLink& link_;
     std::atomic<std::size_t> offer_count_{0};
-    std::mutex mutex_;
-    std::map<std::uint64_t, Offered> offered_;  ///< By the allocation's address.
-    std::map<std::uint64_t, Opened> opened_;    ///< By the address that the guest was given.
+    Mutex mutex_;
+    /// By the allocation's address.
+    std::map<std::uint64_t, Offered> offered_ GANTRY_GUARDED_BY(mutex_);
+    /// By the address that the guest was given.
+    std::map<std::uint64_t, Opened> opened_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace gantry::worker

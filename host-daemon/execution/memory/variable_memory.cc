@@ -27,7 +27,7 @@ VariableMemory::~VariableMemory() {
 Result<std::unique_ptr<VariableMemory::Hold>> VariableMemory::hold(
     std::span<const VariableRange> ranges) {
     auto held = std::make_unique<Hold>(*this);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const VariableRange& range : ranges) {
         const std::uint64_t end = range.address + std::max<std::uint64_t>(range.bytes, 1);
         if (end < range.address) {
@@ -114,7 +114,7 @@ Result<void> VariableMemory::map(std::uint64_t address) {
 }
 
 void VariableMemory::release(const std::set<std::uint64_t>& granules) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const std::uint64_t address : granules) {
         const auto granule = granules_.find(address);
         if (--granule->second.users != 0) {

@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -53,15 +53,16 @@ private:
         CUmemGenericAllocationHandle handle = 0;
         std::uint32_t users = 0;
     };
-    Result<void> reserve_around(std::uint64_t granule);
-    CUresult reserve(std::uint64_t base, std::uint64_t bytes);
-    Result<void> map(std::uint64_t address);
+    Result<void> reserve_around(std::uint64_t granule) GANTRY_REQUIRES(mutex_);
+    CUresult reserve(std::uint64_t base, std::uint64_t bytes) GANTRY_REQUIRES(mutex_);
+    Result<void> map(std::uint64_t address) GANTRY_REQUIRES(mutex_);
     void release(const std::set<std::uint64_t>& granules);
 
     Device& device_;
-    std::mutex mutex_;
-    std::map<std::uint64_t, std::uint64_t> reserved_;  ///< Bytes, by address.
-    std::map<std::uint64_t, Granule> granules_;        ///< By address.
+    Mutex mutex_;
+    /// Bytes, by address.
+    std::map<std::uint64_t, std::uint64_t> reserved_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, Granule> granules_ GANTRY_GUARDED_BY(mutex_);  ///< By address.
 };
 
 }  // namespace gantry::worker

@@ -13,7 +13,7 @@ CUresult VirtualMemory::create(const CUmemAllocationProp& properties, std::uint6
         log_limited("%s", made.error().to_string().c_str());
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     *home = made->value;
     physicals_[*home] = {*home, bytes, 1, properties};
     return CUDA_SUCCESS;
@@ -21,7 +21,7 @@ CUresult VirtualMemory::create(const CUmemAllocationProp& properties, std::uint6
 
 CUresult VirtualMemory::retain(std::uint64_t address, std::uint64_t* home) {
     const auto mapping = find(address);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto physical = mapping ? physicals_.find(mapping->home) : physicals_.end();
     if (physical == physicals_.end()) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -43,7 +43,7 @@ void VirtualMemory::drop_if_unused(std::uint64_t home) {
 }
 
 CUresult VirtualMemory::release(std::uint64_t home) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto physical = physicals_.find(home);
     if (physical == physicals_.end() || physical->second.handles == 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -67,7 +67,7 @@ CUresult VirtualMemory::map_locked(const Mapping& wanted) {
 }
 
 CUresult VirtualMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t home) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto physical = physicals_.find(home);
     if (physical == physicals_.end() || bytes == 0 || bytes > physical->second.bytes ||
         !memory_.is_reserved(address, bytes)) {
@@ -84,7 +84,7 @@ void VirtualMemory::unmap_locked(std::uint64_t address) {
 }
 
 CUresult VirtualMemory::unmap(std::uint64_t address, std::uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<std::uint64_t> whole;
     std::vector<std::uint64_t> homes;
     std::uint64_t at = address;
@@ -113,7 +113,7 @@ CUresult VirtualMemory::open_locked(std::uint64_t address, std::uint64_t bytes,
 
 CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t bytes,
                                    std::uint32_t access) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<Mapping*> whole;
     for (std::uint64_t at = address; at < address + bytes;) {
         const auto mapping = mappings_.find(at);
@@ -132,7 +132,7 @@ CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t bytes,
 }
 
 std::optional<VirtualMemory::Mapping> VirtualMemory::find(std::uint64_t address) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto mapping = mappings_.upper_bound(address);
     if (mapping == mappings_.begin()) {
         return std::nullopt;
@@ -144,13 +144,13 @@ std::optional<VirtualMemory::Mapping> VirtualMemory::find(std::uint64_t address)
 }
 
 std::optional<VirtualMemory::Physical> VirtualMemory::physical(std::uint64_t home) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto physical = physicals_.find(home);
     return physical == physicals_.end() ? std::nullopt : std::optional<Physical>(physical->second);
 }
 
 std::vector<VirtualMemory::Physical> VirtualMemory::physicals() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<Physical> all;
     for (const auto& [home, physical] : physicals_) {
         all.push_back(physical);
@@ -159,7 +159,7 @@ std::vector<VirtualMemory::Physical> VirtualMemory::physicals() const {
 }
 
 std::vector<VirtualMemory::Mapping> VirtualMemory::mappings() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<Mapping> all;
     for (const auto& [address, mapping] : mappings_) {
         all.push_back(mapping);
@@ -170,7 +170,7 @@ std::vector<VirtualMemory::Mapping> VirtualMemory::mappings() const {
 void VirtualMemory::begin_restore(const std::vector<Mapping>& wanted,
                                   const std::vector<ExtentRecord>& extents) {
     const std::vector<ExtentRecord> now = memory_.extents();
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto stays = [&](std::uint64_t home) {
         return device_.is_current(DeviceVa{home}) &&
                std::any_of(now.begin(), now.end(), [&](const ExtentRecord& extent) {
@@ -189,7 +189,7 @@ void VirtualMemory::begin_restore(const std::vector<Mapping>& wanted,
 
 CUresult VirtualMemory::end_restore(const std::vector<Physical>& physicals,
                                     const std::vector<Mapping>& wanted) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     physicals_.clear();
     for (const Physical& physical : physicals) {
         physicals_[physical.home] = physical;
@@ -210,7 +210,7 @@ CUresult VirtualMemory::end_restore(const std::vector<Physical>& physicals,
 }
 
 void VirtualMemory::clear() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     while (!mappings_.empty()) {
         unmap_locked(mappings_.begin()->first);
     }

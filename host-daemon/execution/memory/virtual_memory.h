@@ -13,11 +13,11 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "host-daemon/execution/memory/device_memory.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -64,16 +64,17 @@ public:
     void clear();
 
 private:
-    CUresult map_locked(const Mapping& wanted);
-    CUresult open_locked(std::uint64_t address, std::uint64_t bytes, std::uint32_t access);
-    void drop_if_unused(std::uint64_t home);
-    void unmap_locked(std::uint64_t address);
+    CUresult map_locked(const Mapping& wanted) GANTRY_REQUIRES(mutex_);
+    CUresult open_locked(std::uint64_t address, std::uint64_t bytes, std::uint32_t access)
+        GANTRY_REQUIRES(mutex_);
+    void drop_if_unused(std::uint64_t home) GANTRY_REQUIRES(mutex_);
+    void unmap_locked(std::uint64_t address) GANTRY_REQUIRES(mutex_);
 
     Device& device_;
     DeviceMemory& memory_;
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, Physical> physicals_;  ///< By home.
-    std::map<std::uint64_t, Mapping> mappings_;    ///< By address.
+    mutable Mutex mutex_;
+    std::map<std::uint64_t, Physical> physicals_ GANTRY_GUARDED_BY(mutex_);  ///< By home.
+    std::map<std::uint64_t, Mapping> mappings_ GANTRY_GUARDED_BY(mutex_);    ///< By address.
 };
 
 }  // namespace gantry::worker

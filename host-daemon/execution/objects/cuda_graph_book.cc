@@ -26,7 +26,7 @@ CUgraph CudaGraphBook::clone(CUgraph graph) {
 
 void CudaGraphBook::destroy(CUgraph graph) {
     if (graph != nullptr) {
-        std::unique_lock lock(untold_mutex_);
+        MutexLock lock(untold_mutex_);
         untold_.erase(graph);
         lock.unlock();
         device_.api().cuGraphDestroy(graph);
@@ -35,12 +35,12 @@ void CudaGraphBook::destroy(CUgraph graph) {
 
 void CudaGraphBook::note_untold(CUgraph graph, CUgraphNode node,
                                 const CUkernelNodeAttrValue& value) {
-    std::lock_guard lock(untold_mutex_);
+    MutexLock lock(untold_mutex_);
     untold_[graph][node] = value;
 }
 
 std::optional<CUkernelNodeAttrValue> CudaGraphBook::untold_of(CUgraphNode node) const {
-    std::lock_guard lock(untold_mutex_);
+    MutexLock lock(untold_mutex_);
     for (const auto& [graph, nodes] : untold_) {
         if (const auto known = nodes.find(node); known != nodes.end()) {
             return known->second;
@@ -50,14 +50,14 @@ std::optional<CUkernelNodeAttrValue> CudaGraphBook::untold_of(CUgraphNode node) 
 }
 
 void CudaGraphBook::forget_node(CUgraphNode node) {
-    std::lock_guard lock(untold_mutex_);
+    MutexLock lock(untold_mutex_);
     for (auto& [graph, nodes] : untold_) {
         nodes.erase(node);
     }
 }
 
 void CudaGraphBook::note_clone(CUgraph graph, CUgraph made) {
-    std::lock_guard lock(untold_mutex_);
+    MutexLock lock(untold_mutex_);
     const auto nodes = untold_.find(graph);
     if (nodes == untold_.end() || device_.api().cuGraphNodeFindInClone == nullptr) {
         return;
@@ -82,7 +82,7 @@ void CudaGraphBook::add(std::uint64_t handle, std::uint64_t source, CUgraph grap
 
 void CudaGraphBook::add(std::uint64_t handle, Exec made) {
     remove(handle);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!made.memory.allocates.empty() || !made.memory.frees.empty()) {
         knows_memory_.store(true, std::memory_order_release);
     }
@@ -90,7 +90,7 @@ void CudaGraphBook::add(std::uint64_t handle, Exec made) {
 }
 
 void CudaGraphBook::updated(std::uint64_t handle, CUgraph graph) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
     if (exec == execs_.end()) {
         return;
@@ -120,7 +120,7 @@ CUgraphNode CudaGraphBook::twin_of(const Exec& exec, CUgraphNode node) const {
 }
 
 void CudaGraphBook::changed(std::uint64_t handle, CUgraphNode node, RecordedCommand command) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
     if (exec == execs_.end()) {
         return;
@@ -138,7 +138,7 @@ void CudaGraphBook::changed(std::uint64_t handle, CUgraphNode node, RecordedComm
 }
 
 void CudaGraphBook::remove(std::uint64_t handle) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
     if (exec != execs_.end()) {
         destroy(exec->second.made_from);
@@ -172,7 +172,7 @@ void CudaGraphBook::find_records(CUgraph graph, std::vector<CUevent>* events) co
 }
 
 std::vector<CUevent> CudaGraphBook::recorded_events(std::uint64_t handle) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
     if (exec == execs_.end()) {
         return {};
@@ -186,13 +186,13 @@ std::vector<CUevent> CudaGraphBook::recorded_events(std::uint64_t handle) {
 }
 
 GraphMemory CudaGraphBook::memory_of(CUgraph graph) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto memory = memory_.find(graph);
     return memory == memory_.end() ? GraphMemory{} : memory->second;
 }
 
 GraphMemory CudaGraphBook::memory_of_exec(std::uint64_t handle) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
     return exec == execs_.end() ? GraphMemory{} : exec->second.memory;
 }
@@ -201,7 +201,7 @@ void CudaGraphBook::note_memory(CUgraph graph, const GraphMemory& memory) {
     if (memory.allocates.empty() && memory.frees.empty()) {
         return;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     GraphMemory& known = memory_[graph];
     known.allocates.insert(memory.allocates.begin(), memory.allocates.end());
     known.frees.insert(memory.frees.begin(), memory.frees.end());
@@ -216,7 +216,7 @@ void CudaGraphBook::forget_graph(CUgraph graph) {
 }
 
 void CudaGraphBook::note_free_node(CUgraph graph, std::uint64_t address, CUgraphNode node) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto memory = memory_.find(graph);
     if (memory != memory_.end() && memory->second.allocates.contains(address)) {
         free_nodes_[graph][address] = node;
@@ -224,25 +224,25 @@ void CudaGraphBook::note_free_node(CUgraph graph, std::uint64_t address, CUgraph
 }
 
 std::map<std::uint64_t, CUgraphNode> CudaGraphBook::freed_in(CUgraph graph) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto nodes = free_nodes_.find(graph);
     return nodes == free_nodes_.end() ? std::map<std::uint64_t, CUgraphNode>{} : nodes->second;
 }
 
 void CudaGraphBook::allocates_again(CUgraph graph, std::uint64_t address) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     memory_[graph].frees.erase(address);
     free_nodes_[graph].erase(address);
 }
 
 std::optional<CudaGraphBook::Exec> CudaGraphBook::find(std::uint64_t handle) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
     return exec == execs_.end() ? std::nullopt : std::optional<Exec>(exec->second);
 }
 
 CUgraphNode CudaGraphBook::node_in(std::uint64_t handle, CUgraphNode node) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
     if (exec == execs_.end() || !exec->second.made_again) {
         return node;

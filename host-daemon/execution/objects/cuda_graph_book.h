@@ -18,7 +18,6 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
@@ -26,6 +25,7 @@
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/objects/objects.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -106,13 +106,14 @@ private:
     [[nodiscard]] CUgraphNode twin_of(const Exec& exec, CUgraphNode node) const;
 
     Device& device_;
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, Exec> execs_;
-    std::map<CUgraph, GraphMemory> memory_;
-    std::map<CUgraph, std::map<std::uint64_t, CUgraphNode>> free_nodes_;
+    mutable Mutex mutex_;
+    std::map<std::uint64_t, Exec> execs_ GANTRY_GUARDED_BY(mutex_);
+    std::map<CUgraph, GraphMemory> memory_ GANTRY_GUARDED_BY(mutex_);
+    std::map<CUgraph, std::map<std::uint64_t, CUgraphNode>> free_nodes_ GANTRY_GUARDED_BY(mutex_);
     std::atomic<bool> knows_memory_{false};
-    mutable std::mutex untold_mutex_;
-    std::map<CUgraph, std::map<CUgraphNode, CUkernelNodeAttrValue>> untold_;
+    mutable Mutex untold_mutex_;
+    std::map<CUgraph, std::map<CUgraphNode, CUkernelNodeAttrValue>> untold_
+        GANTRY_GUARDED_BY(untold_mutex_);
 };
 
 }  // namespace gantry::worker

@@ -54,7 +54,7 @@ std::uint64_t KernelNames::kernel_of(CUfunction function) {
     if (device_.api().cuKernelGetFunction == nullptr) {
         return 0;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto known = kernels_.find(function);
     if (known != kernels_.end() && function_of(known->second) == function) {
         return known->second;

@@ -6,11 +6,11 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/objects/objects.h"
+#include "proto/base/mutex.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
@@ -34,8 +34,8 @@ private:
 
     Device& device_;
     const ObjectTable& objects_;
-    std::mutex mutex_;
-    std::map<CUfunction, std::uint64_t> kernels_;
+    Mutex mutex_;
+    std::map<CUfunction, std::uint64_t> kernels_ GANTRY_GUARDED_BY(mutex_);
 };
 
 /// The arguments as one block, however the driver shows them; false when it does not tell their

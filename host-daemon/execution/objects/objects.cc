@@ -1,7 +1,8 @@
 #include "host-daemon/execution/objects/objects.h"
 
 #include <algorithm>
-#include <mutex>
+
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -9,7 +10,7 @@ bool ObjectTable::insert(Object object) {
     if (object.kind() == HandleKind::kInvalid) {
         return false;
     }
-    std::unique_lock lock(mutex_);
+    WriterLock lock(mutex_);
     if (objects_.size() >= count_max_) {
         return false;
     }
@@ -51,13 +52,13 @@ void ObjectTable::move_to_parent(Object& object, std::uint64_t parent) {
 }
 
 std::size_t ObjectTable::count_kind(HandleKind kind) const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     const auto count = counts_.find(kind);
     return count == counts_.end() ? 0 : count->second;
 }
 
 std::vector<std::uint64_t> ObjectTable::natives_of(HandleKind kind) const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     std::vector<std::uint64_t> natives;
     for (const auto& [handle, object] : objects_) {
         if (object.kind() == kind) {
@@ -71,13 +72,13 @@ std::uint64_t ObjectTable::native(std::uint64_t handle, HandleKind kind) const {
     if (cuda::handle_kind(handle) != kind) {
         return 0;
     }
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     const auto object = objects_.find(handle);
     return object == objects_.end() ? 0 : object->second.native;
 }
 
 std::uint64_t ObjectTable::handle_of(std::uint64_t native, HandleKind kind) const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     const Object* found = nullptr;
     const auto [first, last] = by_native_.equal_range(native);
     for (auto at = first; at != last; ++at) {
@@ -90,31 +91,31 @@ std::uint64_t ObjectTable::handle_of(std::uint64_t native, HandleKind kind) cons
 }
 
 bool ObjectTable::contains(std::uint64_t handle) const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     return objects_.contains(handle);
 }
 
 bool ObjectTable::is_configured(std::uint64_t handle) const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     const auto object = objects_.find(handle);
     return object != objects_.end() && !object->second.configuration.empty();
 }
 
 std::optional<Object> ObjectTable::get(std::uint64_t handle) const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     const auto object = objects_.find(handle);
     return object == objects_.end() ? std::nullopt : std::optional<Object>(object->second);
 }
 
 void ObjectTable::configure(std::uint64_t handle, std::uint64_t key, RecordedCommand command) {
-    std::unique_lock lock(mutex_);
+    WriterLock lock(mutex_);
     if (const auto object = objects_.find(handle); object != objects_.end()) {
         object->second.configuration[key] = std::move(command);
     }
 }
 
 void ObjectTable::set_native(std::uint64_t handle, std::uint64_t native) {
-    std::unique_lock lock(mutex_);
+    WriterLock lock(mutex_);
     if (const auto object = objects_.find(handle); object != objects_.end()) {
         forget(by_native_, object->second.native, handle);
         object->second.native = native;
@@ -124,7 +125,7 @@ void ObjectTable::set_native(std::uint64_t handle, std::uint64_t native) {
 
 void ObjectTable::restore_record(std::uint64_t handle, std::uint64_t order, std::uint64_t parent,
                                  std::map<std::uint64_t, RecordedCommand> configuration) {
-    std::unique_lock lock(mutex_);
+    WriterLock lock(mutex_);
     if (const auto object = objects_.find(handle); object != objects_.end()) {
         object->second.order = order;
         move_to_parent(object->second, parent);
@@ -134,20 +135,20 @@ void ObjectTable::restore_record(std::uint64_t handle, std::uint64_t order, std:
 }
 
 void ObjectTable::set_parent(std::uint64_t handle, std::uint64_t parent) {
-    std::unique_lock lock(mutex_);
+    WriterLock lock(mutex_);
     if (const auto object = objects_.find(handle); object != objects_.end()) {
         move_to_parent(object->second, parent);
     }
 }
 
 std::uint64_t ObjectTable::parent_of(std::uint64_t handle) const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     const auto object = objects_.find(handle);
     return object == objects_.end() ? 0 : object->second.parent;
 }
 
 bool ObjectTable::erase(std::uint64_t handle) {
-    std::unique_lock lock(mutex_);
+    WriterLock lock(mutex_);
     if (!objects_.contains(handle)) {
         return false;
     }
@@ -173,7 +174,7 @@ bool ObjectTable::erase(std::uint64_t handle) {
 }
 
 void ObjectTable::clear() {
-    std::unique_lock lock(mutex_);
+    WriterLock lock(mutex_);
     objects_.clear();
     by_native_.clear();
     by_parent_.clear();
@@ -183,7 +184,7 @@ void ObjectTable::clear() {
 std::vector<Object> ObjectTable::list(const std::function<bool(const Object&)>& filter) const {
     std::vector<Object> found;
     {
-        std::shared_lock lock(mutex_);
+        ReaderLock lock(mutex_);
         for (const auto& [handle, object] : objects_) {
             if (filter(object)) {
                 found.push_back(object);
@@ -200,7 +201,7 @@ std::vector<Object> ObjectTable::list_kind(HandleKind kind) const {
 }
 
 std::size_t ObjectTable::size() const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     return objects_.size();
 }
 

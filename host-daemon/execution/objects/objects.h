@@ -16,12 +16,12 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "proto/base/result.h"
+#include "proto/base/shared_mutex.h"
 #include "proto/cuda/handle_bits.h"
 
 namespace gantry::worker {
@@ -93,12 +93,12 @@ private:
     void move_to_parent(Object& object, std::uint64_t parent);
 
     std::uint64_t count_max_;
-    mutable std::shared_mutex mutex_;
-    std::unordered_map<std::uint64_t, Object> objects_;
-    Index by_native_;
-    Index by_parent_;
-    std::uint64_t next_order_ = 1;
-    std::map<HandleKind, std::size_t> counts_;
+    mutable SharedMutex mutex_;
+    std::unordered_map<std::uint64_t, Object> objects_ GANTRY_GUARDED_BY(mutex_);
+    Index by_native_ GANTRY_GUARDED_BY(mutex_);
+    Index by_parent_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t next_order_ GANTRY_GUARDED_BY(mutex_) = 1;
+    std::map<HandleKind, std::size_t> counts_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace gantry::worker

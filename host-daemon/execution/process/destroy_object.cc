@@ -23,7 +23,7 @@ bool has_memory(HandleKind kind) {
 
 void GuestProcess::destroy_object(const Object& object) {
     const driver::DriverApi& api = device.api();
-    std::unique_lock<std::mutex> layout;
+    LayoutHold layout;
     if (has_memory(object.kind())) {
         layout = memory.hold_layout();
     }

@@ -170,7 +170,7 @@ void GuestProcess::run_call(Call& call) {
     if (call.may_wait() && !is_pollable(call)) {
         changes.lock();
     }
-    std::unique_lock<std::mutex> layout;
+    LayoutHold layout;
     if (call.has(kEndsMemory)) {
         if (call.op() == cuda::Op::cuModuleUnload || call.op() == cuda::Op::cuLibraryUnload) {
             launch_batcher.forget_all();

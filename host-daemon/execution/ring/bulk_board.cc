@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kAskEvery{1};
 BulkBoard::~BulkBoard() { attach(nullptr); }
 
 void BulkBoard::attach(wire::HostWords* words) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     words_ = words;
     announced_ = false;
     if (words != nullptr) {
@@ -33,18 +33,18 @@ void BulkBoard::attach(wire::HostWords* words) {
 }
 
 void BulkBoard::announce(bool migrating) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     announced_ = migrating;
 }
 
 void BulkBoard::locked(bool is_locked) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     is_locked_ = is_locked;
     tell_guest_locked();
 }
 
 void BulkBoard::capturing(bool begins) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     captures_ = begins ? captures_ + 1 : captures_ - 1;
     tell_guest_locked();
 }
@@ -79,7 +79,7 @@ void BulkBoard::started(std::uint32_t word, std::uint64_t position, Way way, CUs
                         Sign sign) {
     Copy copy{word, way, position, stream, {}, {}, {}};
     const bool has_sign = add_sign(&copy, sign);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase_if(copies_, [&](const Copy& old) {  // The guest knows its end in another way.
         if (old.word == word) {
             events_.keep(old.event);
@@ -104,7 +104,7 @@ void BulkBoard::leave(CUstream stream) {
     if (count_.load(std::memory_order_acquire) == 0) {
         return;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (Copy& copy : copies_) {
         if (copy.stream != stream || !copy.ticket) {
             continue;
@@ -119,7 +119,7 @@ void BulkBoard::leave(CUstream stream) {
 }
 
 void BulkBoard::ended(std::uint32_t word, std::uint64_t position) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     show_locked(word, position);
 }
 
@@ -152,13 +152,13 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
     if (count_.load(std::memory_order_acquire) == 0) {
         return CUDA_SUCCESS;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::array<CUstream, 8> busy{};
     std::size_t busy_count = 0;
     CUresult worst = CUDA_SUCCESS;
     std::vector<Copy> ended;
     const auto now = steady_clock::now();
-    std::erase_if(copies_, [&](Copy& copy) {
+    std::erase_if(copies_, [&](Copy& copy) GANTRY_REQUIRES(mutex_) {
         const auto* end = busy.begin() + busy_count;
         if (busy_count == busy.size() || std::find(busy.cbegin(), end, copy.stream) != end) {
             return false;
@@ -192,7 +192,7 @@ CUresult BulkBoard::look(const std::function<void(CUstream)>& before_arrivals) {
 }
 
 void BulkBoard::look_at(std::uint32_t word, std::uint64_t position) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const bool is_in_flight = std::any_of(copies_.begin(), copies_.end(), [&](const Copy& copy) {
         return copy.position == position;
     });

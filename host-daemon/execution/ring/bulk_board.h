@@ -16,13 +16,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/device/event_pool.h"
 #include "host-daemon/execution/device/wait_words.h"
+#include "proto/base/mutex.h"
 #include "proto/wire/region.h"
 
 namespace gantry::worker {
@@ -77,10 +77,11 @@ private:
         std::chrono::steady_clock::time_point ask_at;  ///< No word lands behind an error.
     };
     bool add_sign(Copy* copy, Sign sign);
-    CUresult ask_locked(Copy* copy, std::chrono::steady_clock::time_point now);
-    void show_locked(std::uint32_t word, std::uint64_t position);
-    void tell_guest_locked();
-    void note_count_locked();
+    CUresult ask_locked(Copy* copy, std::chrono::steady_clock::time_point now)
+        GANTRY_REQUIRES(mutex_);
+    void show_locked(std::uint32_t word, std::uint64_t position) GANTRY_REQUIRES(mutex_);
+    void tell_guest_locked() GANTRY_REQUIRES(mutex_);
+    void note_count_locked() GANTRY_REQUIRES(mutex_);
 
     Device& device_;
     WaitWords& wait_words_;
@@ -88,12 +89,12 @@ private:
     std::atomic<std::size_t> count_{0};
     std::atomic<std::size_t> arrivals_{0};  ///< Of these, copies to the guest.
     std::atomic<std::chrono::steady_clock::rep> last_start_{0};
-    std::mutex mutex_;
-    wire::HostWords* words_ = nullptr;
-    bool announced_ = false;
-    bool is_locked_ = false;
-    std::uint32_t captures_ = 0;
-    std::vector<Copy> copies_;  ///< Oldest first, one a word.
+    Mutex mutex_;
+    wire::HostWords* words_ GANTRY_GUARDED_BY(mutex_) = nullptr;
+    bool announced_ GANTRY_GUARDED_BY(mutex_) = false;
+    bool is_locked_ GANTRY_GUARDED_BY(mutex_) = false;
+    std::uint32_t captures_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::vector<Copy> copies_ GANTRY_GUARDED_BY(mutex_);  ///< Oldest first, one a word.
 };
 
 }  // namespace gantry::worker

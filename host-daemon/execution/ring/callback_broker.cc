@@ -22,7 +22,7 @@ CallbackBroker::Callback* CallbackBroker::add_locked(const wire::CallbackReply& 
 
 CallbackBroker::Callback* CallbackBroker::add(const wire::CallbackReply& reply,
                                               std::uint64_t position) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++outstanding_;
     Callback* callback = add_locked(reply, false);
     callback->position = position;
@@ -30,12 +30,12 @@ CallbackBroker::Callback* CallbackBroker::add(const wire::CallbackReply& reply,
 }
 
 CallbackBroker::Callback* CallbackBroker::add_repeating(const wire::CallbackReply& reply) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return add_locked(reply, true);
 }
 
 void CallbackBroker::forget(Callback* callback) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!callback->repeats) {
         --outstanding_;
     }
@@ -43,7 +43,7 @@ void CallbackBroker::forget(Callback* callback) {
 }
 
 std::optional<wire::CallbackReply> CallbackBroker::find(const void* callback) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto known = callbacks_.find(static_cast<Callback*>(const_cast<void*>(callback)));
     return known == callbacks_.end() ? std::nullopt
                                      : std::optional<wire::CallbackReply>(known->second->reply);
@@ -55,7 +55,7 @@ void CallbackBroker::run(void* callback, std::uint32_t status) {
 }
 
 void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (callback->repeats) {
         ++outstanding_;
     }
@@ -69,9 +69,15 @@ void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
         reply.callback_id = ticket;
         reply.status = status;
         due_.push_back({ticket, callback->position, reply});
-        offer(lock);
+        if (const std::optional<Offer> offer = next_offer_locked()) {
+            lock.unlock();
+            answer_(offer->parked, offer->reply);
+            lock.lock();
+        }
     }
-    const auto is_over = [&] { return cancelled_ || ticket < finished_below_; };
+    const auto is_over = [&]() GANTRY_REQUIRES(mutex_) {
+        return cancelled_ || ticket < finished_below_;
+    };
     for (auto pause = kHelpAfter; !finished_.wait_for(lock, pause, is_over);) {
         lock.unlock();
         help_();
@@ -84,34 +90,36 @@ void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
     }
 }
 
-void CallbackBroker::offer(std::unique_lock<std::mutex>& lock) {
+std::optional<CallbackBroker::Offer> CallbackBroker::next_offer_locked() {
     if (!parked_ || due_.empty() || with_guest_ != 0) {
-        return;
+        return std::nullopt;
     }
-    const Parked parked = *parked_;
     const Due due = due_.front();
+    const Offer offer{*parked_, due.reply};
     parked_.reset();
     due_.pop_front();
     with_guest_ = due.ticket;
     guest_position_ = due.position;
-    lock.unlock();
-    answer_(parked, due.reply);
-    lock.lock();
+    return offer;
 }
 
 void CallbackBroker::wait(const Parked& parked) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     parked_ = parked;
-    offer(lock);
+    const std::optional<Offer> offer = next_offer_locked();
+    lock.unlock();
+    if (offer) {
+        answer_(offer->parked, offer->reply);
+    }
 }
 
 std::optional<CallbackBroker::Parked> CallbackBroker::parked() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return parked_;
 }
 
 bool CallbackBroker::done(std::uint64_t callback_id) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (callback_id == 0 || callback_id != with_guest_) {
         return false;
     }
@@ -119,17 +127,21 @@ bool CallbackBroker::done(std::uint64_t callback_id) {
     guest_position_ = 0;
     finished_below_ = callback_id + 1;
     finished_.notify_all();
-    offer(lock);
+    const std::optional<Offer> offer = next_offer_locked();
+    lock.unlock();
+    if (offer) {
+        answer_(offer->parked, offer->reply);
+    }
     return true;
 }
 
 std::optional<CallbackBroker::Open> CallbackBroker::open() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return with_guest_ != 0 ? std::optional<Open>({guest_position_, with_guest_}) : std::nullopt;
 }
 
 void CallbackBroker::load_open(const Open& open) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     loaded_ = open;
     with_guest_ = open.ticket;
     guest_position_ = open.position;
@@ -138,7 +150,7 @@ void CallbackBroker::load_open(const Open& open) {
 }
 
 bool CallbackBroker::has_reached(const std::set<std::uint64_t>& positions) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const std::uint64_t position : positions) {
         const bool is_due = std::any_of(due_.begin(), due_.end(), [position](const Due& due) {
             return due.position == position;
@@ -152,12 +164,12 @@ bool CallbackBroker::has_reached(const std::set<std::uint64_t>& positions) const
 }
 
 std::uint32_t CallbackBroker::outstanding() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return outstanding_;
 }
 
 void CallbackBroker::cancel() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
     finished_.notify_all();
 }

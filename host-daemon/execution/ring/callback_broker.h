@@ -13,16 +13,15 @@
 // Failure: cancel() ends every wait (the guest is gone) and later ones return at once.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
 
+#include "proto/base/mutex.h"
 #include "proto/wire/control_ops.h"
 
 namespace gantry::worker {
@@ -85,25 +84,32 @@ private:
         std::uint64_t position = 0;
         wire::CallbackReply reply{};
     };
-    Callback* add_locked(const wire::CallbackReply& reply, bool repeats);
+    Callback* add_locked(const wire::CallbackReply& reply, bool repeats) GANTRY_REQUIRES(mutex_);
     void run_one(Callback* callback, std::uint32_t status);
-    /// Gives the oldest due callback to the guest if it waits for one and has none.
-    void offer(std::unique_lock<std::mutex>& lock);
+    struct Offer {
+        Parked parked;
+        wire::CallbackReply reply{};
+    };
+    /// The oldest due callback, when the guest waits for one and has none: it is the guest's now,
+    /// and the caller gives it to the guest without the lock, by answer_.
+    std::optional<Offer> next_offer_locked() GANTRY_REQUIRES(mutex_);
 
     Answerer answer_;
     std::function<void()> help_;
-    mutable std::mutex mutex_;
-    std::condition_variable finished_;
-    std::unordered_map<Callback*, std::unique_ptr<Callback>> callbacks_;
-    std::deque<Due> due_;
-    std::optional<Parked> parked_;
-    std::uint64_t next_ticket_ = 1;
-    std::uint64_t with_guest_ = 0;      ///< Ticket of the callback the guest has; 0: none.
-    std::uint64_t guest_position_ = 0;  ///< Position of that one.
-    std::optional<Open> loaded_;        ///< Not reached again yet.
-    std::uint64_t finished_below_ = 1;  ///< Tickets below it are finished (they finish in order).
-    std::uint32_t outstanding_ = 0;
-    bool cancelled_ = false;
+    mutable Mutex mutex_;
+    CondVar finished_;
+    std::unordered_map<Callback*, std::unique_ptr<Callback>> callbacks_ GANTRY_GUARDED_BY(mutex_);
+    std::deque<Due> due_ GANTRY_GUARDED_BY(mutex_);
+    std::optional<Parked> parked_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t next_ticket_ GANTRY_GUARDED_BY(mutex_) = 1;
+    /// Ticket of the callback the guest has; 0: none.
+    std::uint64_t with_guest_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::uint64_t guest_position_ GANTRY_GUARDED_BY(mutex_) = 0;  ///< Position of that one.
+    std::optional<Open> loaded_ GANTRY_GUARDED_BY(mutex_);        ///< Not reached again yet.
+    /// Tickets below it are finished (they finish in order).
+    std::uint64_t finished_below_ GANTRY_GUARDED_BY(mutex_) = 1;
+    std::uint32_t outstanding_ GANTRY_GUARDED_BY(mutex_) = 0;
+    bool cancelled_ GANTRY_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gantry::worker

@@ -40,8 +40,11 @@ void CommandLoop::start(ChannelMemory* memory, std::uint64_t next, std::set<std:
     ring_.attach(memory->ring(), memory->layout().ring_bytes, next);
     next_.store(next, std::memory_order_release);
     skip_ = skip;
-    executed_ahead_ = std::move(skip);
-    callbacks_done_ = 0;
+    {
+        const MutexLock lock(ahead_mutex_);
+        executed_ahead_ = std::move(skip);
+        callbacks_done_ = 0;
+    }
     head_published_ = next;
     no_batch_before_ = next;
     memory_->host_words().head.store(next, std::memory_order_release);
@@ -70,7 +73,7 @@ void CommandLoop::stop() {
 
 void CommandLoop::set_mode(Mode mode) {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         mode_.store(mode, std::memory_order_release);
     }
     changed_.notify_all();
@@ -86,7 +89,7 @@ void CommandLoop::wake() {
 
 bool CommandLoop::hold(std::chrono::steady_clock::time_point deadline) {
     set_mode(Mode::kHolding);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (seen_ != Mode::kHolding) {
         const auto now = std::chrono::steady_clock::now();
         if (now >= deadline) {
@@ -102,10 +105,10 @@ bool CommandLoop::hold(std::chrono::steady_clock::time_point deadline) {
 
 void CommandLoop::seal() {
     set_mode(Mode::kSealed);
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return seen_ == Mode::kSealed; });
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [this]() GANTRY_REQUIRES(mutex_) { return seen_ == Mode::kSealed; });
     lock.unlock();
-    const std::lock_guard ahead(ahead_mutex_);  // Whoever helps has ended, and sees the seal next.
+    const MutexLock ahead(ahead_mutex_);  // Whoever helps has ended, and sees the seal next.
 }
 
 void CommandLoop::resume() { set_mode(Mode::kRunning); }
@@ -123,10 +126,7 @@ void CommandLoop::run(bool serves) {
 bool CommandLoop::serve() {
     for (;;) {
         if (mode_.load(std::memory_order_acquire) != Mode::kRunning) {
-            std::unique_lock lock(mutex_);
-            publish_head(true);
-            stay_held(lock);
-            if (mode_.load(std::memory_order_relaxed) == Mode::kStopping) {
+            if (!stay_held()) {
                 return false;
             }
         }
@@ -191,24 +191,29 @@ bool CommandLoop::take_back() {
            turn_.compare_exchange_strong(turn, turn + 1, std::memory_order_acq_rel);
 }
 
-void CommandLoop::stay_held(std::unique_lock<std::mutex>& lock) {
+/// False when the loop is to stop, true when it is to go on.
+bool CommandLoop::stay_held() {
+    MutexLock lock(mutex_);
+    publish_head(true);
     ahead_ = ring_;
     for (;;) {
         seen_ = mode_.load(std::memory_order_relaxed);
         changed_.notify_all();
         if (seen_ == Mode::kRunning || seen_ == Mode::kStopping) {
-            return;
+            return seen_ == Mode::kRunning;
         }
         if (seen_ == Mode::kSealed) {
-            changed_.wait(lock, [this] { return mode_.load() != Mode::kSealed; });
+            changed_.wait(
+                lock, [this]() GANTRY_REQUIRES(mutex_) { return mode_.load() != Mode::kSealed; });
             continue;
         }
         lock.unlock();
         look_ahead();
         hooks_.poll();
         lock.lock();
-        changed_.wait_for(lock, std::chrono::microseconds(200),
-                          [this] { return mode_.load() != Mode::kHolding; });
+        changed_.wait_for(lock, std::chrono::microseconds(200), [this]() GANTRY_REQUIRES(mutex_) {
+            return mode_.load() != Mode::kHolding;
+        });
     }
 }
 
@@ -224,7 +229,7 @@ void CommandLoop::execute_ahead(const wire::CommandView& view, std::span<const s
 void CommandLoop::look_ahead() {
     wire::CommandView view;
     const char* reason = nullptr;
-    std::lock_guard lock(ahead_mutex_);
+    MutexLock lock(ahead_mutex_);
     while (!breached_ && ahead_.peek(&view, &reason) == wire::PeekStatus::kReady) {
         std::byte args[kMostCallbackArgs];
         if (wire::is_callback_op(view.op) && view.args_bytes <= sizeof(args)) {
@@ -236,7 +241,7 @@ void CommandLoop::look_ahead() {
 }
 
 void CommandLoop::help_callbacks() {
-    std::lock_guard lock(ahead_mutex_);
+    MutexLock lock(ahead_mutex_);
     const Mode mode = mode_.load(std::memory_order_acquire);
     if (mode == Mode::kSealed || mode == Mode::kStopping) {
         return;
@@ -292,14 +297,14 @@ bool CommandLoop::step() {
         memory_->own_reply(view.lane);
     }
     if (!skip_.empty() && skip_.erase(view.position) != 0) {
-        std::lock_guard lock(ahead_mutex_);
+        MutexLock lock(ahead_mutex_);
         executed_ahead_.erase(view.position);
         pass(view.position);
         if (wire::is_callback_op(view.op)) {
             callbacks_done_ = std::max(callbacks_done_, view.position + 1);
         }
     } else if (wire::is_callback_op(view.op)) {
-        std::lock_guard lock(ahead_mutex_);
+        MutexLock lock(ahead_mutex_);
         if (executed_ahead_.erase(view.position) == 0) {
             execute();
         } else {

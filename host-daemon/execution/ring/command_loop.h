@@ -37,10 +37,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -49,6 +47,7 @@
 #include <vector>
 
 #include "host-daemon/execution/ring/channel_memory.h"
+#include "proto/base/mutex.h"
 #include "proto/wire/ring.h"
 
 namespace gantry::worker {
@@ -138,7 +137,10 @@ public:
 
     [[nodiscard]] std::uint64_t next() const { return next_.load(std::memory_order_acquire); }
     /// Only while sealed.
-    [[nodiscard]] const std::set<std::uint64_t>& executed_ahead() const { return executed_ahead_; }
+    [[nodiscard]] std::set<std::uint64_t> executed_ahead() const {
+        const MutexLock lock(ahead_mutex_);
+        return executed_ahead_;
+    }
     [[nodiscard]] std::uint64_t executed_count() const {
         return executed_count_.load(std::memory_order_relaxed);
     }
@@ -183,8 +185,9 @@ private:
     bool idle();
     bool is_next_due();
     void look_ahead();
-    void execute_ahead(const wire::CommandView& view, std::span<const std::byte> args);
-    void stay_held(std::unique_lock<std::mutex>& lock);
+    void execute_ahead(const wire::CommandView& view, std::span<const std::byte> args)
+        GANTRY_REQUIRES(ahead_mutex_);
+    bool stay_held();
     void set_mode(Mode mode);
 
     Hooks hooks_;
@@ -200,11 +203,13 @@ private:
     std::vector<std::byte> copy_;
     std::vector<Command> batch_;  ///< The loop's thread.
     std::vector<std::vector<std::byte>> batch_copies_;
-    std::uint64_t no_batch_before_ = 0;       ///< What lies in front of it was looked at.
-    std::mutex ahead_mutex_;                  ///< Who executes a callback's command holds it.
-    std::set<std::uint64_t> executed_ahead_;  ///< Under ahead_mutex_ until sealed.
-    std::uint64_t callbacks_done_ = 0;        ///< Under ahead_mutex_: position + 1 of the last one.
-    std::uint64_t helped_at_ = 0;             ///< Under ahead_mutex_: next_ at the last help.
+    std::uint64_t no_batch_before_ = 0;  ///< What lies in front of it was looked at.
+    mutable Mutex ahead_mutex_;          ///< Who executes a callback's command holds it.
+    std::set<std::uint64_t> executed_ahead_ GANTRY_GUARDED_BY(ahead_mutex_);
+    /// Position + 1 of the last one.
+    std::uint64_t callbacks_done_ GANTRY_GUARDED_BY(ahead_mutex_) = 0;
+    /// next_ at the last help.
+    std::uint64_t helped_at_ GANTRY_GUARDED_BY(ahead_mutex_) = 0;
     std::uint64_t head_published_ = 0;
     std::set<std::uint64_t> skip_;  ///< The loop's thread: executed before start().
     std::chrono::steady_clock::time_point idle_since_{};
@@ -216,9 +221,10 @@ private:
     std::atomic<std::uint64_t> executed_count_{0};
     std::atomic<std::uint64_t> bytes_taken_{0};
     std::atomic<Mode> mode_{Mode::kRunning};
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    Mode seen_ = Mode::kRunning;  ///< The mode the loop's thread acts on; under mutex_.
+    Mutex mutex_;
+    CondVar changed_;
+    /// The mode the loop's thread acts on.
+    Mode seen_ GANTRY_GUARDED_BY(mutex_) = Mode::kRunning;
     /// Odd while the loop is lent; who makes it even again has the loop.
     alignas(64) std::atomic<std::uint64_t> turn_{0};
     std::atomic<std::uint32_t> stand_in_bell_{0};

@@ -15,7 +15,7 @@ constexpr std::size_t kSeenAtOnce = 64;
 }  // namespace
 
 void EventBoard::attach(wire::HostWords* words, std::uint64_t executed) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     words_ = words;
     announced_ = false;
     open_.clear();
@@ -32,13 +32,13 @@ void EventBoard::attach(wire::HostWords* words, std::uint64_t executed) {
 }
 
 void EventBoard::announce(bool migrating) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     announced_ = migrating;
 }
 
 void EventBoard::recorded(std::uint64_t event, std::uint64_t position, CUevent native,
                           CUstream stream) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto known = by_event_.find(event); known != by_event_.end()) {
         end_locked(known->second);
     }
@@ -50,7 +50,7 @@ void EventBoard::forget(std::uint64_t event) {
     if (open_count_.load(std::memory_order_relaxed) == 0) {
         return;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto known = by_event_.find(event); known != by_event_.end()) {
         end_locked(known->second);
     }
@@ -80,7 +80,7 @@ CUresult EventBoard::ask(std::size_t ask_most, std::size_t see_most) {
     if (open_count_.load(std::memory_order_acquire) == 0) {
         return CUDA_SUCCESS;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (words_ == nullptr || announced_) {
         return CUDA_SUCCESS;
     }
@@ -110,7 +110,7 @@ CUresult EventBoard::ask(std::size_t ask_most, std::size_t see_most) {
 
 CUresult EventBoard::look_at(std::uint64_t event, std::uint64_t recorded, CUevent native,
                              std::uint64_t position) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (words_ == nullptr) {
         return CUDA_SUCCESS;
     }
@@ -128,7 +128,7 @@ CUresult EventBoard::look_at(std::uint64_t event, std::uint64_t recorded, CUeven
 }
 
 void EventBoard::late_error() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (words_ != nullptr) {
         words_->late_errors.fetch_add(1, std::memory_order_release);
     }

@@ -17,11 +17,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 #include "proto/wire/region.h"
 
 namespace gantry::worker {
@@ -57,17 +57,17 @@ private:
         CUstream stream = nullptr;
     };
     using Records = std::list<Open>;
-    void show_locked(std::uint64_t event, std::uint64_t position);
+    void show_locked(std::uint64_t event, std::uint64_t position) GANTRY_REQUIRES(mutex_);
     CUresult ask(std::size_t ask_most, std::size_t see_most);
-    void end_locked(Records::iterator open);
+    void end_locked(Records::iterator open) GANTRY_REQUIRES(mutex_);
 
     Device& device_;
     std::atomic<std::size_t> open_count_{0};
-    std::mutex mutex_;
-    wire::HostWords* words_ = nullptr;
-    bool announced_ = false;
-    Records open_;  ///< Oldest first.
-    std::unordered_map<std::uint64_t, Records::iterator> by_event_;
+    Mutex mutex_;
+    wire::HostWords* words_ GANTRY_GUARDED_BY(mutex_) = nullptr;
+    bool announced_ GANTRY_GUARDED_BY(mutex_) = false;
+    Records open_ GANTRY_GUARDED_BY(mutex_);  ///< Oldest first.
+    std::unordered_map<std::uint64_t, Records::iterator> by_event_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace gantry::worker

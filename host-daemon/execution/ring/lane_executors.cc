@@ -13,7 +13,7 @@ LaneExecutors::LaneExecutors(std::function<void()> on_start) : on_start_(std::mo
 LaneExecutors::~LaneExecutors() {
     for (auto& lane : lanes_) {
         {
-            std::lock_guard lock(lane->mutex);
+            MutexLock lock(lane->mutex);
             lane->stop = true;
             lane->jobs.clear();
         }
@@ -29,11 +29,11 @@ LaneExecutors::~LaneExecutors() {
 void LaneExecutors::post(std::uint32_t lane_index, Job job) {
     GANTRY_ASSERT(lane_index <= kChoreLane, "lane %u", lane_index);
     {
-        std::lock_guard lock(idle_mutex_);
+        MutexLock lock(idle_mutex_);
         ++pending_;
     }
     Lane& lane = *lanes_[lane_index];
-    std::lock_guard lock(lane.mutex);
+    MutexLock lock(lane.mutex);
     lane.jobs.push_back(std::move(job));
     if (!lane.thread.joinable()) {
         lane.thread = std::thread([this, &lane] { run(lane); });
@@ -43,9 +43,11 @@ void LaneExecutors::post(std::uint32_t lane_index, Job job) {
 
 void LaneExecutors::run(Lane& lane) {
     on_start_();
-    std::unique_lock lock(lane.mutex);
+    MutexLock lock(lane.mutex);
     for (;;) {
-        lane.wake.wait(lock, [&lane] { return lane.stop || !lane.jobs.empty(); });
+        lane.wake.wait(lock, [&lane]() GANTRY_REQUIRES(lane.mutex) {
+            return lane.stop || !lane.jobs.empty();
+        });
         if (lane.stop) {
             return;
         }
@@ -56,7 +58,7 @@ void LaneExecutors::run(Lane& lane) {
         job();
         job = nullptr;  // Frees what it holds before anyone is told that it has ended.
         {
-            std::lock_guard idle_lock(idle_mutex_);
+            MutexLock idle_lock(idle_mutex_);
             --pending_;
         }
         idle_.notify_all();
@@ -67,18 +69,19 @@ void LaneExecutors::run(Lane& lane) {
 
 bool LaneExecutors::busy(std::uint32_t lane_index) const {
     Lane& lane = *lanes_[lane_index];
-    std::lock_guard lock(lane.mutex);
+    MutexLock lock(lane.mutex);
     return lane.running || !lane.jobs.empty();
 }
 
 std::uint32_t LaneExecutors::busy_count() const {
-    std::lock_guard lock(idle_mutex_);
+    MutexLock lock(idle_mutex_);
     return pending_;
 }
 
 bool LaneExecutors::wait_idle(std::chrono::steady_clock::time_point deadline) {
-    std::unique_lock lock(idle_mutex_);
-    return idle_.wait_until(lock, deadline, [this] { return pending_ == 0; });
+    MutexLock lock(idle_mutex_);
+    return idle_.wait_until(lock, deadline,
+                            [this]() GANTRY_REQUIRES(idle_mutex_) { return pending_ == 0; });
 }
 
 }  // namespace gantry::worker

@@ -10,15 +10,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/wire/region.h"
 
 namespace gantry::worker {
@@ -44,20 +43,21 @@ public:
 
 private:
     struct Lane {
-        std::mutex mutex;
-        std::condition_variable wake;
-        std::deque<Job> jobs;
-        bool running = false;
-        bool stop = false;
-        std::thread thread;
+        Mutex mutex;
+        CondVar wake;
+        std::deque<Job> jobs GANTRY_GUARDED_BY(mutex);
+        bool running GANTRY_GUARDED_BY(mutex) = false;
+        bool stop GANTRY_GUARDED_BY(mutex) = false;
+        std::thread thread GANTRY_GUARDED_BY(mutex);
     };
     void run(Lane& lane);
 
     std::function<void()> on_start_;
     std::vector<std::unique_ptr<Lane>> lanes_;
-    mutable std::mutex idle_mutex_;
-    std::condition_variable idle_;
-    std::uint32_t pending_ = 0;  ///< Jobs posted and not ended; under idle_mutex_.
+    mutable Mutex idle_mutex_;
+    CondVar idle_;
+    /// Jobs posted and not ended; under idle_mutex_.
+    std::uint32_t pending_ GANTRY_GUARDED_BY(idle_mutex_) = 0;
 };
 
 }  // namespace gantry::worker

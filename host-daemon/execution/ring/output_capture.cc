@@ -70,7 +70,7 @@ void OutputCapture::attach(const GantrySoftExtension* extension) {
 }
 
 void OutputCapture::push(std::uint32_t descriptor, std::span<const std::byte> bytes) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     push_locked(descriptor, bytes);
 }
 
@@ -91,7 +91,7 @@ void OutputCapture::push_locked(std::uint32_t descriptor, std::span<const std::b
 }
 
 void OutputCapture::collect() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const bool asks_sizes = ++collections_ % kSizesEvery == 0;
     for (std::uint32_t i = 0; i < 2; ++i) {
         struct stat status {};
@@ -109,7 +109,7 @@ void OutputCapture::collect() {
 }
 
 std::size_t OutputCapture::take(std::span<std::byte> out) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::size_t used = 0;
     constexpr std::size_t kHeaderBytes = 8;
     while (!pieces_.empty() && out.size() - used > kHeaderBytes) {
@@ -131,7 +131,7 @@ std::size_t OutputCapture::take(std::span<std::byte> out) {
 }
 
 std::vector<std::byte> OutputCapture::save() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<std::byte> out;
     for (const Piece& piece : pieces_) {
         const std::uint32_t header[2] = {piece.descriptor,

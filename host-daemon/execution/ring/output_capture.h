@@ -11,10 +11,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/cuda/soft_extension.h"
 
@@ -51,14 +51,16 @@ private:
         std::vector<std::byte> bytes;
     };
     [[nodiscard]] bool may_have_grown(int i) const;
-    void push_locked(std::uint32_t descriptor, std::span<const std::byte> bytes);
+    void push_locked(std::uint32_t descriptor, std::span<const std::byte> bytes)
+        GANTRY_REQUIRES(mutex_);
 
-    mutable std::mutex mutex_;
-    std::vector<Piece> pieces_;
+    mutable Mutex mutex_;
+    std::vector<Piece> pieces_ GANTRY_GUARDED_BY(mutex_);
     std::atomic<std::size_t> pending_bytes_{0};  ///< Changed under mutex_; no piece is empty.
-    int files_[2] = {-1, -1};                    ///< For stdout and stderr.
+    /// For stdout and stderr. Made by redirect(), before there are other threads.
+    int files_[2] = {-1, -1};
     const std::byte* first_bytes_[2] = {};  ///< Of the files, mapped for the life of the process.
-    std::uint32_t collections_ = 0;
+    std::uint32_t collections_ GANTRY_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gantry::worker

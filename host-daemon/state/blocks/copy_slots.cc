@@ -32,7 +32,7 @@ std::unique_ptr<Mapping> CopySlots::make_pages(std::uint64_t bytes) {
 }
 
 Result<void> CopySlots::make(std::size_t count, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     bytes_ = bytes;
     if (memory_ && memory_->bytes() >= count * bytes) {
         return {};
@@ -56,7 +56,7 @@ Result<void> CopySlots::make(std::size_t count, std::uint64_t bytes) {
 }
 
 void CopySlots::give_back() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pages_.reset();
     if (!process_.held.active()) {
         end();

@@ -13,11 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "host-daemon/execution/process/guest_process.h"
 #include "host-daemon/state/blocks/file_mapping.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::state {
 
@@ -39,19 +39,22 @@ public:
     /// there.
     Result<void> make(std::size_t count, std::uint64_t bytes);
     /// A slot; they are there.
-    [[nodiscard]] std::byte* of(std::size_t slot) const { return memory_->at() + slot * bytes_; }
+    // Without the lock: nobody makes slots, or gives them back, while one is in use.
+    [[nodiscard]] std::byte* of(std::size_t slot) const GANTRY_NO_THREAD_SAFETY_ANALYSIS {
+        return memory_->at() + slot * bytes_;
+    }
     /// Unless the driver might wait for ever: for a device with an open host callback, which never
     /// comes to rest. Then they are there for the next time.
     void give_back();
 
 private:
-    /// With mutex_. What the driver might wait for ever to give back stays where it is.
-    void end();
+    /// What the driver might wait for ever to give back stays where it is.
+    void end() GANTRY_REQUIRES(mutex_);
     worker::GuestProcess& process_;
-    std::mutex mutex_;                 // make() and give_back()
-    std::unique_ptr<Mapping> pages_;   ///< Not page-locked.
-    std::unique_ptr<Mapping> memory_;  ///< Page-locked.
-    std::uint64_t bytes_ = kBytesMax;  ///< Of a slot.
+    Mutex mutex_;                                                // make() and give_back()
+    std::unique_ptr<Mapping> pages_ GANTRY_GUARDED_BY(mutex_);   ///< Not page-locked.
+    std::unique_ptr<Mapping> memory_ GANTRY_GUARDED_BY(mutex_);  ///< Page-locked.
+    std::uint64_t bytes_ GANTRY_GUARDED_BY(mutex_) = kBytesMax;  ///< Of a slot.
 };
 
 }  // namespace gantry::state

@@ -15,7 +15,7 @@ ThreadPool::ThreadPool(unsigned threads)
 
 ThreadPool::~ThreadPool() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         ending_ = true;
     }
     changed_.notify_all();
@@ -35,7 +35,7 @@ void ThreadPool::run(std::size_t count, const std::function<void(std::size_t)>& 
         helpers_.emplace_back([this] { help(); });
     }
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         piece_ = &piece;
         count_ = count;
         next_ = 0;
@@ -43,28 +43,30 @@ void ThreadPool::run(std::size_t count, const std::function<void(std::size_t)>& 
         ++job_;
     }
     changed_.notify_all();
-    take_pieces();
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return at_work_ == 0; });
+    take_pieces(count, piece);
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [this]() GANTRY_REQUIRES(mutex_) { return at_work_ == 0; });
 }
 
-void ThreadPool::take_pieces() {
-    for (std::size_t i = next_++; i < count_; i = next_++) {
-        (*piece_)(i);
+void ThreadPool::take_pieces(std::size_t count, const std::function<void(std::size_t)>& piece) {
+    for (std::size_t i = next_++; i < count; i = next_++) {
+        piece(i);
     }
 }
 
 void ThreadPool::help() {
     std::uint64_t done = 0;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-        changed_.wait(lock, [&] { return ending_ || job_ != done; });
+        changed_.wait(lock, [&]() GANTRY_REQUIRES(mutex_) { return ending_ || job_ != done; });
         if (ending_) {
             return;
         }
         done = job_;
+        const std::size_t count = count_;
+        const std::function<void(std::size_t)>& piece = *piece_;
         lock.unlock();
-        take_pieces();
+        take_pieces(count, piece);
         lock.lock();
         if (--at_work_ == 0) {
             changed_.notify_all();

@@ -6,13 +6,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "proto/base/mutex.h"
 
 namespace gantry::state {
 
@@ -30,17 +30,18 @@ public:
 
 private:
     void help();
-    void take_pieces();
+    void take_pieces(std::size_t count, const std::function<void(std::size_t)>& piece);
 
     const unsigned threads_;
     std::vector<std::thread> helpers_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::uint64_t job_ = 0;    ///< Counts jobs: a helper works on each once.
-    std::size_t at_work_ = 0;  ///< Helpers in the present job.
-    bool ending_ = false;
-    const std::function<void(std::size_t)>* piece_ = nullptr;
-    std::size_t count_ = 0;
+    Mutex mutex_;
+    CondVar changed_;
+    /// Counts jobs: a helper works on each once.
+    std::uint64_t job_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::size_t at_work_ GANTRY_GUARDED_BY(mutex_) = 0;  ///< Helpers in the present job.
+    bool ending_ GANTRY_GUARDED_BY(mutex_) = false;
+    const std::function<void(std::size_t)>* piece_ GANTRY_GUARDED_BY(mutex_) = nullptr;
+    std::size_t count_ GANTRY_GUARDED_BY(mutex_) = 0;
     std::atomic<std::size_t> next_{0};
 };
 

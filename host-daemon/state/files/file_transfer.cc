@@ -13,13 +13,13 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <semaphore>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/stream_copy.h"
 #include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
@@ -299,7 +299,7 @@ private:
     /// The first failure ends it all.
     void note(const Result<void>& done) {
         if (!done) {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             outcome_ = outcome_ ? done : outcome_;
             failed_ = true;
         }
@@ -493,8 +493,8 @@ private:
     std::atomic<std::size_t> next_{0};
     std::atomic<bool> failed_{false};
     std::counting_semaphore<> allocating_{kAllocatingMax};
-    std::mutex mutex_;  // outcome_
-    Result<void> outcome_;
+    Mutex mutex_;
+    Result<void> outcome_ GANTRY_GUARDED_BY(mutex_);
     std::atomic_flag is_looking_;
     Stopwatch pages_;
     Waits waits_;

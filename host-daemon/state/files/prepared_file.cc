@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 
 #include "host-daemon/state/blocks/locked_pages.h"
 #include "host-daemon/state/files/file_pieces.h"
@@ -75,7 +76,7 @@ Result<std::unique_ptr<PreparedFile>> PreparedFile::begin(worker::GuestProcess& 
 
 PreparedFile::~PreparedFile() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_ending_ = true;
     }
     give_up();
@@ -85,37 +86,37 @@ PreparedFile::~PreparedFile() {
 }
 
 bool PreparedFile::settle() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     is_settled_ = true;
-    changed_.wait(lock, [&] { return state_ != State::kMaking; });
+    changed_.wait(lock, [&]() GANTRY_REQUIRES(mutex_) { return state_ != State::kMaking; });
     return state_ == State::kReady && !is_given_up_;
 }
 
 void PreparedFile::give_up() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_settled_ = true;
     is_given_up_ = true;
     changed_.notify_all();
 }
 
 bool PreparedFile::is_over() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return state_ == State::kOver;
 }
 
 bool PreparedFile::is_wanted() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return !is_settled_;
 }
 
 void PreparedFile::set_state(State state) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     state_ = state;
     changed_.notify_all();
 }
 
 PreparedFile::Progress PreparedFile::progress() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::uint64_t pages = page_bytes_;
     const std::uint64_t locked = locked_bytes_;
     const int refused = refused_;
@@ -158,10 +159,10 @@ void PreparedFile::by_threads(std::size_t first, std::size_t count, Work work) {
 void PreparedFile::run() {
     make();
     {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         state_ = State::kReady;
         changed_.notify_all();
-        changed_.wait(lock, [&] { return is_given_up_; });
+        changed_.wait(lock, [&]() GANTRY_REQUIRES(mutex_) { return is_given_up_; });
         state_ = State::kLeaving;
     }
     file_.reset();
@@ -179,7 +180,7 @@ void PreparedFile::make() {
             lock_pieces(next, count);
         }
         next += count;
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         pages_ms_ += pages_ms;
         locking_ms_ += ms_since(begin) - pages_ms;
         if (!made) {
@@ -190,13 +191,13 @@ void PreparedFile::make() {
 }
 
 Result<void> PreparedFile::make_pieces(std::size_t first, std::size_t count) {
-    std::mutex mutex;
+    Mutex mutex;
     Result<void> outcome;
     by_threads(first, count, [&](std::size_t i) {
         const snapshot::FileRange part = piece(i);
         const Result<void> made =
             snapshot::make_pages(file_.get(), "the file", part.begin, at(part.begin), part.bytes());
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         if (!made) {
             outcome = outcome ? made : outcome;
             return;
@@ -234,8 +235,9 @@ void PreparedFile::leave() {
         }
     }
     const auto rest = [this](std::chrono::microseconds time) {
-        std::unique_lock lock(mutex_);
-        return changed_.wait_for(lock, time, [this] { return is_ending_; });
+        MutexLock lock(mutex_);
+        return changed_.wait_for(lock, time,
+                                 [this]() GANTRY_REQUIRES(mutex_) { return is_ending_; });
     };
     if (unlock_pages(process_, locked, rest)) {
         ::munmap(at_, range_.bytes());

@@ -16,15 +16,14 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "host-daemon/execution/process/guest_process.h"
+#include "proto/base/mutex.h"
 #include "proto/control/unique_fd.h"
 #include "proto/snapshot/file_pages.h"
 
@@ -105,15 +104,16 @@ private:
     std::atomic<std::uint64_t> locked_bytes_{0};
     std::atomic<int> refused_{0};  ///< A driver's first refusal to lock.
 
-    mutable std::mutex mutex_;  // all below
-    mutable std::condition_variable changed_;
-    State state_ = State::kMaking;
-    bool is_settled_ = false;  ///< Nothing more is to be made.
-    bool is_given_up_ = false;
-    bool is_ending_ = false;  ///< With the worker: there is no better moment to wait for.
-    Result<void> outcome_;
-    std::int64_t pages_ms_ = 0;
-    std::int64_t locking_ms_ = 0;
+    mutable Mutex mutex_;  // all below
+    mutable CondVar changed_;
+    State state_ GANTRY_GUARDED_BY(mutex_) = State::kMaking;
+    bool is_settled_ GANTRY_GUARDED_BY(mutex_) = false;  ///< Nothing more is to be made.
+    bool is_given_up_ GANTRY_GUARDED_BY(mutex_) = false;
+    /// With the worker: there is no better moment to wait for.
+    bool is_ending_ GANTRY_GUARDED_BY(mutex_) = false;
+    Result<void> outcome_ GANTRY_GUARDED_BY(mutex_);
+    std::int64_t pages_ms_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::int64_t locking_ms_ GANTRY_GUARDED_BY(mutex_) = 0;
     std::thread thread_;
 };
 

@@ -269,7 +269,7 @@ void put_options(const std::vector<worker::Link::Option>& options,
 
 void add_links(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     for (const auto& [handle, link] : process.links.list()) {
-        std::lock_guard lock(link->mutex);
+        const MutexLock lock(link->mutex);
         const auto object = process.objects.get(handle);
         snapshot::Link* out = graph->add_links();
         out->set_handle(handle);

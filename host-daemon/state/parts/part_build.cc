@@ -155,6 +155,7 @@ Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
         const auto link =
             std::make_shared<worker::Link>(process_.device, options_of(described.options()),
                                            described.info_log_bytes(), described.error_log_bytes());
+        const MutexLock lock(link->mutex);
         CUresult result = process_.enter_context(described.context());
         if (result == CUDA_SUCCESS) {
             result = link->create();
