@@ -10,14 +10,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "proto/base/mutex.h"
 #include "proto/base/settings.h"
 #include "proto/wire/mirror/endpoint.h"
 #include "proto/wire/mirror/link.h"
@@ -75,7 +74,7 @@ public:
 
     ~Process() {
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             stopping_ = true;  // The link's thread may wait for a region that could not be made.
             changed_.notify_all();
         }
@@ -110,8 +109,8 @@ public:
 
 private:
     wire::GuestAttached wait_for_reply() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return have_reply_ || closed_; });
+        MutexLock lock(mutex_);
+        changed_.wait(lock, [this]() GANTRY_REQUIRES(mutex_) { return have_reply_ || closed_; });
         return have_reply_ ? reply_ : refusal();
     }
 
@@ -143,7 +142,7 @@ private:
         if (reply.accepted != 0) {
             // The program claims the generation after this one.
             channel_.guest_directory()->claims[0].generation = attached.generation - 1;
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             mirror_.emplace(channel_,
                             [this](std::span<const std::byte> frame) { return link_.send(frame); });
             if (stream_epoch_ != 0) {
@@ -162,7 +161,7 @@ private:
 
     // On the link's thread: another host serves this process from here on.
     void begin_stream(std::uint64_t epoch) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         opening_ = {};
         is_open_ = false;
         stream_epoch_ = epoch;
@@ -174,7 +173,7 @@ private:
     // Runs on the link's thread: first the answer to the attach, which begins every stream, then
     // the mirror's frames.
     void receive(std::span<const std::byte> bytes) {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         if (!is_open_) {
             if (closed_ || !opening_.add(bytes)) {
                 return;
@@ -198,7 +197,8 @@ private:
                 return;
             }
         }
-        changed_.wait(lock, [this] { return mirror_ready_ || stopping_; });
+        changed_.wait(lock,
+                      [this]() GANTRY_REQUIRES(mutex_) { return mirror_ready_ || stopping_; });
         const bool usable = mirror_ready_;
         lock.unlock();
         if (usable && !mirror_->receive(bytes)) {
@@ -208,7 +208,7 @@ private:
     }
 
     void note_closed() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         closed_ = true;
         changed_.notify_all();
     }
@@ -242,17 +242,18 @@ private:
     int socket_;
     Settings settings_;
     wire::MappedChannel channel_;
-    std::optional<wire::GuestMirror> mirror_;
+    std::optional<wire::GuestMirror> mirror_;  ///< Made once, before mirror_ready_ says so.
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    wire::OpeningFrame<wire::GuestAttached> opening_;
-    wire::GuestAttached reply_;
-    bool is_open_ = false;            ///< The host's present stream has begun.
-    std::uint64_t stream_epoch_ = 0;  ///< 0: the first host's.
-    bool have_reply_ = false;
-    bool mirror_ready_ = false;
-    bool stopping_ = false;
+    Mutex mutex_;
+    CondVar changed_;
+    wire::OpeningFrame<wire::GuestAttached> opening_ GANTRY_GUARDED_BY(mutex_);
+    wire::GuestAttached reply_ GANTRY_GUARDED_BY(mutex_);
+    /// The host's present stream has begun.
+    bool is_open_ GANTRY_GUARDED_BY(mutex_) = false;
+    std::uint64_t stream_epoch_ GANTRY_GUARDED_BY(mutex_) = 0;  ///< 0: the first host's.
+    bool have_reply_ GANTRY_GUARDED_BY(mutex_) = false;
+    bool mirror_ready_ GANTRY_GUARDED_BY(mutex_) = false;
+    bool stopping_ GANTRY_GUARDED_BY(mutex_) = false;
     std::atomic<bool> closed_{false};
     wire::ResumableLink link_;  // Last: its thread uses everything above.
 };

@@ -2,14 +2,15 @@
 // tenant's (its quota, its use); uuid and PCI ids are those that CUDA shows, constant for the VM's
 // life. What a tenant has no say in or no view of (power, fans, clocks in use, other tenants'
 // processes) is NVML_ERROR_NOT_SUPPORTED, by name: see refused.cc.
-#include <pthread.h>
 #include <time.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
 #include "guest-shim/nvml/abi.h"
 #include "guest-shim/nvml/facts.h"
+#include "proto/base/pthread_mutex.h"
 
 #define GANTRY_NVML extern "C" __attribute__((visibility("default")))
 
@@ -24,14 +25,14 @@ namespace {
 /// What a child was asked is told again for so long.
 constexpr long long kFreshNs = 10'000'000'000;
 
-pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
-int g_users = 0;  // nvmlInit calls that were not answered by nvmlShutdown.
-bool g_loaded = false;
-Facts g_facts;
+PthreadMutex g_mutex;
+std::atomic<int> g_users{0};  // nvmlInit calls that nvmlShutdown has not ended. Changed with it.
+bool g_loaded GANTRY_GUARDED_BY(g_mutex) = false;
+Facts g_facts;  // What ask_again() changes is used with the mutex; the rest is made once.
 Device g_devices[kMaxDevices];
 
 Result begin() {
-    pthread_mutex_lock(&g_mutex);
+    const PthreadLock lock(g_mutex);
     if (!g_loaded) {
         g_loaded = load(&g_facts);
         for (int i = 0; i < kMaxDevices; ++i) {
@@ -39,11 +40,10 @@ Result begin() {
         }
     }
     g_users += g_loaded ? 1 : 0;
-    pthread_mutex_unlock(&g_mutex);
     return g_loaded ? kSuccess : kDriverNotLoaded;
 }
 
-bool is_open() { return __atomic_load_n(&g_users, __ATOMIC_ACQUIRE) > 0; }
+bool is_open() { return g_users.load(std::memory_order_acquire) > 0; }
 
 /// The facts behind a handle; null for one that this library never gave.
 const DeviceFacts* facts_of(const Device* device) {
@@ -99,10 +99,9 @@ Result device_at(unsigned index, Device** out) {
 Memory memory_of(const Device* device, const DeviceFacts& facts) {
     unsigned long long free_bytes = 0;
     if (!free_memory(device->index, &free_bytes)) {
-        pthread_mutex_lock(&g_mutex);
+        const PthreadLock lock(g_mutex);
         ask_again(&g_facts, kFreshNs);
         free_bytes = facts.free_bytes;
-        pthread_mutex_unlock(&g_mutex);
     }
     const unsigned long long total = facts.total_bytes;
     free_bytes = free_bytes < total ? free_bytes : total;
@@ -181,14 +180,13 @@ template <typename Put>
 Result list_processes(const Device* device, unsigned* count, Put put) {
     return with_device(device, count != nullptr, [&](const DeviceFacts&) {
         const unsigned room = *count;
-        pthread_mutex_lock(&g_mutex);
+        const PthreadLock lock(g_mutex);
         ask_again(&g_facts, kFreshNs);
         leave_out_ended(&g_facts);
         const unsigned found = device->index == 0 ? g_facts.program_count : 0;
         for (unsigned i = 0; i < found && found <= room; ++i) {
             put(i, g_facts.programs[i]);
         }
-        pthread_mutex_unlock(&g_mutex);
         *count = found;
         return found <= room ? kSuccess : kInsufficientSize;
     });
@@ -222,10 +220,9 @@ GANTRY_NVML int nvmlInit() { return begin(); }
 GANTRY_NVML int nvmlInitWithFlags(unsigned) { return begin(); }
 
 GANTRY_NVML int nvmlShutdown() {
-    pthread_mutex_lock(&g_mutex);
+    const gantry::PthreadLock lock(g_mutex);
     const Result result = g_users > 0 ? kSuccess : kUninitialized;
     g_users -= g_users > 0 ? 1 : 0;
-    pthread_mutex_unlock(&g_mutex);
     return result;
 }
 

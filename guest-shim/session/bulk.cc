@@ -4,7 +4,9 @@
 
 namespace gantry::session {
 
-void BulkArea::attach(std::byte* base, std::uint64_t bytes) noexcept {
+// No other thread uses it yet.
+void BulkArea::attach(std::byte* base,
+                      std::uint64_t bytes) noexcept GANTRY_NO_THREAD_SAFETY_ANALYSIS {
     base_ = base;
     bytes_ = bytes;
     std::memset(used_, 0, sizeof(used_));

@@ -426,8 +426,9 @@ CUresult exchange(Exchange* exchange) noexcept {
     return result;
 }
 
+// Where every call is synchronous, the lane stays locked until finish().
 CUresult reserve(std::uint16_t op, std::uint32_t args_bytes, std::uint32_t trailing_bytes,
-                 Record* out) noexcept {
+                 Record* out) noexcept GANTRY_NO_THREAD_SAFETY_ANALYSIS {
     Thread* self = nullptr;
     if (const CUresult refused = usable_thread(&self); refused != CUDA_SUCCESS) {
         return refused;
@@ -450,7 +451,8 @@ CUresult reserve(std::uint16_t op, std::uint32_t args_bytes, std::uint32_t trail
     return CUDA_SUCCESS;
 }
 
-CUresult finish(const Record& record) noexcept {
+// Unlocks what reserve() has locked.
+CUresult finish(const Record& record) noexcept GANTRY_NO_THREAD_SAFETY_ANALYSIS {
     auto* header = static_cast<wire::CommandHeader*>(record.header);
     if (__builtin_expect(tracing(), 0)) {
         trace_command(header->op, record.args, header->args_bytes, header->trailing_bytes);

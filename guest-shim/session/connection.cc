@@ -18,8 +18,8 @@ namespace gantry::session {
 namespace {
 
 FutexMutex g_start_mutex;
-bool g_tried = false;
-CUresult g_start_result = CUDA_SUCCESS;
+bool g_tried GANTRY_GUARDED_BY(g_start_mutex) = false;
+CUresult g_start_result GANTRY_GUARDED_BY(g_start_mutex) = CUDA_SUCCESS;
 
 /// A child of a process that has used CUDA cannot use it: its threads and its place in the ring are
 /// the parent's. It must not hold the link open either, or the worker would outlive the parent.

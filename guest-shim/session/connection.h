@@ -29,6 +29,7 @@ inline constexpr std::uint32_t kSharedLanes = wire::kLaneCount - 1;
 /// Extents of the bulk area, in pages; a bitmap, first fit.
 class BulkArea {
 public:
+    /// Before other threads use it.
     void attach(std::byte* base, std::uint64_t bytes) noexcept;
     /// Waits for room when other threads hold it all; false only when `pages` can never fit or the
     /// session has closed.
@@ -42,7 +43,7 @@ private:
     std::byte* base_ = nullptr;
     std::uint64_t bytes_ = 0;
     FutexMutex mutex_;
-    bool used_[kMaxBulkPages] = {};
+    bool used_[kMaxBulkPages] GANTRY_GUARDED_BY(mutex_) = {};
 };
 
 struct Connection {

@@ -25,9 +25,9 @@ struct Job {
     Job* next;
 };
 
-FutexMutex g_mutex;  // Guards what follows, and `wanted` and `next` of open jobs.
-Job* g_jobs = nullptr;
-unsigned g_helpers = 0;
+FutexMutex g_mutex;  // Guards `wanted` and `next` of open jobs, too.
+Job* g_jobs GANTRY_GUARDED_BY(g_mutex) = nullptr;
+unsigned g_helpers GANTRY_GUARDED_BY(g_mutex) = 0;
 std::atomic<std::uint32_t> g_calls{0};  // Changes when there may be work.
 std::atomic<std::uint32_t> g_sleepers{0};
 std::atomic<std::uint64_t> g_ended_ns{0};  // When the last job did.
@@ -87,8 +87,7 @@ void* help(void*) {
     return nullptr;
 }
 
-/// Caller holds the mutex.
-void start_helpers(unsigned count) {
+void start_helpers(unsigned count) GANTRY_REQUIRES(g_mutex) {
     // Signals are the application's threads' business.
     sigset_t all;
     sigset_t before;

@@ -19,6 +19,7 @@ public:
     static constexpr std::uint32_t kCells = 64;
     static_assert(kCells <= wire::kBulkWords);
 
+    /// Before other threads use it.
     void attach(std::byte* base, std::uint64_t bulk_offset, std::uint64_t bytes,
                 wire::HostWords* host) noexcept;
     [[nodiscard]] std::uint64_t cell_bytes() const { return cell_bytes_; }
@@ -42,8 +43,8 @@ public:
     bool next_unsure(std::uint32_t* first, std::uint64_t* position) noexcept;
 
 private:
-    void collect_locked() noexcept;
-    [[nodiscard]] std::uint64_t mask_of(std::uint32_t first) const;
+    void collect_locked() noexcept GANTRY_REQUIRES(mutex_);
+    [[nodiscard]] std::uint64_t mask_of(std::uint32_t first) const GANTRY_REQUIRES(mutex_);
 
     std::byte* base_ = nullptr;
     std::uint64_t bulk_offset_ = 0;
@@ -51,11 +52,12 @@ private:
     wire::HostWords* host_ = nullptr;
     FutexMutex mutex_;
     std::atomic<std::uint64_t> returned_{0};
-    std::uint64_t used_ = 0;  ///< A bit a cell.
-    std::uint64_t lent_ = 0;  ///< A bit a run, at its first cell.
-    std::uint32_t cells_[kCells] = {};
-    std::uint64_t positions_[kCells] = {};
-    std::uint64_t epochs_[kCells] = {};  ///< Owner's epoch that the word counts under.
+    std::uint64_t used_ GANTRY_GUARDED_BY(mutex_) = 0;  ///< A bit a cell.
+    std::uint64_t lent_ GANTRY_GUARDED_BY(mutex_) = 0;  ///< A bit a run, at its first cell.
+    std::uint32_t cells_[kCells] GANTRY_GUARDED_BY(mutex_) = {};
+    std::uint64_t positions_[kCells] GANTRY_GUARDED_BY(mutex_) = {};
+    /// Owner's epoch that the word counts under.
+    std::uint64_t epochs_[kCells] GANTRY_GUARDED_BY(mutex_) = {};
 };
 
 }  // namespace gantry::session

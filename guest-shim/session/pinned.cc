@@ -2,6 +2,7 @@
 // address. The host learns of an extent by cuMemHostAlloc, a mirror by the pool's high-water mark.
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -17,15 +18,15 @@ struct Extent {
 
 struct Pool {
     FutexMutex mutex;
-    std::byte* base = nullptr;
-    std::uint64_t bytes = 0;
-    Extent* extents = nullptr;
-    std::size_t count = 0;
-    std::size_t capacity = 0;
+    std::atomic<std::uint64_t> bytes{0};  ///< Changed with the mutex.
+    std::byte* base GANTRY_GUARDED_BY(mutex) = nullptr;
+    Extent* extents GANTRY_GUARDED_BY(mutex) = nullptr;
+    std::size_t count GANTRY_GUARDED_BY(mutex) = 0;
+    std::size_t capacity GANTRY_GUARDED_BY(mutex) = 0;
 };
 Pool g_pool;
 
-bool make_room_in_list(Pool* pool) {
+bool make_room_in_list(Pool* pool) GANTRY_REQUIRES(pool->mutex) {
     if (pool->count < pool->capacity) {
         return true;
     }
@@ -40,10 +41,11 @@ bool make_room_in_list(Pool* pool) {
 }
 
 /// Index at which an extent of `bytes` fits before extents[index]; its offset in *offset.
-bool find_gap(const Pool& pool, std::uint64_t bytes, std::size_t* index, std::uint64_t* offset) {
+bool find_gap(const Pool& pool, std::uint64_t bytes, std::size_t* index, std::uint64_t* offset)
+    GANTRY_REQUIRES(pool.mutex) {
     std::uint64_t free_from = 0;
     for (std::size_t i = 0; i <= pool.count; ++i) {
-        const std::uint64_t free_to = i < pool.count ? pool.extents[i].offset : pool.bytes;
+        const std::uint64_t free_to = i < pool.count ? pool.extents[i].offset : pool.bytes.load();
         if (free_to - free_from >= bytes) {
             *index = i;
             *offset = free_from;
@@ -54,8 +56,8 @@ bool find_gap(const Pool& pool, std::uint64_t bytes, std::size_t* index, std::ui
     return false;
 }
 
-/// Tells a mirror how much of the pool it has to compare. Caller holds the pool's mutex.
-void note_high_water(std::uint64_t end) {
+/// Tells a mirror how much of the pool it has to compare.
+void note_high_water(std::uint64_t end) GANTRY_REQUIRES(g_pool.mutex) {
     wire::GuestWords* guest = g_connection.guest;
     if (guest != nullptr && guest->pinned_high_water.load(std::memory_order_relaxed) < end) {
         guest->pinned_high_water.store(end, std::memory_order_release);
@@ -72,7 +74,7 @@ void attach_pinned(std::byte* base, std::uint64_t bytes) noexcept {
 }
 
 void* pinned_allocate(std::uint64_t bytes) noexcept {
-    if (bytes == 0 || bytes > g_pool.bytes) {
+    if (bytes == 0 || bytes > pinned_bytes()) {
         return nullptr;
     }
     bytes = wire::align_up(bytes, wire::kPageBytes);
@@ -103,7 +105,7 @@ void pinned_free(void* address) noexcept {
     }
 }
 
-std::uint64_t pinned_bytes() noexcept { return g_pool.bytes; }
+std::uint64_t pinned_bytes() noexcept { return g_pool.bytes.load(std::memory_order_acquire); }
 
 void touch_pinned() noexcept {
     Guard guard(g_pool.mutex);

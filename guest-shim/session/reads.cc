@@ -28,7 +28,8 @@ struct Slice {
 };
 
 FutexMutex g_words_mutex;
-std::uint64_t g_words_used = 0;  // A bit a word, from kFirstReadWord on.
+std::uint64_t g_words_used GANTRY_GUARDED_BY(g_words_mutex) =
+    0;  // A bit a word, from kFirstReadWord on.
 static_assert(kFirstReadWord + 64 <= wire::kBulkWords);
 
 bool take_word(std::uint32_t* word) noexcept {

@@ -15,8 +15,9 @@ thread_local Thread* t_thread __attribute__((tls_model("initial-exec"))) = nullp
 pthread_key_t g_key;
 pthread_once_t g_key_once = PTHREAD_ONCE_INIT;
 FutexMutex g_lane_mutex;
-std::uint32_t g_lane_users[wire::kLaneCount];
-bool g_lane_left[wire::kLaneCount];  // A thread that had it has ended.
+std::uint32_t g_lane_users[wire::kLaneCount] GANTRY_GUARDED_BY(g_lane_mutex);
+bool g_lane_left[wire::kLaneCount] GANTRY_GUARDED_BY(
+    g_lane_mutex);  // A thread that had it has ended.
 
 void release_lane(std::uint32_t lane) {
     Guard guard(g_lane_mutex);

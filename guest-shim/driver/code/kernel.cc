@@ -19,7 +19,7 @@ using cuda::wire_hand::KernelReply;
 constexpr std::uint32_t kMaxParams = 4096;
 constexpr std::uint32_t kNamesBytes = 256u << 10;
 
-Kernel* find_named(const Module& owner, const char* name) {
+Kernel* find_named(const Module& owner, const char* name) GANTRY_REQUIRES(*owner.mutex) {
     for (Kernel* kernel = g_kernels.find(owner.first_kernel); kernel != nullptr;
          kernel = g_kernels.find(kernel->next)) {
         if (!kernel->shares_parts && std::strcmp(kernel->name, name) == 0) {

@@ -356,7 +356,12 @@ CUresult cuLibraryUnload(CUlibrary library) noexcept {
     if (module == nullptr || cuda::handle_kind(bits(library)) != HandleKind::kLibrary) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    Module* twin = g_modules.find(module->module);
+    std::uint64_t twin_handle = 0;
+    {
+        session::Guard guard(*module->mutex);
+        twin_handle = module->module;
+    }
+    Module* twin = g_modules.find(twin_handle);
     if (twin != nullptr) {
         forget_module(twin);
     }

@@ -19,9 +19,9 @@ struct Answer {
 
 constexpr std::uint32_t kAnswers = 256;
 constinit session::FutexMutex g_mutex;
-Answer g_answers[kAnswers];
+Answer g_answers[kAnswers] GANTRY_GUARDED_BY(g_mutex);
 
-Answer& place_for(const Answer& key) {
+Answer& place_for(const Answer& key) GANTRY_REQUIRES(g_mutex) {
     const std::uint64_t mixed = (key.kernel * 0x9e3779b97f4a7c15ull) ^ (key.shared_bytes * 31) ^
                                 (static_cast<std::uint64_t>(key.threads) * 0x85ebca6bull) ^
                                 key.flags;

@@ -44,7 +44,7 @@ struct Kernel {
     std::uint64_t handle;
     std::uint64_t owner;  ///< Module or library.
     std::uint64_t twin;   ///< The CUfunction of a CUkernel, once asked for; else 0.
-    std::uint64_t next;   ///< Next kernel of the same owner.
+    std::uint64_t next;   ///< Next kernel of the same owner. Changed with the owner's mutex.
     char* name;
     cuda::wire_hand::KernelParam* params;
     std::uint32_t param_count;
@@ -64,9 +64,10 @@ struct Module {
     std::uint64_t handle;
     std::uint64_t context;  ///< For a module that was loaded as one; else 0.
     std::uint64_t library;  ///< For the module of a library; else 0.
-    std::uint64_t module;   ///< For a library: its module handle once asked for.
-    std::uint64_t first_kernel;
     session::FutexMutex* mutex;
+    /// For a library: its module handle once asked for.
+    std::uint64_t module GANTRY_GUARDED_BY(*mutex);
+    std::uint64_t first_kernel GANTRY_GUARDED_BY(*mutex);
     void* managed;  ///< Pool extent of its managed variables, or null.
 };
 

@@ -80,13 +80,12 @@ struct Ranges {
 };
 
 constinit session::FutexMutex g_mutex;
-constinit Ranges g_ranges;
-constinit Ranges g_mappings;
-std::uint64_t g_next_id = 1;
+constinit Ranges g_ranges GANTRY_GUARDED_BY(g_mutex);
+constinit Ranges g_mappings GANTRY_GUARDED_BY(g_mutex);
+std::uint64_t g_next_id GANTRY_GUARDED_BY(g_mutex) = 1;
 std::atomic<std::uint32_t> g_elsewhere{0};  // Of g_ranges: outside arena and pool.
 
-/// With g_mutex.
-bool find_in(const Ranges& ranges, std::uint64_t address, Range* out) {
+bool find_in(const Ranges& ranges, std::uint64_t address, Range* out) GANTRY_REQUIRES(g_mutex) {
     const Range* range = ranges.containing(address);
     if (range == nullptr) {
         return false;
@@ -110,7 +109,7 @@ bool is_registered_alias(std::uint64_t address, std::uint64_t bytes) {
 
 bool is_elsewhere(std::uint64_t address) { return !is_in_arena(address) && !is_in_pool(address); }
 
-void erase(std::size_t index) {
+void erase(std::size_t index) GANTRY_REQUIRES(g_mutex) {
     if (is_elsewhere(g_ranges.all[index].address)) {
         g_elsewhere.fetch_sub(1);
     }
@@ -174,9 +173,10 @@ void remove_mappings(std::uint64_t address, std::uint64_t bytes) noexcept {
     g_mappings.erase(first, last);
 }
 
-void lock_ranges() noexcept { g_mutex.lock(); }
+// The callers cannot name the mutex.
+void lock_ranges() noexcept GANTRY_NO_THREAD_SAFETY_ANALYSIS { g_mutex.lock(); }
 
-void unlock_ranges() noexcept { g_mutex.unlock(); }
+void unlock_ranges() noexcept GANTRY_NO_THREAD_SAFETY_ANALYSIS { g_mutex.unlock(); }
 
 bool remove_range(std::uint64_t address, Range* out) noexcept {
     session::Guard guard(g_mutex);

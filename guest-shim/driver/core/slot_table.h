@@ -25,16 +25,16 @@ public:
             free_ = slot->next_free;
             index = slot->index;
         } else {
-            if (count_ == kChunks * kPerChunk) {
+            index = count_.load(std::memory_order_relaxed);
+            if (index == kChunks * kPerChunk) {
                 return nullptr;
             }
-            index = count_;
-            slot = slot_at_end();
+            slot = slot_at(index);
             if (slot == nullptr) {
                 return nullptr;
             }
             slot->index = index;
-            ++count_;
+            count_.store(index + 1, std::memory_order_release);
         }
         slot->generation = slot->generation % kLastGeneration + 1;
         new (&slot->value) T{};
@@ -80,7 +80,7 @@ public:
     /// Calls visit(handle, object) for each live object. Objects made meanwhile may be missed.
     template <typename Visitor>
     void for_each(Visitor visit) noexcept {
-        const std::uint64_t count = count_;
+        const std::uint64_t count = count_.load(std::memory_order_acquire);
         for (std::uint64_t index = 0; index < count; ++index) {
             Slot& slot =
                 chunks_[index / kPerChunk].load(std::memory_order_acquire)[index % kPerChunk];
@@ -104,8 +104,8 @@ private:
         T value;
     };
 
-    Slot* slot_at_end() noexcept {
-        std::atomic<Slot*>& chunk = chunks_[count_ / kPerChunk];
+    Slot* slot_at(std::uint64_t index) noexcept GANTRY_REQUIRES(mutex_) {
+        std::atomic<Slot*>& chunk = chunks_[index / kPerChunk];
         if (chunk.load(std::memory_order_relaxed) == nullptr) {
             void* memory = std::calloc(kPerChunk, sizeof(Slot));
             if (memory == nullptr) {
@@ -113,12 +113,12 @@ private:
             }
             chunk.store(static_cast<Slot*>(memory), std::memory_order_release);
         }
-        return chunk.load(std::memory_order_relaxed) + count_ % kPerChunk;
+        return chunk.load(std::memory_order_relaxed) + index % kPerChunk;
     }
 
     session::FutexMutex mutex_;
-    std::uint64_t count_ = 0;
-    Slot* free_ = nullptr;
+    std::atomic<std::uint64_t> count_{0};  ///< Changed with the mutex.
+    Slot* free_ GANTRY_GUARDED_BY(mutex_) = nullptr;
     std::atomic<Slot*> chunks_[kChunks] = {};
 };
 

@@ -32,11 +32,11 @@ struct AskedNode {
 constexpr std::uint64_t kBuckets = 1024;
 
 session::FutexMutex g_mutex;
-AskedNode* g_asked[kBuckets];
+AskedNode* g_asked[kBuckets] GANTRY_GUARDED_BY(g_mutex);
 std::atomic<bool> g_any{false};
 
-/// Null when memory is out. Called with the mutex held.
-AskedNode* find_or_make(std::uint64_t node) {
+/// Null when memory is out.
+AskedNode* find_or_make(std::uint64_t node) GANTRY_REQUIRES(g_mutex) {
     AskedNode*& bucket = g_asked[cuda::handle_slot(node) % kBuckets];
     for (AskedNode* each = bucket; each != nullptr; each = each->next) {
         if (each->node == node) {

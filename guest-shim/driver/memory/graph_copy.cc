@@ -46,11 +46,11 @@ constexpr std::uint64_t kSpareBytesMax = 16ull << 20;
 
 std::atomic<bool> g_any{false};
 session::FutexMutex g_mutex;
-Ownership* g_ownerships;
-StagedCopy* g_retired;
-std::uint64_t g_retired_bytes;
-Spare* g_spares;
-std::uint64_t g_spare_bytes;
+Ownership* g_ownerships GANTRY_GUARDED_BY(g_mutex);
+StagedCopy* g_retired GANTRY_GUARDED_BY(g_mutex);
+std::uint64_t g_retired_bytes GANTRY_GUARDED_BY(g_mutex);
+Spare* g_spares GANTRY_GUARDED_BY(g_mutex);
+std::uint64_t g_spare_bytes GANTRY_GUARDED_BY(g_mutex);
 
 void copy_row(const StagedCopy& staged, std::uint64_t y, std::uint64_t z) {
     const ShapedCopy& copy = staged.copy;
@@ -201,7 +201,7 @@ CUresult make_staged(const ShapedCopy& copy, PageableEnds pageable, StagedCopy**
     return CUDA_SUCCESS;
 }
 
-void add_ownership(std::uint64_t owner, StagedCopy* staged) {
+void add_ownership(std::uint64_t owner, StagedCopy* staged) GANTRY_REQUIRES(g_mutex) {
     auto* made = static_cast<Ownership*>(std::malloc(sizeof(Ownership)));
     if (made != nullptr) {
         *made = {owner, staged, g_ownerships};
@@ -210,7 +210,7 @@ void add_ownership(std::uint64_t owner, StagedCopy* staged) {
     ++staged->owners;  // Without a note of its owner it lives for ever.
 }
 
-void retire(StagedCopy* staged) {
+void retire(StagedCopy* staged) GANTRY_REQUIRES(g_mutex) {
     staged->next = g_retired;
     g_retired = staged;
     g_retired_bytes += staged->bytes;

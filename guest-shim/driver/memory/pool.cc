@@ -8,8 +8,9 @@ namespace gantry::shim {
 namespace {
 
 constinit session::FutexMutex g_mutex;
-std::uint64_t g_default_pools[kMaxDevices];  // Named when first asked for.
-std::uint64_t g_current_pools[kMaxDevices];  // 0: the default one.
+// Named when first asked for.
+std::uint64_t g_default_pools[kMaxDevices] GANTRY_GUARDED_BY(g_mutex);
+std::atomic<std::uint64_t> g_current_pools[kMaxDevices];  // 0: the default one.
 
 void note(std::uint64_t address, std::uint64_t bytes, std::uint64_t pool) {
     Range range{};
@@ -147,8 +148,8 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) noexcept {
     if (pool == nullptr || session::device_facts(dev) == nullptr) {
         return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
     }
-    if (g_current_pools[dev] != 0) {
-        return give_pool(pool, CUDA_SUCCESS, g_current_pools[dev]);
+    if (const std::uint64_t current_pool = g_current_pools[dev]; current_pool != 0) {
+        return give_pool(pool, CUDA_SUCCESS, current_pool);
     }
     return cuDeviceGetDefaultMemPool(pool, dev);
 }
@@ -205,10 +206,9 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
     if (!is_pool(pool)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    for (std::uint64_t& current_pool : g_current_pools) {
-        if (current_pool == bits(pool)) {
-            current_pool = 0;
-        }
+    for (std::atomic<std::uint64_t>& current_pool : g_current_pools) {
+        std::uint64_t destroyed = bits(pool);
+        current_pool.compare_exchange_strong(destroyed, 0);
     }
     return call_status(cuda::Op::cuMemPoolDestroy, cuda::wire::cuMemPoolDestroy_call{bits(pool)});
 }

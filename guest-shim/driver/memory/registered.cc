@@ -206,12 +206,13 @@ void keep_private(const Range& range) {
     }
 }
 
-void before_fork() {
+// The locks stay taken until after_fork().
+void before_fork() GANTRY_NO_THREAD_SAFETY_ANALYSIS {
     g_moving.lock();
     lock_ranges();
 }
 
-void after_fork() {
+void after_fork() GANTRY_NO_THREAD_SAFETY_ANALYSIS {
     unlock_ranges();
     g_moving.unlock();
 }

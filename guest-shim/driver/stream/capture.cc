@@ -29,7 +29,7 @@ struct OpenCapture {
 constexpr std::size_t kMostOpenCaptures = 64;
 constexpr std::uint64_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
 session::FutexMutex g_open_mutex;
-OpenCapture g_open[kMostOpenCaptures];
+OpenCapture g_open[kMostOpenCaptures] GANTRY_GUARDED_BY(g_open_mutex);
 
 /// The stream that each thread has for itself has one name for all.
 bool is_capture_of(const OpenCapture& open, std::uint64_t stream) {

@@ -9,11 +9,13 @@
 #include <atomic>
 #include <cstdint>
 
+#include "proto/base/thread_annotations.h"
+
 namespace gantry::session {
 
-class FutexMutex {
+class GANTRY_CAPABILITY("mutex") FutexMutex {
 public:
-    void lock() noexcept {
+    void lock() noexcept GANTRY_ACQUIRE() {
         std::uint32_t seen = kFree;
         if (word_.compare_exchange_strong(seen, kHeld, std::memory_order_acquire)) {
             return;
@@ -23,7 +25,7 @@ public:
         }
     }
 
-    void unlock() noexcept {
+    void unlock() noexcept GANTRY_RELEASE() {
         if (word_.exchange(kFree, std::memory_order_release) == kContended) {
             syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
         }
@@ -40,10 +42,12 @@ private:
     std::atomic<std::uint32_t> word_{kFree};
 };
 
-class Guard {
+class GANTRY_SCOPED_CAPABILITY Guard {
 public:
-    explicit Guard(FutexMutex& mutex) noexcept : mutex_(mutex) { mutex_.lock(); }
-    ~Guard() { mutex_.unlock(); }
+    explicit Guard(FutexMutex& mutex) noexcept GANTRY_ACQUIRE(mutex) : mutex_(mutex) {
+        mutex.lock();
+    }
+    ~Guard() GANTRY_RELEASE() { mutex_.unlock(); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
