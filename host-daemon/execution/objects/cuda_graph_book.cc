@@ -209,7 +209,8 @@ void CudaGraphBook::note_memory(CUgraph graph, const GraphMemory& memory) {
 }
 
 void CudaGraphBook::forget_graph(CUgraph graph) {
-    std::scoped_lock lock(mutex_, untold_mutex_);
+    const MutexLock lock(mutex_);
+    const MutexLock untold_lock(untold_mutex_);
     memory_.erase(graph);
     free_nodes_.erase(graph);
     untold_.erase(graph);

@@ -106,7 +106,7 @@ private:
     [[nodiscard]] CUgraphNode twin_of(const Exec& exec, CUgraphNode node) const;
 
     Device& device_;
-    mutable Mutex mutex_;
+    mutable Mutex mutex_ GANTRY_ACQUIRED_BEFORE(untold_mutex_);
     std::map<std::uint64_t, Exec> execs_ GANTRY_GUARDED_BY(mutex_);
     std::map<CUgraph, GraphMemory> memory_ GANTRY_GUARDED_BY(mutex_);
     std::map<CUgraph, std::map<std::uint64_t, CUgraphNode>> free_nodes_ GANTRY_GUARDED_BY(mutex_);

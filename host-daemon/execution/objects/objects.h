@@ -90,7 +90,7 @@ public:
 private:
     using Index = std::unordered_multimap<std::uint64_t, std::uint64_t>;  ///< To handles.
     static void forget(Index& index, std::uint64_t key, std::uint64_t handle);
-    void move_to_parent(Object& object, std::uint64_t parent);
+    void move_to_parent(Object& object, std::uint64_t parent) GANTRY_REQUIRES(mutex_);
 
     std::uint64_t count_max_;
     mutable SharedMutex mutex_;
