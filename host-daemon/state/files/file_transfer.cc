@@ -289,6 +289,7 @@ private:
             }
             take_steps(steps);
         }
+        const MutexLock lock(mutex_);
         return outcome_;
     }
 
