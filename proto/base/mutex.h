@@ -81,15 +81,14 @@ public:
     /// False when the condition does not hold after that time.
     template <typename Rep, typename Period, typename Condition>
     bool wait_for(MutexLock& lock, const std::chrono::duration<Rep, Period>& time,
-                                Condition condition) {
+                  Condition condition) {
         return condition_.wait_for(lock.lock_, time, std::move(condition));
     }
 
     /// False when the condition does not hold at the deadline.
     template <typename Clock, typename Duration, typename Condition>
-    bool wait_until(MutexLock& lock,
-                                  const std::chrono::time_point<Clock, Duration>& deadline,
-                                  Condition condition) {
+    bool wait_until(MutexLock& lock, const std::chrono::time_point<Clock, Duration>& deadline,
+                    Condition condition) {
         return condition_.wait_until(lock.lock_, deadline, std::move(condition));
     }
 

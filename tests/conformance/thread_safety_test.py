@@ -132,8 +132,8 @@ MUTATIONS = (
      "    received_ = received;", "writing variable 'received_'"),
     ("host-daemon/state/blocks/thread_pool.cc", "        lock.lock();\n", "",
      "'at_work_' requires holding mutex"),
-    ("guest-shim/session/crew.cc", "    Guard guard(g_mutex);\n    for (Job* job", "    for (Job* job",
-     "'g_jobs' requires holding mutex"),
+    ("guest-shim/session/crew.cc", "    Guard guard(g_mutex);\n    for (Job* job",
+     "    for (Job* job", "'g_jobs' requires holding mutex"),
     ("proto/cuda/dark/storage.cc", "    const PthreadLock lock(g_write_mutex);\n", "",
      "calling function 'find_locked' requires holding mutex"),
 )
@@ -227,8 +227,8 @@ def check_all_are_seen(root):
                 check(place is not None, f"{name} has a mutex or lock that the analysis cannot see")
             for mutex in DECLARED.findall(text):
                 count += 1
-                named = re.search(rf"GANTRY_(GUARDED_BY|REQUIRES|ACQUIRED_BEFORE)\([^()]*\b{mutex}\)",
-                                  text)
+                named = re.search(
+                    rf"GANTRY_(GUARDED_BY|REQUIRES|ACQUIRED_BEFORE)\([^()]*\b{mutex}\)", text)
                 is_listed = (name, mutex) in PROTECT_NO_MEMBER
                 check(named or is_listed, f"{name}: nothing says what {mutex} protects")
                 check(not (named and is_listed), f"{name}: {mutex} need not be listed")
