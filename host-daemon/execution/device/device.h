@@ -148,7 +148,7 @@ private:
         control::UniqueFd descriptor;  ///< Imported, where the driver exports no imported memory.
     };
     Result<Physical> create_physical(std::uint64_t bytes);
-    Result<Physical> take_offer(DeviceVa address, std::uint64_t bytes);
+    Result<Physical> take_offer(DeviceVa address, std::uint64_t bytes) GANTRY_REQUIRES(mutex_);
     Result<control::UniqueFd> export_piece(std::uint64_t address, const Physical& piece);
 
     driver::DriverLibrary& library_;

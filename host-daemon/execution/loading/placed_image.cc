@@ -74,6 +74,7 @@ Result<void> compile(GuestProcess& process, const std::vector<std::string>& unit
         return {};
     }
     Link link(process.device, {}, 0, 0);
+    const MutexLock lock(link.mutex);
     CUresult result = link.create();
     for (const std::string& unit : units) {
         Link::Input input;

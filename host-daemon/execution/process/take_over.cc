@@ -50,7 +50,7 @@ Result<control::UniqueFd> Device::export_piece(std::uint64_t address, const Phys
 
 Result<std::vector<Device::Exported>> Device::export_pieces(std::uint64_t after_serial,
                                                             std::size_t count_max, bool* more) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::map<std::uint64_t, std::uint64_t> wanted;  // Serial -> address.
     for (const auto& [address, piece] : physical_) {
         if (piece.serial > after_serial) {
@@ -71,7 +71,7 @@ Result<std::vector<Device::Exported>> Device::export_pieces(std::uint64_t after_
 }
 
 Result<control::UniqueFd> Device::export_at(DeviceVa address) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto piece = physical_.find(address.value);
     if (piece == physical_.end()) {
         return Error{Code::kNotFound, "handover.export",
@@ -81,12 +81,12 @@ Result<control::UniqueFd> Device::export_at(DeviceVa address) {
 }
 
 std::uint64_t Device::last_serial() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return next_serial_ - 1;
 }
 
 MemorySum Device::piece_sum() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     MemorySum sum;
     for (const auto& [address, piece] : physical_) {
         sum.add({address, piece.bytes, piece.serial});
@@ -95,7 +95,7 @@ MemorySum Device::piece_sum() const {
 }
 
 MemorySum Device::origin_sum() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     MemorySum sum;
     for (const auto& [address, piece] : physical_) {
         sum.add({address, piece.bytes, piece.origin});
@@ -134,7 +134,7 @@ Result<void> Device::offer(const MemoryPiece& piece, control::UniqueFd descripto
     } else {
         taken.descriptor = std::move(descriptor);
     }
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Physical& place = offers_[piece.address];
     if (place.handle != 0) {
         api().cuMemRelease(place.handle);
@@ -144,7 +144,7 @@ Result<void> Device::offer(const MemoryPiece& piece, control::UniqueFd descripto
 }
 
 bool Device::is_current(DeviceVa address) const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return !offers_.contains(address.value);
 }
 
@@ -164,7 +164,7 @@ Result<Device::Physical> Device::take_offer(DeviceVa address, std::uint64_t byte
 }
 
 void Device::end_offers() {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [address, offer] : offers_) {
         api().cuMemRelease(offer.handle);
     }
