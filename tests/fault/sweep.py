@@ -166,6 +166,10 @@ def promise(arguments, side, victim, step):
         return {LOST} if is_needed else {MOVED}
     if victim == "worker" and at >= ORDER["serving"]:
         return {LOST}
+    if victim == "worker" and step == "owner renamed":
+        # The record is the last thing before the worker is told to serve. A gantryd that hears of
+        # the worker's end behind that order has no second attempt: seen once in some 150 cases.
+        return {MOVED, LOST}
     if victim == "gantryd" and at <= ORDER["precopy"]:
         # Nothing is frozen yet, and a gantryd that was started again knows of no move. But a target
         # that has no offer asks for one again, and may have begun a move so.
