@@ -95,7 +95,7 @@ Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key, const
 
 Result<void> BlockReader::look_at_whole(const snapshot::FingerprintKey& key,
                                         const BlockRange& range, const Visit& visit) {
-    const auto hold = process_.memory.hold_layout();
+    const auto hold = process_.memory.device.hold_layout();
     std::vector<std::uint64_t> whole;
     whole.reserve(range.count);
     for (const BlockRange& part : memory_.whole_in(range)) {
@@ -215,7 +215,7 @@ Result<void> BlockReader::look(const snapshot::FingerprintKey& key, const BlockR
 Result<std::uint64_t> BlockReader::for_each_fingerprint(const snapshot::FingerprintKey& key,
                                                         const Visit& visit,
                                                         std::vector<BlockRange> known) {
-    process_.refresh_private_ranges();
+    process_.memory.refresh_private_ranges();
     const Remainder wanted = without(memory_.ranges(), std::move(known));
     GANTRY_TRY(for_each_fingerprint_of(wanted.left, key, visit));
     return wanted.taken_count;
@@ -323,7 +323,7 @@ Result<std::vector<CopiedBlock>> BlockReader::copy(const snapshot::FingerprintKe
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
     if (gpu_ != nullptr || process_.device.is_host_addressable()) {
-        const auto hold = process_.memory.hold_layout();
+        const auto hold = process_.memory.device.hold_layout();
         const bool whole = memory_.are_whole(blocks);
         if (whole && gpu_ != nullptr) {
             GANTRY_ASSIGN(auto copied, copy_by_gpu(key, blocks, out));

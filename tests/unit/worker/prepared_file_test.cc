@@ -20,6 +20,9 @@ constexpr std::uint64_t kLarge = snapshot::kLargePageBytes;
 /// All of the blocks, from the file's begin.
 constexpr std::uint64_t kFileEnd = (kFileBegin + kBlocks * kBlockBytes) / kLarge * kLarge + kLarge;
 
+/// The key of a capture: while there is one, pages stay locked.
+constexpr std::uint64_t kCapture = 1;
+
 bool comes(const std::function<bool()>& condition) {
     for (int i = 0; i < 20'000 && !condition(); ++i) {
         std::this_thread::sleep_for(500us);
@@ -30,7 +33,7 @@ bool comes(const std::function<bool()>& condition) {
 struct Preparer : Holder {
     Preparer() { EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(kFileEnd)), 0); }
     ~Preparer() {
-        process->captures = 0;
+        process->graphs.captures.end(kCapture);
         EXPECT_TRUE(is_gone());
     }
     Result<void> prepare(snapshot::FileRange range, Locks locks) {
@@ -98,10 +101,10 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
                                                       &other, 1) == CUDA_SUCCESS;
     };
     ASSERT_TRUE(
-        preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
+        preparer.execution->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
             .ok());
     EXPECT_FALSE(part.digest_after_copies().ok()) << "served";
-    ASSERT_TRUE(preparer.process->freeze(1s).ok());
+    ASSERT_TRUE(preparer.execution->freeze(1s).ok());
     const auto all = part.digest().value();
     ASSERT_TRUE(store(0, 500) && store(500, 300));
     EXPECT_EQ(part.digest_after_copies().value(), all);
@@ -117,7 +120,7 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
     EXPECT_EQ(part.digest_after_copies().value(), all);
     ASSERT_TRUE(change(3));
     EXPECT_NE(part.digest_after_copies().value(), all) << "another snapshot's copies";
-    preparer.process->thaw();
+    preparer.execution->thaw();
 }
 
 TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
@@ -136,10 +139,10 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     };
     Found found;
     ASSERT_TRUE(
-        preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
+        preparer.execution->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
             .ok());
     EXPECT_EQ(part.look_at_first(100, to(&found)).error().reason, "worker.state");
-    ASSERT_TRUE(preparer.process->freeze(1s).ok());
+    ASSERT_TRUE(preparer.execution->freeze(1s).ok());
     Found all;
     const auto digest = part.digest_without({}, to(&all))->digest;
 
@@ -171,7 +174,7 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
             return Result<void>(Error{Code::kInternal, "state.test", "no look"});
         });
     EXPECT_EQ(failed.error().reason, "state.test");
-    preparer.process->thaw();
+    preparer.execution->thaw();
 }
 
 TEST_P(PreparedFile, APartOfItIsEnough) {
@@ -209,7 +212,7 @@ TEST(OnePreparedFile, ThatIsBeingLetGoTakesNothing) {
     Preparer preparer;
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
     preparer.done();
-    preparer.process->captures = 1;  // So that it stays for a while.
+    preparer.process->graphs.captures.begin(kCapture);  // So that it stays for a while.
     preparer.part.drop_prepared_file();
     const std::string how = preparer.store(preparer.file);
     EXPECT_EQ(how.find("before"), std::string::npos) << how;
@@ -237,21 +240,21 @@ TEST(OnePreparedFile, AtATimeUntilItIsLetGo) {
 
 TEST(OnePreparedFile, LocksAndUnlocksNothingWhileAStreamIsCaptured) {
     Preparer preparer;
-    preparer.process->captures = 1;
+    preparer.process->graphs.captures.begin(kCapture);
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
     const auto progress = preparer.done();
     EXPECT_EQ(progress.page_bytes, kFileEnd);
     EXPECT_EQ(progress.locked_bytes, 0U);
     ASSERT_TRUE(preparer.is_gone());
 
-    preparer.process->captures = 0;
+    preparer.process->graphs.captures.end(kCapture);
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
     EXPECT_EQ(preparer.done().locked_bytes, kFileEnd);
-    preparer.process->captures = 1;
+    preparer.process->graphs.captures.begin(kCapture);
     preparer.part.drop_prepared_file();
     std::this_thread::sleep_for(50ms);
     EXPECT_NE(preparer.part.prepared_file(), nullptr) << "let go while a stream is captured";
-    preparer.process->captures = 0;
+    preparer.process->graphs.captures.end(kCapture);
     EXPECT_TRUE(preparer.is_gone());
 }
 
