@@ -169,7 +169,7 @@ Result<engine::TargetCapabilities> Registry::capabilities() {
     out.memory_total_bytes = device_->memory_bytes();
     out.memory_free_bytes =
         promised < out.memory_total_bytes ? out.memory_total_bytes - promised : 0;
-    out.is_soft = device_->is_soft();
+    out.takes_any_profile = device_->takes_any_profile();
     out.can_place_globals = device_->can_place_globals();
     out.driver_version = device_->driver_version();
     out.ptx_isa_version_max = device_->ptx_isa_version_max();
