@@ -171,10 +171,10 @@ void GuestProcess::run_call(Call& call) {
         changes.lock();
     }
     LayoutHold layout;
+    if (call.has(kEndsCode)) {
+        launch_batcher.forget_all();
+    }
     if (call.has(kEndsMemory)) {
-        if (call.op() == cuda::Op::cuModuleUnload || call.op() == cuda::Op::cuLibraryUnload) {
-            launch_batcher.forget_all();
-        }
         layout = memory.hold_layout();
     }
     CUresult result = enter_context(call.header().context);

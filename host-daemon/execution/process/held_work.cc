@@ -1,15 +1,14 @@
 #include "host-daemon/execution/process/held_work.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "host-daemon/execution/process/call.h"
+#include "proto/cuda/gen/op_flags.h"
 #include "proto/cuda/gen/op_table.h"
 
 namespace gantry::worker {
 namespace {
 
-using cuda::Op;
 using cuda::OpEffect;
 using wire::ControlOp;
 
@@ -17,19 +16,15 @@ bool is_control(const Call& call, ControlOp op) {
     return call.number() == static_cast<std::uint16_t>(op);
 }
 
+const cuda::OpFacts& facts_of(const Call& call) { return cuda::op_facts(call.op()); }
+
 bool queues_callback(const Call& call) {
-    return call.number() >= cuda::kFirstOp &&
-           (call.op() == Op::cuLaunchHostFunc || call.op() == Op::cuStreamAddCallback);
+    return (cuda::op_flags(call.op()) & cuda::kOpQueuesCallback) != 0;
 }
 
-bool records_event(const Call& call) {
-    return call.number() >= cuda::kFirstOp &&
-           (call.op() == Op::cuEventRecord || call.op() == Op::cuEventRecordWithFlags);
-}
+bool records_event(const Call& call) { return facts_of(call).recorded.bytes != 0; }
 
-bool waits_for_event(const Call& call) {
-    return call.number() >= cuda::kFirstOp && call.op() == Op::cuStreamWaitEvent;
-}
+bool waits_for_event(const Call& call) { return facts_of(call).awaited.bytes != 0; }
 
 /// Does nothing but put work into streams, so that it may be done again where none of it ran.
 bool is_pure_work(const Call& call) {
@@ -56,15 +51,6 @@ bool is_harmless(const Call& call) {
         case OpEffect::kLaunches: return true;
         default: return records_event(call) || waits_for_event(call);
     }
-}
-
-std::uint64_t word(const Call& call, std::size_t index) {
-    std::uint64_t value = 0;
-    const auto args = call.args();
-    if (args.size() >= (index + 1) * sizeof(value)) {
-        std::memcpy(&value, args.data() + index * sizeof(value), sizeof(value));
-    }
-    return value;
 }
 
 }  // namespace
@@ -149,7 +135,7 @@ void HeldWork::note(const Call& call, bool succeeded) {
         was_idle = was_idle && touch.was_idle;
     }
     if (waits_for_event(call)) {
-        const auto event = events_.find(word(call, 1));
+        const auto event = events_.find(facts_of(call).awaited.read(call.args()));
         if (event != events_.end()) {
             // What ran in this stream before cannot be told from what waits now.
             irregular_ = irregular_ || (roots.empty() && !was_idle);
@@ -163,7 +149,7 @@ void HeldWork::note(const Call& call, bool succeeded) {
         active_.store(true, std::memory_order_relaxed);
     }
     if (records_event(call)) {
-        events_[word(call, 0)] = roots;
+        events_[facts_of(call).recorded.read(call.args())] = roots;
     }
     if (roots.empty()) {
         irregular_ = irregular_ || !is_harmless(call);
@@ -237,17 +223,19 @@ bool HeldWork::waits(const Call& call) const {
     if (call.number() < cuda::kFirstOp) {
         return false;
     }
-    switch (call.op()) {
-        case Op::cuStreamSynchronize: return stream_waits(word(call, 0));
-        case Op::cuEventSynchronize: {
-            const auto event = events_.find(word(call, 0));
+    const cuda::OpFacts& facts = facts_of(call);
+    const std::uint64_t waited = facts.waited.read(call.args());
+    switch (facts.waits_for) {
+        case cuda::OpWait::kStream: return stream_waits(waited);
+        case cuda::OpWait::kEvent: {
+            const auto event = events_.find(waited);
             return event != events_.end() && !event->second.empty();
         }
-        case Op::cuCtxSynchronize:
-        case Op::cuCtxSynchronize_v2: return true;
-        default:  // Copies that the calling thread waits for.
+        case cuda::OpWait::kContext: return true;
+        case cuda::OpWait::kNothing:  // Copies that the calling thread waits for.
             return cuda::op_info(call.op()).effect == OpEffect::kWrites && stream_waits(0);
     }
+    return false;
 }
 
 bool HeldWork::is_regular() const {

@@ -14,11 +14,11 @@
 // word behind the work, which the loop looks at between commands.
 // ON A LANE'S THREAD. What has no word, or has waited for long, goes to its lane's executor.
 #include <algorithm>
-#include <cstring>
 
 #include "host-daemon/execution/process/call.h"
 #include "host-daemon/execution/process/guest_process.h"
 #include "host-daemon/execution/process/handlers.h"
+#include "proto/cuda/gen/op_table.h"
 
 namespace gantry::worker {
 namespace {
@@ -182,16 +182,14 @@ void GuestProcess::expect_wait(const Call& call) {
 /// Whether the end of the stream is all that the command waits for. A guess: the guest may still
 /// change what it asks for.
 bool GuestProcess::ends_with(const wire::CommandView& wait, CUstream stream) const {
-    switch (static_cast<cuda::Op>(wait.op)) {
-        case cuda::Op::cuStreamSynchronize: {
-            std::uint64_t handle = 0;
-            if (wait.args_bytes < sizeof(handle)) {
-                return false;
-            }
-            std::memcpy(&handle, wait.args, sizeof(handle));
-            return find_stream(handle, wait.lane) == stream;
-        }
-        case cuda::Op::cuCtxSynchronize: return stream == nullptr && has_one_stream();
+    const cuda::OpFacts& fields = cuda::op_facts(static_cast<cuda::Op>(wait.op));
+    const std::size_t needed = std::size_t{fields.waited.offset} + fields.waited.bytes;
+    switch (fields.waits_for) {
+        case cuda::OpWait::kStream:
+            return wait.args_bytes >= needed &&
+                   find_stream(fields.waited.read({wait.args, needed}), wait.lane) == stream;
+        case cuda::OpWait::kContext:
+            return fields.waited.bytes == 0 && stream == nullptr && has_one_stream();
         default: return false;
     }
 }
