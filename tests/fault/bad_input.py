@@ -24,7 +24,7 @@ from daemons import (PATIENCE, Daemon, Failure, free_port, gpu_memory_bytes, mak
 
 QUOTA_MIB = 512
 STEPS, MIB, PAUSE_MS = 40, 8, 65
-END_AWAITED_S = 6  # kEndAwaited of host-daemon/supervisor/registry/local.cc
+END_AWAITED_S = 6  # kEndAwaited of host-daemon/supervisor/registry/ending_sessions.cc
 PROGRAM_DEADLINE_S = 60 * PATIENCE
 
 
