@@ -102,7 +102,8 @@ Result<void> DriverLibrary::initialise() {
     if (started == CUDA_ERROR_NO_DEVICE && visible != nullptr) {
         return Error{Code::kNotFound, "driver.device",
                      path_ + " sees no CUDA device: CUDA_VISIBLE_DEVICES is " + visible +
-                         " here, which gantryd takes from worker.device"};
+                         " here, which gantryd takes from worker.device or from `gantry "
+                         "reassign`"};
     }
     if (started != CUDA_SUCCESS) {
         return to_error(api_, started, "driver.init", "cuInit of " + path_);

@@ -29,7 +29,6 @@ namespace {
 
 constexpr std::size_t kRoundsMax = 8;
 constexpr std::uint64_t kFewBlocks = 256;   // 16 MiB: not worth another round.
-constexpr std::uint32_t kDeviceSpace = 1;   // engine::MemorySpace::kDevice.
 constexpr std::uint64_t kNoPieces = ~0ull;  // After this serial there is none.
 
 }  // namespace
@@ -66,7 +65,7 @@ Result<void> Copy::forget_unprepared() {
     control::ToWorker request;
     for (const control::MemoryPiece& piece : unprepared_) {
         control::BlockRun* run = request.mutable_mark_unsent()->add_runs();
-        run->set_space(kDeviceSpace);
+        run->set_space(static_cast<std::uint32_t>(engine::MemorySpace::kDevice));
         run->set_first(piece.address() / kBlockBytes);
         run->set_count(static_cast<std::uint32_t>(piece.bytes() / kBlockBytes));
         if (request.mark_unsent().runs_size() >= kInlineRunsMax) {
@@ -161,9 +160,6 @@ Result<bool> Copy::live_round() {
     round.rest_us = scanned.rest_us;
     GANTRY_TRY(copy(scanned.runs, Phase::kLive, &round));
     round.total_us = us_since(begin);
-    if (is_first) {
-        everything_ = scanned.runs;
-    }
     // A guest that writes as fast as is copied: another round would change nothing.
     return round.bytes > kFewBlocks * kBlockBytes && round.bytes <= before / 2;
 }
@@ -273,10 +269,6 @@ void Copy::tidy_up() {
     control::ToWorker close;
     close.mutable_close_window();
     (void)ask(fresh_, std::move(close));
-}
-
-std::unique_ptr<Job> make_copy(Endpoint& old_worker, Endpoint& fresh, const Options& options) {
-    return std::make_unique<Copy>(old_worker, fresh, options);
 }
 
 }  // namespace gantry::replacement

@@ -21,7 +21,6 @@ private:
     Result<void> prepare() override;
     Result<void> send_final() override;
     void tidy_up() override;
-    Result<void> rehearse() override;  // rehearsal.cc
 
     Result<void> open_window();
     /// Pieces that are new since the last call, into the window.
@@ -36,14 +35,10 @@ private:
     Result<void> copy(const Runs& runs, Phase phase, Round* round);
     Result<void> pull(const Runs& runs, Phase phase, Round* round);
     Result<std::uint64_t> last_serial();
-    /// Of a rehearsal: the guest alone for a while.
-    void rest();
-    Result<void> pull_again(unsigned share_percent);
 
     std::uint64_t last_serial_ = 0;      ///< Of the window.
     std::uint64_t prepared_serial_ = 0;  ///< The fresh worker's graph knows pieces up to it.
     std::vector<control::MemoryPiece> unprepared_;
-    Runs everything_;  ///< Of the first round.
 };
 
 }  // namespace gantry::replacement

@@ -1,8 +1,10 @@
-// What a replacement needs with or without a copy: blobs of answers, a seed, the clock.
+// What a replacement needs in each way: a worker that can be asked, blobs of answers, a seed, the
+// clock.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,20 @@
 #include "proto/control/worker.pb.h"
 
 namespace gantry::replacement {
+
+struct Answer {
+    control::FromWorker message;
+    std::vector<control::UniqueFd> descriptors;
+};
+
+/// A started worker. A reply's error status is the call's error.
+class Endpoint {
+public:
+    virtual ~Endpoint() = default;
+    virtual Result<Answer> call(control::ToWorker request, std::span<const int> descriptors) = 0;
+    /// Makes sure that its process has ended and can write to no memory any more.
+    virtual void kill() = 0;
+};
 
 using Clock = std::chrono::steady_clock;
 

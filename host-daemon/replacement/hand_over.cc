@@ -1,24 +1,6 @@
-// The device memory changes hands: one device, nothing of the arena is copied.
-#include "host-daemon/replacement/job.h"
+#include "host-daemon/replacement/hand_over.h"
 
 namespace gantry::replacement {
-namespace {
-
-class HandOver final : public Job {
-public:
-    using Job::Job;
-
-private:
-    Result<void> check_devices(const control::DeviceDescription& from,
-                               const control::DeviceDescription& to) override;
-    Result<void> prepare() override;
-    Result<void> send_final() override;
-    Result<void> move_pieces();
-    Result<void> copy_round(std::uint64_t* bytes);
-
-    std::uint64_t last_serial_ = 0;
-    control::MemorySum sum_;
-};
 
 Result<void> HandOver::check_devices(const control::DeviceDescription& from,
                                      const control::DeviceDescription& to) {
@@ -78,12 +60,6 @@ Result<void> HandOver::send_final() {
                      "fresh worker; the old one goes on"};
     }
     return {};
-}
-
-}  // namespace
-
-std::unique_ptr<Job> make_hand_over(Endpoint& old_worker, Endpoint& fresh, const Options& options) {
-    return std::make_unique<HandOver>(old_worker, fresh, options);
 }
 
 }  // namespace gantry::replacement

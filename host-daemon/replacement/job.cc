@@ -40,11 +40,6 @@ Result<Answer> Job::ask(Endpoint& worker, control::ToWorker request,
     return answer;
 }
 
-Result<void> Job::rehearse() {
-    return Error{Code::kUnimplemented, "handover.rehearsal",
-                 "only a replacement that copies device memory can be rehearsed"};
-}
-
 std::uint64_t count_of(const Runs& runs) {
     std::uint64_t count = 0;
     for (const control::BlockRun& run : runs) {
@@ -167,6 +162,7 @@ Result<void> Job::send_prepare(const Parcel& parcel, bool arena_is_shared) {
     prepare->set_images_bytes(parcel.images_bytes);
     prepare->set_arena_is_shared(arena_is_shared);
     prepare->set_new_memory_comes(report_.way == Way::kPeer);
+    prepare->set_counted_elsewhere(true);
     return send_graph(parcel, std::move(request));
 }
 
@@ -372,9 +368,6 @@ Result<void> Job::replace() {
     GANTRY_TRY(check());
     options_.at_step(Step::kChecked);
     GANTRY_TRY(prepare());
-    if (options_.rehearsals != 0) {
-        return rehearse();
-    }
     options_.at_step(Step::kPrepared);
     GANTRY_TRY(freeze());
     options_.at_step(Step::kFrozen);
@@ -412,10 +405,6 @@ Outcome Job::run() {
     report_.total_us = us_since(begin);
     report_.begun_us = timeline_.begun_us();
     report_.spans = timeline_.spans();
-    if (done.ok() && options_.rehearsals != 0) {
-        go_back();
-        return {report_, owner_};
-    }
     if (done.ok()) {
         tidy_up();
         return {report_, owner_};

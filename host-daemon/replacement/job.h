@@ -5,20 +5,20 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "host-daemon/replacement/exchange.h"
-#include "host-daemon/replacement/replacement.h"
+#include "host-daemon/replacement/options.h"
 #include "host-daemon/replacement/timeline.h"
+#include "migration/engine/state.h"
 
 namespace gantry::replacement {
 
 using Runs = google::protobuf::RepeatedPtrField<control::BlockRun>;
 
-inline constexpr std::uint64_t kBlockBytes = 64 * 1024;
+using engine::kBlockBytes;
 inline constexpr int kInlineRunsMax = 2000;  ///< Keeps a request well below a packet's size.
 
 std::uint64_t count_of(const Runs& runs);
@@ -42,8 +42,6 @@ protected:
     virtual Result<void> prepare() = 0;
     /// While it is frozen; at the end the fresh worker holds the same memory and objects.
     virtual Result<void> send_final() = 0;
-    /// See Options::rehearsals; after prepare().
-    virtual Result<void> rehearse();
     /// What the fresh worker still has of the old one's, once it serves.
     virtual void tidy_up() {}
 
@@ -119,8 +117,5 @@ private:
     Clock::time_point paused_at_;
     Clock::time_point lap_at_;
 };
-
-std::unique_ptr<Job> make_hand_over(Endpoint& old_worker, Endpoint& fresh, const Options& options);
-std::unique_ptr<Job> make_copy(Endpoint& old_worker, Endpoint& fresh, const Options& options);
 
 }  // namespace gantry::replacement

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "host-daemon/replacement/replacement.h"
+#include "host-daemon/replacement/report.h"
 
 namespace gantry::replacement {
 
@@ -29,7 +29,7 @@ private:
     const Clock::time_point begun_;
     mutable std::mutex mutex_;
     std::vector<Span> spans_;
-    std::array<std::size_t, 3> last_{};  ///< By whom: the index of its last span, plus one.
+    std::array<std::size_t, 2> last_{};  ///< By whom: the index of its last span, plus one.
 };
 
 }  // namespace gantry::replacement

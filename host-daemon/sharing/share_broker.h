@@ -5,11 +5,10 @@
 // and a token is looked up in the asker's group alone, so one that was guessed or copied from
 // another VM opens nothing. Tokens are 128 random bits.
 //
-// Owner: gantryd, or a worker that serves by itself. A thread of its own answers; it never waits
-// for a worker: one that does not take its answers, or sends what is none, loses its connection.
-// What a connection offered goes with it; what others have opened stays theirs. What was offered
-// just now and nobody has opened yet counts as open: whom it is for is about to. Failure:
-// `share.*`.
+// Owner: gantryd. A thread of its own answers; it never waits for a worker: one that does not take
+// its answers, or sends what is none, loses its connection. What a connection offered goes with it;
+// what others have opened stays theirs. What was offered just now and nobody has opened yet counts
+// as open: whom it is for is about to. Failure: `share.*`.
 // Cost: a descriptor for each offer of memory that stands, kMemoryMax of them a group; of events
 // kEventsMax.
 #pragma once

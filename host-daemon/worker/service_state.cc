@@ -328,9 +328,7 @@ Result<void> Service::release(const control::Release& release, control::FromWork
             return wrong_state("only a frozen worker gives its guest away");
         }
         auto memory = process_->detach();
-        if (part_->arena_is_shared()) {
-            process_->memory.share().set_counting(false);  // Whoever has it now counts it.
-        }
+        process_->memory.share().set_counting(false);  // Whoever has the guest now counts it.
         control::ReleaseReply* body = reply->mutable_release();
         *body->mutable_guest() = guest_;
         const int file = fcntl(memory->file(), F_DUPFD_CLOEXEC, 3);
@@ -396,6 +394,7 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, prepare.graph_bytes()));
     restoring_ = true;
     part_->set_new_memory_comes(prepare.new_memory_comes());
+    process_->memory.share().set_counting(!prepare.counted_elsewhere());
     if (prepare.blocks_from_file()) {
         part_->expect_file();
     }

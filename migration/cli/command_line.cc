@@ -35,6 +35,13 @@ struct Arguments {
     bool forever = false;
     bool wait = false;
     bool suspend = false;
+    bool copy = false;
+    bool staged = false;
+    std::uint32_t device = 0;
+
+    [[nodiscard]] MemoryWay memory_way() const {
+        return staged ? MemoryWay::kStaged : copy ? MemoryWay::kPeer : MemoryWay::kBest;
+    }
 };
 
 class Command {
@@ -119,11 +126,25 @@ void add_commands(Command& commands, Arguments& a) {
                                  [&] { return run_restore(a.context, a.session, a.path); });
     session(restore, true);
     restore->add_option("file", a.path, "file that `gantry snapshot --suspend` wrote")->required();
-    session(commands.add("replace-worker",
-                         "Replace the workers of a session by fresh ones under its programs; "
-                         "device memory stays where it is",
-                         [&] { return run_replace_worker(a.context, a.session); }),
-            true);
+    auto* replace =
+        commands.add("replace-worker",
+                     "Replace the workers of a session by fresh ones under its programs; device "
+                     "memory stays where it is",
+                     [&] { return run_replace_worker(a.context, a.session, a.memory_way()); });
+    session(replace, true);
+    auto* reassign =
+        commands.add("reassign", "Move a session to another GPU of its host while its programs run",
+                     [&] { return run_reassign(a.context, a.session, a.device, a.memory_way()); });
+    session(reassign, true);
+    reassign
+        ->add_option("--device", a.device,
+                     "number of the GPU, as the driver counts them and as in worker.device")
+        ->required();
+    replace->add_flag("--copy", a.copy,
+                      "copy device memory, from device to device where the driver can");
+    for (CLI::App* command : {replace, reassign}) {
+        command->add_flag("--staged", a.staged, "copy device memory by way of host memory");
+    }
     auto* pull = commands.add(
         "pull", "Take over the session of a program that is not a VM's from another gantryd",
         [&] { return run_pull(a.context, a.session, a.source, a.handover); });

@@ -60,6 +60,14 @@ int show(const Context& context, const Reply& reply, const std::string& text, in
     return print(context, context.form == Form::kJson ? to_json(reply, true) : text, status);
 }
 
+control::MemoryWay to_proto(MemoryWay way, control::MemoryWay usual) {
+    switch (way) {
+        case MemoryWay::kPeer: return control::MEMORY_WAY_PEER;
+        case MemoryWay::kStaged: return control::MEMORY_WAY_STAGED;
+        default: return usual;
+    }
+}
+
 std::string absolute(const std::string& path) {
     std::error_code ignored;
     const auto full = std::filesystem::absolute(path, ignored);
@@ -192,16 +200,35 @@ int run_restore(const Context& context, const std::string& session, const std::s
                 session + " goes on from " + path + ": " + bytes_text(reply.bytes()) + "\n");
 }
 
-int run_replace_worker(const Context& context, const std::string& session) {
+int run_replace_worker(const Context& context, const std::string& session, MemoryWay way) {
     Client client(context.socket);
     grpc::ClientContext rpc;
     control::ReplaceWorkersRequest request;
     request.set_session(session);
+    request.set_way(to_proto(way, control::MEMORY_WAY_HAND_OVER));
     control::ReplaceWorkersReply reply;
     if (const auto status = client.stub().ReplaceWorkers(&rpc, request, &reply); !status.ok()) {
         return fail(context, client.explain(status));
     }
     return show(context, reply, replacement_text(reply));
+}
+
+int run_reassign(const Context& context, const std::string& session, std::uint32_t device,
+                 MemoryWay way) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    control::ReassignRequest request;
+    request.set_session(session);
+    request.set_device(device);
+    request.set_way(to_proto(way, control::MEMORY_WAY_PEER));
+    control::ReplaceWorkersReply reply;
+    if (const auto status = client.stub().Reassign(&rpc, request, &reply); !status.ok()) {
+        return fail(context, client.explain(status));
+    }
+    const std::string name = reply.device_name().empty() ? "" : ", " + reply.device_name();
+    return show(context, reply,
+                replacement_text(reply) + session + " is on device " +
+                    std::to_string(reply.device()) + name + "\n");
 }
 
 int run_pull(const Context& context, const std::string& session, const std::string& source,

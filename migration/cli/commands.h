@@ -26,7 +26,15 @@ int run_inspect(const Context& context, const std::string& session_or_file);
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
                  bool suspend);
 int run_restore(const Context& context, const std::string& session, const std::string& path);
-int run_replace_worker(const Context& context, const std::string& session);
+/// What a replacement does with device memory.
+enum class MemoryWay {
+    kBest,
+    kPeer,    ///< Copies it from device to device where it can.
+    kStaged,  ///< Copies it by way of host memory.
+};
+int run_replace_worker(const Context& context, const std::string& session, MemoryWay way);
+int run_reassign(const Context& context, const std::string& session, std::uint32_t device,
+                 MemoryWay way);
 int run_pull(const Context& context, const std::string& session, const std::string& source,
              const std::string& handover);
 int run_fenced(const Context& context, const std::string& session);

@@ -120,8 +120,14 @@ std::string status_text(const control::ListSessionsReply& reply) {
                       status.vm_name().empty() ? "-" : status.vm_name().c_str(),
                       status.state().c_str(), static_cast<unsigned long long>(status.epoch()),
                       status.workers_size(), bytes_text(memory).c_str());
+        if (status.device() != reply.device_number()) {
+            out += format("   on GPU %u: %s\n", status.device(), status.device_name().c_str());
+        }
         for (const control::WorkerInfo& worker : status.workers()) {
-            out += worker_line(worker) + "\n";
+            out +=
+                worker_line(worker) + (worker.device() == status.device()
+                                           ? "\n"
+                                           : ", on GPU " + std::to_string(worker.device()) + "\n");
         }
         if (status.source_fenced()) {
             out += "   its source host counts as fenced, by an operator's word\n";
@@ -140,9 +146,12 @@ std::string replacement_text(const control::ReplaceWorkersReply& reply) {
     std::string out;
     for (const control::WorkerReplacement& worker : reply.workers()) {
         out +=
-            format("process %u gave way to %u: %s handed over, %s copied, pause %.1f ms\n",
+            format("process %u gave way to %u: %s handed over, %s copied%s, pause %.1f ms\n",
                    worker.old_pid(), worker.pid(), bytes_text(worker.bytes_handed_over()).c_str(),
                    bytes_text(worker.bytes_copied()).c_str(),
+                   worker.way() == "peer"     ? " from device to device"
+                   : worker.way() == "staged" ? " by way of host memory"
+                                              : "",
                    static_cast<double>(worker.pause_us()) / 1000);
     }
     return out.empty() ? "no program of the session runs\n" : out;

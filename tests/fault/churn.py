@@ -8,7 +8,6 @@ them. Each way in turn, until the program has made --steps and was taken elsewhe
 """
 
 import argparse
-import json
 import pathlib
 import re
 import subprocess
@@ -16,7 +15,7 @@ import sys
 import tempfile
 
 import replacement
-from daemons import Daemon, Failure, free_port, make_certificates, wait_until
+from daemons import Daemon, Failure, free_port, make_certificates, replacements, wait_until
 from programs import Program
 
 BUFFERS = 8
@@ -87,10 +86,7 @@ def run(arguments, way):
         pauses = []
 
         def take_elsewhere():
-            done = rig.replace()
-            if done.returncode != 0:
-                raise Failure(f"not replaced: {done.stdout}{done.stderr}")
-            report = json.loads(done.stdout.split(": ", 1)[1])
+            report, = replacements(rig.replace())
             if report["way"] != way:
                 raise Failure(f"not {way}: {report}")
             pauses.append(report["pause_us"] / 1000)
@@ -98,7 +94,7 @@ def run(arguments, way):
             times = again_and_again(arguments, rig.program, take_elsewhere)
             steps = steps_made(rig.program.text())
         except Failure as failure:
-            raise Failure(f"{failure}\n{(pathlib.Path(folder) / 'log').read_text()}") from failure
+            raise Failure(f"{failure}\n{rig.log()}") from failure
         finally:
             rig.close()
     print(f"{way}: {times} replacements in {steps} steps, pauses of {min(pauses):.1f} to "

@@ -7,14 +7,13 @@ its digests must be those of an undisturbed run.
 """
 
 import argparse
-import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
-from daemons import PATIENCE, Daemon, Failure, running, wait_until
+from daemons import PATIENCE, Daemon, Failure, replacements, running, wait_until
 from programs import Program, Undisturbed
 
 MIB, PAUSE_MS = 16, 50
@@ -57,9 +56,9 @@ def has_ended(pid):
 def replace(daemon, session):
     done = daemon.gantry("--json", "replace-worker", session, timeout=DEADLINE_S)
     demand(done.returncode == 0, f"replace-worker failed: {done.stdout}{done.stderr}")
-    workers = json.loads(done.stdout)["workers"]
+    workers = replacements(done)
     demand(len(workers) == 1, f"one worker was to be replaced: {workers}")
-    report = {name: int(value) for name, value in workers[0].items()}
+    report = workers[0]
     demand(report["bytes_handed_over"] >= MIB << 20 and report["bytes_copied"] <= 1 << 20,
            f"memory was copied: {report}")
     demand(daemon.worker_pids() == [report["pid"]] and report["pid"] != report["old_pid"],

@@ -11,16 +11,19 @@ CUDA error; and never hang.
 """
 
 import argparse
-import json
+import concurrent.futures
+import contextlib
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
-from daemons import PATIENCE, Failure, wait_until
+from daemons import PATIENCE, Daemon, Failure, replacements, wait_until
 from programs import Program, Undisturbed
 
 MIB, PAUSE_MS = 32, 50
@@ -40,61 +43,78 @@ GOES_ON = {("checked", "fresh"): True, ("prepared", "fresh"): True, ("frozen", "
 
 
 class Rig:
-    """A worker that serves by itself, and the program through the shim."""
+    """A gantryd, and the program through the shim."""
 
-    def __init__(self, build, program, folder, way, kill_at=None,
-                 words=(MIB, 0, PAUSE_MS)):
-        self.build, self.folder, self.way, self.program = build, folder, way, None
-        self.socket = folder / "worker.sock"
-        self.log = open(folder / "log", "wb")
-        command = [build / "bin/gantry-worker", "--listen", self.socket,
-                   "--driver", build / "soft/libcuda.so.1", "--region-mib", "64"]
-        self.worker = subprocess.Popen(command + (["--kill-at", kill_at] if kill_at else []),
-                                       stdout=self.log, stderr=self.log)
+    def __init__(self, build, program, folder, way, hold=None, words=(MIB, 0, PAUSE_MS),
+                 extra=None):
+        """hold: the library that holds a gantryd at a step (hold.cc). extra: see Daemon."""
+        self.way, self.program, self.hold_file = way, None, folder / "hold"
+        preload = {"LD_PRELOAD": str(hold), "HOLD_FILE": str(self.hold_file)} if hold else {}
+        self.daemon = Daemon(build, folder, "a", driver=build / "soft/libcuda.so.1",
+                             environment=preload, extra=extra)
         try:
-            wait_until("gantry-worker",
-                       lambda: "serving local" in (folder / "log").read_text(), DEADLINE_S)
+            self.daemon.start()
             self.program = Program([program, *words], folder / "out",
                                    {"LD_LIBRARY_PATH": f"{build}/shim",
-                                    "GANTRY_TRANSPORT": f"unix:{self.socket}"})
+                                    "GANTRY_TRANSPORT": f"unix:{self.daemon.guest_socket}"})
+            self.program.await_steps(1, DEADLINE_S)
+            self.session = self.daemon.sessions()[0]["session_id"]
         except BaseException:
             self.close()
             raise
 
-    def replace(self, *more):
-        return subprocess.run([self.build / "bin/gantry-worker", "--replace", self.socket,
-                               *FLAGS[self.way], *more],
-                              capture_output=True, text=True, timeout=DEADLINE_S * PATIENCE,
-                              check=False)
+    def replace(self):
+        return self.daemon.replace_worker(self.session, *FLAGS[self.way],
+                                          timeout=2 * DEADLINE_S * PATIENCE)
+
+    def replace_and_kill(self, step, whom):
+        """The worker is killed while gantryd is held right after the step."""
+        line = f"line replacement {step} ("
+        told = self.hold_file.with_name("hold.held")
+        self.hold_file.write_text(line)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            done = pool.submit(self.replace)
+            try:
+                wait_until(f"gantryd at '{step}'", lambda: told.exists() or done.done(), DEADLINE_S,
+                           0.002)
+                if not told.exists():
+                    raise Failure(f"never came to '{step}': {done.result()}")
+                pids = re.search(rf"replacement {step} \(process (\d+) by (\d+)\)",
+                                 self.daemon.log_text(1 << 20))
+                os.kill(int(pids[1 if whom == "old" else 2]), signal.SIGKILL)
+            finally:
+                self.hold_file.unlink()
+            return done.result()
+
+    def log(self):
+        return self.daemon.log_text(20000)
 
     def close(self):
+        with contextlib.suppress(FileNotFoundError):
+            self.hold_file.unlink()
         if self.program is not None:
             self.program.kill()
-        self.worker.terminate()
-        self.worker.wait(timeout=20 * PATIENCE)
-        self.log.close()
+        self.daemon.end_all()
 
 
-def run_case(build, program, undisturbed, way, kill_at):
+def run_case(arguments, undisturbed, kill_at):
     """kill_at None: REPLACEMENTS replacements, none disturbed."""
     with tempfile.TemporaryDirectory(prefix="gantry-") as folder:
-        rig = Rig(build, program, pathlib.Path(folder), way,
-                  ":".join(kill_at) if kill_at else None)
+        rig = Rig(arguments.build, arguments.program, pathlib.Path(folder), arguments.way,
+                  arguments.hold if kill_at else None)
         try:
             if kill_at:
                 killed(rig, undisturbed, kill_at)
             else:
                 replaced(rig, undisturbed)
         except Failure as failure:
-            raise Failure(f"{failure}\n{(pathlib.Path(folder) / 'log').read_text()}") from failure
+            raise Failure(f"{failure}\n{rig.log()}") from failure
         finally:
             rig.close()
 
 
 def replaced(rig, undisturbed):
     program, pauses = rig.program, []
-    program.goes_on(STEPS_BETWEEN)
-    check_rehearsal(rig.replace("--rehearse", "1"), rig.way)
     for _ in range(REPLACEMENTS):
         program.goes_on(STEPS_BETWEEN)
         pauses.append(check_report(rig.replace(), rig.way))
@@ -107,7 +127,7 @@ def replaced(rig, undisturbed):
 def killed(rig, undisturbed, kill_at):
     program = rig.program
     program.goes_on(STEPS_BETWEEN)
-    done = rig.replace()
+    done = rig.replace_and_kill(*kill_at)
     began = time.monotonic()
     try:
         if GOES_ON[kill_at]:
@@ -132,28 +152,11 @@ def broken(program, undisturbed):
     return error[0]
 
 
-def check_rehearsal(done, way):
-    """Nothing is moved, and the report says when each part was done."""
-    if way == "hand_over":
-        if done.returncode == 0 or "handover.rehearsal" not in done.stdout:
-            raise Failure(f"a rehearsal of what copies nothing: {done.stdout}{done.stderr}")
-        return
-    if done.returncode != 0 or not done.stdout.startswith("rehearsed\n"):
-        raise Failure(f"the rehearsal failed: {done.stdout}{done.stderr}")
-    report = json.loads(done.stdout.split(": ", 1)[1])
-    parts = {what.removesuffix(" paced") for _, what, *_ in report["spans"]}
-    wanted = {"launch", "prepare", "scan", "rest", "get_graph",
-              "pull_blocks" if way == "peer" else "read_blocks"}
-    if not wanted <= parts or report["pause_us"] != 0 or "freeze" in parts:
-        raise Failure(f"no rehearsal: {report}")
-
-
 def check_report(done, way):
-    if done.returncode != 0:
-        raise Failure(f"the replacement failed: {done.stdout}{done.stderr}")
-    report = json.loads(done.stdout.split(": ", 1)[1])
+    report, = replacements(done)
     if report["way"] != way:
         raise Failure(f"not {way}: {report}")
+    check_course(report, way)
     if way != "hand_over":
         if report["bytes_copied"] < MIB << 20:
             raise Failure(f"only {report['bytes_copied']} bytes were copied: {report}")
@@ -165,6 +168,18 @@ def check_report(done, way):
     return report["pause_us"]
 
 
+def check_course(report, way):
+    """The report says when each part was done, and in which rounds memory was copied."""
+    parts = {span["what"].removesuffix(" paced") for span in report["spans"]}
+    wanted = {"launch", "prepare", "scan", "get_graph", "freeze", "activate"}
+    wanted |= {"peer": {"pull_blocks"}, "staged": {"read_blocks"}}.get(way, set())
+    steps = {step["step"] for step in report["pause_steps"]}
+    if not wanted <= parts or not {"freeze", "activate"} <= steps:
+        raise Failure(f"no whole course: {report}")
+    if (way == "hand_over") != (not report["rounds"]):
+        raise Failure(f"rounds of {way}: {report}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -172,16 +187,19 @@ def main():
     parser.add_argument("--program", type=pathlib.Path, required=True)
     parser.add_argument("--way", choices=sorted(FLAGS), default="hand_over")
     parser.add_argument("--only", help="STEP:WHOM, or 'none' for the undisturbed case")
+    parser.add_argument("--hold", type=pathlib.Path, required=True,
+                        help="library that holds a gantryd at a step")
     arguments = parser.parse_args()
-    build, program = arguments.build.resolve(), arguments.program.resolve()
-    undisturbed = Undisturbed(build, program, MIB)
+    for name in ("build", "program", "hold"):
+        setattr(arguments, name, getattr(arguments, name).resolve())
+    undisturbed = Undisturbed(arguments.build, arguments.program, MIB)
     failed = 0
     cases = [None] + list(GOES_ON)
     if arguments.only:
         cases = [None if arguments.only == "none" else tuple(arguments.only.split(":"))]
     for case in cases:
         try:
-            run_case(build, program, undisturbed, arguments.way, case)
+            run_case(arguments, undisturbed, case)
         except (Failure, subprocess.TimeoutExpired) as failure:
             failed += 1
             print(f"FAIL {case}: {failure}", file=sys.stderr)

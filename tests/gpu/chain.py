@@ -1,4 +1,4 @@
-"""A gantry-worker on the GPU's own driver, and guest processes beside native ones."""
+"""A gantryd on the GPU's own driver, and guest processes beside native ones."""
 
 import importlib.util
 import os
@@ -9,6 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "rig"))
+from daemons import Daemon, Failure, replacements
 
 # A guest process has one device. What CUDA_VISIBLE_DEVICES says around a test chooses the worker's.
 ONE_DEVICE = {"CUDA_VISIBLE_DEVICES": "0"}
@@ -51,10 +54,10 @@ def search_path(*first):
     return ":".join(folder for folder in folders if folder)
 
 
-def worker_environment():
-    """Libraries that the worker brings along; never the shim's libcuda.so.1."""
+def host_environment():
+    """Libraries that gantryd and gantry bring along; never the shim's libcuda.so.1."""
     libraries = os.environ.get("WORKER_LIBRARY_PATH")
-    return {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else dict(os.environ)
+    return {"LD_LIBRARY_PATH": libraries} if libraries else {}
 
 
 def add_worker_libraries():
@@ -66,63 +69,59 @@ def add_worker_libraries():
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
 
 
-class Worker:
-    """A gantry-worker that serves local guest processes; ended with the block."""
+class Host:
+    """A gantryd that serves local guest processes; ended with the block."""
 
-    def __init__(self, build, folder, extra=()):
-        self.path = folder / "worker.sock"
-        self.build = build
-        self.log = open(folder / "worker.log", "wb")
-        self.child = subprocess.Popen(
-            [build / "bin/gantry-worker", "--listen", self.path, *extra], stdout=self.log,
-            stderr=self.log, env=worker_environment(), start_new_session=True)
+    def __init__(self, build, folder, driver=None, region_mib=4096):
+        """driver: the CUDA driver library of its workers, if not NVIDIA's."""
+        self.build, self.folder = build, folder
+        self.daemon = Daemon(build, folder, "d", driver=str(driver or "libcuda.so.1"),
+                             environment=host_environment(), region_mib=region_mib)
+        self.path = self.daemon.guest_socket
 
     def __enter__(self):
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and self.child.poll() is None:
-            if self.is_listening():
-                return self
-            time.sleep(0.02)
-        self.__exit__()
-        raise RuntimeError("gantry-worker did not come up: see worker.log")
-
-    def sockets(self):
-        """The flags of each unix socket of the worker's name, from the kernel's table: 0x10000 for
-        the one that accepts connections, 0 for the worker's end of each guest's."""
-        with open("/proc/net/unix", encoding="ascii", errors="replace") as table:
-            rows = [line.split() for line in table][1:]
-        return [int(row[3], 16) for row in rows if len(row) > 7 and row[7] == str(self.path)]
-
-    def is_listening(self):
-        return any(flags & 0x10000 for flags in self.sockets())
+        try:
+            self.daemon.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
 
     def has_guest(self):
-        return any(not flags & 0x10000 for flags in self.sockets())
+        """Whether a guest is attached, from the kernel's table: each has a socket of that name
+        whose flags lack 0x10000, which is that of the one that accepts connections."""
+        with open("/proc/net/unix", encoding="ascii", errors="replace") as table:
+            rows = [line.split() for line in table][1:]
+        return any(not int(row[3], 16) & 0x10000 for row in rows
+                   if len(row) > 7 and row[7] == str(self.path))
 
     def __exit__(self, *_):
-        try:
-            os.killpg(self.child.pid, signal.SIGTERM)
-            self.child.wait(timeout=10)
-        except ProcessLookupError:
-            pass
-        except subprocess.TimeoutExpired:
-            os.killpg(self.child.pid, signal.SIGKILL)
-            self.child.wait()
-        self.log.close()
+        self.daemon.end_all()
 
-    def replace(self, to_device=None, copy=False, seconds=120):
+    def log(self):
+        """What gantryd said, and those of its workers that did not end as they should."""
+        workers = sorted((self.daemon.folder / "run/workers").glob("*.log"))
+        return self.daemon.log_text(1 << 24) + "".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')}" for path in workers)
+
+    def replace(self, to_device=None, copy=False, staged=False, seconds=120):
         """Moves every guest into a fresh worker process, on another device of the driver's if one
-        is given; with `copy` device memory is copied on the same device too. Returns (worked,
-        text)."""
-        how = [] if to_device is None else ["--to-device", str(to_device)]
-        how += ["--copy"] if copy else []
-        try:
-            moved = subprocess.run([self.build / "bin/gantry-worker", "--replace", self.path, *how],
-                                   capture_output=True, text=True, check=False, timeout=seconds,
-                                   env=worker_environment())
-        except subprocess.TimeoutExpired:
-            return False, f"no answer within {seconds} s"
-        return moved.returncode == 0, moved.stdout + moved.stderr
+        is given; with `copy` device memory is copied on the same device too, with `staged` by way
+        of host memory. The reports; Failure when one was not moved and has not ended either."""
+        how = ["--staged"] if staged else ["--copy"] if copy and to_device is None else []
+        what = ["replace-worker"] if to_device is None else ["reassign", "--device", str(to_device)]
+        reports = []
+        for session in [one["session_id"] for one in self.daemon.sessions()]:
+            try:
+                done = self.daemon.gantry("--json", *what, session, *how, timeout=seconds)
+            except subprocess.TimeoutExpired:
+                raise Failure(f"no answer within {seconds} s") from None
+            try:
+                reports += replacements(done)
+            except Failure:
+                if any(one["session_id"] == session for one in self.daemon.sessions()):
+                    raise
+        return reports
 
     def guest_environment(self, report=None):
         environment = {"GANTRY_TRANSPORT": f"unix:{self.path}", **ONE_DEVICE,
@@ -131,6 +130,14 @@ class Worker:
         if report:
             environment["GANTRY_REPORT"] = str(report)
         return environment
+
+
+def moves_text(reports):
+    """Of Host.replace(); empty when no guest was there."""
+    return "; ".join(
+        f"process {one['old_pid']} to {one['pid']}: {one['way']}, "
+        f"{one['bytes_handed_over'] >> 20} MiB handed over, {one['bytes_copied'] >> 20} copied, "
+        f"pause {one['pause_us'] / 1000:.1f} ms" for one in reports)
 
 
 def run(command, environment, log, seconds):

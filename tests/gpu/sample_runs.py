@@ -115,32 +115,31 @@ class Runs:
         spend as a guest, the worker is replaced."""
         with tempfile.TemporaryDirectory(prefix="gantry-sample-") as work:
             work = pathlib.Path(work)
+            host = self.host(work)
             try:
-                with self.worker(work) as worker:
-                    return self.guest(name, worker, work, middle, phase)
+                with host:
+                    return self.guest(name, host, work, middle, phase)
             finally:
-                shutil.copyfile(work / "worker.log", self.out / f"{name}.worker.log")
+                (self.out / f"{name}.host.log").write_text(host.log())
 
-    def worker(self, work):
-        extra = ["--driver", self.options.driver] if self.options.driver else []
-        if self.options.region_mib:
-            extra += ["--region-mib", str(self.options.region_mib)]
-        return chain.Worker(self.options.build, work, extra)
+    def host(self, work):
+        region = {"region_mib": self.options.region_mib} if self.options.region_mib else {}
+        return chain.Host(self.options.build, work, self.options.driver, **region)
 
-    def guest(self, name, worker, work, middle, phase):
-        environment = {**worker.guest_environment(self.out / f"{name}.report"),
+    def guest(self, name, host, work, middle, phase):
+        environment = {**host.guest_environment(self.out / f"{name}.report"),
                        "LD_LIBRARY_PATH": chain.search_path(self.options.build / "shim")}
         result = {"middle": middle, "moves": [], "refusals": []}
         with self.program(name, environment, work) as program:
-            attached = program.wait_until(worker.has_guest) and time.monotonic()
+            attached = program.wait_until(host.has_guest) and time.monotonic()
             if attached and middle:
-                self.move(program, worker, attached + middle[1] * phase, result)
+                self.move(program, host, attached + middle[1] * phase, result)
             result["status"] = program.status()
             end = time.monotonic()
             return {**result, "text": program.text(), "seconds": end - program.begin,
                     "phase": end - attached if attached else 0.0}
 
-    def move(self, program, worker, when, result):
+    def move(self, program, host, when, result):
         """Tries to replace the worker from `when` on, until it worked or the program has ended."""
         is_pausing = result["middle"][0] == "paused"
         program.wait_until(lambda: time.monotonic() >= when)
@@ -148,15 +147,19 @@ class Runs:
             if is_pausing:
                 program.signal(signal.SIGSTOP)
             begin = time.monotonic()
-            worked, text = worker.replace(copy=True, seconds=self.options.seconds)
-            if worked:
+            refused, reports = None, []
+            try:
+                reports = host.replace(copy=True, seconds=self.options.seconds)
+            except chain.Failure as failure:
+                refused = str(failure)
+            if reports:
                 self.replacements.add(time.monotonic() - begin)
-            is_counted = worker.has_guest() and program.is_running()
+            is_counted = host.has_guest() and program.is_running()
             if is_pausing:
                 program.signal(signal.SIGCONT)
-            if worked and is_counted:
+            if reports and is_counted:
                 result["moves"].append({"at": time.monotonic() - program.begin,
-                                        "text": text.strip()})
-            elif not worked and "no guest" not in text and is_counted:
-                result["refusals"].append(text.strip())
+                                        "text": chain.moves_text(reports)})
+            elif refused and is_counted:
+                result["refusals"].append(refused)
             time.sleep(0.05)

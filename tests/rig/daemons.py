@@ -75,16 +75,23 @@ def free_port():
             pass
 
 
+def chosen_device(driver):
+    """worker.device, where CUDA_VISIBLE_DEVICES says around a test which GPU it may have."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return f"device = {visible}\n" if driver == "libcuda.so.1" and visible.isdigit() else ""
+
+
 class Daemon:
     """One gantryd; `kill` and `start` again keep its folders, as a restart of the service does.
 
     `folder` holds the certificates; port None: it takes part in no migration. `driver`: the CUDA
     driver library of its workers. `extra`: lines by section of gantryd.toml, added to ours.
     `environment`: variables added to those of this process. `worker`: another gantry-worker.
+    `region_mib`: what a program shares with its worker at most.
     """
 
     def __init__(self, build, folder, name, port=None, driver=None, extra=None,
-                 environment=None, worker=None):
+                 environment=None, worker=None, region_mib=64):
         self.folder, self.name, self.port = folder / name, name, port
         self.folder.mkdir()
         self.build, self.child, self.starts = build, None, 0
@@ -94,11 +101,11 @@ class Daemon:
                       f'state_directory = "{self.folder}/state"\n'
                       f'host_name = "{name}"\nlog_level = "debug"\n',
             "operator": f'socket = "{self.operator_socket}"\n',
-            "guest": f'socket = "{self.guest_socket}"\nregion_mib = 64\n',
+            "guest": f'socket = "{self.guest_socket}"\nregion_mib = {region_mib}\n',
             "vm": 'libvirt_uri = ""\n',
             "worker": f'executable = "{worker or build / "bin/gantry-worker"}"\n'
                       f'driver = "{driver or build / "lib/libcuda-soft.so.1"}"\n'
-                      'user = ""\nprivate_tmp = false\nimage_cache = ""\n'}
+                      'user = ""\nprivate_tmp = false\nimage_cache = ""\n' + chosen_device(driver)}
         if port is not None:
             sections["peer"] = (f'listen = "127.0.0.1:{port}"\nauthority = "{folder}/ca.pem"\n'
                                 f'certificate = "{folder}/host.pem"\nkey = "{folder}/host.key"\n'
@@ -162,11 +169,16 @@ class Daemon:
     def gantry(self, *words, timeout=40 * PATIENCE):
         return subprocess.run(
             [self.build / "bin" / "gantry", "--socket", self.operator_socket,
-             *words], capture_output=True, text=True, timeout=timeout)
+             *map(str, words)], capture_output=True, text=True, timeout=timeout,
+            env=self.environment)
 
     def sessions(self):
         done = self.gantry("--json", "status")
         return json.loads(done.stdout)["sessions"] if done.returncode == 0 else []
+
+    def replace_worker(self, session, *how, **keywords):
+        """`gantry replace-worker SESSION HOW...`; see replacements()."""
+        return self.gantry("--json", "replace-worker", session, *how, **keywords)
 
     def worker_pids(self):
         return [worker["pid"] for session in self.sessions() for worker in session["workers"]]
@@ -185,6 +197,21 @@ class Daemon:
     def log_text(self, characters_max=4000):
         return "".join(f"--- {self.name}\n{path.read_text()[-characters_max:]}\n"
                        for path in sorted(self.folder.glob("log.*")))
+
+
+def replacements(done):
+    """What `gantry --json replace-worker` or `reassign` says of each worker, as a dictionary.
+    Numbers of 64 bits are text in protobuf's JSON."""
+    def plain(value):
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [plain(one) for one in value]
+        return int(value) if isinstance(value, str) and value.isdigit() else value
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(map(str, done.args))} ended with {done.returncode}: "
+                      f"{done.stdout}{done.stderr}")
+    return plain(json.loads(done.stdout))["workers"]
 
 
 @contextlib.contextmanager

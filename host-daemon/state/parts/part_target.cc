@@ -59,7 +59,6 @@ std::vector<worker::Sha256> PartState::missing_images(const DecodedGraph& graph)
 Result<std::vector<worker::Sha256>> PartState::prepare(snapshot::Seed seed, std::string_view bytes,
                                                        bool arena_is_shared) {
     memory_.set_arena_is_shared(arena_is_shared);
-    process_.memory.share().set_counting(!arena_is_shared);
     if (!seed_ || *seed_ != seed) {
         seed_ = seed;
         key_.reset();

@@ -105,6 +105,10 @@ public:
                                 control::ReplaceWorkersReply* reply) override {
         return finish(registry_.replace_workers(*request), reply);
     }
+    grpc::Status Reassign(grpc::ServerContext*, const control::ReassignRequest* request,
+                          control::ReplaceWorkersReply* reply) override {
+        return finish(registry_.reassign(*request), reply);
+    }
 
     grpc::Status Watch(grpc::ServerContext* context, const control::WatchRequest* request,
                        grpc::ServerWriter<control::WatchReply>* writer) override {

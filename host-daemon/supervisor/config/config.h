@@ -13,6 +13,10 @@
 
 namespace gantry::supervisor {
 
+/// Of a GPU, as the CUDA driver counts those of the host. A worker sees its own alone, as number 0.
+using DeviceNumber = std::uint32_t;
+inline constexpr DeviceNumber kDevicesMax = 256;
+
 struct DaemonConfig {
     std::string run_directory = "/run/gantry";
     std::string state_directory = "/var/lib/gantry";

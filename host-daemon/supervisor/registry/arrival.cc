@@ -39,15 +39,16 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
     hooks.reserve = [this, id](const engine::SessionNeeds& needs) {
         const std::uint64_t bytes =
             needs.memory_quota_bytes != 0 ? needs.memory_quota_bytes : needs.resident_bytes();
-        return reserve_memory(id, bytes);
+        return book_.reserve(id, usual_device(), bytes);
     };
     hooks.launch = [this](const SessionInfo& info, engine::PartId part) {
-        return stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id));
+        return stock_.launch(info.id, part, usual_device(), info.quota_bytes,
+                             handlers_for(info.id));
     };
     hooks.discard = [this, id] {
         const std::lock_guard lock(mutex_);
         if (!sessions_.contains(id) && !arrivals_.contains(id)) {  // See remove_arrival().
-            promised_bytes_.erase(id);
+            book_.forget(id);
         }
     };
     hooks.query_domain = [this, id, kind = request.info.kind,
@@ -326,7 +327,7 @@ void Registry::remove_arrival(const std::string& id) {
         arrival = found->second;
         arrivals_.erase(found);
         if (!sessions_.contains(id)) {
-            promised_bytes_.erase(id);
+            book_.forget(id);
         }
     }
     run_aside([this, id, arrival] {

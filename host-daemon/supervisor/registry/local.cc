@@ -69,7 +69,7 @@ Result<void> Registry::reserve_when_free(const std::string& id, std::uint64_t by
         if (has_exited(process)) {
             return Error{Code::kAborted, "guest.gone", "the program has ended"};
         }
-        auto reserved = reserve_memory(id, bytes);
+        auto reserved = book_.reserve(id, usual_device(), bytes);
         if (reserved || ending_sessions().empty() || std::chrono::steady_clock::now() > deadline ||
             !await_close(lock)) {
             return reserved;
@@ -132,7 +132,7 @@ Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     const auto give_up = [&](const Error& error) {
         {
             const std::lock_guard lock(mutex_);
-            promised_bytes_.erase(info.id);
+            book_.forget(info.id);
             local_guests_.erase(info.id);
         }
         session_closed_.notify_all();

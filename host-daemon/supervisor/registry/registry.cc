@@ -43,7 +43,8 @@ Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervis
     : config_(config),
       store_(store),
       hypervisor_(hypervisor),
-      stock_(config, [this] { return suspended_count(); }) {}
+      stock_(config, [this] { return suspended_count(); }),
+      book_([this](DeviceNumber device) { return ask_device(device); }) {}
 
 Registry::~Registry() { stop(); }
 
@@ -70,7 +71,7 @@ Result<void> Registry::start() {
     GANTRY_TRY(make_folder(run + "/workers", 0700));
     GANTRY_TRY(make_folder(run + "/sessions", 0700));
     GANTRY_ASSIGN(broker_, sharing::ShareBroker::start());
-    probe_device(Probe::kUnlessKnown);
+    (void)book_.probe(usual_device(), DeviceBook::Probe::kUnlessKnown);
     GANTRY_TRY(adopt_all());
     GANTRY_ASSIGN(handover_, HandoverServer::start(run + "/handover.sock",
                                                    [this](const HandoverRequest& request) {
@@ -125,82 +126,51 @@ engine::Settings Registry::settings() const {
 
 /// A worker is started once, to learn what the driver has to offer, and ended again: gantryd itself
 /// never loads a CUDA driver. Without the lock, since a driver may take long.
-void Registry::probe_device(Probe when) {
-    const std::lock_guard probing(probing_);
+Result<control::DeviceDescription> Registry::ask_device(DeviceNumber device) {
     {
         const std::lock_guard lock(mutex_);
-        if (stopping_ || (device_ && when == Probe::kUnlessKnown)) {
-            return;
+        if (stopping_) {
+            return Error{Code::kUnavailable, "daemon.stopping", "gantryd is being stopped"};
         }
     }
     const WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
                                 [](engine::PartId, const control::Event&) {}};
-    auto worker = Worker::launch(config_, "probe", part_of({0, 1}), 0, nobody);
-    if (worker) {
-        (*worker)->end();
-    }
-    const std::lock_guard lock(mutex_);
-    if (!worker) {
-        device_error_ = worker.error();
-        spdlog::error("no GPU can be used: {}", device_error_.to_string());
-        return;
-    }
-    device_ = (*worker)->device();
-    spdlog::info("device: {}, compute capability {}.{}, {} MiB", device_->name(),
-                 device_->compute_capability_major(), device_->compute_capability_minor(),
-                 device_->memory_bytes() >> 20);
+    GANTRY_ASSIGN(const auto worker,
+                  stock_.launch_new("probe", part_of({0, 1}), device, 0, nobody));
+    worker->end();
+    return worker->device();
 }
 
 Result<engine::TargetCapabilities> Registry::capabilities() {
-    probe_device(Probe::kUnlessKnown);  // it may have been repaired since
-    const std::lock_guard lock(mutex_);
-    engine::TargetCapabilities out;
-    out.host = host_name_of(config_);
-    if (!device_) {
-        return out;  // no name: preflight says gpu.absent
-    }
-    std::uint64_t promised = 0;
-    for (const auto& [id, bytes] : promised_bytes_) {
-        promised += bytes;
-    }
-    out.gpu_name = device_->name();
-    out.gpu_uuid = device_->uuid();
-    out.cc = {device_->compute_capability_major(), device_->compute_capability_minor()};
-    out.memory_total_bytes = device_->memory_bytes();
-    out.memory_free_bytes =
-        promised < out.memory_total_bytes ? out.memory_total_bytes - promised : 0;
-    out.is_soft = device_->is_soft();
-    out.can_place_globals = device_->can_place_globals();
-    out.driver_version = device_->driver_version();
-    out.ptx_isa_version_max = device_->ptx_isa_version_max();
-    out.snapshot_version_min = device_->snapshot_version_min();
-    out.snapshot_version_max = device_->snapshot_version_max();
-    out.table_hash = device_->table_hash();
-    for (const auto& [number, value] : device_->attributes()) {
-        out.attributes.emplace_back(number, value);
-    }
-    return out;
+    return capabilities_of(usual_device());
 }
 
-Result<void> Registry::reserve_memory(const std::string& id, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    if (!device_) {
-        return Error{Code::kFailedPrecondition, "gpu.absent",
-                     "this host has no usable GPU: " + device_error_.text};
+/// No name: there is no such device, as preflight says (gpu.absent).
+engine::TargetCapabilities Registry::capabilities_of(DeviceNumber number) {
+    engine::TargetCapabilities out;
+    out.host = host_name_of(config_);
+    const auto device = book_.probe(number, DeviceBook::Probe::kUnlessKnown);
+    if (!device) {
+        return out;  // It is asked again next time: it may be repaired by then.
     }
-    std::uint64_t others = 0;
-    for (const auto& [other, promised] : promised_bytes_) {
-        others += other == id ? 0 : promised;
+    const std::uint64_t promised = book_.promised(number);
+    out.gpu_name = device->name();
+    out.gpu_uuid = device->uuid();
+    out.cc = {device->compute_capability_major(), device->compute_capability_minor()};
+    out.memory_total_bytes = device->memory_bytes();
+    out.memory_free_bytes =
+        promised < out.memory_total_bytes ? out.memory_total_bytes - promised : 0;
+    out.is_soft = device->is_soft();
+    out.can_place_globals = device->can_place_globals();
+    out.driver_version = device->driver_version();
+    out.ptx_isa_version_max = device->ptx_isa_version_max();
+    out.snapshot_version_min = device->snapshot_version_min();
+    out.snapshot_version_max = device->snapshot_version_max();
+    out.table_hash = device->table_hash();
+    for (const auto& [attribute, value] : device->attributes()) {
+        out.attributes.emplace_back(attribute, value);
     }
-    if (bytes > device_->memory_bytes() || others > device_->memory_bytes() - bytes) {
-        return Error{Code::kResourceExhausted, "gpu.memory.in_use",
-                     device_->name() + " has " + std::to_string(device_->memory_bytes() >> 20) +
-                         " MiB, of which " + std::to_string(others >> 20) +
-                         " MiB are promised to others; " + std::to_string(bytes >> 20) +
-                         " MiB are wanted"};
-    }
-    promised_bytes_[id] = bytes;
-    return {};
+    return out;
 }
 
 /// Whose processes may share memory: a VM's, or a user's local programs. A local session that came
@@ -477,7 +447,7 @@ void Registry::end_session(wire::WorkerState how, Entry entry) {
         is_back = sessions_.contains(info.id) ||
                   (arrival != arrivals_.end() && arrival->second->session() != entry.session);
         if (!is_back) {
-            promised_bytes_.erase(info.id);
+            book_.forget(info.id);
             entry.session->remove_record();
         }
         if (!is_back && how == wire::WorkerState::kDisowned && info.kind == SessionKind::kVm &&

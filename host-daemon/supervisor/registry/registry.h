@@ -19,12 +19,14 @@
 
 #include "host-daemon/sharing/share_broker.h"
 #include "host-daemon/supervisor/moves/move_history.h"
+#include "host-daemon/supervisor/registry/device_book.h"
 #include "host-daemon/supervisor/registry/hypervisor.h"
 #include "host-daemon/supervisor/sessions/arrival.h"
 #include "host-daemon/supervisor/sessions/guest_listener.h"
 #include "host-daemon/supervisor/sessions/handover.h"
 #include "host-daemon/supervisor/sessions/region_watcher.h"
 #include "host-daemon/supervisor/sessions/session.h"
+#include "host-daemon/supervisor/snapshots/replacement_job.h"
 #include "host-daemon/supervisor/workers/worker_stock.h"
 #include "migration/transport/peer_server.h"
 #include "proto/control/gantryd.pb.h"
@@ -61,6 +63,8 @@ public:
     /// Fresh workers for a session's programs, under them.
     Result<control::ReplaceWorkersReply> replace_workers(
         const control::ReplaceWorkersRequest& request);
+    /// The same on another device of this host, where the session is from then on.
+    Result<control::ReplaceWorkersReply> reassign(const control::ReassignRequest& request);
     /// The `release end` hook: the VM is not on this host (any more).
     void released(const control::ReleasedRequest& request);
     Result<control::PreflightReply> preflight(const control::PreflightRequest& request);
@@ -133,10 +137,13 @@ private:
     void drop_worker(const std::shared_ptr<Session>& session, engine::PartId part,
                      const std::string& how);
     void on_worker_event(const std::string& id, engine::PartId part, const control::Event& event);
-    Result<void> reserve_memory(const std::string& id, std::uint64_t bytes);
-    enum class Probe { kUnlessKnown, kAnew };
     /// Without the lock.
-    void probe_device(Probe when);
+    /// The one that programs begin on, unless their session was reassigned.
+    [[nodiscard]] DeviceNumber usual_device() const {
+        return static_cast<DeviceNumber>(config_.worker.device);
+    }
+    Result<control::DeviceDescription> ask_device(DeviceNumber device);
+    engine::TargetCapabilities capabilities_of(DeviceNumber device);
     engine::Settings settings() const;
     transport::PeerIdentity identity() const;
 
@@ -149,7 +156,8 @@ private:
 
     // restart.cc
     Result<void> adopt_all();
-    void adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers,
+    void adopt_session(const SessionInfo& info, std::optional<DeviceNumber> device,
+                       const std::vector<WorkerRecord>& workers,
                        const std::optional<Suspension>& suspended);
     void adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRecord>& workers);
     void restore_granted(const std::string& id);
@@ -187,7 +195,9 @@ private:
     Result<GuestLink> give_guest(const HandoverRequest& request);
 
     // snapshot.cc
-    Result<void> admit(const SessionInfo& info, const engine::SessionNeeds& needs);
+    Result<void> admit(const SessionInfo& info, const engine::SessionNeeds& needs,
+                       DeviceNumber device);
+    ReplacementHooks replacement_hooks(const std::shared_ptr<Session>& session);
     std::size_t suspended_count();
     Result<void> spare_suspended(const std::string& path);
     void drop_ended_guests();
@@ -208,22 +218,19 @@ private:
     EpochStore& store_;
     Hypervisor& hypervisor_;
     WorkerStock stock_;
+    DeviceBook book_;
     std::optional<transport::TlsMaterial> tls_;
     std::unique_ptr<sharing::ShareBroker> broker_;
 
-    std::mutex probing_;                  ///< Held while a worker is asked for the device.
     mutable std::recursive_mutex mutex_;  // all below
     std::map<std::string, Entry> sessions_;
     std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
-    std::map<std::string, std::uint64_t> promised_bytes_;
     std::map<std::string, LocalGuest> local_guests_;  ///< Of local sessions opened here.
     std::map<std::string, Closing> closing_;          ///< Sessions that end, out of sessions_.
     std::uint64_t closed_count_ = 0;
     bool waits_end_ = false;
     std::condition_variable_any session_closed_;
     MoveHistory history_;
-    std::optional<control::DeviceDescription> device_;
-    Error device_error_;
     bool stopping_ = false;
 
     control::UniqueFd lock_;

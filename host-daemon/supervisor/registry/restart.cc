@@ -12,6 +12,7 @@ namespace {
 
 struct SessionRecord {
     SessionInfo info;
+    std::optional<DeviceNumber> device;
     std::vector<WorkerRecord> workers;
     std::optional<ArrivalNote> arrival;  ///< Set while the session had not arrived yet.
     std::optional<Suspension> suspended;
@@ -20,6 +21,9 @@ struct SessionRecord {
 Result<SessionRecord> parse_record(const nlohmann::json& json) {
     SessionRecord record;
     GANTRY_ASSIGN(record.info, session_info_from_json(json.at("session")));
+    if (json.contains("device")) {
+        record.device = json["device"].get<DeviceNumber>();
+    }
     for (const nlohmann::json& worker : json.at("workers")) {
         GANTRY_ASSIGN(WorkerRecord one, worker_record_from_json(worker));
         if (!is_part(one.part)) {
@@ -103,7 +107,7 @@ Result<void> Registry::adopt_all() {
         if (record->arrival && !is_past_arrival(*record, store_)) {
             adopt_arrival(*record->arrival, record->workers);
         } else {
-            adopt_session(record->info, record->workers, record->suspended);
+            adopt_session(record->info, record->device, record->workers, record->suspended);
         }
     }
     GANTRY_ASSIGN(const auto known, store_.sessions());
@@ -116,7 +120,8 @@ Result<void> Registry::adopt_all() {
     return {};
 }
 
-void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRecord>& workers,
+void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber> device,
+                             const std::vector<WorkerRecord>& workers,
                              const std::optional<Suspension>& suspended) {
     auto loaded = store_.load(info.id);
     if (!loaded || !*loaded) {
@@ -126,6 +131,8 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
     }
     const engine::DurableRecord record = **loaded;
     const auto session = open_session(info, record.epoch, false);
+    session->set_adopted_device(device.value_or(usual_device()));
+    (void)book_.probe(session->device(), DeviceBook::Probe::kUnlessKnown);
     const std::size_t adopted = session->adopt_workers(workers, handlers_for(info.id), true);
     spdlog::info("session {}: {} of {} workers are still running", info.id, adopted,
                  workers.size());
@@ -137,8 +144,11 @@ void Registry::adopt_session(const SessionInfo& info, const std::vector<WorkerRe
         session->set_suspended(*suspended);
         (void)session->write_record();
     } else {
-        const std::lock_guard lock(mutex_);
-        promised_bytes_[info.id] = info.quota_bytes;
+        // Twice when it was on its way from one to the other.
+        book_.promise(info.id, session->device(), info.quota_bytes);
+        for (const auto& worker : session->workers().all()) {
+            book_.promise(info.id, worker->device_number(), info.quota_bytes);
+        }
     }
     engine::SourceEvent event;
     event.kind = engine::SourceEventKind::kRestarted;
@@ -196,7 +206,7 @@ void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRe
     {
         const std::lock_guard lock(mutex_);
         arrivals_[id] = arrival;
-        promised_bytes_[id] = request.info.quota_bytes;
+        book_.promise(id, session->device(), request.info.quota_bytes);
     }
     transport::PeerClient client(request.source_address, *tls_, identity());
     arrival->resume(

@@ -19,7 +19,7 @@ Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest
     if (saved && session->suspended()) {
         {
             const std::lock_guard lock(mutex_);
-            promised_bytes_.erase(session->info().id);
+            book_.forget(session->info().id);
         }
         spdlog::info("session {} is suspended into {}", session->info().id, request.path());
         stock_.look();
@@ -51,45 +51,41 @@ std::size_t Registry::suspended_count() {
 
 /// Preflight and reservation for a session that is to go on here. What it has reserved counts as
 /// free for it.
-Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds& needs) {
-    GANTRY_ASSIGN(engine::TargetCapabilities here, capabilities());
-    {
-        const std::lock_guard lock(mutex_);
-        if (const auto own = promised_bytes_.find(info.id); own != promised_bytes_.end()) {
-            here.memory_free_bytes =
-                std::min(here.memory_free_bytes + own->second, here.memory_total_bytes);
-        }
-    }
+Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds& needs,
+                             DeviceNumber device) {
+    engine::TargetCapabilities here = capabilities_of(device);
+    here.memory_free_bytes = std::min(here.memory_free_bytes + book_.promised_to(info.id, device),
+                                      here.memory_total_bytes);
     const auto findings = engine::preflight(needs, here);
     if (engine::refused(findings)) {
         return Error{Code::kFailedPrecondition, findings.front().reason,
                      engine::refusal_text(findings)};
     }
-    return reserve_memory(info.id, info.quota_bytes);
+    return book_.reserve(info.id, device, info.quota_bytes);
 }
 
 Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& request) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
     await_end(ending_sessions());  // As in open_local().
     const SessionInfo info = session->info();
+    const DeviceNumber device = session->device();
     const auto needs = std::make_shared<engine::SessionNeeds>();
     RestoreHooks hooks;
-    hooks.admit = [this, info, needs](const engine::SessionNeeds& wanted) -> Result<void> {
+    hooks.admit = [this, info, device, needs](const engine::SessionNeeds& wanted) -> Result<void> {
         *needs = wanted;
-        if (auto admitted = admit(info, wanted)) {
+        if (auto admitted = admit(info, wanted, device)) {
             return admitted;
         }
-        probe_device(Probe::kAnew);  // It may be another card than when it was last looked at,
-        return admit(info, wanted);
+        // It may be another card than when it was last looked at,
+        (void)book_.probe(device, DeviceBook::Probe::kAnew);
+        return admit(info, wanted, device);
     };
-    hooks.launch = [this, info, needs](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
-        GANTRY_ASSIGN(auto worker,
-                      stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id)));
-        {
-            const std::lock_guard lock(mutex_);
-            device_ = worker->device();  // ... or a smaller one, which is seen only now.
-        }
-        if (auto admitted = admit(info, *needs); !admitted) {
+    hooks.launch = [this, info, device,
+                    needs](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
+        GANTRY_ASSIGN(auto worker, stock_.launch(info.id, part, device, info.quota_bytes,
+                                                 handlers_for(info.id)));
+        book_.note(device, worker->device());  // ... or a smaller one, which is seen only now.
+        if (auto admitted = admit(info, *needs, device); !admitted) {
             worker->end();
             return admitted.error();
         }
@@ -98,18 +94,16 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
     auto restored = restore_snapshot(session, request, std::move(hooks));
     if (!restored && session->suspended()) {
         const std::lock_guard lock(mutex_);
-        promised_bytes_.erase(info.id);
+        book_.forget(info.id);
     }
     return restored;
 }
 
-Result<control::ReplaceWorkersReply> Registry::replace_workers(
-    const control::ReplaceWorkersRequest& request) {
-    GANTRY_ASSIGN(const auto session, find(request.session()));
+ReplacementHooks Registry::replacement_hooks(const std::shared_ptr<Session>& session) {
     const SessionInfo info = session->info();
     ReplacementHooks hooks;
-    hooks.launch = [this, info](engine::PartId part) {
-        return stock_.launch(info.id, part, info.quota_bytes, handlers_for(info.id));
+    hooks.launch = [this, info](engine::PartId part, DeviceNumber device) {
+        return stock_.launch(info.id, part, device, info.quota_bytes, handlers_for(info.id));
     };
     hooks.lost = [this, session](engine::PartId part, const std::string& how) {
         housekeeping_.post([this, session, part, how] {
@@ -118,7 +112,30 @@ Result<control::ReplaceWorkersReply> Registry::replace_workers(
             }
         });
     };
-    return supervisor::replace_workers(session, std::move(hooks));
+    hooks.admit = [this, info](const engine::SessionNeeds& needs, DeviceNumber device) {
+        const auto there = book_.probe(device, DeviceBook::Probe::kUnlessKnown);
+        if (!there) {
+            return Result<void>(
+                Error{Code::kFailedPrecondition, "reassign.device",
+                      "device " + std::to_string(device) +
+                          " of this host cannot be used: " + there.error().to_string()});
+        }
+        return admit(info, needs, device);
+    };
+    hooks.settled = [this, info](DeviceNumber device) { book_.keep_only(info.id, device); };
+    return hooks;
+}
+
+Result<control::ReplaceWorkersReply> Registry::replace_workers(
+    const control::ReplaceWorkersRequest& request) {
+    GANTRY_ASSIGN(const auto session, find(request.session()));
+    return supervisor::replace_workers(session, request.way(), replacement_hooks(session));
+}
+
+Result<control::ReplaceWorkersReply> Registry::reassign(const control::ReassignRequest& request) {
+    GANTRY_ASSIGN(const auto session, find(request.session()));
+    return supervisor::reassign(session, request.device(), request.way(),
+                                replacement_hooks(session));
 }
 
 /// On housekeeping_ only.

@@ -84,6 +84,7 @@ void fill_worker(const std::shared_ptr<Worker>& worker, control::WorkerInfo* out
     out->set_part_id(worker->part().value);
     out->set_pid(static_cast<std::uint32_t>(worker->pid()));
     out->set_guest_pid(worker->guest().guest_pid());
+    out->set_device(worker->device_number());
     out->set_replacements(worker->replacements());
     out->set_replacement_pause_us(worker->replacement_pause_us());
     const auto status = worker->status();
@@ -124,6 +125,11 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
     control::SessionStatus out;
     fill_info(entry.session->info(), &out);
     out.set_session_id(id);
+    out.set_device(entry.session->device());
+    // Not as its workers have it: what the programs see of the first one stays.
+    if (const auto device = book_.known(entry.session->device())) {
+        out.set_device_name(device->name());
+    }
     const SourceStatus status = entry.driver->status();
     out.set_epoch(status.epoch.value);
     const auto suspended = entry.session->suspended();
@@ -234,14 +240,12 @@ control::ListSessionsReply Registry::list_without_workers(
     reply.set_gantry_version(kGantryVersion);
     reply.set_peer_protocol_version(transport::kPeerProtocolVersion);
     const std::lock_guard lock(mutex_);
-    reply.set_device(device_ ? device_->name() : "");
-    reply.set_device_error(device_ ? "" : device_error_.to_string());
-    reply.set_memory_bytes(device_ ? device_->memory_bytes() : 0);
-    std::uint64_t promised = 0;
-    for (const auto& [id, bytes] : promised_bytes_) {
-        promised += bytes;
-    }
-    reply.set_memory_promised_bytes(promised);
+    const auto device = book_.known(usual_device());
+    reply.set_device(device ? device->name() : "");
+    reply.set_device_number(usual_device());
+    reply.set_device_error(device ? "" : book_.error_of(usual_device()).to_string());
+    reply.set_memory_bytes(device ? device->memory_bytes() : 0);
+    reply.set_memory_promised_bytes(book_.promised(usual_device()));
     const auto wanted = [&](const std::string& id, const SessionInfo& info) {
         return name.empty() || name == id || name == info.vm_name;
     };
@@ -295,7 +299,7 @@ Result<control::PreflightReply> Registry::preflight(const control::PreflightRequ
     engine::TargetCapabilities target;
     std::optional<Error> unreachable;
     if (request.target().empty()) {
-        GANTRY_ASSIGN(target, capabilities());
+        target = capabilities_of(session->device());
     } else if (!tls_) {
         return Error{Code::kFailedPrecondition, "peer.off",
                      "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
@@ -310,9 +314,8 @@ Result<control::PreflightReply> Registry::preflight(const control::PreflightRequ
     }
     control::PreflightReply reply;
     reply.set_resident_bytes(needs.resident_bytes());
-    {
-        const std::lock_guard lock(mutex_);
-        reply.set_source_device(device_ ? device_->name() : "");
+    if (const auto device = book_.known(session->device())) {
+        reply.set_source_device(device->name());
     }
     if (unreachable) {  // nothing else can be judged
         control::Finding& finding = *reply.add_findings();

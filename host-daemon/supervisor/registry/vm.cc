@@ -226,7 +226,7 @@ void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
         return;
     }
     const SessionInfo info = vm_session_info(domain);
-    if (auto reserved = reserve_memory(info.id, info.quota_bytes); !reserved) {
+    if (auto reserved = book_.reserve(info.id, usual_device(), info.quota_bytes); !reserved) {
         spdlog::error("VM {}: {}; its programs find no GPU", domain.name,
                       reserved.error().to_string());
         return;

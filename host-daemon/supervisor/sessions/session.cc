@@ -63,7 +63,8 @@ Session::Session(SessionInfo info, const Config& config, WorkerStock& stock)
       config_(config),
       stock_(stock),
       source_(workers_, SessionFacts{info_.id, info_.quota_bytes, info_.cc_min,
-                                     info_.kind == SessionKind::kLocal}) {}
+                                     info_.kind == SessionKind::kLocal}),
+      device_(static_cast<DeviceNumber>(config.worker.device)) {}
 
 Session::~Session() {
     if (driver_) {
@@ -198,7 +199,8 @@ Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& han
         set_link(std::move(*link));
     }
     GANTRY_TRY(open_region());
-    GANTRY_ASSIGN(auto worker, stock_.launch(info_.id, part, info_.quota_bytes, handlers));
+    GANTRY_ASSIGN(auto worker,
+                  stock_.launch(info_.id, part, device(), info_.quota_bytes, handlers));
     if (table_hash != 0 && worker->table_hash() != 0 && table_hash != worker->table_hash()) {
         worker->end();
         return Error{Code::kFailedPrecondition, "version.table",
@@ -391,7 +393,8 @@ std::string Session::record_path() const {
 }
 
 Result<void> Session::write_record() {
-    nlohmann::json json{{"session", to_json(info_)}, {"workers", nlohmann::json::array()}};
+    nlohmann::json json{
+        {"session", to_json(info_)}, {"device", device()}, {"workers", nlohmann::json::array()}};
     for (const auto& worker : workers_.all()) {
         json["workers"].push_back(to_json(worker->record()));
     }
@@ -426,6 +429,14 @@ void Session::set_arrival_note(std::string json) {
 }
 
 void Session::remove_record() { ::unlink(record_path().c_str()); }
+
+void Session::set_device(DeviceNumber device) {
+    const std::lock_guard opening(opening_);
+    device_.store(device);
+    if (auto written = write_record(); !written) {
+        spdlog::warn("session {}: {}", info_.id, written.error().to_string());
+    }
+}
 
 void Session::begin_replacement(std::shared_ptr<Worker> fresh) {
     const std::lock_guard lock(mutex_);

@@ -71,6 +71,11 @@ public:
     /// The arbiter; absent while the session is still arriving.
     [[nodiscard]] std::shared_ptr<SourceRunner> driver() const;
     void own(std::shared_ptr<SourceRunner> driver);
+    /// The GPU that new programs of it begin on. Its workers are there too, but while it is being
+    /// reassigned.
+    [[nodiscard]] DeviceNumber device() const { return device_.load(); }
+    /// Waits until no program is being opened on the one before.
+    void set_device(DeviceNumber device);
     /// True while new programs may begin: owned, not frozen, granted or suspended.
     [[nodiscard]] bool serves() const;
     /// True while its workers must stay as they are: not served here, being moved, or a VM that a
@@ -141,6 +146,8 @@ public:
     void remove_record();
     /// What a record says of a session that was suspended when gantryd ended.
     void set_suspended(const Suspension& into);
+    /// The same of its device; before any other use.
+    void set_adopted_device(DeviceNumber device) { device_.store(device); }
     /// Finds the workers of a record again; `served`: those that have ended are told to their
     /// guests.
     std::size_t adopt_workers(const std::vector<WorkerRecord>& records,
@@ -168,6 +175,7 @@ private:
     control::UniqueFd guest_end_;  ///< For the relay.
     std::chrono::steady_clock::time_point guest_end_made_;
     std::atomic<bool> program_ended_{false};
+    std::atomic<DeviceNumber> device_;
     std::uint32_t channel_count_ = 0;
     std::string arrival_note_;
     std::optional<Suspension> suspended_;

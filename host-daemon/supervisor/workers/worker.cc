@@ -88,7 +88,8 @@ nlohmann::json to_json(const WorkerRecord& record) {
             {"start_time_ticks", record.process.start_time_ticks},
             {"control", record.process.control_path},
             {"memory_page", record.memory_page},
-            {"memory_slot", record.memory_slot}};
+            {"memory_slot", record.memory_slot},
+            {"device", record.device}};
 }
 
 Result<WorkerRecord> worker_record_from_json(const nlohmann::json& json) {
@@ -101,6 +102,7 @@ Result<WorkerRecord> worker_record_from_json(const nlohmann::json& json) {
         record.process.control_path = json.at("control").get<std::string>();
         record.memory_page = json.value("memory_page", "");
         record.memory_slot = json.value("memory_slot", 0U);
+        record.device = json.value("device", DeviceNumber{0});
     } catch (const nlohmann::json::exception& error) {
         return Error{Code::kDataLoss, "record.corrupt",
                      std::string("a worker's record is damaged: ") + error.what()};
@@ -176,6 +178,7 @@ Result<std::shared_ptr<Worker>> Worker::spawn(const Config& config, const std::s
                   WorkerProcess::start(config.worker, base + ".sock", base + ".log"));
     WorkerRecord record;
     record.process = process.record();
+    record.device = static_cast<DeviceNumber>(config.worker.device);
     WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
                           [](engine::PartId, const control::Event&) {}};
     std::shared_ptr<Worker> worker(

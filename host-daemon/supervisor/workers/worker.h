@@ -30,6 +30,7 @@ struct WorkerRecord {
     ProcessRecord process;
     std::string memory_page;  ///< Path; empty: it does not share its quota.
     std::uint32_t memory_slot = 0;
+    DeviceNumber device = 0;
 };
 
 nlohmann::json to_json(const WorkerRecord& record);
@@ -45,8 +46,8 @@ struct WorkerHandlers {
 
 class Worker {
 public:
-    /// Spawns the program, connects and sends Start. `quota_bytes` is the whole session's; 0: the
-    /// device's memory, for each worker.
+    /// Spawns the program, connects and sends Start, on the device that `config` names.
+    /// `quota_bytes` is the whole session's; 0: the device's memory, for each worker.
     static Result<std::shared_ptr<Worker>> launch(const Config& config,
                                                   const std::string& session_id,
                                                   engine::PartId part, std::uint64_t quota_bytes,
@@ -68,6 +69,7 @@ public:
     [[nodiscard]] engine::PartId part() const { return record_.part; }
     [[nodiscard]] const WorkerRecord& record() const { return record_; }
     [[nodiscard]] pid_t pid() const { return record_.process.pid; }
+    [[nodiscard]] DeviceNumber device_number() const { return record_.device; }
     [[nodiscard]] bool alive() const { return channel_ && channel_->open(); }
     [[nodiscard]] const control::DeviceDescription& device() const { return device_; }
     [[nodiscard]] std::uint64_t table_hash() const { return table_hash_; }

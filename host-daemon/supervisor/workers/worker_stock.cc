@@ -126,9 +126,22 @@ std::shared_ptr<Worker> WorkerStock::take() {
     return spare;
 }
 
+Result<std::shared_ptr<Worker>> WorkerStock::launch_new(const std::string& session_id,
+                                                        engine::PartId part, DeviceNumber device,
+                                                        std::uint64_t quota_bytes,
+                                                        WorkerHandlers handlers) const {
+    Config config = config_;
+    config.worker.device = device;
+    return Worker::launch(config, session_id, part, quota_bytes, std::move(handlers));
+}
+
 Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_id,
-                                                    engine::PartId part, std::uint64_t quota_bytes,
+                                                    engine::PartId part, DeviceNumber device,
+                                                    std::uint64_t quota_bytes,
                                                     WorkerHandlers handlers) {
+    if (device != config_.worker.device) {
+        return launch_new(session_id, part, device, quota_bytes, std::move(handlers));
+    }
     const auto spare = take();
     look_again(kRefillAfter);
     if (spare == nullptr) {

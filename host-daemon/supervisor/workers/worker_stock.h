@@ -45,9 +45,14 @@ public:
     void fill();
     /// What is awaited has changed. It is also asked now and then.
     void look() { look_again(std::chrono::milliseconds{0}); }
-    /// A spare that is ready, or a new one: as Worker::launch().
+    /// A spare that is ready, or a new one: as Worker::launch(). Spares are on worker.device.
     Result<std::shared_ptr<Worker>> launch(const std::string& session_id, engine::PartId part,
-                                           std::uint64_t quota_bytes, WorkerHandlers handlers);
+                                           DeviceNumber device, std::uint64_t quota_bytes,
+                                           WorkerHandlers handlers);
+    /// A new one, on any device.
+    Result<std::shared_ptr<Worker>> launch_new(const std::string& session_id, engine::PartId part,
+                                               DeviceNumber device, std::uint64_t quota_bytes,
+                                               WorkerHandlers handlers) const;
     /// Ends the spares, also one that is being made. There are none afterwards.
     void stop();
 

@@ -12,14 +12,13 @@ import time
 
 import phases
 import svg
-from chain import Worker, missing
+from chain import Failure, Host, missing
 from steps import Steps
 
 HERE = pathlib.Path(__file__).resolve().parent
 BEFORE_S, AFTER_S = 4.0, 3.0
 START_SECONDS, MOVE_SECONDS = 180, 300
 PAUSE_MS, PEER_PAUSE_MS, SLOWER = 300, 150, 1.10
-REHEARSALS, REHEARSED_S = 4, 3.0  # Of each part; seconds of steps before them.
 
 
 class Job:
@@ -70,41 +69,28 @@ def devices():
     return len(list(found.iterdir())) if found.is_dir() else 1
 
 
-def total(value):
-    """A report tells a number of rounds, or what each was like."""
-    return len(value) if isinstance(value, list) else int(value)
-
-
 def rate_of(one):
     """Bytes per second that a round copied."""
-    spent_us = one.get("copy_us", one["total_us"])
-    return 1e6 * one["bytes"] / spent_us if spent_us > 0 else 0.0
+    return 1e6 * one["bytes"] / one["copy_us"] if one["copy_us"] > 0 else 0.0
 
 
 class Moved:
     """What a move's report says, whichever way it went."""
 
-    def __init__(self, text):
-        self.report = json.loads(text.split(": ", 1)[1].splitlines()[0])
-        self.rounds = self.report.get("rounds", 0)
-        self.told_rounds = self.rounds if isinstance(self.rounds, list) else []
-        self.bytes = self.report.get("bytes_copied", self.report.get("bytes", 0))
-        self.final_bytes = self.report.get("bytes_copied_frozen",
-                                           self.report.get("final_bytes", 0))
-        self.pause_ms = self.report["pause_us"] / 1000
-        self.total_ms = self.report["total_us"] / 1000
+    def __init__(self, report):
+        self.report, self.rounds = report, report["rounds"]
+        self.bytes = report["bytes_copied"]
+        self.final_bytes = report["bytes_copied_frozen"]
+        self.pause_ms = report["pause_us"] / 1000
+        self.total_ms = report["elapsed_us"] / 1000
 
     def copy_rate(self):
-        """Bytes per second of copying, in the largest round; where the report does not tell that
-        time from the rest, over all of the precopy."""
-        if self.told_rounds:
-            return rate_of(max(self.told_rounds, key=lambda one: one.get("bytes", 0)))
-        copied, spent_ms = self.bytes - self.final_bytes, self.total_ms - self.pause_ms
-        return 1000 * copied / spent_ms if spent_ms > 0 else 0.0
+        """Bytes per second of copying, in the largest round."""
+        return rate_of(max(self.rounds, key=lambda one: one["bytes"]))
 
     def frozen_rate(self):
-        """The same while the job stood still, in the last round; 0 where no report tells it."""
-        return rate_of(self.told_rounds[-1]) if self.told_rounds else 0.0
+        """The same while the job stood still, in the last round."""
+        return rate_of(self.rounds[-1])
 
     def pause_allowed_ms(self):
         """By the faster rate: live copies that wait for the job allow no longer pause."""
@@ -122,7 +108,7 @@ def rows(bench, name, moved, steps, span, elsewhere):
         raise RuntimeError("no step of the job touches the move")
     during = steps.between(begin, stood.begin_s)
     after = steps.between(stood.end_s + 1.0, end + 600)
-    table.add(f"{name}: rounds", [total(moved.rounds)], "rounds")
+    table.add(f"{name}: rounds", [len(moved.rounds)], "rounds")
     table.add(f"{name}: copied in all", [moved.bytes / 1e9], "GB")
     table.add(f"{name}: copied while it stood still", [moved.final_bytes / 1e6], "MB")
     table.add(f"{name}: rate of copying", [moved.copy_rate() / 1e9], "GB/s")
@@ -158,54 +144,30 @@ def rows(bench, name, moved, steps, span, elsewhere):
         [(begin, end, "the move")])
 
 
-def ask(bench, worker, target):
-    """Has the worker's guest moved, or the move rehearsed; its report and when it was."""
+def ask(host, target):
+    """Has the host's guest moved; its report and when it was."""
     begin = time.monotonic()
-    done = subprocess.run(
-        [bench.build / "bin/gantry-worker", "--replace", worker.path, *map(str, target)],
-        capture_output=True, text=True, check=False, timeout=MOVE_SECONDS)
-    span = (begin, time.monotonic())
-    if done.returncode != 0:
-        raise RuntimeError(f"the move failed: {done.stdout} {done.stderr}")
-    return Moved(done.stdout.split("\n", 1)[1]), span
-
-
-def rehearsed_rows(bench, name, rehearsal, steps, span):
-    """What each part costs a job that goes on: nothing has been moved."""
-    table = bench.table
-    before = steps.between(span[0] - REHEARSED_S, span[0])
-    during = steps.between(*span)
-    if not before.rows or not during.rows:
-        table.skipped(f"{name}, rehearsed", "no step lies within it as a whole")
-        return
-    usual = before.mean_ms()
-    spans = phases.spans_of(rehearsal.report)
-    table.note(f"{name}, rehearsed: usual step {usual:.3f} ms, median {before.median_ms():.3f}")
-    costs = phases.costs_of(during, spans, usual)
-    for line in phases.lines_of(costs):
-        table.note(f"{name}, rehearsed: {line}")
-    for line in phases.slow_lines(during, spans, usual, 30):
-        table.note(f"{name}, rehearsed: {line}")
-    table.add(f"{name}, rehearsed: steps meanwhile / before", [during.mean_ms() / usual], "ratio")
+    try:
+        report, = host.replace(seconds=MOVE_SECONDS, **target)
+    except (Failure, ValueError) as failure:
+        raise RuntimeError(f"the move failed: {failure}") from failure
+    return Moved(report), (begin, time.monotonic())
 
 
 def one(bench, name, command, target):
-    """Moves the job once, after a rehearsal, and adds its rows; the lines that it printed."""
-    driver = [] if bench.is_gpu else ["--driver", bench.build / "soft/libcuda.so.1"]
-    with Worker(bench.build, bench.folder(name), driver) as worker:
-        job = Job(command, worker.guest_environment())
+    """Moves the job once and adds its rows; the lines that it printed."""
+    driver = None if bench.is_gpu else bench.build / "soft/libcuda.so.1"
+    with Host(bench.build, bench.folder(name), driver) as host:
+        job = Job(command, host.guest_environment())
         try:
             job.await_ready()
-            time.sleep(REHEARSED_S)
-            rehearsal = ask(bench, worker, [*target, "--rehearse", REHEARSALS])
             time.sleep(BEFORE_S)
-            moved, span = ask(bench, worker, target)
+            moved, span = ask(host, target)
             time.sleep(AFTER_S)
             steps = job.finish()
         finally:
             job.kill()
-    rehearsed_rows(bench, name, rehearsal[0], steps, rehearsal[1])
-    rows(bench, name, moved, steps, span, "--to-device" in target)
+    rows(bench, name, moved, steps, span, "to_device" in target)
     return steps
 
 
@@ -239,7 +201,7 @@ def run(bench):
     the job also by way of the host's memory where there are two GPUs."""
     table, mib = bench.table, round(bench.arguments.resident_gib * 1024)
     elsewhere = bench.is_gpu and devices() > 1
-    target = ["--to-device", "1"] if elsewhere else ["--copy"]
+    target = {"to_device": 1} if elsewhere else {"copy": True}
     table.note("to the host's second GPU" if elsewhere else
                "to a fresh worker on the same GPU, with a copy")
     changing, work = ("256", "60") if bench.is_gpu else ("1", "1")
@@ -251,6 +213,6 @@ def run(bench):
         return
     targets = {"training": target}
     if elsewhere:
-        targets["training-staged"] = [*target, "--staged"]
+        targets["training-staged"] = {**target, "staged": True}
     with table.attempt("training: the native run"):
         training_rows(bench, mib, targets)

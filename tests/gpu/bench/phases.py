@@ -27,8 +27,8 @@ class Cost:
 
 def spans_of(report):
     begun = report["begun_us"] / 1e6
-    return [Span(whom, what, begun + at / 1e6, begun + (at + us) / 1e6)
-            for whom, what, at, us, _ in report.get("spans", [])]
+    return [Span(one["whom"], one["what"], begun + one["at_us"] / 1e6,
+                 begun + (one["at_us"] + one["us"]) / 1e6) for one in report["spans"]]
 
 
 def costs_of(steps, spans, usual_ms):

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 
-from chain import Worker
+from chain import Host
 
 HERE = pathlib.Path(__file__).resolve().parent
 EACH_LIMIT, MEAN_LIMIT, TINY_LIMIT = 1.05, 1.02, 1.0
@@ -179,7 +179,7 @@ def measure(table, native, gantry, rounds, seconds=0.6, only=None):
 
 
 def run(table, build, folder, rounds, only=None):
-    with Worker(build, folder) as worker:
+    with Host(build, folder) as host:
         measure(table, Process("native", (), {}, folder),
-                Process("gantry", (), worker.guest_environment(folder / "report"), folder),
+                Process("gantry", (), host.guest_environment(folder / "report"), folder),
                 rounds, only=only)

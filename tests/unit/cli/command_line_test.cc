@@ -70,6 +70,7 @@ TEST(CliCommandLine, EveryCommandFailsInTheFormAskedFor) {
                                                             {"snapshot", "g1", "x"},
                                                             {"restore", "g1", "x"},
                                                             {"replace-worker", "g1"},
+                                                            {"reassign", "g1", "--device", "1"},
                                                             {"pull", "g1", "--from", "a:1"},
                                                             {"fenced", "g1"},
                                                             {"discard", "g1"}};

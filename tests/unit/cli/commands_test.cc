@@ -91,7 +91,14 @@ public:
     grpc::Status ReplaceWorkers(grpc::ServerContext*, const control::ReplaceWorkersRequest* request,
                                 control::ReplaceWorkersReply* reply) override {
         reply->add_workers()->set_pid(17);
-        return answer("replace " + request->session());
+        return answer("replace " + request->session() + " " +
+                      control::MemoryWay_Name(request->way()));
+    }
+    grpc::Status Reassign(grpc::ServerContext*, const control::ReassignRequest* request,
+                          control::ReplaceWorkersReply* reply) override {
+        reply->set_device(request->device());
+        return answer("reassign " + request->session() + " " + std::to_string(request->device()) +
+                      " " + control::MemoryWay_Name(request->way()));
     }
     grpc::Status Pull(grpc::ServerContext*, const control::PullRequest* request,
                       control::PullReply* reply) override {
@@ -172,8 +179,17 @@ std::vector<Named> all_commands() {
          "snapshot g1 /tmp/x suspended"},
         {"restore", [](const Context& c) { return run_restore(c, "g1", "/tmp/x"); },
          "restore g1 /tmp/x"},
-        {"replace-worker", [](const Context& c) { return run_replace_worker(c, "g1"); },
-         "replace g1"},
+        {"replace-worker",
+         [](const Context& c) { return run_replace_worker(c, "g1", MemoryWay::kBest); },
+         "replace g1 MEMORY_WAY_HAND_OVER"},
+        {"replace-worker --copy",
+         [](const Context& c) { return run_replace_worker(c, "g1", MemoryWay::kPeer); },
+         "replace g1 MEMORY_WAY_PEER"},
+        {"reassign", [](const Context& c) { return run_reassign(c, "g1", 3, MemoryWay::kBest); },
+         "reassign g1 3 MEMORY_WAY_PEER"},
+        {"reassign --staged",
+         [](const Context& c) { return run_reassign(c, "g1", 3, MemoryWay::kStaged); },
+         "reassign g1 3 MEMORY_WAY_STAGED"},
         {"pull", [](const Context& c) { return run_pull(c, "s", "a:1", "/run/h"); },
          "pull s a:1 /run/h"},
         {"fenced", [](const Context& c) { return run_fenced(c, "g1"); }, "fenced g1"},

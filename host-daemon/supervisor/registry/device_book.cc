@@ -1,0 +1,121 @@
+#include "host-daemon/supervisor/registry/device_book.h"
+
+#include <spdlog/spdlog.h>
+
+#include <numeric>
+
+namespace gantry::supervisor {
+namespace {
+
+constexpr int kMib = 20;
+
+std::uint64_t sum_of(const std::map<std::string, std::uint64_t>& promises) {
+    return std::accumulate(
+        promises.begin(), promises.end(), std::uint64_t{0},
+        [](std::uint64_t sum, const auto& promise) { return sum + promise.second; });
+}
+
+}  // namespace
+
+Result<control::DeviceDescription> DeviceBook::probe(DeviceNumber device, Probe when) {
+    const MutexLock probing(probing_);
+    if (when == Probe::kUnlessKnown) {
+        if (auto description = known(device)) {
+            return *description;
+        }
+    }
+    auto asked = ask_(device);
+    if (asked) {
+        note(device, *asked);
+        spdlog::info("device: {}, number {}, compute capability {}.{}, {} MiB", asked->name(),
+                     device, asked->compute_capability_major(), asked->compute_capability_minor(),
+                     asked->memory_bytes() >> kMib);
+    } else {
+        spdlog::error("no GPU can be used: {}", asked.error().to_string());
+        const MutexLock lock(mutex_);
+        errors_[device] = asked.error();
+    }
+    return asked;
+}
+
+void DeviceBook::note(DeviceNumber device, const control::DeviceDescription& description) {
+    const MutexLock lock(mutex_);
+    devices_[device] = description;
+    errors_.erase(device);
+}
+
+std::optional<control::DeviceDescription> DeviceBook::known(DeviceNumber device) const {
+    const MutexLock lock(mutex_);
+    const auto found = devices_.find(device);
+    return found == devices_.end() ? std::nullopt : std::optional(found->second);
+}
+
+Error DeviceBook::error_of(DeviceNumber device) const {
+    const MutexLock lock(mutex_);
+    const auto found = errors_.find(device);
+    return found == errors_.end() ? Error{} : found->second;
+}
+
+Result<void> DeviceBook::reserve(const std::string& session, DeviceNumber device,
+                                 std::uint64_t bytes) {
+    const MutexLock lock(mutex_);
+    const auto found = devices_.find(device);
+    if (found == devices_.end()) {
+        const auto error = errors_.find(device);
+        return Error{Code::kFailedPrecondition, "gpu.absent",
+                     "this host has no usable GPU: " +
+                         (error == errors_.end() ? std::string() : error->second.text)};
+    }
+    const std::uint64_t all = found->second.memory_bytes();
+    auto& promises = promised_bytes_[device];
+    const auto own = promises.find(session);
+    const std::uint64_t others = sum_of(promises) - (own == promises.end() ? 0 : own->second);
+    if (bytes > all || others > all - bytes) {
+        return Error{Code::kResourceExhausted, "gpu.memory.in_use",
+                     found->second.name() + " has " + std::to_string(all >> kMib) +
+                         " MiB, of which " + std::to_string(others >> kMib) +
+                         " MiB are promised to others; " + std::to_string(bytes >> kMib) +
+                         " MiB are wanted"};
+    }
+    promises[session] = bytes;
+    return {};
+}
+
+void DeviceBook::promise(const std::string& session, DeviceNumber device, std::uint64_t bytes) {
+    const MutexLock lock(mutex_);
+    promised_bytes_[device][session] = bytes;
+}
+
+void DeviceBook::forget(const std::string& session) {
+    const MutexLock lock(mutex_);
+    for (auto& [device, promises] : promised_bytes_) {
+        promises.erase(session);
+    }
+}
+
+void DeviceBook::keep_only(const std::string& session, DeviceNumber device) {
+    const MutexLock lock(mutex_);
+    for (auto& [other, promises] : promised_bytes_) {
+        if (other != device) {
+            promises.erase(session);
+        }
+    }
+}
+
+std::uint64_t DeviceBook::promised(DeviceNumber device) const {
+    const MutexLock lock(mutex_);
+    const auto found = promised_bytes_.find(device);
+    return found == promised_bytes_.end() ? 0 : sum_of(found->second);
+}
+
+std::uint64_t DeviceBook::promised_to(const std::string& session, DeviceNumber device) const {
+    const MutexLock lock(mutex_);
+    const auto found = promised_bytes_.find(device);
+    if (found == promised_bytes_.end()) {
+        return 0;
+    }
+    const auto own = found->second.find(session);
+    return own == found->second.end() ? 0 : own->second;
+}
+
+}  // namespace gantry::supervisor
