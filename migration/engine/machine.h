@@ -1,4 +1,5 @@
-// What the two state machines share: time, libvirt hints, durable records, actions, settings.
+// What the two state machines share: time, libvirt hints, durable records, settings. Their actions
+// stand in actions.h, their events in source_events.h and target_events.h.
 //
 // Both machines are pure: step(event, now) returns actions in order; no clocks, sockets, threads or
 // files. The driver (gantryd, or the simulator) carries actions out in order and feeds their
@@ -23,7 +24,7 @@ namespace gantry::engine {
 using TimePoint = std::chrono::microseconds;
 using Duration = std::chrono::microseconds;
 
-/// What libvirt says about the domain on this host, asked for by kQueryDomain.
+/// What libvirt says about the domain on this host, asked for by action::QueryDomain.
 enum class DomainState : std::uint32_t {
     kUnknown = 1,  ///< libvirt does not answer: decides nothing.
     kRunning = 2,
@@ -85,46 +86,6 @@ enum class AlertKind : std::uint32_t {
     kJobHangs = 5,          ///< libvirt's job goes on, but the target's gantryd is gone.
 };
 
-enum class ActionKind : std::uint32_t {
-    // both
-    kSend = 1,            ///< message
-    kQueryDomain = 2,     ///< answer: event kDomain
-    kAlert = 3,           ///< alert, error
-    kReportProgress = 4,  ///< progress
-    kFinished = 5,        ///< outcome: the migration is over on this side
-    // source
-    kDescribe = 10,      ///< StateSource::announce, describe; answer: kDescribed or kDescribeFailed
-    kBeginPrecopy = 11,  ///< seed; answer: kPrecopyBegun or kRoundFailed
-    kSendRound = 12,     ///< round: send graphs, scan, send what changed; answer:
-                         ///< kRoundSent/kRoundFailed
-    kResendRound = 13,   ///< round: as kSendRound, but first mark what was not acknowledged as
-                         ///< unsent
-    kFreeze = 14,        ///< token, deadline; answer: kFrozen or kFreezeFailed
-    kSendComplete = 15,  ///< token, round: final parts as MsgComplete; answer:
-                         ///< kCompleteSent/kCompleteFailed
-    kPersistGrant = 16,  ///< record: a grant, or the epoch after one that came back unused;
-                         ///< answer: kGrantDurable, or kGrantWriteFailed (see there)
-    kFence = 17,         ///< guest_is_here: StateSource::fence
-    kThaw = 18,          ///< StateSource::thaw; answer: kThawed
-    kEndPrecopy = 19,
-    kRelease = 20,          ///< answer: kReleased
-    kAbortJob = 21,         ///< virDomainAbortJob, if the settings allow it
-    kUnfence = 22,          ///< epoch: StateSource::unfence
-    kEndAnnouncement = 23,  ///< StateSource::end_announcement
-    // target
-    kReserve = 30,          ///< needs; answer: kReserved or kReserveFailed
-    kAdmit = 31,            ///< let the hook end with success
-    kRefuseAdmission = 32,  ///< let the hook end with 1 and error.text on stderr
-    kApplyComplete = 33,    ///< parts: apply_final, digests, mark_complete; answer:
-                            ///< kApplied/kApplyFailed
-    kPersistOwned = 34,     ///< record; answer: kOwnedDurable
-    kActivate = 35,         ///< epoch; answer: kActivated or kActivateFailed
-    kDiscard = 36,          ///< StateSink::discard
-    kUnmarkComplete = 38,   ///< StateSink::mark_complete of the empty token: the source thawed
-    kAwaitRound = 37,       ///< round, batch_count: answer kRoundApplied once all were applied
-    kRetract = 39,          ///< StateSink::retract, after any kActivate; answer: kRetracted
-};
-
 enum class Outcome : std::uint32_t {
     kNone = 0,
     kMoved = 1,       ///< The other side owns the session (source), or this one does (target).
@@ -134,28 +95,6 @@ enum class Outcome : std::uint32_t {
     kRetry = 5,       ///< Target: begin a new attempt with a new id (the guest is here already).
 };
 
-struct Action {
-    ActionKind kind = ActionKind::kSend;
-    std::optional<Message> message;
-    FreezeToken token;
-    std::uint64_t round = 0;
-    std::uint64_t batch_count = 0;
-    Seed seed;
-    Epoch epoch;
-    Duration deadline{};
-    bool guest_is_here = false;
-    std::optional<DurableRecord> record;
-    std::optional<SessionNeeds> needs;
-    std::vector<FinalPart> parts;
-    std::optional<Progress> progress;
-    AlertKind alert = AlertKind::kAwaitingPeer;
-    Error error;  ///< Alerts, refusals and failed outcomes.
-    Outcome outcome = Outcome::kNone;
-};
-
-using Actions = std::vector<Action>;
-
-[[nodiscard]] const char* to_string(ActionKind kind);
 [[nodiscard]] const char* to_string(Phase phase);
 [[nodiscard]] const char* to_string(Outcome outcome);
 

@@ -36,7 +36,7 @@ std::optional<MsgGrantRefused> SourceMachine::Impl::refusal(const MigrationId& i
         return refuse(grant_refusal::kNotFrozen, "Not yet.", false);
     }
     if (request.evidence == ArrivalEvidence::kPausedArrival && !guest_gone_) {
-        emit(ActionKind::kQueryDomain);
+        emit(action::QueryDomain{});
         return refuse(grant_refusal::kGuestNotGone,
                       "The guest arrived paused, and may still come back here.", false);
     }
@@ -69,7 +69,7 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
             persist_grant(id, request.token);
         } else if (lost_token_unknown_) {
             lost_request_ = {id, request};
-            emit(ActionKind::kQueryDomain);
+            emit(action::QueryDomain{});
         } else {
             send_to(id, MsgGrantRefused{std::string(grant_refusal::kRolledBack),
                                         "The session went on at the source and died there.", true});
@@ -92,11 +92,11 @@ void SourceMachine::Impl::persist_grant(const MigrationId& id, FreezeToken token
     record.granted_migration = id;
     record.granted_token = token;
     granting_ = record;
-    emit(ActionKind::kPersistGrant).record = record;
+    emit(action::PersistGrant{record});
     report(Phase::kCommit, 0.5);
 }
 
-void SourceMachine::Impl::on_grant_durable() {
+void SourceMachine::Impl::on(const source_event::GrantDurable& /*event*/) {
     if (state_ == SourceState::kTakingBack && granting_) {
         on_taken_back();
         return;
@@ -111,7 +111,7 @@ void SourceMachine::Impl::on_grant_durable() {
     }
     send_to(record_.granted_migration,
             MsgGrant{record_.granted_token, Epoch{record_.epoch.value + 1}});
-    emit(ActionKind::kFence);
+    emit(action::Fence{});
     report(Phase::kCommit, 1.0);
     enter(SourceState::kGranted, settings_.peer_silence);
     if (resumed_meanwhile_) {
@@ -128,11 +128,11 @@ void SourceMachine::Impl::on_taken_back() {
     const Error why{Code::kAborted, std::string(grant_refusal::kReturned),
                     "The target could not take the session into service; it is this host's again."};
     send_to(id, MsgGrantRefused{why.reason, why.text, true});
-    emit(ActionKind::kUnfence).epoch = record_.epoch;
+    emit(action::Unfence{record_.epoch});
     if (lost_) {  // What is left goes on where the guest runs.
         frozen_.reset();
         enter(SourceState::kLost, std::nullopt);
-        emit(ActionKind::kQueryDomain);
+        emit(action::QueryDomain{});
         return;
     }
     if (m_) {
@@ -145,11 +145,12 @@ void SourceMachine::Impl::on_taken_back() {
     if (std::exchange(resumed_meanwhile_, false)) {
         roll_back();
     } else {
-        emit(ActionKind::kQueryDomain);
+        emit(action::QueryDomain{});
     }
 }
 
-void SourceMachine::Impl::on_grant_write_failed(const Error& error) {
+void SourceMachine::Impl::on(const source_event::GrantWriteFailed& event) {
+    const Error& error = event.error;
     if (state_ == SourceState::kTakingBack) {
         granting_.reset();
         alert(AlertKind::kAwaitingOperator, "grant.not_written",
@@ -165,7 +166,7 @@ void SourceMachine::Impl::on_grant_write_failed(const Error& error) {
           "The grant could not be written to disk, so the session stays here: " + error.text);
     if (lost_) {
         enter(SourceState::kLost, std::nullopt);
-        emit(ActionKind::kQueryDomain);
+        emit(action::QueryDomain{});
         return;
     }
     timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
@@ -179,11 +180,11 @@ void SourceMachine::Impl::on_grant_write_failed(const Error& error) {
     enter(goes_on ? SourceState::kFrozen : SourceState::kHolding, settings_.switchover_deadline);
 }
 
-void SourceMachine::Impl::on_released() {
+void SourceMachine::Impl::on(const source_event::Released& /*event*/) {
     if (state_ == SourceState::kGranted) {
         send_to(record_.granted_migration, MsgReleased{Epoch{record_.epoch.value + 1}});
         report(Phase::kDone, 1.0);
-        emit(ActionKind::kFinished).outcome = granted_in_vain_ ? Outcome::kLost : Outcome::kMoved;
+        emit(action::Finished{granted_in_vain_ ? Outcome::kLost : Outcome::kMoved});
     } else if (state_ != SourceState::kHolding) {
         return;
     }
@@ -200,7 +201,7 @@ void SourceMachine::Impl::on_activated(const MigrationId& id, const MsgActivated
     if (state_ == SourceState::kReleased) {
         send_to(id, MsgReleased{activated.epoch});
     } else if (state_ == SourceState::kGranted) {
-        emit(ActionKind::kRelease);
+        emit(action::Release{});
     }
 }
 
@@ -229,7 +230,7 @@ void SourceMachine::Impl::on_grant_returned(const MigrationId& id,
                   "The target lost the session that it was granted, and its workers here have "
                   "ended too: its GPU state is gone.");
         }
-        emit(ActionKind::kRelease);
+        emit(action::Release{});
         return;
     }
     timers_.clear_all();
@@ -238,7 +239,7 @@ void SourceMachine::Impl::on_grant_returned(const MigrationId& id,
     granting_ = DurableRecord{};
     granting_->epoch = Epoch{granted.value + 1};
     granting_->granted_migration = id;
-    emit(ActionKind::kPersistGrant).record = *granting_;
+    emit(action::PersistGrant{*granting_});
 }
 
 }  // namespace gantry::engine

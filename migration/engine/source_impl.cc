@@ -9,10 +9,10 @@ SourceMachine::Impl::Impl(std::string session_id, Epoch epoch, Settings settings
     record_.epoch = epoch;
 }
 
-Actions SourceMachine::Impl::step(const SourceEvent& event, TimePoint now) {
+SourceActions SourceMachine::Impl::step(const SourceEvent& event, TimePoint now) {
     now_ = std::max(now_, now);
     out_.clear();
-    on_event(event);
+    std::visit([this](const auto& one) { on(one); }, event);
     if (announced() && !timers_.is_set(Timer::kPoll)) {
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
     }
@@ -32,98 +32,95 @@ bool SourceMachine::Impl::serves() const {
            state_ != SourceState::kRecovering && state_ != SourceState::kReleased;
 }
 
-void SourceMachine::Impl::on_event(const SourceEvent& event) {
-    using Kind = SourceEventKind;
-    const bool is_this_round = m_ && m_->round_in_flight && event.round == m_->round &&
-                               !m_->doomed && !record_.granted && state_ != SourceState::kGranting;
-    switch (event.kind) {
-        case Kind::kMessage: on_message(*event.message, event.seed); break;
-        case Kind::kTimer: on_timers(); break;
-        case Kind::kDescribed: on_described(*event.needs); break;
-        case Kind::kDescribeFailed:
-            if (state_ == SourceState::kDescribing) {
-                fail(event.error);
-            }
-            break;
-        case Kind::kPrecopyBegun: on_precopy_begun(); break;
-        case Kind::kRoundSent:
-            if (is_this_round) {
-                on_round_sent(event);
-            }
-            break;
-        case Kind::kRoundProgress:
-            if (is_this_round) {
-                m_->stats = event.stats;
-                timers_.set(Timer::kState, now_ + settings_.round_deadline);
-                report_round();
-            }
-            break;
-        case Kind::kRoundFailed:
-            if (m_ && !m_->begun && state_ == SourceState::kPrecopy) {
-                fail(event.error);
-            } else if (is_this_round) {
-                resend_round(event.error);
-            }
-            break;
-        case Kind::kFrozen: on_frozen(event.token); break;
-        case Kind::kFreezeFailed: on_freeze_failed(event.error); break;
-        case Kind::kCompleteSent:
-            if (state_ == SourceState::kFinalRound && frozen_ == event.token) {
-                if (m_) {
-                    m_->state_failures = 0;
-                }
-                enter(SourceState::kFrozen, settings_.switchover_deadline);
-                arm_retry();
-            }
-            break;
-        case Kind::kCompleteFailed:
-            // Whether or not the round has arrived: something came that it does not have.
-            if (m_ && !m_->doomed && state_ == SourceState::kFinalRound && frozen_ == event.token) {
-                resend_round(event.error);
-            }
-            break;
-        case Kind::kGrantDurable: on_grant_durable(); break;
-        case Kind::kGrantWriteFailed: on_grant_write_failed(event.error); break;
-        case Kind::kThawed: on_thawed(); break;
-        case Kind::kReleased: on_released(); break;
-        case Kind::kWorkerLost: on_worker_lost(); break;
-        case Kind::kDomain: on_domain(event.domain); break;
-        case Kind::kGuestSuspended:
-        case Kind::kGuestPreSwitchover:
-            guest_suspended_ = true;
-            on_guest_away();
-            break;
-        case Kind::kGuestResumed: on_guest_resumed(); break;
-        case Kind::kGuestGone:
-            guest_gone_ = true;
-            on_guest_away();
-            break;
-        case Kind::kGuestStopped:
-        case Kind::kJobFailed:
-            if (m_ && !frozen_or_freezing() && state_ != SourceState::kThawing) {
-                fail({Code::kAborted, "migration.job_failed",
-                      "libvirt ended the migration of this VM; it goes on here."});
-            } else {
-                emit(ActionKind::kQueryDomain);
-            }
-            break;
-        case Kind::kOperatorAbort:
-            if (m_ && !record_.granted && state_ != SourceState::kGranting) {
-                abort_job();
-                fail({Code::kCancelled, "migration.aborted_by_operator",
-                      "The operator aborted the migration."});
-            }
-            break;
-        case Kind::kOperatorDiscard:
-            if (state_ == SourceState::kGranted || state_ == SourceState::kHolding) {
-                emit(ActionKind::kRelease);
-            }
-            break;
-        case Kind::kRestarted: on_restarted(event); break;
+bool SourceMachine::Impl::is_open(std::uint64_t round) const {
+    return m_ && m_->round_in_flight && round == m_->round && !m_->doomed && !record_.granted &&
+           state_ != SourceState::kGranting;
+}
+
+void SourceMachine::Impl::on(const source_event::DescribeFailed& event) {
+    if (state_ == SourceState::kDescribing) {
+        fail(event.error);
     }
 }
 
-void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
+void SourceMachine::Impl::on(const source_event::RoundProgress& event) {
+    if (is_open(event.round)) {
+        m_->stats = event.stats;
+        timers_.set(Timer::kState, now_ + settings_.round_deadline);
+        report_round();
+    }
+}
+
+void SourceMachine::Impl::on(const source_event::RoundFailed& event) {
+    if (m_ && !m_->begun && state_ == SourceState::kPrecopy) {
+        fail(event.error);
+    } else if (is_open(event.round)) {
+        resend_round(event.error);
+    }
+}
+
+void SourceMachine::Impl::on(const source_event::CompleteSent& event) {
+    if (state_ == SourceState::kFinalRound && frozen_ == event.token) {
+        if (m_) {
+            m_->state_failures = 0;
+        }
+        enter(SourceState::kFrozen, settings_.switchover_deadline);
+        arm_retry();
+    }
+}
+
+/// Whether or not the round has arrived: something came that it does not have.
+void SourceMachine::Impl::on(const source_event::CompleteFailed& event) {
+    if (m_ && !m_->doomed && state_ == SourceState::kFinalRound && frozen_ == event.token) {
+        resend_round(event.error);
+    }
+}
+
+void SourceMachine::Impl::on(const source_event::GuestSuspended& /*event*/) {
+    guest_suspended_ = true;
+    on_guest_away();
+}
+
+void SourceMachine::Impl::on(const source_event::GuestPreSwitchover& /*event*/) {
+    guest_suspended_ = true;
+    on_guest_away();
+}
+
+void SourceMachine::Impl::on(const source_event::GuestResumed& /*event*/) { on_guest_resumed(); }
+
+void SourceMachine::Impl::on(const source_event::GuestGone& /*event*/) {
+    guest_gone_ = true;
+    on_guest_away();
+}
+
+void SourceMachine::Impl::on(const source_event::GuestStopped& /*event*/) { on_job_ended(); }
+
+void SourceMachine::Impl::on(const source_event::JobFailed& /*event*/) { on_job_ended(); }
+
+void SourceMachine::Impl::on_job_ended() {
+    if (m_ && !frozen_or_freezing() && state_ != SourceState::kThawing) {
+        fail({Code::kAborted, "migration.job_failed",
+              "libvirt ended the migration of this VM; it goes on here."});
+    } else {
+        emit(action::QueryDomain{});
+    }
+}
+
+void SourceMachine::Impl::on(const source_event::OperatorAbort& /*event*/) {
+    if (m_ && !record_.granted && state_ != SourceState::kGranting) {
+        abort_job();
+        fail({Code::kCancelled, "migration.aborted_by_operator",
+              "The operator aborted the migration."});
+    }
+}
+
+void SourceMachine::Impl::on(const source_event::OperatorDiscard& /*event*/) {
+    if (state_ == SourceState::kGranted || state_ == SourceState::kHolding) {
+        emit(action::Release{});
+    }
+}
+
+void SourceMachine::Impl::on(const source_event::Restarted& event) {
     record_ = event.record;
     lost_ = !event.workers_alive;
     frozen_ = event.frozen;
@@ -135,7 +132,7 @@ void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
         return;
     }
     if (record_.granted) {
-        emit(ActionKind::kFence);
+        emit(action::Fence{});
         enter(SourceState::kGranted, settings_.operator_deadline);
         return;
     }
@@ -144,16 +141,16 @@ void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
         enter(SourceState::kLost, std::nullopt);
         alert(AlertKind::kStateLost, "session.lost",
               "The session's workers did not survive; its GPU state on this host is gone.");
-        emit(ActionKind::kQueryDomain);  // where the guest runs here, what is left of it goes on
+        emit(action::QueryDomain{});  // where the guest runs here, what is left of it goes on
         return;
     }
     announced_ = event.announced;
     // The epoch is still ours, whatever the peer thinks. If the workers are frozen, libvirt knows
     // whether their guest still lives here.
     if (frozen_) {  // a grant may have come back just before
-        emit(ActionKind::kUnfence).epoch = record_.epoch;
+        emit(action::Unfence{record_.epoch});
     }
-    emit(ActionKind::kQueryDomain);
+    emit(action::QueryDomain{});
     if (frozen_) {
         frozen_at_ = now_;
         enter(SourceState::kRecovering, settings_.job_poll);
@@ -162,7 +159,8 @@ void SourceMachine::Impl::on_restarted(const SourceEvent& event) {
     }
 }
 
-void SourceMachine::Impl::on_domain(const DomainReport& report) {
+void SourceMachine::Impl::on(const source_event::Domain& event) {
+    const DomainReport& report = event.report;
     if (report.domain == DomainState::kUnknown) {
         return;
     }
@@ -212,7 +210,7 @@ void SourceMachine::Impl::look_whether_job_is_over(const DomainReport& report) {
         job_over_since_.reset();
         announced_ = false;
         timers_.clear(Timer::kPoll);
-        emit(ActionKind::kEndAnnouncement);
+        emit(action::EndAnnouncement{});
     }
 }
 
@@ -278,7 +276,7 @@ void SourceMachine::Impl::on_guest_resumed() {
         return;
     }
     if (record_.granted) {
-        emit(ActionKind::kFence).guest_is_here = true;
+        emit(action::Fence{true});
         alert(AlertKind::kSplitBrain, "session.split_brain",
               "libvirt resumed the guest on this host after its GPU session was given to the "
               "target: its GPU calls here fail. Destroy one of the two guests.");
@@ -313,7 +311,7 @@ void SourceMachine::Impl::go_on_without_lost() {
     }
     timers_.clear_all();
     enter(SourceState::kThawing, settings_.freeze_deadline);
-    emit(ActionKind::kThaw);
+    emit(action::Thaw{});
 }
 
 void SourceMachine::Impl::on_guest_away() {
@@ -328,7 +326,7 @@ void SourceMachine::Impl::on_guest_away() {
     }
 }
 
-void SourceMachine::Impl::on_worker_lost() {
+void SourceMachine::Impl::on(const source_event::WorkerLost& /*event*/) {
     if (lost_ || state_ == SourceState::kReleased) {
         return;
     }
@@ -356,10 +354,10 @@ void SourceMachine::Impl::on_worker_lost() {
     pending_.reset();
     timers_.clear_all();
     enter(SourceState::kLost, std::nullopt);
-    emit(ActionKind::kQueryDomain);
+    emit(action::QueryDomain{});
 }
 
-void SourceMachine::Impl::on_timers() {
+void SourceMachine::Impl::on(const source_event::Timer& /*event*/) {
     if (timers_.take_due(Timer::kHeartbeat, now_) && m_) {
         send(MsgAlive{});
         timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
@@ -384,7 +382,7 @@ void SourceMachine::Impl::on_poll() {
     if (!m_ && !frozen_here && !announced()) {
         return;
     }
-    emit(ActionKind::kQueryDomain);
+    emit(action::QueryDomain{});
     timers_.set(Timer::kPoll, now_ + settings_.job_poll);
     if (m_ && !frozen_here && state_ != SourceState::kThawing && state_ != SourceState::kGranting &&
         state_ != SourceState::kGranted && now_ - m_->peer_heard > settings_.peer_silence) {
@@ -414,9 +412,7 @@ void SourceMachine::Impl::on_retry() {
                 if (m_->round_in_flight) {
                     send(MsgRoundEnd{m_->round, m_->batch_count});
                 }
-                Action& action = emit(ActionKind::kSendComplete);
-                action.token = *frozen_;
-                action.round = m_->round;
+                send_complete();
             }
             break;
         default: return;
@@ -440,9 +436,7 @@ void SourceMachine::Impl::on_state_deadline() {
                 resend_round({Code::kDeadlineExceeded, "stream.timeout",
                               "A round was not acknowledged in time."});
             } else if (m_ && frozen_ && m_->round_is_final) {
-                Action& action = emit(ActionKind::kSendComplete);  // its answer never came
-                action.token = *frozen_;
-                action.round = m_->round;
+                send_complete();  // its answer never came
                 timers_.set(Timer::kState, now_ + settings_.round_deadline);
             } else {
                 timers_.set(Timer::kState, now_ + settings_.round_deadline);
@@ -450,9 +444,7 @@ void SourceMachine::Impl::on_state_deadline() {
             break;
         case SourceState::kFreezing:
             if (pending_) {
-                Action& action = emit(ActionKind::kFreeze);  // idempotent: ask again
-                action.token = *pending_;
-                action.deadline = settings_.freeze_deadline;
+                emit(action::Freeze{*pending_, settings_.freeze_deadline});  // idempotent
             }
             timers_.set(Timer::kState, now_ + 2 * settings_.freeze_deadline);
             break;
@@ -460,15 +452,15 @@ void SourceMachine::Impl::on_state_deadline() {
         case SourceState::kHolding:
             alert(AlertKind::kAwaitingPeer, "migration.awaiting_target",
                   "The session is frozen and complete here, and the target has not taken it.");
-            emit(ActionKind::kQueryDomain);
+            emit(action::QueryDomain{});
             timers_.set(Timer::kState, now_ + settings_.operator_deadline);
             break;
         case SourceState::kThawing:
-            emit(ActionKind::kThaw);
+            emit(action::Thaw{});
             timers_.set(Timer::kState, now_ + settings_.freeze_deadline);
             break;
         case SourceState::kRecovering:
-            emit(ActionKind::kQueryDomain);
+            emit(action::QueryDomain{});
             timers_.set(Timer::kState, now_ + settings_.job_poll);
             break;
         case SourceState::kGranted:
@@ -490,7 +482,7 @@ SourceMachine::~SourceMachine() = default;
 SourceMachine::SourceMachine(SourceMachine&&) noexcept = default;
 SourceMachine& SourceMachine::operator=(SourceMachine&&) noexcept = default;
 
-Actions SourceMachine::step(const SourceEvent& event, TimePoint now) {
+SourceActions SourceMachine::step(const SourceEvent& event, TimePoint now) {
     return impl_->step(event, now);
 }
 std::optional<TimePoint> SourceMachine::next_deadline() const { return impl_->next_deadline(); }

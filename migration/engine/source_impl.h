@@ -15,7 +15,7 @@ class SourceMachine::Impl {
 public:
     Impl(std::string session_id, Epoch epoch, Settings settings);
 
-    Actions step(const SourceEvent& event, TimePoint now);
+    SourceActions step(const SourceEvent& event, TimePoint now);
 
     std::optional<TimePoint> next_deadline() const { return timers_.next(); }
     SourceState state() const { return state_; }
@@ -70,23 +70,36 @@ private:
     };
 
     // source_impl.cc: events
-    void on_event(const SourceEvent& event);
-    void on_restarted(const SourceEvent& event);
-    void on_domain(const DomainReport& report);
+    void on(const source_event::Timer& event);
+    void on(const source_event::DescribeFailed& event);
+    void on(const source_event::RoundProgress& event);
+    void on(const source_event::RoundFailed& event);
+    void on(const source_event::CompleteSent& event);
+    void on(const source_event::CompleteFailed& event);
+    void on(const source_event::WorkerLost& event);
+    void on(const source_event::Domain& event);
+    void on(const source_event::GuestSuspended& event);
+    void on(const source_event::GuestPreSwitchover& event);
+    void on(const source_event::GuestResumed& event);
+    void on(const source_event::GuestGone& event);
+    void on(const source_event::GuestStopped& event);
+    void on(const source_event::JobFailed& event);
+    void on(const source_event::OperatorAbort& event);
+    void on(const source_event::OperatorDiscard& event);
+    void on(const source_event::Restarted& event);
     void on_domain_while_moving(const DomainReport& report);
     void look_whether_job_is_over(const DomainReport& report);
     void look_whether_move_is_over(const DomainReport& report);
     void on_guest_resumed();
     void on_guest_away();
-    void on_worker_lost();
+    void on_job_ended();
     void go_on_without_lost();
-    void on_timers();
     void on_state_deadline();
     void on_retry();
     void on_poll();
 
     // source_peer.cc: messages
-    void on_message(const Message& message, Seed seed);
+    void on(const source_event::Received& event);
     void on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
     void on_unknown(const Message& message);
     [[nodiscard]] bool waits_rightly(const MessageBody& body) const;
@@ -98,20 +111,20 @@ private:
 
     // source_steps.cc: what a migration does
     void begin_migration(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
-    void on_described(const SessionNeeds& needs);
+    void on(const source_event::Described& event);
     void send_offer();
-    void on_precopy_begun();
+    void on(const source_event::PrecopyBegun& event);
     void begin_round();
     void resend_round(const Error& why);
-    void on_round_sent(const SourceEvent& event);
+    void on(const source_event::RoundSent& event);
     void on_round_acked(std::uint64_t round);
     void after_precopy_round();
     void begin_freeze();
     void replace_token();
-    void on_frozen(FreezeToken token);
-    void on_freeze_failed(const Error& error);
+    void on(const source_event::Frozen& event);
+    void on(const source_event::FreezeFailed& event);
     void roll_back();
-    void on_thawed();
+    void on(const source_event::Thawed& event);
     void go_on_with_precopy();
     void fail(Error why);
     void end_migration(Outcome outcome, Error why, Announce announce);
@@ -120,16 +133,17 @@ private:
     void on_grant_request(const MigrationId& id, const MsgGrantRequest& request);
     std::optional<MsgGrantRefused> refusal(const MigrationId& id, const MsgGrantRequest& request);
     void persist_grant(const MigrationId& id, FreezeToken token);
-    void on_grant_durable();
-    void on_grant_write_failed(const Error& error);
+    void on(const source_event::GrantDurable& event);
+    void on(const source_event::GrantWriteFailed& event);
     void on_activated(const MigrationId& id, const MsgActivated& activated);
-    void on_released();
+    void on(const source_event::Released& event);
     void on_grant_returned(const MigrationId& id, const MsgGrantReturned& returned);
     void on_taken_back();
 
     // helpers
     void enter(SourceState state, std::optional<Duration> deadline);
-    Action& emit(ActionKind kind);
+    void emit(SourceAction action) { out_.push_back(std::move(action)); }
+    void send_complete();
     void send(MessageBody body);
     void send_to(const MigrationId& id, MessageBody body);
     void alert(AlertKind kind, std::string reason, std::string text);
@@ -141,6 +155,8 @@ private:
     bool frozen_or_freezing() const { return frozen_.has_value() || pending_.has_value(); }
     bool guest_away() const { return guest_suspended_ || guest_gone_; }
     bool is_current(const MigrationId& id) const { return m_ && m_->id == id; }
+    /// What happens to that round matters.
+    bool is_open(std::uint64_t round) const;
     FreezeToken next_token() const;
 
     std::string session_id_;
@@ -149,7 +165,7 @@ private:
     std::optional<DurableRecord> granting_;  ///< Being written.
     SourceState state_ = SourceState::kServing;
     TimePoint now_{};
-    Actions out_;
+    SourceActions out_;
     TimerSet<Timer, 5> timers_;
     Backoff backoff_;
 
@@ -157,7 +173,7 @@ private:
     std::deque<Ended> ended_;
 
     std::optional<FreezeToken> frozen_;   ///< Workers are frozen under this token.
-    std::optional<FreezeToken> pending_;  ///< kFreeze was issued, its answer is awaited.
+    std::optional<FreezeToken> pending_;  ///< Freeze was issued, its answer is awaited.
     FreezeToken newest_token_;            ///< The last one used: its count is never used again.
     bool resumed_meanwhile_ = false;      ///< RESUMED came while freezing or granting.
     bool lost_ = false;

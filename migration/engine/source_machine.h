@@ -3,8 +3,8 @@
 // Invariants, checked by tests/sim at every step:
 //   - It grants only while the workers are frozen under the token that the target has verified, and
 //     only if no RESUMED of the guest on this host came since that freeze.
-//   - MsgGrant leaves only after kGrantDurable. From kPersistGrant on there is no thaw unless
-//     kGrantWriteFailed proves that nothing was written.
+//   - MsgGrant leaves only after GrantDurable. From PersistGrant on there is no thaw unless
+//     GrantWriteFailed proves that nothing was written.
 //   - A grant is taken back only on its holder's word that nothing was served under it and nothing
 //     will be, only into the state that it was given for, and under an epoch of its own.
 //   - It never thaws because the peer is silent; it asks libvirt, and waits.
@@ -15,7 +15,8 @@
 
 #include <memory>
 
-#include "migration/engine/machine.h"
+#include "migration/engine/actions.h"
+#include "migration/engine/source_events.h"
 
 namespace gantry::engine {
 
@@ -39,67 +40,6 @@ enum class SourceState : std::uint32_t {
     kTakingBack = 15,  ///< The grant came back unused: the epoch after it is being written.
 };
 
-enum class SourceEventKind : std::uint32_t {
-    kMessage = 1,         ///< message
-    kTimer = 2,           ///< next_deadline() has come
-    kDescribed = 3,       ///< needs
-    kDescribeFailed = 4,  ///< error
-    kPrecopyBegun = 5,
-    kRoundSent = 6,      ///< round, stats (all batches handed to the link; the ack is a message)
-    kRoundProgress = 7,  ///< round, stats so far
-    kRoundFailed = 8,    ///< round, error: stream or worker trouble
-    kFrozen = 9,         ///< token
-    kFreezeFailed = 10,  ///< error; the source interface has thawed
-    kCompleteSent = 11,  ///< token
-    kGrantDurable = 12,
-    /// The driver has PROOF that the record is not on disk (the rename was not done, or was undone
-    /// and that was fsynced). When unsure it must end the process instead and read the disk at
-    /// restart.
-    kGrantWriteFailed = 13,
-    kThawed = 14,
-    kReleased = 15,
-    kWorkerLost = 16,          ///< A worker of the session died: its program's state here is gone.
-    kDomain = 17,              ///< domain
-    kGuestSuspended = 18,      ///< SUSPENDED_MIGRATED, SUSPENDED_POSTCOPY
-    kGuestPreSwitchover = 19,  ///< QMP pre-switchover/device, GET_VRING_BASE, lock plugin's release
-    kGuestResumed = 20,        ///< Any RESUMED on this host
-    kGuestGone = 21,           ///< STOPPED_MIGRATED: moved away for good
-    kGuestStopped = 22,        ///< Shut down, destroyed or crashed here, not migrated
-    kJobFailed = 23,           ///< QMP failed or cancelled
-    kOperatorAbort = 24,
-    kOperatorDiscard = 25,  ///< In kHolding or kGranted: the state may go
-    kRestarted = 26,        ///< record, frozen: first event after a restart of gantryd
-    kCompleteFailed = 27,   ///< token, error: the final parts were not sent
-};
-
-struct RoundStats {
-    std::uint64_t bytes_resident = 0;
-    std::uint64_t bytes_changed = 0;       ///< Found by the scan of this round.
-    std::uint64_t bytes_content = 0;       ///< Content of the blocks sent so far in this round.
-    std::uint64_t bytes_acknowledged = 0;  ///< Content of those that the target has confirmed.
-    std::uint64_t bytes_sent = 0;   ///< Put on the link for it, after elision and compression.
-    std::uint64_t batch_count = 0;  ///< kRoundSent: batches of this round on all streams
-                                    ///< together.
-    Duration scan{};  ///< Part of `elapsed`: graphs and scans, before any block is read.
-    Duration elapsed{};
-};
-
-struct SourceEvent {
-    SourceEventKind kind = SourceEventKind::kTimer;
-    std::optional<Message> message;
-    std::optional<SessionNeeds> needs;
-    std::uint64_t round = 0;
-    RoundStats stats;
-    FreezeToken token;
-    DomainReport domain;
-    DurableRecord record;
-    std::optional<FreezeToken> frozen;  ///< kRestarted: what StateSource::frozen_token says.
-    bool workers_alive = true;          ///< kRestarted: every worker of the session lives.
-    bool announced = false;  ///< kRestarted: what StateSource::announce said still holds.
-    Seed seed;  ///< Message events: 128 fresh random bits for a migration that may begin now.
-    Error error;
-};
-
 /// Reasons in MsgGrantRefused and MsgAbort from the source.
 namespace grant_refusal {
 inline constexpr std::string_view kNotFrozen = "grant.not_frozen";
@@ -112,15 +52,15 @@ inline constexpr std::string_view kReturned = "grant.returned";
 
 class SourceMachine {
 public:
-    /// A session that this host owns at `epoch`. After a restart of gantryd feed kRestarted first.
+    /// A session that this host owns at `epoch`. After a restart of gantryd feed Restarted first.
     SourceMachine(std::string session_id, Epoch epoch, Settings settings);
     ~SourceMachine();
     SourceMachine(SourceMachine&&) noexcept;
     SourceMachine& operator=(SourceMachine&&) noexcept;
 
-    [[nodiscard]] Actions step(const SourceEvent& event, TimePoint now);
+    [[nodiscard]] SourceActions step(const SourceEvent& event, TimePoint now);
 
-    /// When kTimer is due; nullopt: nothing to wait for.
+    /// When Timer is due; nullopt: nothing to wait for.
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] SourceState state() const;
     [[nodiscard]] Epoch epoch() const;
@@ -141,6 +81,5 @@ private:
 };
 
 [[nodiscard]] const char* to_string(SourceState state);
-[[nodiscard]] const char* to_string(SourceEventKind kind);
 
 }  // namespace gantry::engine

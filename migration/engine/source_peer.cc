@@ -15,12 +15,13 @@ bool ends_a_conversation(const MessageBody& body) {
 
 }  // namespace
 
-void SourceMachine::Impl::on_message(const Message& message, Seed seed) {
+void SourceMachine::Impl::on(const source_event::Received& event) {
+    const Message& message = event.message;
     if (is_current(message.migration)) {
         m_->peer_heard = now_;
     }
     if (const auto* prepare = std::get_if<MsgPrepare>(&message.body)) {
-        on_prepare(message.migration, *prepare, seed);
+        on_prepare(message.migration, *prepare, event.seed);
     } else if (const auto* request = std::get_if<MsgGrantRequest>(&message.body)) {
         on_grant_request(message.migration, *request);
     } else if (const auto* activated = std::get_if<MsgActivated>(&message.body)) {
@@ -106,7 +107,7 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
         refuse("session.lost",
                "A worker of the session died at the source while it was frozen: "
                "until the VM runs there again, nothing can be moved.");
-        emit(ActionKind::kQueryDomain);
+        emit(action::QueryDomain{});
     } else if (record_.granted || state_ == SourceState::kGranting) {
         refuse("session.granted", "The source has given this session away already.");
     } else if (is_settling()) {
@@ -120,7 +121,7 @@ void SourceMachine::Impl::on_peer_message(const Message& message) {
     if (std::holds_alternative<MsgReady>(message.body)) {
         if (state_ == SourceState::kOffered) {
             enter(SourceState::kPrecopy, settings_.round_deadline);
-            emit(ActionKind::kBeginPrecopy).seed = m_->seed;
+            emit(action::BeginPrecopy{m_->seed});
             report(Phase::kPrecopy, 0.0);
         }
     } else if (const auto* ack = std::get_if<MsgRoundAck>(&message.body)) {
@@ -133,12 +134,10 @@ void SourceMachine::Impl::on_peer_message(const Message& message) {
     } else if (std::holds_alternative<MsgFreezeRequest>(message.body)) {
         if (state_ == SourceState::kPrecopy && !m_->freeze_asked) {
             m_->freeze_asked = true;  // the target may be wrong about its guest: ask libvirt
-            emit(ActionKind::kQueryDomain);
+            emit(action::QueryDomain{});
         } else if (state_ == SourceState::kFrozen) {
             send(MsgRoundEnd{m_->round, m_->batch_count});  // it lacks something: start over here
-            Action& action = emit(ActionKind::kSendComplete);
-            action.token = *frozen_;
-            action.round = m_->round;
+            send_complete();
         }
     } else if (const auto* verified = std::get_if<MsgVerified>(&message.body)) {
         on_verified(verified->token);
@@ -174,7 +173,7 @@ void SourceMachine::Impl::on_verify_failed(const MsgVerifyFailed& failed) {
     }
     enter(SourceState::kFinalRound, settings_.switchover_deadline);
     m_->round_in_flight = false;
-    emit(ActionKind::kBeginPrecopy).seed = m_->seed;  // everything counts as unsent again
+    emit(action::BeginPrecopy{m_->seed});  // everything counts as unsent again
 }
 
 void SourceMachine::Impl::on_withdrawal(const MigrationId& id) {

@@ -36,7 +36,7 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
         if (!m_->doomed) {
             send(MsgAbort{why.reason, why.text});
         }
-        emit(ActionKind::kEndPrecopy);
+        emit(action::EndPrecopy{});
         ended_.push_back({m_->id, why, {}});
     }
     const bool goes_on = m_ || awaits_attempt();
@@ -70,16 +70,16 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
     if (frozen_) {
         replace_token();  // whatever the old attempt holds is void from here
     }
-    emit(ActionKind::kDescribe);
+    emit(action::Describe{});
     report(Phase::kPreflight, 0.0);
 }
 
-void SourceMachine::Impl::on_described(const SessionNeeds& needs) {
+void SourceMachine::Impl::on(const source_event::Described& event) {
     if (state_ != SourceState::kDescribing) {
         return;
     }
-    m_->needs = needs;
-    auto findings = preflight(needs, m_->target);
+    m_->needs = event.needs;
+    auto findings = preflight(m_->needs, m_->target);
     if (refused(findings)) {
         send(MsgRefused{findings});
         const Error why{Code::kFailedPrecondition, "migration.refused", refusal_text(findings)};
@@ -91,7 +91,7 @@ void SourceMachine::Impl::on_described(const SessionNeeds& needs) {
         return;
     }
     m_->warnings = std::move(findings);
-    progress_.bytes_total = needs.resident_bytes();
+    progress_.bytes_total = m_->needs.resident_bytes();
     enter(SourceState::kOffered, settings_.reservation_ttl);
     send_offer();
     arm_retry();
@@ -107,7 +107,7 @@ void SourceMachine::Impl::send_offer() {
     send(std::move(offer));
 }
 
-void SourceMachine::Impl::on_precopy_begun() {
+void SourceMachine::Impl::on(const source_event::PrecopyBegun& /*event*/) {
     if (!m_ || (state_ != SourceState::kPrecopy && state_ != SourceState::kFinalRound)) {
         return;
     }
@@ -134,7 +134,7 @@ void SourceMachine::Impl::begin_round() {
     m_->stats = {};
     timers_.clear(Timer::kIdleRound);
     timers_.set(Timer::kState, now_ + settings_.round_deadline);
-    emit(ActionKind::kSendRound).round = m_->round;
+    emit(action::SendRound{m_->round});
 }
 
 void SourceMachine::Impl::resend_round(const Error& why) {
@@ -164,10 +164,13 @@ void SourceMachine::Impl::resend_round(const Error& why) {
     m_->round_is_final = frozen_.has_value();
     m_->round_begun = now_;
     timers_.set(Timer::kState, now_ + settings_.round_deadline);
-    emit(ActionKind::kResendRound).round = m_->round;
+    emit(action::ResendRound{m_->round});
 }
 
-void SourceMachine::Impl::on_round_sent(const SourceEvent& event) {
+void SourceMachine::Impl::on(const source_event::RoundSent& event) {
+    if (!is_open(event.round)) {
+        return;
+    }
     m_->round_sent = true;
     m_->stats = event.stats;
     m_->batch_count = event.stats.batch_count;
@@ -176,9 +179,7 @@ void SourceMachine::Impl::on_round_sent(const SourceEvent& event) {
     if (m_->round_is_final && frozen_ && state_ == SourceState::kFinalRound) {
         // Not waiting for the acknowledgement saves a round trip of the pause: the target applies
         // the final state only when this round is complete.
-        Action& action = emit(ActionKind::kSendComplete);
-        action.token = *frozen_;
-        action.round = m_->round;
+        send_complete();
     }
     report_round();
 }
@@ -235,9 +236,7 @@ void SourceMachine::Impl::begin_freeze() {
     frozen_at_ = now_;
     timers_.clear(Timer::kIdleRound);
     enter(SourceState::kFreezing, 2 * settings_.freeze_deadline);
-    Action& action = emit(ActionKind::kFreeze);
-    action.token = *pending_;
-    action.deadline = settings_.freeze_deadline;
+    emit(action::Freeze{*pending_, settings_.freeze_deadline});
     report(Phase::kSwitchover, 0.0);
 }
 
@@ -245,12 +244,11 @@ void SourceMachine::Impl::replace_token() {
     frozen_.reset();
     resumed_meanwhile_ = false;
     pending_ = newest_token_ = next_token();
-    Action& action = emit(ActionKind::kFreeze);
-    action.token = *pending_;
-    action.deadline = settings_.freeze_deadline;
+    emit(action::Freeze{*pending_, settings_.freeze_deadline});
 }
 
-void SourceMachine::Impl::on_frozen(FreezeToken token) {
+void SourceMachine::Impl::on(const source_event::Frozen& event) {
+    const FreezeToken token = event.token;
     if (!pending_ || *pending_ != token) {
         return;
     }
@@ -272,7 +270,7 @@ void SourceMachine::Impl::on_frozen(FreezeToken token) {
                              true});
         enter(SourceState::kHolding, settings_.operator_deadline);
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
-        emit(ActionKind::kQueryDomain);
+        emit(action::QueryDomain{});
         return;
     }
     const bool begun =
@@ -286,7 +284,7 @@ void SourceMachine::Impl::on_frozen(FreezeToken token) {
     }
 }
 
-void SourceMachine::Impl::on_freeze_failed(const Error& error) {
+void SourceMachine::Impl::on(const source_event::FreezeFailed& event) {
     if (!pending_) {
         return;
     }
@@ -299,7 +297,7 @@ void SourceMachine::Impl::on_freeze_failed(const Error& error) {
     if (m_) {
         abort_job();
         fail({Code::kDeadlineExceeded, "freeze.failed",
-              "The GPU could not be brought to rest: " + error.text});
+              "The GPU could not be brought to rest: " + event.error.text});
     } else {
         enter(SourceState::kServing, std::nullopt);
     }
@@ -310,10 +308,10 @@ void SourceMachine::Impl::roll_back() {
     frozen_.reset();
     send_to(m_ ? m_->id : token.migration, MsgThawed{token});
     enter(SourceState::kThawing, settings_.freeze_deadline);
-    emit(ActionKind::kThaw);
+    emit(action::Thaw{});
 }
 
-void SourceMachine::Impl::on_thawed() {
+void SourceMachine::Impl::on(const source_event::Thawed& /*event*/) {
     if (state_ != SourceState::kThawing) {
         return;
     }
@@ -340,7 +338,7 @@ void SourceMachine::Impl::go_on_with_precopy() {
     enter(SourceState::kPrecopy, settings_.round_deadline);
     m_->converged = false;
     m_->rounds.clear();
-    emit(ActionKind::kQueryDomain);
+    emit(action::QueryDomain{});
     if (guest_away()) {
         begin_freeze();
     } else if (m_->round_in_flight) {
@@ -377,11 +375,9 @@ void SourceMachine::Impl::end_migration(Outcome outcome, Error why, Announce ann
     if (announce == Announce::kYes) {
         send(MsgAbort{why.reason, why.text});
     }
-    emit(ActionKind::kEndPrecopy);
+    emit(action::EndPrecopy{});
     report(Phase::kFailed, 0.0);
-    Action& finished = emit(ActionKind::kFinished);
-    finished.outcome = outcome;
-    finished.error = why;
+    emit(action::Finished{outcome, why});
     ended_.push_back({m_->id, std::move(why), {}});
     if (ended_.size() > kEndedKept) {
         ended_.pop_front();
@@ -406,29 +402,24 @@ void SourceMachine::Impl::enter(SourceState state, std::optional<Duration> deadl
     }
 }
 
-Action& SourceMachine::Impl::emit(ActionKind kind) {
-    out_.emplace_back().kind = kind;
-    return out_.back();
-}
-
 void SourceMachine::Impl::send(MessageBody body) { send_to(m_->id, std::move(body)); }
 
 void SourceMachine::Impl::send_to(const MigrationId& id, MessageBody body) {
-    emit(ActionKind::kSend).message = Message{id, std::move(body)};
+    emit(action::Send{{id, std::move(body)}});
 }
 
 void SourceMachine::Impl::alert(AlertKind kind, std::string reason, std::string text) {
-    Action& action = emit(ActionKind::kAlert);
-    action.alert = kind;
-    action.error = {Code::kUnavailable, std::move(reason), std::move(text)};
+    emit(action::Alert{kind, {Code::kUnavailable, std::move(reason), std::move(text)}});
 }
+
+void SourceMachine::Impl::send_complete() { emit(action::SendComplete{*frozen_, m_->round}); }
 
 void SourceMachine::Impl::abort_job() {
     constexpr Duration kPatience{10'000'000};  // libvirt needs seconds to end a job
     const bool again = m_->abort_job_at && now_ - *m_->abort_job_at < kPatience;
     if (settings_.may_abort_job && !again) {
         m_->abort_job_at = now_;
-        emit(ActionKind::kAbortJob);
+        emit(action::AbortJob{});
     }
 }
 
@@ -441,7 +432,7 @@ void SourceMachine::Impl::report(Phase phase, double fraction) {
         progress_.bytes_content = m_->bytes_content_before + m_->stats.bytes_content;
         progress_.elapsed = now_ - move_begun_at_;
     }
-    emit(ActionKind::kReportProgress).progress = progress_;
+    emit(action::ReportProgress{progress_});
 }
 
 /// While a round is under way: by what the target has acknowledged of it.

@@ -7,11 +7,11 @@ namespace gantry::engine {
 TargetMachine::Impl::Impl(std::string session_id, Settings settings)
     : session_id_(std::move(session_id)), settings_(settings) {}
 
-Actions TargetMachine::Impl::step(const TargetEvent& event, TimePoint now) {
+TargetActions TargetMachine::Impl::step(const TargetEvent& event, TimePoint now) {
     now_ = std::max(now_, now);
     out_.clear();
     if (!final_state()) {
-        on_event(event);
+        std::visit([this](const auto& one) { on(one); }, event);
     }
     return std::move(out_);
 }
@@ -21,81 +21,80 @@ bool TargetMachine::Impl::granted() const {
            state_ == TargetState::kReturning || state_ == TargetState::kDone;
 }
 
-void TargetMachine::Impl::on_event(const TargetEvent& event) {
-    using Kind = TargetEventKind;
-    switch (event.kind) {
-        case Kind::kMessage: on_message(*event.message); break;
-        case Kind::kTimer: on_timers(); break;
-        case Kind::kAdmissionAsked: on_admission(event); break;
-        case Kind::kReserved:
-            if (state_ == TargetState::kReserving) {
-                enter(TargetState::kReceiving, std::nullopt);
-                send(MsgReady{});
-                arm_retry();
-                report(Phase::kPrecopy, 0.0);
-            }
-            break;
-        case Kind::kReserveFailed:
-            if (state_ == TargetState::kReserving && (guest_starting_ || arrival_)) {
-                discard(Outcome::kRetry, event.error);
-            } else if (state_ == TargetState::kReserving) {
-                give_up(event.error);
-            }
-            break;
-        case Kind::kRoundApplied: on_round_applied(event.round); break;
-        case Kind::kRoundLost:
-            if (state_ == TargetState::kReceiving &&
-                event.error.code == Code::kFailedPrecondition) {
-                give_up(event.error);  // Sent again it would fail again.
-            } else if (state_ == TargetState::kReceiving) {
-                send(MsgRoundLost{event.round, event.error.text});
-            }
-            break;
-        case Kind::kApplied: on_applied(event.token); break;
-        case Kind::kApplyFailed: on_apply_failed(event.token, event.error); break;
-        case Kind::kOwnedDurable:
-            owned_durable_ = true;
-            activate_if_ready();
-            confirm_if_ready();
-            break;
-        case Kind::kActivated:
-            activated_ = true;
-            confirm_if_ready();
-            break;
-        case Kind::kActivateFailed: on_activate_failed(event.error); break;
-        case Kind::kWorkerLost: on_worker_lost(); break;
-        case Kind::kDomain: on_domain(event.domain); break;
-        case Kind::kGuestStarting:
-            guest_starting_ = true;
-            absent_reports_ = 0;
-            break;
-        case Kind::kGuestResumedMigrated:
-            guest_memory_complete_ = true;
-            on_arrival(ArrivalEvidence::kGuestResumed);
-            break;
-        case Kind::kGuestResumedPostcopy: on_arrival(ArrivalEvidence::kGuestResumed); break;
-        case Kind::kGuestArrivedPaused:
-            guest_memory_complete_ = true;
-            on_arrival(ArrivalEvidence::kPausedArrival);
-            break;
-        case Kind::kGuestCalled: on_arrival(ArrivalEvidence::kGuestCalled); break;
-        case Kind::kGuestStopped: on_guest_stopped(); break;
-        case Kind::kOperatorAbort:
-            if (!granted()) {
-                give_up({Code::kCancelled, "migration.aborted_by_operator",
-                         "The operator aborted the migration."});
-            }
-            break;
-        case Kind::kOperatorFenced: on_source_fenced(event.record.epoch); break;
-        case Kind::kRestarted: on_restarted(event); break;
-        case Kind::kRetracted: on_retracted(event.active); break;
+void TargetMachine::Impl::on(const target_event::Reserved& /*event*/) {
+    if (state_ == TargetState::kReserving) {
+        enter(TargetState::kReceiving, std::nullopt);
+        send(MsgReady{});
+        arm_retry();
+        report(Phase::kPrecopy, 0.0);
     }
 }
 
-void TargetMachine::Impl::on_admission(const TargetEvent& event) {
+void TargetMachine::Impl::on(const target_event::ReserveFailed& event) {
+    if (state_ == TargetState::kReserving && (guest_starting_ || arrival_)) {
+        discard(Outcome::kRetry, event.error);
+    } else if (state_ == TargetState::kReserving) {
+        give_up(event.error);
+    }
+}
+
+void TargetMachine::Impl::on(const target_event::RoundLost& event) {
+    if (state_ == TargetState::kReceiving && event.error.code == Code::kFailedPrecondition) {
+        give_up(event.error);  // Sent again it would fail again.
+    } else if (state_ == TargetState::kReceiving) {
+        send(MsgRoundLost{event.round, event.error.text});
+    }
+}
+
+void TargetMachine::Impl::on(const target_event::OwnedDurable& /*event*/) {
+    owned_durable_ = true;
+    activate_if_ready();
+    confirm_if_ready();
+}
+
+void TargetMachine::Impl::on(const target_event::Activated& /*event*/) {
+    activated_ = true;
+    confirm_if_ready();
+}
+
+void TargetMachine::Impl::on(const target_event::Domain& event) { on_domain(event.report); }
+
+void TargetMachine::Impl::on(const target_event::GuestStarting& /*event*/) {
+    guest_starting_ = true;
+    absent_reports_ = 0;
+}
+
+void TargetMachine::Impl::on(const target_event::GuestResumedMigrated& /*event*/) {
+    guest_memory_complete_ = true;
+    on_arrival(ArrivalEvidence::kGuestResumed);
+}
+
+void TargetMachine::Impl::on(const target_event::GuestResumedPostcopy& /*event*/) {
+    on_arrival(ArrivalEvidence::kGuestResumed);
+}
+
+void TargetMachine::Impl::on(const target_event::GuestArrivedPaused& /*event*/) {
+    guest_memory_complete_ = true;
+    on_arrival(ArrivalEvidence::kPausedArrival);
+}
+
+void TargetMachine::Impl::on(const target_event::GuestCalled& /*event*/) {
+    on_arrival(ArrivalEvidence::kGuestCalled);
+}
+
+void TargetMachine::Impl::on(const target_event::GuestStopped& /*event*/) { on_guest_stopped(); }
+
+void TargetMachine::Impl::on(const target_event::OperatorAbort& /*event*/) {
+    if (!granted()) {
+        give_up({Code::kCancelled, "migration.aborted_by_operator",
+                 "The operator aborted the migration."});
+    }
+}
+
+void TargetMachine::Impl::on(const target_event::AdmissionAsked& event) {
     domain_known_ = true;  // its events come from here on
     id_ = event.migration;
-    capabilities_ = event.capabilities.value_or(TargetCapabilities{});
+    capabilities_ = event.capabilities;
     hook_ = Hook::kWaiting;
     peer_heard_ = now_;
     begun_at_ = now_;
@@ -108,7 +107,7 @@ void TargetMachine::Impl::on_admission(const TargetEvent& event) {
     report(Phase::kPreflight, 0.0);
 }
 
-void TargetMachine::Impl::on_restarted(const TargetEvent& event) {
+void TargetMachine::Impl::on(const target_event::Restarted& event) {
     id_ = event.migration;
     peer_heard_ = now_;
     begun_at_ = now_;
@@ -121,10 +120,10 @@ void TargetMachine::Impl::on_restarted(const TargetEvent& event) {
     if (event.record.epoch.value != 0 && !event.record.granted) {
         activated_ = activate_issued_ = event.active;
         own(event.record.epoch);
-        emit(ActionKind::kQueryDomain);
+        emit(action::QueryDomain{});
         return;
     }
-    emit(ActionKind::kQueryDomain);
+    emit(action::QueryDomain{});
     if (verified_) {
         enter(TargetState::kRecovering, settings_.job_poll);
         timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
@@ -218,7 +217,7 @@ void TargetMachine::Impl::on_guest_stopped() {
              "The guest did not come up on the target, or was stopped there."});
 }
 
-void TargetMachine::Impl::on_worker_lost() {
+void TargetMachine::Impl::on(const target_event::WorkerLost& /*event*/) {
     if (state_ == TargetState::kActivating && returnable_ && !activated_) {
         lost_ = true;
         return_grant(epoch_, {Code::kInternal, "worker.died", "A worker died at the target."});
@@ -245,11 +244,11 @@ void TargetMachine::Impl::on_worker_lost() {
 }
 
 /// What is complete here is all that is left of the session; anything less is of no use to anybody.
-void TargetMachine::Impl::on_source_fenced(Epoch known) {
+void TargetMachine::Impl::on(const target_event::OperatorFenced& /*event*/) {
     const bool is_wanted =
         state_ == TargetState::kRequesting || (state_ == TargetState::kWithdrawing && arrival_);
     if (is_wanted && verified_) {
-        own(Epoch{std::max(epoch_.value, known.value + 1)});
+        own(Epoch{std::max<std::uint64_t>(epoch_.value, 1)});
     } else if (state_ == TargetState::kReturning ? retracted_ : !granted() && !verified_) {
         alert(AlertKind::kStateLost, "session.lost",
               "The source host is down, and the session's state is not complete here: it is lost.");
@@ -258,28 +257,29 @@ void TargetMachine::Impl::on_source_fenced(Epoch known) {
 }
 
 /// Nothing was served: see StateSink::activate.
-void TargetMachine::Impl::on_activate_failed(const Error& error) {
+void TargetMachine::Impl::on(const target_event::ActivateFailed& event) {
     constexpr std::uint32_t kAttempts = 8;  // the second at once, the others with every poll
     activate_issued_ = false;
     if (state_ != TargetState::kActivating) {
         return;
     }
-    alert(AlertKind::kAwaitingOperator, "activate.failed",
-          "The session is owned here, but its workers did not take up service: " + error.text);
+    alert(
+        AlertKind::kAwaitingOperator, "activate.failed",
+        "The session is owned here, but its workers did not take up service: " + event.error.text);
     if (++activate_failures_ == 1) {
         activate_if_ready();
     } else if (activate_failures_ < kAttempts) {
         return;
     } else if (returnable_) {
-        return_grant(epoch_, {Code::kFailedPrecondition, "activate.failed", error.text});
+        return_grant(epoch_, {Code::kFailedPrecondition, "activate.failed", event.error.text});
     } else {  // nobody is left who could do better: the guest gets errors, not silence
         alert(AlertKind::kStateLost, "session.lost",
               "The session could not be taken into service, and no other host has it.");
-        discard(Outcome::kLost, {Code::kFailedPrecondition, "activate.failed", error.text});
+        discard(Outcome::kLost, {Code::kFailedPrecondition, "activate.failed", event.error.text});
     }
 }
 
-void TargetMachine::Impl::on_timers() {
+void TargetMachine::Impl::on(const target_event::Timer& /*event*/) {
     if (timers_.take_due(Timer::kHeartbeat, now_)) {
         send(MsgAlive{});
         timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
@@ -287,7 +287,7 @@ void TargetMachine::Impl::on_timers() {
     }
     if (!final_state() && timers_.take_due(Timer::kPoll, now_)) {
         if (admitted_) {
-            emit(ActionKind::kQueryDomain);
+            emit(action::QueryDomain{});
         }
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
     }
@@ -379,13 +379,10 @@ void TargetMachine::Impl::on_state_deadline() {
             give_up({Code::kDeadlineExceeded, "network.unreachable",
                      "The source's gantryd did not answer in time."});
             break;
-        case TargetState::kApplying: {
-            Action& action = emit(ActionKind::kApplyComplete);  // idempotent: ask again
-            action.token = complete_->token;
-            action.parts = complete_->parts;
+        case TargetState::kApplying:
+            emit(action::ApplyComplete{complete_->token, complete_->parts});  // idempotent
             timers_.set(Timer::kState, now_ + settings_.round_deadline);
             break;
-        }
         case TargetState::kRequesting:
         case TargetState::kWithdrawing:
             alert(AlertKind::kAwaitingPeer, "migration.awaiting_source",
@@ -402,16 +399,16 @@ void TargetMachine::Impl::on_state_deadline() {
         case TargetState::kActivating:
             alert(AlertKind::kAwaitingOperator, "activate.slow",
                   "The session is owned here, and has not been taken into service yet.");
-            emit(ActionKind::kQueryDomain);
+            emit(action::QueryDomain{});
             timers_.set(Timer::kState, now_ + settings_.switchover_deadline);
             break;
         case TargetState::kServing:
             timers_.clear_all();
-            emit(ActionKind::kFinished).outcome = Outcome::kMoved;
+            emit(action::Finished{Outcome::kMoved});
             enter(TargetState::kDone, std::nullopt);  // the source learns it when it asks
             break;
         case TargetState::kRecovering:
-            emit(ActionKind::kQueryDomain);
+            emit(action::QueryDomain{});
             timers_.set(Timer::kState, now_ + settings_.job_poll);
             break;
         case TargetState::kReceiving:
@@ -427,7 +424,7 @@ TargetMachine::~TargetMachine() = default;
 TargetMachine::TargetMachine(TargetMachine&&) noexcept = default;
 TargetMachine& TargetMachine::operator=(TargetMachine&&) noexcept = default;
 
-Actions TargetMachine::step(const TargetEvent& event, TimePoint now) {
+TargetActions TargetMachine::step(const TargetEvent& event, TimePoint now) {
     return impl_->step(event, now);
 }
 std::optional<TimePoint> TargetMachine::next_deadline() const { return impl_->next_deadline(); }

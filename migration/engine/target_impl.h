@@ -12,7 +12,7 @@ class TargetMachine::Impl {
 public:
     Impl(std::string session_id, Settings settings);
 
-    Actions step(const TargetEvent& event, TimePoint now);
+    TargetActions step(const TargetEvent& event, TimePoint now);
 
     std::optional<TimePoint> next_deadline() const { return timers_.next(); }
     TargetState state() const { return state_; }
@@ -26,30 +26,42 @@ private:
     enum class Hook { kNone, kWaiting };
 
     // target_impl.cc
-    void on_event(const TargetEvent& event);
-    void on_admission(const TargetEvent& event);
-    void on_restarted(const TargetEvent& event);
+    void on(const target_event::Timer& event);
+    void on(const target_event::AdmissionAsked& event);
+    void on(const target_event::Reserved& event);
+    void on(const target_event::ReserveFailed& event);
+    void on(const target_event::RoundLost& event);
+    void on(const target_event::OwnedDurable& event);
+    void on(const target_event::Activated& event);
+    void on(const target_event::ActivateFailed& event);
+    void on(const target_event::WorkerLost& event);
+    void on(const target_event::Domain& event);
+    void on(const target_event::GuestStarting& event);
+    void on(const target_event::GuestResumedMigrated& event);
+    void on(const target_event::GuestResumedPostcopy& event);
+    void on(const target_event::GuestArrivedPaused& event);
+    void on(const target_event::GuestCalled& event);
+    void on(const target_event::GuestStopped& event);
+    void on(const target_event::OperatorAbort& event);
+    void on(const target_event::OperatorFenced& event);
+    void on(const target_event::Restarted& event);
     void on_domain(const DomainReport& report);
-    void on_source_fenced(Epoch known);
-    void on_activate_failed(const Error& error);
     void on_recovering_domain(const DomainReport& report);
     void on_arrival(ArrivalEvidence evidence);
     void on_guest_stopped();
-    void on_worker_lost();
-    void on_timers();
     void on_retry();
     void on_state_deadline();
     void check_silence();
 
     // target_steps.cc
-    void on_message(const Message& message);
+    void on(const target_event::Received& event);
     void on_offer(const MsgOffer& offer);
     void on_round_end(const MsgRoundEnd& end);
-    void on_round_applied(std::uint64_t round);
+    void on(const target_event::RoundApplied& event);
     void on_complete(const MsgComplete& complete);
     void apply_if_ready();
-    void on_applied(FreezeToken token);
-    void on_apply_failed(FreezeToken token, const Error& error);
+    void on(const target_event::Applied& event);
+    void on(const target_event::ApplyFailed& event);
     void on_thawed(const MsgThawed& thawed);
     bool is_thawed(const FreezeToken& token) const;
     void request_grant();
@@ -61,7 +73,7 @@ private:
     void confirm_if_ready();
     void withdraw();
     void return_grant(Epoch epoch, Error why);
-    void on_retracted(bool may_have_served);
+    void on(const target_event::Retracted& event);
     void returned(Outcome outcome);
     void end_if_returned();
     void over(std::string reason, std::string text);
@@ -71,7 +83,7 @@ private:
 
     // helpers
     void enter(TargetState state, std::optional<Duration> deadline);
-    Action& emit(ActionKind kind);
+    void emit(TargetAction action) { out_.push_back(std::move(action)); }
     void send(MessageBody body);
     void alert(AlertKind kind, std::string reason, std::string text);
     void admit();
@@ -86,7 +98,7 @@ private:
     Settings settings_;
     TargetState state_ = TargetState::kAsking;
     TimePoint now_{};
-    Actions out_;
+    TargetActions out_;
     TimerSet<Timer, 6> timers_;
     Backoff backoff_;
 

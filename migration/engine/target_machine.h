@@ -1,7 +1,7 @@
 // TargetMachine: pulls a session, never assumes that it has it. One per migration attempt.
 //
 // Invariants, checked by tests/sim at every step:
-//   - kActivate leaves only after MsgGrant (or the operator's word that the source host is fenced),
+//   - Activate leaves only after MsgGrant (or the operator's word that the source host is fenced),
 //     with the complete state of the granted token verified here.
 //   - It asks for the grant only when its guest demonstrably runs (or arrived paused).
 //   - Before the guest has arrived it drops everything on failure or when its reservation runs out;
@@ -13,7 +13,8 @@
 
 #include <memory>
 
-#include "migration/engine/machine.h"
+#include "migration/engine/actions.h"
+#include "migration/engine/target_events.h"
 
 namespace gantry::engine {
 
@@ -36,48 +37,6 @@ enum class TargetState : std::uint32_t {
                         ///< source has taken the session back.
 };
 
-enum class TargetEventKind : std::uint32_t {
-    kMessage = 1,  ///< message
-    kTimer = 2,
-    kAdmissionAsked = 3,  ///< capabilities, migration: first event; the hook waits
-    kReserved = 4,
-    kReserveFailed = 5,  ///< error
-    kRoundApplied = 6,   ///< round: all its batches were applied
-    kRoundLost = 7,      ///< round, error: a stream broke
-    kApplied = 8,        ///< token: final state applied, digests equal, marked complete
-    kApplyFailed = 9,    ///< token, error: digests differ or an object could not be built
-    kOwnedDurable = 10,
-    kActivated = 11,
-    kActivateFailed = 12,
-    kWorkerLost = 13,
-    kDomain = 14,                ///< domain
-    kGuestStarting = 15,         ///< STARTED_MIGRATED: an incoming QEMU is up
-    kGuestResumedMigrated = 16,  ///< Runs, memory complete (also RESUMED_UNPAUSED)
-    kGuestResumedPostcopy = 17,  ///< Runs, memory incomplete
-    kGuestArrivedPaused = 18,    ///< SUSPENDED_PAUSED after completion
-    kGuestCalled = 19,           ///< First request of the guest on this host
-    kGuestStopped = 20,  ///< STOPPED_*, or hook release end: the guest is not here (any more)
-    kOperatorAbort = 21,
-    kOperatorFenced = 22,  ///< A person vouches that the source host is down and stays down
-    kRestarted = 23,       ///< record, complete, migration: first event after a restart of gantryd
-    kRetracted = 24,       ///< active: something may have been served, and nothing was retracted
-};
-
-struct TargetEvent {
-    TargetEventKind kind = TargetEventKind::kTimer;
-    std::optional<Message> message;
-    std::optional<TargetCapabilities> capabilities;
-    MigrationId migration;
-    std::uint64_t round = 0;
-    FreezeToken token;
-    DomainReport domain;
-    DurableRecord record;
-    std::optional<FreezeToken> complete;  ///< kRestarted: what StateSink::complete_token says.
-    /// kRestarted: the workers serve record.epoch already. kRetracted: see there.
-    bool active = false;
-    Error error;
-};
-
 class TargetMachine {
 public:
     TargetMachine(std::string session_id, Settings settings);
@@ -85,7 +44,7 @@ public:
     TargetMachine(TargetMachine&&) noexcept;
     TargetMachine& operator=(TargetMachine&&) noexcept;
 
-    [[nodiscard]] Actions step(const TargetEvent& event, TimePoint now);
+    [[nodiscard]] TargetActions step(const TargetEvent& event, TimePoint now);
 
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] TargetState state() const;
@@ -104,6 +63,5 @@ private:
 };
 
 [[nodiscard]] const char* to_string(TargetState state);
-[[nodiscard]] const char* to_string(TargetEventKind kind);
 
 }  // namespace gantry::engine

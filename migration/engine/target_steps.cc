@@ -6,7 +6,8 @@
 
 namespace gantry::engine {
 
-void TargetMachine::Impl::on_message(const Message& message) {
+void TargetMachine::Impl::on(const target_event::Received& event) {
+    const Message& message = event.message;
     if (!id_ || message.migration != *id_ || state_ == TargetState::kRecovering) {
         return;
     }
@@ -41,7 +42,7 @@ void TargetMachine::Impl::on_message(const Message& message) {
             returned(Outcome::kLost);
         } else if (state_ == TargetState::kServing && released->epoch == epoch_) {
             timers_.clear_all();
-            emit(ActionKind::kFinished).outcome = Outcome::kMoved;
+            emit(action::Finished{Outcome::kMoved});
             enter(TargetState::kDone, std::nullopt);
         }
     } else if (const auto* abort = std::get_if<MsgAbort>(&body)) {
@@ -69,9 +70,7 @@ void TargetMachine::Impl::on_offer(const MsgOffer& offer) {
     }
     enter(TargetState::kReserving, settings_.describe_deadline);
     timers_.clear(Timer::kRetry);
-    Action& action = emit(ActionKind::kReserve);
-    action.needs = offer.needs;
-    action.seed = offer.seed;
+    emit(action::Reserve{offer.needs, offer.seed});
     report(Phase::kPreflight, 1.0);
 }
 
@@ -92,12 +91,11 @@ void TargetMachine::Impl::on_round_end(const MsgRoundEnd& end) {
         send(MsgVerified{*verified_});
         return;
     }
-    Action& action = emit(ActionKind::kAwaitRound);
-    action.round = end.round;
-    action.batch_count = end.batch_count;
+    emit(action::AwaitRound{end.round, end.batch_count});
 }
 
-void TargetMachine::Impl::on_round_applied(std::uint64_t round) {
+void TargetMachine::Impl::on(const target_event::RoundApplied& event) {
+    const std::uint64_t round = event.round;
     if (state_ != TargetState::kReceiving || round <= round_applied_) {
         return;
     }
@@ -136,13 +134,12 @@ void TargetMachine::Impl::apply_if_ready() {
         return;
     }
     enter(TargetState::kApplying, settings_.round_deadline);
-    Action& action = emit(ActionKind::kApplyComplete);
-    action.token = complete_->token;
-    action.parts = complete_->parts;
+    emit(action::ApplyComplete{complete_->token, complete_->parts});
     report(Phase::kSwitchover, 0.5);
 }
 
-void TargetMachine::Impl::on_applied(FreezeToken token) {
+void TargetMachine::Impl::on(const target_event::Applied& event) {
+    const FreezeToken token = event.token;
     if (state_ != TargetState::kApplying || !complete_ || complete_->token != token) {
         return;
     }
@@ -158,12 +155,12 @@ void TargetMachine::Impl::on_applied(FreezeToken token) {
     }
 }
 
-void TargetMachine::Impl::on_apply_failed(FreezeToken token, const Error& error) {
-    if (state_ != TargetState::kApplying || !complete_ || complete_->token != token) {
+void TargetMachine::Impl::on(const target_event::ApplyFailed& event) {
+    if (state_ != TargetState::kApplying || !complete_ || complete_->token != event.token) {
         return;
     }
     complete_.reset();
-    send(MsgVerifyFailed{token, error.text});
+    send(MsgVerifyFailed{event.token, event.error.text});
     enter(TargetState::kReceiving, std::nullopt);
     arm_retry();
 }
@@ -184,7 +181,7 @@ void TargetMachine::Impl::on_thawed(const MsgThawed& thawed) {
             arm_retry();
         }
         complete_.reset();
-        emit(ActionKind::kUnmarkComplete);  // apply_final may be under way
+        emit(action::UnmarkComplete{});  // apply_final may be under way
     }
 }
 
@@ -193,7 +190,7 @@ bool TargetMachine::Impl::is_thawed(const FreezeToken& token) const {
 }
 
 void TargetMachine::Impl::void_complete() {
-    emit(ActionKind::kUnmarkComplete);  // or a restart would take it for the newest state
+    emit(action::UnmarkComplete{});  // or a restart would take it for the newest state
     verified_.reset();
     complete_.reset();
     enter(TargetState::kReceiving, std::nullopt);
@@ -228,7 +225,7 @@ void TargetMachine::Impl::own(Epoch epoch) {
     enter(TargetState::kActivating, settings_.switchover_deadline);
     DurableRecord record;
     record.epoch = epoch;
-    emit(ActionKind::kPersistOwned).record = record;
+    emit(action::PersistOwned{record});
     activate_if_ready();
 }
 
@@ -236,7 +233,7 @@ void TargetMachine::Impl::activate_if_ready() {
     const bool may_touch = guest_memory_complete_ || !settings_.activate_needs_guest_memory;
     if (state_ == TargetState::kActivating && owned_durable_ && may_touch && !activate_issued_) {
         activate_issued_ = true;
-        emit(ActionKind::kActivate).epoch = epoch_;
+        emit(action::Activate{epoch_});
     }
 }
 
@@ -308,14 +305,14 @@ void TargetMachine::Impl::return_grant(Epoch epoch, Error why) {
     timers_.clear_all();
     timers_.set(Timer::kPoll, now_ + settings_.job_poll);
     enter(TargetState::kReturning, settings_.switchover_deadline);
-    emit(ActionKind::kRetract);
+    emit(action::Retract{});
 }
 
-void TargetMachine::Impl::on_retracted(bool may_have_served) {
+void TargetMachine::Impl::on(const target_event::Retracted& event) {
     if (state_ != TargetState::kReturning || retracted_) {
         return;
     }
-    if (may_have_served) {
+    if (event.may_have_served) {
         // The session is this host's for good; processes whose workers died get CUDA errors.
         alert(AlertKind::kStateLost, "session.lost",
               "A worker died while the session was taken into service: its process gets CUDA "
@@ -347,7 +344,7 @@ void TargetMachine::Impl::end_if_returned() {
         return;
     }
     if (!domain_known_) {
-        emit(ActionKind::kQueryDomain);
+        emit(action::QueryDomain{});
         return;
     }
     const bool coming = arrival_ || guest_starting_;
@@ -371,14 +368,12 @@ void TargetMachine::Impl::give_up(Error why) {
 void TargetMachine::Impl::discard(Outcome outcome, Error why) {
     if (hook_ == Hook::kWaiting) {
         hook_ = Hook::kNone;
-        emit(ActionKind::kRefuseAdmission).error = why;
+        emit(action::RefuseAdmission{why});
     }
     timers_.clear_all();
-    emit(ActionKind::kDiscard);
+    emit(action::Discard{});
     report(Phase::kFailed, 0.0);
-    Action& finished = emit(ActionKind::kFinished);
-    finished.outcome = outcome;
-    finished.error = std::move(why);
+    emit(action::Finished{outcome, std::move(why)});
     enter(TargetState::kDiscarded, std::nullopt);
 }
 
@@ -391,26 +386,17 @@ void TargetMachine::Impl::enter(TargetState state, std::optional<Duration> deadl
     }
 }
 
-Action& TargetMachine::Impl::emit(ActionKind kind) {
-    out_.emplace_back().kind = kind;
-    return out_.back();
-}
-
-void TargetMachine::Impl::send(MessageBody body) {
-    emit(ActionKind::kSend).message = Message{*id_, std::move(body)};
-}
+void TargetMachine::Impl::send(MessageBody body) { emit(action::Send{{*id_, std::move(body)}}); }
 
 void TargetMachine::Impl::alert(AlertKind kind, std::string reason, std::string text) {
-    Action& action = emit(ActionKind::kAlert);
-    action.alert = kind;
-    action.error = {Code::kUnavailable, std::move(reason), std::move(text)};
+    emit(action::Alert{kind, {Code::kUnavailable, std::move(reason), std::move(text)}});
 }
 
 void TargetMachine::Impl::admit() {
     timers_.clear(Timer::kHook);
     if (hook_ == Hook::kWaiting) {
         hook_ = Hook::kNone;
-        emit(ActionKind::kAdmit);
+        emit(action::Admit{});
     }
     if (!admitted_) {
         admitted_ = true;
@@ -424,7 +410,7 @@ void TargetMachine::Impl::report(Phase phase, double fraction) {
     progress_.phase = phase;
     progress_.percent = meter_.advance(phase, fraction);
     progress_.elapsed = now_ - begun_at_;
-    emit(ActionKind::kReportProgress).progress = progress_;
+    emit(action::ReportProgress{progress_});
 }
 
 void TargetMachine::Impl::arm_retry() {

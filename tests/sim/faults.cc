@@ -100,8 +100,7 @@ void World::restart_daemon(int index) {
         host.receiver = {};
         host.awaited_round.reset();
         host.target = std::make_unique<engine::TargetMachine>("vm", settings);
-        engine::TargetEvent event;
-        event.kind = engine::TargetEventKind::kRestarted;
+        target_event::Restarted event;
         event.migration = was_arriving ? host.note->first : *worker->receiving;
         event.complete = was_arriving ? std::nullopt : worker->complete;
         if (owns_arrival) {
@@ -112,8 +111,7 @@ void World::restart_daemon(int index) {
         return;
     }
     if (worker != nullptr || host.disk) {
-        engine::SourceEvent event;
-        event.kind = engine::SourceEventKind::kRestarted;
+        source_event::Restarted event;
         event.record = host.disk.value_or(engine::DurableRecord{});
         if (worker != nullptr && worker->epoch.value > event.record.epoch.value) {
             event.record = {worker->epoch, false, {}, {}};
@@ -135,9 +133,7 @@ void World::restart_daemon(int index) {
         // A guest with our metadata, and no session of it: it came while we were away.
         host.source.reset();
         start_target(index);
-        engine::TargetEvent event;
-        event.kind = engine::TargetEventKind::kGuestStarting;
-        target_step(index, event);
+        target_step(index, target_event::GuestStarting{});
     }
 }
 
@@ -149,8 +145,7 @@ void World::confirm_again(int index) {
     }
     ++host.target_attempt;
     host.target = std::make_unique<engine::TargetMachine>("vm", settings);
-    engine::TargetEvent event;
-    event.kind = engine::TargetEventKind::kRestarted;
+    target_event::Restarted event;
     event.migration = *host.worker->receiving;
     event.complete = host.worker->complete;
     event.record = {host.worker->epoch, false, {}, {}};
@@ -176,14 +171,10 @@ void World::crash_worker(int index) {
     }
     host.worker.reset();
     if (host.source && host.source->state() != engine::SourceState::kReleased) {
-        engine::SourceEvent event;
-        event.kind = engine::SourceEventKind::kWorkerLost;
-        source_step(index, event);
+        source_step(index, source_event::WorkerLost{});
     }
     if (host.target) {
-        engine::TargetEvent event;
-        event.kind = engine::TargetEventKind::kWorkerLost;
-        target_step(index, event);
+        target_step(index, target_event::WorkerLost{});
     }
 }
 
@@ -208,7 +199,7 @@ void World::power_off(int index) {
         job.active = false;
         if (guests[other].domain == Domain::kPausedIncoming) {
             guests[other].domain = Domain::kAbsent;
-            guest_event_target(other, engine::TargetEventKind::kGuestStopped);
+            guest_event_target(other, target_event::GuestStopped{});
         }
     }
     migrations_left = 0;

@@ -4,44 +4,35 @@
 
 namespace gantry::sim {
 
-using engine::SourceEventKind;
-using engine::TargetEventKind;
-
 void World::plan_migrations() {
     migrations_left = static_cast<int>(random.between(1, 3));
     after(delay(100'000, 2'000'000), [this] { virsh_migrate(); });
 }
 
-void World::guest_event_source(int index, SourceEventKind kind) {
+void World::guest_event_source(int index, const engine::SourceEvent& event) {
     if (now < heal_at && random.chance(0.04)) {
         return;
     }
-    after(delay(300, 16'000), [this, index, kind] {
-        engine::SourceEvent event;
-        event.kind = kind;
-        source_step(index, event);
-    });
+    after(delay(300, 16'000), [this, index, event] { source_step(index, event); });
 }
 
-void World::guest_event_target(int index, TargetEventKind kind) {
+void World::guest_event_target(int index, const engine::TargetEvent& event) {
     if (now < heal_at && random.chance(0.04)) {
         return;
     }
-    after(delay(300, 16'000), [this, index, kind] {
+    after(delay(300, 16'000), [this, index, event] {
         Host& host = hosts[index];
         if (!host.daemon_up) {
             return;
         }
-        if (kind == TargetEventKind::kGuestStarting) {
+        if (std::holds_alternative<target_event::GuestStarting>(event)) {
             host.guest_starting = true;
-        } else if (kind == TargetEventKind::kGuestStopped) {
+        } else if (std::holds_alternative<target_event::GuestStopped>(event)) {
             host.guest_starting = false;
             host.arrival.reset();
         } else {
-            host.arrival = kind;
+            host.arrival = event;
         }
-        engine::TargetEvent event;
-        event.kind = kind;
         target_step(index, event);
     });
 }
@@ -127,7 +118,7 @@ void World::job_over() {
         after(delay(500'000, 3'000'000), [this, from = job.from] {  // the operator resumes it
             if (guests[from].domain == Domain::kPaused) {
                 guests[from].domain = Domain::kRunning;
-                guest_event_source(from, SourceEventKind::kGuestResumed);
+                guest_event_source(from, source_event::GuestResumed{});
             }
         });
     }
@@ -149,16 +140,16 @@ void World::hook_ended(int index, bool admitted) {
 /// The migration fails before the point of no return: the guest goes on at the source.
 void World::roll_back_job() {
     const bool was_paused = guests[job.from].domain == Domain::kPaused;
-    guest_event_source(job.from, SourceEventKind::kJobFailed);
+    guest_event_source(job.from, source_event::JobFailed{});
     if (was_paused && job.script != Script::kOperatorPaused) {
         guests[job.from].domain = Domain::kRunning;
-        guest_event_source(job.from, SourceEventKind::kGuestResumed);
+        guest_event_source(job.from, source_event::GuestResumed{});
     }
     const int to = job.to;
     after(delay(0, 1'500'000), [this, to, number = job.number] {
         if (job.number == number && guests[to].domain == Domain::kPausedIncoming) {
             guests[to].domain = Domain::kAbsent;
-            guest_event_target(to, TargetEventKind::kGuestStopped);
+            guest_event_target(to, target_event::GuestStopped{});
         }
     });
     job_over();
@@ -183,7 +174,7 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
     const auto pause = [&] {
         if (source.domain == Domain::kRunning) {
             source.domain = Domain::kPaused;
-            guest_event_source(job.from, SourceEventKind::kGuestSuspended);
+            guest_event_source(job.from, source_event::GuestSuspended{});
         }
     };
     trace("libvirt phase %d", phase);
@@ -195,7 +186,7 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
             target.domain = Domain::kPausedIncoming;
             target.told = false;
             hosts[job.to].guest_came = true;
-            guest_event_target(job.to, TargetEventKind::kGuestStarting);
+            guest_event_target(job.to, target_event::GuestStarting{});
             next(2, 100'000, 3'000'000);
             break;
         case 2:  // RAM was copied while the guest ran
@@ -203,7 +194,7 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
                 case Script::kAbortInPrecopy: roll_back_job(); break;
                 case Script::kTargetQemuDies:
                     target.domain = Domain::kAbsent;
-                    guest_event_target(job.to, TargetEventKind::kGuestStopped);
+                    guest_event_target(job.to, target_event::GuestStopped{});
                     roll_back_job();
                     break;
                 case Script::kSuspendEarlyThenAbort:
@@ -220,13 +211,13 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
         case 20: roll_back_job(); break;
         case 21:
             source.domain = Domain::kRunning;
-            guest_event_source(job.from, SourceEventKind::kGuestResumed);
+            guest_event_source(job.from, source_event::GuestResumed{});
             next(3, 10'000, 2'000'000);
             break;
         case 3:  // the pause
             pause();
             if (random.chance(0.5)) {
-                guest_event_source(job.from, SourceEventKind::kGuestPreSwitchover);
+                guest_event_source(job.from, source_event::GuestPreSwitchover{});
             }
             if (job.script == Script::kAbortAfterPause) {
                 next(20, 10'000, 500'000);
@@ -239,12 +230,12 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
             job.postcopy_open = true;
             target.issued = source.issued;
             target.domain = Domain::kRunning;
-            guest_event_target(job.to, TargetEventKind::kGuestResumedPostcopy);
+            guest_event_target(job.to, target_event::GuestResumedPostcopy{});
             next(31, 500'000, 3'000'000);
             break;
         case 31:
             job.postcopy_open = false;
-            guest_event_target(job.to, TargetEventKind::kGuestResumedMigrated);
+            guest_event_target(job.to, target_event::GuestResumedMigrated{});
             next(6, 100'000, 400'000);
             break;
         case 4:  // QEMU says "completed", which is not the commit
@@ -256,28 +247,28 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
             target.issued = source.issued;
             if (job.script == Script::kOperatorPaused) {
                 target.domain = Domain::kPaused;
-                guest_event_target(job.to, TargetEventKind::kGuestArrivedPaused);
+                guest_event_target(job.to, target_event::GuestArrivedPaused{});
                 after(delay(1'000'000, 10'000'000), [this, to = job.to] {
                     if (guests[to].domain == Domain::kPaused) {
                         guests[to].domain = Domain::kRunning;
-                        guest_event_target(to, TargetEventKind::kGuestResumedMigrated);
+                        guest_event_target(to, target_event::GuestResumedMigrated{});
                     }
                 });
             } else {
                 target.domain = Domain::kRunning;
-                guest_event_target(job.to, TargetEventKind::kGuestResumedMigrated);
+                guest_event_target(job.to, target_event::GuestResumedMigrated{});
             }
             next(job.script == Script::kSplitBrain ? 5 : 6, 100'000, 400'000);
             break;
         case 5:  // the reply of Finish was lost: libvirt resumes the source as well
             source.domain = Domain::kRunning;
-            guest_event_source(job.from, SourceEventKind::kGuestResumed);
+            guest_event_source(job.from, source_event::GuestResumed{});
             job_over();
             break;
         case 6:
             source.domain = Domain::kAbsent;
             hosts[job.from].guest_came = false;
-            guest_event_source(job.from, SourceEventKind::kGuestGone);
+            guest_event_source(job.from, source_event::GuestGone{});
             job_over();
             break;
         default: break;

@@ -58,10 +58,7 @@ void World::deliver(int to, const Message& message) {
                          host.target->state() != engine::TargetState::kDiscarded;
     if (goes_to_target(message.body) || (goes_both_ways(message.body) && is_ours)) {
         if (is_ours) {
-            engine::TargetEvent event;
-            event.kind = engine::TargetEventKind::kMessage;
-            event.message = message;
-            target_step(to, event);
+            target_step(to, target_event::Received{message});
         } else if (!std::holds_alternative<engine::MsgGrant>(message.body) &&
                    !std::holds_alternative<engine::MsgGrantRefused>(message.body) &&
                    !std::holds_alternative<engine::MsgRefused>(message.body) &&
@@ -90,11 +87,7 @@ void World::deliver(int to, const Message& message) {
             }
         }
     }
-    engine::SourceEvent event;
-    event.kind = engine::SourceEventKind::kMessage;
-    event.message = message;
-    event.seed = {random.next(), random.next()};
-    source_step(to, event);
+    source_step(to, source_event::Received{message, {random.next(), random.next()}});
 }
 
 void World::deliver_bulk(int to, const Bulk& bulk) {

@@ -6,16 +6,6 @@
 namespace gantry::sim {
 namespace {
 
-using engine::ActionKind;
-using engine::SourceEvent;
-using engine::SourceEventKind;
-
-SourceEvent source_event(SourceEventKind kind) {
-    SourceEvent event;
-    event.kind = kind;
-    return event;
-}
-
 engine::SessionNeeds describe(std::uint64_t resident_bytes) {
     engine::SessionNeeds needs;
     needs.session_id = "vm";
@@ -57,50 +47,312 @@ void World::stand_in(int index) {
     }
 }
 
-void World::source_step(int index, const SourceEvent& given) {
+/// What the machine is told under a mutation; nothing: it does not hear of that event.
+std::optional<engine::SourceEvent> World::mutated(int index, const engine::SourceEvent& event) {
+    Host& host = hosts[index];
+    const auto* received = std::get_if<source_event::Received>(&event);
+    const auto* domain = std::get_if<source_event::Domain>(&event);
+    switch (options.mutation) {
+        case Mutation::kIgnoreResumed:
+            if (std::holds_alternative<source_event::GuestResumed>(event)) {
+                return std::nullopt;
+            }
+            if (domain != nullptr && domain->report.domain == engine::DomainState::kRunning) {
+                return source_event::Domain{{engine::DomainState::kUnknown, domain->report.job}};
+            }
+            return event;
+        case Mutation::kGrantWithoutFrozen:
+            if (received == nullptr) {
+                return event;
+            }
+            if (const auto* asks = std::get_if<engine::MsgGrantRequest>(&received->message.body)) {
+                const engine::MigrationId id = received->message.migration;
+                host.disk = {host.source->epoch(), true, id, asks->token};
+                if (host.worker && host.worker->serves_role) {
+                    host.worker->fenced = true;
+                }
+                source_event::Restarted restarted;
+                restarted.record = *host.disk;
+                (void)host.source->step(restarted, now);
+                send(index, {id, engine::MsgGrant{asks->token, {host.source->epoch().value + 1}}});
+                return std::nullopt;
+            }
+            return event;
+        case Mutation::kKeepReturnedGrant:
+            if (received != nullptr &&
+                std::holds_alternative<engine::MsgGrantReturned>(received->message.body)) {
+                return std::nullopt;
+            }
+            return event;
+        default: return event;
+    }
+}
+
+namespace {
+
+/// Carries out one action: one overload for each kind.
+struct SourceCarrier {
+    World& world;
+    const int index;
+    Host& host = world.hosts[index];
+    const std::uint64_t life = host.life;
+
+    [[nodiscard]] bool fails(double probability) const {
+        return world.now < world.heal_at && world.random.chance(probability);
+    }
+    /// Runs something in the background and feeds its outcome to the machine, unless gantryd died.
+    void answer(Duration in, std::function<engine::SourceEvent()> work) const {
+        world.after(in, [&to = world, at = index, since = life, work = std::move(work)] {
+            if (to.hosts[at].daemon_up && to.hosts[at].life == since) {
+                to.source_step(at, work());
+            }
+        });
+    }
+    /// Of a worker's call, which is carried out although gantryd has died meanwhile.
+    void feed(const engine::SourceEvent& event) const {
+        if (world.hosts[index].life == life) {
+            world.source_step(index, event);
+        }
+    }
+
+    void operator()(const action::Send& send) const { world.send(index, send.message); }
+    void operator()(const action::Describe& /*describe*/) const {
+        answer(world.worker_call(index, 100, 50'000), [&to = world, at = index] {
+            to.stand_in(at);
+            Worker* worker = to.hosts[at].worker.get();
+            if (worker != nullptr && worker->announcement == 0) {
+                worker->announcement = ++to.last_announcement;
+            }
+            return source_event::Described{describe(kBlocks * engine::kBlockBytes)};
+        });
+    }
+    void operator()(const action::BeginPrecopy& /*begin*/) const {
+        answer(world.worker_call(index, 100, 20'000), [&to = world, at = index] {
+            if (Worker* worker = to.hosts[at].worker.get()) {
+                worker->last_sent.assign(kBlocks, std::nullopt);
+                worker->unacked_round.assign(kBlocks, 0);
+            }
+            return source_event::PrecopyBegun{};
+        });
+    }
+    void operator()(const action::SendRound& send) const { send_round(send.round, false); }
+    void operator()(const action::ResendRound& resend) const { send_round(resend.round, true); }
+    void operator()(const action::Freeze& freeze) const {
+        const bool will_fail = fails(0.05);
+        world.after(world.worker_call(index, 200, 100'000),
+                    [carrier = *this, token = freeze.token, will_fail] {
+                        carrier.freeze_worker(token, will_fail);
+                    });
+    }
+    void operator()(const action::SendComplete& send) const {
+        const bool will_fail = fails(0.05);
+        world.after(world.worker_call(index, 200, 20'000),
+                    [carrier = *this, send, will_fail] { carrier.send_final(send, will_fail); });
+    }
+    void operator()(const action::PersistGrant& persist) const {
+        const bool will_fail = fails(0.03);
+        // The write may take effect some time before gantryd hears of it, or dies.
+        const Duration write = world.delay(100, 20'000);
+        const Duration heard = write + world.delay(0, 5'000);
+        world.after(write,
+                    [&to = world, at = index, since = life, record = persist.record, will_fail] {
+                        if (!will_fail && (to.hosts[at].life == since || to.random.chance(0.5)) &&
+                            to.hosts[at].powered) {
+                            to.hosts[at].disk = record;
+                        }
+                    });
+        const bool is_early = world.options.mutation == Mutation::kGrantBeforeDurable;
+        answer(is_early ? Duration{0} : heard, [will_fail]() -> engine::SourceEvent {
+            if (will_fail) {
+                return source_event::GrantWriteFailed{};
+            }
+            return source_event::GrantDurable{};
+        });
+    }
+    void operator()(const action::Fence& fence) const {
+        const World::Job& job = world.job;
+        if (fence.guest_is_here && job.active && job.from == index && job.postcopy_open) {
+            world.violate("the guest's memory is pulled from here, and tells it of an error");
+        }
+        if (host.worker && host.worker->serves_role) {
+            host.worker->fenced = true;
+            host.worker->tells = host.worker->tells || fence.guest_is_here;
+        }
+    }
+    void operator()(const action::Unfence& unfence) const {
+        if (host.worker && host.worker->serves_role) {
+            host.worker->fenced = host.worker->tells = false;
+            host.worker->epoch = unfence.epoch;
+            ++world.verdict.returned_count;
+        }
+    }
+    void operator()(const action::Thaw& /*thaw*/) const {
+        answer(world.worker_call(index, 100, 20'000), [&to = world, at = index] {
+            to.stand_in(at);
+            to.hosts[at].worker->frozen.reset();
+            return source_event::Thawed{};
+        });
+    }
+    void operator()(const action::EndPrecopy& /*end*/) const {
+        ++host.source_op;
+        if (world.options.mutation == Mutation::kAnnounceEachAttempt && host.worker) {
+            host.worker->announcement = 0;
+        }
+    }
+    void operator()(const action::EndAnnouncement& /*end*/) const {
+        world.after(world.worker_call(index, 100, 20'000), [&to = world, at = index] {
+            if (Worker* worker = to.hosts[at].worker.get()) {
+                worker->announcement = 0;
+            }
+        });
+    }
+    void operator()(const action::Release& /*release*/) const {
+        answer(world.delay(100, 20'000), [&to = world, at = index] {
+            Host& then = to.hosts[at];
+            if (then.worker && then.worker->serves_role && then.worker->fenced) {
+                then.worker.reset();
+                to.guests[at].told = true;
+            }
+            return source_event::Released{};
+        });
+    }
+    void operator()(const action::QueryDomain& /*query*/) const {
+        // The answer is as old as the time it took.
+        answer(world.delay(100, 3'000), [&to = world, at = index,
+                                         report = world.domain_report(index)] {
+            return source_event::Domain{to.random.chance(0.7) ? to.domain_report(at) : report};
+        });
+    }
+    void operator()(const action::AbortJob& /*abort*/) const {
+        world.after(world.delay(1'000, 50'000), [&to = world, at = index] { to.abort_job(at); });
+    }
+    void operator()(const action::Alert& alert) const {
+        world.trace("host %d source alert: %s", index, alert.error.reason.c_str());
+        world.verdict.split_brain_count += alert.kind == engine::AlertKind::kSplitBrain ? 1U : 0U;
+    }
+    void operator()(const action::ReportProgress& report) const {
+        if (host.progress_of[0] != host.source->migration()) {
+            host.progress_of[0] = host.source->migration();
+            host.percent[0] = 0.0;
+        }
+        if (host.source->migration() && report.progress.percent < host.percent[0]) {
+            world.violate("the source's progress ran backwards");
+        }
+        host.percent[0] = report.progress.percent;
+    }
+    void operator()(const action::Finished& finished) const {
+        world.trace("host %d source finished: %s %s", index, to_string(finished.outcome),
+                    finished.error.reason.c_str());
+        Verdict& verdict = world.verdict;
+        verdict.moved_count += finished.outcome == engine::Outcome::kMoved ? 1U : 0U;
+        verdict.rolled_back_count += finished.outcome == engine::Outcome::kRolledBack ? 1U : 0U;
+    }
+
+    void send_round(std::uint64_t round, bool again) const;
+    void freeze_worker(engine::FreezeToken token, bool will_fail) const;
+    void send_final(const action::SendComplete& send, bool will_fail) const;
+};
+
+void SourceCarrier::send_round(std::uint64_t round, bool again) const {
+    const std::uint64_t op = ++host.source_op;
+    const double failing = world.now < world.heal_at ? 0.05 : 0.0;
+    world.after(world.delay(500, 30'000), [carrier = *this, again, round, op, failing] {
+        Host& then = carrier.host;
+        if (then.life != carrier.life || then.source_op != op || !then.worker || !then.source) {
+            return;
+        }
+        if (carrier.world.random.chance(failing)) {
+            carrier.feed(source_event::RoundFailed{
+                round, {Code::kUnavailable, "stream.broken", "injected"}});
+            return;
+        }
+        Worker& worker = *then.worker;
+        std::vector<std::size_t> changed;
+        for (std::size_t i = 0; i < kBlocks; ++i) {
+            if (again && worker.unacked_round[i] != 0) {
+                worker.last_sent[i].reset();
+            }
+            if (worker.last_sent[i] != worker.device[i]) {
+                changed.push_back(i);
+            }
+        }
+        carrier.world.source_send_round(carrier.index, round, std::move(changed), 0, 0);
+    });
+}
+
+/// The request may reach the worker although gantryd has died meanwhile.
+void SourceCarrier::freeze_worker(engine::FreezeToken token, bool will_fail) const {
+    if (!host.worker) {
+        feed(source_event::FreezeFailed{{Code::kUnavailable, "worker.gone", "injected"}});
+    }
+    if (!host.worker || !host.worker->serves_role || host.worker->fenced) {
+        return;
+    }
+    const bool fresh = !host.worker->frozen;
+    if (fresh && will_fail) {
+        feed(source_event::FreezeFailed{{Code::kDeadlineExceeded, "drain.timeout", "injected"}});
+        return;
+    }
+    const bool is_late = host.life != life;
+    if (is_late && !world.random.chance(0.3)) {
+        return;
+    }
+    if (is_late && !fresh) {
+        return;
+    }
+    host.worker->frozen = token;
+    feed(source_event::Frozen{token});
+}
+
+void SourceCarrier::send_final(const action::SendComplete& send, bool will_fail) const {
+    if (host.life != life || !host.worker || host.worker->frozen != send.token || !host.source ||
+        !host.source->migration()) {
+        return;
+    }
+    const World::Job& job = world.job;
+    if (job.from == index && job.announcement && !host.worker->dead &&
+        world.guests[index].domain != Domain::kRunning &&
+        host.worker->announcement != *job.announcement) {
+        world.violate("the final state lacks what the GPU wrote since QEMU copied the guest");
+    }
+    if (will_fail) {
+        feed(source_event::CompleteFailed{send.token,
+                                          {Code::kUnavailable, "worker.gone", "injected"}});
+        return;
+    }
+    engine::MsgComplete complete;
+    complete.token = send.token;
+    complete.round = send.round;
+    complete.parts.push_back(final_part(*host.worker));
+    world.send(index, {*host.source->migration(), complete});
+    feed(source_event::CompleteSent{send.token});
+}
+
+const char* message_of(const engine::SourceEvent& event) {
+    const auto* received = std::get_if<source_event::Received>(&event);
+    return received == nullptr ? "" : message_name(received->message);
+}
+
+}  // namespace
+
+void World::source_step(int index, const engine::SourceEvent& given) {
     Host& host = hosts[index];
     if (!host.source || !host.daemon_up) {
         return;
     }
-    SourceEvent event = given;
-    if (options.mutation == Mutation::kIgnoreResumed) {
-        if (event.kind == SourceEventKind::kGuestResumed) {
-            return;
-        }
-        if (event.kind == SourceEventKind::kDomain &&
-            event.domain.domain == engine::DomainState::kRunning) {
-            event.domain.domain = engine::DomainState::kUnknown;
-        }
-    }
-    if (options.mutation == Mutation::kGrantWithoutFrozen &&
-        event.kind == SourceEventKind::kMessage) {
-        if (const auto* request = std::get_if<engine::MsgGrantRequest>(&event.message->body)) {
-            const engine::MigrationId id = event.message->migration;
-            host.disk = {host.source->epoch(), true, id, request->token};
-            if (host.worker && host.worker->serves_role) {
-                host.worker->fenced = true;
-            }
-            SourceEvent restarted = source_event(SourceEventKind::kRestarted);
-            restarted.record = *host.disk;
-            (void)host.source->step(restarted, now);
-            send(index, {id, engine::MsgGrant{request->token, {host.source->epoch().value + 1}}});
-            return;
-        }
-    }
-    if (options.mutation == Mutation::kKeepReturnedGrant && event.message &&
-        std::holds_alternative<engine::MsgGrantReturned>(event.message->body)) {
+    const auto event = mutated(index, given);
+    if (!event) {
         return;
     }
     const engine::SourceState before = host.source->state();
-    const engine::Actions actions = host.source->step(event, now);
+    const engine::SourceActions actions = host.source->step(*event, now);
     if (options.trace) {
-        trace("host %d source: %s%s%s  %s -> %s", index, to_string(event.kind),
-              event.message ? " " : "", event.message ? message_name(*event.message) : "",
-              to_string(before), to_string(host.source->state()));
+        trace("host %d source: %s %s  %s -> %s", index, engine::event_name(*event),
+              message_of(*event), to_string(before), to_string(host.source->state()));
     }
     const std::uint64_t life = host.life;
-    for (const engine::Action& action : actions) {
-        source_act(index, action);
+    for (const engine::SourceAction& one : actions) {
+        std::visit(SourceCarrier{*this, index}, one);
         if (random.chance(crash_per_step)) {
             crash_daemon(index);
         }
@@ -115,253 +367,11 @@ void World::source_step(int index, const SourceEvent& given) {
             Host& then = hosts[index];
             if (then.daemon_up && then.life == life && then.source_timer == due) {
                 then.source_timer.reset();
-                source_step(index, source_event(SourceEventKind::kTimer));
+                source_step(index, source_event::Timer{});
             }
         });
     } else if (!due) {
         host.source_timer.reset();
-    }
-}
-
-void World::source_act(int index, const engine::Action& action) {
-    Host& host = hosts[index];
-    const std::uint64_t life = host.life;
-    // Runs something in the background and feeds its outcome to the machine, unless gantryd died.
-    const auto answer = [this, index, life](Duration in, std::function<SourceEvent()> work) {
-        after(in, [this, index, life, work = std::move(work)] {
-            if (hosts[index].daemon_up && hosts[index].life == life) {
-                source_step(index, work());
-            }
-        });
-    };
-    const bool faulty = now < heal_at;
-    switch (action.kind) {
-        case ActionKind::kSend: send(index, *action.message); break;
-        case ActionKind::kDescribe:
-            answer(worker_call(index, 100, 50'000), [this, index] {
-                stand_in(index);
-                Worker* worker = hosts[index].worker.get();
-                if (worker != nullptr && worker->announcement == 0) {
-                    worker->announcement = ++last_announcement;
-                }
-                SourceEvent event = source_event(SourceEventKind::kDescribed);
-                event.needs = describe(kBlocks * engine::kBlockBytes);
-                return event;
-            });
-            break;
-        case ActionKind::kBeginPrecopy:
-            answer(worker_call(index, 100, 20'000), [this, index] {
-                if (Worker* worker = hosts[index].worker.get()) {
-                    worker->last_sent.assign(kBlocks, std::nullopt);
-                    worker->unacked_round.assign(kBlocks, 0);
-                }
-                return source_event(SourceEventKind::kPrecopyBegun);
-            });
-            break;
-        case ActionKind::kSendRound:
-        case ActionKind::kResendRound: {
-            const bool again = action.kind == ActionKind::kResendRound;
-            const std::uint64_t round = action.round;
-            const std::uint64_t op = ++host.source_op;
-            const double failing = faulty ? 0.05 : 0.0;
-            after(delay(500, 30'000), [this, index, life, again, round, op, failing] {
-                Host& then = hosts[index];
-                if (then.life != life || then.source_op != op || !then.worker || !then.source) {
-                    return;
-                }
-                if (random.chance(failing)) {
-                    SourceEvent event = source_event(SourceEventKind::kRoundFailed);
-                    event.round = round;
-                    event.error = {Code::kUnavailable, "stream.broken", "injected"};
-                    source_step(index, event);
-                    return;
-                }
-                Worker& worker = *then.worker;
-                std::vector<std::size_t> changed;
-                for (std::size_t i = 0; i < kBlocks; ++i) {
-                    if (again && worker.unacked_round[i] != 0) {
-                        worker.last_sent[i].reset();
-                    }
-                    if (worker.last_sent[i] != worker.device[i]) {
-                        changed.push_back(i);
-                    }
-                }
-                source_send_round(index, round, std::move(changed), 0, 0);
-            });
-            break;
-        }
-        case ActionKind::kFreeze: {
-            const engine::FreezeToken token = action.token;
-            const bool fails = faulty && random.chance(0.05);
-            after(worker_call(index, 200, 100'000), [this, index, life, token, fails] {
-                Host& then = hosts[index];
-                if (!then.worker && then.life == life) {
-                    SourceEvent event = source_event(SourceEventKind::kFreezeFailed);
-                    event.error = {Code::kUnavailable, "worker.gone", "injected"};
-                    source_step(index, event);
-                }
-                if (!then.worker || !then.worker->serves_role || then.worker->fenced) {
-                    return;
-                }
-                // The request may reach the worker although gantryd has died meanwhile.
-                const bool fresh = !then.worker->frozen;
-                if (fresh && fails) {
-                    if (then.life == life) {
-                        SourceEvent event = source_event(SourceEventKind::kFreezeFailed);
-                        event.error = {Code::kDeadlineExceeded, "drain.timeout", "injected"};
-                        source_step(index, event);
-                    }
-                    return;
-                }
-                if (then.life != life && !random.chance(0.3)) {
-                    return;
-                }
-                if (then.life != life && !fresh) {
-                    return;
-                }
-                then.worker->frozen = token;
-                if (then.life == life) {
-                    SourceEvent event = source_event(SourceEventKind::kFrozen);
-                    event.token = token;
-                    source_step(index, event);
-                }
-            });
-            break;
-        }
-        case ActionKind::kSendComplete: {
-            const engine::FreezeToken token = action.token;
-            const std::uint64_t round = action.round;
-            const bool fails = faulty && random.chance(0.05);
-            after(worker_call(index, 200, 20'000), [this, index, life, token, round, fails] {
-                Host& then = hosts[index];
-                if (then.life != life || !then.worker || then.worker->frozen != token ||
-                    !then.source || !then.source->migration()) {
-                    return;
-                }
-                if (job.from == index && job.announcement && !then.worker->dead &&
-                    guests[index].domain != Domain::kRunning &&
-                    then.worker->announcement != *job.announcement) {
-                    violate("the final state lacks what the GPU wrote since QEMU copied the guest");
-                }
-                if (fails) {
-                    SourceEvent event = source_event(SourceEventKind::kCompleteFailed);
-                    event.token = token;
-                    event.error = {Code::kUnavailable, "worker.gone", "injected"};
-                    source_step(index, event);
-                    return;
-                }
-                engine::MsgComplete complete;
-                complete.token = token;
-                complete.round = round;
-                complete.parts.push_back(final_part(*then.worker));
-                send(index, {*then.source->migration(), complete});
-                SourceEvent event = source_event(SourceEventKind::kCompleteSent);
-                event.token = token;
-                source_step(index, event);
-            });
-            break;
-        }
-        case ActionKind::kPersistGrant: {
-            const engine::DurableRecord record = *action.record;
-            const bool fails = faulty && random.chance(0.03);
-            // The write may take effect some time before gantryd hears of it, or dies.
-            const Duration write = delay(100, 20'000);
-            const Duration heard = write + delay(0, 5'000);
-            after(write, [this, index, life, record, fails] {
-                if (!fails && (hosts[index].life == life || random.chance(0.5)) &&
-                    hosts[index].powered) {
-                    hosts[index].disk = record;
-                }
-            });
-            const auto outcome = [fails] {
-                return source_event(fails ? SourceEventKind::kGrantWriteFailed
-                                          : SourceEventKind::kGrantDurable);
-            };
-            if (options.mutation == Mutation::kGrantBeforeDurable) {
-                answer(Duration{0}, outcome);
-            } else {
-                answer(heard, outcome);
-            }
-            break;
-        }
-        case ActionKind::kFence:
-            if (action.guest_is_here && job.active && job.from == index && job.postcopy_open) {
-                violate("the guest's memory is pulled from here, and tells it of an error");
-            }
-            if (host.worker && host.worker->serves_role) {
-                host.worker->fenced = true;
-                host.worker->tells = host.worker->tells || action.guest_is_here;
-            }
-            break;
-        case ActionKind::kUnfence:
-            if (host.worker && host.worker->serves_role) {
-                host.worker->fenced = host.worker->tells = false;
-                host.worker->epoch = action.epoch;
-                ++verdict.returned_count;
-            }
-            break;
-        case ActionKind::kThaw:
-            answer(worker_call(index, 100, 20'000), [this, index] {
-                stand_in(index);
-                hosts[index].worker->frozen.reset();
-                return source_event(SourceEventKind::kThawed);
-            });
-            break;
-        case ActionKind::kEndPrecopy:
-            ++host.source_op;
-            if (options.mutation == Mutation::kAnnounceEachAttempt && host.worker) {
-                host.worker->announcement = 0;
-            }
-            break;
-        case ActionKind::kEndAnnouncement:
-            after(worker_call(index, 100, 20'000), [this, index] {
-                if (Worker* worker = hosts[index].worker.get()) {
-                    worker->announcement = 0;
-                }
-            });
-            break;
-        case ActionKind::kRelease:
-            answer(delay(100, 20'000), [this, index] {
-                Host& then = hosts[index];
-                if (then.worker && then.worker->serves_role && then.worker->fenced) {
-                    then.worker.reset();
-                    guests[index].told = true;
-                }
-                return source_event(SourceEventKind::kReleased);
-            });
-            break;
-        case ActionKind::kQueryDomain:
-            // The answer is as old as the time it took.
-            answer(delay(100, 3'000), [this, index, report = domain_report(index)] {
-                SourceEvent event = source_event(SourceEventKind::kDomain);
-                event.domain = random.chance(0.7) ? domain_report(index) : report;
-                return event;
-            });
-            break;
-        case ActionKind::kAbortJob:
-            after(delay(1'000, 50'000), [this, index] { abort_job(index); });
-            break;
-        case ActionKind::kAlert:
-            trace("host %d source alert: %s", index, action.error.reason.c_str());
-            verdict.split_brain_count += action.alert == engine::AlertKind::kSplitBrain ? 1U : 0U;
-            break;
-        case ActionKind::kReportProgress:
-            if (host.progress_of[0] != host.source->migration()) {
-                host.progress_of[0] = host.source->migration();
-                host.percent[0] = 0.0;
-            }
-            if (host.source->migration() && action.progress->percent < host.percent[0]) {
-                violate("the source's progress ran backwards");
-            }
-            host.percent[0] = action.progress->percent;
-            break;
-        case ActionKind::kFinished:
-            trace("host %d source finished: %s %s", index, to_string(action.outcome),
-                  action.error.reason.c_str());
-            verdict.moved_count += action.outcome == engine::Outcome::kMoved ? 1U : 0U;
-            verdict.rolled_back_count += action.outcome == engine::Outcome::kRolledBack ? 1U : 0U;
-            break;
-        default: violate("the source machine asked for a target's action"); break;
     }
 }
 
@@ -391,7 +401,7 @@ void World::source_send_round(int index, std::uint64_t round, std::vector<std::s
         });
         return;
     }
-    SourceEvent event = source_event(SourceEventKind::kRoundSent);
+    source_event::RoundSent event;
     event.round = round;
     event.stats.batch_count = batch;
     event.stats.bytes_resident = kBlocks * engine::kBlockBytes;

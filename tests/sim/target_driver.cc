@@ -6,16 +6,6 @@
 namespace gantry::sim {
 namespace {
 
-using engine::ActionKind;
-using engine::TargetEvent;
-using engine::TargetEventKind;
-
-TargetEvent target_event(TargetEventKind kind) {
-    TargetEvent event;
-    event.kind = kind;
-    return event;
-}
-
 engine::TargetCapabilities capabilities() {
     engine::TargetCapabilities target;
     target.gpu_name = "sim";
@@ -34,20 +24,255 @@ void World::start_target(int index) {
     host.receiver = {};
     host.awaited_round.reset();
     ++host.target_attempt;
-    TargetEvent event = target_event(TargetEventKind::kAdmissionAsked);
-    event.migration = {random.next(), random.next()};
-    event.capabilities = capabilities();
-    target_step(index, event);
+    target_step(index,
+                target_event::AdmissionAsked{{random.next(), random.next()}, capabilities()});
     // A retried attempt is told what libvirt said before it began.
     if (host.guest_starting || (host.guest_came && guests[index].domain != Domain::kAbsent)) {
-        target_step(index, target_event(TargetEventKind::kGuestStarting));
+        target_step(index, target_event::GuestStarting{});
     }
     if (host.arrival) {
-        target_step(index, target_event(*host.arrival));
+        target_step(index, *host.arrival);
     }
 }
 
-void World::target_step(int index, const TargetEvent& event) {
+void World::check_round(int index) {
+    Host& host = hosts[index];
+    if (host.awaited_round && host.receiver.complete(*host.awaited_round)) {
+        const target_event::RoundApplied event{*host.awaited_round};
+        host.awaited_round.reset();
+        target_step(index, event);
+    }
+}
+
+namespace {
+
+/// Carries out one action: one overload for each kind.
+struct TargetCarrier {
+    World& world;
+    const int index;
+    Host& host = world.hosts[index];
+    const std::uint64_t life = host.life;
+    const std::uint64_t attempt = host.target_attempt;
+
+    [[nodiscard]] bool fails(double probability) const {
+        return world.now < world.heal_at && world.random.chance(probability);
+    }
+    /// Unless gantryd has died meanwhile, or another attempt has begun.
+    void later(Duration in, std::function<void()> work) const {
+        world.after(in, [carrier = *this, work = std::move(work)] {
+            if (carrier.host.daemon_up && carrier.is_current()) {
+                work();
+            }
+        });
+    }
+    /// The calls to the sink, one after another.
+    void call_sink(std::int64_t low_us, std::int64_t high_us, std::function<void()> work) const {
+        host.sink_free_at = std::max(world.now, host.sink_free_at) + world.delay(low_us, high_us);
+        later(host.sink_free_at - world.now, std::move(work));
+    }
+    [[nodiscard]] bool is_current() const {
+        return host.life == life && host.target_attempt == attempt;
+    }
+    void feed(const engine::TargetEvent& event) const { world.target_step(index, event); }
+
+    void operator()(const action::Send& send) const { world.send(index, send.message); }
+    void operator()(const action::QueryDomain& /*query*/) const {
+        later(world.delay(100, 3'000), [carrier = *this, report = world.domain_report(index)] {
+            World& to = carrier.world;
+            carrier.feed(target_event::Domain{
+                to.random.chance(0.7) ? to.domain_report(carrier.index) : report});
+        });
+    }
+    void operator()(const action::Reserve& /*reserve*/) const {
+        const bool will_fail = fails(0.02) || host.worker != nullptr;
+        later(world.delay(500, 100'000),
+              [carrier = *this, will_fail] { carrier.reserve_worker(will_fail); });
+    }
+    void operator()(const action::Admit& /*admit*/) const { world.hook_ended(index, true); }
+    void operator()(const action::RefuseAdmission& /*refuse*/) const {
+        world.hook_ended(index, false);
+    }
+    void operator()(const action::AwaitRound& await) const {
+        host.receiver.end(await.round, await.batch_count);
+        host.awaited_round = await.round;
+        // What a broken stream is to the real driver: batches that do not come.
+        later(Duration{2'000'000}, [carrier = *this, round = await.round] {
+            if (carrier.host.awaited_round == round) {
+                carrier.host.awaited_round.reset();
+                carrier.feed(target_event::RoundLost{round, {}});
+            }
+        });
+        world.check_round(index);
+    }
+    void operator()(const action::ApplyComplete& apply) const {
+        const bool will_fail = fails(0.03);
+        later(world.delay(500, 80'000),
+              [carrier = *this, token = apply.token, part = apply.parts.at(0), will_fail] {
+                  carrier.apply_final(token, part, will_fail);
+              });
+    }
+    void operator()(const action::UnmarkComplete& /*unmark*/) const {
+        if (host.worker && !host.worker->serves_role) {
+            host.worker->complete.reset();
+        }
+    }
+    void operator()(const action::PersistOwned& persist) const {
+        call_sink(100, 20'000, [carrier = *this, record = persist.record] {
+            // A grant of the same epoch may have been written since: the newer fact wins.
+            std::optional<engine::DurableRecord>& disk = carrier.host.disk;
+            if (!disk || disk->epoch.value < record.epoch.value) {
+                disk = record;
+            }
+            carrier.feed(target_event::OwnedDurable{});
+        });
+    }
+    void operator()(const action::Activate& activate) const {
+        call_sink(500, 50'000,
+                  [carrier = *this, epoch = activate.epoch] { carrier.activate_worker(epoch); });
+    }
+    void operator()(const action::Retract& /*retract*/) const {
+        call_sink(100, 20'000, [carrier = *this] { carrier.retract_worker(); });
+    }
+    void operator()(const action::Discard& /*discard*/) const {
+        if (host.worker && host.worker->serves_role) {
+            if (host.worker->executes() && host.worker->epoch == host.target->epoch()) {
+                world.violate("the target discards a session that it serves");
+            }
+        } else {
+            host.worker.reset();
+            host.note.reset();
+        }
+    }
+    void operator()(const action::Alert& alert) const {
+        world.trace("host %d target alert: %s", index, alert.error.reason.c_str());
+        if ((alert.error.reason == "migration.awaiting_source" ||
+             alert.error.reason == "migration.peer_silent") &&
+            !world.hosts[1 - index].powered) {
+            // A person looks, sees that the source host is dead and fenced, and says so.
+            world.fenced_by_operator = true;
+            later(Duration{1'000'000},
+                  [carrier = *this] { carrier.feed(target_event::OperatorFenced{}); });
+        }
+    }
+    void operator()(const action::ReportProgress& report) const {
+        if (host.progress_of[1] != host.target->migration()) {
+            host.progress_of[1] = host.target->migration();
+            host.percent[1] = 0.0;
+        }
+        if (report.progress.percent < host.percent[1]) {
+            world.violate("the target's progress ran backwards");
+        }
+        host.percent[1] = report.progress.percent;
+    }
+    void operator()(const action::Finished& finished) const {
+        world.target_finished(index, finished.outcome);
+    }
+
+    void reserve_worker(bool will_fail) const;
+    void apply_final(engine::FreezeToken token, const engine::FinalPart& part,
+                     bool will_fail) const;
+    void activate_worker(Epoch epoch) const;
+    void retract_worker() const;
+};
+
+void TargetCarrier::reserve_worker(bool will_fail) const {
+    if (host.target->state() != engine::TargetState::kReserving) {
+        return;  // discarded meanwhile
+    }
+    if (will_fail) {
+        feed(target_event::ReserveFailed{
+            {Code::kResourceExhausted, "gpu.memory.in_use", "injected"}});
+        return;
+    }
+    host.worker = std::make_unique<Worker>();
+    host.has_served = false;
+    host.worker->receiving = host.target->migration();
+    host.note = {*host.target->migration(), host.target->epoch()};
+    feed(target_event::Reserved{});
+}
+
+void TargetCarrier::apply_final(engine::FreezeToken token, const engine::FinalPart& part,
+                                bool will_fail) const {
+    if (!host.worker) {
+        return;
+    }
+    engine::BlockSetDigest digest;
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+        digest.add(1, i, {host.worker->device[i], 0});
+    }
+    const bool equal =
+        digest == part.digest || world.options.mutation == Mutation::kApplyStaleBatches;
+    if (!equal || will_fail) {
+        feed(target_event::ApplyFailed{token,
+                                       {Code::kDataLoss, "digest.differs", "digests differ"}});
+        return;
+    }
+    host.worker->dead = part.graph == kDeadGraph;
+    host.worker->next_seq = host.worker->dead ? 0 : std::stoull(part.graph);
+    host.worker->complete = token;
+    feed(target_event::Applied{token});
+}
+
+void TargetCarrier::activate_worker(Epoch epoch) const {
+    const Host& other = world.hosts[1 - index];
+    if (!host.worker && host.has_served) {  // the processes that are left are served
+        feed(target_event::Activated{});
+        return;
+    }
+    if (!host.worker) {
+        feed(target_event::ActivateFailed{{Code::kUnavailable, "worker.gone", "injected"}});
+        return;
+    }
+    const bool granted =
+        other.disk && other.disk->granted && other.disk->epoch.value + 1 == epoch.value;
+    if (!granted && !world.fenced_by_operator && !host.worker->serves_role) {
+        world.violate("host " + std::to_string(index) + " takes up service as epoch " +
+                      std::to_string(epoch.value) + " without a grant on the other's disk");
+        return;
+    }
+    if (world.fenced_by_operator && host.worker->next_seq != world.executed) {
+        // The guest's memory shows answers that this state never gave.
+        world.worker_lost = true;
+        feed(target_event::ActivateFailed{{Code::kDataLoss, "session.stale", "newer answers"}});
+        return;
+    }
+    host.worker->serves_role = true;
+    host.worker->epoch = epoch;
+    host.has_served = true;
+    host.note.reset();
+    world.guests[index].told = host.worker->dead;
+    host.sink_free_at += world.delay(0, 40'000);
+    world.after(host.sink_free_at - world.now, [carrier = *this] {
+        if (carrier.is_current()) {
+            carrier.feed(target_event::Activated{});
+        }
+    });
+}
+
+void TargetCarrier::retract_worker() const {
+    const bool may_have_served =
+        host.has_served && world.options.mutation != Mutation::kReturnUnproven;
+    if (!may_have_served) {
+        const bool is_noted =
+            host.disk && !host.disk->granted && host.disk->epoch == host.target->epoch();
+        if (is_noted) {
+            host.disk.reset();
+        }
+        if (host.worker && !host.worker->serves_role) {
+            host.worker.reset();
+        }
+    }
+    feed(target_event::Retracted{may_have_served});
+}
+
+const char* message_of(const engine::TargetEvent& event) {
+    const auto* received = std::get_if<target_event::Received>(&event);
+    return received == nullptr ? "" : message_name(received->message);
+}
+
+}  // namespace
+
+void World::target_step(int index, const engine::TargetEvent& event) {
     Host& host = hosts[index];
     if (!host.target || !host.daemon_up) {
         return;
@@ -55,23 +280,22 @@ void World::target_step(int index, const TargetEvent& event) {
     const engine::TargetState before = host.target->state();
     const std::uint64_t attempt = host.target_attempt;
     const std::uint64_t life = host.life;
-    engine::Actions actions = host.target->step(event, now);
+    engine::TargetActions actions = host.target->step(event, now);
     if (options.trace) {
-        trace("host %d target: %s%s%s  %s -> %s", index, to_string(event.kind),
-              event.message ? " " : "", event.message ? message_name(*event.message) : "",
-              to_string(before), to_string(host.target->state()));
+        trace("host %d target: %s %s  %s -> %s", index, engine::event_name(event),
+              message_of(event), to_string(before), to_string(host.target->state()));
     }
     if (options.mutation == Mutation::kActivateBeforeGrant) {
-        for (engine::Action& action : actions) {
-            if (action.kind == ActionKind::kSend &&
-                std::holds_alternative<engine::MsgGrantRequest>(action.message->body)) {
-                action.kind = ActionKind::kActivate;
-                action.epoch = host.target->epoch();
+        for (engine::TargetAction& one : actions) {
+            if (const auto* sent = std::get_if<action::Send>(&one);
+                sent != nullptr &&
+                std::holds_alternative<engine::MsgGrantRequest>(sent->message.body)) {
+                one = action::Activate{host.target->epoch()};
             }
         }
     }
-    for (const engine::Action& action : actions) {
-        target_act(index, action);
+    for (const engine::TargetAction& one : actions) {
+        std::visit(TargetCarrier{*this, index}, one);
         if (random.chance(crash_per_step)) {
             crash_daemon(index);
         }
@@ -96,227 +320,11 @@ void World::target_step(int index, const TargetEvent& event) {
             if (then.daemon_up && then.life == life && then.target_attempt == attempt &&
                 then.target_timer == due) {
                 then.target_timer.reset();
-                target_step(index, target_event(TargetEventKind::kTimer));
+                target_step(index, target_event::Timer{});
             }
         });
     } else if (!due) {
         host.target_timer.reset();
-    }
-}
-
-void World::check_round(int index) {
-    Host& host = hosts[index];
-    if (host.awaited_round && host.receiver.complete(*host.awaited_round)) {
-        TargetEvent event = target_event(TargetEventKind::kRoundApplied);
-        event.round = *host.awaited_round;
-        host.awaited_round.reset();
-        target_step(index, event);
-    }
-}
-
-void World::target_act(int index, const engine::Action& action) {
-    Host& host = hosts[index];
-    const std::uint64_t life = host.life;
-    const std::uint64_t attempt = host.target_attempt;
-    const auto later = [this, index, life, attempt](Duration in, std::function<void()> work) {
-        after(in, [this, index, life, attempt, work = std::move(work)] {
-            const Host& then = hosts[index];
-            if (then.daemon_up && then.life == life && then.target_attempt == attempt) {
-                work();
-            }
-        });
-    };
-    const bool faulty = now < heal_at;
-    switch (action.kind) {
-        case ActionKind::kSend: send(index, *action.message); break;
-        case ActionKind::kQueryDomain:
-            later(delay(100, 3'000), [this, index, report = domain_report(index)] {
-                TargetEvent event = target_event(TargetEventKind::kDomain);
-                event.domain = random.chance(0.7) ? domain_report(index) : report;
-                target_step(index, event);
-            });
-            break;
-        case ActionKind::kReserve: {
-            const bool fails = (faulty && random.chance(0.02)) || host.worker != nullptr;
-            later(delay(500, 100'000), [this, index, fails] {
-                Host& then = hosts[index];
-                if (then.target->state() != engine::TargetState::kReserving) {
-                    return;  // discarded meanwhile
-                }
-                TargetEvent event = target_event(fails ? TargetEventKind::kReserveFailed
-                                                       : TargetEventKind::kReserved);
-                if (fails) {
-                    event.error = {Code::kResourceExhausted, "gpu.memory.in_use", "injected"};
-                } else {
-                    then.worker = std::make_unique<Worker>();
-                    then.has_served = false;
-                    then.worker->receiving = then.target->migration();
-                    then.note = {*then.target->migration(), then.target->epoch()};
-                }
-                target_step(index, event);
-            });
-            break;
-        }
-        case ActionKind::kAdmit: hook_ended(index, true); break;
-        case ActionKind::kRefuseAdmission: hook_ended(index, false); break;
-        case ActionKind::kAwaitRound:
-            host.receiver.end(action.round, action.batch_count);
-            host.awaited_round = action.round;
-            // What a broken stream is to the real driver: batches that do not come.
-            later(Duration{2'000'000}, [this, index, round = action.round] {
-                if (hosts[index].awaited_round == round) {
-                    TargetEvent event = target_event(TargetEventKind::kRoundLost);
-                    event.round = round;
-                    hosts[index].awaited_round.reset();
-                    target_step(index, event);
-                }
-            });
-            check_round(index);
-            break;
-        case ActionKind::kApplyComplete: {
-            const engine::FreezeToken token = action.token;
-            const engine::FinalPart part = action.parts.at(0);
-            const bool fails = faulty && random.chance(0.03);
-            later(delay(500, 80'000), [this, index, token, part, fails] {
-                Host& then = hosts[index];
-                if (!then.worker) {
-                    return;
-                }
-                engine::BlockSetDigest digest;
-                for (std::size_t i = 0; i < kBlocks; ++i) {
-                    digest.add(1, i, {then.worker->device[i], 0});
-                }
-                const bool equal =
-                    digest == part.digest || options.mutation == Mutation::kApplyStaleBatches;
-                const bool good = equal && !fails;
-                if (good) {
-                    then.worker->dead = part.graph == kDeadGraph;
-                    then.worker->next_seq = then.worker->dead ? 0 : std::stoull(part.graph);
-                    then.worker->complete = token;
-                }
-                TargetEvent event =
-                    target_event(good ? TargetEventKind::kApplied : TargetEventKind::kApplyFailed);
-                event.token = token;
-                event.error = {Code::kDataLoss, "digest.differs", "digests differ"};
-                target_step(index, event);
-            });
-            break;
-        }
-        case ActionKind::kUnmarkComplete:
-            if (host.worker && !host.worker->serves_role) {
-                host.worker->complete.reset();
-            }
-            break;
-        case ActionKind::kPersistOwned:
-            host.sink_free_at = std::max(now, host.sink_free_at) + delay(100, 20'000);
-            later(host.sink_free_at - now, [this, index, record = *action.record] {
-                // A grant of the same epoch may have been written since: the newer fact wins.
-                std::optional<engine::DurableRecord>& disk = hosts[index].disk;
-                if (!disk || disk->epoch.value < record.epoch.value) {
-                    disk = record;
-                }
-                target_step(index, target_event(TargetEventKind::kOwnedDurable));
-            });
-            break;
-        case ActionKind::kActivate: {
-            const Epoch epoch = action.epoch;
-            host.sink_free_at = std::max(now, host.sink_free_at) + delay(500, 50'000);
-            later(host.sink_free_at - now, [this, index, epoch] {
-                Host& then = hosts[index];
-                const Host& other = hosts[1 - index];
-                if (!then.worker && then.has_served) {  // the processes that are left are served
-                    target_step(index, target_event(TargetEventKind::kActivated));
-                    return;
-                }
-                if (!then.worker) {
-                    TargetEvent failed = target_event(TargetEventKind::kActivateFailed);
-                    failed.error = {Code::kUnavailable, "worker.gone", "injected"};
-                    target_step(index, failed);
-                    return;
-                }
-                const bool granted =
-                    other.disk && other.disk->granted && other.disk->epoch.value + 1 == epoch.value;
-                if (!granted && !fenced_by_operator && !then.worker->serves_role) {
-                    violate("host " + std::to_string(index) + " takes up service as epoch " +
-                            std::to_string(epoch.value) + " without a grant on the other's disk");
-                    return;
-                }
-                if (fenced_by_operator && then.worker->next_seq != executed) {
-                    // The guest's memory shows answers that this state never gave.
-                    worker_lost = true;
-                    TargetEvent failed = target_event(TargetEventKind::kActivateFailed);
-                    failed.error = {Code::kDataLoss, "session.stale", "newer answers"};
-                    target_step(index, failed);
-                    return;
-                }
-                then.worker->serves_role = true;
-                then.worker->epoch = epoch;
-                then.has_served = true;
-                then.note.reset();
-                guests[index].told = then.worker->dead;
-                then.sink_free_at += delay(0, 40'000);
-                after(then.sink_free_at - now,
-                      [this, index, life = then.life, attempt = then.target_attempt] {
-                          if (hosts[index].life == life && hosts[index].target_attempt == attempt) {
-                              target_step(index, target_event(TargetEventKind::kActivated));
-                          }
-                      });
-            });
-            break;
-        }
-        case ActionKind::kDiscard:
-            if (host.worker && host.worker->serves_role) {
-                if (host.worker->executes() && host.worker->epoch == host.target->epoch()) {
-                    violate("the target discards a session that it serves");
-                }
-            } else {
-                host.worker.reset();
-                host.note.reset();
-            }
-            break;
-        case ActionKind::kRetract:
-            host.sink_free_at = std::max(now, host.sink_free_at) + delay(100, 20'000);
-            later(host.sink_free_at - now, [this, index] {
-                Host& then = hosts[index];
-                TargetEvent event = target_event(TargetEventKind::kRetracted);
-                event.active = then.has_served && options.mutation != Mutation::kReturnUnproven;
-                if (!event.active) {
-                    const bool is_noted = then.disk && !then.disk->granted &&
-                                          then.disk->epoch == then.target->epoch();
-                    if (is_noted) {
-                        then.disk.reset();
-                    }
-                    if (then.worker && !then.worker->serves_role) {
-                        then.worker.reset();
-                    }
-                }
-                target_step(index, event);
-            });
-            break;
-        case ActionKind::kAlert:
-            trace("host %d target alert: %s", index, action.error.reason.c_str());
-            if ((action.error.reason == "migration.awaiting_source" ||
-                 action.error.reason == "migration.peer_silent") &&
-                !hosts[1 - index].powered) {
-                // A person looks, sees that the source host is dead and fenced, and says so.
-                fenced_by_operator = true;
-                later(Duration{1'000'000}, [this, index] {
-                    target_step(index, target_event(TargetEventKind::kOperatorFenced));
-                });
-            }
-            break;
-        case ActionKind::kReportProgress:
-            if (host.progress_of[1] != host.target->migration()) {
-                host.progress_of[1] = host.target->migration();
-                host.percent[1] = 0.0;
-            }
-            if (action.progress->percent < host.percent[1]) {
-                violate("the target's progress ran backwards");
-            }
-            host.percent[1] = action.progress->percent;
-            break;
-        case ActionKind::kFinished: target_finished(index, action.outcome); break;
-        default: violate("the target machine asked for a source's action"); break;
     }
 }
 

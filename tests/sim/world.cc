@@ -145,9 +145,7 @@ void World::look_for_orphans() {
             guests[host.index].domain != Domain::kAbsent) {
             start_target(host.index);
             if (hosts[host.index].daemon_up) {
-                engine::TargetEvent event;
-                event.kind = engine::TargetEventKind::kGuestStarting;
-                target_step(host.index, event);
+                target_step(host.index, target_event::GuestStarting{});
             }
         }
     }

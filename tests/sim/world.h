@@ -23,6 +23,9 @@ namespace gantry::sim {
 using engine::Duration;
 using engine::Message;
 using engine::TimePoint;
+namespace action = engine::action;
+namespace source_event = engine::source_event;
+namespace target_event = engine::target_event;
 
 /// SplitMix64: the same numbers on every machine and compiler.
 class Random {
@@ -144,7 +147,7 @@ struct Host {
     double percent[2] = {0.0, 0.0};
     // What libvirt has told since the VM started to come here: replayed into a new attempt.
     bool guest_starting = false;
-    std::optional<engine::TargetEventKind> arrival;
+    std::optional<engine::TargetEvent> arrival;
     bool guest_came = false;  ///< By a migration, and no final answer about its session was given.
 };
 
@@ -175,7 +178,7 @@ struct World {
 
     // source_driver.cc
     void source_step(int host, const engine::SourceEvent& event);
-    void source_act(int host, const engine::Action& action);
+    std::optional<engine::SourceEvent> mutated(int host, const engine::SourceEvent& event);
     void source_send_round(int host, std::uint64_t round, std::vector<std::size_t> blocks,
                            std::size_t sent, std::uint64_t batch);
     void start_source(int host, Epoch epoch);
@@ -183,7 +186,6 @@ struct World {
 
     // target_driver.cc
     void target_step(int host, const engine::TargetEvent& event);
-    void target_act(int host, const engine::Action& action);
     void start_target(int host);
     void check_round(int host);
     void target_finished(int host, engine::Outcome outcome);
@@ -204,8 +206,8 @@ struct World {
     void roll_back_job();
     void job_over();
     void libvirt_phase(std::uint64_t job_number, int phase);
-    void guest_event_source(int host, engine::SourceEventKind kind);
-    void guest_event_target(int host, engine::TargetEventKind kind);
+    void guest_event_source(int host, const engine::SourceEvent& event);
+    void guest_event_target(int host, const engine::TargetEvent& event);
     engine::DomainReport domain_report(int host) const;
 
     Options options;

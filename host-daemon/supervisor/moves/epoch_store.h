@@ -3,7 +3,7 @@
 // Invariant: after save() has returned success the record survives a crash of this host; after it
 // has returned an error with `kProvenUnwritten` the old record is still the one on disk. When
 // neither can be proven, `kUnknown` is returned and the caller must end the process and read the
-// disk at its next start (engine event kGrantWriteFailed needs proof).
+// disk at its next start (source_event::GrantWriteFailed needs proof).
 // Layout: STATE_DIRECTORY/epochs/SESSION, a small text file whose last line is a checksum of the
 // rest. Written as temporary file, fsync, rename, fsync of the folder.
 // Threads: one caller at a time per session. Cost: two fsyncs.

@@ -13,15 +13,6 @@ constexpr auto kProgressInterval = std::chrono::milliseconds{200};
 constexpr auto kFailureDelay = std::chrono::milliseconds{100};
 constexpr std::size_t kMarkBlocksMax = 512;
 
-engine::SourceEvent round_event(engine::SourceEventKind kind, std::uint64_t round,
-                                const engine::RoundStats& stats) {
-    engine::SourceEvent event;
-    event.kind = kind;
-    event.round = round;
-    event.stats = stats;
-    return event;
-}
-
 void append_run(control::BlockBatch* batch, engine::BlockAddress block, bool zero) {
     if (batch->runs_size() > 0) {
         control::BatchRun& last = *batch->mutable_runs(batch->runs_size() - 1);
@@ -48,13 +39,11 @@ void SourceRunner::begin_precopy(engine::Seed seed) {
         (void)bulk->take_unacknowledged();  // everything counts as unsent anyway
     }
     const auto begun = source_.begin_precopy(seed);
-    engine::SourceEvent event;
-    event.kind =
-        begun ? engine::SourceEventKind::kPrecopyBegun : engine::SourceEventKind::kRoundFailed;
-    if (!begun) {
-        event.error = begun.error();
+    if (begun) {
+        feed(engine::source_event::PrecopyBegun{});
+    } else {
+        feed(engine::source_event::RoundFailed{0, begun.error()});
     }
-    feed(std::move(event));
 }
 
 Result<void> SourceRunner::mark_lost_unsent() {
@@ -117,17 +106,14 @@ void SourceRunner::send_round(Round round, bool resend) {
     round.stats.batch_count = next_batch_ - 1;
     count_acknowledged(round);
     if (outcome) {
-        feed(round_event(engine::SourceEventKind::kRoundSent, round.number, round.stats));
+        feed(engine::source_event::RoundSent{round.number, round.stats});
         return;
     }
     spdlog::warn("session {}: round {} failed: {}", session_id_, round.number,
                  outcome.error().to_string());
-    engine::SourceEvent event =
-        round_event(engine::SourceEventKind::kRoundFailed, round.number, round.stats);
-    event.error = outcome.error();
     // The machine orders the round again at once: what fails at once must not spin.
     std::this_thread::sleep_for(kFailureDelay);
-    feed(std::move(event));
+    feed(engine::source_event::RoundFailed{round.number, outcome.error()});
 }
 
 void SourceRunner::count_acknowledged(Round& round) {
@@ -194,7 +180,7 @@ Result<void> SourceRunner::send_part(engine::PartId part, Round& round) {
             }
             reported = now;
             count_acknowledged(round);
-            feed(round_event(engine::SourceEventKind::kRoundProgress, round.number, round.stats));
+            feed(engine::source_event::RoundProgress{round.number, round.stats});
         }
         pace(round, begun, sent_before);
     }
@@ -259,12 +245,8 @@ void SourceRunner::send_complete(engine::FreezeToken token, std::uint64_t round)
         if (!final_part) {
             spdlog::warn("session {}: the final state of worker {}: {}", session_id_, part.value,
                          final_part.error().to_string());
-            engine::SourceEvent event;
-            event.kind = engine::SourceEventKind::kCompleteFailed;
-            event.token = token;
-            event.error = final_part.error();
             std::this_thread::sleep_for(kFailureDelay);  // As after a round that failed.
-            feed(std::move(event));
+            feed(engine::source_event::CompleteFailed{token, final_part.error()});
             return;
         }
         digest.merge(final_part->digest);
@@ -276,10 +258,7 @@ void SourceRunner::send_complete(engine::FreezeToken token, std::uint64_t round)
     }
     message.body = std::move(complete);
     main_.post([this, message = std::move(message)] { send(message); });
-    engine::SourceEvent event;
-    event.kind = engine::SourceEventKind::kCompleteSent;
-    event.token = token;
-    feed(std::move(event));
+    feed(engine::source_event::CompleteSent{token});
 }
 
 }  // namespace gantry::supervisor

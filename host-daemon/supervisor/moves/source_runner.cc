@@ -7,8 +7,7 @@
 
 namespace gantry::supervisor {
 
-using engine::ActionKind;
-using engine::SourceEventKind;
+namespace source_event = engine::source_event;
 
 engine::TimePoint engine_now() {
     return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -26,18 +25,6 @@ std::pair<std::uint64_t, std::uint64_t> random_pair() {
     const ssize_t got = ::getrandom(words, sizeof words, 0);
     GANTRY_ASSERT(got == sizeof words, "getrandom gave %zd bytes", got);
     return {words[0], words[1]};
-}
-
-engine::SourceEvent event_of(SourceEventKind kind) {
-    engine::SourceEvent event;
-    event.kind = kind;
-    return event;
-}
-
-engine::SourceEvent error_event(SourceEventKind kind, const Error& error) {
-    engine::SourceEvent event = event_of(kind);
-    event.error = error;
-    return event;
 }
 
 }  // namespace
@@ -62,7 +49,7 @@ SourceRunner::SourceRunner(std::string session_id, Epoch epoch, engine::Settings
       machine_(session_id, epoch, settings),
       compression_(std::move(compression)),
       bandwidth_bytes_s_(bandwidth_bytes_s),
-      main_([this] { step(event_of(SourceEventKind::kTimer)); }) {
+      main_([this] { step(source_event::Timer{}); }) {
     status_.epoch = epoch;
 }
 
@@ -84,10 +71,7 @@ void SourceRunner::receive(engine::Message message, std::shared_ptr<MessageLink>
     main_.post([this, message = std::move(message), link = std::move(link)]() mutable {
         spdlog::trace("{}: received {}", session_id_, engine::message_name(message));
         link_ = {message.migration, std::move(link)};
-        engine::SourceEvent event = event_of(SourceEventKind::kMessage);
-        event.message = std::move(message);
-        event.seed = random_seed();
-        step(event);
+        step(source_event::Received{std::move(message), random_seed()});
     });
 }
 
@@ -127,38 +111,11 @@ void SourceRunner::publish(bool ends) {
         }
         bulk_ =
             !bulk_migration_ ? nullptr : std::make_shared<BulkQueue>([this](std::uint64_t round) {
-                engine::SourceEvent event = error_event(
-                    SourceEventKind::kRoundFailed,
-                    {Code::kUnavailable, "stream.lost", "a bulk stream to the target broke"});
-                event.round = round;
-                feed(std::move(event));
+                feed(source_event::RoundFailed{
+                    round,
+                    {Code::kUnavailable, "stream.lost", "a bulk stream to the target broke"}});
             });
     }
-}
-
-void SourceRunner::step(const engine::SourceEvent& event) {
-    const engine::SourceState before = machine_.state();
-    const bool awaited_attempt = machine_.awaits_attempt();
-    const bool was_moving = is_moving();
-    engine::Actions actions = machine_.step(event, engine_now());
-    const bool ends = was_moving && !is_moving();
-    publish(ends);
-    if (ends && awaited_attempt) {
-        hooks_.given_up();
-    }
-    if (machine_.state() != before) {
-        spdlog::info("session {}: {} -> {} ({})", session_id_, to_string(before),
-                     to_string(machine_.state()), to_string(event.kind));
-    }
-    for (engine::Action& action : actions) {
-        carry_out(std::move(action));
-    }
-    if (ends) {
-        const std::lock_guard lock(mutex_);
-        status_.ends = false;
-    }
-    const auto due = machine_.next_deadline();
-    main_.set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);
 }
 
 void SourceRunner::send(const engine::Message& message) {
@@ -171,10 +128,10 @@ void SourceRunner::send(const engine::Message& message) {
 void SourceRunner::persist_grant(const engine::DurableRecord& record) {
     const SaveOutcome saved = store_.save(session_id_, record);
     switch (saved.failure) {
-        case SaveFailure::kNone: step(event_of(SourceEventKind::kGrantDurable)); return;
+        case SaveFailure::kNone: step(source_event::GrantDurable{}); return;
         case SaveFailure::kProvenUnwritten:
             spdlog::error("session {}: {}", session_id_, saved.error.to_string());
-            step(error_event(SourceEventKind::kGrantWriteFailed, saved.error));
+            step(source_event::GrantWriteFailed{saved.error});
             return;
         case SaveFailure::kUnknown:
             // Neither granted nor not: only the disk knows, and only after a restart.
@@ -184,110 +141,150 @@ void SourceRunner::persist_grant(const engine::DurableRecord& record) {
     }
 }
 
-void SourceRunner::carry_out(engine::Action action) {
-    switch (action.kind) {
-        case ActionKind::kSend: send(*action.message); break;
-        case ActionKind::kQueryDomain: hooks_.query_domain(); break;
-        case ActionKind::kAlert:
-            spdlog::warn("session {}: {}", session_id_, action.error.to_string());
-            hooks_.alert(action.alert, action.error);
-            break;
-        case ActionKind::kReportProgress: hooks_.progress(*action.progress); break;
-        case ActionKind::kFinished:
-            spdlog::info("session {}: migration ended at its source: {} {}", session_id_,
-                         to_string(action.outcome), action.error.text);
-            hooks_.finished(action.outcome, action.error);
-            break;
-        case ActionKind::kDescribe:
-            on_slow([this] {
-                const auto announced = source_.announce();
-                auto needs = announced ? source_.describe()
-                                       : Result<engine::SessionNeeds>(announced.error());
-                engine::SourceEvent event =
-                    needs ? event_of(SourceEventKind::kDescribed)
-                          : error_event(SourceEventKind::kDescribeFailed, needs.error());
-                if (needs) {
-                    event.needs = std::move(*needs);
-                }
-                feed(std::move(event));
-            });
-            break;
-        case ActionKind::kBeginPrecopy:
-            ++cut_serial_;
-            on_slow([this, seed = action.seed] { begin_precopy(seed); });
-            break;
-        case ActionKind::kSendRound: order_round(action.round, false); break;
-        case ActionKind::kResendRound:
-            ++cut_serial_;  // the failed round, if it is still being sent
-            order_round(action.round, true);
-            break;
-        case ActionKind::kFreeze:
-            if (freezing_ == action.token) {
-                break;  // Asked again meanwhile: a second one might end after the machine gave up.
-            }
-            freezing_ = action.token;
-            ++cut_serial_;
-            on_slow([this, token = action.token, deadline = action.deadline] {
-                auto frozen = source_.freeze(token, deadline);
-                engine::SourceEvent event =
-                    frozen ? event_of(SourceEventKind::kFrozen)
-                           : error_event(SourceEventKind::kFreezeFailed, frozen.error());
-                event.token = token;
-                main_.post([this, event = std::move(event)] {
-                    if (freezing_ == event.token) {
-                        freezing_.reset();
-                    }
-                    step(event);
-                });
-            });
-            break;
-        case ActionKind::kSendComplete:
-            on_slow([this, token = action.token, round = action.round] {
-                send_complete(token, round);
-            });
-            break;
-        case ActionKind::kPersistGrant: persist_grant(*action.record); break;
-        case ActionKind::kFence:
-            on_slow([this, is_here = action.guest_is_here] {
-                if (auto fenced = source_.fence(is_here); !fenced) {
-                    spdlog::error("session {}: fencing failed: {}", session_id_,
-                                  fenced.error().to_string());
-                }
-            });
-            break;
-        case ActionKind::kUnfence:
-            on_slow([this, epoch = action.epoch] {
-                if (auto done = source_.unfence(epoch); !done) {
-                    spdlog::error("session {}: {}", session_id_, done.error().to_string());
-                }
-            });
-            break;
-        case ActionKind::kThaw:
-            ++cut_serial_;
-            on_slow([this] {
-                if (auto thawed = source_.thaw(); !thawed) {
-                    spdlog::error("session {}: thawing failed: {}", session_id_,
-                                  thawed.error().to_string());
-                    return;  // the machine asks again
-                }
-                feed(event_of(SourceEventKind::kThawed));
-            });
-            break;
-        case ActionKind::kEndPrecopy:
-            ++cut_serial_;
-            on_slow([this] { source_.end_precopy(); });
-            break;
-        case ActionKind::kEndAnnouncement: on_slow([this] { source_.end_announcement(); }); break;
-        case ActionKind::kRelease:
-            on_slow([this] {
-                (void)source_.release();
-                feed(event_of(SourceEventKind::kReleased));
-                main_.post([this] { hooks_.released(); });
-            });
-            break;
-        case ActionKind::kAbortJob: hooks_.abort_job(); break;
-        default: GANTRY_ASSERT(false, "the source machine asked for %s", to_string(action.kind));
+struct SourceRunner::Carrier {
+    SourceRunner& runner;
+
+    void operator()(const engine::action::Send& send) const { runner.send(send.message); }
+    void operator()(const engine::action::QueryDomain& /*query*/) const {
+        runner.hooks_.query_domain();
     }
+    void operator()(const engine::action::Alert& alert) const {
+        spdlog::warn("session {}: {}", runner.session_id_, alert.error.to_string());
+        runner.hooks_.alert(alert.kind, alert.error);
+    }
+    void operator()(const engine::action::ReportProgress& report) const {
+        runner.hooks_.progress(report.progress);
+    }
+    void operator()(const engine::action::Finished& finished) const {
+        spdlog::info("session {}: migration ended at its source: {} {}", runner.session_id_,
+                     to_string(finished.outcome), finished.error.text);
+        runner.hooks_.finished(finished.outcome, finished.error);
+    }
+    void operator()(const engine::action::Describe& /*describe*/) const {
+        runner.on_slow([&to = runner] { to.describe(); });
+    }
+    void operator()(const engine::action::BeginPrecopy& begin) const {
+        ++runner.cut_serial_;
+        runner.on_slow([&to = runner, seed = begin.seed] { to.begin_precopy(seed); });
+    }
+    void operator()(const engine::action::SendRound& send) const {
+        runner.order_round(send.round, false);
+    }
+    void operator()(const engine::action::ResendRound& resend) const {
+        ++runner.cut_serial_;  // the failed round, if it is still being sent
+        runner.order_round(resend.round, true);
+    }
+    void operator()(const engine::action::Freeze& freeze) const {
+        runner.freeze(freeze.token, freeze.deadline);
+    }
+    void operator()(const engine::action::SendComplete& send) const {
+        runner.on_slow([&to = runner, token = send.token, round = send.round] {
+            to.send_complete(token, round);
+        });
+    }
+    void operator()(const engine::action::PersistGrant& persist) const {
+        runner.persist_grant(persist.record);
+    }
+    void operator()(const engine::action::Fence& fence) const {
+        runner.on_slow([&to = runner, is_here = fence.guest_is_here] {
+            if (auto fenced = to.source_.fence(is_here); !fenced) {
+                spdlog::error("session {}: fencing failed: {}", to.session_id_,
+                              fenced.error().to_string());
+            }
+        });
+    }
+    void operator()(const engine::action::Unfence& unfence) const {
+        runner.on_slow([&to = runner, epoch = unfence.epoch] {
+            if (auto done = to.source_.unfence(epoch); !done) {
+                spdlog::error("session {}: {}", to.session_id_, done.error().to_string());
+            }
+        });
+    }
+    void operator()(const engine::action::Thaw& /*thaw*/) const {
+        ++runner.cut_serial_;
+        runner.on_slow([&to = runner] { to.thaw(); });
+    }
+    void operator()(const engine::action::EndPrecopy& /*end*/) const {
+        ++runner.cut_serial_;
+        runner.on_slow([&to = runner] { to.source_.end_precopy(); });
+    }
+    void operator()(const engine::action::EndAnnouncement& /*end*/) const {
+        runner.on_slow([&to = runner] { to.source_.end_announcement(); });
+    }
+    void operator()(const engine::action::Release& /*release*/) const {
+        runner.on_slow([&to = runner] { to.release(); });
+    }
+    void operator()(const engine::action::AbortJob& /*abort*/) const { runner.hooks_.abort_job(); }
+};
+
+void SourceRunner::describe() {
+    if (const auto announced = source_.announce(); !announced) {
+        feed(source_event::DescribeFailed{announced.error()});
+    } else if (auto needs = source_.describe(); !needs) {
+        feed(source_event::DescribeFailed{needs.error()});
+    } else {
+        feed(source_event::Described{std::move(*needs)});
+    }
+}
+
+void SourceRunner::freeze(engine::FreezeToken token, engine::Duration deadline) {
+    if (freezing_ == token) {
+        return;  // Asked again meanwhile: a second one might end after the machine gave up.
+    }
+    freezing_ = token;
+    ++cut_serial_;
+    on_slow([this, token, deadline] {
+        const auto frozen = source_.freeze(token, deadline);
+        engine::SourceEvent event = source_event::Frozen{token};
+        if (!frozen) {
+            event = source_event::FreezeFailed{frozen.error()};
+        }
+        main_.post([this, token, event = std::move(event)] {
+            if (freezing_ == token) {
+                freezing_.reset();
+            }
+            step(event);
+        });
+    });
+}
+
+void SourceRunner::thaw() {
+    if (auto thawed = source_.thaw(); !thawed) {
+        spdlog::error("session {}: thawing failed: {}", session_id_, thawed.error().to_string());
+        return;  // the machine asks again
+    }
+    feed(source_event::Thawed{});
+}
+
+void SourceRunner::release() {
+    (void)source_.release();
+    feed(source_event::Released{});
+    main_.post([this] { hooks_.released(); });
+}
+
+void SourceRunner::step(const engine::SourceEvent& event) {
+    const engine::SourceState before = machine_.state();
+    const bool awaited_attempt = machine_.awaits_attempt();
+    const bool was_moving = is_moving();
+    const engine::SourceActions actions = machine_.step(event, engine_now());
+    const bool ends = was_moving && !is_moving();
+    publish(ends);
+    if (ends && awaited_attempt) {
+        hooks_.given_up();
+    }
+    if (machine_.state() != before) {
+        spdlog::info("session {}: {} -> {} ({})", session_id_, to_string(before),
+                     to_string(machine_.state()), engine::event_name(event));
+    }
+    for (const engine::SourceAction& action : actions) {
+        std::visit(Carrier{*this}, action);
+    }
+    if (ends) {
+        const std::lock_guard lock(mutex_);
+        status_.ends = false;
+    }
+    const auto due = machine_.next_deadline();
+    main_.set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);
 }
 
 }  // namespace gantry::supervisor

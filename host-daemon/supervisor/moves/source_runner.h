@@ -32,7 +32,7 @@ using transport::MessageLink;
 using transport::SentBlocks;
 
 struct SourceHooks {
-    /// Answers by feeding kDomain, from a thread of its own.
+    /// Answers by feeding source_event::Domain, from a thread of its own.
     std::function<void()> query_domain;
     std::function<void()> abort_job;
     std::function<void(engine::AlertKind, const Error&)> alert;
@@ -80,7 +80,8 @@ public:
 
 private:
     void step(const engine::SourceEvent& event);
-    void carry_out(engine::Action action);
+    /// Carries actions out: one overload of its operator() for each kind.
+    struct Carrier;
     void persist_grant(const engine::DurableRecord& record);
     void send(const engine::Message& message);
     void begin_precopy(engine::Seed seed);
@@ -108,6 +109,10 @@ private:
     Result<void> mark_unsent(engine::PartId part, std::vector<engine::BlockAddress>& blocks);
     Result<void> unless_ended(engine::PartId part, Result<void> outcome) const;
     void send_complete(engine::FreezeToken token, std::uint64_t round);
+    void freeze(engine::FreezeToken token, engine::Duration deadline);
+    void describe();
+    void thaw();
+    void release();
     void on_slow(std::function<void()> function) { slow_.post(std::move(function)); }
     bool is_moving() const { return machine_.migration() || machine_.awaits_attempt(); }
     void publish(bool ends);

@@ -7,24 +7,7 @@
 
 namespace gantry::supervisor {
 
-using engine::ActionKind;
-using engine::TargetEventKind;
-
-namespace {
-
-engine::TargetEvent event_of(TargetEventKind kind) {
-    engine::TargetEvent event;
-    event.kind = kind;
-    return event;
-}
-
-engine::TargetEvent error_event(TargetEventKind kind, const Error& error) {
-    engine::TargetEvent event = event_of(kind);
-    event.error = error;
-    return event;
-}
-
-}  // namespace
+namespace target_event = engine::target_event;
 
 TargetRunner::TargetRunner(std::string session_id, engine::Settings settings, EpochStore& store,
                            WorkersSink& sink, WorkerSet& workers, TargetHooks hooks)
@@ -34,7 +17,7 @@ TargetRunner::TargetRunner(std::string session_id, engine::Settings settings, Ep
       workers_(workers),
       hooks_(std::move(hooks)),
       machine_(session_id, settings),
-      main_([this] { step(event_of(TargetEventKind::kTimer)); }) {}
+      main_([this] { step(target_event::Timer{}); }) {}
 
 void TargetRunner::stop() {
     main_.stop();
@@ -42,10 +25,7 @@ void TargetRunner::stop() {
 }
 
 void TargetRunner::begin(engine::MigrationId migration, engine::TargetCapabilities capabilities) {
-    engine::TargetEvent event = event_of(TargetEventKind::kAdmissionAsked);
-    event.migration = migration;
-    event.capabilities = std::move(capabilities);
-    feed(std::move(event));
+    feed(target_event::AdmissionAsked{migration, std::move(capabilities)});
 }
 
 void TargetRunner::feed(engine::TargetEvent event) {
@@ -54,9 +34,7 @@ void TargetRunner::feed(engine::TargetEvent event) {
 
 void TargetRunner::receive(engine::Message message) {
     spdlog::trace("{}: received {}", session_id_, engine::message_name(message));
-    engine::TargetEvent event = event_of(TargetEventKind::kMessage);
-    event.message = std::move(message);
-    feed(std::move(event));
+    feed(target_event::Received{std::move(message)});
 }
 
 TargetStatus TargetRunner::status() const {
@@ -78,87 +56,104 @@ void TargetRunner::publish() {
     status_.progress.percent = std::max(status_.progress.percent, percent);
 }
 
+struct TargetRunner::Carrier {
+    TargetRunner& runner;
+
+    void operator()(const engine::action::Send& send) const {
+        spdlog::trace("{}: sends {}", runner.session_id_, engine::message_name(send.message));
+        runner.hooks_.send(send.message);
+    }
+    void operator()(const engine::action::QueryDomain& /*query*/) const {
+        runner.hooks_.query_domain();
+    }
+    void operator()(const engine::action::Alert& alert) const {
+        spdlog::warn("session {} (arriving): {}", runner.session_id_, alert.error.to_string());
+        runner.hooks_.alert(alert.kind, alert.error);
+    }
+    void operator()(const engine::action::ReportProgress& report) const {
+        runner.hooks_.progress(report.progress);
+    }
+    void operator()(const engine::action::Finished& finished) const {
+        spdlog::info("session {}: migration ended at its target: {} {}", runner.session_id_,
+                     to_string(finished.outcome), finished.error.text);
+        runner.hooks_.finished(finished.outcome, finished.error);
+    }
+    void operator()(engine::action::Reserve& reserve) const {
+        runner.slow_.post([&to = runner, needs = std::move(reserve.needs), seed = reserve.seed] {
+            to.reserve(needs, seed);
+        });
+    }
+    void operator()(const engine::action::Admit& /*admit*/) const { runner.hooks_.admit(); }
+    void operator()(const engine::action::RefuseAdmission& refuse) const {
+        runner.hooks_.refuse(refuse.error);
+    }
+    void operator()(const engine::action::AwaitRound& await) const {
+        runner.await_round(await.round, await.batch_count);
+    }
+    void operator()(engine::action::ApplyComplete& apply) const {
+        runner.order_apply(apply.token, std::move(apply.parts));
+    }
+    void operator()(const engine::action::UnmarkComplete& /*unmark*/) const {
+        // The source thawed: a restart must not trust the note.
+        runner.slow_.post([&to = runner] { (void)to.sink_.mark_complete({}); });
+    }
+    void operator()(const engine::action::PersistOwned& persist) const {
+        runner.persist_owned(persist.record);
+    }
+    void operator()(const engine::action::Activate& activate) const {
+        runner.slow_.post([&to = runner, epoch = activate.epoch] { to.activate(epoch); });
+    }
+    void operator()(const engine::action::Retract& /*retract*/) const {
+        runner.slow_.post([&to = runner] { to.retract(); });
+    }
+    void operator()(const engine::action::Discard& /*discard*/) const {
+        runner.slow_.post([&to = runner] { (void)to.sink_.discard(); });
+    }
+};
+
 void TargetRunner::step(const engine::TargetEvent& event) {
     const engine::TargetState before = machine_.state();
-    engine::Actions actions = machine_.step(event, engine_now());
+    engine::TargetActions actions = machine_.step(event, engine_now());
     publish();
     if (machine_.state() != before) {
         spdlog::info("session {} (arriving): {} -> {} ({})", session_id_, to_string(before),
-                     to_string(machine_.state()), to_string(event.kind));
+                     to_string(machine_.state()), engine::event_name(event));
     }
-    for (engine::Action& action : actions) {
-        carry_out(std::move(action));
+    for (engine::TargetAction& action : actions) {
+        std::visit(Carrier{*this}, action);
     }
     const auto due = machine_.next_deadline();
     main_.set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);
 }
 
-void TargetRunner::carry_out(engine::Action action) {
-    switch (action.kind) {
-        case ActionKind::kSend:
-            spdlog::trace("{}: sends {}", session_id_, engine::message_name(*action.message));
-            hooks_.send(*action.message);
-            break;
-        case ActionKind::kQueryDomain: hooks_.query_domain(); break;
-        case ActionKind::kAlert:
-            spdlog::warn("session {} (arriving): {}", session_id_, action.error.to_string());
-            hooks_.alert(action.alert, action.error);
-            break;
-        case ActionKind::kReportProgress: hooks_.progress(*action.progress); break;
-        case ActionKind::kFinished:
-            spdlog::info("session {}: migration ended at its target: {} {}", session_id_,
-                         to_string(action.outcome), action.error.text);
-            hooks_.finished(action.outcome, action.error);
-            break;
-        case ActionKind::kReserve:
-            slow_.post([this, needs = std::move(*action.needs), seed = action.seed] {
-                reserve(needs, seed);
-            });
-            break;
-        case ActionKind::kAdmit: hooks_.admit(); break;
-        case ActionKind::kRefuseAdmission: hooks_.refuse(action.error); break;
-        case ActionKind::kAwaitRound: await_round(action.round, action.batch_count); break;
-        case ActionKind::kApplyComplete: {
-            {
-                const std::lock_guard lock(mutex_);
-                if (applying_ == action.token) {
-                    break;  // asked again while it is being done
-                }
-                applying_ = action.token;
-            }
-            slow_.post([this, token = action.token, parts = std::move(action.parts)]() mutable {
-                apply_complete(token, std::move(parts));
-            });
-            break;
+void TargetRunner::order_apply(engine::FreezeToken token, std::vector<engine::FinalPart> parts) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (applying_ == token) {
+            return;  // asked again while it is being done
         }
-        case ActionKind::kPersistOwned: {
-            // This host may have granted the same epoch away since: the newer fact on disk wins.
-            const auto known = store_.load(session_id_);
-            if (known.ok() && *known && (*known)->epoch >= action.record->epoch) {
-                step(event_of(TargetEventKind::kOwnedDurable));
-                break;
-            }
-            const SaveOutcome saved = store_.save(session_id_, *action.record);
-            if (!saved.ok()) {
-                // Owned or not is settled by the source's record; ours only tells a later restart.
-                // Ending here and reading the disk again is the only honest way on.
-                spdlog::critical("session {}: {}; ending to read the disk again", session_id_,
-                                 saved.error.to_string());
-                std::_Exit(70);
-            }
-            step(event_of(TargetEventKind::kOwnedDurable));
-            break;
-        }
-        case ActionKind::kUnmarkComplete:  // the source thawed: a restart must not trust the note
-            slow_.post([this] { (void)sink_.mark_complete({}); });
-            break;
-        case ActionKind::kActivate:
-            slow_.post([this, epoch = action.epoch] { activate(epoch); });
-            break;
-        case ActionKind::kRetract: slow_.post([this] { retract(); }); break;
-        case ActionKind::kDiscard: slow_.post([this] { (void)sink_.discard(); }); break;
-        default: GANTRY_ASSERT(false, "the target machine asked for %s", to_string(action.kind));
+        applying_ = token;
     }
+    slow_.post([this, token, parts = std::move(parts)]() mutable {
+        apply_complete(token, std::move(parts));
+    });
+}
+
+void TargetRunner::persist_owned(const engine::DurableRecord& record) {
+    // This host may have granted the same epoch away since: the newer fact on disk wins.
+    const auto known = store_.load(session_id_);
+    const bool is_known = known.ok() && *known && (*known)->epoch >= record.epoch;
+    if (!is_known) {
+        const SaveOutcome saved = store_.save(session_id_, record);
+        if (!saved.ok()) {
+            // Owned or not is settled by the source's record; ours only tells a later restart.
+            // Ending here and reading the disk again is the only honest way on.
+            spdlog::critical("session {}: {}; ending to read the disk again", session_id_,
+                             saved.error.to_string());
+            std::_Exit(70);
+        }
+    }
+    step(target_event::OwnedDurable{});
 }
 
 void TargetRunner::reserve(const engine::SessionNeeds& needs, engine::Seed seed) {
@@ -167,13 +162,13 @@ void TargetRunner::reserve(const engine::SessionNeeds& needs, engine::Seed seed)
         seed_ = seed;
     }
     if (auto reserved = sink_.reserve(needs); !reserved) {
-        feed(error_event(TargetEventKind::kReserveFailed, reserved.error()));
+        feed(target_event::ReserveFailed{reserved.error()});
         return;
     }
     if (const auto migration = status().migration) {
         hooks_.open_bulk(*migration);
     }
-    feed(event_of(TargetEventKind::kReserved));
+    feed(target_event::Reserved{});
 }
 
 void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
@@ -187,16 +182,12 @@ void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
         awaited_round_ = complete || is_lost ? std::nullopt : std::optional{round};
     }
     if (is_lost) {
-        engine::TargetEvent event = error_event(
-            TargetEventKind::kRoundLost,
-            {Code::kAborted, "stream.dropped", "batches came while complete state was held"});
-        event.round = round;
-        feed(std::move(event));
+        feed(target_event::RoundLost{
+            round,
+            {Code::kAborted, "stream.dropped", "batches came while complete state was held"}});
     }
     if (complete) {
-        engine::TargetEvent event = event_of(TargetEventKind::kRoundApplied);
-        event.round = round;
-        feed(std::move(event));
+        feed(target_event::RoundApplied{round});
     }
 }
 
@@ -250,9 +241,7 @@ void TargetRunner::end_batch(std::uint64_t round, std::uint64_t batch, bool appl
         batches_changed_.notify_all();
     }
     if (complete) {
-        engine::TargetEvent event = event_of(TargetEventKind::kRoundApplied);
-        event.round = round;
-        feed(std::move(event));
+        feed(target_event::RoundApplied{round});
     }
 }
 
@@ -291,21 +280,19 @@ Result<void> TargetRunner::apply(const control::BulkDown& batch) {
     if (!applied) {
         spdlog::warn("session {}: batch {} of round {}: {}", session_id_, batch.batch(),
                      batch.round(), applied.error().to_string());
-        engine::TargetEvent event = error_event(TargetEventKind::kRoundLost, applied.error());
-        event.round = batch.round();
-        feed(std::move(event));
+        feed(target_event::RoundLost{batch.round(), applied.error()});
     }
     return applied;
 }
 
 void TargetRunner::bulk_lost(const Error& why) {
-    engine::TargetEvent event = error_event(TargetEventKind::kRoundLost, why);
+    std::uint64_t round = 0;
     {
         const std::lock_guard lock(mutex_);
-        event.round = rounds_.round();
+        round = rounds_.round();
     }
-    if (event.round != 0) {
-        feed(std::move(event));
+    if (round != 0) {
+        feed(target_event::RoundLost{round, why});
     }
 }
 
@@ -346,11 +333,11 @@ void TargetRunner::apply_complete(engine::FreezeToken token, std::vector<engine:
         const std::lock_guard lock(mutex_);
         applying_.reset();
     }
-    engine::TargetEvent event = applied
-                                    ? event_of(TargetEventKind::kApplied)
-                                    : error_event(TargetEventKind::kApplyFailed, applied.error());
-    event.token = token;
-    feed(std::move(event));
+    if (applied) {
+        feed(target_event::Applied{token});
+    } else {
+        feed(target_event::ApplyFailed{token, applied.error()});
+    }
 }
 
 void TargetRunner::activate(Epoch epoch) {
@@ -358,18 +345,16 @@ void TargetRunner::activate(Epoch epoch) {
     if (!activated) {
         spdlog::error("session {}: taking it into service failed: {}", session_id_,
                       activated.error().to_string());
-        feed(error_event(TargetEventKind::kActivateFailed, activated.error()));
+        feed(target_event::ActivateFailed{activated.error()});
         return;
     }
     hooks_.activated(epoch);
-    feed(event_of(TargetEventKind::kActivated));
+    feed(target_event::Activated{});
 }
 
 void TargetRunner::retract() {
-    engine::TargetEvent event = event_of(TargetEventKind::kRetracted);
-    event.active = sink_.retract();
-    main_.post([this, event = std::move(event)] {
-        if (!event.active) {  // a restart must not take the epoch for one that was served
+    main_.post([this, may_have_served = sink_.retract()] {
+        if (!may_have_served) {  // a restart must not take the epoch for one that was served
             const auto known = store_.load(session_id_);
             if (known.ok() && *known && !(*known)->granted && (*known)->epoch == machine_.epoch()) {
                 if (const Result<void> removed = store_.remove(session_id_); !removed) {
@@ -381,7 +366,7 @@ void TargetRunner::retract() {
                 }
             }
         }
-        step(event);
+        step(target_event::Retracted{may_have_served});
     });
 }
 

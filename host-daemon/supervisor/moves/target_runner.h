@@ -64,10 +64,13 @@ public:
 
 private:
     void step(const engine::TargetEvent& event);
-    void carry_out(engine::Action action);
+    /// Carries actions out: one overload of its operator() for each kind.
+    struct Carrier;
     void reserve(const engine::SessionNeeds& needs, engine::Seed seed);
     void await_round(std::uint64_t round, std::uint64_t batch_count);
+    void order_apply(engine::FreezeToken token, std::vector<engine::FinalPart> parts);
     void apply_complete(engine::FreezeToken token, std::vector<engine::FinalPart> parts);
+    void persist_owned(const engine::DurableRecord& record);
     Result<void> apply_parts(const std::vector<engine::FinalPart>& parts);
     void activate(Epoch epoch);
     void retract();

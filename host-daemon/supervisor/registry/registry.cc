@@ -236,9 +236,7 @@ void Registry::drop_worker(const std::shared_ptr<Session>& session, engine::Part
     if (const auto driver = session->driver()) {
         const SourceStatus status = driver->status();
         if (status.migration || !status.serves) {
-            engine::SourceEvent event;
-            event.kind = engine::SourceEventKind::kWorkerLost;
-            driver->feed(std::move(event));
+            driver->feed(engine::source_event::WorkerLost{});
         }
     }
     if (session->info().kind == SessionKind::kLocal) {
@@ -276,9 +274,7 @@ void Registry::on_worker_event(const std::string& id, engine::PartId part,
         spdlog::error("session {}: worker {}: {}", id, part.value,
                       to_error(event.fatal().status()).to_string());
     } else if (event.has_first_request() && arrival) {
-        engine::TargetEvent called;
-        called.kind = engine::TargetEventKind::kGuestCalled;
-        arrival->feed(std::move(called));
+        arrival->feed(engine::target_event::GuestCalled{});
     } else if (event.has_guest_gone() && !session && arrival) {
         if (arrival->request().info.kind == SessionKind::kLocal) {
             arrival->session()->note_program_ended();  // Before it counts as served here.
@@ -321,10 +317,7 @@ std::shared_ptr<SourceRunner> Registry::make_driver(const std::shared_ptr<Sessio
         query_domain(id, [this, id](engine::DomainReport report) {
             const std::lock_guard lock(mutex_);
             if (const auto found = sessions_.find(id); found != sessions_.end()) {
-                engine::SourceEvent event;
-                event.kind = engine::SourceEventKind::kDomain;
-                event.domain = report;
-                found->second.driver->feed(std::move(event));
+                found->second.driver->feed(engine::source_event::Domain{report});
             }
         });
     };

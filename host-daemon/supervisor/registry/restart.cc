@@ -150,8 +150,7 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
             book_.promise(info.id, worker->device_number(), info.quota_bytes);
         }
     }
-    engine::SourceEvent event;
-    event.kind = engine::SourceEventKind::kRestarted;
+    engine::source_event::Restarted event;
     event.record = record;
     event.workers_alive = adopted == workers.size();
     if (auto token = session->source().frozen_token()) {
@@ -215,9 +214,7 @@ void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRe
         },
         owned, complete ? complete->migration : note.migration, complete);
     if (request.arrives_when_converged) {  // no hypervisor will say so again
-        engine::TargetEvent here;
-        here.kind = engine::TargetEventKind::kGuestResumedMigrated;
-        arrival->feed(std::move(here));
+        arrival->feed(engine::target_event::GuestResumedMigrated{});
     }
 }
 
@@ -240,8 +237,7 @@ void Registry::restore_granted(const std::string& id) {
     info.id = id;
     info.kind = SessionKind::kVm;
     const auto session = open_session(info, (*loaded)->epoch, false);
-    engine::SourceEvent event;
-    event.kind = engine::SourceEventKind::kRestarted;
+    engine::source_event::Restarted event;
     event.record = **loaded;
     event.workers_alive = false;
     session->driver()->feed(std::move(event));

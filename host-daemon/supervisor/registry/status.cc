@@ -360,15 +360,11 @@ Result<std::string> Registry::abort(const std::string& name) {
                              "owns the session since epoch " +
                              std::to_string(status.epoch.value + 1)};
         }
-        engine::SourceEvent event;
-        event.kind = engine::SourceEventKind::kOperatorAbort;
-        driver->feed(std::move(event));
+        driver->feed(engine::source_event::OperatorAbort{});
         return std::string("aborting the move of " + name + "; it goes on here");
     }
     if (arrival) {
-        engine::TargetEvent event;
-        event.kind = engine::TargetEventKind::kOperatorAbort;
-        arrival->feed(std::move(event));
+        arrival->feed(engine::target_event::OperatorAbort{});
         return std::string("aborting the arrival of " + name);
     }
     return Error{Code::kNotFound, "migration.none", "no move of '" + name + "' is under way here"};
@@ -405,9 +401,7 @@ Result<void> Registry::discard(const std::string& name) {
                      "session " + session->info().id + " is " + state_word(state) +
                          " here; there is no state of it that is kept for another host"};
     }
-    engine::SourceEvent event;
-    event.kind = engine::SourceEventKind::kOperatorDiscard;
-    session->driver()->feed(std::move(event));
+    session->driver()->feed(engine::source_event::OperatorDiscard{});
     return {};
 }
 

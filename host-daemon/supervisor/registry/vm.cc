@@ -7,8 +7,8 @@
 
 namespace gantry::supervisor {
 
-using engine::SourceEventKind;
-using engine::TargetEventKind;
+namespace source_event = engine::source_event;
+namespace target_event = engine::target_event;
 using libvirt::EventKind;
 
 namespace {
@@ -16,41 +16,41 @@ namespace {
 /// A puller sends a heartbeat every two seconds.
 constexpr std::chrono::seconds kPullerSilenceMax{15};
 
-std::optional<SourceEventKind> source_kind(const libvirt::DomainEvent& event) {
+std::optional<engine::SourceEvent> source_event_of(const libvirt::DomainEvent& event) {
     switch (event.kind) {
         case EventKind::kSuspendedMigrated:
-        case EventKind::kSuspendedPostcopy: return SourceEventKind::kGuestSuspended;
+        case EventKind::kSuspendedPostcopy: return source_event::GuestSuspended{};
         case EventKind::kResumedMigrated:
         case EventKind::kResumedUnpaused:
         case EventKind::kResumedPostcopy:
         case EventKind::kResumedPostcopyFailed:
-        case EventKind::kResumedOther: return SourceEventKind::kGuestResumed;
-        case EventKind::kStoppedMigrated: return SourceEventKind::kGuestGone;
+        case EventKind::kResumedOther: return source_event::GuestResumed{};
+        case EventKind::kStoppedMigrated: return source_event::GuestGone{};
         case EventKind::kStoppedFailed:
-        case EventKind::kStopped: return SourceEventKind::kGuestStopped;
+        case EventKind::kStopped: return source_event::GuestStopped{};
         case EventKind::kMigrationStatus:
             switch (event.qemu_status) {
                 case libvirt::QemuMigrationStatus::kPreSwitchover:
                 case libvirt::QemuMigrationStatus::kDevice:
-                    return SourceEventKind::kGuestPreSwitchover;
+                    return source_event::GuestPreSwitchover{};
                 case libvirt::QemuMigrationStatus::kFailed:
-                case libvirt::QemuMigrationStatus::kCancelled: return SourceEventKind::kJobFailed;
+                case libvirt::QemuMigrationStatus::kCancelled: return source_event::JobFailed{};
                 default: return std::nullopt;
             }
         default: return std::nullopt;
     }
 }
 
-std::optional<TargetEventKind> target_kind(const libvirt::DomainEvent& event) {
+std::optional<engine::TargetEvent> target_event_of(const libvirt::DomainEvent& event) {
     switch (event.kind) {
-        case EventKind::kStartedMigrated: return TargetEventKind::kGuestStarting;
+        case EventKind::kStartedMigrated: return target_event::GuestStarting{};
         case EventKind::kResumedMigrated:
-        case EventKind::kResumedUnpaused: return TargetEventKind::kGuestResumedMigrated;
-        case EventKind::kResumedPostcopy: return TargetEventKind::kGuestResumedPostcopy;
-        case EventKind::kSuspendedPaused: return TargetEventKind::kGuestArrivedPaused;
+        case EventKind::kResumedUnpaused: return target_event::GuestResumedMigrated{};
+        case EventKind::kResumedPostcopy: return target_event::GuestResumedPostcopy{};
+        case EventKind::kSuspendedPaused: return target_event::GuestArrivedPaused{};
         case EventKind::kStoppedFailed:
         case EventKind::kStoppedMigrated:
-        case EventKind::kStopped: return TargetEventKind::kGuestStopped;
+        case EventKind::kStopped: return target_event::GuestStopped{};
         default: return std::nullopt;
     }
 }
@@ -79,12 +79,10 @@ void Registry::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) 
         // After a reconnect events may have been missed: let the machine ask for itself.
         const std::lock_guard lock(mutex_);
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            engine::SourceEvent domain;
-            domain.kind = SourceEventKind::kDomain;
-            domain.domain.domain = state == libvirt::DomainState::kRunning
-                                       ? engine::DomainState::kRunning
-                                       : engine::DomainState::kPaused;
-            found->second.driver->feed(std::move(domain));
+            engine::DomainReport report;
+            report.domain = state == libvirt::DomainState::kRunning ? engine::DomainState::kRunning
+                                                                    : engine::DomainState::kPaused;
+            found->second.driver->feed(source_event::Domain{report});
         }
     };
     {
@@ -170,16 +168,14 @@ void Registry::on_taken_up(const libvirt::DomainInfo& domain,
     }
     spdlog::info("VM {} is here and its session is not: asking {} for it", domain.name,
                  domain.owner->daemon);
-    engine::TargetEvent starting;
-    starting.kind = TargetEventKind::kGuestStarting;
-    (*arrival)->feed(std::move(starting));
+    (*arrival)->feed(target_event::GuestStarting{});
     hypervisor_.query(domain.uuid, [guest = *arrival](engine::DomainReport report) {
         if (report.domain == engine::DomainState::kRunning) {
-            engine::TargetEvent event;
-            event.kind = report.job == engine::JobState::kIncoming
-                             ? TargetEventKind::kGuestResumedPostcopy
-                             : TargetEventKind::kGuestResumedMigrated;
-            guest->feed(std::move(event));
+            if (report.job == engine::JobState::kIncoming) {
+                guest->feed(target_event::GuestResumedPostcopy{});
+            } else {
+                guest->feed(target_event::GuestResumedMigrated{});
+            }
         }  // else its RESUMED comes, or the machine finds it paused
     });
 }
@@ -249,7 +245,7 @@ void Registry::stamp_owner(const std::string& id, Epoch epoch) {
 }
 
 void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
-    const auto kind = source_kind(event);
+    auto told = source_event_of(event);
     const bool has_ended =
         event.kind == EventKind::kStopped || event.kind == EventKind::kStoppedFailed;
     std::shared_ptr<Session> session;
@@ -261,34 +257,30 @@ void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& ev
         }
         const auto found = sessions_.find(id);
         // While the VM arrives, events of this host are the target's.
-        if (!kind || found == sessions_.end() || arrivals_.contains(id)) {
+        if (!told || found == sessions_.end() || arrivals_.contains(id)) {
             return;
         }
         session = found->second.session;
         driver = found->second.driver;
     }
-    engine::SourceEvent out;
-    out.kind = *kind;
-    driver->feed(std::move(out));
+    driver->feed(std::move(*told));
     if (has_ended && driver->status().serves && !driver->status().migration) {
         housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kDead); });
     }
 }
 
 void Registry::feed_target(const std::string& id, const libvirt::DomainEvent& event) {
-    const auto kind = target_kind(event);
+    auto told = target_event_of(event);
     std::shared_ptr<Arrival> arrival;
     {
         const std::lock_guard lock(mutex_);
         const auto found = arrivals_.find(id);
-        if (!kind || found == arrivals_.end()) {
+        if (!told || found == arrivals_.end()) {
             return;
         }
         arrival = found->second;
     }
-    engine::TargetEvent out;
-    out.kind = *kind;
-    arrival->feed(std::move(out));
+    arrival->feed(std::move(*told));
 }
 
 void Registry::query_domain(const std::string& id,

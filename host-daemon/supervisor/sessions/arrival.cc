@@ -8,6 +8,19 @@
 
 namespace gantry::supervisor {
 
+namespace target_event = engine::target_event;
+
+namespace {
+
+bool tells_of_arrival(const engine::TargetEvent& event) {
+    return std::holds_alternative<target_event::GuestResumedMigrated>(event) ||
+           std::holds_alternative<target_event::GuestResumedPostcopy>(event) ||
+           std::holds_alternative<target_event::GuestArrivedPaused>(event) ||
+           std::holds_alternative<target_event::GuestCalled>(event);
+}
+
+}  // namespace
+
 nlohmann::json to_json(const ArrivalNote& note) {
     return {{"source", note.request.source_address},
             {"handover", note.request.handover_path},
@@ -63,9 +76,7 @@ void Arrival::on_worker_lost(engine::PartId part, const std::string& how) {
                       how);
     }
     session_->workers().remove(part);
-    engine::TargetEvent event;
-    event.kind = engine::TargetEventKind::kWorkerLost;
-    feed(std::move(event));
+    feed(target_event::WorkerLost{});
 }
 
 Arrival::Arrival(ArrivalRequest request, const Config& config, WorkerStock& stock,
@@ -105,12 +116,10 @@ TargetStatus Arrival::status() const {
 }
 
 void Arrival::feed(engine::TargetEvent event) {
-    using Kind = engine::TargetEventKind;
-    if (event.kind == Kind::kGuestResumedMigrated || event.kind == Kind::kGuestResumedPostcopy ||
-        event.kind == Kind::kGuestArrivedPaused || event.kind == Kind::kGuestCalled) {
+    if (tells_of_arrival(event)) {
         const std::lock_guard lock(mutex_);
-        guest_state_ = event.kind;
-    } else if (event.kind == Kind::kGuestStopped) {
+        guest_state_ = event;
+    } else if (std::holds_alternative<target_event::GuestStopped>(event)) {
         const std::lock_guard lock(mutex_);
         guest_state_.reset();
     }
@@ -124,9 +133,7 @@ void Arrival::confirm_source_fenced() {
     }
     spdlog::warn("session {} (arriving): an operator says that its source host {} is fenced",
                  request_.info.id, request_.source_address);
-    engine::TargetEvent event;
-    event.kind = engine::TargetEventKind::kOperatorFenced;
-    feed(std::move(event));
+    feed(target_event::OperatorFenced{});
 }
 
 bool Arrival::source_fenced() const {
@@ -149,8 +156,9 @@ void Arrival::stop() {
     {
         const std::lock_guard lock(mutex_);
         // Only of complete memory: before, the region must not be touched.
-        is_guest_stranded = is_ended_ && session_->driver() == nullptr &&
-                            guest_state_ == engine::TargetEventKind::kGuestResumedMigrated;
+        is_guest_stranded =
+            is_ended_ && session_->driver() == nullptr && guest_state_ &&
+            std::holds_alternative<target_event::GuestResumedMigrated>(*guest_state_);
         is_ended_ = true;  // or a `gantry pull` that waits would hold up the end of gantryd
     }
     if (is_guest_stranded) {
@@ -210,9 +218,7 @@ TargetHooks Arrival::target_hooks() {
     hooks.admit = [this] {
         settle(std::nullopt);
         if (request_.arrives_when_converged) {
-            engine::TargetEvent event;
-            event.kind = engine::TargetEventKind::kGuestResumedMigrated;
-            feed(std::move(event));
+            feed(target_event::GuestResumedMigrated{});
         }
     };
     hooks.refuse = [this](const Error& error) { settle(error); };
@@ -234,13 +240,9 @@ TargetHooks Arrival::target_hooks() {
 void Arrival::on_domain(const engine::DomainReport& report) {
     if (report.domain == engine::DomainState::kRunning && report.job == engine::JobState::kNone) {
         const std::lock_guard lock(mutex_);
-        using Kind = engine::TargetEventKind;
-        guest_state_ = guest_state_.value_or(Kind::kGuestResumedMigrated);
+        guest_state_ = guest_state_.value_or(target_event::GuestResumedMigrated{});
     }
-    engine::TargetEvent event;
-    event.kind = engine::TargetEventKind::kDomain;
-    event.domain = report;
-    feed(std::move(event));
+    feed(target_event::Domain{report});
 }
 
 void Arrival::settle(std::optional<Error> refusal) {
@@ -266,8 +268,7 @@ void Arrival::resume(const Connect& connect, const std::optional<engine::Durable
                      engine::MigrationId migration,
                      const std::optional<engine::FreezeToken>& complete) {
     using control::WORKER_STATE_SERVING;
-    engine::TargetEvent event;
-    event.kind = engine::TargetEventKind::kRestarted;
+    target_event::Restarted event;
     event.migration = migration;
     event.complete = complete;
     if (owned) {
@@ -310,7 +311,7 @@ Result<void> Arrival::begin_again() {
     old->stop();
     const engine::Progress so_far = status().progress;
     (void)sink_.discard();  // its own may not have been carried out any more
-    std::optional<engine::TargetEventKind> guest_state;
+    std::optional<engine::TargetEvent> guest_state;
     {
         const std::lock_guard lock(mutex_);
         driver_ = make_driver();
@@ -319,9 +320,7 @@ Result<void> Arrival::begin_again() {
     }
     driver()->begin(random_migration(), std::move(capabilities));
     if (guest_state) {
-        engine::TargetEvent event;
-        event.kind = *guest_state;
-        driver()->feed(std::move(event));
+        driver()->feed(std::move(*guest_state));
     }
     return {};
 }

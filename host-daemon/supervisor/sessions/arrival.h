@@ -121,7 +121,7 @@ private:
     bool has_silent_source_ = false;
 
     /// What libvirt said last about the guest on this host; told again to a new attempt.
-    std::optional<engine::TargetEventKind> guest_state_;
+    std::optional<engine::TargetEvent> guest_state_;
     std::shared_ptr<TargetRunner> driver_;
     engine::Progress progress_before_;  ///< Of the attempts that have failed.
     /// Held beside this only while it is used: its calls may wait for threads that ask driver().

@@ -12,40 +12,29 @@ constexpr MigrationId kMove{3, 4};
 
 class HookEnd : public testing::Test {
 protected:
-    Actions step(TargetEvent event) {
+    TargetActions step(const TargetEvent& event) {
         now_ += Duration{1'000};
         return machine_.step(event, now_);
     }
-    Actions receive(MessageBody body) {
-        TargetEvent event;
-        event.kind = TargetEventKind::kMessage;
-        event.message = Message{kMove, std::move(body)};
-        return step(std::move(event));
+    TargetActions receive(MessageBody body) {
+        return step(target_event::Received{{kMove, std::move(body)}});
     }
-    Actions tell(TargetEventKind kind, std::uint64_t round = 0, FreezeToken token = {}) {
-        TargetEvent event;
-        event.kind = kind;
-        event.round = round;
-        event.token = token;
-        return step(std::move(event));
-    }
-    static bool has(const Actions& actions, ActionKind kind) {
-        return std::any_of(actions.begin(), actions.end(),
-                           [&](const Action& action) { return action.kind == kind; });
+    static bool admits(const TargetActions& actions) {
+        return std::any_of(actions.begin(), actions.end(), [](const TargetAction& one) {
+            return std::holds_alternative<action::Admit>(one);
+        });
     }
     /// The hook waits, and the first round is on its way.
     void to_receiving() {
-        TargetEvent asked;
-        asked.kind = TargetEventKind::kAdmissionAsked;
+        target_event::AdmissionAsked asked;
         asked.migration = kMove;
-        asked.capabilities = TargetCapabilities{};
-        asked.capabilities->gpu_name = "gpu";
-        asked.capabilities->cc = {9, 0};
-        step(std::move(asked));
+        asked.capabilities.gpu_name = "gpu";
+        asked.capabilities.cc = {9, 0};
+        step(asked);
         MsgOffer offer;
         offer.epoch = Epoch{7};
         receive(std::move(offer));
-        tell(TargetEventKind::kReserved);
+        step(target_event::Reserved{});
         ASSERT_EQ(machine_.state(), TargetState::kReceiving);
     }
 
@@ -56,8 +45,8 @@ protected:
 TEST_F(HookEnd, WhenPrecopyHasConverged) {
     to_receiving();
     receive(MsgRoundEnd{1, 0});
-    EXPECT_FALSE(has(tell(TargetEventKind::kRoundApplied, 1), ActionKind::kAdmit));
-    EXPECT_TRUE(has(receive(MsgConverged{}), ActionKind::kAdmit));
+    EXPECT_FALSE(admits(step(target_event::RoundApplied{1})));
+    EXPECT_TRUE(admits(receive(MsgConverged{})));
 }
 
 // virsh migrate --timeout-suspend may pause the guest while the hook still waits: no round says
@@ -66,10 +55,10 @@ TEST_F(HookEnd, WhenThePausedGuestsStateIsComplete) {
     to_receiving();
     const FreezeToken token{kMove, 1};
     receive(MsgRoundEnd{1, 0});
-    EXPECT_FALSE(has(receive(MsgComplete{token, 1, {}}), ActionKind::kAdmit));
-    EXPECT_FALSE(has(tell(TargetEventKind::kRoundApplied, 1), ActionKind::kAdmit));
+    EXPECT_FALSE(admits(receive(MsgComplete{token, 1, {}})));
+    EXPECT_FALSE(admits(step(target_event::RoundApplied{1})));
     ASSERT_EQ(machine_.state(), TargetState::kApplying);
-    EXPECT_TRUE(has(tell(TargetEventKind::kApplied, 0, token), ActionKind::kAdmit));
+    EXPECT_TRUE(admits(step(target_event::Applied{token})));
     EXPECT_EQ(machine_.state(), TargetState::kComplete);
 }
 

@@ -12,34 +12,29 @@ constexpr MigrationId kId{1, 2};
 
 class Source : public testing::Test {
 protected:
-    Actions step(SourceEventKind kind) {
-        SourceEvent event;
-        event.kind = kind;
-        return step(event);
-    }
-    Actions step(const SourceEvent& event) {
+    SourceActions step(const SourceEvent& event) {
         now_ += Duration{1'000};
         return machine_.step(event, now_);
     }
-    Actions receive(MessageBody body, MigrationId id = kId) {
-        SourceEvent event;
-        event.kind = SourceEventKind::kMessage;
-        event.message = Message{id, std::move(body)};
-        return step(event);
+    SourceActions receive(MessageBody body, MigrationId id = kId) {
+        return step(source_event::Received{{id, std::move(body)}, {}});
     }
-    static const Action* find(const Actions& actions, ActionKind kind) {
-        const auto it = std::find_if(actions.begin(), actions.end(),
-                                     [&](const Action& a) { return a.kind == kind; });
-        return it == actions.end() ? nullptr : &*it;
+    template <typename A>
+    static const A* find(const SourceActions& actions) {
+        const auto it = std::find_if(actions.begin(), actions.end(), [](const SourceAction& one) {
+            return std::holds_alternative<A>(one);
+        });
+        return it == actions.end() ? nullptr : &std::get<A>(*it);
     }
     template <typename T>
-    static bool sends(const Actions& actions) {
-        return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
-            return action.message && std::holds_alternative<T>(action.message->body);
+    static bool sends(const SourceActions& actions) {
+        return std::any_of(actions.begin(), actions.end(), [](const SourceAction& one) {
+            const auto* sent = std::get_if<action::Send>(&one);
+            return sent != nullptr && std::holds_alternative<T>(sent->message.body);
         });
     }
 
-    Actions prepare(MigrationId id = kId) {
+    SourceActions prepare(MigrationId id = kId) {
         TargetCapabilities target;
         target.gpu_name = "gpu";
         target.cc = {9, 0};
@@ -48,41 +43,29 @@ protected:
     /// Up to the first round of precopy.
     void to_precopy(MigrationId id = kId) {
         prepare(id);
-        SourceEvent described;
-        described.kind = SourceEventKind::kDescribed;
+        source_event::Described described;
         described.needs = SessionNeeds{};
         step(described);
         receive(MsgReady{}, id);
-        step(SourceEventKind::kPrecopyBegun);
+        step(source_event::PrecopyBegun{});
         ASSERT_EQ(machine_.state(), SourceState::kPrecopy);
     }
     void finish_round(std::uint64_t round) {
-        SourceEvent sent;
-        sent.kind = SourceEventKind::kRoundSent;
-        sent.round = round;
-        step(sent);
+        step(source_event::RoundSent{round, {}});
         receive(MsgRoundAck{round});
     }
     FreezeToken to_final_round() {
         to_precopy();
         finish_round(1);
-        const Actions actions = step(SourceEventKind::kGuestSuspended);
-        SourceEvent frozen;
-        frozen.kind = SourceEventKind::kFrozen;
-        frozen.token = find(actions, ActionKind::kFreeze)->token;
-        step(frozen);
-        return frozen.token;
+        const SourceActions actions = step(source_event::GuestSuspended{});
+        const FreezeToken token = find<action::Freeze>(actions)->token;
+        step(source_event::Frozen{token});
+        return token;
     }
     FreezeToken to_frozen() {
         const FreezeToken token = to_final_round();
-        SourceEvent sent;
-        sent.kind = SourceEventKind::kRoundSent;
-        sent.round = 2;
-        step(sent);
-        SourceEvent complete;
-        complete.kind = SourceEventKind::kCompleteSent;
-        complete.token = token;
-        step(complete);
+        step(source_event::RoundSent{2, {}});
+        step(source_event::CompleteSent{token});
         EXPECT_EQ(machine_.state(), SourceState::kFrozen);
         return token;
     }
@@ -94,17 +77,17 @@ protected:
 
 TEST_F(Source, GrantLeavesOnlyAfterItsRecordIsDurable) {
     const FreezeToken token = to_frozen();
-    const Actions asked = receive(request(token));
-    const Action* persist = find(asked, ActionKind::kPersistGrant);
+    const SourceActions asked = receive(request(token));
+    const auto* persist = find<action::PersistGrant>(asked);
     ASSERT_NE(persist, nullptr);
-    EXPECT_EQ(persist->record->epoch.value, 7U);
-    EXPECT_TRUE(persist->record->granted);
-    EXPECT_EQ(persist->record->granted_token, token);
+    EXPECT_EQ(persist->record.epoch.value, 7U);
+    EXPECT_TRUE(persist->record.granted);
+    EXPECT_EQ(persist->record.granted_token, token);
     EXPECT_FALSE(sends<MsgGrant>(asked));
     EXPECT_FALSE(sends<MsgGrant>(receive(request(token)))) << "asked again while writing";
-    const Actions durable = step(SourceEventKind::kGrantDurable);
+    const SourceActions durable = step(source_event::GrantDurable{});
     EXPECT_TRUE(sends<MsgGrant>(durable));
-    const Action* fence = find(durable, ActionKind::kFence);
+    const auto* fence = find<action::Fence>(durable);
     ASSERT_NE(fence, nullptr);
     EXPECT_FALSE(fence->guest_is_here) << "it runs at the target, and may pull its memory";
     EXPECT_TRUE(sends<MsgGrant>(receive(request(token)))) << "repeated: answered again";
@@ -125,25 +108,20 @@ TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
     for (const bool has_arrived : {false, true}) {
         machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
         const FreezeToken token = to_final_round();
-        SourceEvent sent;
-        sent.kind = SourceEventKind::kRoundSent;
-        sent.round = 2;
-        ASSERT_NE(find(step(sent), ActionKind::kSendComplete), nullptr);
+        ASSERT_NE(find<action::SendComplete>(step(source_event::RoundSent{2, {}})), nullptr);
         if (has_arrived) {
             receive(MsgRoundAck{2});
         }
-        SourceEvent failed;
-        failed.kind = SourceEventKind::kCompleteFailed;
+        source_event::CompleteFailed failed;
         failed.token = {kId, token.count + 1};
         EXPECT_TRUE(step(failed).empty()) << "of another freeze";
         failed.token = token;
-        const Actions again = step(failed);
-        const Action* round = find(again, ActionKind::kResendRound);
+        const SourceActions again = step(failed);
+        const auto* round = find<action::ResendRound>(again);
         ASSERT_NE(round, nullptr) << has_arrived;
         EXPECT_EQ(round->round, 3U);
-        sent.round = 3;
-        const Actions whole = step(sent);
-        const Action* complete = find(whole, ActionKind::kSendComplete);
+        const SourceActions whole = step(source_event::RoundSent{3, {}});
+        const auto* complete = find<action::SendComplete>(whole);
         ASSERT_NE(complete, nullptr);
         EXPECT_EQ(complete->round, 3U);
         EXPECT_EQ(complete->token, token);
@@ -152,46 +130,41 @@ TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
 
 TEST_F(Source, AFrozenStateThatCannotBeSaidTakesTheMoveBack) {
     const auto fail_final_round = [&](Code code, std::uint64_t round) {
-        SourceEvent failed;
-        failed.kind = SourceEventKind::kRoundFailed;
-        failed.round = round;
-        failed.error = {code, "feature.stream.capture.not_movable", "a stream is captured"};
-        return step(failed);
+        return step(source_event::RoundFailed{
+            round, {code, "feature.stream.capture.not_movable", "a stream is captured"}});
     };
     to_final_round();
     std::uint64_t round = 2;
     for (; round < 20; ++round) {  // A link may be away for as long as it likes.
-        EXPECT_NE(find(fail_final_round(Code::kUnavailable, round), ActionKind::kResendRound),
-                  nullptr);
+        EXPECT_NE(find<action::ResendRound>(fail_final_round(Code::kUnavailable, round)), nullptr);
     }
     for (; round < 23; ++round) {
-        EXPECT_NE(
-            find(fail_final_round(Code::kFailedPrecondition, round), ActionKind::kResendRound),
-            nullptr);
+        EXPECT_NE(find<action::ResendRound>(fail_final_round(Code::kFailedPrecondition, round)),
+                  nullptr);
     }
-    const Actions given_up = fail_final_round(Code::kFailedPrecondition, round);
-    EXPECT_EQ(find(given_up, ActionKind::kResendRound), nullptr);
-    EXPECT_NE(find(given_up, ActionKind::kAbortJob), nullptr);
+    const SourceActions given_up = fail_final_round(Code::kFailedPrecondition, round);
+    EXPECT_EQ(find<action::ResendRound>(given_up), nullptr);
+    EXPECT_NE(find<action::AbortJob>(given_up), nullptr);
     EXPECT_TRUE(sends<MsgAbort>(given_up));
-    EXPECT_NE(find(step(SourceEventKind::kGuestResumed), ActionKind::kThaw), nullptr);
+    EXPECT_NE(find<action::Thaw>(step(source_event::GuestResumed{})), nullptr);
 }
 
 TEST_F(Source, WhoMayHaveAllOfALostSessionIsNotSentAway) {
     const FreezeToken token = to_frozen();
-    step(SourceEventKind::kWorkerLost);
+    step(source_event::WorkerLost{});
     EXPECT_FALSE(sends<MsgAbort>(receive(MsgVerified{token})));
     EXPECT_FALSE(sends<MsgAbort>(receive(MsgAlive{})));
     EXPECT_TRUE(sends<MsgAbort>(receive(MsgFreezeRequest{}))) << "it lacks something";
-    EXPECT_NE(find(receive(request(token)), ActionKind::kPersistGrant), nullptr);
+    EXPECT_NE(find<action::PersistGrant>(receive(request(token))), nullptr);
 }
 
 TEST_F(Source, ResumedBeforeTheGrantIsARollback) {
     const FreezeToken token = to_frozen();
-    const Actions resumed = step(SourceEventKind::kGuestResumed);
-    EXPECT_NE(find(resumed, ActionKind::kThaw), nullptr);
+    const SourceActions resumed = step(source_event::GuestResumed{});
+    EXPECT_NE(find<action::Thaw>(resumed), nullptr);
     EXPECT_TRUE(sends<MsgThawed>(resumed));
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request(token))));
-    step(SourceEventKind::kThawed);
+    step(source_event::Thawed{});
     EXPECT_TRUE(machine_.serves());
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request(token))));
 }
@@ -199,14 +172,15 @@ TEST_F(Source, ResumedBeforeTheGrantIsARollback) {
 TEST_F(Source, ResumedWhileTheGrantIsWrittenIsSplitBrainAndTheGrantStands) {
     const FreezeToken token = to_frozen();
     receive(request(token));
-    EXPECT_EQ(find(step(SourceEventKind::kGuestResumed), ActionKind::kThaw), nullptr);
-    const Actions durable = step(SourceEventKind::kGrantDurable);
+    EXPECT_EQ(find<action::Thaw>(step(source_event::GuestResumed{})), nullptr);
+    const SourceActions durable = step(source_event::GrantDurable{});
     EXPECT_TRUE(sends<MsgGrant>(durable));
-    const Action* alert = find(durable, ActionKind::kAlert);
+    const auto* alert = find<action::Alert>(durable);
     ASSERT_NE(alert, nullptr);
-    EXPECT_EQ(alert->alert, AlertKind::kSplitBrain);
-    EXPECT_TRUE(std::any_of(durable.begin(), durable.end(), [](const Action& action) {
-        return action.kind == ActionKind::kFence && action.guest_is_here;
+    EXPECT_EQ(alert->kind, AlertKind::kSplitBrain);
+    EXPECT_TRUE(std::any_of(durable.begin(), durable.end(), [](const SourceAction& one) {
+        const auto* fence = std::get_if<action::Fence>(&one);
+        return fence != nullptr && fence->guest_is_here;
     })) << "its guest is told";
     EXPECT_FALSE(machine_.serves());
 }
@@ -214,9 +188,9 @@ TEST_F(Source, ResumedWhileTheGrantIsWrittenIsSplitBrainAndTheGrantStands) {
 TEST_F(Source, ResumedWhileAFailingGrantIsWrittenIsARollback) {
     const FreezeToken token = to_frozen();
     receive(request(token));
-    step(SourceEventKind::kGuestResumed);
-    EXPECT_NE(find(step(SourceEventKind::kGrantWriteFailed), ActionKind::kThaw), nullptr);
-    step(SourceEventKind::kThawed);
+    step(source_event::GuestResumed{});
+    EXPECT_NE(find<action::Thaw>(step(source_event::GrantWriteFailed{})), nullptr);
+    step(source_event::Thawed{});
     EXPECT_TRUE(machine_.serves());
 }
 
@@ -224,92 +198,79 @@ TEST_F(Source, SilenceAloneNeverThaws) {
     to_frozen();
     for (int i = 0; i < 500 && machine_.next_deadline(); ++i) {
         now_ = *machine_.next_deadline();
-        SourceEvent timer;
-        const Actions actions = machine_.step(timer, now_);
-        EXPECT_EQ(find(actions, ActionKind::kThaw), nullptr);
+        const SourceActions actions = machine_.step(source_event::Timer{}, now_);
+        EXPECT_EQ(find<action::Thaw>(actions), nullptr);
     }
     EXPECT_FALSE(machine_.serves());
 }
 
 TEST_F(Source, WithdrawnTokenIsReplacedBeforeTheFinalRefusal) {
     const FreezeToken token = to_frozen();
-    const Actions withdrawn = receive(MsgAbort{"migration.withdrawn", ""});
-    const Action* freeze = find(withdrawn, ActionKind::kFreeze);
+    const SourceActions withdrawn = receive(MsgAbort{"migration.withdrawn", ""});
+    const auto* freeze = find<action::Freeze>(withdrawn);
     ASSERT_NE(freeze, nullptr);
     EXPECT_NE(freeze->token, token);
     EXPECT_FALSE(sends<MsgGrantRefused>(withdrawn)) << "only once the workers have the new token";
-    SourceEvent frozen;
-    frozen.kind = SourceEventKind::kFrozen;
-    frozen.token = freeze->token;
-    EXPECT_TRUE(sends<MsgGrantRefused>(step(frozen)));
+    EXPECT_TRUE(sends<MsgGrantRefused>(step(source_event::Frozen{freeze->token})));
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request(token)))) << "a late repeat";
 }
 
 TEST_F(Source, RestartKnowsTheGrant) {
-    SourceEvent restarted;
-    restarted.kind = SourceEventKind::kRestarted;
+    source_event::Restarted restarted;
     restarted.record = {Epoch{7}, true, kId, {kId, 1}};
-    EXPECT_NE(find(step(restarted), ActionKind::kFence), nullptr);
+    EXPECT_NE(find<action::Fence>(step(restarted)), nullptr);
     EXPECT_TRUE(sends<MsgGrant>(receive(request({kId, 1}))));
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({{3, 3}, 1}), {3, 3})));
     EXPECT_FALSE(machine_.serves());
 }
 
 TEST_F(Source, RestartWithFrozenWorkersAsksLibvirtFirst) {
-    SourceEvent restarted;
-    restarted.kind = SourceEventKind::kRestarted;
+    source_event::Restarted restarted;
     restarted.record = {Epoch{7}, false, {}, {}};
     restarted.frozen = FreezeToken{kId, 1};
-    EXPECT_NE(find(step(restarted), ActionKind::kQueryDomain), nullptr);
+    EXPECT_NE(find<action::QueryDomain>(step(restarted)), nullptr);
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({kId, 1}))));
-    SourceEvent domain;
-    domain.kind = SourceEventKind::kDomain;
-    domain.domain = {DomainState::kAbsent, JobState::kNone};
+    source_event::Domain domain;
+    domain.report = {DomainState::kAbsent, JobState::kNone};
     step(domain);
-    EXPECT_NE(find(receive(request({kId, 1})), ActionKind::kPersistGrant), nullptr);
+    EXPECT_NE(find<action::PersistGrant>(receive(request({kId, 1}))), nullptr);
 }
 
 TEST_F(Source, ALateRequestForAnOlderStateIsNotRefusedForGood) {
     const FreezeToken token = to_frozen();
     receive(request(token));
-    step(SourceEventKind::kGrantDurable);
+    step(source_event::GrantDurable{});
     FreezeToken older = token;
     --older.count;
-    const Actions answer = receive(request(older));
+    const SourceActions answer = receive(request(older));
     ASSERT_TRUE(sends<MsgGrantRefused>(answer));
-    EXPECT_FALSE(std::get<MsgGrantRefused>(find(answer, ActionKind::kSend)->message->body).is_final)
+    EXPECT_FALSE(std::get<MsgGrantRefused>(find<action::Send>(answer)->message.body).is_final)
         << "whoever withdraws would take it for the proof that nothing was granted";
 }
 
 TEST_F(Source, AnAnnouncementOutlivesTheAttemptsOfOneJob) {
     to_precopy();
     EXPECT_TRUE(machine_.announced());
-    const Actions aborted = receive(MsgAbort{"migration.withdrawn", ""});
-    EXPECT_NE(find(aborted, ActionKind::kEndPrecopy), nullptr);
-    EXPECT_EQ(find(aborted, ActionKind::kEndAnnouncement), nullptr) << "QEMU goes on copying";
+    const SourceActions aborted = receive(MsgAbort{"migration.withdrawn", ""});
+    EXPECT_NE(find<action::EndPrecopy>(aborted), nullptr);
+    EXPECT_EQ(find<action::EndAnnouncement>(aborted), nullptr) << "QEMU goes on copying";
     const auto report = [&](DomainState domain, JobState job) {
-        SourceEvent event;
-        event.kind = SourceEventKind::kDomain;
-        event.domain = {domain, job};
-        return step(event);
+        return step(source_event::Domain{{domain, job}});
     };
     // Neither while libvirt's job goes on, nor while the guest is away, nor by one report alone.
     for (int i = 0; i < 3; ++i) {
         now_ += Settings{}.job_absent_grace;
-        EXPECT_EQ(
-            find(report(DomainState::kRunning, JobState::kOutgoing), ActionKind::kEndAnnouncement),
-            nullptr);
-        EXPECT_EQ(find(report(DomainState::kPaused, JobState::kNone), ActionKind::kEndAnnouncement),
+        EXPECT_EQ(find<action::EndAnnouncement>(report(DomainState::kRunning, JobState::kOutgoing)),
                   nullptr);
-        EXPECT_EQ(
-            find(report(DomainState::kRunning, JobState::kNone), ActionKind::kEndAnnouncement),
-            nullptr);
+        EXPECT_EQ(find<action::EndAnnouncement>(report(DomainState::kPaused, JobState::kNone)),
+                  nullptr);
+        EXPECT_EQ(find<action::EndAnnouncement>(report(DomainState::kRunning, JobState::kNone)),
+                  nullptr);
     }
     EXPECT_TRUE(machine_.announced());
     now_ += Settings{}.job_absent_grace;
-    EXPECT_NE(find(step(SourceEventKind::kTimer), ActionKind::kQueryDomain), nullptr)
-        << "it keeps asking";
-    EXPECT_NE(find(report(DomainState::kRunning, JobState::kNone), ActionKind::kEndAnnouncement),
+    EXPECT_NE(find<action::QueryDomain>(step(source_event::Timer{})), nullptr) << "it keeps asking";
+    EXPECT_NE(find<action::EndAnnouncement>(report(DomainState::kRunning, JobState::kNone)),
               nullptr);
     EXPECT_FALSE(machine_.announced());
     EXPECT_EQ(machine_.next_deadline(), std::nullopt);
@@ -317,8 +278,7 @@ TEST_F(Source, AnAnnouncementOutlivesTheAttemptsOfOneJob) {
 
 TEST_F(Source, TheAttemptsOfOneJobAreOneMoveForAnOperator) {
     to_precopy();
-    SourceEvent progress;
-    progress.kind = SourceEventKind::kRoundProgress;
+    source_event::RoundProgress progress;
     progress.round = 1;
     progress.stats.bytes_changed = progress.stats.bytes_content = 100 * kBlockBytes;
     progress.stats.bytes_sent = 70;
@@ -346,70 +306,66 @@ TEST_F(Source, AMoveIsOverWithItsJobAndTheNextBeginsAtZero) {
         to_precopy(id);
         EXPECT_EQ(machine_.progress().round, 0U);  // Nothing of it has been told yet.
         EXPECT_LT(machine_.progress().percent, 3.0);
-        SourceEvent progress;
-        progress.kind = SourceEventKind::kRoundProgress;
+        source_event::RoundProgress progress;
         progress.round = 1;
         progress.stats.bytes_changed = progress.stats.bytes_acknowledged = kBlockBytes;
         step(progress);
         EXPECT_GT(machine_.progress().percent, 60.0);
         receive(MsgAbort{"migration.withdrawn", ""}, id);
-        SourceEvent report;
-        report.kind = SourceEventKind::kDomain;
-        report.domain = {DomainState::kPaused, job};  // An operator's pause counts as well.
-        step(report);
+        source_event::Domain domain;
+        domain.report = {DomainState::kPaused, job};  // An operator's pause counts as well.
+        step(domain);
         now_ += Settings{}.job_absent_grace;
-        step(report);
+        step(domain);
         EXPECT_EQ(machine_.awaits_attempt(), job == JobState::kOutgoing);
-        step(SourceEventKind::kGuestResumed);
-        report.domain = {DomainState::kRunning, JobState::kNone};
-        step(report);
+        step(source_event::GuestResumed{});
+        domain.report = {DomainState::kRunning, JobState::kNone};
+        step(domain);
         now_ += Settings{}.job_absent_grace;
-        step(report);
+        step(domain);
         EXPECT_FALSE(machine_.awaits_attempt());
     }
 }
 
 TEST_F(Source, AnAbortOrTheJobsEndEndsTheMoveAtOnce) {
-    for (const SourceEventKind kind :
-         {SourceEventKind::kOperatorAbort, SourceEventKind::kJobFailed}) {
-        to_precopy({4, static_cast<std::uint64_t>(kind)});
-        const Actions ended = step(kind);
-        EXPECT_NE(find(ended, ActionKind::kFinished), nullptr);
+    for (const SourceEvent& event :
+         {SourceEvent{source_event::OperatorAbort{}}, SourceEvent{source_event::JobFailed{}}}) {
+        to_precopy({4, event.index()});
+        const SourceActions ended = step(event);
+        EXPECT_NE(find<action::Finished>(ended), nullptr);
         EXPECT_FALSE(machine_.awaits_attempt());
     }
 }
 
 TEST_F(Source, AGuestThatLeftUnannouncedIsToldOf) {
-    step(SourceEventKind::kGuestGone);
-    const Actions begun = prepare();
-    const Action* alert = find(begun, ActionKind::kAlert);
+    step(source_event::GuestGone{});
+    const SourceActions begun = prepare();
+    const auto* alert = find<action::Alert>(begun);
     ASSERT_NE(alert, nullptr);
     EXPECT_EQ(alert->error.reason, "migration.not_announced");
 }
 
 TEST_F(Source, ANewAttemptWhileTheGuestIsAwayKeepsTheAnnouncement) {
     to_frozen();
-    step(SourceEventKind::kGuestGone);
-    const Actions begun = prepare({5, 6});
-    EXPECT_NE(find(begun, ActionKind::kDescribe), nullptr);
-    EXPECT_EQ(find(begun, ActionKind::kEndAnnouncement), nullptr);
-    EXPECT_EQ(find(begun, ActionKind::kAlert), nullptr);
+    step(source_event::GuestGone{});
+    const SourceActions begun = prepare({5, 6});
+    EXPECT_NE(find<action::Describe>(begun), nullptr);
+    EXPECT_EQ(find<action::EndAnnouncement>(begun), nullptr);
+    EXPECT_EQ(find<action::Alert>(begun), nullptr);
     EXPECT_TRUE(machine_.announced());
 }
 
 TEST_F(Source, RestartEndsAnAnnouncementOnlyWithTheJob) {
-    SourceEvent restarted;
-    restarted.kind = SourceEventKind::kRestarted;
+    source_event::Restarted restarted;
     restarted.record = {Epoch{7}, false, {}, {}};
     restarted.announced = true;
     step(restarted);
-    SourceEvent domain;
-    domain.kind = SourceEventKind::kDomain;
-    domain.domain = {DomainState::kRunning, JobState::kNone};
-    EXPECT_EQ(find(step(domain), ActionKind::kEndAnnouncement), nullptr);
+    source_event::Domain domain;
+    domain.report = {DomainState::kRunning, JobState::kNone};
+    EXPECT_EQ(find<action::EndAnnouncement>(step(domain)), nullptr);
     EXPECT_TRUE(machine_.next_deadline().has_value());
     now_ += Settings{}.job_absent_grace;
-    EXPECT_NE(find(step(domain), ActionKind::kEndAnnouncement), nullptr);
+    EXPECT_NE(find<action::EndAnnouncement>(step(domain)), nullptr);
 }
 
 TEST_F(Source, PausedArrivalIsGrantedOnlyWhenTheGuestIsGone) {
@@ -417,104 +373,98 @@ TEST_F(Source, PausedArrivalIsGrantedOnlyWhenTheGuestIsGone) {
     MsgGrantRequest paused = request(token);
     paused.evidence = ArrivalEvidence::kPausedArrival;
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(paused)));
-    step(SourceEventKind::kGuestGone);
-    EXPECT_NE(find(receive(paused), ActionKind::kPersistGrant), nullptr);
+    step(source_event::GuestGone{});
+    EXPECT_NE(find<action::PersistGrant>(receive(paused)), nullptr);
 }
 
 TEST_F(Source, AReturnedGrantIsTakenBackUnderAnEpochOfItsOwn) {
     const FreezeToken token = to_frozen();
     receive(request(token));
-    step(SourceEventKind::kGrantDurable);
-    const Actions returned = receive(MsgGrantReturned{{8}});
-    const Action* persist = find(returned, ActionKind::kPersistGrant);
+    step(source_event::GrantDurable{});
+    const SourceActions returned = receive(MsgGrantReturned{{8}});
+    const auto* persist = find<action::PersistGrant>(returned);
     ASSERT_NE(persist, nullptr);
-    EXPECT_EQ(persist->record->epoch.value, 9U);
-    EXPECT_FALSE(persist->record->granted);
+    EXPECT_EQ(persist->record.epoch.value, 9U);
+    EXPECT_FALSE(persist->record.granted);
     EXPECT_FALSE(sends<MsgGrantRefused>(returned)) << "answered only once it is durable";
     EXPECT_FALSE(sends<MsgGrant>(receive(request(token)))) << "a late repeat";
     EXPECT_FALSE(machine_.serves());
-    const Actions durable = step(SourceEventKind::kGrantDurable);
+    const SourceActions durable = step(source_event::GrantDurable{});
     EXPECT_TRUE(sends<MsgGrantRefused>(durable));
-    ASSERT_NE(find(durable, ActionKind::kUnfence), nullptr);
-    EXPECT_EQ(find(durable, ActionKind::kUnfence)->epoch.value, 9U);
-    EXPECT_EQ(find(durable, ActionKind::kThaw), nullptr) << "only libvirt's word thaws";
+    ASSERT_NE(find<action::Unfence>(durable), nullptr);
+    EXPECT_EQ(find<action::Unfence>(durable)->epoch.value, 9U);
+    EXPECT_EQ(find<action::Thaw>(durable), nullptr) << "only libvirt's word thaws";
     EXPECT_EQ(machine_.epoch().value, 9U);
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request(token)))) << "a late repeat";
     // Repeated: as a withdrawal, whose token the workers forget before it is answered.
-    const Actions repeated = receive(MsgGrantReturned{{8}});
-    ASSERT_NE(find(repeated, ActionKind::kFreeze), nullptr);
-    SourceEvent frozen;
-    frozen.kind = SourceEventKind::kFrozen;
-    frozen.token = find(repeated, ActionKind::kFreeze)->token;
-    EXPECT_TRUE(sends<MsgGrantRefused>(step(frozen)));
-    EXPECT_NE(find(step(SourceEventKind::kGuestResumed), ActionKind::kThaw), nullptr);
-    step(SourceEventKind::kThawed);
+    const SourceActions repeated = receive(MsgGrantReturned{{8}});
+    ASSERT_NE(find<action::Freeze>(repeated), nullptr);
+    EXPECT_TRUE(
+        sends<MsgGrantRefused>(step(source_event::Frozen{find<action::Freeze>(repeated)->token})));
+    EXPECT_NE(find<action::Thaw>(step(source_event::GuestResumed{})), nullptr);
+    step(source_event::Thawed{});
     EXPECT_TRUE(machine_.serves());
 }
 
 TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedAfterARestart) {
     const FreezeToken token = to_frozen();
     receive(request(token));
-    step(SourceEventKind::kGrantDurable);
-    SourceEvent restarted;
-    restarted.kind = SourceEventKind::kRestarted;
-    restarted.record = *find(receive(MsgGrantReturned{{8}}), ActionKind::kPersistGrant)->record;
+    step(source_event::GrantDurable{});
+    source_event::Restarted restarted;
+    restarted.record = find<action::PersistGrant>(receive(MsgGrantReturned{{8}}))->record;
     restarted.frozen = token;
     machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
     step(restarted);
-    SourceEvent domain;
-    domain.kind = SourceEventKind::kDomain;
-    domain.domain = {DomainState::kAbsent, JobState::kNone};
+    source_event::Domain domain;
+    domain.report = {DomainState::kAbsent, JobState::kNone};
     step(domain);
     const MsgGrantRequest late{token, {}, {}};  // of a target that a restart let forget its epoch
-    const Actions answer = receive(late);
-    EXPECT_EQ(find(answer, ActionKind::kPersistGrant), nullptr);
+    const SourceActions answer = receive(late);
+    EXPECT_EQ(find<action::PersistGrant>(answer), nullptr);
     EXPECT_TRUE(sends<MsgGrantRefused>(answer));
 }
 
 TEST_F(Source, AGuestThatResumedAfterAFailedFreezeIsFrozenWhenItLeavesAgain) {
     to_precopy();
     finish_round(1);
-    step(SourceEventKind::kGuestSuspended);
-    SourceEvent failed;
-    failed.kind = SourceEventKind::kFreezeFailed;
-    failed.error = {Code::kDeadlineExceeded, "drain.timeout", "a kernel runs on"};
-    step(failed);
-    step(SourceEventKind::kGuestResumed);
+    step(source_event::GuestSuspended{});
+    step(
+        source_event::FreezeFailed{{Code::kDeadlineExceeded, "drain.timeout", "a kernel runs on"}});
+    step(source_event::GuestResumed{});
     EXPECT_EQ(machine_.state(), SourceState::kPrecopy);
-    EXPECT_NE(find(step(SourceEventKind::kGuestSuspended), ActionKind::kFreeze), nullptr);
+    EXPECT_NE(find<action::Freeze>(step(source_event::GuestSuspended{})), nullptr);
 }
 
 TEST_F(Source, AGrantIsReturnedOnlyByTheMigrationThatHasIt) {
     const FreezeToken token = to_frozen();
     receive(request(token));
-    step(SourceEventKind::kGrantDurable);
-    EXPECT_EQ(find(receive(MsgGrantReturned{{8}}, {3, 3}), ActionKind::kPersistGrant), nullptr);
-    EXPECT_EQ(find(receive(MsgGrantReturned{{7}}), ActionKind::kPersistGrant), nullptr);
+    step(source_event::GrantDurable{});
+    EXPECT_EQ(find<action::PersistGrant>(receive(MsgGrantReturned{{8}}, {3, 3})), nullptr);
+    EXPECT_EQ(find<action::PersistGrant>(receive(MsgGrantReturned{{7}})), nullptr);
     EXPECT_EQ(machine_.state(), SourceState::kGranted);
     receive(MsgActivated{{8}});
-    step(SourceEventKind::kReleased);
+    step(source_event::Released{});
     EXPECT_TRUE(sends<MsgReleased>(receive(MsgGrantReturned{{8}}))) << "nothing is left here";
 }
 
 TEST_F(Source, AReturnedGrantWhoseStateIsGoneIsNotTakenBack) {
     const FreezeToken token = to_frozen();
     receive(request(token));
-    step(SourceEventKind::kGrantDurable);
-    step(SourceEventKind::kWorkerLost);
-    const Actions returned = receive(MsgGrantReturned{{8}});
-    EXPECT_EQ(find(returned, ActionKind::kPersistGrant), nullptr);
-    EXPECT_NE(find(returned, ActionKind::kRelease), nullptr);
-    const Actions released = step(SourceEventKind::kReleased);
+    step(source_event::GrantDurable{});
+    step(source_event::WorkerLost{});
+    const SourceActions returned = receive(MsgGrantReturned{{8}});
+    EXPECT_EQ(find<action::PersistGrant>(returned), nullptr);
+    EXPECT_NE(find<action::Release>(returned), nullptr);
+    const SourceActions released = step(source_event::Released{});
     EXPECT_TRUE(sends<MsgReleased>(released));
-    EXPECT_EQ(find(released, ActionKind::kFinished)->outcome, Outcome::kLost);
+    EXPECT_EQ(find<action::Finished>(released)->outcome, Outcome::kLost);
 }
 
 TEST_F(Source, AWorkerThatDiesInPrecopyEndsTheMoveAndTheSessionCanMoveAgain) {
     to_precopy();
-    const Actions lost = step(SourceEventKind::kWorkerLost);
+    const SourceActions lost = step(source_event::WorkerLost{});
     EXPECT_TRUE(sends<MsgAbort>(lost));
-    EXPECT_EQ(find(lost, ActionKind::kFinished)->error.reason, "session.worker_lost");
+    EXPECT_EQ(find<action::Finished>(lost)->error.reason, "session.worker_lost");
     EXPECT_EQ(machine_.state(), SourceState::kServing);
     EXPECT_TRUE(machine_.serves()) << "the session's other programs go on";
     to_precopy({3, 4});
@@ -523,60 +473,55 @@ TEST_F(Source, AWorkerThatDiesInPrecopyEndsTheMoveAndTheSessionCanMoveAgain) {
 TEST_F(Source, AWorkerThatDiesInTheFreezeTakesTheJobBackAndTheSessionCanMoveAgain) {
     to_precopy();
     finish_round(1);
-    step(SourceEventKind::kGuestSuspended);
+    step(source_event::GuestSuspended{});
     ASSERT_EQ(machine_.state(), SourceState::kFreezing);
-    const Actions lost = step(SourceEventKind::kWorkerLost);
-    EXPECT_NE(find(lost, ActionKind::kAbortJob), nullptr);
+    const SourceActions lost = step(source_event::WorkerLost{});
+    EXPECT_NE(find<action::AbortJob>(lost), nullptr);
     EXPECT_TRUE(sends<MsgAbort>(lost));
-    SourceEvent failed;
-    failed.kind = SourceEventKind::kFreezeFailed;
-    failed.error = {Code::kUnavailable, "worker.gone", "process 1 has ended"};
-    step(failed);
+    step(source_event::FreezeFailed{{Code::kUnavailable, "worker.gone", "process 1 has ended"}});
     EXPECT_EQ(machine_.state(), SourceState::kServing);
-    step(SourceEventKind::kGuestResumed);
+    step(source_event::GuestResumed{});
     EXPECT_TRUE(machine_.serves());
     to_precopy({3, 4});
 }
 
 TEST_F(Source, AWorkerThatDiesFrozenLeavesTheGrantToTheTarget) {
     const FreezeToken token = to_frozen();
-    EXPECT_FALSE(sends<MsgAbort>(step(SourceEventKind::kWorkerLost)));
+    EXPECT_FALSE(sends<MsgAbort>(step(source_event::WorkerLost{})));
     EXPECT_EQ(machine_.state(), SourceState::kLost);
     EXPECT_TRUE(sends<MsgRefused>(prepare({3, 4})));
-    EXPECT_NE(find(receive(request(token)), ActionKind::kPersistGrant), nullptr);
-    EXPECT_TRUE(sends<MsgGrant>(step(SourceEventKind::kGrantDurable)));
+    EXPECT_NE(find<action::PersistGrant>(receive(request(token))), nullptr);
+    EXPECT_TRUE(sends<MsgGrant>(step(source_event::GrantDurable{})));
 }
 
 TEST_F(Source, AWorkerThatDiedFrozenIsForgottenWhenTheGuestIsBack) {
     for (const bool is_told : {true, false}) {  // by the event, or when libvirt is asked
         machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
         const FreezeToken token = to_frozen();
-        EXPECT_NE(find(step(SourceEventKind::kWorkerLost), ActionKind::kQueryDomain), nullptr);
-        SourceEvent runs;
-        runs.kind = is_told ? SourceEventKind::kGuestResumed : SourceEventKind::kDomain;
-        runs.domain.domain = DomainState::kRunning;
-        EXPECT_NE(find(step(runs), ActionKind::kThaw), nullptr) << "the other workers are frozen";
-        EXPECT_EQ(find(receive(request(token)), ActionKind::kPersistGrant), nullptr);
-        step(SourceEventKind::kThawed);
+        EXPECT_NE(find<action::QueryDomain>(step(source_event::WorkerLost{})), nullptr);
+        SourceEvent runs = source_event::GuestResumed{};
+        if (!is_told) {
+            runs = source_event::Domain{{DomainState::kRunning, JobState::kUnknown}};
+        }
+        EXPECT_NE(find<action::Thaw>(step(runs)), nullptr) << "the other workers are frozen";
+        EXPECT_EQ(find<action::PersistGrant>(receive(request(token))), nullptr);
+        step(source_event::Thawed{});
         EXPECT_EQ(machine_.state(), SourceState::kServing);
         EXPECT_TRUE(machine_.serves());
-        EXPECT_EQ(find(receive(request(token)), ActionKind::kPersistGrant), nullptr);
+        EXPECT_EQ(find<action::PersistGrant>(receive(request(token))), nullptr);
         to_precopy({3, 4});
     }
 }
 
 TEST_F(Source, AWorkerThatDiedWhileGantrydWasAwayHoldsUpNothingOnceTheGuestRuns) {
-    SourceEvent restarted;
-    restarted.kind = SourceEventKind::kRestarted;
+    source_event::Restarted restarted;
     restarted.record.epoch = Epoch{7};
     restarted.workers_alive = false;
-    EXPECT_NE(find(step(restarted), ActionKind::kQueryDomain), nullptr);
+    EXPECT_NE(find<action::QueryDomain>(step(restarted)), nullptr);
     EXPECT_FALSE(machine_.serves());
-    SourceEvent runs;
-    runs.kind = SourceEventKind::kDomain;
-    runs.domain.domain = DomainState::kRunning;
-    EXPECT_NE(find(step(runs), ActionKind::kThaw), nullptr);
-    step(SourceEventKind::kThawed);
+    const source_event::Domain runs{{DomainState::kRunning, JobState::kUnknown}};
+    EXPECT_NE(find<action::Thaw>(step(runs)), nullptr);
+    step(source_event::Thawed{});
     EXPECT_TRUE(machine_.serves());
     to_precopy();
 }
@@ -584,8 +529,7 @@ TEST_F(Source, AWorkerThatDiedWhileGantrydWasAwayHoldsUpNothingOnceTheGuestRuns)
 TEST_F(Source, RefusesByPreflightWithTheSameFindingsWhenAskedAgain) {
     const MsgPrepare prepare{kEngineProtocolVersion, "vm", {}};
     receive(prepare);
-    SourceEvent described;
-    described.kind = SourceEventKind::kDescribed;
+    source_event::Described described;
     described.needs = SessionNeeds{};
     EXPECT_TRUE(sends<MsgRefused>(step(described)));
     EXPECT_EQ(machine_.state(), SourceState::kServing);

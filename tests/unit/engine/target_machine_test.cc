@@ -7,35 +7,34 @@
 namespace gantry::engine {
 namespace {
 
-bool asks_for_grant(const Actions& actions) {
-    return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
-        return action.message && std::holds_alternative<MsgGrantRequest>(action.message->body);
+/// True when a message that `is_it` holds for is among them.
+template <typename Predicate>
+bool sends(const TargetActions& actions, Predicate is_it) {
+    return std::any_of(actions.begin(), actions.end(), [&](const TargetAction& one) {
+        const auto* sent = std::get_if<action::Send>(&one);
+        return sent != nullptr && is_it(sent->message.body);
     });
 }
 
-TargetEvent target_event(TargetEventKind kind) {
-    TargetEvent event;
-    event.kind = kind;
-    return event;
+bool asks_for_grant(const TargetActions& actions) {
+    return sends(actions, [](const MessageBody& body) {
+        return std::holds_alternative<MsgGrantRequest>(body);
+    });
 }
 
 TargetEvent message_event(MessageBody body) {
-    TargetEvent event = target_event(TargetEventKind::kMessage);
-    event.message = Message{MigrationId{1, 2}, std::move(body)};
-    return event;
+    return target_event::Received{{MigrationId{1, 2}, std::move(body)}};
 }
 
 TargetEvent restarted_with_complete_state() {
-    TargetEvent event = target_event(TargetEventKind::kRestarted);
+    target_event::Restarted event;
     event.migration = MigrationId{1, 2};
     event.complete = FreezeToken{{1, 2}, 3};
     return event;
 }
 
 TargetEvent domain_event(DomainState state) {
-    TargetEvent event = target_event(TargetEventKind::kDomain);
-    event.domain = {state, JobState::kNone};
-    return event;
+    return target_event::Domain{{state, JobState::kNone}};
 }
 
 TEST(RestartedTarget, AsksForTheGrantWhenItsGuestsEventComesBeforeLibvirtsAnswer) {
@@ -43,8 +42,8 @@ TEST(RestartedTarget, AsksForTheGrantWhenItsGuestsEventComesBeforeLibvirtsAnswer
          {DomainState::kRunning, DomainState::kPaused, DomainState::kAbsent}) {
         TargetMachine target("s", Settings{});
         (void)target.step(restarted_with_complete_state(), TimePoint{1});
-        EXPECT_FALSE(asks_for_grant(
-            target.step(target_event(TargetEventKind::kGuestResumedMigrated), TimePoint{2})));
+        EXPECT_FALSE(
+            asks_for_grant(target.step(target_event::GuestResumedMigrated{}, TimePoint{2})));
         EXPECT_TRUE(asks_for_grant(target.step(domain_event(answer), TimePoint{3})));
         EXPECT_EQ(target.state(), TargetState::kRequesting);
     }
@@ -60,13 +59,13 @@ TEST(RestartedTarget, LetsGoWhenItsGuestIsNotHere) {
 /// `step` feeds a fresh target, which is then ready for what the source sends.
 template <typename Step>
 void begin_to_receive(const Step& step) {
-    TargetEvent asked = target_event(TargetEventKind::kAdmissionAsked);
+    target_event::AdmissionAsked asked;
     asked.migration = MigrationId{1, 2};
-    asked.capabilities.emplace().gpu_name = "gpu";
-    asked.capabilities->cc = {9, 0};
+    asked.capabilities.gpu_name = "gpu";
+    asked.capabilities.cc = {9, 0};
     (void)step(asked);
     (void)step(message_event(MsgOffer{kEngineProtocolVersion, Epoch{7}, {}, {}, {}}));
-    (void)step(target_event(TargetEventKind::kReserved));
+    (void)step(target_event::Reserved{});
 }
 
 TEST(Target, GivesUpWhatWouldFailAgainAndAsksForTheRest) {
@@ -78,21 +77,15 @@ TEST(Target, GivesUpWhatWouldFailAgainAndAsksForTheRest) {
         };
         begin_to_receive(step);
         ASSERT_EQ(target.state(), TargetState::kReceiving);
-        TargetEvent lost = target_event(TargetEventKind::kRoundLost);
-        lost.round = 1;
-        lost.error = {code, "module.globals.not_movable", "a variable lies elsewhere"};
-        const Actions actions = step(lost);
-        const auto says = [&](auto is_it) {
-            return std::any_of(actions.begin(), actions.end(), [&](const Action& action) {
-                return action.message && is_it(action.message->body);
-            });
-        };
-        const bool aborts = says([](const MessageBody& body) {
+        const TargetActions actions = step(target_event::RoundLost{
+            1, {code, "module.globals.not_movable", "a variable lies elsewhere"}});
+        const bool aborts = sends(actions, [](const MessageBody& body) {
             const auto* abort = std::get_if<MsgAbort>(&body);
             return abort != nullptr && abort->reason == "module.globals.not_movable";
         });
-        const bool asks_again = says(
-            [](const MessageBody& body) { return std::holds_alternative<MsgRoundLost>(body); });
+        const bool asks_again = sends(actions, [](const MessageBody& body) {
+            return std::holds_alternative<MsgRoundLost>(body);
+        });
         EXPECT_EQ(aborts, code == Code::kFailedPrecondition);
         EXPECT_EQ(asks_again, code == Code::kDataLoss);
         EXPECT_EQ(target.state() == TargetState::kReceiving, asks_again);
@@ -106,9 +99,10 @@ TEST(Target, TakesNoStateThatItWasToldIsVoid) {
         return target.step(event, TimePoint{++now});
     };
     const auto applies = [&](std::uint64_t count) {
-        const Actions actions = step(message_event(MsgComplete{FreezeToken{{1, 2}, count}, 0, {}}));
-        return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
-            return action.kind == ActionKind::kApplyComplete;
+        const TargetActions actions =
+            step(message_event(MsgComplete{FreezeToken{{1, 2}, count}, 0, {}}));
+        return std::any_of(actions.begin(), actions.end(), [](const TargetAction& one) {
+            return std::holds_alternative<action::ApplyComplete>(one);
         });
     };
     begin_to_receive(step);

@@ -50,10 +50,9 @@ TEST_F(SourceDriverTest, AMoveThatEndsIsToldOfUntilItIsKnownHow) {
     const auto link = std::make_shared<NoLink>();
     driver.receive({move, engine::MsgPrepare{engine::kEngineProtocolVersion, "session", {}}}, link);
     driver.receive({move, engine::MsgAbort{"test", "the target does not want it"}}, link);
-    engine::SourceEvent no_other_attempt;
-    no_other_attempt.kind = engine::SourceEventKind::kDomain;
-    no_other_attempt.domain = {engine::DomainState::kRunning, engine::JobState::kNone};
-    driver.feed(no_other_attempt);
+    const engine::DomainReport no_other_attempt{engine::DomainState::kRunning,
+                                                engine::JobState::kNone};
+    driver.feed(engine::source_event::Domain{no_other_attempt});
     auto then = told.get_future();
     ASSERT_EQ(then.wait_for(kSoon), std::future_status::ready);
     const SourceStatus status = then.get();
