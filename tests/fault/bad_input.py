@@ -24,7 +24,7 @@ from programs import Program, Undisturbed
 
 QUOTA_MIB = 512
 MIB, PAUSE_MS = 8, 65
-END_AWAITED_S = 6  # kEndAwaited of host-daemon/supervisor/registry/local.cc
+END_AWAITED_S = 6  # kEndAwaited of host-daemon/supervisor/registry/ending_sessions.cc
 PROGRAM_DEADLINE_S = 60 * PATIENCE
 
 

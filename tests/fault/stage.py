@@ -26,7 +26,7 @@ TCP_GONE_S = 75  # gantry-relay waits a minute for a guest whose link is away (r
 TCP_MIB = 2  # Every step copies all of it, over gantry-guest, this proxy and gantry-relay.
 
 # What a move may take to its end after the harm: its own time, and what the engine's settings give
-# the two gantryds to notice and to begin again (migration/engine/machine.h, registry/vm.cc).
+# the two gantryds to notice and to begin again (migration/engine/machine.h, registry/vm_events.cc).
 MOVE_S = 5.0
 RESERVATION_S = 5.0 * PATIENCE  # As configured here: a link that was cut must not outlast it.
 RETRY_MAX_S, JOB_POLL_S, JOB_ABSENT_GRACE_S, PULLER_SILENCE_S = 4.0, 2.0, 6.0, 15.0

@@ -113,11 +113,11 @@ public:
     grpc::Status Watch(grpc::ServerContext* context, const control::WatchRequest* request,
                        grpc::ServerWriter<control::WatchReply>* writer) override {
         WatchFilter filter;
-        const std::uint64_t begun = registry_.history_serial();
+        const std::uint64_t begun = registry_.status().history_serial();
         bool has_moved = false;
         bool was_here = false;
         while (!context->IsCancelled()) {
-            has_moved = has_moved || registry_.has_ended(request->session(), begun);
+            has_moved = has_moved || registry_.status().has_ended(request->session(), begun);
             const control::ListSessionsReply list = registry_.list(request->session(), begun);
             bool moving = false;
             for (const control::SessionStatus& status : list.sessions()) {

@@ -39,17 +39,14 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
     hooks.reserve = [this, id](const engine::SessionNeeds& needs) {
         const std::uint64_t bytes =
             needs.memory_quota_bytes != 0 ? needs.memory_quota_bytes : needs.resident_bytes();
-        return book_.reserve(id, usual_device(), bytes);
+        return devices_.reserve(id, usual_device(), bytes);
     };
     hooks.launch = [this](const SessionInfo& info, engine::PartId part) {
         return stock_.launch(info.id, part, usual_device(), info.quota_bytes,
                              handlers_for(info.id));
     };
     hooks.discard = [this, id] {
-        const std::lock_guard lock(mutex_);
-        if (!sessions_.contains(id) && !arrivals_.contains(id)) {  // See remove_arrival().
-            book_.forget(id);
-        }
+        sessions_.if_unknown(id, [&] { devices_.forget(id); });  // See remove_arrival().
     };
     hooks.query_domain = [this, id, kind = request.info.kind,
                           arrives = request.arrives_when_converged](auto answer) {
@@ -80,22 +77,7 @@ Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request)
     ArrivalHooks hooks = arrival_hooks(request);
     auto arrival = std::make_shared<Arrival>(std::move(request), config_, stock_, settings(),
                                              store_, std::move(hooks));
-    {
-        const std::lock_guard lock(mutex_);
-        if (stopping_) {
-            return Error{Code::kUnavailable, "daemon.stopping", "gantryd is being stopped"};
-        }
-        if (arrivals_.contains(id)) {
-            return Error{Code::kAlreadyExists, "migration.under_way",
-                         "session " + id + " is already on its way here; wait, or `gantry abort`"};
-        }
-        if (const auto found = sessions_.find(id);
-            found != sessions_.end() && found->second.driver->status().serves) {
-            return Error{Code::kAlreadyExists, "session.here",
-                         "session " + id + " is served by this gantryd already"};
-        }
-        arrivals_[id] = arrival;
-    }
+    GANTRY_TRY(sessions_.begin_arrival(id, arrival));
     const auto begun = arrival->begin([&](transport::TargetLinkHandlers handlers) {
         return client.pull(id, std::move(handlers));
     });
@@ -222,44 +204,30 @@ Result<void> Registry::pull(const control::PullRequest& request) {
 
 /// Runs on the arrival's executor of worker calls: the workers serve the guest already.
 void Registry::on_arrived(const std::string& id, Epoch epoch) {
-    std::shared_ptr<Arrival> arrival;
-    std::shared_ptr<Session> session;
-    Entry old;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = arrivals_.find(id);
-        if (found == arrivals_.end()) {
-            return;
-        }
-        arrival = found->second;
-        session = arrival->session();
-        if (const auto source = sessions_.find(id); source != sessions_.end()) {
-            old = std::move(source->second);
-            sessions_.erase(source);
-        }
+    const std::shared_ptr<Arrival> arrival = sessions_.arrival(id);
+    if (!arrival) {
+        return;
     }
-    if (old.session) {
+    const std::shared_ptr<Session> session = arrival->session();
+    auto old = sessions_.take(id);
+    if (old) {
         // Given away and never confirmed, and now the VM is back: nothing of it is of use any more.
-        housekeeping_.post([this, retired = std::make_shared<Entry>(std::move(old))] {
-            run_aside([retired] {
-                retired->watcher.reset();
-                retired->driver->stop();
-                retired->session->end(std::nullopt);
+        housekeeping_.post(
+            [this, retired = std::make_shared<SessionTable::Taken>(std::move(*old))] {
+                run_aside([retired] {
+                    retired->watcher.reset();
+                    retired->driver->stop();
+                    retired->session->end(std::nullopt);
+                });
             });
-        });
     }
     const auto driver = make_driver(session, epoch);
-    {
-        const std::lock_guard lock(mutex_);
-        Entry& entry = sessions_[id];
-        entry.session = session;
-        entry.driver = driver;
-        session->own(driver);
-    }
+    session->own(driver);
+    sessions_.put(session, driver);
     (void)session->write_record();  // Its note stays until the source knows that it may let go.
-    watch_region(id);
+    watch_region(session);
     if (session->info().kind == SessionKind::kVm) {
-        stamp_owner(id, epoch);
+        vms_.stamp_owner(id, epoch);
     }
     spdlog::info("session {} is served here now, epoch {}", id, epoch.value);
     housekeeping_.post([this] { look_after_guests(); });
@@ -277,14 +245,7 @@ void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
         spdlog::warn("session {}: the attempt failed ({}), another one begins", id,
                      error.to_string());
         housekeeping_.post([this, id] {
-            std::shared_ptr<Arrival> arrival;
-            {
-                const std::lock_guard lock(mutex_);
-                if (const auto found = arrivals_.find(id); found != arrivals_.end()) {
-                    arrival = found->second;
-                }
-            }
-            if (arrival) {
+            if (const auto arrival = sessions_.arrival(id)) {
                 if (auto begun = arrival->begin_again(); !begun) {
                     spdlog::error("session {}: {}", id, begun.error().to_string());
                 }
@@ -292,7 +253,9 @@ void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
         });
         return;
     }
-    note_target_ended(id, outcome, error);
+    if (const auto arrival = sessions_.arrival(id)) {
+        status_.note_ended(*arrival, outcome, error);
+    }
     housekeeping_.post([this, id] {
         forget_arrival_note(id);
         remove_arrival(id);
@@ -302,14 +265,9 @@ void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
 /// On housekeeping_ only. What is written about the way here matters no more: its source has let
 /// go, or the session is on its way to another host.
 void Registry::forget_arrival_note(const std::string& id) {
-    std::shared_ptr<Session> session;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = sessions_.find(id);
-        if (found == sessions_.end() || !arrivals_.contains(id)) {
-            return;
-        }
-        session = found->second.session;
+    const std::shared_ptr<Session> session = sessions_.find(id).session;
+    if (!session || !sessions_.arrival(id)) {
+        return;
     }
     session->set_arrival_note("");
     (void)session->write_record();
@@ -317,28 +275,16 @@ void Registry::forget_arrival_note(const std::string& id) {
 
 /// On housekeeping_ only.
 void Registry::remove_arrival(const std::string& id) {
-    std::shared_ptr<Arrival> arrival;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = arrivals_.find(id);
-        if (found == arrivals_.end()) {
-            return;
-        }
-        arrival = found->second;
-        arrivals_.erase(found);
-        if (!sessions_.contains(id)) {
-            book_.forget(id);
-        }
+    const auto arrival = sessions_.take_arrival(id, [&] { devices_.forget(id); });
+    if (!arrival) {
+        return;
     }
     run_aside([this, id, arrival] {
         arrival->stop();
         const bool is_here = arrival->session()->driver() != nullptr;
         if (!is_here) {
             arrival->session()->end(std::nullopt);
-            const std::lock_guard lock(mutex_);
-            if (!arrivals_.contains(id)) {
-                arrival->session()->remove_record();
-            }
+            sessions_.unless_arriving(id, [&] { arrival->session()->remove_record(); });
         }
         if (arrival->left_guest_unknown() && arrival->request().info.kind == SessionKind::kVm) {
             look_after_guest(arrival);
@@ -356,16 +302,13 @@ void Registry::look_after_guest(const std::shared_ptr<Arrival>& arrival) {
             return;
         }
         housekeeping_.post([this, id, arrival] {
-            {
-                const std::lock_guard lock(mutex_);
-                if (arrivals_.contains(id) || is_concerned(id)) {
-                    return;
-                }
+            if (sessions_.arrival(id) || sessions_.is_concerned(id)) {
+                return;
             }
             if (arrival->is_hopeless()) {
                 arrival->disown_guest();
             } else {
-                find_session(id);
+                vms_.find_session(id);
             }
         });
     });
@@ -381,20 +324,13 @@ void Registry::released(const control::ReleasedRequest& request) {
     event.kind = libvirt::EventKind::kStoppedFailed;
     event.uuid = domain->uuid;
     event.name = domain->name;
-    feed_target(domain->uuid, event);
+    vms_.feed_target(domain->uuid, event);
 }
 
 Result<GuestLink> Registry::give_guest(const HandoverRequest& request) {
-    std::shared_ptr<Session> session;
-    std::shared_ptr<SourceRunner> driver;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = sessions_.find(request.session_id);
-        if (found == sessions_.end()) {
-            return Error{Code::kNotFound, "session.unknown", "no such session is here"};
-        }
-        session = found->second.session;
-        driver = found->second.driver;
+    const auto [id, session, driver, alerts] = sessions_.find(request.session_id);
+    if (!session) {
+        return Error{Code::kNotFound, "session.unknown", "no such session is here"};
     }
     const SourceStatus status = driver->status();
     if (status.state != engine::SourceState::kGranted || status.epoch.value + 1 != request.epoch ||
@@ -431,13 +367,7 @@ Result<RelayedGuest> Registry::attach_vm(const wire::VmAttachRequest& request) {
         id += kDigits[request.guest.vm.vm[i] >> 4];
         id += kDigits[request.guest.vm.vm[i] & 15];
     }
-    std::shared_ptr<Session> session;
-    {
-        const std::lock_guard lock(mutex_);
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            session = found->second.session;
-        }
-    }
+    const std::shared_ptr<Session> session = sessions_.find(id).session;
     Digest256 key{};
     const wire::GuestAttach& guest = request.guest;
     if (!session || !read_key(session->info().guest_key, &key) ||
@@ -454,14 +384,14 @@ Result<RelayedGuest> Registry::attach_vm(const wire::VmAttachRequest& request) {
 }
 
 Result<RelayedGuest> Registry::resume_guest(const MirrorName& name) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, entry] : sessions_) {
-        auto guest = entry.session->meet_relay(name);
+    const SessionTable::All all = sessions_.all();
+    for (const SessionTable::Here& here : all.here) {
+        auto guest = here.session->meet_relay(name);
         if (guest || guest.error().code != Code::kNotFound) {
             return guest;
         }
     }
-    return Error{arrivals_.empty() ? Code::kNotFound : Code::kUnavailable, "guest.unknown",
+    return Error{all.coming.empty() ? Code::kNotFound : Code::kUnavailable, "guest.unknown",
                  "no guest of this link is served here"};
 }
 
@@ -476,24 +406,12 @@ Result<engine::SessionNeeds> Registry::needs(const std::string& session_id) {
 
 void Registry::receive(const std::string& session_id, engine::Message message,
                        std::shared_ptr<transport::MessageLink> link) {
-    std::shared_ptr<SourceRunner> driver;
-    {
-        const std::lock_guard lock(mutex_);
-        if (stopping_) {
-            return;  // The next gantryd answers: it knows what this one has let go already.
-        }
-        const auto found = sessions_.find(session_id);
-        if (found != sessions_.end()) {
-            driver = found->second.driver;
-            const bool gives_up = std::holds_alternative<engine::MsgAbort>(message.body) ||
-                                  std::holds_alternative<engine::MsgGrantReturned>(message.body);
-            if (gives_up) {
-                found->second.pull_ended = message.migration;
-                found->second.peer_heard = {};
-            } else if (found->second.pull_ended != message.migration) {
-                found->second.peer_heard = SerialExecutor::Clock::now();
-            }
-        }
+    const bool gives_up = std::holds_alternative<engine::MsgAbort>(message.body) ||
+                          std::holds_alternative<engine::MsgGrantReturned>(message.body);
+    const auto [is_stopping, driver] =
+        sessions_.note_message(session_id, message.migration, gives_up);
+    if (is_stopping) {
+        return;  // The next gantryd answers: it knows what this one has let go already.
     }
     if (driver) {
         if (std::holds_alternative<engine::MsgPrepare>(message.body)) {
@@ -522,9 +440,8 @@ void Registry::receive(const std::string& session_id, engine::Message message,
 
 std::shared_ptr<BulkQueue> Registry::bulk(const std::string& session_id,
                                           engine::MigrationId migration) {
-    const std::lock_guard lock(mutex_);
-    const auto found = sessions_.find(session_id);
-    return found == sessions_.end() ? nullptr : found->second.driver->bulk(migration);
+    const auto driver = sessions_.find(session_id).driver;
+    return driver ? driver->bulk(migration) : nullptr;
 }
 
 }  // namespace gantry::supervisor

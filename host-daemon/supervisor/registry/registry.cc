@@ -1,5 +1,5 @@
-// Registry: sessions and their drivers. The rest of it: local.cc, vm.cc,
-// arrival.cc, snapshot.cc, restart.cc, status.cc.
+// Registry: its sessions and their drivers. The rest of it: arrival.cc, snapshot.cc, restart.cc,
+// requests.cc.
 #include "host-daemon/supervisor/registry/registry.h"
 
 #include <fcntl.h>
@@ -44,7 +44,10 @@ Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervis
       store_(store),
       hypervisor_(hypervisor),
       stock_(config, [this] { return suspended_count(); }),
-      book_([this](DeviceNumber device) { return ask_device(device); }) {}
+      devices_([this](DeviceNumber device) { return ask_device(device); }),
+      status_(host_name_of(config), static_cast<DeviceNumber>(config.worker.device), sessions_,
+              devices_),
+      vms_(config, hypervisor, sessions_, ending_, housekeeping_, vm_hooks()) {}
 
 Registry::~Registry() { stop(); }
 
@@ -71,36 +74,30 @@ Result<void> Registry::start() {
     GANTRY_TRY(make_folder(run + "/workers", 0700));
     GANTRY_TRY(make_folder(run + "/sessions", 0700));
     GANTRY_ASSIGN(broker_, sharing::ShareBroker::start());
-    (void)book_.probe(usual_device(), DeviceBook::Probe::kUnlessKnown);
+    (void)devices_.probe(usual_device(), DeviceBook::Probe::kUnlessKnown);
     GANTRY_TRY(adopt_all());
     GANTRY_ASSIGN(handover_, HandoverServer::start(run + "/handover.sock",
                                                    [this](const HandoverRequest& request) {
                                                        return give_guest(request);
                                                    }));
-    hypervisor_.listen([this](const libvirt::DomainEvent& event) { on_domain_event(event); });
+    hypervisor_.listen([this](const libvirt::DomainEvent& event) { vms_.on_event(event); });
     stock_.fill();
     return {};
 }
 
 void Registry::stop() {
-    std::map<std::string, Entry> sessions;
-    std::map<std::string, std::shared_ptr<Arrival>> arrivals;
     hypervisor_.stop();
     handover_.reset();
     housekeeping_.stop();
     errands_.clear();  // Waits for them.
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-        sessions.swap(sessions_);
-        arrivals.swap(arrivals_);
+    auto [sessions, arrivals] = sessions_.stop();
+    for (SessionTable::Taken& taken : sessions) {
+        taken.watcher.reset();
+        taken.session->leave();
+        taken.driver.reset();
     }
-    for (auto& [id, entry] : sessions) {
-        entry.watcher.reset();
-        entry.session->leave();
-        entry.driver.reset();
-    }
-    for (auto& [id, arrival] : arrivals) {
+    sessions.clear();
+    for (const std::shared_ptr<Arrival>& arrival : arrivals) {
         arrival->stop();
         arrival->session()->leave();  // the next one goes on with it, or gives it back
     }
@@ -125,13 +122,10 @@ engine::Settings Registry::settings() const {
 }
 
 /// A worker is started once, to learn what the driver has to offer, and ended again: gantryd itself
-/// never loads a CUDA driver. Without the lock, since a driver may take long.
+/// never loads a CUDA driver.
 Result<control::DeviceDescription> Registry::ask_device(DeviceNumber device) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (stopping_) {
-            return Error{Code::kUnavailable, "daemon.stopping", "gantryd is being stopped"};
-        }
+    if (sessions_.is_stopping()) {
+        return Error{Code::kUnavailable, "daemon.stopping", "gantryd is being stopped"};
     }
     const WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
                                 [](engine::PartId, const control::Event&) {}};
@@ -149,11 +143,11 @@ Result<engine::TargetCapabilities> Registry::capabilities() {
 engine::TargetCapabilities Registry::capabilities_of(DeviceNumber number) {
     engine::TargetCapabilities out;
     out.host = host_name_of(config_);
-    const auto device = book_.probe(number, DeviceBook::Probe::kUnlessKnown);
+    const auto device = devices_.probe(number, DeviceBook::Probe::kUnlessKnown);
     if (!device) {
         return out;  // It is asked again next time: it may be repaired by then.
     }
-    const std::uint64_t promised = book_.promised(number);
+    const std::uint64_t promised = devices_.promised(number);
     out.gpu_name = device->name();
     out.gpu_uuid = device->uuid();
     out.cc = {device->compute_capability_major(), device->compute_capability_minor()};
@@ -176,10 +170,8 @@ engine::TargetCapabilities Registry::capabilities_of(DeviceNumber number) {
 /// Whose processes may share memory: a VM's, or a user's local programs. A local session that came
 /// from elsewhere is alone: its user here is not known.
 std::string Registry::sharing_group(const std::string& id) {
-    const std::lock_guard lock(mutex_);
-    const auto guest = local_guests_.find(id);
-    return guest != local_guests_.end() ? "user " + std::to_string(guest->second.uid)
-                                        : "session " + id;
+    const auto user = ending_.user_of(id);
+    return user ? "user " + std::to_string(*user) : "session " + id;
 }
 
 WorkerHandlers Registry::handlers_for(const std::string& id) {
@@ -196,17 +188,8 @@ WorkerHandlers Registry::handlers_for(const std::string& id) {
 }
 
 void Registry::on_worker_lost(const std::string& id, engine::PartId part, const std::string& how) {
-    std::shared_ptr<Session> session;
-    std::shared_ptr<Arrival> arrival;
-    {
-        const std::lock_guard lock(mutex_);
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            session = found->second.session;
-        }
-        if (const auto found = arrivals_.find(id); found != arrivals_.end()) {
-            arrival = found->second;
-        }
-    }
+    const std::shared_ptr<Session> session = sessions_.find(id).session;
+    const std::shared_ptr<Arrival> arrival = sessions_.arrival(id);
     if (session && session->suspended()) {
         return;  // one that was being restored: its caller hears of it, the guest waits on
     }
@@ -244,32 +227,17 @@ void Registry::drop_worker(const std::shared_ptr<Session>& session, engine::Part
         return;
     }
     constexpr std::size_t kMostAlerts = 16;
-    const std::lock_guard lock(mutex_);
-    if (const auto found = sessions_.find(session->info().id); found != sessions_.end()) {
-        std::vector<std::string>& alerts = found->second.alerts;
-        if (alerts.size() >= kMostAlerts) {
-            alerts.erase(alerts.begin());
-        }
-        alerts.push_back("worker " + std::to_string(part.value) + " (program " +
-                         std::to_string(guest_pid) + " of the guest) ended: " + how);
-    }
+    sessions_.add_alert(session->info().id,
+                        "worker " + std::to_string(part.value) + " (program " +
+                            std::to_string(guest_pid) + " of the guest) ended: " + how,
+                        kMostAlerts);
 }
 
 void Registry::on_worker_event(const std::string& id, engine::PartId part,
                                const control::Event& event) {
-    std::shared_ptr<Session> session;
-    std::shared_ptr<SourceRunner> driver;
-    std::shared_ptr<Arrival> arrival;
-    {
-        const std::lock_guard lock(mutex_);
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            session = found->second.session;
-            driver = found->second.driver;
-        }
-        if (const auto found = arrivals_.find(id); found != arrivals_.end()) {
-            arrival = found->second;
-        }
-    }
+    const SessionTable::Here here = sessions_.find(id);
+    const std::shared_ptr<Session>& session = here.session;
+    const std::shared_ptr<Arrival> arrival = sessions_.arrival(id);
     if (event.has_fatal()) {
         spdlog::error("session {}: worker {}: {}", id, part.value,
                       to_error(event.fatal().status()).to_string());
@@ -283,7 +251,7 @@ void Registry::on_worker_event(const std::string& id, engine::PartId part,
     } else if (event.has_guest_gone() && session) {
         spdlog::info("session {}: its program (worker {}) has ended{}", id, part.value,
                      event.guest_gone().orderly() ? "" : " without a goodbye");
-        if (!driver->status().serves) {
+        if (!here.driver->status().serves) {
             // Frozen or granted: the engine decides who closes it.
             session->note_program_ended();
             housekeeping_.post([this] { look_after_guests(); });
@@ -309,49 +277,32 @@ Result<Epoch> Registry::epoch_for_new_life(const std::string& id) {
     return fresh.epoch;
 }
 
-std::shared_ptr<SourceRunner> Registry::make_driver(const std::shared_ptr<Session>& session,
-                                                    Epoch epoch) {
+SourceHooks Registry::source_hooks(const std::shared_ptr<Session>& session) {
     const std::string id = session->info().id;
     SourceHooks hooks;
     hooks.query_domain = [this, id] {
-        query_domain(id, [this, id](engine::DomainReport report) {
-            const std::lock_guard lock(mutex_);
-            if (const auto found = sessions_.find(id); found != sessions_.end()) {
-                found->second.driver->feed(engine::source_event::Domain{report});
+        vms_.query(id, [this, id](engine::DomainReport report) {
+            if (const auto driver = sessions_.find(id).driver) {
+                driver->feed(engine::source_event::Domain{report});
             }
         });
     };
     hooks.abort_job = [this, id] { hypervisor_.abort_job(id); };
     hooks.alert = [this, id](engine::AlertKind kind, const Error& error) {
-        const std::lock_guard lock(mutex_);
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            found->second.alerts.push_back(error.to_string());
-        }
+        sessions_.add_alert(id, error.to_string());
         if (kind == engine::AlertKind::kSplitBrain && config_.vm.destroy_split_brain) {
             hypervisor_.destroy(id);
         }
     };
     hooks.progress = [](const engine::Progress&) {};
     hooks.finished = [this, id](engine::Outcome outcome, const Error& error) {
-        const std::lock_guard lock(mutex_);
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            found->second.peer_heard = {};
-            const SourceStatus status = found->second.driver->status();
-            found->second.pull_ended = status.last_migration;
-            found->second.attempt_error.reset();
-            if (status.awaits_attempt) {
-                found->second.attempt_error = error;
-                return;
-            }
+        if (!sessions_.end_attempt(id, error)) {
+            status_.note_ended(sessions_.find(id), outcome, error);
         }
-        note_source_ended(id, outcome, error);
     };
     hooks.given_up = [this, id] {
-        const std::lock_guard lock(mutex_);
-        if (const auto found = sessions_.find(id);
-            found != sessions_.end() && found->second.attempt_error) {
-            const Error error = *std::exchange(found->second.attempt_error, std::nullopt);
-            note_source_ended(id, engine::Outcome::kRolledBack, error);
+        if (const auto error = sessions_.take_attempt_error(id)) {
+            status_.note_ended(sessions_.find(id), engine::Outcome::kRolledBack, *error);
         }
     };
     hooks.released = [this, weak = std::weak_ptr(session)] {
@@ -361,10 +312,15 @@ std::shared_ptr<SourceRunner> Registry::make_driver(const std::shared_ptr<Sessio
             }
         });
     };
+    return hooks;
+}
+
+std::shared_ptr<SourceRunner> Registry::make_driver(const std::shared_ptr<Session>& session,
+                                                    Epoch epoch) {
     return std::make_shared<SourceRunner>(
-        id, epoch, settings(), config_.migration.compression,
+        session->info().id, epoch, settings(), config_.migration.compression,
         static_cast<std::uint64_t>(config_.migration.bandwidth_mib_s) << 20, store_,
-        session->source(), std::move(hooks));
+        session->source(), source_hooks(session));
 }
 
 std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch epoch,
@@ -376,24 +332,19 @@ std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch e
             spdlog::warn("session {}: {}", info.id, cleared.error().to_string());
         }
     }
-    const std::lock_guard lock(mutex_);
-    Entry& entry = sessions_[info.id];
-    entry.session = session;
-    entry.driver = driver;
     session->own(driver);
+    sessions_.put(session, driver);
     spdlog::info("session {} ({}) opened at epoch {}", info.id,
                  info.vm_name.empty() ? "local program" : "VM " + info.vm_name, epoch.value);
     return session;
 }
 
-void Registry::watch_region(const std::string& id) {
-    const std::lock_guard lock(mutex_);
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end() || found->second.session->info().kind != SessionKind::kVm) {
-        return;
+void Registry::watch_region(const std::shared_ptr<Session>& session) {
+    if (session->info().kind == SessionKind::kVm) {
+        sessions_.watch(session, std::make_unique<RegionWatcher>(
+                                     session, std::chrono::milliseconds{config_.vm.poll_ms},
+                                     handlers_for(session->info().id)));
     }
-    found->second.watcher = std::make_unique<RegionWatcher>(
-        found->second.session, std::chrono::milliseconds{config_.vm.poll_ms}, handlers_for(id));
 }
 
 /// On housekeeping_ only.
@@ -410,62 +361,135 @@ void Registry::run_aside(std::function<void()> errand) {
 /// On housekeeping_ only. A worker whose GPU is at work for ever takes seconds to end: nobody else
 /// waits for it.
 void Registry::close_session(const std::shared_ptr<Session>& session, wire::WorkerState how) {
-    const std::string& id = session->info().id;
-    const auto entry = std::make_shared<Entry>();
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = sessions_.find(id);
-        if (found == sessions_.end() || found->second.session != session) {
-            return;
-        }
-        *entry = std::move(found->second);
-        sessions_.erase(found);
-        local_guests_.erase(id);
-        ++closing_[id].sessions;
+    auto taken = sessions_.take(session);
+    if (!taken) {
+        return;
     }
+    ending_.begin(session->info().id);
+    const auto entry = std::make_shared<SessionTable::Taken>(std::move(*taken));
     run_aside([this, how, entry] { end_session(how, std::move(*entry)); });
 }
 
-void Registry::end_session(wire::WorkerState how, Entry entry) {
-    const SessionInfo& info = entry.session->info();
-    entry.watcher.reset();
-    entry.driver->stop();
-    entry.session->end(how);
-    bool is_back = false;
-    {
-        // Then its promise, its record and its region's file, which a new QEMU may have open
-        // already, are the newer session's.
-        const std::lock_guard lock(mutex_);
-        const auto arrival = arrivals_.find(info.id);  // Its own, perhaps, not confirmed yet.
-        is_back = sessions_.contains(info.id) ||
-                  (arrival != arrivals_.end() && arrival->second->session() != entry.session);
-        if (!is_back) {
-            book_.forget(info.id);
-            entry.session->remove_record();
-        }
-        if (!is_back && how == wire::WorkerState::kDisowned && info.kind == SessionKind::kVm &&
-            !closing_[info.id].next_life) {
+/// What is forgotten at its end is a newer session's when there is one of its id: its promise, its
+/// record and its region's file, which a new QEMU may have open already.
+void Registry::end_session(wire::WorkerState how, SessionTable::Taken taken) {
+    const SessionInfo& info = taken.session->info();
+    taken.watcher.reset();
+    taken.driver->stop();
+    taken.session->end(how);
+    const bool is_gone = sessions_.if_gone(taken.session, [&] {
+        devices_.forget(info.id);
+        taken.session->remove_record();
+        if (how == wire::WorkerState::kDisowned && info.kind == SessionKind::kVm &&
+            !ending_.has_next_life(info.id)) {
             ::unlink(info.region_path.c_str());  // The VM left: what lies there is stale.
         }
-    }
-    if (!is_back && how != wire::WorkerState::kDisowned) {
+    });
+    if (is_gone && how != wire::WorkerState::kDisowned) {
         (void)store_.remove(info.id);
     }
-    std::optional<libvirt::DomainInfo> next_life;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto closing = closing_.find(info.id);
-        if (--closing->second.sessions == 0) {
-            next_life = std::move(closing->second.next_life);
-            closing_.erase(closing);
-        }
-        ++closed_count_;
-    }
-    session_closed_.notify_all();
+    const auto next_life = ending_.end(info.id);
     spdlog::info("session {} closed", info.id);
     if (next_life) {
-        housekeeping_.post([this, domain = std::move(*next_life)] { open_vm(domain, true); });
+        housekeeping_.post([this, domain = *next_life] { open_vm(domain, true); });
     }
+}
+
+/// True of one that is suspended, which has no device memory, or waits for the end of a migration.
+bool Registry::waits_itself(const std::string& id) const {
+    const SessionTable::Here here = sessions_.find(id);
+    return here && (here.session->suspended() || !here.driver->status().serves);
+}
+
+Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
+    SessionInfo info;
+    info.id = std::string(kLocalSession) + std::to_string(request.pid) + "-" +
+              std::to_string(random_seed().low % 1'000'000);
+    info.kind = SessionKind::kLocal;
+    info.quota_bytes = static_cast<std::uint64_t>(config_.guest.memory_mib) << 20;
+    info.region_bytes = link.region.bytes();
+    const auto waits = [this](const std::string& id) { return waits_itself(id); };
+    const std::set<std::string> before = ending_.soon_free(waits);
+    GANTRY_TRY(ending_.try_while_ending(
+        request.process,
+        [&] { return devices_.reserve(info.id, usual_device(), info.quota_bytes); }, waits));
+    ending_.add_guest(info.id, request.uid, std::move(request.process));
+    const auto give_up = [&](const Error& error) {
+        devices_.forget(info.id);
+        ending_.forget_guest(info.id);
+        return error;
+    };
+    const auto epoch = epoch_for_new_life(info.id);
+    if (!epoch) {
+        return give_up(epoch.error());
+    }
+    const auto session = open_session(info, *epoch, true);
+    const Claim claim{0, wire::ClaimState::kOpen, request.pid, 1};
+    auto opened =
+        session->open_channel(claim, handlers_for(info.id), std::move(link), request.table_hash);
+    if (!opened) {
+        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kNone); });
+        return give_up(opened.error());
+    }
+    ending_.await(before);  // Most of it passed while the worker started.
+    return {};
+}
+
+void Registry::end_waits() { ending_.end_waits(); }
+
+VmHooks Registry::vm_hooks() {
+    VmHooks hooks;
+    hooks.open = [this](const libvirt::DomainInfo& domain, bool is_fresh) {
+        open_vm(domain, is_fresh);
+    };
+    hooks.close = [this](const std::shared_ptr<Session>& session) {
+        close_session(session, wire::WorkerState::kDead);
+    };
+    hooks.fetch = [this](const libvirt::DomainInfo& domain) {
+        return begin_arrival(arrival_request(domain));
+    };
+    hooks.run_aside = [this](std::function<void()> errand) { run_aside(std::move(errand)); };
+    return hooks;
+}
+
+/// Ends the session of the VM's earlier life. Until that has been done, its region is in use.
+bool Registry::awaits_earlier_life(const libvirt::DomainInfo& domain) {
+    if (const auto earlier = sessions_.find(domain.uuid)) {
+        close_session(earlier.session, wire::WorkerState::kDead);
+    }
+    return ending_.set_next_life(domain);
+}
+
+/// On housekeeping_ only.
+void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
+    if (sessions_.arrival(domain.uuid) || (!is_fresh && sessions_.find(domain.uuid))) {
+        return;
+    }
+    if (is_fresh && awaits_earlier_life(domain)) {
+        return;
+    }
+    const SessionInfo info = vm_session_info(domain);
+    if (auto reserved = devices_.reserve(info.id, usual_device(), info.quota_bytes); !reserved) {
+        spdlog::error("VM {}: {}; its programs find no GPU", domain.name,
+                      reserved.error().to_string());
+        return;
+    }
+    const auto epoch = epoch_for_new_life(info.id);
+    if (!epoch) {
+        spdlog::error("VM {}: {}", domain.name, epoch.error().to_string());
+        return;
+    }
+    const auto session = open_session(info, *epoch, is_fresh);
+    (void)session->write_record();
+    watch_region(session);
+    vms_.stamp_owner(info.id, *epoch);
+}
+
+/// What a session is closed for that no event tells of is looked for here.
+control::ListSessionsReply Registry::list(const std::string& name,
+                                          std::optional<std::uint64_t> ended_after) {
+    drop_ended_guests();
+    return status_.list(name, ended_after);
 }
 
 }  // namespace gantry::supervisor

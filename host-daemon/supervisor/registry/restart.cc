@@ -112,8 +112,7 @@ Result<void> Registry::adopt_all() {
     }
     GANTRY_ASSIGN(const auto known, store_.sessions());
     for (const std::string& id : known) {
-        const std::lock_guard lock(mutex_);
-        if (!sessions_.contains(id) && !arrivals_.contains(id)) {
+        if (!sessions_.find(id) && !sessions_.arrival(id)) {
             restore_granted(id);
         }
     }
@@ -132,7 +131,7 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
     const engine::DurableRecord record = **loaded;
     const auto session = open_session(info, record.epoch, false);
     session->set_adopted_device(device.value_or(usual_device()));
-    (void)book_.probe(session->device(), DeviceBook::Probe::kUnlessKnown);
+    (void)devices_.probe(session->device(), DeviceBook::Probe::kUnlessKnown);
     const std::size_t adopted = session->adopt_workers(workers, handlers_for(info.id), true);
     spdlog::info("session {}: {} of {} workers are still running", info.id, adopted,
                  workers.size());
@@ -145,9 +144,9 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
         (void)session->write_record();
     } else {
         // Twice when it was on its way from one to the other.
-        book_.promise(info.id, session->device(), info.quota_bytes);
+        devices_.promise(info.id, session->device(), info.quota_bytes);
         for (const auto& worker : session->workers().all()) {
-            book_.promise(info.id, worker->device_number(), info.quota_bytes);
+            devices_.promise(info.id, worker->device_number(), info.quota_bytes);
         }
     }
     engine::source_event::Restarted event;
@@ -162,7 +161,7 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
     }
     event.announced = session->source().is_announced();
     session->driver()->feed(std::move(event));
-    watch_region(info.id);
+    watch_region(session);
 }
 
 /// Workers that hold the complete state may be all that is left of the session: the machine asks
@@ -202,11 +201,8 @@ void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRe
     if (!complete && !owned) {
         spdlog::warn("session {}: its arrival was cut short by the restart", id);
     }
-    {
-        const std::lock_guard lock(mutex_);
-        arrivals_[id] = arrival;
-        book_.promise(id, session->device(), request.info.quota_bytes);
-    }
+    sessions_.put_arrival(id, arrival);
+    devices_.promise(id, session->device(), request.info.quota_bytes);
     transport::PeerClient client(request.source_address, *tls_, identity());
     arrival->resume(
         [&](transport::TargetLinkHandlers handlers) {

@@ -17,10 +17,7 @@ Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest
     GANTRY_TRY(spare_suspended(request.path()));
     auto saved = save_snapshot(session, request, is_cancelled);
     if (saved && session->suspended()) {
-        {
-            const std::lock_guard lock(mutex_);
-            book_.forget(session->info().id);
-        }
+        devices_.forget(session->info().id);
         spdlog::info("session {} is suspended into {}", session->info().id, request.path());
         stock_.look();
     }
@@ -29,13 +26,12 @@ Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest
 
 /// A file that a suspended session waits for is all that there is of it.
 Result<void> Registry::spare_suspended(const std::string& path) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, entry] : sessions_) {
-        const auto suspended = entry.session->suspended();
+    for (const SessionTable::Here& here : sessions_.all().here) {
+        const auto suspended = here.session->suspended();
         std::error_code ignored;
         if (suspended && std::filesystem::equivalent(path, suspended->path, ignored)) {
             return Error{Code::kFailedPrecondition, "snapshot.in_use",
-                         path + " holds session " + id +
+                         path + " holds session " + here.id +
                              ", which is suspended and has nothing else; name another file"};
         }
     }
@@ -43,10 +39,10 @@ Result<void> Registry::spare_suspended(const std::string& path) {
 }
 
 std::size_t Registry::suspended_count() {
-    const std::lock_guard lock(mutex_);
-    return static_cast<std::size_t>(std::count_if(
-        sessions_.begin(), sessions_.end(),
-        [](const auto& entry) { return entry.second.session->suspended().has_value(); }));
+    const auto here = sessions_.all().here;
+    return static_cast<std::size_t>(std::count_if(here.begin(), here.end(), [](const auto& one) {
+        return one.session->suspended().has_value();
+    }));
 }
 
 /// Preflight and reservation for a session that is to go on here. What it has reserved counts as
@@ -54,19 +50,20 @@ std::size_t Registry::suspended_count() {
 Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds& needs,
                              DeviceNumber device) {
     engine::TargetCapabilities here = capabilities_of(device);
-    here.memory_free_bytes = std::min(here.memory_free_bytes + book_.promised_to(info.id, device),
-                                      here.memory_total_bytes);
+    here.memory_free_bytes = std::min(
+        here.memory_free_bytes + devices_.promised_to(info.id, device), here.memory_total_bytes);
     const auto findings = engine::preflight(needs, here);
     if (engine::refused(findings)) {
         return Error{Code::kFailedPrecondition, findings.front().reason,
                      engine::refusal_text(findings)};
     }
-    return book_.reserve(info.id, device, info.quota_bytes);
+    return devices_.reserve(info.id, device, info.quota_bytes);
 }
 
 Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& request) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
-    await_end(ending_sessions());  // As in open_local().
+    ending_.await(ending_.soon_free(
+        [this](const std::string& id) { return waits_itself(id); }));  // As in open_local().
     const SessionInfo info = session->info();
     const DeviceNumber device = session->device();
     const auto needs = std::make_shared<engine::SessionNeeds>();
@@ -77,14 +74,14 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
             return admitted;
         }
         // It may be another card than when it was last looked at,
-        (void)book_.probe(device, DeviceBook::Probe::kAnew);
+        (void)devices_.probe(device, DeviceBook::Probe::kAnew);
         return admit(info, wanted, device);
     };
     hooks.launch = [this, info, device,
                     needs](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
         GANTRY_ASSIGN(auto worker, stock_.launch(info.id, part, device, info.quota_bytes,
                                                  handlers_for(info.id)));
-        book_.note(device, worker->device());  // ... or a smaller one, which is seen only now.
+        devices_.note(device, worker->device());  // ... or a smaller one, which is seen only now.
         if (auto admitted = admit(info, *needs, device); !admitted) {
             worker->end();
             return admitted.error();
@@ -93,8 +90,7 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
     };
     auto restored = restore_snapshot(session, request, std::move(hooks));
     if (!restored && session->suspended()) {
-        const std::lock_guard lock(mutex_);
-        book_.forget(info.id);
+        devices_.forget(info.id);
     }
     return restored;
 }
@@ -113,7 +109,7 @@ ReplacementHooks Registry::replacement_hooks(const std::shared_ptr<Session>& ses
         });
     };
     hooks.admit = [this, info](const engine::SessionNeeds& needs, DeviceNumber device) {
-        const auto there = book_.probe(device, DeviceBook::Probe::kUnlessKnown);
+        const auto there = devices_.probe(device, DeviceBook::Probe::kUnlessKnown);
         if (!there) {
             return Result<void>(
                 Error{Code::kFailedPrecondition, "reassign.device",
@@ -122,7 +118,7 @@ ReplacementHooks Registry::replacement_hooks(const std::shared_ptr<Session>& ses
         }
         return admit(info, needs, device);
     };
-    hooks.settled = [this, info](DeviceNumber device) { book_.keep_only(info.id, device); };
+    hooks.settled = [this, info](DeviceNumber device) { devices_.keep_only(info.id, device); };
     return hooks;
 }
 
@@ -142,24 +138,20 @@ Result<control::ReplaceWorkersReply> Registry::reassign(const control::ReassignR
 void Registry::look_after_guests() {
     bool is_awaited = false;
     std::vector<std::shared_ptr<Session>> ended;
-    {
-        const std::lock_guard lock(mutex_);
-        for (const auto& [id, entry] : sessions_) {
-            is_awaited = entry.session->awaits_relay() || is_awaited;
-            if (entry.session->info().kind == SessionKind::kLocal &&
-                entry.session->has_program_ended()) {
-                const bool serves = entry.driver->status().serves;  // taken back, or never frozen
-                is_awaited = !serves || is_awaited;
-                if (serves) {
-                    ended.push_back(entry.session);
-                }
+    for (const SessionTable::Here& here : sessions_.all().here) {
+        is_awaited = here.session->awaits_relay() || is_awaited;
+        if (here.session->info().kind == SessionKind::kLocal && here.session->has_program_ended()) {
+            const bool serves = here.driver->status().serves;  // taken back, or never frozen
+            is_awaited = !serves || is_awaited;
+            if (serves) {
+                ended.push_back(here.session);
             }
         }
     }
     for (const std::shared_ptr<Session>& session : ended) {
         close_session(session, wire::WorkerState::kNone);
     }
-    if (is_awaited && stranded_.empty()) {  // else the timer is set
+    if (is_awaited && !vms_.has_stranded()) {  // else the timer is set
         constexpr std::chrono::seconds kAgain{5};
         housekeeping_.set_timer(SerialExecutor::Clock::now() + kAgain);
     }
@@ -167,11 +159,10 @@ void Registry::look_after_guests() {
 
 /// A suspended session has no worker that would tell when its program ends.
 void Registry::drop_ended_guests() {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, entry] : sessions_) {
-        if (entry.session->suspended() && !entry.session->guest_waits()) {
-            spdlog::info("session {}: its program has ended while it was suspended", id);
-            housekeeping_.post([this, session = entry.session] {
+    for (const SessionTable::Here& here : sessions_.all().here) {
+        if (here.session->suspended() && !here.session->guest_waits()) {
+            spdlog::info("session {}: its program has ended while it was suspended", here.id);
+            housekeeping_.post([this, session = here.session] {
                 close_session(session, wire::WorkerState::kNone);
             });
         }

@@ -1,31 +1,14 @@
-// Registry: what operators are told, and what they ask for by name.
+#include "host-daemon/supervisor/registry/status.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "host-daemon/supervisor/config/version.h"
-#include "host-daemon/supervisor/registry/registry.h"
 #include "migration/transport/message_map.h"
 
 namespace gantry::supervisor {
 namespace {
-
-std::string state_word(engine::SourceState state) {
-    switch (state) {
-        case engine::SourceState::kFreezing:
-        case engine::SourceState::kFinalRound:
-        case engine::SourceState::kFrozen:
-        case engine::SourceState::kGranting:
-        case engine::SourceState::kTakingBack:
-        case engine::SourceState::kThawing:
-        case engine::SourceState::kRecovering:
-        case engine::SourceState::kHolding: return "frozen";
-        case engine::SourceState::kGranted: return "granted";
-        case engine::SourceState::kReleased: return "released";
-        case engine::SourceState::kLost: return "lost";
-        default: return "running";
-    }
-}
 
 std::uint64_t count_us(engine::Duration duration) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, duration.count()));
@@ -119,20 +102,49 @@ void fill_info(const SessionInfo& info, control::SessionStatus* out) {
     out->set_quota_bytes(info.quota_bytes);
 }
 
+std::shared_ptr<Arrival> arrival_of(const std::string& id, const SessionTable::All& all) {
+    const auto found = std::find_if(all.coming.begin(), all.coming.end(),
+                                    [&](const auto& one) { return one.id == id; });
+    return found == all.coming.end() ? nullptr : found->arrival;
+}
+
+bool is_here(const std::string& id, const SessionTable::All& all) {
+    return std::any_of(all.here.begin(), all.here.end(),
+                       [&](const auto& one) { return one.id == id; });
+}
+
 }  // namespace
 
-control::SessionStatus Registry::describe(const std::string& id, const Entry& entry) {
+std::string state_word(engine::SourceState state) {
+    switch (state) {
+        case engine::SourceState::kFreezing:
+        case engine::SourceState::kFinalRound:
+        case engine::SourceState::kFrozen:
+        case engine::SourceState::kGranting:
+        case engine::SourceState::kTakingBack:
+        case engine::SourceState::kThawing:
+        case engine::SourceState::kRecovering:
+        case engine::SourceState::kHolding: return "frozen";
+        case engine::SourceState::kGranted: return "granted";
+        case engine::SourceState::kReleased: return "released";
+        case engine::SourceState::kLost: return "lost";
+        default: return "running";
+    }
+}
+
+control::SessionStatus HostStatus::describe(const SessionTable::Here& here,
+                                            const SessionTable::All& all) {
     control::SessionStatus out;
-    fill_info(entry.session->info(), &out);
-    out.set_session_id(id);
-    out.set_device(entry.session->device());
+    fill_info(here.session->info(), &out);
+    out.set_session_id(here.id);
+    out.set_device(here.session->device());
     // Not as its workers have it: what the programs see of the first one stays.
-    if (const auto device = book_.known(entry.session->device())) {
+    if (const auto device = devices_.known(here.session->device())) {
         out.set_device_name(device->name());
     }
-    const SourceStatus status = entry.driver->status();
+    const SourceStatus status = here.driver->status();
     out.set_epoch(status.epoch.value);
-    const auto suspended = entry.session->suspended();
+    const auto suspended = here.session->suspended();
     out.set_state(suspended ? "suspended" : state_word(status.state));
     out.set_suspended_into(suspended ? suspended->path : "");
     if (status.migration || status.awaits_attempt || status.ends) {
@@ -140,18 +152,21 @@ control::SessionStatus Registry::describe(const std::string& id, const Entry& en
         if (!status.ends) {
             tell_of_retry(out.mutable_move());
         }
-    } else if (const auto arrival = arrivals_.find(id); arrival != arrivals_.end()) {
-        fill_target_move(arrival->second->status(), out.mutable_move());  // not confirmed yet
-    } else if (const auto* ended = history_.find(id)) {
-        *out.mutable_move() = ended->move();
+    } else if (const auto arrival = arrival_of(here.id, all)) {
+        fill_target_move(arrival->status(), out.mutable_move());  // not confirmed yet
+    } else {
+        const std::lock_guard lock(mutex_);
+        if (const auto* ended = history_.find(here.id)) {
+            *out.mutable_move() = ended->move();
+        }
     }
-    for (const std::string& alert : entry.alerts) {
+    for (const std::string& alert : here.alerts) {
         out.add_alerts(alert);
     }
     return out;
 }
 
-control::SessionStatus Registry::describe(const Arrival& arrival) {
+control::SessionStatus HostStatus::describe(const Arrival& arrival) {
     control::SessionStatus out;
     fill_info(arrival.request().info, &out);
     const TargetStatus status = arrival.status();
@@ -167,32 +182,23 @@ control::SessionStatus Registry::describe(const Arrival& arrival) {
     return out;
 }
 
-/// The session may leave the books right afterwards: what is known of it is kept here.
-void Registry::note_source_ended(const std::string& id, engine::Outcome outcome,
-                                 const Error& error) {
-    const std::lock_guard lock(mutex_);
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) {
+void HostStatus::note_ended(const SessionTable::Here& session, engine::Outcome outcome,
+                            const Error& error) {
+    if (!session) {
         return;
     }
     control::SessionStatus out;
-    const SourceStatus status = found->second.driver->status();
-    fill_info(found->second.session->info(), &out);
+    const SourceStatus status = session.driver->status();
+    fill_info(session.session->info(), &out);
     out.set_epoch(status.epoch.value);
     out.set_state(state_word(status.state));
     fill_source_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
+    const std::lock_guard lock(mutex_);
     history_.note(std::move(out));
 }
 
-void Registry::note_target_ended(const std::string& id, engine::Outcome outcome,
-                                 const Error& error) {
-    const std::lock_guard lock(mutex_);
-    const auto found = arrivals_.find(id);
-    if (found == arrivals_.end()) {
-        return;
-    }
-    const Arrival& arrival = *found->second;
+void HostStatus::note_ended(const Arrival& arrival, engine::Outcome outcome, const Error& error) {
     control::SessionStatus out;
     const TargetStatus status = arrival.status();
     fill_info(arrival.request().info, &out);
@@ -201,15 +207,16 @@ void Registry::note_target_ended(const std::string& id, engine::Outcome outcome,
     out.set_peer(arrival.request().source_address);
     fill_target_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
+    const std::lock_guard lock(mutex_);
     history_.note(std::move(out));
 }
 
-std::uint64_t Registry::history_serial() const {
+std::uint64_t HostStatus::history_serial() const {
     const std::lock_guard lock(mutex_);
     return history_.serial();
 }
 
-bool Registry::has_ended(const std::string& name, std::uint64_t after) const {
+bool HostStatus::has_ended(const std::string& name, std::uint64_t after) const {
     const std::lock_guard lock(mutex_);
     const auto ended = history_.since(after);
     return std::any_of(ended.begin(), ended.end(), [&](const control::SessionStatus& one) {
@@ -217,11 +224,8 @@ bool Registry::has_ended(const std::string& name, std::uint64_t after) const {
     });
 }
 
-/// The workers are asked when all else has been said, without the lock: one that does not answer
-/// holds up whoever asks, and no other session.
-control::ListSessionsReply Registry::list(const std::string& name,
-                                          std::optional<std::uint64_t> ended_after) {
-    drop_ended_guests();
+control::ListSessionsReply HostStatus::list(const std::string& name,
+                                            std::optional<std::uint64_t> ended_after) {
     std::vector<std::vector<std::shared_ptr<Worker>>> workers;
     control::ListSessionsReply reply = list_without_workers(name, ended_after, &workers);
     for (std::size_t i = 0; i < workers.size(); ++i) {
@@ -232,39 +236,41 @@ control::ListSessionsReply Registry::list(const std::string& name,
     return reply;
 }
 
-control::ListSessionsReply Registry::list_without_workers(
+/// The history is read after the table: a move that ends meanwhile is in one of them at least.
+control::ListSessionsReply HostStatus::list_without_workers(
     const std::string& name, std::optional<std::uint64_t> ended_after,
     std::vector<std::vector<std::shared_ptr<Worker>>>* workers) {
     control::ListSessionsReply reply;
-    reply.set_host(identity().host);
+    reply.set_host(host_);
     reply.set_gantry_version(kGantryVersion);
     reply.set_peer_protocol_version(transport::kPeerProtocolVersion);
-    const std::lock_guard lock(mutex_);
-    const auto device = book_.known(usual_device());
+    const auto device = devices_.known(usual_device_);
     reply.set_device(device ? device->name() : "");
-    reply.set_device_number(usual_device());
-    reply.set_device_error(device ? "" : book_.error_of(usual_device()).to_string());
+    reply.set_device_number(usual_device_);
+    reply.set_device_error(device ? "" : devices_.error_of(usual_device_).to_string());
     reply.set_memory_bytes(device ? device->memory_bytes() : 0);
-    reply.set_memory_promised_bytes(book_.promised(usual_device()));
+    reply.set_memory_promised_bytes(devices_.promised(usual_device_));
     const auto wanted = [&](const std::string& id, const SessionInfo& info) {
         return name.empty() || name == id || name == info.vm_name;
     };
-    for (const auto& [id, entry] : sessions_) {
-        if (wanted(id, entry.session->info())) {
-            *reply.add_sessions() = describe(id, entry);
-            workers->push_back(entry.session->workers().all());
+    const SessionTable::All all = sessions_.all();
+    for (const SessionTable::Here& here : all.here) {
+        if (wanted(here.id, here.session->info())) {
+            *reply.add_sessions() = describe(here, all);
+            workers->push_back(here.session->workers().all());
         }
     }
-    for (const auto& [id, arrival] : arrivals_) {
-        if (!sessions_.contains(id) && wanted(id, arrival->request().info)) {
-            *reply.add_sessions() = describe(*arrival);
-            workers->push_back(arrival->session()->workers().all());
+    for (const SessionTable::Coming& coming : all.coming) {
+        if (!is_here(coming.id, all) && wanted(coming.id, coming.arrival->request().info)) {
+            *reply.add_sessions() = describe(*coming.arrival);
+            workers->push_back(coming.arrival->session()->workers().all());
         }
     }
     if (ended_after) {
+        const std::lock_guard lock(mutex_);
         for (control::SessionStatus& ended : history_.since(*ended_after)) {
             const std::string& id = ended.session_id();
-            if (!sessions_.contains(id) && !arrivals_.contains(id) &&
+            if (!is_here(id, all) && !arrival_of(id, all) &&
                 (name.empty() || name == id || name == ended.vm_name())) {
                 *reply.add_sessions() = std::move(ended);
             }
@@ -273,148 +279,17 @@ control::ListSessionsReply Registry::list_without_workers(
     return reply;
 }
 
-Result<control::SessionStatus> Registry::status(const std::string& name) {
-    const control::ListSessionsReply reply = list(name);
+Error unknown_session(const std::string& name) {
+    return {Code::kNotFound, "session.unknown",
+            "no session or VM '" + name + "' on this host; `gantry status` lists them"};
+}
+
+Result<control::SessionStatus> HostStatus::of(const std::string& name) {
+    const control::ListSessionsReply reply = list(name, std::nullopt);
     if (reply.sessions_size() == 0) {
-        return Error{Code::kNotFound, "session.unknown",
-                     "no session or VM '" + name + "' on this host; `gantry status` lists them"};
+        return unknown_session(name);
     }
     return reply.sessions(0);
-}
-
-Result<std::shared_ptr<Session>> Registry::find(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, entry] : sessions_) {
-        if (name == id || (!name.empty() && name == entry.session->info().vm_name)) {
-            return entry.session;
-        }
-    }
-    return Error{Code::kNotFound, "session.unknown",
-                 "no session or VM '" + name + "' on this host; `gantry status` lists them"};
-}
-
-Result<control::PreflightReply> Registry::preflight(const control::PreflightRequest& request) {
-    GANTRY_ASSIGN(const auto session, find(request.session()));
-    GANTRY_ASSIGN(const engine::SessionNeeds needs, session->source().describe());
-    engine::TargetCapabilities target;
-    std::optional<Error> unreachable;
-    if (request.target().empty()) {
-        target = capabilities_of(session->device());
-    } else if (!tls_) {
-        return Error{Code::kFailedPrecondition, "peer.off",
-                     "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
-    } else {
-        transport::PeerClient client(request.target(), *tls_, identity());
-        auto asked = client.capabilities();
-        if (asked) {
-            target = std::move(*asked);
-        } else {
-            unreachable = asked.error();
-        }
-    }
-    control::PreflightReply reply;
-    reply.set_resident_bytes(needs.resident_bytes());
-    if (const auto device = book_.known(session->device())) {
-        reply.set_source_device(device->name());
-    }
-    if (unreachable) {  // nothing else can be judged
-        control::Finding& finding = *reply.add_findings();
-        finding.set_refusal(true);
-        finding.set_reason(unreachable->reason);
-        finding.set_text(unreachable->text);
-        return reply;
-    }
-    reply.set_target_device(target.gpu_name);
-    reply.set_target_host(target.host);
-    const auto findings = engine::preflight(needs, target);
-    for (const engine::Finding& finding : findings) {
-        *reply.add_findings() = transport::to_proto(finding);
-    }
-    reply.set_can_move(!engine::refused(findings));
-    return reply;
-}
-
-Result<std::string> Registry::abort(const std::string& name) {
-    std::shared_ptr<SourceRunner> driver;
-    std::shared_ptr<Arrival> arrival;
-    {
-        const std::lock_guard lock(mutex_);
-        for (const auto& [id, entry] : sessions_) {
-            if ((name == id || name == entry.session->info().vm_name) &&
-                entry.driver->status().migration) {
-                driver = entry.driver;
-            }
-        }
-        for (const auto& [id, one] : arrivals_) {
-            if (name == id || name == one->request().info.vm_name) {
-                arrival = one;
-            }
-        }
-    }
-    if (driver) {
-        const SourceStatus status = driver->status();
-        if (status.state == engine::SourceState::kGranting ||
-            status.state == engine::SourceState::kGranted) {
-            return Error{Code::kFailedPrecondition, "migration.committed",
-                         "the move of " + name + " cannot be aborted any more: the other host " +
-                             "owns the session since epoch " +
-                             std::to_string(status.epoch.value + 1)};
-        }
-        driver->feed(engine::source_event::OperatorAbort{});
-        return std::string("aborting the move of " + name + "; it goes on here");
-    }
-    if (arrival) {
-        arrival->feed(engine::target_event::OperatorAbort{});
-        return std::string("aborting the arrival of " + name);
-    }
-    return Error{Code::kNotFound, "migration.none", "no move of '" + name + "' is under way here"};
-}
-
-Result<void> Registry::fenced(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, arrival] : arrivals_) {
-        if (name == id || name == arrival->request().info.vm_name) {
-            const engine::TargetState state = arrival->status().state;
-            const bool waits = state == engine::TargetState::kRequesting ||
-                               state == engine::TargetState::kWithdrawing ||
-                               state == engine::TargetState::kReturning ||
-                               arrival->has_waited_in_vain();
-            if (!waits) {
-                return Error{Code::kFailedPrecondition, "migration.not_waiting",
-                             "session '" + name + "' does not wait for its source host (" +
-                                 engine::to_string(state) +
-                                 "): only complete state can be taken over without it"};
-            }
-            arrival->confirm_source_fenced();
-            return {};
-        }
-    }
-    return Error{Code::kNotFound, "migration.none",
-                 "no session '" + name + "' waits here for its source host"};
-}
-
-Result<void> Registry::discard(const std::string& name) {
-    GANTRY_ASSIGN(const auto session, find(name));
-    const engine::SourceState state = session->driver()->status().state;
-    if (state != engine::SourceState::kGranted && state != engine::SourceState::kHolding) {
-        return Error{Code::kFailedPrecondition, "session.not_kept",
-                     "session " + session->info().id + " is " + state_word(state) +
-                         " here; there is no state of it that is kept for another host"};
-    }
-    session->driver()->feed(engine::source_event::OperatorDiscard{});
-    return {};
-}
-
-Result<control::InspectReply> Registry::inspect(const std::string& name) {
-    GANTRY_ASSIGN(const auto session, find(name));
-    control::InspectReply reply;
-    GANTRY_ASSIGN(*reply.mutable_status(), status(name));
-    for (const engine::PartId part : session->source().parts()) {
-        control::PartGraph& out = *reply.add_parts();
-        out.set_part_id(part.value);
-        GANTRY_ASSIGN(*out.mutable_graph(), session->source().graph(part));
-    }
-    return reply;
 }
 
 }  // namespace gantry::supervisor

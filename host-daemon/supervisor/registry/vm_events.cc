@@ -1,9 +1,8 @@
-// Registry and libvirt: which VM is ours, and which hint concerns which machine.
+#include "host-daemon/supervisor/registry/vm_events.h"
+
 #include <spdlog/spdlog.h>
 
 #include <utility>
-
-#include "host-daemon/supervisor/registry/registry.h"
 
 namespace gantry::supervisor {
 
@@ -57,7 +56,16 @@ std::optional<engine::TargetEvent> target_event_of(const libvirt::DomainEvent& e
 
 }  // namespace
 
-void Registry::on_domain_event(const libvirt::DomainEvent& event) {
+VmEvents::VmEvents(const Config& config, Hypervisor& hypervisor, SessionTable& sessions,
+                   EndingSessions& ending, SerialExecutor& housekeeping, VmHooks hooks)
+    : config_(config),
+      hypervisor_(hypervisor),
+      sessions_(sessions),
+      ending_(ending),
+      housekeeping_(housekeeping),
+      hooks_(std::move(hooks)) {}
+
+void VmEvents::on_event(const libvirt::DomainEvent& event) {
     if (event.kind == EventKind::kConnected || event.kind == EventKind::kDisconnected ||
         event.kind == EventKind::kStateReadEnd) {
         spdlog::info("libvirt: {} {}", to_string(event.kind), event.text);
@@ -74,26 +82,22 @@ void Registry::on_domain_event(const libvirt::DomainEvent& event) {
     feed_source(event.uuid, event);
 }
 
-void Registry::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) {
+void VmEvents::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) {
     const auto tell_source = [this, id = event.uuid, state = event.state] {
         // After a reconnect events may have been missed: let the machine ask for itself.
-        const std::lock_guard lock(mutex_);
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+        if (const auto driver = sessions_.find(id).driver) {
             engine::DomainReport report;
             report.domain = state == libvirt::DomainState::kRunning ? engine::DomainState::kRunning
                                                                     : engine::DomainState::kPaused;
-            found->second.driver->feed(source_event::Domain{report});
+            driver->feed(source_event::Domain{report});
         }
     };
-    {
-        const std::lock_guard lock(mutex_);
-        if (arrivals_.contains(event.uuid)) {
-            return;
-        }
-        if (!is_fresh && is_concerned(event.uuid)) {
-            tell_source();
-            return;
-        }
+    if (sessions_.arrival(event.uuid)) {
+        return;
+    }
+    if (!is_fresh && sessions_.is_concerned(event.uuid)) {
+        tell_source();
+        return;
     }
     hypervisor_.read_domain(
         event.uuid, [this, is_fresh, tell_source](Result<libvirt::DomainInfo> domain) {
@@ -111,49 +115,34 @@ void Registry::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) 
             }
             tell_source();
             housekeeping_.post(
-                [this, is_fresh, info = std::move(*domain)] { open_vm(info, is_fresh); });
+                [this, is_fresh, info = std::move(*domain)] { hooks_.open(info, is_fresh); });
         });
 }
 
-/// True while the session is served here or is leaving: events of the VM are its own. With the
-/// lock.
-bool Registry::is_concerned(const std::string& id) const {
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) {
-        return false;
-    }
-    const SourceStatus status = found->second.driver->status();
-    return status.serves || (status.migration && status.state != engine::SourceState::kGranted);
-}
-
 /// Normally its session is on its way, or this is the source, taking the guest back.
-void Registry::on_guest_came(const std::string& id) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (arrivals_.contains(id) || is_concerned(id)) {
-            return;
-        }
+void VmEvents::on_guest_came(const std::string& id) {
+    if (!sessions_.arrival(id) && !sessions_.is_concerned(id)) {
+        find_session(id);
     }
-    find_session(id);
 }
 
-std::string Registry::own_address() const {
+std::string VmEvents::own_address() const {
     return config_.peer.advertise.empty() ? config_.peer.listen : config_.peer.advertise;
 }
 
 /// The guest came by a migration, and this gantryd was not running or lost what had come. As the
 /// stamp in its XML says, another gantryd owns its session: it is fetched from there. On
 /// housekeeping_ only.
-void Registry::take_up_guest(const libvirt::DomainInfo& domain) {
-    run_aside([this, domain] {  // A host that is down is waited for.
-        auto arrival = begin_arrival(arrival_request(domain));
+void VmEvents::take_up_guest(const libvirt::DomainInfo& domain) {
+    hooks_.run_aside([this, domain] {  // A host that is down is waited for.
+        auto arrival = hooks_.fetch(domain);
         housekeeping_.post(
             [this, domain, arrival = std::move(arrival)] { on_taken_up(domain, arrival); });
     });
 }
 
 /// On housekeeping_ only.
-void Registry::on_taken_up(const libvirt::DomainInfo& domain,
+void VmEvents::on_taken_up(const libvirt::DomainInfo& domain,
                            const Result<std::shared_ptr<Arrival>>& arrival) {
     constexpr std::chrono::seconds kAgain{3};
     if (!arrival) {
@@ -180,14 +169,13 @@ void Registry::on_taken_up(const libvirt::DomainInfo& domain,
     });
 }
 
-void Registry::retry_stranded() {
+void VmEvents::retry_stranded() {
     for (const std::string& id : std::exchange(stranded_, {})) {
         find_session(id);
     }
 }
 
-/// If libvirt still has the VM, and it is another gantryd's, its session is asked for.
-void Registry::find_session(const std::string& id) {
+void VmEvents::find_session(const std::string& id) {
     hypervisor_.read_domain(id, [this](Result<libvirt::DomainInfo> domain) {
         if (domain && domain->gpu && domain->owner && domain->owner->daemon != own_address()) {
             housekeeping_.post([this, info = std::move(*domain)] { take_up_guest(info); });
@@ -195,103 +183,44 @@ void Registry::find_session(const std::string& id) {
     });
 }
 
-/// Ends the session of the VM's earlier life. Until that has been done, its region is in use.
-bool Registry::awaits_earlier_life(const libvirt::DomainInfo& domain) {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = sessions_.find(domain.uuid); found != sessions_.end()) {
-        const std::shared_ptr<Session> earlier = found->second.session;
-        close_session(earlier, wire::WorkerState::kDead);
-    }
-    const auto closing = closing_.find(domain.uuid);
-    if (closing == closing_.end()) {
-        return false;
-    }
-    closing->second.next_life = domain;
-    return true;
-}
-
-/// On housekeeping_ only.
-void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (arrivals_.contains(domain.uuid) || (!is_fresh && sessions_.contains(domain.uuid))) {
-            return;
-        }
-    }
-    if (is_fresh && awaits_earlier_life(domain)) {
-        return;
-    }
-    const SessionInfo info = vm_session_info(domain);
-    if (auto reserved = book_.reserve(info.id, usual_device(), info.quota_bytes); !reserved) {
-        spdlog::error("VM {}: {}; its programs find no GPU", domain.name,
-                      reserved.error().to_string());
-        return;
-    }
-    const auto epoch = epoch_for_new_life(info.id);
-    if (!epoch) {
-        spdlog::error("VM {}: {}", domain.name, epoch.error().to_string());
-        return;
-    }
-    (void)open_session(info, *epoch, is_fresh)->write_record();
-    watch_region(info.id);
-    stamp_owner(info.id, *epoch);
-}
-
-void Registry::stamp_owner(const std::string& id, Epoch epoch) {
+void VmEvents::stamp_owner(const std::string& id, Epoch epoch) {
     if (config_.peer.listen.empty()) {
         return;
     }
     hypervisor_.write_owner(id, {own_address(), id, epoch});
 }
 
-void Registry::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
+void VmEvents::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
     auto told = source_event_of(event);
     const bool has_ended =
         event.kind == EventKind::kStopped || event.kind == EventKind::kStoppedFailed;
-    std::shared_ptr<Session> session;
-    std::shared_ptr<SourceRunner> driver;
-    {
-        const std::lock_guard lock(mutex_);
-        if (const auto closing = closing_.find(id); has_ended && closing != closing_.end()) {
-            closing->second.next_life.reset();
-        }
-        const auto found = sessions_.find(id);
-        // While the VM arrives, events of this host are the target's.
-        if (!told || found == sessions_.end() || arrivals_.contains(id)) {
-            return;
-        }
-        session = found->second.session;
-        driver = found->second.driver;
+    if (has_ended) {
+        ending_.cancel_next_life(id);
     }
-    driver->feed(std::move(*told));
-    if (has_ended && driver->status().serves && !driver->status().migration) {
-        housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kDead); });
+    const SessionTable::Here here = sessions_.find(id);
+    // While the VM arrives, events of this host are the target's.
+    if (!told || !here || sessions_.arrival(id)) {
+        return;
+    }
+    here.driver->feed(std::move(*told));
+    const SourceStatus status = here.driver->status();
+    if (has_ended && status.serves && !status.migration) {
+        housekeeping_.post([this, session = here.session] { hooks_.close(session); });
     }
 }
 
-void Registry::feed_target(const std::string& id, const libvirt::DomainEvent& event) {
+void VmEvents::feed_target(const std::string& id, const libvirt::DomainEvent& event) {
     auto told = target_event_of(event);
-    std::shared_ptr<Arrival> arrival;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = arrivals_.find(id);
-        if (!told || found == arrivals_.end()) {
-            return;
-        }
-        arrival = found->second;
+    const auto arrival = sessions_.arrival(id);
+    if (!told || !arrival) {
+        return;
     }
     arrival->feed(std::move(*told));
 }
 
-void Registry::query_domain(const std::string& id,
-                            std::function<void(engine::DomainReport)> answer) {
-    bool is_local = false;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = sessions_.find(id);
-        is_local =
-            found != sessions_.end() && found->second.session->info().kind == SessionKind::kLocal;
-    }
+void VmEvents::query(const std::string& id, std::function<void(engine::DomainReport)> answer) {
+    const auto session = sessions_.find(id).session;
+    const bool is_local = session && session->info().kind == SessionKind::kLocal;
     if (is_local) {
         answer(local_report(id));
     } else {
@@ -301,12 +230,8 @@ void Registry::query_domain(const std::string& id,
 
 /// A local program has no hypervisor that pauses it. It counts as paused, on its way out, while the
 /// gantryd that pulls it is heard; when that one has ended its attempt, it runs here.
-engine::DomainReport Registry::local_report(const std::string& id) {
-    const std::lock_guard lock(mutex_);
-    const auto found = sessions_.find(id);
-    const bool is_pulled =
-        found != sessions_.end() &&
-        SerialExecutor::Clock::now() - found->second.peer_heard < kPullerSilenceMax;
+engine::DomainReport VmEvents::local_report(const std::string& id) {
+    const bool is_pulled = sessions_.is_pulled(id, kPullerSilenceMax);
     engine::DomainReport report;
     report.domain = is_pulled ? engine::DomainState::kPaused : engine::DomainState::kRunning;
     report.job = is_pulled ? engine::JobState::kOutgoing : engine::JobState::kNone;

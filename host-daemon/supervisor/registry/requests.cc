@@ -1,0 +1,120 @@
+// Registry: what operators ask for by a session's name.
+#include "host-daemon/supervisor/registry/registry.h"
+#include "migration/transport/message_map.h"
+
+namespace gantry::supervisor {
+
+Result<std::shared_ptr<Session>> Registry::find(const std::string& name) {
+    if (auto found = sessions_.find_named(name)) {
+        return std::move(found.session);
+    }
+    return unknown_session(name);
+}
+
+Result<control::PreflightReply> Registry::preflight(const control::PreflightRequest& request) {
+    GANTRY_ASSIGN(const auto session, find(request.session()));
+    GANTRY_ASSIGN(const engine::SessionNeeds needs, session->source().describe());
+    engine::TargetCapabilities target;
+    std::optional<Error> unreachable;
+    if (request.target().empty()) {
+        target = capabilities_of(session->device());
+    } else if (!tls_) {
+        return Error{Code::kFailedPrecondition, "peer.off",
+                     "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
+    } else {
+        transport::PeerClient client(request.target(), *tls_, identity());
+        auto asked = client.capabilities();
+        if (asked) {
+            target = std::move(*asked);
+        } else {
+            unreachable = asked.error();
+        }
+    }
+    control::PreflightReply reply;
+    reply.set_resident_bytes(needs.resident_bytes());
+    if (const auto device = devices_.known(session->device())) {
+        reply.set_source_device(device->name());
+    }
+    if (unreachable) {  // nothing else can be judged
+        control::Finding& finding = *reply.add_findings();
+        finding.set_refusal(true);
+        finding.set_reason(unreachable->reason);
+        finding.set_text(unreachable->text);
+        return reply;
+    }
+    reply.set_target_device(target.gpu_name);
+    reply.set_target_host(target.host);
+    const auto findings = engine::preflight(needs, target);
+    for (const engine::Finding& finding : findings) {
+        *reply.add_findings() = transport::to_proto(finding);
+    }
+    reply.set_can_move(!engine::refused(findings));
+    return reply;
+}
+
+Result<std::string> Registry::abort(const std::string& name) {
+    const auto driver = sessions_.find_named(name).driver;
+    const SourceStatus status = driver ? driver->status() : SourceStatus{};
+    if (status.migration) {
+        if (status.state == engine::SourceState::kGranting ||
+            status.state == engine::SourceState::kGranted) {
+            return Error{Code::kFailedPrecondition, "migration.committed",
+                         "the move of " + name + " cannot be aborted any more: the other host " +
+                             "owns the session since epoch " +
+                             std::to_string(status.epoch.value + 1)};
+        }
+        driver->feed(engine::source_event::OperatorAbort{});
+        return std::string("aborting the move of " + name + "; it goes on here");
+    }
+    if (const auto arrival = sessions_.arrival_named(name)) {
+        arrival->feed(engine::target_event::OperatorAbort{});
+        return std::string("aborting the arrival of " + name);
+    }
+    return Error{Code::kNotFound, "migration.none", "no move of '" + name + "' is under way here"};
+}
+
+Result<void> Registry::fenced(const std::string& name) {
+    const auto arrival = sessions_.arrival_named(name);
+    if (!arrival) {
+        return Error{Code::kNotFound, "migration.none",
+                     "no session '" + name + "' waits here for its source host"};
+    }
+    const engine::TargetState state = arrival->status().state;
+    const bool waits = state == engine::TargetState::kRequesting ||
+                       state == engine::TargetState::kWithdrawing ||
+                       state == engine::TargetState::kReturning || arrival->has_waited_in_vain();
+    if (!waits) {
+        return Error{Code::kFailedPrecondition, "migration.not_waiting",
+                     "session '" + name + "' does not wait for its source host (" +
+                         engine::to_string(state) +
+                         "): only complete state can be taken over without it"};
+    }
+    arrival->confirm_source_fenced();
+    return {};
+}
+
+Result<void> Registry::discard(const std::string& name) {
+    GANTRY_ASSIGN(const auto session, find(name));
+    const engine::SourceState state = session->driver()->status().state;
+    if (state != engine::SourceState::kGranted && state != engine::SourceState::kHolding) {
+        return Error{Code::kFailedPrecondition, "session.not_kept",
+                     "session " + session->info().id + " is " + state_word(state) +
+                         " here; there is no state of it that is kept for another host"};
+    }
+    session->driver()->feed(engine::source_event::OperatorDiscard{});
+    return {};
+}
+
+Result<control::InspectReply> Registry::inspect(const std::string& name) {
+    GANTRY_ASSIGN(const auto session, find(name));
+    control::InspectReply reply;
+    GANTRY_ASSIGN(*reply.mutable_status(), status_.of(name));
+    for (const engine::PartId part : session->source().parts()) {
+        control::PartGraph& out = *reply.add_parts();
+        out.set_part_id(part.value);
+        GANTRY_ASSIGN(*out.mutable_graph(), session->source().graph(part));
+    }
+    return reply;
+}
+
+}  // namespace gantry::supervisor

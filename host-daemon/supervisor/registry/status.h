@@ -1,0 +1,66 @@
+// HostStatus: what operators and metrics are told of this host, its sessions and their moves.
+//
+// Threads: any. Its lock holds the history of moves only. Workers are asked without any lock, and
+// after all else has been said: one that does not answer holds up whoever asks, and no session.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host-daemon/supervisor/moves/move_history.h"
+#include "host-daemon/supervisor/registry/device_book.h"
+#include "host-daemon/supervisor/registry/session_table.h"
+#include "proto/control/gantryd.pb.h"
+
+namespace gantry::supervisor {
+
+class HostStatus {
+public:
+    HostStatus(std::string host, DeviceNumber usual_device, const SessionTable& sessions,
+               const DeviceBook& devices)
+        : host_(std::move(host)),
+          usual_device_(usual_device),
+          sessions_(sessions),
+          devices_(devices) {}
+
+    /// Empty name: all. `ended_after`: also sessions that have left this host by a move that ended
+    /// after this serial number of the history.
+    control::ListSessionsReply list(const std::string& name,
+                                    std::optional<std::uint64_t> ended_after);
+    /// The session while it arrives, serves or has been given away.
+    Result<control::SessionStatus> of(const std::string& name);
+
+    [[nodiscard]] std::uint64_t history_serial() const;
+    /// True when a move of that session (empty: of any) ended after this serial number.
+    [[nodiscard]] bool has_ended(const std::string& name, std::uint64_t after) const;
+    /// A move from here is over; the session may leave the table right afterwards. Nothing: it has.
+    void note_ended(const SessionTable::Here& session, engine::Outcome outcome, const Error& error);
+    /// A move to here is over.
+    void note_ended(const Arrival& arrival, engine::Outcome outcome, const Error& error);
+
+private:
+    /// Both without the workers.
+    control::SessionStatus describe(const SessionTable::Here& here, const SessionTable::All& all);
+    control::SessionStatus describe(const Arrival& arrival);
+    /// `workers`: of the first sessions of the reply, in its order; those that follow have none.
+    control::ListSessionsReply list_without_workers(
+        const std::string& name, std::optional<std::uint64_t> ended_after,
+        std::vector<std::vector<std::shared_ptr<Worker>>>* workers);
+
+    const std::string host_;
+    const DeviceNumber usual_device_;
+    const SessionTable& sessions_;
+    const DeviceBook& devices_;
+    mutable std::mutex mutex_;  // history_
+    MoveHistory history_;
+};
+
+/// "running", "frozen", "granted", "released" or "lost".
+std::string state_word(engine::SourceState state);
+
+/// No session of that name: kNotFound with those that there are.
+Error unknown_session(const std::string& name);
+
+}  // namespace gantry::supervisor

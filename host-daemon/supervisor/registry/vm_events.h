@@ -1,0 +1,70 @@
+// VmEvents: what libvirt tells of this host's VMs, and which of it concerns which machine.
+//
+// Hints go to the source machine of a session that is here or to the target machine of one on its
+// way. A VM that is here without its session, since this gantryd was away when it came, has it
+// fetched from the gantryd that the stamp in its XML names.
+//
+// Threads: on_event() on libvirt's thread; query(), stamp_owner(), feed_target() from any; the
+// rest, and the hooks but `run_aside`'s errands, on `housekeeping` only. No lock of its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "host-daemon/supervisor/registry/ending_sessions.h"
+#include "host-daemon/supervisor/registry/hypervisor.h"
+#include "host-daemon/supervisor/registry/session_table.h"
+
+namespace gantry::supervisor {
+
+struct VmHooks {
+    /// A VM of ours runs here and has no session. `is_fresh`: it has just been started.
+    std::function<void(const libvirt::DomainInfo&, bool is_fresh)> open;
+    /// It has been stopped for good.
+    std::function<void(const std::shared_ptr<Session>&)> close;
+    /// Begins to bring its session here from its owner; may wait for the owner's host.
+    std::function<Result<std::shared_ptr<Arrival>>(const libvirt::DomainInfo&)> fetch;
+    /// Runs what may take long beside `housekeeping`.
+    std::function<void(std::function<void()>)> run_aside;
+};
+
+class VmEvents {
+public:
+    VmEvents(const Config& config, Hypervisor& hypervisor, SessionTable& sessions,
+             EndingSessions& ending, SerialExecutor& housekeeping, VmHooks hooks);
+
+    void on_event(const libvirt::DomainEvent& event);
+    void feed_target(const std::string& id, const libvirt::DomainEvent& event);
+    /// The hypervisor's word about a VM, on a thread of its own; about a local program this
+    /// gantryd's, at once.
+    void query(const std::string& id, std::function<void(engine::DomainReport)> answer);
+    /// Writes into the VM's XML that this gantryd owns its session.
+    void stamp_owner(const std::string& id, Epoch epoch);
+    /// If libvirt still has the VM, and it is another gantryd's, its session is asked for.
+    void find_session(const std::string& id);
+    void retry_stranded();
+    /// Some VM is here without its session; the executor's timer is set.
+    [[nodiscard]] bool has_stranded() const { return !stranded_.empty(); }
+
+private:
+    void on_domain_here(const libvirt::DomainEvent& event, bool is_fresh);
+    void on_guest_came(const std::string& id);
+    void feed_source(const std::string& id, const libvirt::DomainEvent& event);
+    engine::DomainReport local_report(const std::string& id);
+    [[nodiscard]] std::string own_address() const;
+    void take_up_guest(const libvirt::DomainInfo& domain);
+    void on_taken_up(const libvirt::DomainInfo& domain,
+                     const Result<std::shared_ptr<Arrival>>& arrival);
+
+    const Config& config_;
+    Hypervisor& hypervisor_;
+    SessionTable& sessions_;
+    EndingSessions& ending_;
+    SerialExecutor& housekeeping_;
+    const VmHooks hooks_;
+    std::set<std::string> stranded_;  ///< VMs that are here without their session; housekeeping.
+};
+
+}  // namespace gantry::supervisor
