@@ -35,12 +35,12 @@ using snapshot::Fingerprint;
 using snapshot::kBlockBytes;
 using snapshot::Seed;
 
-/// Address spaces of a part's memory. Values are on the wire and in files: append only.
+/// Address spaces of a part's memory. Values are on the wire and in files: append only; 3 was one
+/// that nothing was ever in.
 enum class MemorySpace : std::uint32_t {
     kDevice = 1,         ///< Device memory; index = device address / 64 KiB.
     kPinnedHost = 2,     ///< Pinned host memory in the shared region; index = region offset / 64
                          ///< KiB.
-    kManaged = 3,        ///< Managed memory; index = address / 64 KiB.
     kDriverPrivate = 4,  ///< State behind a driver extension (heap, printf buffer); index as it
                          ///< says.
     kArray = 5,          ///< Arrays, linearised; index = (array ordinal << 32) + block in array.

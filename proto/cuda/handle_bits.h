@@ -24,7 +24,6 @@ constexpr std::uint64_t make_handle(HandleKind kind, std::uint64_t serial) {
     return kHandleTag << 56 | static_cast<std::uint64_t>(kind) << 48 | (serial & kHandleSerialMask);
 }
 
-constexpr std::uint64_t handle_serial(std::uint64_t handle) { return handle & kHandleSerialMask; }
 constexpr std::uint64_t handle_slot(std::uint64_t handle) { return handle & kHandleSlotMask; }
 
 /// kInvalid for anything that is no handle.

@@ -91,7 +91,6 @@ public:
     [[nodiscard]] std::uint64_t requested_bytes() const { return requested_bytes_; }
     [[nodiscard]] std::uint64_t quota_bytes() const { return quota_bytes_; }
     void lower_quota(std::uint64_t bytes) { quota_bytes_ = std::min(quota_bytes(), bytes); }
-    [[nodiscard]] std::size_t allocation_count() const { return allocations_.size(); }
 
 private:
     struct Extent {
