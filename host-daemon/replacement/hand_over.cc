@@ -9,7 +9,8 @@ Result<void> HandOver::check_devices(const control::DeviceDescription& from,
                      "the old worker has device " + from.uuid() + ", the fresh one " + to.uuid() +
                          ": memory is handed over on one device only"};
     }
-    if (from.driver_version() != to.driver_version() || from.is_soft() != to.is_soft()) {
+    // Whether the driver can share memory it says when it is asked to (handover.not_exportable).
+    if (from.driver_version() != to.driver_version()) {
         return Error{Code::kFailedPrecondition, "handover.other_driver",
                      "the old worker's CUDA driver is " + std::to_string(from.driver_version()) +
                          ", the fresh one's " + std::to_string(to.driver_version()) +

@@ -269,7 +269,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kPrepare: return prepare(request.prepare(), in, reply);
         case Kind::kApplyBlocks: return apply_blocks(request.apply_blocks());
         case Kind::kApplyFinal: return apply_final(request.apply_final(), in);
-        case Kind::kGetDigest: return get_digest(request.get_digest(), in, reply, out);
+        case Kind::kGetDigest: return get_digest(request.get_digest(), reply, out);
         case Kind::kMarkComplete:
             if (!part_->channel_state()) {
                 return wrong_state("there is no complete state to mark");
@@ -422,7 +422,7 @@ void Service::describe_device(control::DeviceDescription* out) const {
             (*out->mutable_attributes())[i] = facts.attributes[i];
         }
     }
-    out->set_is_soft(device_->extension() != nullptr);
+    out->set_takes_any_profile(device_->takes_any_profile());
     out->set_soft_only(is_soft_only(facts));
     out->set_can_place_globals(device_->can_place() || kAddressesRepeat);
     out->set_profile_name(opened_.driver_profile());
@@ -559,7 +559,6 @@ void Service::status(control::FromWorker* reply) {
         return;
     }
     *body->mutable_guest() = guest_;
-    body->mutable_guest()->clear_received();
     describe_device(body->mutable_device());
     const GuestProgram program = process_->program();
     body->set_process_name(program.name);

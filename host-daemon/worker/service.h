@@ -100,8 +100,8 @@ private:
                               control::FromWorker* reply, Descriptors* out);
     Result<void> load_blocks(const control::LoadBlocks& request, Descriptors& in,
                              control::FromWorker* reply, Descriptors* out);
-    Result<void> get_digest(const control::GetDigest& get, Descriptors& in,
-                            control::FromWorker* reply, Descriptors* out);
+    Result<void> get_digest(const control::GetDigest& get, control::FromWorker* reply,
+                            Descriptors* out);
     Result<void> take_images(Descriptors& in, std::size_t index, std::uint64_t bytes);
 
     Result<GuestProcess*> need_process();

@@ -77,9 +77,8 @@ Result<void> Service::prepare_file(const control::PrepareFile& request, Descript
     if (in.size() != 1 || request.bytes() > ~request.offset()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a file and a part of it are due"};
     }
-    return part_->prepare_file(
-        std::move(in[0]), {request.offset(), request.offset() + request.bytes()},
-        request.no_locks() ? state::PreparedFile::Locks::kNo : state::PreparedFile::Locks::kYes);
+    return part_->prepare_file(std::move(in[0]),
+                               {request.offset(), request.offset() + request.bytes()});
 }
 
 void Service::ask_prepared_file(control::FromWorker* reply) {

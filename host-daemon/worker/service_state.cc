@@ -210,8 +210,8 @@ Result<void> Service::read_blocks(const control::ReadBlocks& read, control::From
     return {};
 }
 
-Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
-                                 control::FromWorker* reply, Descriptors* out) {
+Result<void> Service::get_digest(const control::GetDigest& get, control::FromWorker* reply,
+                                 Descriptors* out) {
     if (get.after_copies()) {
         GANTRY_ASSIGN(const engine::BlockSetDigest all, part_->digest_after_copies());
         state::set_digest(all, reply->mutable_digest());
@@ -223,22 +223,10 @@ Result<void> Service::get_digest(const control::GetDigest& get, Descriptors& in,
                       part_->look_at_first(get.first_count(), first.visit()));
         return put_looked(looked, std::move(first), reply->mutable_digest(), out);
     }
-    std::vector<state::BlockRange> known;
-    if (get.known_bytes() != 0) {
-        GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, get.known_bytes()));
-        control::BlockRunList list;
-        if (!list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
-            return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-        }
-        GANTRY_ASSIGN(known, state::to_ranges(list.runs()));
-    }
     FingerprintList fingerprints;
-    GANTRY_ASSIGN(const state::PartState::RestDigest rest,
-                  part_->digest_without(std::move(known), get.with_fingerprints()
-                                                              ? fingerprints.visit()
-                                                              : state::BlockReader::Visit()));
-    state::set_digest(rest.digest, reply->mutable_digest());
-    reply->mutable_digest()->set_known_count(rest.known_count);
+    GANTRY_ASSIGN(const engine::BlockSetDigest all,
+                  get.with_fingerprints() ? part_->digest(fingerprints.visit()) : part_->digest());
+    state::set_digest(all, reply->mutable_digest());
     return std::move(fingerprints).put(reply->mutable_digest(), out);
 }
 

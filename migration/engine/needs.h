@@ -106,8 +106,8 @@ struct TargetCapabilities {
     ComputeCapability cc;
     std::uint64_t memory_total_bytes = 0;
     std::uint64_t memory_free_bytes = 0;  ///< After reservations of other sessions.
-    bool is_soft = false;
-    bool can_place_globals = false;  ///< Driver extension, or the load-order rule was proven.
+    bool takes_any_profile = false;       ///< Also one whose facts no real GPU can keep.
+    bool can_place_globals = false;       ///< Driver extension, or the load-order rule was proven.
     std::uint32_t driver_version = 0;
     std::uint32_t ptx_isa_version_max = 0;   ///< As 10 * major + minor; 0: unknown, not judged.
     std::uint32_t snapshot_version_min = 0;  ///< Oldest and newest formats it reads.

@@ -112,7 +112,7 @@ private:
                           cc_text(needs_.cc_min).c_str(), target_.gpu_name.c_str(), host(),
                           cc_text(target_.cc).c_str()));
         }
-        if (needs_.profile == ProfileKind::kSoftOnly && !target_.is_soft) {
+        if (needs_.profile == ProfileKind::kSoftOnly && !target_.takes_any_profile) {
             refuse(reason::kProfileSoftOnly,
                    format("the VM was started with the profile \"%s\", whose facts no real GPU can "
                           "keep, and %s on %s is one: choose a host with a soft GPU, or restart "

@@ -127,7 +127,7 @@ control::TargetCapabilities to_proto(const engine::TargetCapabilities& from) {
     out.set_cc_minor(from.cc.minor);
     out.set_memory_total_bytes(from.memory_total_bytes);
     out.set_memory_free_bytes(from.memory_free_bytes);
-    out.set_is_soft(from.is_soft);
+    out.set_takes_any_profile(from.takes_any_profile);
     out.set_can_place_globals(from.can_place_globals);
     out.set_driver_version(from.driver_version);
     out.set_ptx_isa_version_max(from.ptx_isa_version_max);
@@ -149,7 +149,7 @@ engine::TargetCapabilities from_proto(const control::TargetCapabilities& from) {
     out.cc = {from.cc_major(), from.cc_minor()};
     out.memory_total_bytes = from.memory_total_bytes();
     out.memory_free_bytes = from.memory_free_bytes();
-    out.is_soft = from.is_soft();
+    out.takes_any_profile = from.takes_any_profile();
     out.can_place_globals = from.can_place_globals();
     out.driver_version = from.driver_version();
     out.ptx_isa_version_max = from.ptx_isa_version_max();

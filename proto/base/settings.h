@@ -24,7 +24,7 @@ inline constexpr const char* kSettings[] = {
     "GANTRY_SOFT_PROFILE", "GANTRY_SOFT_MEMORY", "GANTRY_SOFT_THREADS", "GANTRY_SOFT_ISA",
     "GANTRY_SOFT_LOG",
     // gantryd and its workers
-    "GANTRY_FINGERPRINTS", "GANTRY_SNAPSHOTS",
+    "GANTRY_FINGERPRINTS",
     // libvirt's hook
     "GANTRY_HOOK_ADMIT_S", "GANTRY_HOOK_RELEASE_S",
     // scripts, tests and their rigs

@@ -27,7 +27,7 @@ class MessageLite;
 namespace gantry::control {
 
 /// Raised when an older side would misread a message; compared in Start.
-inline constexpr std::uint32_t kWorkerProtocolVersion = 9;
+inline constexpr std::uint32_t kWorkerProtocolVersion = 10;
 /// Fits a unix socket's default send buffer (208 KiB) with room for the kernel's own accounting.
 inline constexpr std::size_t kMaxPacketBytes = 128 * 1024;
 /// The pieces of memory of one ExportMemory; other messages carry a few.

@@ -67,7 +67,6 @@ private:
     int fd_ = -1;
 };
 
-class FilePages;
 class MemoryWriter;
 
 /// Writes a snapshot to a file descriptor it does not own. Call order: construct, any add_*,
@@ -82,21 +81,11 @@ public:
     Result<void> add_image(std::span<const std::byte, 32> sha256, std::span<const std::byte> bytes);
     /// One block of memory; zero blocks and repeats cost an entry only.
     Result<void> add_block(const BlockRef& ref, BlockSpan bytes);
-    struct NewBlock {
-        BlockRef ref;
-        BlockSpan bytes;
-    };
-    /// Neighbours in the file: one section at least. What is stored as it is is written from where
-    /// it lies, so the bytes must not change meanwhile.
-    Result<void> add_blocks(std::span<const NewBlock> blocks);
-    /// All blocks of one part, `count` of them, stored as they are by several threads; the part has
-    /// none otherwise. Nothing else is added until end_memory(), and the writer lives as long. The
-    /// file must be seekable.
+    /// All blocks of one part, `count` of them, stored as they are by others; the part has none
+    /// otherwise. Nothing else is added until end_memory(), and the writer lives as long. The file
+    /// must be seekable.
     Result<MemoryWriter*> begin_memory(std::uint64_t part, std::uint64_t count);
     Result<void> end_memory();
-    /// Pages of the file that are there already, for the memory that begins from now on; null:
-    /// none, as at first. They stay as long.
-    void use_pages(const FilePages* pages);
     /// Writes summary and end. A regular file that is longer is cut to what was written. The caller
     /// still has to commit its file.
     Result<void> finish();
@@ -147,14 +136,6 @@ public:
     virtual Result<void> on_graph(std::uint64_t part, std::string_view graph) = 0;
     virtual Result<void> on_image(std::span<const std::byte, 32> sha256,
                                   std::span<const std::byte> bytes) = 0;
-    /// Asked before a block section's contents are read: where to put them, `bytes` long, so that
-    /// they need not be copied from the reader's own memory; empty: no such place. `part` is that
-    /// of the section's first block, not checked yet.
-    virtual std::span<std::byte> place_for(std::uint64_t part, std::size_t bytes) {
-        (void)part;
-        (void)bytes;
-        return {};
-    }
     /// Of a file that can be read at any offset, before on_memory(): the first blocks of a section
     /// whose table is still being read. What they say makes sense, but the table's checksum is
     /// still to come: what is done with them is for nothing where on_memory() does not follow. They

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "proto/base/assert.h"
-#include "proto/base/stream_copy.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -31,20 +30,12 @@ std::uint64_t product(std::uint32_t a, std::uint32_t b) {
 template <std::size_t N>
 using Blocks = std::array<const std::byte*, N>;
 template <std::size_t N>
-using Copies = std::array<std::byte*, N>;  ///< Where they are copied; kNowhere: not looked at.
-template <std::size_t N>
 using Prints = std::array<Fingerprint, N>;
 
-template <std::size_t N, CopyTo kCopy>
-Prints<N> fingerprint_scalar(const std::uint32_t* key, const Blocks<N>& blocks,
-                             const Copies<N>& to) {
+template <std::size_t N>
+Prints<N> fingerprint_scalar(const std::uint32_t* key, const Blocks<N>& blocks) {
     Prints<N> sums;
     for (std::size_t n = 0; n < N; ++n) {
-        if constexpr (kCopy == CopyTo::kMemory) {
-            stream_copy(to[n], blocks[n], kBlockBytes);
-        } else if constexpr (kCopy == CopyTo::kCaches) {
-            std::memcpy(to[n], blocks[n], kBlockBytes);
-        }
         for (std::size_t i = 0; i < kBlockWords; i += 2) {
             std::uint32_t m[2];
             std::memcpy(m, blocks[n] + 4 * i, sizeof m);
@@ -79,15 +70,9 @@ GANTRY_AVX2 GANTRY_INLINE __m256i load_avx2(const void* at) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(at));
 }
 
-template <CopyTo kCopy>
-GANTRY_AVX2 GANTRY_INLINE void add_avx2(Avx2Sums* sums, const std::byte* block, std::byte* to,
-                                        std::size_t at, __m256i key, __m256i shifted) {
-    const __m256i m = load_avx2(block + at);
-    if constexpr (kCopy == CopyTo::kMemory) {
-        _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at), m);
-    } else if constexpr (kCopy == CopyTo::kCaches) {
-        _mm256_store_si256(reinterpret_cast<__m256i*>(to + at), m);
-    }
+GANTRY_AVX2 GANTRY_INLINE void add_avx2(Avx2Sums* sums, const std::byte* at, __m256i key,
+                                        __m256i shifted) {
+    const __m256i m = load_avx2(at);
     const __m256i a = _mm256_add_epi32(m, key);
     const __m256i b = _mm256_add_epi32(m, shifted);
     sums->low = _mm256_add_epi64(sums->low, _mm256_mul_epu32(a, _mm256_srli_epi64(a, 32)));
@@ -102,9 +87,8 @@ GANTRY_AVX2 Fingerprint total_avx2(const Avx2Sums& of) {
 }
 
 /// N: 1 or 2, here and below.
-template <std::size_t N, CopyTo kCopy>
-GANTRY_AVX2 Prints<N> fingerprint_avx2(const std::uint32_t* key, const Blocks<N>& blocks,
-                                       const Copies<N>& to) {
+template <std::size_t N>
+GANTRY_AVX2 Prints<N> fingerprint_avx2(const std::uint32_t* key, const Blocks<N>& blocks) {
     Avx2Sums first{_mm256_setzero_si256(), _mm256_setzero_si256()};
     Avx2Sums second = first;
     for (std::size_t i = 0; i < kBlockWords; i += 16) {
@@ -112,12 +96,12 @@ GANTRY_AVX2 Prints<N> fingerprint_avx2(const std::uint32_t* key, const Blocks<N>
         const __m256i shifted[] = {load_avx2(key + i + kKeyShiftWords),
                                    load_avx2(key + i + 8 + kKeyShiftWords)};
         fetch_ahead(blocks[0] + 4 * i);
-        add_avx2<kCopy>(&first, blocks[0], to[0], 4 * i, k[0], shifted[0]);
-        add_avx2<kCopy>(&first, blocks[0], to[0], 4 * i + 32, k[1], shifted[1]);
+        add_avx2(&first, blocks[0] + 4 * i, k[0], shifted[0]);
+        add_avx2(&first, blocks[0] + 4 * i + 32, k[1], shifted[1]);
         if constexpr (N == 2) {
             fetch_ahead(blocks[1] + 4 * i);
-            add_avx2<kCopy>(&second, blocks[1], to[1], 4 * i, k[0], shifted[0]);
-            add_avx2<kCopy>(&second, blocks[1], to[1], 4 * i + 32, k[1], shifted[1]);
+            add_avx2(&second, blocks[1] + 4 * i, k[0], shifted[0]);
+            add_avx2(&second, blocks[1] + 4 * i + 32, k[1], shifted[1]);
         }
     }
     Prints<N> fingerprints{total_avx2(first)};
@@ -132,16 +116,10 @@ struct Avx512Sums {
     __m512i high;
 };
 
-template <CopyTo kCopy>
-GANTRY_AVX512 GANTRY_INLINE void add_avx512(Avx512Sums* sums, const std::byte* block, std::byte* to,
-                                            std::size_t at, __m512i key, __m512i shifted) {
+GANTRY_AVX512 GANTRY_INLINE void add_avx512(Avx512Sums* sums, const std::byte* at, __m512i key,
+                                            __m512i shifted) {
     constexpr __mmask8 kAll = 0xFF;
-    const __m512i m = _mm512_loadu_si512(block + at);
-    if constexpr (kCopy == CopyTo::kMemory) {
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), m);
-    } else if constexpr (kCopy == CopyTo::kCaches) {
-        _mm512_store_si512(to + at, m);
-    }
+    const __m512i m = _mm512_loadu_si512(at);
     const __m512i a = _mm512_add_epi32(m, key);
     const __m512i b = _mm512_add_epi32(m, shifted);
     // The zero-masked forms: GCC 12 warns about its own plain ones.
@@ -163,19 +141,18 @@ GANTRY_AVX512 Fingerprint total_avx512(const Avx512Sums& of) {
     return sum;
 }
 
-template <std::size_t N, CopyTo kCopy>
-GANTRY_AVX512 Prints<N> fingerprint_avx512(const std::uint32_t* key, const Blocks<N>& blocks,
-                                           const Copies<N>& to) {
+template <std::size_t N>
+GANTRY_AVX512 Prints<N> fingerprint_avx512(const std::uint32_t* key, const Blocks<N>& blocks) {
     Avx512Sums first{_mm512_setzero_si512(), _mm512_setzero_si512()};
     Avx512Sums second = first;
     for (std::size_t i = 0; i < kBlockWords; i += 16) {
         const __m512i k = _mm512_loadu_si512(key + i);
         const __m512i shifted = _mm512_loadu_si512(key + i + kKeyShiftWords);
         fetch_ahead(blocks[0] + 4 * i);
-        add_avx512<kCopy>(&first, blocks[0], to[0], 4 * i, k, shifted);
+        add_avx512(&first, blocks[0] + 4 * i, k, shifted);
         if constexpr (N == 2) {
             fetch_ahead(blocks[1] + 4 * i);
-            add_avx512<kCopy>(&second, blocks[1], to[1], 4 * i, k, shifted);
+            add_avx512(&second, blocks[1] + 4 * i, k, shifted);
         }
     }
     Prints<N> fingerprints{total_avx512(first)};
@@ -197,42 +174,17 @@ FingerprintKind best_kind() {
     return FingerprintKind::kScalar;
 }
 
-template <std::size_t N, CopyTo kCopy>
-Prints<N> side_by_side(FingerprintKind kind, const FingerprintKey& key, const Blocks<N>& blocks,
-                       const Copies<N>& to) {
+template <std::size_t N>
+Prints<N> side_by_side(FingerprintKind kind, const FingerprintKey& key, const Blocks<N>& blocks) {
     const std::uint32_t* words = key.words().data();
 #if defined(__x86_64__)
     switch (kind) {
-        case FingerprintKind::kAvx512: return fingerprint_avx512<N, kCopy>(words, blocks, to);
-        case FingerprintKind::kAvx2: return fingerprint_avx2<N, kCopy>(words, blocks, to);
+        case FingerprintKind::kAvx512: return fingerprint_avx512<N>(words, blocks);
+        case FingerprintKind::kAvx2: return fingerprint_avx2<N>(words, blocks);
         case FingerprintKind::kScalar: break;
     }
 #endif
-    return fingerprint_scalar<N, kCopy>(words, blocks, to);
-}
-
-/// `to`: empty with kNowhere.
-template <CopyTo kCopy>
-void by_twos(FingerprintKind kind, const FingerprintKey& key,
-             std::span<const std::byte* const> blocks, std::span<std::byte* const> to,
-             std::span<Fingerprint> out) {
-    const auto copy_of = [&](std::size_t at) {
-        return kCopy == CopyTo::kNowhere ? nullptr : to[at];
-    };
-    std::size_t at = 0;
-    for (; at + 2 <= out.size(); at += 2) {
-        const auto two = side_by_side<2, kCopy>(kind, key, {blocks[at], blocks[at + 1]},
-                                                {copy_of(at), copy_of(at + 1)});
-        std::copy(two.begin(), two.end(), &out[at]);
-    }
-    if (at < out.size()) {
-        out[at] = side_by_side<1, kCopy>(kind, key, {blocks[at]}, {copy_of(at)})[0];
-    }
-#if defined(__x86_64__)
-    if constexpr (kCopy == CopyTo::kMemory) {
-        _mm_sfence();  // Before whatever tells others that the bytes are there.
-    }
-#endif
+    return fingerprint_scalar<N>(words, blocks);
 }
 
 FingerprintKind kind_here() {
@@ -270,37 +222,27 @@ bool fingerprint_kind_available(FingerprintKind kind) {
 }
 
 void fingerprints_with(FingerprintKind kind, const FingerprintKey& key,
-                       std::span<const std::byte* const> blocks, std::span<std::byte* const> to,
-                       CopyTo where, std::span<Fingerprint> out) {
+                       std::span<const std::byte* const> blocks, std::span<Fingerprint> out) {
     GANTRY_ASSERT(fingerprint_kind_available(kind), "implementation %d", static_cast<int>(kind));
-    GANTRY_ASSERT(
-        blocks.size() == out.size() && to.size() == (where == CopyTo::kNowhere ? 0 : out.size()),
-        "%zu blocks, %zu copies, %zu fingerprints", blocks.size(), to.size(), out.size());
-    GANTRY_ASSERT(std::ranges::all_of(to,
-                                      [](const std::byte* one) {
-                                          return reinterpret_cast<std::uintptr_t>(one) % 64 == 0;
-                                      }),
-                  "a copy of %zu is not aligned", to.size());
-    switch (where) {
-        case CopyTo::kNowhere: by_twos<CopyTo::kNowhere>(kind, key, blocks, to, out); break;
-        case CopyTo::kMemory: by_twos<CopyTo::kMemory>(kind, key, blocks, to, out); break;
-        case CopyTo::kCaches: by_twos<CopyTo::kCaches>(kind, key, blocks, to, out); break;
+    GANTRY_ASSERT(blocks.size() == out.size(), "%zu blocks, %zu fingerprints", blocks.size(),
+                  out.size());
+    std::size_t at = 0;
+    for (; at + 2 <= out.size(); at += 2) {
+        const auto two = side_by_side<2>(kind, key, {blocks[at], blocks[at + 1]});
+        std::copy(two.begin(), two.end(), &out[at]);
+    }
+    if (at < out.size()) {
+        out[at] = side_by_side<1>(kind, key, {blocks[at]})[0];
     }
 }
 
 Fingerprint fingerprint(const FingerprintKey& key, BlockSpan block) {
-    return side_by_side<1, CopyTo::kNowhere>(kind_here(), key, {block.data()}, {nullptr})[0];
+    return side_by_side<1>(kind_here(), key, {block.data()})[0];
 }
 
 void fingerprints(const FingerprintKey& key, std::span<const std::byte* const> blocks,
                   std::span<Fingerprint> out) {
-    fingerprints_with(kind_here(), key, blocks, {}, CopyTo::kNowhere, out);
-}
-
-void fingerprints_of_copied(const FingerprintKey& key, std::span<const std::byte* const> blocks,
-                            std::span<std::byte* const> to, CopyTo where,
-                            std::span<Fingerprint> out) {
-    fingerprints_with(kind_here(), key, blocks, to, where, out);
+    fingerprints_with(kind_here(), key, blocks, out);
 }
 
 void fingerprints(const FingerprintKey& key, std::span<const std::byte> blocks,

@@ -73,16 +73,6 @@ void fingerprints(const FingerprintKey& key, std::span<const std::byte* const> b
 void fingerprints(const FingerprintKey& key, std::span<const std::byte> blocks,
                   std::span<Fingerprint> out);
 
-/// How copies are written: past the caches (stream_copy.h), where their place is in none; into
-/// them, where it is there already, as a page is that the system has just cleared.
-enum class CopyTo { kNowhere, kMemory, kCaches };
-
-/// Of as many blocks, which are copied meanwhile: as fast as the copy alone where memory is what
-/// limits it. `to`: 64-byte aligned, empty with kNowhere; no block overlaps another.
-void fingerprints_of_copied(const FingerprintKey& key, std::span<const std::byte* const> blocks,
-                            std::span<std::byte* const> to, CopyTo where,
-                            std::span<Fingerprint> out);
-
 /// True when all 65536 bytes are zero; stops at the first that is not.
 [[nodiscard]] bool is_zero_block(BlockSpan block);
 
@@ -101,8 +91,7 @@ struct BlockSetDigest {
 enum class FingerprintKind { kScalar, kAvx2, kAvx512 };
 /// For tests and the benchmark: one given implementation. Asserts that this CPU has it.
 void fingerprints_with(FingerprintKind kind, const FingerprintKey& key,
-                       std::span<const std::byte* const> blocks, std::span<std::byte* const> to,
-                       CopyTo where, std::span<Fingerprint> out);
+                       std::span<const std::byte* const> blocks, std::span<Fingerprint> out);
 [[nodiscard]] bool fingerprint_kind_available(FingerprintKind kind);
 
 }  // namespace gantry::snapshot

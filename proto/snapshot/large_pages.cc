@@ -116,15 +116,4 @@ PagesAhead::PagesAhead(void* at, std::uint64_t bytes) {
     begin->count_down();
 }
 
-void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes) {
-    if (bytes < kLargePageBytes || !is_on_tmpfs(file)) {
-        return;
-    }
-    void* got = map_aligned(file, offset, bytes, PROT_READ | PROT_WRITE);
-    if (got != MAP_FAILED) {
-        make_large_pages(static_cast<std::byte*>(got), bytes);
-        ::munmap(got, bytes);
-    }
-}
-
 }  // namespace gantry::snapshot

@@ -54,7 +54,4 @@ private:
     std::vector<std::jthread> threads_;
 };
 
-/// As make_large_pages() of a file that is mapped nowhere; nothing unless it lies on tmpfs.
-void make_large_pages(int file, std::uint64_t offset, std::uint64_t bytes);
-
 }  // namespace gantry::snapshot

@@ -5,7 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "proto/snapshot/contents_file.h"
+#include "proto/snapshot/file_io.h"
 
 namespace gantry::snapshot {
 

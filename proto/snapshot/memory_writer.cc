@@ -7,6 +7,8 @@
 
 #include "proto/base/assert.h"
 #include "proto/snapshot/container.h"
+#include "proto/snapshot/file_io.h"
+#include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
 #include "proto/snapshot/layout.h"
 
@@ -23,15 +25,14 @@ constexpr std::uint64_t kLargeAlign = 2U << 20;
 }  // namespace
 
 MemoryWriter::MemoryWriter(int fd, std::string name, std::uint64_t section_at, std::uint64_t part,
-                           std::uint64_t count, std::uint64_t contents_at, ContentsFile contents)
+                           std::uint64_t count, std::uint64_t contents_at)
     : fd_(fd),
       name_(std::move(name)),
       section_at_(section_at),
       part_(part),
       count_(count),
       contents_at_(contents_at),
-      next_(contents_at),
-      contents_(std::move(contents)) {
+      next_(contents_at) {
     table_.reserve(count * kEntryBytes);
     want_large_pages(table_.data(), table_.capacity());
     origins_.resize(std::bit_ceil(2 * count + 1));
@@ -39,8 +40,7 @@ MemoryWriter::MemoryWriter(int fd, std::string name, std::uint64_t section_at, s
 
 Result<std::unique_ptr<MemoryWriter>> MemoryWriter::start(int fd, std::string name,
                                                           std::uint64_t section_at,
-                                                          std::uint64_t part, std::uint64_t count,
-                                                          const FilePages* pages) {
+                                                          std::uint64_t part, std::uint64_t count) {
     if (count > kMemoryBlocksMax) {
         return Error{Code::kResourceExhausted, "snapshot.malformed",
                      std::to_string(count) + " blocks do not fit one part of " + name +
@@ -50,10 +50,12 @@ Result<std::unique_ptr<MemoryWriter>> MemoryWriter::start(int fd, std::string na
         section_at + kSectionHeaderBytes + kMemoryHeadBytes + count * kEntryBytes;
     const std::uint64_t contents_at =
         round_up(table_end, count >= kLargeBlocks ? kLargeAlign : kMemoryAlign);
-    GANTRY_ASSIGN(ContentsFile contents,
-                  ContentsFile::open(fd, name, contents_at, count * kBlockBytes, pages));
-    return std::unique_ptr<MemoryWriter>(new MemoryWriter(fd, std::move(name), section_at, part,
-                                                          count, contents_at, std::move(contents)));
+    if (count != 0) {
+        GANTRY_TRY(
+            grow_file(fd, name, round_up(contents_at + count * kBlockBytes, kLargePageBytes)));
+    }
+    return std::unique_ptr<MemoryWriter>(
+        new MemoryWriter(fd, std::move(name), section_at, part, count, contents_at));
 }
 
 std::uint32_t MemoryWriter::origin_of(const Fingerprint& fingerprint, std::uint32_t entry) {

@@ -1,8 +1,9 @@
-// MemoryWriter: one part's memory section (FORMAT.md), its contents written by several threads.
+// MemoryWriter: one part's memory section (FORMAT.md), but for its contents.
 //
 // Entries come in order and get their places at once: zero blocks and repeats none, the others one
-// after the other. The contents then go there in any order. Head and table are written at the end.
-// Threads: store() any; the rest one at a time. Made by SnapshotWriter, which outlives it.
+// after the other. Whoever has the contents writes them to file() there, in any order and by any
+// number of threads. Head and table are written at the end.
+// Threads: one at a time. Made by SnapshotWriter, which outlives it.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,6 @@
 #include <vector>
 
 #include "proto/base/result.h"
-#include "proto/snapshot/contents_file.h"
 #include "proto/snapshot/fingerprint.h"
 
 namespace gantry::snapshot {
@@ -28,27 +28,16 @@ public:
     };
     static constexpr std::uint64_t kNotStored = ~std::uint64_t{0};
 
-    /// `pages`: of the file, made before; null: none.
+    /// Makes the file long enough for `count` stored blocks: with huge=within_size its length
+    /// decides about large pages.
     static Result<std::unique_ptr<MemoryWriter>> start(int fd, std::string name,
                                                        std::uint64_t section_at, std::uint64_t part,
-                                                       std::uint64_t count, const FilePages* pages);
+                                                       std::uint64_t count);
 
     /// The next entries, ascending. `places`: where in the file the bytes of each have to be
     /// stored, or kNotStored.
     Result<void> place(std::span<const Block> blocks, std::span<std::uint64_t> places);
-    /// Bytes of blocks whose places follow one another.
-    Result<void> store(std::uint64_t place, std::span<const std::byte> bytes) const {
-        return contents_.write(place, bytes);
-    }
-
-    /// That of the next stored block.
-    [[nodiscard]] std::uint64_t next_place() const { return next_; }
-    /// For whoever writes to places there itself; null: none. What is left behind the last block
-    /// must be zeros.
-    [[nodiscard]] const FilePages* pages() const { return contents_.pages(); }
-
-    /// For somebody else who puts the contents of stored blocks there. The file is as long as all
-    /// of them take, or longer.
+    /// Where the contents of stored blocks go. The file is as long as all of them take, or longer.
     [[nodiscard]] int file() const { return fd_; }
     [[nodiscard]] const std::string& name() const { return name_; }
 
@@ -56,8 +45,8 @@ public:
         std::uint64_t end = 0;  ///< Offset in the file of what comes after the section.
         std::uint64_t checksum = 0;
     };
-    /// All entries were placed: writes the rest. Contents that somebody else puts there may come
-    /// later. `ordinal`: of the section.
+    /// All entries were placed: writes the rest. Contents may come later. `ordinal`: of the
+    /// section.
     Result<Finished> finish(std::uint64_t ordinal);
 
     [[nodiscard]] const BlockSetDigest& digest() const { return digest_; }
@@ -67,7 +56,7 @@ public:
 
 private:
     MemoryWriter(int fd, std::string name, std::uint64_t section_at, std::uint64_t part,
-                 std::uint64_t count, std::uint64_t contents_at, ContentsFile contents);
+                 std::uint64_t count, std::uint64_t contents_at);
     /// The stored entry with this fingerprint, which it is from now on unless there is one.
     std::uint32_t origin_of(const Fingerprint& fingerprint, std::uint32_t entry);
 
@@ -78,7 +67,6 @@ private:
     std::uint64_t count_;
     std::uint64_t contents_at_;
     std::uint64_t next_;  ///< Place of the next stored block.
-    ContentsFile contents_;
     std::vector<std::byte> table_;
     /// Stored entries by fingerprint: their numbers plus 1, each in the first place that was free
     /// from its fingerprint's on; 0: free. At most half full. In as few pages as possible: a frozen

@@ -161,15 +161,7 @@ private:
             GANTRY_TRY(read_payload(0, here));
         }
         if (const auto rest = static_cast<std::size_t>(size_ - here); rest != 0) {
-            contents_ = here > kBlocksHeaderBytes
-                            ? visitor_.place_for(
-                                  get<std::uint64_t>(storage_.data() + kBlocksHeaderBytes), rest)
-                            : std::span<std::byte>();
-            if (contents_.size() < rest) {
-                own_contents_.resize(std::max(own_contents_.size(), rest));
-                contents_ = own_contents_;
-            }
-            contents_ = contents_.first(rest);
+            contents_ = own_contents(rest);
             GANTRY_TRY(read(contents_.data(), rest));
         }
         payload_ = std::span(storage_).first(static_cast<std::size_t>(here));
@@ -185,6 +177,11 @@ private:
         }
         checksums_.push_back(actual);
         return {};
+    }
+
+    std::span<std::byte> own_contents(std::size_t bytes) {
+        own_contents_.resize(std::max(own_contents_.size(), bytes));
+        return std::span(own_contents_).first(bytes);
     }
 
     /// Bytes `from` to `end` of the payload into our own memory, which is grown as they come, so
@@ -346,25 +343,18 @@ private:
             }
         }
         for (std::size_t at = 0; at < blocks.size(); at += kMemoryBatchBlocks) {
-            GANTRY_TRY(memory_batch(
-                head.part, blocks.subspan(at, std::min(kMemoryBatchBlocks, blocks.size() - at))));
+            GANTRY_TRY(
+                memory_batch(blocks.subspan(at, std::min(kMemoryBatchBlocks, blocks.size() - at))));
         }
         return {};
     }
 
-    Result<void> memory_batch(std::uint64_t id, std::span<StoredBlock> blocks) {
+    Result<void> memory_batch(std::span<StoredBlock> blocks) {
         std::size_t bytes = 0;
         for (const StoredBlock& block : blocks) {
             bytes += block.stored_bytes;
         }
-        std::span<std::byte> to;
-        if (bytes != 0) {
-            to = visitor_.place_for(id, bytes);
-            if (to.size() < bytes) {
-                own_contents_.resize(std::max(own_contents_.size(), bytes));
-                to = own_contents_;
-            }
-        }
+        const std::span<std::byte> to = own_contents(bytes);
         const std::uint64_t begin = offset_;
         GANTRY_TRY(read(to.data(), bytes));
         std::size_t at = 0;
@@ -490,7 +480,7 @@ private:
         return visitor_.on_end(summary_);
     }
 
-    /// Blocks of a memory section handed out at once: what a place of the visitor holds.
+    /// Blocks of a memory section handed out at once.
     static constexpr std::size_t kMemoryBatchBlocks = 32;
 
     int fd_;
@@ -504,7 +494,7 @@ private:
     std::vector<std::byte> storage_;
     std::vector<std::byte> own_contents_;
     std::span<std::byte> payload_;   ///< Of the section in hand, but for its blocks' contents.
-    std::span<std::byte> contents_;  ///< In own_contents_, or where the visitor wants them.
+    std::span<std::byte> contents_;  ///< In own_contents_.
     std::vector<std::byte> plain_;
     std::vector<std::uint64_t> checksums_;
     std::unique_ptr<FingerprintKey> key_;

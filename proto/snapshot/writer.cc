@@ -14,7 +14,7 @@
 #include "proto/snapshot/block_codec.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
-#include "proto/snapshot/contents_file.h"
+#include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/layout.h"
 #include "proto/snapshot/memory_writer.h"
 
@@ -24,8 +24,6 @@ using namespace layout;
 
 class SnapshotWriter::Impl {
 public:
-    using NewBlock = SnapshotWriter::NewBlock;
-
     Impl(int fd, std::string name, const SnapshotHeader& header, Codec codec)
         : fd_(fd),
           name_(std::move(name)),
@@ -77,39 +75,15 @@ public:
         return entries_.size() / kEntryBytes == kSectionBlocksMax ? flush_blocks() : Result<void>{};
     }
 
-    Result<void> add_blocks(std::span<const NewBlock> blocks) {
-        GANTRY_TRY(start());
-        if (codec_ != Codec::kStored) {
-            for (const NewBlock& block : blocks) {
-                GANTRY_TRY(add_block(block.ref, block.bytes));
-            }
-            return {};
-        }
-        for (std::size_t at = 0; at < blocks.size(); at += kSectionBlocksMax) {
-            GANTRY_TRY(flush_blocks());
-            for (const NewBlock& block :
-                 blocks.subspan(at, std::min<std::size_t>(kSectionBlocksMax, blocks.size() - at))) {
-                if (add_entry(block.ref, block.bytes)) {
-                    put(&entries_.back() + 1 - kEntryBytes + 60, kStoredWhole);
-                    summary_.set_stored_bytes(summary_.stored_bytes() + kBlockBytes);
-                    in_place_.push_back(block.bytes);
-                }
-            }
-        }
-        return flush_blocks();
-    }
-
     Result<MemoryWriter*> begin_memory(std::uint64_t part, std::uint64_t count) {
         GANTRY_TRY(start());
         GANTRY_TRY(flush_blocks());
         GANTRY_ASSERT(memory_ == nullptr && !digests_[part].block_count, "part %llu",
                       static_cast<unsigned long long>(part));
         memory_part_ = part;
-        GANTRY_ASSIGN(memory_, MemoryWriter::start(fd_, name_, offset_, part, count, pages_));
+        GANTRY_ASSIGN(memory_, MemoryWriter::start(fd_, name_, offset_, part, count));
         return memory_.get();
     }
-
-    void use_pages(const FilePages* pages) { pages_ = pages; }
 
     Result<void> end_memory() {
         GANTRY_ASSIGN(const auto finished, memory_->finish(checksums_.size()));
@@ -152,7 +126,6 @@ public:
     }
 
 private:
-    using Pieces = std::span<const std::span<const std::byte>>;
     static constexpr std::uint32_t kStoredWhole =
         static_cast<std::uint32_t>(Codec::kStored) << 24 | kBlockBytes;
 
@@ -227,27 +200,13 @@ private:
         }
         std::byte head[kBlocksHeaderBytes] = {};
         put(head, static_cast<std::uint32_t>(entries_.size() / kEntryBytes));
-        std::vector<std::span<const std::byte>> pieces{head, entries_, contents_};
-        for (const BlockSpan& bytes : in_place_) {
-            const std::span<const std::byte> last = pieces.back();
-            if (pieces.size() > 3 && last.data() + last.size() == bytes.data()) {
-                pieces.back() = {last.data(), last.size() + bytes.size()};
-            } else {
-                pieces.push_back(bytes);
-            }
-        }
-        GANTRY_TRY(section(Kind::kBlocks, pieces));
+        GANTRY_TRY(section(Kind::kBlocks, {head, entries_, contents_}));
         entries_.clear();
         contents_.clear();
-        in_place_.clear();
         return {};
     }
 
     Result<void> section(Kind kind, std::initializer_list<std::span<const std::byte>> pieces) {
-        return section(kind, Pieces(pieces.begin(), pieces.size()));
-    }
-
-    Result<void> section(Kind kind, Pieces pieces) {
         const std::uint64_t begin = offset_;
         std::uint64_t size = 0;
         XXH3_state_t state{};
@@ -328,7 +287,6 @@ private:
     std::vector<std::uint64_t> checksums_;
     std::vector<std::byte> entries_;
     std::vector<std::byte> contents_;
-    std::vector<BlockSpan> in_place_;  ///< What follows the contents, written from where it lies.
     struct FingerprintHash {
         std::size_t operator()(const Fingerprint& f) const { return f.low ^ (f.high >> 9); }
     };
@@ -337,7 +295,6 @@ private:
     SnapshotSummary summary_;
     std::unique_ptr<MemoryWriter> memory_;  ///< While a part's memory is being written.
     std::uint64_t memory_part_ = 0;
-    const FilePages* pages_ = nullptr;
 };
 
 SnapshotWriter::SnapshotWriter(int fd, std::string name, const SnapshotHeader& header, Codec codec)
@@ -354,14 +311,10 @@ Result<void> SnapshotWriter::add_image(std::span<const std::byte, 32> sha256,
 Result<void> SnapshotWriter::add_block(const BlockRef& ref, BlockSpan bytes) {
     return impl_->add_block(ref, bytes);
 }
-Result<void> SnapshotWriter::add_blocks(std::span<const NewBlock> blocks) {
-    return impl_->add_blocks(blocks);
-}
 Result<MemoryWriter*> SnapshotWriter::begin_memory(std::uint64_t part, std::uint64_t count) {
     return impl_->begin_memory(part, count);
 }
 Result<void> SnapshotWriter::end_memory() { return impl_->end_memory(); }
-void SnapshotWriter::use_pages(const FilePages* pages) { impl_->use_pages(pages); }
 Result<void> SnapshotWriter::finish() { return impl_->finish(); }
 std::uint64_t SnapshotWriter::bytes_written() const { return impl_->bytes_written(); }
 BlockSetDigest SnapshotWriter::digest(std::uint64_t part) const { return impl_->digest(part); }

@@ -26,8 +26,8 @@ PROGRAMS = (
     ("gantry-relay", ["--listen", "none"], 2, 2),
     ("gantry-guest", ["--host", "none"], 2, 2),
 )
-WRONG = "unknown setting GANTRY_SNAPSHOT in the environment; the nearest that is known is " \
-        "GANTRY_SNAPSHOTS: correct it or unset it"
+WRONG = "unknown setting GANTRY_FINGERPRINT in the environment; the nearest that is known is " \
+        "GANTRY_FINGERPRINTS: correct it or unset it"
 # What Kubernetes gives a pod beside a Service named "gantry", and another tool its jobs.
 FOREIGN = {"GANTRY_SERVICE_HOST": "10.0.0.1", "GANTRY_PORT": "tcp://10.0.0.1:7700",
            "GANTRY_PORT_7700_TCP_ADDR": "10.0.0.1", "GANTRY_VERSION": "3.1.0", "GANTRY_HOST": "x"}
@@ -65,16 +65,16 @@ def settings_in_use():
 def misspelt(build):
     for name, words, wrong, right in PROGRAMS:
         program = build / "bin" / name
-        done = run(program, *words, GANTRY_SNAPSHOT="staged")
+        done = run(program, *words, GANTRY_FINGERPRINT="gpu")
         expect(done.returncode == wrong and WRONG in done.stderr, f"{name}: {done}")
         done = run(program, *words, **{one: "" for one in known_settings()})
         expect(done.returncode == right and "unknown setting" not in done.stderr, f"{name}: {done}")
         done = run(program, *words, **FOREIGN)
         expect(done.returncode == right and "unknown setting" not in done.stderr, f"{name}: {done}")
-        expect(run(program, "--help", GANTRY_SNAPSHOT="staged").returncode in (0, 2), name)
+        expect(run(program, "--help", GANTRY_FINGERPRINT="gpu").returncode in (0, 2), name)
         print(f"{name}: a misspelt setting is refused, and no name of ours or of others")
     done = run(build / "bin/gantry", "--socket", "/nonexistent", "hook", "released", "g1",
-               GANTRY_SNAPSHOT="staged")
+               GANTRY_FINGERPRINT="gpu")
     expect(done.returncode == 0 and not done.stderr, f"what lets go was refused: {done}")
 
 

@@ -76,6 +76,8 @@ public:
     [[nodiscard]] bool is_host_addressable() const {
         return extension_ != nullptr && (extension_->traits & GANTRY_SOFT_HOST_ADDRESSABLE) != 0;
     }
+    /// The driver can honour facts that no real card has, see is_soft_only().
+    [[nodiscard]] bool takes_any_profile() const { return extension_ != nullptr; }
     /// Variables of modules come back where they were.
     [[nodiscard]] bool can_place() const { return extension_ != nullptr; }
 

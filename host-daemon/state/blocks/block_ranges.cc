@@ -12,9 +12,9 @@ bool is_before(const BlockRange& a, const BlockRange& b) {
 
 }  // namespace
 
-Remainder without(std::span<const BlockRange> ranges, std::vector<BlockRange> taken) {
+std::vector<BlockRange> without(std::span<const BlockRange> ranges, std::vector<BlockRange> taken) {
     std::sort(taken.begin(), taken.end(), is_before);
-    Remainder out;
+    std::vector<BlockRange> out;
     for (const BlockRange& range : ranges) {
         const std::uint64_t end = range.first + range.count;
         std::uint64_t at = range.first;
@@ -30,13 +30,12 @@ Remainder without(std::span<const BlockRange> ranges, std::vector<BlockRange> ta
                 continue;
             }
             if (from > at) {
-                out.left.push_back({range.space, at, from - at});
+                out.push_back({range.space, at, from - at});
             }
-            out.taken_count += to - from;
             at = to;
         }
         if (at < end) {
-            out.left.push_back({range.space, at, end - at});
+            out.push_back({range.space, at, end - at});
         }
     }
     return out;

@@ -58,13 +58,9 @@ inline std::uint64_t count_of(std::span<const BlockRange> ranges) {
     return count;
 }
 
-struct Remainder {
-    std::vector<BlockRange> left;   ///< In the order of the ranges.
-    std::uint64_t taken_count = 0;  ///< Blocks.
-};
-
-/// `ranges` without the blocks that are in `taken`, too. Neither names a block twice.
-Remainder without(std::span<const BlockRange> ranges, std::vector<BlockRange> taken);
+/// `ranges` without the blocks that are in `taken`, too, in their order. Neither names a block
+/// twice.
+std::vector<BlockRange> without(std::span<const BlockRange> ranges, std::vector<BlockRange> taken);
 
 /// The `count` blocks of the least addresses, or all there are; `ranges` is left with the others,
 /// sorted.

@@ -212,13 +212,10 @@ Result<void> BlockReader::look(const snapshot::FingerprintKey& key, const BlockR
     return look_at_copies(key, range, visit);
 }
 
-Result<std::uint64_t> BlockReader::for_each_fingerprint(const snapshot::FingerprintKey& key,
-                                                        const Visit& visit,
-                                                        std::vector<BlockRange> known) {
+Result<void> BlockReader::for_each_fingerprint(const snapshot::FingerprintKey& key,
+                                               const Visit& visit, std::vector<BlockRange> known) {
     process_.refresh_private_ranges();
-    const Remainder wanted = without(memory_.ranges(), std::move(known));
-    GANTRY_TRY(for_each_fingerprint_of(wanted.left, key, visit));
-    return wanted.taken_count;
+    return for_each_fingerprint_of(without(memory_.ranges(), std::move(known)), key, visit);
 }
 
 Result<void> BlockReader::for_each_fingerprint_of(std::span<const BlockRange> ranges,

@@ -51,11 +51,9 @@ public:
     /// The fingerprints of all blocks of a range.
     using Visit = std::function<void(const BlockRange&, std::span<const Fingerprint>)>;
     /// Calls visit for every block there is but the `known` ones, neighbours together, ascending
-    /// but for blocks that are read through a copy; vanished ones are left out. Returns how many of
-    /// `known` there are.
-    Result<std::uint64_t> for_each_fingerprint(const snapshot::FingerprintKey& key,
-                                               const Visit& visit,
-                                               std::vector<BlockRange> known = {});
+    /// but for blocks that are read through a copy; vanished ones are left out.
+    Result<void> for_each_fingerprint(const snapshot::FingerprintKey& key, const Visit& visit,
+                                      std::vector<BlockRange> known = {});
     /// The same of these alone.
     Result<void> for_each_fingerprint_of(std::span<const BlockRange> ranges,
                                          const snapshot::FingerprintKey& key, const Visit& visit);

@@ -34,17 +34,16 @@ std::int64_t ms_since(Clock::time_point begin) {
 }  // namespace
 
 PreparedFile::PreparedFile(worker::GuestProcess& process, control::UniqueFd file,
-                           snapshot::FileRange range, Locks locks)
+                           snapshot::FileRange range)
     : process_(process),
       file_(std::move(file)),
       range_(range),
-      locks_(locks),
       threads_(std::clamp(std::thread::hardware_concurrency() / 2, 1U, kThreadsMax)),
       pieces_((range.end + kPieceBytes - 1) / kPieceBytes - range.begin / kPieceBytes) {}
 
 Result<std::unique_ptr<PreparedFile>> PreparedFile::begin(worker::GuestProcess& process,
                                                           control::UniqueFd file,
-                                                          snapshot::FileRange range, Locks locks) {
+                                                          snapshot::FileRange range) {
     struct stat status {};
     if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
         !snapshot::is_on_tmpfs(file.get())) {
@@ -57,8 +56,7 @@ Result<std::unique_ptr<PreparedFile>> PreparedFile::begin(worker::GuestProcess& 
                      fmt::format("offsets {} to {} of a file of {} bytes cannot be prepared",
                                  range.begin, range.end, status.st_size)};
     }
-    std::unique_ptr<PreparedFile> prepared(
-        new PreparedFile(process, std::move(file), range, locks));
+    std::unique_ptr<PreparedFile> prepared(new PreparedFile(process, std::move(file), range));
     prepared->device_number_ = status.st_dev;
     prepared->file_number_ = status.st_ino;
     void* got =
@@ -176,7 +174,7 @@ void PreparedFile::make() {
         const auto begin = Clock::now();
         const Result<void> made = make_pieces(next, count);
         const std::int64_t pages_ms = ms_since(begin);
-        if (made && locks_ == Locks::kYes && refused_ == 0) {
+        if (made && refused_ == 0) {
             lock_pieces(next, count);
         }
         next += count;

@@ -31,8 +31,6 @@ namespace gantry::state {
 
 class PreparedFile {
 public:
-    enum class Locks : std::uint8_t { kNo, kYes };
-
     /// A multiple of FilePlan::kStoreChunkBytes, so that no chunk of a store crosses pieces.
     static constexpr std::uint64_t kPieceBytes = 64U << 20;
 
@@ -40,7 +38,7 @@ public:
     /// `range`, whose ends are multiples of a large page.
     static Result<std::unique_ptr<PreparedFile>> begin(worker::GuestProcess& process,
                                                        control::UniqueFd file,
-                                                       snapshot::FileRange range, Locks locks);
+                                                       snapshot::FileRange range);
     /// Gives up, and waits for it; the worker is about to end.
     ~PreparedFile();
     PreparedFile(const PreparedFile&) = delete;
@@ -74,8 +72,7 @@ private:
     enum class State : std::uint8_t { kMaking, kReady, kLeaving, kOver };
     enum class Piece : std::uint8_t { kNothing, kPages, kLocked };
 
-    PreparedFile(worker::GuestProcess& process, control::UniqueFd file, snapshot::FileRange range,
-                 Locks locks);
+    PreparedFile(worker::GuestProcess& process, control::UniqueFd file, snapshot::FileRange range);
     void run();
     void make();
     void leave();
@@ -94,7 +91,6 @@ private:
     worker::GuestProcess& process_;
     control::UniqueFd file_;
     const snapshot::FileRange range_;
-    const Locks locks_;
     dev_t device_number_ = 0;
     ino_t file_number_ = 0;
     std::byte* at_ = nullptr;

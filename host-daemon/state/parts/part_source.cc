@@ -255,9 +255,10 @@ engine::BlockSetDigest PartState::sent_digest() const {
     return digest;
 }
 
-Result<engine::BlockSetDigest> PartState::digest() {
-    GANTRY_ASSIGN(const RestDigest all, digest_without({}));
-    return all.digest;
+Result<engine::BlockSetDigest> PartState::digest() { return digest_without({}, {}); }
+
+Result<engine::BlockSetDigest> PartState::digest(const BlockReader::Visit& see) {
+    return digest_without({}, see);
 }
 
 Result<void> PartState::need_key() {
@@ -270,19 +271,19 @@ Result<void> PartState::need_key() {
     return {};
 }
 
-Result<PartState::RestDigest> PartState::digest_without(std::vector<BlockRange> known,
-                                                        const BlockReader::Visit& see) {
+Result<engine::BlockSetDigest> PartState::digest_without(std::vector<BlockRange> known,
+                                                         const BlockReader::Visit& see) {
     GANTRY_TRY(need_key());
-    RestDigest out;
+    engine::BlockSetDigest digest;
     reader_.set_share(0);
     const auto visit = [&](const BlockRange& range, std::span<const Fingerprint> fingerprints) {
-        add_fingerprints(range, fingerprints, &out.digest);
+        add_fingerprints(range, fingerprints, &digest);
         if (see) {
             see(range, fingerprints);
         }
     };
-    GANTRY_ASSIGN(out.known_count, reader_.for_each_fingerprint(*key_, visit, std::move(known)));
-    return out;
+    GANTRY_TRY(reader_.for_each_fingerprint(*key_, visit, std::move(known)));
+    return digest;
 }
 
 void PartState::keep_image(std::vector<std::byte> bytes) {
@@ -297,7 +298,12 @@ Result<PartState::Looked> PartState::look_at_first(std::uint64_t count,
     }
     process_.refresh_private_ranges();
     unlooked_ = memory_.ranges();
-    return look_on(count, see);
+    Result<Looked> looked = look_on(count, see);
+    if (!looked && process_.finds_broken()) {
+        unlooked_.clear();  // Of a context that is broken nothing is left to see.
+        return Looked{};
+    }
+    return looked;
 }
 
 Result<PartState::Looked> PartState::look_on(std::uint64_t count, const BlockReader::Visit& see) {
@@ -346,18 +352,17 @@ Result<engine::BlockSetDigest> PartState::digest_after_copies() {
     }
     GANTRY_TRY(need_key());
     GANTRY_TRY(copied_.look_at_sample(*key_));
-    GANTRY_ASSIGN(RestDigest all, digest_without(copied_.seen()));
-    all.digest.merge(copied_.digest());
-    return all.digest;
+    GANTRY_ASSIGN(engine::BlockSetDigest digest, digest_without(copied_.seen(), {}));
+    digest.merge(copied_.digest());
+    return digest;
 }
 
-Result<void> PartState::prepare_file(control::UniqueFd file, snapshot::FileRange range,
-                                     PreparedFile::Locks locks) {
+Result<void> PartState::prepare_file(control::UniqueFd file, snapshot::FileRange range) {
     if (prepared_file() != nullptr) {
         return Error{Code::kUnavailable, "worker.file_busy",
                      "another file is prepared, or is being let go"};
     }
-    GANTRY_ASSIGN(prepared_, PreparedFile::begin(process_, std::move(file), range, locks));
+    GANTRY_ASSIGN(prepared_, PreparedFile::begin(process_, std::move(file), range));
     return {};
 }
 

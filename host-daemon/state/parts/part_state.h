@@ -83,7 +83,6 @@ public:
     /// `arena_is_shared`: the arena's memory is handed over, only other blocks take part.
     void begin_precopy(snapshot::Seed seed, bool arena_is_shared = false);
     void end_precopy();
-    [[nodiscard]] bool precopying() const { return key_ != nullptr; }
     [[nodiscard]] bool arena_is_shared() const { return memory_.arena_is_shared(); }
     /// `share_percent`: of the time, that the GPU may be kept at it; 0: all of it.
     Result<engine::ScanResult> scan(unsigned share_percent = 0);
@@ -100,8 +99,7 @@ public:
                                      const std::function<Result<void>()>& meanwhile = {});
     /// Gets a part of a file ready for that, see PreparedFile. One at a time: `worker.file_busy`
     /// while another one is there, or is still being let go.
-    Result<void> prepare_file(control::UniqueFd file, snapshot::FileRange range,
-                              PreparedFile::Locks locks);
+    Result<void> prepare_file(control::UniqueFd file, snapshot::FileRange range);
     /// Null: there is none.
     [[nodiscard]] const PreparedFile* prepared_file();
     /// In the background.
@@ -173,13 +171,8 @@ public:
     void remove_staging(std::span<std::byte> area) { memory_.remove_staging(area); }
     /// Over all blocks, computed from memory now. Needs a seed (begin_precopy or prepare).
     Result<engine::BlockSetDigest> digest();
-    struct RestDigest {
-        engine::BlockSetDigest digest;
-        std::uint64_t known_count = 0;  ///< Blocks of `known` that are there.
-    };
-    /// The same of all but `known`, which are not read. `see`: is told each block's; may be empty.
-    Result<RestDigest> digest_without(std::vector<BlockRange> known,
-                                      const BlockReader::Visit& see = {});
+    /// The same. `see`: is told each block's.
+    Result<engine::BlockSetDigest> digest(const BlockReader::Visit& see);
     struct Looked {
         engine::BlockSetDigest digest;
         std::uint64_t left_count = 0;  ///< Blocks that are still to be looked at.
@@ -199,6 +192,9 @@ public:
 private:
     /// key_, by the seed.
     Result<void> need_key();
+    /// Over all blocks but `known`, which are not read. `see`: may be empty.
+    Result<engine::BlockSetDigest> digest_without(std::vector<BlockRange> known,
+                                                  const BlockReader::Visit& see);
     void wait_for_slots();
     /// No graph is given out that would restore wrongly.
     Result<void> check_movable();

@@ -1,11 +1,10 @@
 #include "host-daemon/supervisor/parts/part_files.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <future>
-#include <string_view>
 
 #include "host-daemon/supervisor/parts/worker_blocks.h"
+#include "proto/snapshot/file_io.h"
 #include "proto/snapshot/large_pages.h"
 
 namespace gantry::supervisor {
@@ -17,8 +16,6 @@ using snapshot::MemoryWriter;
 using snapshot::StoredBlock;
 using snapshot::StoredForm;
 
-/// The first portion where the soft GPU's workers are forced to copy: its programs hold little.
-constexpr std::size_t kFirstForced = 64;
 /// Blocks that are placed in one go.
 constexpr std::size_t kPlacedAtOnce = 4096;
 /// Blocks read back from the file.
@@ -128,28 +125,16 @@ Result<LoadedByWorker> take_loaded(Worker& worker, WorkerChannel::Sent sent, std
 
 }  // namespace
 
-Result<SnapshotSettings> snapshot_settings() {
-    const char* value = std::getenv("GANTRY_SNAPSHOTS");
-    const std::string_view text = value == nullptr ? "auto" : value;
-    if (text == "auto") {
-        return SnapshotSettings{};
-    }
-    if (text == "registered") {
-        return SnapshotSettings{true, true, kFirstForced};
-    }
-    if (text == "staged") {
-        return SnapshotSettings{true, false, kFirstForced};
-    }
-    return Error{
-        Code::kInvalidArgument, "gantryd.settings",
-        "GANTRY_SNAPSHOTS is '" + std::string(text) + "'; it can be auto, registered or staged"};
-}
-
 std::chrono::milliseconds patience_for(std::uint64_t bytes) {
     return kLongCall + std::chrono::milliseconds(bytes * 1000 / kBytesPerSecondMin);
 }
 
-Result<engine::BlockSetDigest> digest_now(Worker& worker) { return digest_beyond(worker, {}); }
+Result<engine::BlockSetDigest> digest_now(Worker& worker) {
+    control::ToWorker request;
+    request.mutable_get_digest();
+    GANTRY_ASSIGN(const WorkerReply reply, worker.call(std::move(request), kLongCall));
+    return digest_of(reply.message.digest());
+}
 
 Result<engine::BlockSetDigest> digest_after_copies(Worker& worker) {
     control::ToWorker request;
@@ -158,33 +143,9 @@ Result<engine::BlockSetDigest> digest_after_copies(Worker& worker) {
     return digest_of(reply.message.digest());
 }
 
-Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks& proven) {
-    const std::string runs = proven.runs.SerializeAsString();
-    control::ToWorker request;
-    request.mutable_get_digest()->set_known_bytes(runs.size());
-    control::UniqueFd blob;
-    std::vector<int> descriptors;
-    if (!runs.empty()) {
-        GANTRY_ASSIGN(blob, control::make_blob(runs));
-        descriptors.push_back(blob.get());
-    }
-    GANTRY_ASSIGN(const WorkerReply reply, worker.call(std::move(request), kLongCall, descriptors));
-    const control::Digest& rest = reply.message.digest();
-    engine::BlockSetDigest digest = digest_of(rest);
-    digest.merge(proven.digest);
-    digest.block_count -= proven.digest.block_count - rest.known_count();
-    return digest;
-}
-
 WorkersCopy::WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker,
-                         const SnapshotSettings& settings, const FirstFingerprints& first,
-                         const snapshot::FingerprintKey& key)
-    : source_(source),
-      worker_(worker),
-      settings_(settings),
-      total_(first.total()),
-      key_(key),
-      places_(total_) {
+                         const FirstFingerprints& first, const snapshot::FingerprintKey& key)
+    : source_(source), worker_(worker), total_(first.total()), key_(key), places_(total_) {
     blocks_.reserve(total_);
     snapshot::want_large_pages(blocks_.data(), total_ * sizeof(FingerprintedBlock));
     blocks_.insert(blocks_.end(), first.blocks.begin(), first.blocks.end());
@@ -198,7 +159,7 @@ WorkersCopy::~WorkersCopy() {
 }
 
 void WorkersCopy::plan_portions() {
-    const std::size_t least = settings_.first_portion;
+    constexpr std::size_t least = kFirstPortion;
     for (std::size_t begin = 0, count = least; begin < total_;
          begin += count, count = std::min(count * kPortionGrowth, kPortionMax * least)) {
         const std::size_t left = total_ - begin;

@@ -1,5 +1,5 @@
-// A part's memory between its worker and a snapshot's file, copied by the worker itself: what a
-// real GPU holds cannot be mapped here (direct_memory.h), and its link is faster than messages.
+// A part's memory between its worker and a snapshot's file: the worker copies, whatever its CUDA
+// driver is (proto/decisions/0004-snapshot-copies.md).
 //
 // To a file: the worker says the fingerprints of the blocks (a GPU makes 4 TB/s of them), gantryd
 // gives each its place, the worker copies, portion by portion: while one is copied the worker makes
@@ -8,10 +8,9 @@
 // table.
 // From a file: the worker copies; the digest that it then makes of its memory tells whether every
 // byte was as the table says.
-// Blocks that are not device memory as a whole (variables, arrays) go through the staging area.
+// Blocks that are not device memory as a whole (variables, arrays) go through the staging area:
+// WorkersCopy writes them, part_loader.h loads them.
 //
-// GANTRY_SNAPSHOTS in gantryd's environment: auto; registered and staged have the worker copy on
-// the soft GPU too, to pages of the file that are page-locked before, or not.
 // Threads: one, which has others wait for the worker.
 // Failure: the first error; nothing of a frozen worker has changed.
 #pragma once
@@ -30,16 +29,6 @@
 #include "proto/snapshot/memory_writer.h"
 
 namespace gantry::supervisor {
-
-struct SnapshotSettings {
-    bool always_by_worker = false;
-    bool locks = true;  ///< The worker has the pages of a file page-locked before it is written.
-    /// Blocks of the first StoreBlocks, and at most twice as many of the last: the device idles
-    /// while the first are looked at and get their places, and nothing is left to do while the last
-    /// are copied.
-    std::size_t first_portion = 4096;
-};
-Result<SnapshotSettings> snapshot_settings();
 
 /// How long a worker may take over so many bytes of a file.
 std::chrono::milliseconds patience_for(std::uint64_t bytes);
@@ -64,14 +53,10 @@ struct LoadedByWorker {
 class WorkersCopy {
 public:
     /// Blocks of which the fingerprints have to be there before the first is copied.
-    static std::size_t first_count(const SnapshotSettings& settings) {
-        return settings.first_portion * (1 + kPortionGrowth);
-    }
-    /// `first`: first_count() of them, or all; at least as many in all as a file has large pages
-    /// for. The key stays as long.
+    static constexpr std::size_t first_count() { return kFirstPortion * (1 + kPortionGrowth); }
+    /// `first`: first_count() of them, or all. The key stays as long.
     WorkersCopy(WorkersSource& source, const std::shared_ptr<Worker>& worker,
-                const SnapshotSettings& settings, const FirstFingerprints& first,
-                const snapshot::FingerprintKey& key);
+                const FirstFingerprints& first, const snapshot::FingerprintKey& key);
     ~WorkersCopy();
     WorkersCopy(const WorkersCopy&) = delete;
     WorkersCopy& operator=(const WorkersCopy&) = delete;
@@ -84,6 +69,10 @@ public:
     [[nodiscard]] const std::string& how() const { return how_; }  ///< For a log.
 
 private:
+    /// Blocks of the first StoreBlocks, and at most twice as many of the last: the device idles
+    /// while the first are looked at and get their places, and nothing is left to do while the last
+    /// are copied.
+    static constexpr std::size_t kFirstPortion = 4096;
     /// To place a block takes a small part of the time that it takes to copy one.
     static constexpr std::size_t kPortionGrowth = 2;
     /// Times the first portion: of more the worker would be looking, in the end, when all else is
@@ -115,7 +104,6 @@ private:
 
     WorkersSource& source_;
     const std::shared_ptr<Worker> worker_;
-    const SnapshotSettings settings_;
     const std::size_t total_;
     const snapshot::FingerprintKey& key_;
     std::vector<FingerprintedBlock> blocks_;  ///< As many as have been looked at.
@@ -137,13 +125,5 @@ Result<engine::BlockSetDigest> digest_now(Worker& worker);
 /// The same, after the worker has copied blocks to a file or from one: it has read most of them
 /// while others were on their way.
 Result<engine::BlockSetDigest> digest_after_copies(Worker& worker);
-
-struct ProvenBlocks {
-    control::BlockRunList runs;     ///< Each block once.
-    engine::BlockSetDigest digest;  ///< Over these.
-};
-/// The same, where the fingerprints of `proven` have been taken here from the worker's memory; it
-/// reads all the others. A block that it does not have is not in the digest's count.
-Result<engine::BlockSetDigest> digest_beyond(Worker& worker, const ProvenBlocks& proven);
 
 }  // namespace gantry::supervisor

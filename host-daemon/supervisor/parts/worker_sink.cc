@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "host-daemon/supervisor/parts/part_files.h"
-#include "host-daemon/supervisor/parts/stored_sender.h"
 #include "host-daemon/supervisor/parts/worker_blocks.h"
 #include "host-daemon/supervisor/parts/worker_state.h"
 
@@ -49,6 +48,38 @@ void add_run(control::ApplyBlocks& apply, const engine::BlockAddress& first, std
     run.set_form(zero ? control::IncomingRun::FORM_ZERO : control::IncomingRun::FORM_BYTES);
 }
 
+/// What a worker has to do with blocks as a file has them. Their bytes are taken one after the
+/// other.
+Result<control::ApplyBlocks> apply_request(engine::PartId part,
+                                           std::span<const snapshot::StoredBlock> blocks) {
+    control::ApplyBlocks apply;
+    for (const snapshot::StoredBlock& block : blocks) {
+        const bool is_bytes = block.form == snapshot::StoredForm::kBytes;
+        control::IncomingRun* last =
+            apply.runs_size() > 0 ? apply.mutable_runs(apply.runs_size() - 1) : nullptr;
+        if (is_bytes && last != nullptr && last->form() == control::IncomingRun::FORM_BYTES &&
+            last->run().space() == block.ref.space &&
+            last->run().first() + last->run().count() == block.ref.index) {
+            last->mutable_run()->set_count(last->run().count() + 1);
+            continue;
+        }
+        add_run(apply, {static_cast<engine::MemorySpace>(block.ref.space), block.ref.index}, 1,
+                !is_bytes);
+        if (block.form == snapshot::StoredForm::kCopyOf) {
+            if (block.origin.part != part.value) {
+                return Error{Code::kUnimplemented, "snapshot.copy",
+                             "a block copies one of another part, which is not supported"};
+            }
+            control::IncomingRun& run = *apply.mutable_runs(apply.runs_size() - 1);
+            run.set_form(control::IncomingRun::FORM_COPY);
+            run.mutable_origin()->set_space(block.origin.space);
+            run.mutable_origin()->set_first(block.origin.index);
+            run.mutable_origin()->set_count(1);
+        }
+    }
+    return apply;
+}
+
 }  // namespace
 
 Result<void> WorkersSink::reserve(const engine::SessionNeeds& needs) {
@@ -89,7 +120,7 @@ Result<void> WorkersSink::prepare(engine::PartId part, engine::Seed seed, std::s
     prepare.mutable_seed()->set_high(seed.high);
     prepare.set_graph_bytes(graph.size());
     prepare.set_images_bytes(images.size());
-    prepare.set_blocks_from_file(from_file_ && (always_by_worker_ || !worker->device().is_soft()));
+    prepare.set_blocks_from_file(from_file_);
     GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), kLongCall, blobs.fds));
     if (reply.message.prepare().missing_image_sha256_size() != 0) {
         return Error{Code::kNotFound, "module.image_missing",
@@ -178,8 +209,8 @@ Result<void> WorkersSink::apply_stored(engine::PartId part,
     GANTRY_ASSERT(blocks.size() <= kBatchBlocks, "%zu", blocks.size());
     GANTRY_ASSIGN(auto worker, worker_for(part));
     GANTRY_ASSIGN(auto staging, workers_.staging(worker));
-    const auto slot = std::make_shared<const StagingSlot>(staging->acquire());
-    std::byte* to = slot->bytes().data();
+    const StagingSlot slot = staging->acquire();
+    std::byte* to = slot.bytes().data();
     for (const snapshot::StoredBlock& block : blocks) {
         if (block.form == snapshot::StoredForm::kBytes) {
             std::memcpy(to, block.bytes.data(), block.bytes.size());
@@ -189,7 +220,7 @@ Result<void> WorkersSink::apply_stored(engine::PartId part,
     control::ToWorker request;
     GANTRY_ASSIGN(*request.mutable_apply_blocks(), apply_request(part, blocks));
     request.mutable_apply_blocks()->set_arena_id(kStagingArena);
-    request.mutable_apply_blocks()->set_offset(slot->offset());
+    request.mutable_apply_blocks()->set_offset(slot.offset());
     GANTRY_TRY(worker->call(std::move(request), kLongCall));
     return {};
 }

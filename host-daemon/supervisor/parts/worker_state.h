@@ -136,12 +136,8 @@ public:
     Result<void> check(engine::PartId part, std::string_view graph);
     /// Blocks of one part as a snapshot file has them, in its order; at most kBatchBlocks.
     Result<void> apply_stored(engine::PartId part, std::span<const snapshot::StoredBlock> blocks);
-    /// Blocks come from a file, which a worker reads itself where its memory cannot be mapped here;
-    /// `always`: on the soft GPU too.
-    void expect_file(bool always) {
-        from_file_ = true;
-        always_by_worker_ = always;
-    }
+    /// Blocks come from a file, which the workers read themselves.
+    void expect_file() { from_file_ = true; }
     /// Images that arrived for the part; handed to the worker with its next graph.
     void add_images(engine::PartId part, std::string image_list);
     /// One batch as it came from the peer: runs in order, the content packed or LZ4 over it.
@@ -163,7 +159,6 @@ private:
     std::map<engine::PartId, std::string> images_;
     engine::Seed seed_;
     bool from_file_ = false;
-    bool always_by_worker_ = false;
     std::atomic<bool> has_lost_{false};
     std::atomic<bool> may_have_served_{false};
 };

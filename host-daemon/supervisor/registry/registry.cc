@@ -154,7 +154,7 @@ engine::TargetCapabilities Registry::capabilities_of(DeviceNumber number) {
     out.memory_total_bytes = device->memory_bytes();
     out.memory_free_bytes =
         promised < out.memory_total_bytes ? out.memory_total_bytes - promised : 0;
-    out.is_soft = device->is_soft();
+    out.takes_any_profile = device->takes_any_profile();
     out.can_place_globals = device->can_place_globals();
     out.driver_version = device->driver_version();
     out.ptx_isa_version_max = device->ptx_isa_version_max();

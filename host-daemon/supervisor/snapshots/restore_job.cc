@@ -9,8 +9,8 @@
 
 #include "host-daemon/supervisor/base/phases.h"
 #include "host-daemon/supervisor/parts/digest_report.h"
+#include "host-daemon/supervisor/parts/part_files.h"
 #include "host-daemon/supervisor/parts/part_loader.h"
-#include "host-daemon/supervisor/parts/stored_sender.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
@@ -28,8 +28,7 @@ public:
           path_(std::move(path)),
           sink_(sink),
           hooks_(hooks),
-          phases_(phases),
-          sender_(session.workers()) {}
+          phases_(phases) {}
 
     Result<void> on_header(const snapshot::SnapshotHeader& header) override {
         if (header.session_id() != session_.info().id) {
@@ -71,7 +70,6 @@ public:
                          "the file has a part " + std::to_string(id) + ", which cannot be"};
         }
         GANTRY_TRY(settle());
-        GANTRY_TRY(sender_.finish());
         sink_.add_images(part, images_.SerializeAsString());
         const auto kept = graphs_.emplace(id, graph).first;
         preparing_ = std::async(std::launch::async, [this, part, kept]() -> Result<Phases> {
@@ -93,11 +91,10 @@ public:
         GANTRY_ASSIGN(FileLoad load, load_of(memory));
         ahead_ = std::async(std::launch::async,
                             [this, part = engine::PartId{memory.part},
-                             first = std::move(load)]() -> Result<LoadedAhead> {
+                             first = std::move(load)]() -> Result<LoadedByWorker> {
                                 GANTRY_TRY(settle());
-                                GANTRY_TRY(sender_.finish());
                                 GANTRY_ASSIGN(const auto worker, session_.workers().need(part));
-                                return load_ahead(*worker, first);
+                                return load_by_worker(*worker, first, true);
                             });
         ahead_blocks_ = memory.blocks.size();
         return {};
@@ -107,31 +104,27 @@ public:
         if (!graphs_.contains(memory.part)) {
             return out_of_order(memory.part);
         }
-        LoadedAhead ahead;
+        LoadedByWorker ahead;
         FileLoad rest;
         if (ahead_.valid()) {
             GANTRY_ASSIGN(rest, load_of(memory.beyond(ahead_blocks_)));
             GANTRY_ASSIGN(ahead, ahead_.get());
+            ahead.how += "; ";
+        } else {
+            GANTRY_ASSIGN(rest, load_of(memory));
         }
         phases_.end("table");
         GANTRY_TRY(settle());
-        GANTRY_TRY(sender_.finish());
         GANTRY_ASSIGN(const auto worker, session_.workers().need({memory.part}));
-        GANTRY_ASSIGN(LoadedMemory loaded, load_memory(session_.workers(), worker, memory,
-                                                       std::move(ahead), std::move(rest), *key_));
-        phases_.end("memory", loaded.how);
-        loaded_[memory.part] = std::move(loaded);
+        GANTRY_ASSIGN(const LoadedByWorker loaded, load_by_worker(*worker, rest, false));
+        ahead.outside.insert(ahead.outside.end(), loaded.outside.begin(), loaded.outside.end());
+        GANTRY_TRY(load_outside(sink_, memory, ahead.outside, *key_));
+        phases_.end("memory", ahead.how + loaded.how);
         return true;
-    }
-
-    std::span<std::byte> place_for(std::uint64_t part, std::size_t bytes) override {
-        return settle() && graphs_.contains(part) ? sender_.place_for({part}, bytes)
-                                                  : std::span<std::byte>();
     }
 
     Result<void> on_blocks(std::span<const snapshot::StoredBlock> blocks) override {
         GANTRY_TRY(settle());
-        sender_.take_place();
         for (std::size_t at = 0; at < blocks.size();) {
             const std::uint64_t part = blocks[at].ref.part;
             if (!graphs_.contains(part)) {
@@ -141,12 +134,7 @@ public:
             while (end < blocks.size() && end - at < kBatchBlocks && blocks[end].ref.part == part) {
                 ++end;
             }
-            const auto some = blocks.subspan(at, end - at);
-            GANTRY_ASSIGN(const bool queued, sender_.send({part}, some));
-            if (!queued) {
-                GANTRY_TRY(sender_.finish());
-                GANTRY_TRY(sink_.apply_stored({part}, some));
-            }
+            GANTRY_TRY(sink_.apply_stored({part}, blocks.subspan(at, end - at)));
             at = end;
         }
         return {};
@@ -154,7 +142,6 @@ public:
 
     Result<void> on_end(const snapshot::SnapshotSummary& summary) override {
         GANTRY_TRY(settle());
-        GANTRY_TRY(sender_.finish());
         for (const snapshot::PartSummary& part : summary.parts()) {
             const auto graph = graphs_.find(part.part_id());
             if (graph == graphs_.end()) {
@@ -168,10 +155,7 @@ public:
             GANTRY_TRY(sink_.apply_final(final_part));
             phases_.end("final");
             GANTRY_ASSIGN(const auto worker, session_.workers().need(final_part.part));
-            const LoadedMemory& loaded = loaded_[part.part_id()];
-            GANTRY_ASSIGN(const auto digest, loaded.by_worker
-                                                 ? digest_after_copies(*worker)
-                                                 : digest_beyond(*worker, loaded.proven));
+            GANTRY_ASSIGN(const auto digest, digest_after_copies(*worker));
             phases_.end("digest");
             if (digest != final_part.digest) {
                 return is_not_as_in_file(final_part.part);
@@ -225,13 +209,11 @@ private:
     snapshot::Seed seed_;
     std::unique_ptr<snapshot::FingerprintKey> key_;
     control::ImageList images_;
-    std::map<std::uint64_t, std::string> graphs_;  // By part, as the next.
-    std::map<std::uint64_t, LoadedMemory> loaded_;
-    StoredSender sender_;
-    Result<void> prepared_;                   ///< The parts before.
-    std::future<Result<Phases>> preparing_;   ///< Waited for before all else goes,
-    std::future<Result<LoadedAhead>> ahead_;  ///< and before that.
-    std::size_t ahead_blocks_ = 0;            ///< Those of ahead_.
+    std::map<std::uint64_t, std::string> graphs_;  ///< By part.
+    Result<void> prepared_;                        ///< The parts before.
+    std::future<Result<Phases>> preparing_;        ///< Waited for before all else goes,
+    std::future<Result<LoadedByWorker>> ahead_;    ///< and before that.
+    std::size_t ahead_blocks_ = 0;                 ///< Those of ahead_.
 };
 
 Result<std::uint64_t> read_into(Session& session, const Suspension& from, WorkersSink& sink,
@@ -265,8 +247,7 @@ Result<control::RestoreReply> restore_suspended(const std::shared_ptr<Session>& 
     };
     sink_hooks.discard = [] {};
     WorkersSink sink(session->workers(), std::move(sink_hooks));
-    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
-    sink.expect_file(settings.always_by_worker);
+    sink.expect_file();
     Phases phases;
     const auto read = read_into(*session, *from, sink, hooks, path, phases);
     if (!read) {

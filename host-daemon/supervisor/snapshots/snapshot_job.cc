@@ -8,7 +8,6 @@
 #include "host-daemon/supervisor/base/phases.h"
 #include "host-daemon/supervisor/config/version.h"
 #include "host-daemon/supervisor/parts/part_files.h"
-#include "host-daemon/supervisor/parts/part_saver.h"
 #include "host-daemon/supervisor/snapshots/snapshot_pages.h"
 #include "migration/transport/message_map.h"
 #include "proto/snapshot/container.h"
@@ -47,7 +46,6 @@ Result<void> add_images(WorkersSource& source, engine::PartId part, std::vector<
 
 struct What {
     snapshot::AtomicFile& file;
-    const snapshot::FilePages* pages;
     Epoch epoch;
     engine::Seed seed;
     std::string needs;  ///< Serialised control.SessionNeeds.
@@ -63,21 +61,22 @@ Result<void> write_part(Session& session, engine::PartId part, const snapshot::F
     GANTRY_TRY(writer->add_graph(part.value, before.graph));
     phases.end("graph");
     GANTRY_ASSIGN(const auto worker, session.workers().need(part));
-    GANTRY_ASSIGN(HeldMemory memory, look_at_memory(source, worker));
+    GANTRY_ASSIGN(const FirstFingerprints first,
+                  first_fingerprints(*worker, WorkersCopy::first_count()));
     phases.end("scan");
-    GANTRY_ASSIGN(const SavedMemory saved,
-                  save_memory(source, worker, std::move(memory), key, writer));
-    phases.end("memory", saved.how);
-    engine::BlockSetDigest held = saved.held;
-    if (!saved.by_worker) {
-        GANTRY_ASSIGN(const engine::FinalPart after, source.final_part(part));
-        held = after.digest;
-    }
-    if (held != saved.digest || !saved.differences.empty()) {
-        return Error{Code::kDataLoss, "snapshot.digest",
-                     "the bytes of part " + std::to_string(part.value) +
-                         " in the file are not those that its worker holds: " +
-                         saved.differences.text(*worker)};
+    GANTRY_ASSIGN(snapshot::MemoryWriter * memory, writer->begin_memory(part.value, first.total()));
+    WorkersCopy copy(source, worker, first, key);
+    GANTRY_TRY(copy.begin(*memory));
+    const engine::BlockSetDigest placed = memory->digest();
+    GANTRY_TRY(writer->end_memory());  // While the worker copies.
+    DigestReport differences;
+    GANTRY_ASSIGN(const engine::BlockSetDigest held, copy.end(&differences));
+    phases.end("memory", copy.how());
+    if (held != placed || !differences.empty()) {
+        return Error{
+            Code::kDataLoss, "snapshot.digest",
+            "the bytes of part " + std::to_string(part.value) +
+                " in the file are not those that its worker holds: " + differences.text(*worker)};
     }
     phases.end("check");
     return {};
@@ -100,7 +99,6 @@ Result<std::uint64_t> write_file(Session& session, const What& what, Phases& pha
     header.set_needs(what.needs);
     snapshot::SnapshotWriter writer(what.file.fd(), what.file.path(), header,
                                     snapshot::Codec::kStored);
-    writer.use_pages(what.pages);
     const snapshot::FingerprintKey key(what.seed);
     std::vector<std::string> images_known;
     for (const engine::PartId part : parts) {
@@ -157,7 +155,7 @@ Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& f
     if (needs.modules.size() > kNeededModulesMax) {
         needs.modules.clear();  // a header is small; the workers check each graph anyway
     }
-    const What what{file, pages.mapped(), job.driver.status().epoch, random_seed(),
+    const What what{file, job.driver.status().epoch, random_seed(),
                     transport::to_proto(needs).SerializeAsString()};
     const engine::FreezeToken token{random_migration(), 1};
     Phases& phases = job.phases;
@@ -196,11 +194,11 @@ Result<control::SnapshotReply> save(Job& job) {
     GANTRY_TRY(job.check());
     GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(job.request.path()));
     // What ends with its snapshot has no pause that could be short.
-    const auto cleared = job.request.suspend() ? snapshot::FilePages::Cleared::kWhenWritten
-                                               : snapshot::FilePages::Cleared::kNow;
+    const auto made = job.request.suspend() ? SnapshotPages::Made::kWhenWritten
+                                            : SnapshotPages::Made::kBeforeFreeze;
     GANTRY_ASSIGN(SnapshotPages pages,
                   SnapshotPages::prepare(job.session, job.driver, file.fd(), job.request.path(),
-                                         cleared, [&job] { return job.check(); }));
+                                         made, [&job] { return job.check(); }));
     job.phases.end("prepare", pages.how());
     spdlog::info("session {} is about to be saved: its file has room [{}]", job.session.info().id,
                  pages.how());

@@ -10,9 +10,7 @@
 #include <limits>
 #include <thread>
 
-#include "host-daemon/supervisor/parts/direct_memory.h"
 #include "host-daemon/supervisor/parts/part_files.h"
-#include "host-daemon/supervisor/parts/part_saver.h"
 #include "host-daemon/supervisor/snapshots/snapshot_room.h"
 #include "proto/snapshot/large_pages.h"
 
@@ -33,8 +31,6 @@ constexpr std::uint64_t kObjectsMax = 1U << 20;
 constexpr std::uint64_t kMirrorMax = std::uint64_t{4} << 30;
 /// An entry of a part's table.
 constexpr std::uint64_t kEntryBytes = 64;
-/// Threads that make pages here; their programs run on the same processors.
-constexpr unsigned kThreadsMax = 4;
 /// Between two questions to a worker: at first, and at most.
 constexpr std::chrono::milliseconds kAskFirst{1};
 constexpr std::chrono::milliseconds kAskMost{20};
@@ -44,18 +40,11 @@ constexpr std::chrono::seconds kLettingGo{10};
 struct Part {
     std::shared_ptr<Worker> worker;
     PartEstimate estimate;
-    bool by_worker = false;
 };
 
-std::uint64_t data_bytes(const DirectMemory& direct) {
-    std::uint64_t bytes = 0;
-    direct.for_each_block([&](snapshot::BlockSpan block) { bytes += block.size(); });
-    return bytes;
-}
-
 /// What a part holds now, as its worker says; nothing of one that does not.
-Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool always_by_worker) {
-    Part part{worker, {}, false};
+Part look_at(Session& session, const std::shared_ptr<Worker>& worker) {
+    Part part{worker, {}};
     control::ToWorker request;
     request.mutable_describe();
     const auto reply = worker->call(std::move(request), kQuickCall);
@@ -70,17 +59,11 @@ Part look_at(Session& session, const std::shared_ptr<Worker>& worker, bool alway
     const std::uint64_t resident =
         std::min(described.resident_bytes(), quota != 0 ? quota : kResidentMax);
     part.estimate.block_count = resident / engine::kBlockBytes;
+    part.estimate.stored_bytes = resident;
     part.estimate.other_bytes =
         std::min(described.image_bytes(), kImagesMax) + kGraphBytes +
         std::min(described.object_count(), kObjectsMax) * kObjectBytes +
         std::min({described.mirror_region_bytes(), described.pinned_bytes(), kMirrorMax});
-    const DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kReading);
-    // As save_memory() decides: a few blocks come by messages.
-    part.by_worker =
-        (direct.empty() || always_by_worker) && part.estimate.block_count >= kWorkersBlocksMin;
-    part.estimate.stored_bytes =
-        part.by_worker ? resident
-                       : data_bytes(direct) + (resident - std::min(resident, direct.bytes()));
     return part;
 }
 
@@ -147,10 +130,9 @@ std::vector<snapshot::FileRange> lay_out(std::span<const PartEstimate> parts,
 }
 
 Result<SnapshotPages> SnapshotPages::prepare(Session& session, SourceRunner& driver, int file,
-                                             const std::string& name,
-                                             snapshot::FilePages::Cleared cleared,
+                                             const std::string& name, Made made,
                                              const MayGoOn& may_go_on) {
-    auto pages = make(session, file, name, cleared, may_go_on);
+    auto pages = make(session, file, name, made, may_go_on);
     if (pages || pages.error().reason != "snapshot.disk_full") {
         return pages;
     }
@@ -171,21 +153,17 @@ Result<SnapshotPages> SnapshotPages::prepare(Session& session, SourceRunner& dri
 }
 
 Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std::string& name,
-                                          snapshot::FilePages::Cleared cleared,
-                                          const MayGoOn& may_go_on) {
-    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+                                          Made made, const MayGoOn& may_go_on) {
     std::vector<Part> parts;
     std::vector<PartEstimate> estimates;
     for (const auto& worker : session.workers().all()) {
-        parts.push_back(look_at(session, worker, settings.always_by_worker));
+        parts.push_back(look_at(session, worker));
         estimates.push_back(parts.back().estimate);
-        if (parts.back().by_worker) {
-            // An earlier snapshot's pages may be on their way out, and take room until then.
-            drop_at(*worker);
-            (void)ask(*worker, Clock::now() + kLettingGo, may_go_on,
-                      [](const control::PreparedFileReply& now) { return !now.is_there(); });
-            GANTRY_TRY(may_go_on());
-        }
+        // An earlier snapshot's pages may be on their way out, and take room until then.
+        drop_at(*worker);
+        (void)ask(*worker, Clock::now() + kLettingGo, may_go_on,
+                  [](const control::PreparedFileReply& now) { return !now.is_there(); });
+        GANTRY_TRY(may_go_on());
     }
     SnapshotPages pages;
     if (parts.empty()) {
@@ -199,30 +177,24 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
     }
     const std::vector<snapshot::FileRange> ranges = lay_out(estimates, pages_end_max(file, room));
     const std::uint64_t end = ranges.back().end;
-    const bool is_by_workers =
-        std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.by_worker; });
-    if (!is_by_workers || !snapshot::is_on_tmpfs(file) ||
-        snapshot::FilePages::reserves_only(file, cleared)) {
-        auto made = snapshot::FilePages::make(
-            file, name, {0, end}, cleared,
-            std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax),
-            [&] { return may_go_on().ok(); });
+    const std::string size = std::to_string(end >> 20) + " MiB ";
+    const bool is_memory = snapshot::is_on_tmpfs(file);
+    if (!is_memory || (made == Made::kWhenWritten && snapshot::has_large_pages(file))) {
+        const auto reserved =
+            snapshot::reserve_room(file, name, {0, end}, [&] { return may_go_on().ok(); });
         GANTRY_TRY(may_go_on());
-        GANTRY_ASSIGN(pages.mapped_, std::move(made));
-        pages.how_ = std::to_string(end >> 20) + " MiB " +
-                     (pages.mapped() == nullptr       ? "reserved"
-                      : pages.mapped()->are_cleared() ? "made and mapped"
-                                                      : "mapped, to be made when written");
+        GANTRY_TRY(reserved);
+        pages.how_ = size + (is_memory ? "reserved, to be made when written" : "reserved");
         return pages;
     }
     GANTRY_TRY(snapshot::grow_file(file, name, end));
-    if (cleared == snapshot::FilePages::Cleared::kWhenWritten) {
-        pages.how_ = std::to_string(end >> 20) + " MiB to be made when written";
+    if (made == Made::kWhenWritten) {
+        pages.how_ = size + "to be made when written";
         return pages;
     }
     for (std::size_t i = 0; i < parts.size(); ++i) {
-        if (parts[i].by_worker && ranges[i].bytes() != 0) {
-            GANTRY_TRY(pages.prepare_by(session, parts[i].worker, file, ranges[i]));
+        if (ranges[i].bytes() != 0) {
+            pages.prepare_by(session, parts[i].worker, file, ranges[i]);
         }
     }
     for (const auto& worker : std::vector(pages.preparing_)) {
@@ -232,19 +204,16 @@ Result<SnapshotPages> SnapshotPages::make(Session& session, int file, const std:
 }
 
 /// Has the worker begin.
-Result<void> SnapshotPages::prepare_by(Session& session, const std::shared_ptr<Worker>& worker,
-                                       int file, const snapshot::FileRange& range) {
-    GANTRY_ASSIGN(const SnapshotSettings settings, snapshot_settings());
+void SnapshotPages::prepare_by(Session& session, const std::shared_ptr<Worker>& worker, int file,
+                               const snapshot::FileRange& range) {
     control::ToWorker request;
     request.mutable_prepare_file()->set_offset(range.begin);
     request.mutable_prepare_file()->set_bytes(range.bytes());
-    request.mutable_prepare_file()->set_no_locks(!settings.locks);
     preparing_.push_back(worker);  // Also one that answers late.
     if (const auto begun = worker->call(std::move(request), kQuickCall, {&file, 1}); !begun) {
         spdlog::info("session {}: worker {} prepares nothing: {}", session.info().id,
                      worker->part().value, begun.error().to_string());
     }
-    return {};
 }
 
 /// Until the worker has done what it was asked for, of `bytes` at most.

@@ -1,11 +1,10 @@
 // SnapshotPages: the pages of a snapshot's file, made while its session still runs.
 //
 // How many there will be is told by what the programs hold now, each part's memory after that of
-// the part before. Of memory that is mapped here (direct_memory.h) the pages are made and mapped
-// here; a worker that copies for itself maps and page-locks those of its part (worker.proto:
-// PrepareFile), unless they are to be made when they are written (FilePages::Cleared). What turns
-// out too little is made up for when the session is frozen, what is too much is cut off in the end:
-// a wrong estimate costs time, and nothing else.
+// the part before. On tmpfs each worker maps and page-locks the pages of its part (worker.proto:
+// PrepareFile), unless they are to be made when they are written; on a disk room is reserved. What
+// turns out too little is made up for when the session is frozen, what is too much is cut off in
+// the end: a wrong estimate costs time, and nothing else.
 //
 // A worker that cannot prepare, or dies, fails nothing here: what it would have done is then done
 // in the pause, or fails there. A full disk is an error here already, once what is to be stored was
@@ -44,21 +43,18 @@ public:
     /// Asked now and then: an error ends the preparing with it.
     using MayGoOn = std::function<Result<void>()>;
 
-    /// Of an empty file. `name`: for errors. `cleared`: of pages on tmpfs.
+    /// On tmpfs. What ends with its snapshot has no pause that could be short.
+    enum class Made : std::uint8_t { kBeforeFreeze, kWhenWritten };
+
+    /// Of an empty file. `name`: for errors.
     static Result<SnapshotPages> prepare(Session& session, SourceRunner& driver, int file,
-                                         const std::string& name,
-                                         snapshot::FilePages::Cleared cleared,
+                                         const std::string& name, Made made,
                                          const MayGoOn& may_go_on);
     SnapshotPages(SnapshotPages&& other) noexcept = default;
     SnapshotPages& operator=(SnapshotPages&&) = delete;
     /// Returns when the workers have let the file go, or do not within reason.
     ~SnapshotPages();
 
-    /// Null: none are mapped here. No worker may be given the file while they are written to: it
-    /// could cut it.
-    [[nodiscard]] const snapshot::FilePages* mapped() const {
-        return mapped_.range().bytes() == 0 ? nullptr : &mapped_;
-    }
     [[nodiscard]] const std::string& how() const { return how_; }  ///< For a log.
     /// The workers let the file go, and nobody waits for it.
     void leave();
@@ -66,15 +62,13 @@ public:
 private:
     SnapshotPages() = default;
     static Result<SnapshotPages> make(Session& session, int file, const std::string& name,
-                                      snapshot::FilePages::Cleared cleared,
-                                      const MayGoOn& may_go_on);
+                                      Made made, const MayGoOn& may_go_on);
     void drop();
-    Result<void> prepare_by(Session& session, const std::shared_ptr<Worker>& worker, int file,
-                            const snapshot::FileRange& range);
+    void prepare_by(Session& session, const std::shared_ptr<Worker>& worker, int file,
+                    const snapshot::FileRange& range);
     Result<void> await(Session& session, const std::shared_ptr<Worker>& worker, std::uint64_t bytes,
                        const MayGoOn& may_go_on);
 
-    snapshot::FilePages mapped_;
     std::vector<std::shared_ptr<Worker>> preparing_;  ///< Those that were given the file.
     std::string how_;
 };

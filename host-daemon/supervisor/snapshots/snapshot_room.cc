@@ -1,10 +1,8 @@
 #include "host-daemon/supervisor/snapshots/snapshot_room.h"
 
-#include <functional>
 #include <set>
 #include <utility>
 
-#include "host-daemon/supervisor/parts/direct_memory.h"
 #include "host-daemon/supervisor/parts/part_fingerprints.h"
 #include "proto/snapshot/fingerprint.h"
 
@@ -33,28 +31,13 @@ Result<std::uint64_t> stored_bytes_now(Session& session, SourceRunner& driver) {
     const engine::Seed seed = random_seed();
     const snapshot::FingerprintKey key({seed.low, seed.high});
     std::uint64_t bytes = 0;
-    std::vector<std::shared_ptr<Worker>> others;
-    for (const auto& worker : session.workers().all()) {
-        const DirectMemory direct = DirectMemory::map(*worker, DirectMemory::For::kReading);
-        if (direct.empty()) {
-            others.push_back(worker);
-            continue;
-        }
-        Different blocks(key);
-        direct.for_each_block(
-            [&](snapshot::BlockSpan block) { blocks.add(snapshot::fingerprint(key, block)); });
-        bytes += blocks.bytes();
-    }
-    if (others.empty()) {
-        return bytes;
-    }
     const auto looked = driver.run_with_workers([&]() -> Result<void> {
         if (session.is_moving(driver.status())) {
             return {};  // Whoever asked looks again before it goes on.
         }
         GANTRY_TRY(session.source().begin_precopy(seed));
         Result<void> outcome;
-        for (const auto& worker : others) {
+        for (const auto& worker : session.workers().all()) {
             const auto fingerprints = fingerprints_now(*worker);
             if (!fingerprints) {
                 outcome = fingerprints.error();

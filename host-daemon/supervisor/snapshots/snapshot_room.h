@@ -12,7 +12,7 @@
 namespace gantry::supervisor {
 
 /// Bytes of blocks that a snapshot of the session would hold now. From any thread but the executor
-/// of worker calls, on which it asks workers whose memory cannot be mapped here.
+/// of worker calls, on which it asks the workers.
 Result<std::uint64_t> stored_bytes_now(Session& session, SourceRunner& driver);
 
 }  // namespace gantry::supervisor

@@ -23,7 +23,6 @@ GIB = 1 << 30
 OF_LINK, FROM_GIB = 0.9, 16  # The promise, and the size from which on it holds.
 PIECE = 1 << 26
 WARMERS = 8
-COPIES = os.environ.pop("GANTRY_SNAPSHOTS", "auto")  # gantryd's; the shim knows no such word.
 SUSPENDED_SECONDS = 2
 SPARE, GROWTH_SECONDS = 3 * GIB, 10
 STEPS = re.compile(r"session \S+ (goes on from|lies in) .*? us \((.*)\)$")
@@ -153,8 +152,7 @@ def gantry_rates(bench, folder, mib, rounds, awaited=True):
     work = folder / f"gantryd-{mib}-{'awaited' if awaited else 'alone'}"
     work.mkdir()
     daemon = Daemon(bench.build, work, "a", driver=bench.runner.driver("system"),
-                    extra={"worker": f"await_restore = {str(awaited).lower()}\n"},
-                    environment={"GANTRY_SNAPSHOTS": COPIES})
+                    extra={"worker": f"await_restore = {str(awaited).lower()}\n"})
     with running(daemon):
         environment = {"LD_LIBRARY_PATH": bench.runner.library_path("shim"),
                        "GANTRY_TRANSPORT": f"unix:{daemon.guest_socket}"}

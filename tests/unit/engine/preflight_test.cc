@@ -82,7 +82,7 @@ TEST(Preflight, SoftOnlyProfile) {
     n.profile_name = "soft130";
     expect_refusal(n, target(), reason::kProfileSoftOnly, {"soft130"});
     auto t = target();
-    t.is_soft = true;
+    t.takes_any_profile = true;
     EXPECT_TRUE(preflight(n, t).empty());
 }
 

@@ -78,63 +78,6 @@ TEST_F(Container, ComesBackWithEveryCodec) {
     }
 }
 
-/// Takes the contents of block sections into memory of its own.
-class Placing : public Collector {
-public:
-    std::span<std::byte> place_for(std::uint64_t part, std::size_t bytes) override {
-        EXPECT_EQ(part, 1U);
-        place.assign(bytes, std::byte{0});
-        return place;
-    }
-    Result<void> on_blocks(std::span<const StoredBlock> stored) override {
-        for (const StoredBlock& block : stored) {
-            const bool inside = block.form == StoredForm::kBytes &&
-                                block.bytes.data() >= place.data() &&
-                                block.bytes.data() < place.data() + place.size();
-            in_place += inside ? 1 : 0;
-        }
-        return Collector::on_blocks(stored);
-    }
-    std::vector<std::byte> place;
-    int in_place = 0;
-};
-
-TEST_F(Container, BlocksGoFromWhereTheyLieToWhereTheyAreWanted) {
-    constexpr unsigned kBlocks = 9;  // Number 3 is zero, number 7 is number 2 again.
-    std::vector<std::byte> memory;
-    for (unsigned i = 0; i < kBlocks; ++i) {
-        const auto block = sample_block(i == 3 ? 0 : i == 7 ? 3 : i + 1);
-        memory.insert(memory.end(), block.begin(), block.end());
-    }
-    for (const Codec codec : {Codec::kStored, Codec::kLz4}) {
-        const std::string file = path("in_place");
-        auto out = AtomicFile::create(file);
-        ASSERT_TRUE(out.ok());
-        SnapshotWriter writer(out->fd(), file, sample_header(), codec);
-        ASSERT_TRUE(writer.add_graph(1, sample_graph(1)).ok());
-        std::vector<SnapshotWriter::NewBlock> blocks;
-        for (unsigned i = 0; i < kBlocks; ++i) {
-            blocks.push_back({{1, 1, 100 + i}, BlockSpan(&memory[i * kBlockBytes], kBlockBytes)});
-        }
-        ASSERT_TRUE(writer.add_block(blocks[0].ref, blocks[0].bytes).ok());  // Waits, then goes.
-        ASSERT_TRUE(writer.add_blocks(std::span(blocks).subspan(1, 4)).ok());
-        ASSERT_TRUE(writer.add_blocks(std::span(blocks).subspan(5)).ok());
-        ASSERT_TRUE(writer.finish().ok());
-        ASSERT_TRUE(out->commit().ok());
-        Placing got;
-        const auto read = read_snapshot(file, got);
-        ASSERT_TRUE(read.ok()) << read.error().text;
-        EXPECT_EQ(*read, fs::file_size(file));
-        EXPECT_TRUE(got.ended);
-        EXPECT_EQ(got.copies, 1);
-        EXPECT_EQ(got.in_place, codec == Codec::kStored ? 7 : 0);
-        ASSERT_EQ(got.blocks.size(), kBlocks);
-        for (const auto& block : blocks) {
-            EXPECT_TRUE(std::ranges::equal(got.blocks.at(block.ref), block.bytes));
-        }
-    }
-}
-
 TEST_F(Container, EveryFlippedByteIsRefused) {
     std::string bytes = sample(Codec::kLz4);
     ASSERT_LT(bytes.size(), 8192U);

@@ -1,12 +1,12 @@
-// Pages of a file that are made before it is written.
+// Pages of a file, and room for it, before it is written.
 #include "proto/snapshot/file_pages.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -17,8 +17,6 @@ namespace gantry::snapshot {
 namespace {
 
 constexpr std::uint64_t kLarge = kLargePageBytes;
-using Cleared = FilePages::Cleared;
-
 bool always() { return true; }
 
 int file_in(const std::string& folder) {
@@ -33,36 +31,51 @@ std::uint64_t allocated_bytes(int fd) {
     return static_cast<std::uint64_t>(status.st_blocks) * 512;
 }
 
-/// A file in which something lies already, and its pages.
-Result<FilePages> pages_of(int fd, Cleared cleared) {
+/// Part of a file, mapped.
+class Mapped {
+public:
+    Mapped(int fd, const FileRange& range)
+        : bytes_(range.bytes()),
+          got_(map_aligned(fd, range.begin, bytes_, PROT_READ | PROT_WRITE)) {
+        EXPECT_NE(got_, MAP_FAILED);
+    }
+    Mapped(const Mapped&) = delete;
+    Mapped& operator=(const Mapped&) = delete;
+    ~Mapped() { ::munmap(got_, bytes_); }
+    [[nodiscard]] std::byte* at() const { return static_cast<std::byte*>(got_); }
+
+private:
+    const std::uint64_t bytes_;
+    void* const got_;
+};
+
+constexpr FileRange kPart{2 * kLarge, 70 * kLarge};
+
+/// A file with something in that part already.
+int file_with_text(const std::string& folder) {
+    const int fd = file_in(folder);
+    EXPECT_EQ(::ftruncate(fd, static_cast<off_t>(kPart.end)), 0);
     EXPECT_EQ(::pwrite(fd, "before", 7, static_cast<off_t>(5 * kLarge - 3)), 7);
-    auto pages = FilePages::make(fd, "file", {2 * kLarge, 70 * kLarge}, cleared, 3, always);
-    EXPECT_GE(allocated_bytes(fd), 68 * kLarge);
+    return fd;
+}
+
+void expect_text(int fd) {
     char got[7];
     EXPECT_EQ(::pread(fd, got, 7, static_cast<off_t>(5 * kLarge - 3)), 7);
     EXPECT_STREQ(got, "before");
-    return pages;
 }
 
 TEST(FilePages, AreThereAndMapped) {
-    struct Case {
-        const char* options;
-        Cleared wanted;
-        Cleared got;
-    };
-    for (const Case& one : {Case{"huge=always", Cleared::kNow, Cleared::kNow},
-                            Case{"huge=never", Cleared::kNow, Cleared::kNow},
-                            Case{"huge=always", Cleared::kWhenWritten, Cleared::kWhenWritten},
-                            Case{"huge=never", Cleared::kWhenWritten, Cleared::kNow}}) {
-        on_tmpfs(one.options, [&](const std::string& folder) {
-            const int fd = file_in(folder);
-            const auto pages = pages_of(fd, one.wanted);
-            ASSERT_TRUE(pages.ok()) << pages.error().text;
-            EXPECT_EQ(pages->are_cleared(), one.got == Cleared::kNow) << one.options;
-            EXPECT_EQ(*pages->find(40 * kLarge, 1), std::byte{0});
-            ASSERT_NE(pages->find(5 * kLarge - 3, 7), nullptr);
-            EXPECT_EQ(std::memcmp(pages->find(5 * kLarge - 3, 7), "before", 7), 0);
-            std::memcpy(pages->find(69 * kLarge, 4), "new", 4);
+    for (const char* options : {"huge=always", "huge=never"}) {
+        on_tmpfs(options, [](const std::string& folder) {
+            const int fd = file_with_text(folder);
+            const Mapped mapped(fd, kPart);
+            const auto made = make_pages(fd, "the file", kPart.begin, mapped.at(), kPart.bytes());
+            ASSERT_TRUE(made.ok()) << made.error().text;
+            EXPECT_GE(allocated_bytes(fd), kPart.bytes());
+            expect_text(fd);
+            EXPECT_EQ(*(mapped.at() + 38 * kLarge), std::byte{0});
+            std::memcpy(mapped.at() + 67 * kLarge, "new", 4);
             char got[4];
             ASSERT_EQ(::pread(fd, got, 4, static_cast<off_t>(69 * kLarge)), 4);
             EXPECT_STREQ(got, "new");
@@ -71,61 +84,56 @@ TEST(FilePages, AreThereAndMapped) {
     }
 }
 
-TEST(FilePages, AreFoundWhereTheyAreAsAWhole) {
-    on_tmpfs("huge=never", [](const std::string& folder) {
-        const int fd = file_in(folder);
-        const auto pages =
-            FilePages::make(fd, "file", {kLarge, 3 * kLarge}, Cleared::kNow, 1, always);
-        ASSERT_TRUE(pages.ok()) << pages.error().text;
-        EXPECT_NE(pages->find(kLarge, 2 * kLarge), nullptr);
-        EXPECT_NE(pages->find(3 * kLarge - 1, 1), nullptr);
-        EXPECT_EQ(pages->find(kLarge - 1, 2), nullptr);
-        EXPECT_EQ(pages->find(3 * kLarge - 1, 2), nullptr);
-        EXPECT_EQ(pages->find(4 * kLarge, 0), nullptr);
-        EXPECT_EQ(pages->find(2 * kLarge, ~std::uint64_t{0}), nullptr);
-        EXPECT_EQ(FilePages().find(0, 0), nullptr);
-        ::close(fd);
-    });
+TEST(FilePages, RoomOnTmpfsIsPages) {
+    for (const char* options : {"huge=always", "huge=never"}) {
+        on_tmpfs(options, [](const std::string& folder) {
+            const int fd = file_with_text(folder);
+            const auto reserved = reserve_room(fd, "the file", kPart, always);
+            ASSERT_TRUE(reserved.ok()) << reserved.error().text;
+            EXPECT_GE(allocated_bytes(fd), kPart.bytes());
+            expect_text(fd);
+            ::close(fd);
+        });
+    }
 }
 
 TEST(FilePages, AFullFileSystemIsAnErrorAndNoSignal) {
     for (const char* options : {"huge=always,size=16m", "huge=never,size=16m"}) {
-        for (const Cleared cleared : {Cleared::kNow, Cleared::kWhenWritten}) {
-            on_tmpfs(options, [&](const std::string& folder) {
-                const int fd = file_in(folder);
-                const auto pages =
-                    FilePages::make(fd, "the file", {0, 64 * kLarge}, cleared, 2, always);
-                ASSERT_FALSE(pages.ok());
-                EXPECT_EQ(pages.error().reason, "snapshot.disk_full");
-                EXPECT_NE(pages.error().text.find("the file"), std::string::npos);
-                ::close(fd);
-            });
-        }
+        on_tmpfs(options, [](const std::string& folder) {
+            const int fd = file_with_text(folder);
+            const Mapped mapped(fd, kPart);
+            const Result<void> refusals[] = {
+                make_pages(fd, "the file", kPart.begin, mapped.at(), kPart.bytes()),
+                reserve_room(fd, "the file", kPart, always)};
+            for (const Result<void>& refused : refusals) {
+                ASSERT_FALSE(refused.ok());
+                EXPECT_EQ(refused.error().reason, "snapshot.disk_full");
+                EXPECT_NE(refused.error().text.find("the file"), std::string::npos);
+            }
+            ::close(fd);
+        });
     }
 }
 
-TEST(FilePages, MakingEndsWhenNobodyWaits) {
+TEST(FilePages, NoRoomIsTakenWhenNobodyWaits) {
     on_tmpfs("huge=never", [](const std::string& folder) {
         const int fd = file_in(folder);
-        std::atomic<int> asked{0};
-        const auto pages = FilePages::make(fd, "file", {0, 512 * kLarge}, Cleared::kNow, 2,
-                                           [&] { return ++asked < 3; });
-        ASSERT_FALSE(pages.ok());
-        EXPECT_EQ(pages.error().code, Code::kCancelled);
-        EXPECT_LT(allocated_bytes(fd), 512 * kLarge);
+        const auto reserved = reserve_room(fd, "the file", kPart, [] { return false; });
+        ASSERT_FALSE(reserved.ok());
+        EXPECT_EQ(reserved.error().code, Code::kCancelled);
+        EXPECT_LT(allocated_bytes(fd), kPart.bytes());
         ::close(fd);
     });
 }
 
 /// The folder that tests run in lies on a disk, as a rule.
-TEST(FilePages, OnADiskRoomIsReservedAndNothingMapped) {
+TEST(FilePages, OnADiskRoomIsReserved) {
     const int fd = ::open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0 || is_on_tmpfs(fd)) {
         GTEST_SKIP() << "no disk, or one without files that have no name";
     }
-    const auto pages = FilePages::make(fd, "file", {0, 4 * kLarge}, Cleared::kNow, 2, always);
-    ASSERT_TRUE(pages.ok()) << pages.error().text;
-    EXPECT_EQ(pages->find(0, 1), nullptr);
+    const auto reserved = reserve_room(fd, "file", {0, 4 * kLarge}, always);
+    ASSERT_TRUE(reserved.ok()) << reserved.error().text;
     struct stat status {};
     ASSERT_EQ(::fstat(fd, &status), 0);
     EXPECT_EQ(static_cast<std::uint64_t>(status.st_size), 4 * kLarge);

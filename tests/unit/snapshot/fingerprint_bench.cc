@@ -29,7 +29,7 @@ void BM_Fingerprint(benchmark::State& state) {
     std::vector<Fingerprint> fingerprints(blocks);
     for (auto _ : state) {
         for (std::size_t i = 0; i < blocks; i += at_a_time) {
-            fingerprints_with(kind, key, std::span(at).subspan(i, at_a_time), {}, CopyTo::kNowhere,
+            fingerprints_with(kind, key, std::span(at).subspan(i, at_a_time),
                               std::span(fingerprints).subspan(i, at_a_time));
         }
         benchmark::DoNotOptimize(fingerprints.data());

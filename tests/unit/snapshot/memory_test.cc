@@ -14,7 +14,6 @@
 #include <iterator>
 #include <thread>
 
-#include "proto/snapshot/file_pages.h"
 #include "proto/snapshot/large_pages.h"
 #include "proto/snapshot/layout.h"
 #include "tests/unit/snapshot/on_tmpfs.h"
@@ -196,9 +195,8 @@ std::vector<std::byte> many_block(std::uint64_t i) {
     return block;
 }
 
-Result<void> write_many(int fd, const std::string& name, const FilePages* pages = nullptr) {
+Result<void> write_many(int fd, const std::string& name) {
     SnapshotWriter writer(fd, name, sample_header(), Codec::kStored);
-    writer.use_pages(pages);
     GANTRY_TRY(writer.add_graph(2, sample_graph(2)));
     GANTRY_ASSIGN(MemoryWriter * memory, writer.begin_memory(2, kManyBlocks));
     const FingerprintKey key({sample_header().seed_low(), sample_header().seed_high()});
@@ -219,7 +217,7 @@ Result<void> write_many(int fd, const std::string& name, const FilePages* pages 
             threads.emplace_back([&, t] {
                 for (std::size_t i = t; outcome[t] && i < kManyBlocks; i += 4) {
                     if (places[i] != MemoryWriter::kNotStored) {
-                        outcome[t] = memory->store(places[i], contents[i]);
+                        outcome[t] = write_at(memory->file(), name, places[i], contents[i]);
                     }
                 }
             });
@@ -232,15 +230,10 @@ Result<void> write_many(int fd, const std::string& name, const FilePages* pages 
     return writer.finish();
 }
 
-/// `made_to`: before how far pages are made.
-void write_and_read_many(const std::string& file, std::uint64_t page_bytes,
-                         std::uint64_t made_to = 0) {
+void write_and_read_many(const std::string& file, std::uint64_t page_bytes) {
     auto out = AtomicFile::create(file);
     ASSERT_TRUE(out.ok());
-    const auto pages = FilePages::make(out->fd(), file, {0, made_to}, FilePages::Cleared::kNow, 2,
-                                       [] { return true; });
-    ASSERT_TRUE(pages.ok()) << pages.error().text;
-    const auto written = write_many(out->fd(), file, &*pages);
+    const auto written = write_many(out->fd(), file);
     ASSERT_TRUE(written.ok()) << written.error().text;
     struct stat status {};
     ASSERT_EQ(::fstat(out->fd(), &status), 0);
@@ -275,7 +268,7 @@ TEST(MemorySection, SeveralThreadsWriteOneFileOfLargePages) {
     }
 }
 
-TEST(MemorySection, SeveralThreadsWriteOneFileWhosePagesAreMadeLarge) {
+TEST(MemorySection, SeveralThreadsWriteOneFileOfSmallPages) {
     on_tmpfs("huge=never",
              [](const std::string& folder) { write_and_read_many(folder + "/many", 4096); });
 }
@@ -302,7 +295,7 @@ std::string long_sample() {
         block.is_zero = false;
         block.fingerprint = fingerprint(key, BlockSpan(bytes));
         EXPECT_TRUE(memory->place({&block, 1}, {&place, 1}).ok());
-        EXPECT_TRUE(memory->store(place, bytes).ok());
+        EXPECT_TRUE(write_at(fd, "sample", place, bytes).ok());
     }
     EXPECT_TRUE(writer.end_memory().ok());
     EXPECT_TRUE(writer.finish().ok());
@@ -388,17 +381,6 @@ TEST(MemorySection, WhatIsWrongWithALongTableIsFoundAfterItsFirstBlocksToo) {
     EXPECT_EQ(first, 0U) << "which makes no sense";
 }
 
-/// Fewer pages than it takes, and more.
-TEST(MemorySection, SeveralThreadsWriteOneFileWhosePagesAreThere) {
-    for (const char* options : {"huge=never", "huge=always"}) {
-        for (const std::uint64_t made_to : {16U << 20, 128U << 20}) {
-            on_tmpfs(options, [&](const std::string& folder) {
-                write_and_read_many(folder + "/many", 4096, made_to);
-            });
-        }
-    }
-}
-
 TEST(MemorySection, FullFileSystemIsAnErrorAndNoSignal) {
     for (const char* options : {"huge=always,size=16m", "huge=never,size=16m"}) {
         on_tmpfs(options, [](const std::string& folder) {
@@ -446,7 +428,10 @@ TEST(LargePages, NoRoomIsNoSignal) {
     on_tmpfs("huge=never,size=3m", [](const std::string& folder) {
         const int fd = ::open((folder + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         ASSERT_EQ(::ftruncate(fd, 8 * static_cast<off_t>(kLargePageBytes)), 0);
-        make_large_pages(fd, 0, 8 * kLargePageBytes);
+        void* got = map_aligned(fd, 0, 8 * kLargePageBytes, PROT_READ | PROT_WRITE);
+        ASSERT_NE(got, MAP_FAILED);
+        make_large_pages(static_cast<std::byte*>(got), 8 * kLargePageBytes);
+        ::munmap(got, 8 * kLargePageBytes);
         std::vector<std::byte> bytes(kLargePageBytes);
         EXPECT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
         EXPECT_EQ(bytes, std::vector<std::byte>(kLargePageBytes));

@@ -6,6 +6,7 @@
 
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
+#include "proto/snapshot/file_io.h"
 #include "proto/snapshot/memory_writer.h"
 #include "proto/snapshot/object_graph.pb.h"
 
@@ -86,7 +87,7 @@ inline Result<void> write_memory_sample(int fd, const std::string& name) {
     std::vector<std::uint64_t> places(4);
     GANTRY_TRY(memory->place(blocks, places));
     for (const std::size_t i : {std::size_t{3}, std::size_t{0}}) {
-        GANTRY_TRY(memory->store(places[i], sample_block(contents[i])));
+        GANTRY_TRY(write_at(memory->file(), name, places[i], sample_block(contents[i])));
     }
     if (places[1] != MemoryWriter::kNotStored || places[2] != MemoryWriter::kNotStored) {
         return Error{Code::kInternal, "test", "zeros and repeats have places"};

@@ -278,31 +278,6 @@ TEST(FileBlocks, AreReadAgainWhileOthersAreOnTheirWay) {
     EXPECT_TRUE(change(1033)) << "of the sample";
 }
 
-TEST(PartDigest, OfTheRestAndThatOfTheKnownAreThatOfAll) {
-    Holder holder;
-    const auto all = holder.part.digest().value();
-    const snapshot::FingerprintKey key(kSeed);
-    engine::BlockSetDigest known;
-    std::vector<BlockRange> ranges;
-    for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{7}, kBlocks - 1}) {
-        ranges.push_back({MemorySpace::kDevice, holder.first + at, 1});
-        known.add(static_cast<std::uint32_t>(MemorySpace::kDevice), holder.first + at,
-                  snapshot::fingerprint(
-                      key, snapshot::BlockSpan(&holder.bytes[at * kBlockBytes], kBlockBytes)));
-    }
-    const auto rest = holder.part.digest_without(ranges);
-    ASSERT_TRUE(rest.ok()) << rest.error().text;
-    EXPECT_EQ(rest->known_count, 3U);
-    EXPECT_EQ(rest->digest.block_count, all.block_count - 3);
-    known.merge(rest->digest);
-    EXPECT_EQ(known, all);
-
-    ranges.push_back({MemorySpace::kDevice, holder.first + (1ULL << 30) / kBlockBytes, 1});
-    EXPECT_EQ(holder.part.digest_without(ranges)->known_count, 3U) << "no such block";
-    holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
-    EXPECT_NE(holder.part.digest_without(ranges)->digest, rest->digest);
-}
-
 TEST(FileBlocks, AFileThatIsCutIsRefused) {
     Holder holder;
     const std::vector runs{holder.run(0, 8, 0)};

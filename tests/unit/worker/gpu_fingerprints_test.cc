@@ -67,8 +67,8 @@ public:
     Fingerprint on_cpu(const FingerprintKey& key, std::size_t i) {
         const std::byte* const at = block(i).data();
         Fingerprint fingerprint;
-        snapshot::fingerprints_with(snapshot::FingerprintKind::kScalar, key, {&at, 1}, {},
-                                    snapshot::CopyTo::kNowhere, {&fingerprint, 1});
+        snapshot::fingerprints_with(snapshot::FingerprintKind::kScalar, key, {&at, 1},
+                                    {&fingerprint, 1});
         return fingerprint;
     }
 

@@ -14,7 +14,8 @@
 namespace gantry::worker {
 namespace {
 
-using Locks = state::PreparedFile::Locks;
+/// Whether pages may be locked while the file is made ready: not while a stream is captured.
+enum class Locks { kNo, kYes };
 
 constexpr std::uint64_t kLarge = snapshot::kLargePageBytes;
 /// All of the blocks, from the file's begin.
@@ -33,8 +34,9 @@ struct Preparer : Holder {
         process->captures = 0;
         EXPECT_TRUE(is_gone());
     }
-    Result<void> prepare(snapshot::FileRange range, Locks locks) {
-        return part.prepare_file(control::UniqueFd(dup(file.get())), range, locks);
+    Result<void> prepare(snapshot::FileRange range, Locks locks = Locks::kYes) {
+        process->captures = locks == Locks::kNo ? 1 : 0;
+        return part.prepare_file(control::UniqueFd(dup(file.get())), range);
     }
     state::PreparedFile::Progress done() {
         EXPECT_TRUE(comes([&] { return part.prepared_file()->progress().is_done; }));
@@ -85,7 +87,7 @@ TEST_P(PreparedFile, TakesTheBlocks) {
 
 TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
     Preparer preparer;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     preparer.done();
     state::PartState& part = preparer.part;
     const auto store = [&](std::uint64_t at, std::uint64_t count) {
@@ -124,6 +126,7 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     Preparer preparer;
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}, GetParam()));
     preparer.done();
+    preparer.process->captures = 0;
     state::PartState& part = preparer.part;
     using Found = std::map<std::uint64_t, state::Fingerprint>;
     const auto to = [](Found* found) {
@@ -141,7 +144,7 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     EXPECT_EQ(part.look_at_first(100, to(&found)).error().reason, "worker.state");
     ASSERT_TRUE(preparer.process->freeze(1s).ok());
     Found all;
-    const auto digest = part.digest_without({}, to(&all))->digest;
+    const auto digest = part.digest(to(&all)).value();
 
     auto looked = part.look_at_first(100, to(&found)).value();
     EXPECT_EQ(found, Found(all.begin(), std::next(all.begin(), 100)));
@@ -195,8 +198,9 @@ TEST_P(PreparedFile, AStoreWaitsForNothingThatIsStillToBeMade) {
     constexpr std::uint64_t kMuch = std::uint64_t{8} << 30;
     Preparer preparer;
     ASSERT_EQ(ftruncate(preparer.file.get(), kMuch), 0);
+    preparer.process->captures = GetParam() == Locks::kNo ? 1 : 0;
     auto begun = state::PreparedFile::begin(
-        *preparer.process, control::UniqueFd(dup(preparer.file.get())), {0, kMuch}, GetParam());
+        *preparer.process, control::UniqueFd(dup(preparer.file.get())), {0, kMuch});
     ASSERT_TRUE(begun.ok()) << begun.error().text;
     EXPECT_TRUE((*begun)->settle());
     EXPECT_TRUE((*begun)->progress().is_done);
@@ -207,7 +211,7 @@ TEST_P(PreparedFile, AStoreWaitsForNothingThatIsStillToBeMade) {
 
 TEST(OnePreparedFile, ThatIsBeingLetGoTakesNothing) {
     Preparer preparer;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     preparer.done();
     preparer.process->captures = 1;  // So that it stays for a while.
     preparer.part.drop_prepared_file();
@@ -227,25 +231,23 @@ TEST_P(PreparedFile, AnotherFileIsWrittenWithoutIt) {
 
 TEST(OnePreparedFile, AtATimeUntilItIsLetGo) {
     Preparer preparer;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
-    const auto second = preparer.prepare({0, kFileEnd}, Locks::kYes);
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
+    const auto second = preparer.prepare({0, kFileEnd});
     ASSERT_FALSE(second.ok());
     EXPECT_EQ(second.error().reason, "worker.file_busy");
     ASSERT_TRUE(preparer.is_gone());
-    EXPECT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
+    EXPECT_TRUE(preparer.prepare({0, kFileEnd}));
 }
 
 TEST(OnePreparedFile, LocksAndUnlocksNothingWhileAStreamIsCaptured) {
     Preparer preparer;
-    preparer.process->captures = 1;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kNo));
     const auto progress = preparer.done();
     EXPECT_EQ(progress.page_bytes, kFileEnd);
     EXPECT_EQ(progress.locked_bytes, 0U);
     ASSERT_TRUE(preparer.is_gone());
 
-    preparer.process->captures = 0;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     EXPECT_EQ(preparer.done().locked_bytes, kFileEnd);
     preparer.process->captures = 1;
     preparer.part.drop_prepared_file();
@@ -257,7 +259,7 @@ TEST(OnePreparedFile, LocksAndUnlocksNothingWhileAStreamIsCaptured) {
 
 TEST(OnePreparedFile, MayBeCutByItsOwner) {
     Preparer preparer;
-    ASSERT_TRUE(preparer.prepare({0, kFileEnd}, Locks::kYes));
+    ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     preparer.done();
     ASSERT_EQ(ftruncate(preparer.file.get(), 0), 0);
     EXPECT_TRUE(preparer.is_gone());
@@ -271,15 +273,14 @@ TEST(OnePreparedFile, WhatCannotBePreparedIsRefused) {
                                             {0, kLarge - 1},
                                             {0, kFileEnd + kLarge},
                                             {~std::uint64_t{0} / kLarge * kLarge, 0}}) {
-        const auto refused = preparer.prepare(range, Locks::kYes);
+        const auto refused = preparer.prepare(range);
         ASSERT_FALSE(refused.ok()) << range.begin << " to " << range.end;
         EXPECT_EQ(refused.error().reason, "worker.protocol");
     }
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
     const control::UniqueFd other(ends[1]);
-    const auto refused =
-        preparer.part.prepare_file(control::UniqueFd(ends[0]), {0, kLarge}, Locks::kYes);
+    const auto refused = preparer.part.prepare_file(control::UniqueFd(ends[0]), {0, kLarge});
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().reason, "worker.protocol");
 }
