@@ -24,7 +24,7 @@ CUresult begin_capture(Call& call, std::uint64_t handle, Begin begin) {
         result = begin(stream);
     }
     if (result == CUDA_SUCCESS) {
-        call.process().begin_capture(HeldWork::key_of(call, handle));
+        call.process().begin_capture(HeldWork::key_of(call.lane(), handle));
     }
     return result;
 }
@@ -122,7 +122,7 @@ CUresult on_cuStreamEndCapture(CallContext& context, const wire::cuStreamEndCapt
     // After any other result the stream is not captured, whether it was or not.
     if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
         result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
-        call.process().end_capture(HeldWork::key_of(call, end.stream));
+        call.process().end_capture(HeldWork::key_of(call.lane(), end.stream));
     }
     if (result != CUDA_SUCCESS || graph == nullptr) {
         return result;

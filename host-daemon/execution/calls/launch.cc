@@ -123,7 +123,7 @@ CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchC
     }
     if (result == CUDA_SUCCESS && is_cooperative) {
         call.process().device_use.note_cooperative(
-            call, launch.kernel, std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
+            launch.kernel, std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
             launch.block[0] * launch.block[1] * launch.block[2], launch.shared_bytes);
     }
     return result;

@@ -112,7 +112,7 @@ public:
     /// The memory that map() put at this address, for mapping it elsewhere as well.
     [[nodiscard]] std::optional<CUmemGenericAllocationHandle> physical_at(DeviceVa address);
 
-    // ---- memory that changes hands: take_over.cc, proto/decisions/0002-worker-replacement.md
+    // ---- memory that changes hands: hand_over.cc, proto/decisions/0002-worker-replacement.md
     struct Exported {
         MemoryPiece piece;
         control::UniqueFd descriptor;

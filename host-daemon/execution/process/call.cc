@@ -318,7 +318,7 @@ void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe&
         handle = command_->header.context;
     }
     if (const auto bytes = granted_shared(recipe);
-        bytes && process_.device_use.note_dynamic_shared(*this, handle, *bytes)) {
+        bytes && process_.device_use.note_dynamic_shared(handle, *bytes)) {
         // The most that was granted is granted again before the present value is set: the guest
         // does not ask a second time (guest-shim/driver/code/kernel.cc). An attribute 0 cannot be
         // set.

@@ -33,14 +33,13 @@ public:
     // ---- the command
     [[nodiscard]] GuestProcess& process() { return process_; }
     [[nodiscard]] const GuestProcess& process_const() const { return process_; }
+    [[nodiscard]] const Command& command() const { return *command_; }
     [[nodiscard]] const wire::CommandView& header() const { return command_->header; }
     [[nodiscard]] std::uint16_t number() const { return command_->header.op; }
     [[nodiscard]] cuda::Op op() const { return static_cast<cuda::Op>(command_->header.op); }
     [[nodiscard]] bool has(OpTrait trait) const { return (traits_ & trait) != 0; }
     [[nodiscard]] std::uint32_t lane() const { return command_->header.lane; }
-    [[nodiscard]] bool wants_reply() const {
-        return (command_->header.flags & wire::kCommandWantsReply) != 0;
-    }
+    [[nodiscard]] bool wants_reply() const { return command_->wants_reply(); }
     [[nodiscard]] std::span<const std::byte> args() const { return command_->args; }
     [[nodiscard]] std::span<const std::byte> trailing_bytes() const { return command_->trailing; }
     /// True inside a restore: nothing is answered, addresses and orders come from a snapshot.
@@ -54,12 +53,7 @@ public:
     /// The fixed arguments; null when the command is shorter.
     template <typename T>
     [[nodiscard]] std::optional<T> arguments() const {
-        if (command_->args.size() < sizeof(T)) {
-            return std::nullopt;
-        }
-        T value;
-        std::memcpy(&value, command_->args.data(), sizeof(T));
-        return value;
+        return command_->arguments<T>();
     }
     /// An array at the front of `bytes`, which then starts behind it; nullopt if it does not fit.
     template <typename T>

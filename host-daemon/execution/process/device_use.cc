@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
-#include "host-daemon/execution/process/call.h"
+#include "host-daemon/execution/device/device.h"
+#include "host-daemon/execution/objects/objects.h"
+#include "proto/cuda/gen/opcodes.h"
 
 namespace gantry::worker {
 namespace {
@@ -30,15 +32,14 @@ std::string kernel_name(const ObjectTable& objects, std::uint64_t function) {
     return object ? readable(object->creation.trailing) : std::string();
 }
 
-int function_attribute(Call& call, std::uint64_t function, CUfunction_attribute attribute) {
-    const driver::DriverApi& api = call.api();
-    const ObjectTable& objects = call.process().objects;
+int function_attribute(Device& device, const ObjectTable& objects, std::uint64_t function,
+                       CUfunction_attribute attribute) {
+    const driver::DriverApi& api = device.api();
     int value = 0;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     if (const auto kernel = objects.native_as<CUkernel>(function, HandleKind::kKernel);
         kernel != nullptr && api.cuKernelGetAttribute != nullptr) {
-        result =
-            api.cuKernelGetAttribute(&value, attribute, kernel, call.process().device.ordinal());
+        result = api.cuKernelGetAttribute(&value, attribute, kernel, device.ordinal());
     } else if (kernel == nullptr && api.cuFuncGetAttribute != nullptr) {
         result = api.cuFuncGetAttribute(
             &value, attribute, objects.native_as<CUfunction>(function, HandleKind::kFunction));
@@ -53,24 +54,23 @@ bool CooperativeGrid::covers(const CooperativeGrid& other) const {
            shared_bytes >= other.shared_bytes && registers_per_thread >= other.registers_per_thread;
 }
 
-FunctionUse& DeviceUse::use_of(Call& call, std::uint64_t function) {
+FunctionUse& DeviceUse::use_of(std::uint64_t function) {
     const auto known = uses_.find(function);
     if (known != uses_.end() && known->second.is_looked_up) {
         return known->second;
     }
-    const ObjectTable& objects = call.process().objects;
     if (uses_.size() >= sweep_at_) {
-        std::erase_if(uses_, [&](const auto& use) { return !objects.contains(use.first); });
+        std::erase_if(uses_, [&](const auto& use) { return !objects_.contains(use.first); });
         sweep_at_ = std::max<std::size_t>(1024, 2 * uses_.size());
     }
     FunctionUse& use = uses_[function];
     use.function = function;
     use.is_looked_up = true;
-    use.kernel = kernel_name(objects, function);
+    use.kernel = kernel_name(objects_, function);
     use.static_shared_bytes = static_cast<std::uint64_t>(
-        function_attribute(call, function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
-    use.registers_per_thread =
-        static_cast<std::uint32_t>(function_attribute(call, function, CU_FUNC_ATTRIBUTE_NUM_REGS));
+        function_attribute(device_, objects_, function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
+    use.registers_per_thread = static_cast<std::uint32_t>(
+        function_attribute(device_, objects_, function, CU_FUNC_ATTRIBUTE_NUM_REGS));
     return use;
 }
 
@@ -93,9 +93,9 @@ void DeviceUse::add(FunctionUse& use, const CooperativeGrid& grid) {
     last.registers_per_thread = std::max(last.registers_per_thread, grid.registers_per_thread);
 }
 
-bool DeviceUse::note_dynamic_shared(Call& call, std::uint64_t function, std::int32_t bytes) {
+bool DeviceUse::note_dynamic_shared(std::uint64_t function, std::int32_t bytes) {
     const std::lock_guard lock(mutex_);
-    FunctionUse& use = use_of(call, function);
+    FunctionUse& use = use_of(function);
     if (bytes < use.dynamic_shared_bytes) {
         return false;
     }
@@ -103,10 +103,10 @@ bool DeviceUse::note_dynamic_shared(Call& call, std::uint64_t function, std::int
     return true;
 }
 
-void DeviceUse::note_cooperative(Call& call, std::uint64_t function, std::uint64_t blocks,
+void DeviceUse::note_cooperative(std::uint64_t function, std::uint64_t blocks,
                                  std::uint32_t threads_per_block, std::uint32_t dynamic_bytes) {
     const std::lock_guard lock(mutex_);
-    FunctionUse& use = use_of(call, function);
+    FunctionUse& use = use_of(function);
     add(use, {blocks, threads_per_block, use.static_shared_bytes + dynamic_bytes,
               use.registers_per_thread});
 }

@@ -20,7 +20,8 @@
 
 namespace gantry::worker {
 
-class Call;
+class Device;
+class ObjectTable;
 
 /// Blocks of one kernel that have to be on the device at once.
 struct CooperativeGrid {
@@ -47,10 +48,12 @@ class DeviceUse {
 public:
     using Alive = std::function<bool(std::uint64_t function)>;
 
+    DeviceUse(Device& device, const ObjectTable& objects) : device_(device), objects_(objects) {}
+
     /// The function may use so much dynamic shared memory. True when it is its largest so far.
-    bool note_dynamic_shared(Call& call, std::uint64_t function, std::int32_t bytes);
+    bool note_dynamic_shared(std::uint64_t function, std::int32_t bytes);
     /// A cooperative launch was accepted.
-    void note_cooperative(Call& call, std::uint64_t function, std::uint64_t blocks,
+    void note_cooperative(std::uint64_t function, std::uint64_t blocks,
                           std::uint32_t threads_per_block, std::uint32_t dynamic_bytes);
     /// What another worker has noted.
     void restore(std::uint64_t function, const std::string& kernel, const CooperativeGrid& grid);
@@ -58,9 +61,11 @@ public:
     [[nodiscard]] std::vector<FunctionUse> list(const Alive& is_alive) const;
 
 private:
-    FunctionUse& use_of(Call& call, std::uint64_t function);
+    FunctionUse& use_of(std::uint64_t function);
     static void add(FunctionUse& use, const CooperativeGrid& grid);
 
+    Device& device_;
+    const ObjectTable& objects_;
     mutable std::mutex mutex_;
     std::map<std::uint64_t, FunctionUse> uses_;
     std::size_t sweep_at_ = 1024;

@@ -30,7 +30,7 @@ bool GuestProcess::is_drained_to_callbacks() {
         return false;
     }
     for (const Waiting& waiting : waiting_) {
-        if (!held.waits(*waiting.call)) {
+        if (!held.waits(waiting.call->command())) {
             return false;
         }
     }

@@ -178,7 +178,8 @@ void GuestProcess::run_call(Call& call) {
         layout = memory.hold_layout();
     }
     CUresult result = enter_context(call.header().context);
-    const bool is_noted = held.begin_touches(call, captures.load(std::memory_order_relaxed) != 0);
+    const bool is_noted =
+        held.begin_touches(call.command(), captures.load(std::memory_order_relaxed) != 0);
     result = result == CUDA_SUCCESS ? call.failure() : result;
     if (result == CUDA_SUCCESS && !call.has_ended()) {
         if (const Handler handler = find_handler(call.number()); handler != nullptr) {
@@ -230,7 +231,7 @@ void GuestProcess::note_work(const Call& call, CUresult result) {
         held.mark_irregular();
         return;
     }
-    held.note(call, result == CUDA_SUCCESS);
+    held.note(call.command(), result == CUDA_SUCCESS);
 }
 
 /// What is held must stay in the ring; but a ring that is full of it would stop the guest for good,

@@ -193,7 +193,7 @@ public:
     ImageStore images;
     VariableMemory variable_memory{device};
     ModuleRegistry modules;
-    DeviceUse device_use;
+    DeviceUse device_use{device, objects};
     LaunchBatcher launch_batcher{device, objects};
     CallbackBroker callbacks;
     EventPool own_events{device};

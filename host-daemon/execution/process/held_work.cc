@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "host-daemon/execution/process/call.h"
 #include "proto/cuda/gen/op_table.h"
+#include "proto/cuda/gen/opcodes.h"
 
 namespace gantry::worker {
 namespace {
@@ -13,54 +13,58 @@ using cuda::Op;
 using cuda::OpEffect;
 using wire::ControlOp;
 
-bool is_control(const Call& call, ControlOp op) {
-    return call.number() == static_cast<std::uint16_t>(op);
+bool is_cuda(const Command& command) { return command.header.op >= cuda::kFirstOp; }
+
+Op op_of(const Command& command) { return static_cast<Op>(command.header.op); }
+
+bool is_control(const Command& command, ControlOp op) {
+    return command.header.op == static_cast<std::uint16_t>(op);
 }
 
-bool queues_callback(const Call& call) {
-    return call.number() >= cuda::kFirstOp &&
-           (call.op() == Op::cuLaunchHostFunc || call.op() == Op::cuStreamAddCallback);
+bool queues_callback(const Command& command) {
+    return is_cuda(command) &&
+           (op_of(command) == Op::cuLaunchHostFunc || op_of(command) == Op::cuStreamAddCallback);
 }
 
-bool records_event(const Call& call) {
-    return call.number() >= cuda::kFirstOp &&
-           (call.op() == Op::cuEventRecord || call.op() == Op::cuEventRecordWithFlags);
+bool records_event(const Command& command) {
+    return is_cuda(command) &&
+           (op_of(command) == Op::cuEventRecord || op_of(command) == Op::cuEventRecordWithFlags);
 }
 
-bool waits_for_event(const Call& call) {
-    return call.number() >= cuda::kFirstOp && call.op() == Op::cuStreamWaitEvent;
+bool waits_for_event(const Command& command) {
+    return is_cuda(command) && op_of(command) == Op::cuStreamWaitEvent;
 }
 
 /// Does nothing but put work into streams, so that it may be done again where none of it ran.
-bool is_pure_work(const Call& call) {
-    if (call.number() < cuda::kFirstOp) {
-        return is_control(call, ControlOp::kWriteDevice) ||
-               is_control(call, ControlOp::kWriteFromBulk) ||
-               is_control(call, ControlOp::kReadToBulk);
+bool is_pure_work(const Command& command) {
+    if (!is_cuda(command)) {
+        return is_control(command, ControlOp::kWriteDevice) ||
+               is_control(command, ControlOp::kWriteFromBulk) ||
+               is_control(command, ControlOp::kReadToBulk);
     }
-    const OpEffect effect = cuda::op_info(call.op()).effect;
-    return effect == OpEffect::kWrites || effect == OpEffect::kLaunches || records_event(call) ||
-           waits_for_event(call) || queues_callback(call);
+    const OpEffect effect = cuda::op_info(op_of(command)).effect;
+    return effect == OpEffect::kWrites || effect == OpEffect::kLaunches || records_event(command) ||
+           waits_for_event(command) || queues_callback(command);
 }
 
 /// Changes nothing that work behind a callback may need.
-bool is_harmless(const Call& call) {
-    if (call.number() < cuda::kFirstOp) {
+bool is_harmless(const Command& command) {
+    if (!is_cuda(command)) {
         return true;  // Control commands but for copies have no effect on streams.
     }
-    switch (cuda::op_info(call.op()).effect) {
+    switch (cuda::op_info(op_of(command)).effect) {
         case OpEffect::kNone:
         case OpEffect::kCreates:
         case OpEffect::kSynchronises:
         case OpEffect::kWrites:
         case OpEffect::kLaunches: return true;
-        default: return records_event(call) || waits_for_event(call);
+        default: return records_event(command) || waits_for_event(command);
     }
 }
 
-std::uint64_t word(const Call& call, std::size_t index) {
+std::uint64_t word(const Command& command, std::size_t index) {
     std::uint64_t value = 0;
-    const auto args = call.args();
+    const auto args = command.args;
     if (args.size() >= (index + 1) * sizeof(value)) {
         std::memcpy(&value, args.data() + index * sizeof(value), sizeof(value));
     }
@@ -73,8 +77,8 @@ thread_local std::vector<HeldWork::Touch> HeldWork::touched_;
 thread_local bool HeldWork::is_wait_ = false;
 thread_local bool HeldWork::is_collecting_ = false;
 
-std::uint64_t HeldWork::key_of(const Call& call, std::uint64_t stream) {
-    return key_of(call.lane(), stream);
+std::uint64_t HeldWork::key_of(const Command& command, std::uint64_t stream) {
+    return key_of(command.header.lane, stream);
 }
 
 void HeldWork::begin(std::uint64_t position) {
@@ -82,11 +86,11 @@ void HeldWork::begin(std::uint64_t position) {
     executed_.insert(position);
 }
 
-bool HeldWork::begin_touches(const Call& call, bool is_capturing) {
-    const bool is_noted = active() || queues_callback(call);
+bool HeldWork::begin_touches(const Command& command, bool is_capturing) {
+    const bool is_noted = active() || queues_callback(command);
     if (is_noted) {
         touched_.clear();
-        is_wait_ = waits_for_event(call);
+        is_wait_ = waits_for_event(command);
     }
     // A stream that captures must not be asked for its flags: that costs the capture (NVIDIA's
     // driver 580). Nor need it be, as what is captured is not held.
@@ -134,9 +138,9 @@ void HeldWork::block_locked(std::uint64_t key, bool blocking, const Roots& roots
     stream.roots.insert(roots.begin(), roots.end());
 }
 
-void HeldWork::note(const Call& call, bool succeeded) {
-    const bool opens = queues_callback(call);
-    const std::uint64_t position = call.header().position;
+void HeldWork::note(const Command& command, bool succeeded) {
+    const bool opens = queues_callback(command);
+    const std::uint64_t position = command.header.position;
     std::lock_guard lock(mutex_);
     if (!succeeded || (open_.empty() && !opens) || (opens && position == closed_early_)) {
         return;
@@ -148,8 +152,8 @@ void HeldWork::note(const Call& call, bool succeeded) {
         roots.insert(of_stream.begin(), of_stream.end());
         was_idle = was_idle && touch.was_idle;
     }
-    if (waits_for_event(call)) {
-        const auto event = events_.find(word(call, 1));
+    if (waits_for_event(command)) {
+        const auto event = events_.find(word(command, 1));
         if (event != events_.end()) {
             // What ran in this stream before cannot be told from what waits now.
             irregular_ = irregular_ || (roots.empty() && !was_idle);
@@ -162,16 +166,16 @@ void HeldWork::note(const Call& call, bool succeeded) {
         executed_.insert(position);
         active_.store(true, std::memory_order_relaxed);
     }
-    if (records_event(call)) {
-        events_[word(call, 0)] = roots;
+    if (records_event(command)) {
+        events_[word(command, 0)] = roots;
     }
     if (roots.empty()) {
-        irregular_ = irregular_ || !is_harmless(call);
+        irregular_ = irregular_ || !is_harmless(command);
         return;
     }
-    if (call.wants_reply() || !is_pure_work(call)) {
+    if (command.wants_reply() || !is_pure_work(command)) {
         // Answered already: done, if it asked or made something; else it is both done and waiting.
-        irregular_ = irregular_ || is_pure_work(call) || !is_harmless(call);
+        irregular_ = irregular_ || is_pure_work(command) || !is_harmless(command);
         return;
     }
     for (const std::uint64_t root : roots) {
@@ -220,33 +224,33 @@ void HeldWork::close(std::uint64_t root) {
     executed_.erase(executed_.begin(), executed_.lower_bound(*open_.begin()));
 }
 
-bool HeldWork::waits(const Call& call) const {
+bool HeldWork::waits(const Command& command) const {
     std::lock_guard lock(mutex_);
-    if (open_.empty() || call.header().position < *open_.begin()) {
+    if (open_.empty() || command.header.position < *open_.begin()) {
         return false;
     }
     const auto stream_waits = [&](std::uint64_t stream) {
-        const auto known = streams_.find(key_of(call, stream));
+        const auto known = streams_.find(key_of(command, stream));
         const bool blocking = known == streams_.end() || known->second.blocking;
-        return !roots_of_locked(key_of(call, stream), blocking).empty();
+        return !roots_of_locked(key_of(command, stream), blocking).empty();
     };
-    if (is_control(call, ControlOp::kReadDevice)) {
+    if (is_control(command, ControlOp::kReadDevice)) {
         return stream_waits(
-            call.arguments<wire::ReadDeviceCall>().value_or(wire::ReadDeviceCall{}).stream);
+            command.arguments<wire::ReadDeviceCall>().value_or(wire::ReadDeviceCall{}).stream);
     }
-    if (call.number() < cuda::kFirstOp) {
+    if (!is_cuda(command)) {
         return false;
     }
-    switch (call.op()) {
-        case Op::cuStreamSynchronize: return stream_waits(word(call, 0));
+    switch (op_of(command)) {
+        case Op::cuStreamSynchronize: return stream_waits(word(command, 0));
         case Op::cuEventSynchronize: {
-            const auto event = events_.find(word(call, 0));
+            const auto event = events_.find(word(command, 0));
             return event != events_.end() && !event->second.empty();
         }
         case Op::cuCtxSynchronize:
         case Op::cuCtxSynchronize_v2: return true;
         default:  // Copies that the calling thread waits for.
-            return cuda::op_info(call.op()).effect == OpEffect::kWrites && stream_waits(0);
+            return cuda::op_info(op_of(command)).effect == OpEffect::kWrites && stream_waits(0);
     }
 }
 

@@ -24,10 +24,9 @@
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
+#include "host-daemon/execution/ring/command.h"
 
 namespace gantry::worker {
-
-class Call;
 
 class HeldWork {
 public:
@@ -42,7 +41,7 @@ public:
         return 2 + (std::uint64_t{lane} << 8);
     }
     /// The name of a stream in our books: the lane's own stream is another one for each lane.
-    [[nodiscard]] static std::uint64_t key_of(const Call& call, std::uint64_t stream);
+    [[nodiscard]] static std::uint64_t key_of(const Command& command, std::uint64_t stream);
     [[nodiscard]] static constexpr std::uint64_t key_of(std::uint32_t lane, std::uint64_t stream) {
         return stream <= 1 ? 0 : stream == 2 ? key_of_lane(lane) : stream;
     }
@@ -52,7 +51,7 @@ public:
     void begin(std::uint64_t position);
     /// The calling thread's command begins to run. True when it has to be noted. `is_capturing`:
     /// some stream is.
-    bool begin_touches(const Call& call, bool is_capturing);
+    bool begin_touches(const Command& command, bool is_capturing);
     /// ... and concerns this stream, before it does. `key`: 0 the legacy stream, else what names it
     /// for the guest.
     void touch(std::uint64_t key, CUstream native) {
@@ -61,7 +60,7 @@ public:
         }
     }
     /// ... and has been run. On the consumer.
-    void note(const Call& call, bool succeeded);
+    void note(const Command& command, bool succeeded);
     /// What cannot be done again from the ring was done.
     void mark_irregular();
     /// A callback has returned, or was never queued. On the consumer, or on another thread while
@@ -69,7 +68,7 @@ public:
     void close(std::uint64_t root);
 
     /// A waiting call that can only be answered once callbacks have returned: do not begin it.
-    [[nodiscard]] bool waits(const Call& call) const;
+    [[nodiscard]] bool waits(const Command& command) const;
     /// False while something was done that another worker could not do again from the ring.
     [[nodiscard]] bool is_regular() const;
     /// Callbacks that wait for no other one: their streams must have reached them.

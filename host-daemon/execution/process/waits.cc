@@ -124,7 +124,7 @@ bool GuestProcess::watch_waiting(steady_clock::time_point now) {
     }
     bool is_any_due = false;
     std::erase_if(waiting_, [&](Waiting& waiting) {
-        if (held.active() && held.waits(*waiting.call) && !finds_broken(now)) {
+        if (held.active() && held.waits(waiting.call->command()) && !finds_broken(now)) {
             return false;  // Not begun: another worker may have to begin it.
         }
         if (has_come(waiting, now)) {
@@ -198,7 +198,7 @@ bool GuestProcess::ends_with(const wire::CommandView& wait, CUstream stream) con
 
 /// The guest's call waits for the device, as far as is known without asking the driver.
 void GuestProcess::wait_or_run(Call& call) {
-    if (held.active() && !is_broken() && held.waits(call)) {
+    if (held.active() && !is_broken() && held.waits(call.command())) {
         begin_wait(call);
     } else if (is_alone() && may_wait_here(call)) {
         begin_wait(call);

@@ -47,19 +47,11 @@
 #include <vector>
 
 #include "host-daemon/execution/ring/channel_memory.h"
+#include "host-daemon/execution/ring/command.h"
 #include "proto/base/mutex.h"
 #include "proto/wire/ring.h"
 
 namespace gantry::worker {
-
-/// A command as the executor sees it: args and trailing are the worker's own copies, unless
-/// trailing_is_shared (then the bytes may change at any time and are data only).
-struct Command {
-    wire::CommandView header;
-    std::span<const std::byte> args;
-    std::span<const std::byte> trailing;
-    bool trailing_is_shared = false;
-};
 
 /// Fewer processors have better things to do than to wait.
 inline bool has_processors_to_spin() {

@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <memory>
 #include <span>
 
-#include "host-daemon/execution/process/call.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {
@@ -22,17 +20,15 @@ public:
     void queue_callback(std::uint64_t position) {
         callback_.header.op = static_cast<std::uint16_t>(cuda::Op::cuLaunchHostFunc);
         callback_.header.position = position;
-        call_ = std::make_unique<Call>(*host_.process, callback_);
-        EXPECT_TRUE(held.begin_touches(*call_, false));
+        EXPECT_TRUE(held.begin_touches(callback_, false));
         held.touch(0, nullptr);
     }
-    void note(bool succeeded = true) { held.note(*call_, succeeded); }
+    void note(bool succeeded = true) { held.note(callback_, succeeded); }
     /// As the guest's stream `key` is destroyed; note() comes behind it.
     void destroy_stream(std::uint64_t position, std::uint64_t key, CUstream stream) {
         callback_.header.op = static_cast<std::uint16_t>(cuda::Op::cuStreamDestroy_v2);
         callback_.header.position = position;
-        call_ = std::make_unique<Call>(*host_.process, callback_);
-        EXPECT_TRUE(held.begin_touches(*call_, false));
+        EXPECT_TRUE(held.begin_touches(callback_, false));
         held.touch(key, stream);
         EXPECT_EQ(api().cuStreamDestroy_v2(stream), CUDA_SUCCESS);
     }
@@ -44,13 +40,12 @@ public:
         wait.header.op = static_cast<std::uint16_t>(cuda::Op::cuStreamSynchronize);
         wait.header.position = position;
         wait.args = std::as_bytes(std::span(legacy));
-        return held.waits(Call(*host_.process, wait));
+        return held.waits(wait);
     }
 
 private:
     Host host_;
     Command callback_;
-    std::unique_ptr<Call> call_;
 
 public:
     HeldWork held;
