@@ -55,13 +55,14 @@ Service::Service(control::PacketListener listener, ServiceOptions options)
     : listener_(std::move(listener)), options_(options) {}
 
 Service::~Service() {
-    if (process_ != nullptr && process_->has_carried_work()) {
+    if (process_ != nullptr && execution_->has_carried_work()) {
         // Ending the callbacks would let the streams run on, into memory that is another's now.
         log_line("ends with work in its streams that another worker does");
         std::_Exit(0);
     }
     part_.reset();
-    process_.reset();
+    process_ = nullptr;
+    execution_.reset();
     window_.reset();
     fingerprints_.reset();
     device_.reset();
@@ -95,7 +96,7 @@ int Service::run() {
         if (waiting[1].revents != 0 && !answer_one()) {
             connection_.close();
             end_connections_work();
-            if (process_ != nullptr && process_->serving()) {
+            if (process_ != nullptr && execution_->serving()) {
                 window_.reset();
             }
             if (process_ == nullptr) {
@@ -133,7 +134,7 @@ void Service::check_guest() {
     guest_socket_.reset();
     log_line("the guest process has ended%s", goodbye_.load() ? "" : " without a goodbye");
     if (process_ != nullptr) {
-        process_->abandon();
+        execution_->abandon();
     }
     control::Event event;
     event.mutable_guest_gone()->set_orderly(goodbye_.load());
@@ -206,8 +207,8 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kStatus: status(reply); return {};
         case Kind::kDescribe: return describe(reply, out);
         case Kind::kAnnounce:
-            if (ChannelMemory* channel = process_->channel(); channel != nullptr) {
-                process_->announce(request.announce().migrating());
+            if (ChannelMemory* channel = process_->channel.memory(); channel != nullptr) {
+                execution_->announce(request.announce().migrating());
                 announced_ = request.announce().migrating();
             }
             return {};
@@ -217,7 +218,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
                 return Error{Code::kInvalidArgument, "worker.protocol",
                              "the broker's connection is missing"};
             }
-            process_->share_link.connect(std::move(in[0]));
+            process_->shares.link.connect(std::move(in[0]));
             return {};
         case Kind::kAttachArena: return attach_arena(request.attach_arena(), in);
         case Kind::kDetachArena: return detach_arena(request.detach_arena().arena_id());
@@ -249,7 +250,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
             }
             frozen_.reset();
             part_->end_files();
-            process_->thaw();
+            execution_->thaw();
             return {};
         case Kind::kFence: return fence(request.fence().guest_is_here());
         case Kind::kUnfence: return unfence(request.unfence().epoch());
@@ -371,25 +372,26 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
         process_options.limits.object_count = start.limits().object_count();
     }
     GANTRY_ASSIGN(const gantry::wire::DeviceFacts facts, device_->facts(baseline));
-    process_ = std::make_unique<GuestProcess>(*device_, output_, std::move(process_options));
+    execution_ = std::make_unique<Execution>(*device_, output_, process_options);
+    process_ = &execution_->process();
     if (start.limits().shares_device_memory()) {
         if (in.empty()) {
             return Error{Code::kInvalidArgument, "worker.protocol", "the memory page is missing"};
         }
-        GANTRY_TRY(process_->memory.share().join(in[0].get(), start.limits().memory_slot(),
-                                                 process_->memory.quota_bytes()));
+        GANTRY_TRY(process_->memory.device.share().join(in[0].get(), start.limits().memory_slot(),
+                                                        process_->memory.device.quota_bytes()));
     }
     process_->facts = facts;
-    process_->on_goodbye = [this] { goodbye_.store(true); };
-    process_->on_first_command = [this](std::uint64_t position) {
+    process_->channel.on_goodbye = [this] { goodbye_.store(true); };
+    execution_->on_first_command = [this](std::uint64_t position) {
         first_command_.store(position + 1);
     };
-    process_->on_breach = [this](const std::string& reason) {
+    execution_->on_breach = [this](const std::string& reason) {
         std::lock_guard lock(failure_mutex_);
         failure_ = Error{Code::kInvalidArgument, "guest.ring", reason};
     };
     GANTRY_ASSIGN(const state::FingerprintBy by, fingerprints_by());
-    part_ = std::make_unique<state::PartState>(*process_, start.part_id(), by,
+    part_ = std::make_unique<state::PartState>(*execution_, start.part_id(), by,
                                                std::move(fingerprints_), std::move(slot_pages_));
     started_ = start;
     GANTRY_TRY(lock_down(start.sandbox().seccomp()));
@@ -456,7 +458,7 @@ Result<std::unique_ptr<ChannelMemory>> Service::map_channel(const control::Guest
 }
 
 Result<void> Service::serve(const control::GuestAttachment& guest, Descriptors& in) {
-    if (process_->serving() || restoring_) {
+    if (execution_->serving() || restoring_) {
         return wrong_state("this worker has a guest already");
     }
     if (guest.table_hash() != 0 && guest.table_hash() != cuda::kTableHash) {
@@ -478,27 +480,27 @@ Result<void> Service::serve(const control::GuestAttachment& guest, Descriptors& 
         return Error{Code::kInvalidArgument, "region.generation", "a generation beyond its bits"};
     }
     part_->end_files();  // A spare one's, which is for no restore.
-    return process_->serve(std::move(memory), generation);
+    return execution_->serve(std::move(memory), generation);
 }
 
 /// The region is mapped once; what is page-locked follows the last graph each time.
 Result<void> Service::attach(const control::GuestAttachment& guest, Descriptors& in) {
     if (attached_ == nullptr) {
         GANTRY_ASSIGN(attached_, map_channel(guest, in));
-        process_->memory.set_pinned_pool(attached_->layout().pinned_bytes);
+        process_->memory.device.set_pinned_pool(attached_->layout().pinned_bytes);
     }
     return part_->register_pinned();
 }
 
 Result<void> Service::attach_guest(const control::GuestAttachment& guest, Descriptors& in) {
-    if (process_->serving() || !restoring_) {
+    if (execution_->serving() || !restoring_) {
         return wrong_state("a worker attaches between Prepare and Activate");
     }
     return attach(guest, in);
 }
 
 Result<void> Service::activate(const control::Activate& activate, Descriptors& in) {
-    if (process_->serving()) {
+    if (execution_->serving()) {
         return activate.epoch() == epoch_ ? Result<void>{}
                                           : wrong_state("this worker serves another epoch");
     }
@@ -510,9 +512,9 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
         return {};
     }
     epoch_ = activate.epoch();
-    process_->memory.share().set_counting(true);
+    process_->memory.device.share().set_counting(true);
     part_->end_files();
-    GANTRY_TRY(process_->take_over(std::move(attached_), *part_->channel_state(), epoch_));
+    GANTRY_TRY(execution_->take_over(std::move(attached_), *part_->channel_state(), epoch_));
     part_->end_precopy();
     restoring_ = false;
     return {};
@@ -525,10 +527,10 @@ control::WorkerState Service::state() const {
     if (failure_) {
         return control::WORKER_STATE_FAILED;
     }
-    if (process_ != nullptr && process_->frozen()) {
+    if (process_ != nullptr && execution_->frozen()) {
         return control::WORKER_STATE_FROZEN;
     }
-    if (process_ != nullptr && process_->serving()) {
+    if (process_ != nullptr && execution_->serving()) {
         return control::WORKER_STATE_SERVING;
     }
     return restoring_ ? control::WORKER_STATE_RESTORING : control::WORKER_STATE_STARTED;
@@ -560,21 +562,21 @@ void Service::status(control::FromWorker* reply) {
     }
     *body->mutable_guest() = guest_;
     describe_device(body->mutable_device());
-    const GuestProgram program = process_->program();
+    const GuestProgram program = process_->channel.program();
     body->set_process_name(program.name);
     body->set_guest_pid(program.pid);
     control::Statistics* statistics = body->mutable_statistics();
-    statistics->set_commands_executed(process_->loop().executed_count());
-    statistics->set_kernel_launches(process_->counters.launches.load());
-    statistics->set_batched_launches(process_->counters.batched_launches.load());
-    statistics->set_prepared_launches(process_->counters.prepared_launches.load());
-    statistics->set_device_memory_bytes(process_->memory.mapped_bytes());
+    statistics->set_commands_executed(execution_->loop().executed_count());
+    statistics->set_kernel_launches(process_->launches.counters.launches.load());
+    statistics->set_batched_launches(process_->launches.counters.batched_launches.load());
+    statistics->set_prepared_launches(process_->launches.counters.prepared_launches.load());
+    statistics->set_device_memory_bytes(process_->memory.device.mapped_bytes());
     std::uint64_t pinned = 0;
-    for (const PinnedRange& range : process_->memory.pinned_ranges()) {
+    for (const PinnedRange& range : process_->memory.device.pinned_ranges()) {
         pinned += range.bytes;
     }
     statistics->set_pinned_memory_bytes(pinned);
-    statistics->set_bytes_from_guest(process_->loop().bytes_taken());
+    statistics->set_bytes_from_guest(execution_->loop().bytes_taken());
     statistics->set_bytes_to_guest(process_->counters.bytes_to_guest.load());
     statistics->set_object_count(process_->objects.size());
     statistics->set_refused_commands(process_->counters.refused.load());

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "host-daemon/execution/device/peer_window.h"
-#include "host-daemon/execution/process/guest_process.h"
+#include "host-daemon/execution/dispatch/execution.h"
 #include "host-daemon/state/parts/part_state.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
@@ -104,7 +104,6 @@ private:
                             Descriptors* out);
     Result<void> take_images(Descriptors& in, std::size_t index, std::uint64_t bytes);
 
-    Result<GuestProcess*> need_process();
     Result<std::unique_ptr<ChannelMemory>> map_channel(const control::GuestAttachment& guest,
                                                        Descriptors& in);
     [[nodiscard]] control::WorkerState state() const;
@@ -122,7 +121,8 @@ private:
     std::unique_ptr<state::Mapping> slot_pages_;            ///< For part_; null: none are ready.
     std::unique_ptr<PeerWindow> window_;                    ///< Null: none is open.
     OutputCapture output_;
-    std::unique_ptr<GuestProcess> process_;
+    std::unique_ptr<Execution> execution_;
+    GuestProcess* process_ = nullptr;  ///< That of execution_.
     std::unique_ptr<state::PartState> part_;
     control::Start started_;
     control::GuestAttachment guest_;

@@ -71,7 +71,7 @@ Result<void> answer(const state::FileOutcome& outcome, control::FromWorker* repl
 }  // namespace
 
 Result<void> Service::prepare_file(const control::PrepareFile& request, Descriptors& in) {
-    if (!process_->serving() || process_->frozen()) {
+    if (!execution_->serving() || execution_->frozen()) {
         return wrong_state("a file is prepared while a guest is served");
     }
     if (in.size() != 1 || request.bytes() > ~request.offset()) {
@@ -103,7 +103,7 @@ void Service::ask_prepared_file(control::FromWorker* reply) {
 
 Result<void> Service::store_blocks(const control::StoreBlocks& request, Descriptors& in,
                                    control::FromWorker* reply, Descriptors* out) {
-    if (!process_->frozen()) {
+    if (!execution_->frozen()) {
         return wrong_state("only a frozen worker's memory goes to a file");
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
@@ -124,7 +124,7 @@ Result<void> Service::store_blocks(const control::StoreBlocks& request, Descript
 
 Result<void> Service::load_blocks(const control::LoadBlocks& request, Descriptors& in,
                                   control::FromWorker* reply, Descriptors* out) {
-    if (process_->serving()) {
+    if (execution_->serving()) {
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));

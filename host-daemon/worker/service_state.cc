@@ -40,14 +40,14 @@ std::string_view view_of(const control::MappedBlob& blob) {
 Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
     const state::PartFacts facts = part_->describe();
     control::DescribeReply* body = reply->mutable_describe();
-    const GuestProgram program = process_->program();
+    const GuestProgram program = process_->channel.program();
     body->set_process_name(program.name);
     body->set_guest_pid(program.pid);
     body->set_resident_bytes(facts.resident_bytes);
     body->set_pinned_bytes(facts.pinned_bytes);
     body->set_object_count(facts.object_count);
     body->set_image_bytes(facts.image_bytes);
-    if (const ChannelMemory* channel = process_->channel();
+    if (const ChannelMemory* channel = process_->channel.memory();
         channel != nullptr && is_mirrored(*channel)) {
         body->set_mirror_region_bytes(channel->where().region_bytes);
     }
@@ -258,19 +258,19 @@ Result<void> Service::get_images(const control::GetImages& get, control::FromWor
 
 Result<void> Service::freeze(const control::Freeze& freeze, control::FromWorker* reply) {
     control::FreezeReply* body = reply->mutable_freeze();
-    if (process_->frozen()) {
+    if (execution_->frozen()) {
         if (fenced_) {
             return wrong_state("the session was granted away; its token stands");
         }
         frozen_ = freeze.token();  // whatever the old one promised is void
     } else {
         GANTRY_ASSIGN(const auto drain,
-                      process_->freeze(std::chrono::microseconds(freeze.deadline_us())));
+                      execution_->freeze(std::chrono::microseconds(freeze.deadline_us())));
         body->set_drain_us(static_cast<std::uint64_t>(drain.count()));
         frozen_ = freeze.token();
     }
-    body->set_executed_position(process_->loop().next());
-    body->set_parked_command_count(process_->loop().executed_ahead().size());
+    body->set_executed_position(execution_->loop().next());
+    body->set_parked_command_count(execution_->loop().executed_ahead().size());
     return {};
 }
 
@@ -286,20 +286,20 @@ Result<void> Service::final_part(control::FromWorker* reply, Descriptors* out) {
 }
 
 Result<void> Service::fence(bool guest_is_here) {
-    if (!fenced_ && !process_->frozen()) {
+    if (!fenced_ && !execution_->frozen()) {
         return wrong_state("only a frozen worker can be fenced");
     }
     fenced_ = true;
-    process_->disown(guest_is_here);
+    execution_->disown(guest_is_here);
     return {};
 }
 
 Result<void> Service::unfence(std::uint64_t epoch) {
-    if (!process_->frozen()) {
+    if (!execution_->frozen()) {
         return wrong_state("only a frozen worker can be given its session back");
     }
     if (fenced_) {
-        process_->own_again();
+        execution_->own_again();
     }
     fenced_ = false;
     epoch_ = epoch;
@@ -312,11 +312,11 @@ Result<void> Service::release(const control::Release& release, control::FromWork
         return lend_guest(reply, out);
     }
     if (release.return_guest()) {
-        if (!process_->frozen()) {
+        if (!execution_->frozen()) {
             return wrong_state("only a frozen worker gives its guest away");
         }
-        auto memory = process_->detach();
-        process_->memory.share().set_counting(false);  // Whoever has the guest now counts it.
+        auto memory = execution_->detach();
+        process_->memory.device.share().set_counting(false);  // Whoever has the guest now counts it.
         control::ReleaseReply* body = reply->mutable_release();
         *body->mutable_guest() = guest_;
         const int file = fcntl(memory->file(), F_DUPFD_CLOEXEC, 3);
@@ -328,9 +328,9 @@ Result<void> Service::release(const control::Release& release, control::FromWork
             out->push_back(std::move(guest_socket_));
         }
         frozen_.reset();
-    } else if (process_->serving()) {
-        process_->disown(true);  // Wherever it went, its memory is there.
-        process_->detach();
+    } else if (execution_->serving()) {
+        execution_->disown(true);  // Wherever it went, its memory is there.
+        execution_->detach();
     }
     fenced_ = true;
     return {};
@@ -375,14 +375,14 @@ Result<void> Service::take_images(Descriptors& in, std::size_t index, std::uint6
 
 Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
                               control::FromWorker* reply) {
-    if (process_->serving()) {
+    if (execution_->serving()) {
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_TRY(take_images(in, 1, prepare.images_bytes()));
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, prepare.graph_bytes()));
     restoring_ = true;
     part_->set_new_memory_comes(prepare.new_memory_comes());
-    process_->memory.share().set_counting(!prepare.counted_elsewhere());
+    process_->memory.device.share().set_counting(!prepare.counted_elsewhere());
     if (prepare.blocks_from_file()) {
         part_->expect_file();
     }
@@ -396,7 +396,7 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
 }
 
 Result<void> Service::apply_blocks(const control::ApplyBlocks& apply) {
-    if (process_->serving()) {
+    if (execution_->serving()) {
         return wrong_state("a worker with a guest cannot take another state");
     }
     std::uint64_t offset = apply.offset();
@@ -430,7 +430,7 @@ Result<void> Service::apply_blocks(const control::ApplyBlocks& apply) {
 }
 
 Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors& in) {
-    if (process_->serving()) {
+    if (execution_->serving()) {
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_TRY(take_images(in, 1, apply.images_bytes()));

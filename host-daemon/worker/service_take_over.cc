@@ -39,7 +39,7 @@ Result<control::BlockRunList> take_runs(const control::PullBlocks& request,
 }  // namespace
 
 Result<void> Service::lend_guest(control::FromWorker* reply, Descriptors* out) {
-    if (process_->channel() == nullptr || fenced_) {
+    if (process_->channel.memory() == nullptr || fenced_) {
         return wrong_state("this worker has no guest to lend");
     }
     if (guest_.kind() == control::GuestAttachment::KIND_MEMFD && !guest_socket_.valid()) {
@@ -47,7 +47,7 @@ Result<void> Service::lend_guest(control::FromWorker* reply, Descriptors* out) {
                      "the guest process has ended"};
     }
     *reply->mutable_release()->mutable_guest() = guest_;
-    for (const int file : {process_->channel()->file(), guest_socket_.get()}) {
+    for (const int file : {process_->channel.memory()->file(), guest_socket_.get()}) {
         const int copy = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, 3);
         if (file >= 0 && copy < 0) {
             return Error{Code::kInternal, "worker.release", std::strerror(errno)};
@@ -88,7 +88,7 @@ Result<void> Service::export_memory(const control::ExportMemory& request,
 }
 
 Result<void> Service::import_memory(const control::ImportMemory& request, Descriptors& in) {
-    if (process_->serving()) {
+    if (execution_->serving()) {
         return Error{Code::kFailedPrecondition, "worker.state",
                      "a worker with a guest cannot take another state"};
     }
@@ -112,7 +112,7 @@ Result<void> Service::import_memory(const control::ImportMemory& request, Descri
 
 Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptors& in,
                                   control::FromWorker* reply, Descriptors* out) {
-    if (process_->serving()) {
+    if (execution_->serving()) {
         return wrong_state("a worker with a guest cannot take another state");
     }
     if (window_ == nullptr) {  // The other worker has no memory in its arena.

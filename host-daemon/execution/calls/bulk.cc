@@ -1,6 +1,6 @@
 // Copies between the device and the guest's bytes: in a command's own record, or in the bulk area
 // and the outbox, from where and to where the device copies by itself (proto/wire/region.h).
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 #include "proto/wire/control_ops.h"
 
 namespace gantry::worker {
@@ -26,15 +26,15 @@ CUresult copy_from_bulk(Call& call, const BulkCopyCall& copy, std::span<const st
         return result;
     }
     GuestProcess& process = call.process();
-    if (!process.register_bulk()) {
+    if (!process.bulk_pages.lock()) {
         return write_staged(call, copy.device_address, extent, stream);
     }
     const CUresult result =
         call.api().cuMemcpyHtoDAsync_v2(copy.device_address, extent.data(), extent.size(), stream);
     if (result == CUDA_SUCCESS) {
         call.queued_in(stream);
-        process.bulk_board.started(copy.word, call.header().position, BulkBoard::Way::kFromGuest,
-                                   stream);
+        process.streams.bulk_board.started(copy.word, call.header().position,
+                                           BulkBoard::Way::kFromGuest, stream);
     }
     return result;
 }
@@ -43,7 +43,7 @@ CUresult copy_from_bulk(Call& call, const BulkCopyCall& copy, std::span<const st
 
 CUresult write_staged(Call& call, std::uint64_t address, std::span<const std::byte> bytes,
                       CUstream stream) {
-    StagingPool& staging = call.process().staging;
+    StagingPool& staging = call.process().memory.staging;
     StagingPool::Buffer buffer = staging.acquire(bytes.size());
     if (buffer.bytes == nullptr) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -64,13 +64,13 @@ CUresult write_from_bulk(Call& call) {
     if (!read_bulk_copy(call, &copy)) {
         return refuse_copy(call, "a copy from the bulk area");
     }
-    const auto extent = call.process().channel()->bulk(copy.bulk_offset, copy.bytes);
+    const auto extent = call.process().channel.memory()->bulk(copy.bulk_offset, copy.bytes);
     if (extent.empty()) {
         return refuse_copy(call, "an extent outside the bulk area");
     }
     const CUresult result = copy_from_bulk(call, copy, extent);
-    if (result != CUDA_SUCCESS || !call.process().register_bulk()) {
-        call.process().bulk_board.ended(copy.word, call.header().position);
+    if (result != CUDA_SUCCESS || !call.process().bulk_pages.lock()) {
+        call.process().streams.bulk_board.ended(copy.word, call.header().position);
     }
     return result;
 }
@@ -81,7 +81,7 @@ CUresult read_to_bulk(Call& call) {
         return refuse_copy(call, "a copy to the bulk area");
     }
     GuestProcess& process = call.process();
-    const auto extent = process.channel()->bulk(copy.bulk_offset, copy.bytes);
+    const auto extent = process.channel.memory()->bulk(copy.bulk_offset, copy.bytes);
     if (extent.empty()) {
         return refuse_copy(call, "an extent outside the bulk area");
     }
@@ -89,16 +89,16 @@ CUresult read_to_bulk(Call& call) {
     if (const CUresult result = call.stream(copy.stream, &stream); result != CUDA_SUCCESS) {
         return result;
     }
-    if (!process.register_bulk()) {
+    if (!process.bulk_pages.lock()) {
         return CUDA_SUCCESS;  // Would wait. Its end is never shown, and so the guest asks again.
     }
     const CUresult result =
         call.api().cuMemcpyDtoHAsync_v2(extent.data(), copy.device_address, extent.size(), stream);
     if (result == CUDA_SUCCESS) {
         const auto sign =
-            process.may_use_words() ? BulkBoard::Sign::kWord : BulkBoard::Sign::kEvent;
-        process.bulk_board.started(copy.word, call.header().position, BulkBoard::Way::kToGuest,
-                                   stream, sign);
+            process.streams.may_use_words() ? BulkBoard::Sign::kWord : BulkBoard::Sign::kEvent;
+        process.streams.bulk_board.started(copy.word, call.header().position,
+                                           BulkBoard::Way::kToGuest, stream, sign);
         process.counters.bytes_to_guest.fetch_add(extent.size(), std::memory_order_relaxed);
     }
     return result;
@@ -109,7 +109,7 @@ CUresult look_at_bulk(Call& call) {
     if (!look || look->word >= gantry::wire::kBulkWords) {
         return refuse_copy(call, "a word of a bulk copy");
     }
-    call.process().bulk_board.look_at(look->word, look->position);
+    call.process().streams.bulk_board.look_at(look->word, look->position);
     return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,6 @@
 // Stream capture: its beginning, what a guest asks about one that is open, its end.
 #include "host-daemon/execution/calls/graph_calls.h"
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
@@ -10,7 +10,7 @@ namespace {
 template <typename Begin>
 CUresult begin_capture(Call& call, std::uint64_t handle, Begin begin) {
     // It may wait for what was queued before a free, as natively the free itself does.
-    std::unique_lock gate(call.process().capture_gate, std::try_to_lock);
+    std::unique_lock gate(call.process().graphs.captures.gate, std::try_to_lock);
     if (!gate.owns_lock() && !call.may_wait()) {
         call.defer();
         return CUDA_SUCCESS;
@@ -24,7 +24,7 @@ CUresult begin_capture(Call& call, std::uint64_t handle, Begin begin) {
         result = begin(stream);
     }
     if (result == CUDA_SUCCESS) {
-        call.process().begin_capture(HeldWork::key_of(call.lane(), handle));
+        call.process().graphs.captures.begin(HeldWork::key_of(call.lane(), handle));
     }
     return result;
 }
@@ -122,7 +122,7 @@ CUresult on_cuStreamEndCapture(CallContext& context, const wire::cuStreamEndCapt
     // After any other result the stream is not captured, whether it was or not.
     if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
         result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
-        call.process().end_capture(HeldWork::key_of(call.lane(), end.stream));
+        call.process().graphs.captures.end(HeldWork::key_of(call.lane(), end.stream));
     }
     if (result != CUDA_SUCCESS || graph == nullptr) {
         return result;

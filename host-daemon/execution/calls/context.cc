@@ -1,7 +1,8 @@
 // Contexts. The primary context exists as long as the worker does; the guest's retain and release
 // only decide which objects live in it. What memory is a context's the guest knows, and frees it
 // before it ends the context.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
+#include "host-daemon/execution/dispatch/run_call.h"
 
 #include <cstring>
 #include <map>
@@ -14,14 +15,14 @@ namespace {
 
 /// Libraries belong to the process, not to a context, and so do their kernels.
 bool is_of_library(GuestProcess& process, std::uint64_t handle) {
-    return cuda::handle_kind(process.root_of(handle)) == HandleKind::kLibrary;
+    return cuda::handle_kind(process.objects.root_of(handle)) == HandleKind::kLibrary;
 }
 
 /// Ends every object of a context, in the reverse order of their making.
 void end_objects(Call& call, std::uint64_t context) {
     GuestProcess& process = call.process();
-    process.synchronise_device();
-    process.memory.reap(true);
+    process.streams.synchronise_device();
+    process.memory.device.reap(true);
     const auto objects = process.objects.list([context](const Object& object) {
         return object.context == context && object.kind() != HandleKind::kContext;
     });
@@ -33,9 +34,9 @@ void end_objects(Call& call, std::uint64_t context) {
 }
 
 CUresult make_again(GuestProcess& process, const Object& object) {
-    CUresult result = process.replay(object.creation, GuestProcess::Replay::kReset);
+    CUresult result = replay(process, object.creation, Replay::kReset);
     for (const auto& [key, command] : object.configuration) {
-        result = result == CUDA_SUCCESS ? process.replay(command) : result;
+        result = result == CUDA_SUCCESS ? replay(process, command) : result;
     }
     if (result != CUDA_SUCCESS) {
         log_line("object %llx of a library cannot be made again after a context's end: %d",
@@ -50,14 +51,14 @@ CUresult make_again(GuestProcess& process, const Object& object) {
 /// Variables of libraries are what they were at first again. Without any a library stays as it is.
 CUresult reset_libraries(GuestProcess& process) {
     std::map<std::uint64_t, ImagePtr> images;
-    for (const LoadedImage& loaded : process.modules.list()) {
+    for (const LoadedImage& loaded : process.code.modules.list()) {
         if (loaded.library && !loaded.variables.empty()) {
             images.emplace(loaded.handle, loaded.image);
         }
     }
     std::vector<Object> again = process.objects.list([](const Object&) { return true; });
     std::erase_if(again, [&](const Object& object) {
-        return !images.contains(process.root_of(object.handle));
+        return !images.contains(process.objects.root_of(object.handle));
     });
     for (const Object& object : again) {
         if (object.kind() == HandleKind::kLibrary) {
@@ -69,8 +70,8 @@ CUresult reset_libraries(GuestProcess& process) {
         cuda::wire_hand::LoadCall load{};
         if (object.kind() == HandleKind::kLibrary && object.creation.args.size() == sizeof(load)) {
             std::memcpy(&load, object.creation.args.data(), sizeof(load));
-            (void)process.images.stage(load.image_id, load.image_bytes, 0,
-                                       images[object.handle]->bytes);
+            (void)process.code.images.stage(load.image_id, load.image_bytes, 0,
+                                            images[object.handle]->bytes);
         }
         const CUresult result = make_again(process, object);
         worst = worst == CUDA_SUCCESS ? result : worst;
@@ -81,7 +82,7 @@ CUresult reset_libraries(GuestProcess& process) {
 void reset_limits(Call& call) {
     const driver::DriverApi& api = call.api();
     const gantry::wire::DeviceFacts& facts = call.process().facts;
-    if (api.cuCtxGetLimit == nullptr || call.process().enter_context(0) != CUDA_SUCCESS) {
+    if (api.cuCtxGetLimit == nullptr || call.process().contexts.enter(0) != CUDA_SUCCESS) {
         return;
     }
     for (std::uint32_t i = 0; i < gantry::wire::kMaxLimits; ++i) {
@@ -99,15 +100,15 @@ CUresult end_primary(Call& call, const cuda::wire_hand::ContextEndCall& end) {
     if (end.device != 0 || end.context != cuda::primary_context_handle(0)) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    if (process.sticky_error.load() != 0) {
+    if (process.errors.sticky() != 0) {
         return CUDA_ERROR_NOT_PERMITTED;
     }
     end_objects(call, end.context);
     if (process.objects.count_kind(HandleKind::kContext) == 1) {
         // Also what belongs to the device: mappings, pools' memory, other processes' memory.
-        process.virtual_memory.clear();
-        process.shared.close_all();
-        process.memory.free_everything();
+        process.memory.ranges.clear();
+        process.shares.memory.close_all();
+        process.memory.device.free_everything();
     }
     reset_limits(call);
     const CUresult result = reset_libraries(process);
@@ -205,7 +206,7 @@ CUresult on_cuCtxDestroy_v2(CallContext& context, const wire::cuCtxDestroy_v2_ca
                (object.kind() == HandleKind::kFunction || object.kind() == HandleKind::kModule);
     });
     process.objects.erase(end.context);
-    const CUresult result = process.end_context(native);
+    const CUresult result = process.streams.end_context(native);
     const CUresult moved = move_to_primary(process, twins);
     return result != CUDA_SUCCESS ? result : moved;
 }
@@ -222,17 +223,17 @@ CUresult on_cuCtxSynchronize_v2(CallContext& context, const wire::cuCtxSynchroni
     // Drivers before 13.0 have only the form for the current context.
     GuestProcess& process = as_call(context).process();
     if (const CUresult result =
-            process.enter_context(call.ctx != 0 ? call.ctx : as_call(context).header().context);
+            process.contexts.enter(call.ctx != 0 ? call.ctx : as_call(context).header().context);
         result != CUDA_SUCCESS) {
         return result;
     }
-    return process.synchronise_context(as_call(context).busy());
+    return process.streams.synchronise_context(as_call(context).busy());
 }
 
 CUresult on_cuCtxSynchronize(CallContext& context, const wire::cuCtxSynchronize_call&,
                              std::span<const std::byte>, Reply&) {
     Call& call = as_call(context);
-    return call.process().synchronise_context(call.busy());
+    return call.process().streams.synchronise_context(call.busy());
 }
 
 }  // namespace gantry::worker

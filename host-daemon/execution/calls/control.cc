@@ -1,5 +1,5 @@
 // Gantry's own commands (proto/wire/control_ops.h).
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -40,7 +40,7 @@ CUresult hello(Call& call) {
             gantry::wire::kWireVersion, static_cast<unsigned long long>(cuda::kTableHash));
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
-    call.process().set_program(
+    call.process().channel.set_program(
         {hello.guest_pid, {hello.program, strnlen(hello.program, sizeof(hello.program))}});
     return CUDA_SUCCESS;
 }
@@ -48,7 +48,7 @@ CUresult hello(Call& call) {
 /// Writes `bytes` into an extent of the bulk area that the guest named.
 CUresult to_bulk(Call& call, std::uint64_t offset, std::uint64_t room,
                  std::span<const std::byte> bytes) {
-    const auto extent = call.process().channel()->bulk(offset, room);
+    const auto extent = call.process().channel.memory()->bulk(offset, room);
     if (extent.size() < bytes.size()) {
         return refuse(call, "an extent outside the bulk area, or too small");
     }
@@ -70,8 +70,8 @@ CUresult device_facts(Call& call) {
 }
 
 CUresult confirm(Call& call) {
-    call.process().pinned_writes.confirmed(call.lane());
-    call.process().replies.confirm(call.lane(), call.header().position);
+    call.process().memory.pinned_writes.confirmed(call.lane());
+    call.process().channel.replies.confirm(call.lane(), call.header().position);
     call.leave_unanswered();
     return CUDA_SUCCESS;
 }
@@ -81,8 +81,8 @@ CUresult stage_image(Call& call) {
     if (!stage) {
         return refuse(call, "size of the arguments");
     }
-    const auto staged = call.process().images.stage(stage->image_id, stage->total_bytes,
-                                                    stage->offset, call.trailing_bytes());
+    const auto staged = call.process().code.images.stage(stage->image_id, stage->total_bytes,
+                                                         stage->offset, call.trailing_bytes());
     if (!staged.ok()) {
         log_limited("%s", staged.error().to_string().c_str());
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -95,7 +95,7 @@ CUresult drop_image(Call& call) {
     if (!stage) {
         return refuse(call, "size of the arguments");
     }
-    call.process().images.drop(stage->image_id);
+    call.process().code.images.drop(stage->image_id);
     return CUDA_SUCCESS;
 }
 
@@ -120,7 +120,7 @@ CUresult read_device(Call& call) {
     if (!read) {
         return refuse(call, "size of the arguments");
     }
-    const auto extent = call.process().channel()->bulk(read->bulk_offset, read->bytes);
+    const auto extent = call.process().channel.memory()->bulk(read->bulk_offset, read->bytes);
     if (read->bytes == 0 || extent.size() != read->bytes) {
         return refuse(call, "an extent outside the bulk area");
     }
@@ -129,17 +129,17 @@ CUresult read_device(Call& call) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const bool is_locked =
-        (read->bytes >= kRegisteredReadBytesMin || call.process().is_frequent_reader()) &&
-        call.process().register_bulk();
+    const bool is_locked = (read->bytes >= kRegisteredReadBytesMin ||
+                            call.process().bulk_pages.is_frequent_reader()) &&
+                           call.process().bulk_pages.lock();
     const driver::DriverApi& api = call.api();
-    if (stream == nullptr && (!is_locked || call.process().captures.load() != 0)) {
+    if (stream == nullptr && (!is_locked || call.process().graphs.captures.any())) {
         result = api.cuMemcpyDtoH_v2(extent.data(), read->device_address, read->bytes);
     } else {
         result = api.cuMemcpyDtoHAsync_v2(extent.data(), read->device_address, read->bytes, stream);
         if (result == CUDA_SUCCESS) {
             const auto busy = is_locked ? std::optional(BusyStream{stream}) : std::nullopt;
-            result = call.process().synchronise_stream(stream, busy);
+            result = call.process().streams.synchronise(stream, busy);
         }
     }
     if (result == CUDA_SUCCESS) {
@@ -151,7 +151,7 @@ CUresult read_device(Call& call) {
 CUresult wait_callback(Call& call) {
     call.leave_unanswered();
     if (call.wants_reply()) {
-        call.process().callbacks.wait({call.header().position, call.lane()});
+        call.process().channel.callbacks.wait({call.header().position, call.lane()});
     }
     return CUDA_SUCCESS;
 }
@@ -171,12 +171,13 @@ CUresult drain_output(Call& call) {
     if (!drain) {
         return refuse(call, "size of the arguments");
     }
-    const auto extent = call.process().channel()->bulk(drain->bulk_offset, drain->bulk_bytes);
+    const auto extent =
+        call.process().channel.memory()->bulk(drain->bulk_offset, drain->bulk_bytes);
     if (extent.empty()) {
         return refuse(call, "an extent outside the bulk area");
     }
-    call.process().output.collect();
-    call.wrote_bulk(drain->bulk_offset, call.process().output.take(extent));
+    call.process().channel.output.collect();
+    call.wrote_bulk(drain->bulk_offset, call.process().channel.output.take(extent));
     return CUDA_SUCCESS;
 }
 
@@ -186,13 +187,13 @@ CUresult look_at_event(Call& call) {
         return refuse(call, "size of the arguments");
     }
     const auto native = call.process().objects.native_as<CUevent>(look->event, HandleKind::kEvent);
-    return call.process().event_board.look_at(look->event, look->recorded, native,
-                                              call.header().position);
+    return call.process().channel.event_board.look_at(look->event, look->recorded, native,
+                                                      call.header().position);
 }
 
 CUresult goodbye(Call& call) {
-    if (call.process().on_goodbye) {
-        call.process().on_goodbye();
+    if (call.process().channel.on_goodbye) {
+        call.process().channel.on_goodbye();
     }
     return CUDA_SUCCESS;
 }
@@ -203,7 +204,8 @@ constexpr std::uint64_t kLegacyStreams = 1;  // Handles 0 and 1.
 /// Whether the legacy stream's end takes that of blocking streams is for the driver to say, unless
 /// they are idle.
 bool is_legacy_alone(GuestProcess& process) {
-    return process.may_query_streams() && process.query_streams(true).result == CUDA_SUCCESS;
+    return process.streams.may_query() &&
+           process.streams.query_all(GuestStreams::Which::kAllButLegacy).result == CUDA_SUCCESS;
 }
 
 std::uint64_t first_word(const Call& call) { return call.arguments<std::uint64_t>().value_or(0); }
@@ -214,7 +216,7 @@ CUresult query_stream(Call& call, std::uint64_t handle) {
     CUstream stream = nullptr;
     CUresult result = call.stream(handle, &stream);
     if (result == CUDA_SUCCESS) {
-        result = process.query_stream(stream);
+        result = process.streams.query(stream);
     }
     if (result == CUDA_ERROR_NOT_READY && (stream != nullptr || is_legacy_alone(process))) {
         call.set_awaited(stream);
@@ -246,7 +248,7 @@ bool is_pollable(const Call& call) {
         case cuda::Op::cuStreamSynchronize:
         case cuda::Op::cuEventSynchronize: return true;
         case cuda::Op::cuCtxSynchronize:
-        case cuda::Op::cuCtxSynchronize_v2: return call.process_const().may_query_streams();
+        case cuda::Op::cuCtxSynchronize_v2: return call.process().streams.may_query();
         default: return false;
     }
 }
@@ -262,7 +264,7 @@ bool look_at_wait(Call& call) {
         return false;
     }
     GuestProcess& process = call.process();
-    CUresult result = process.enter_context(call.header().context);
+    CUresult result = process.contexts.enter(call.header().context);
     if (result != CUDA_SUCCESS) {
         return true;
     }
@@ -285,7 +287,7 @@ bool look_at_wait(Call& call) {
             }
             break;
         case cuda::Op::cuCtxSynchronize: {
-            const auto seen = process.query_streams();
+            const auto seen = process.streams.query_all();
             result = seen.result;
             if (result == CUDA_ERROR_NOT_READY && seen.busy) {
                 call.set_awaited(*seen.busy);
@@ -293,9 +295,9 @@ bool look_at_wait(Call& call) {
             break;
         }
         default:  // Another form of it, whose context is still to be checked.
-            return process.query_streams().result != CUDA_ERROR_NOT_READY;
+            return process.streams.query_all().result != CUDA_ERROR_NOT_READY;
     }
-    if (result == CUDA_SUCCESS && process.may_skip_waits()) {
+    if (result == CUDA_SUCCESS && process.streams.may_skip_waits()) {
         call.saw_end();
     }
     return result != CUDA_ERROR_NOT_READY;

@@ -1,6 +1,6 @@
 // Copies between addresses that both sides know: device memory, the pinned pool, arrays.
 #include "host-daemon/execution/calls/native_copy.h"
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ namespace {
 /// A copy by unified addressing takes any unknown address for host memory of this process: so only
 /// addresses of the guest's, or such as the driver knows, may pass.
 bool may_name(Call& call, std::uint64_t address, std::uint64_t bytes) {
-    if (bytes == 0 || call.process().memory.owns(address, bytes)) {
+    if (bytes == 0 || call.process().memory.device.owns(address, bytes)) {
         return true;
     }
     const driver::DriverApi& api = call.api();
@@ -43,11 +43,11 @@ std::optional<std::uint64_t> reach(const cuda::wire_hand::CopyEnd& end, std::uin
 /// Keeps a copy into the pinned pool that was just queued, for a move of the guest's memory.
 void note_copy(Call& call, const PinnedWrites::Box& box, std::uint64_t reach, CUstream stream) {
     GuestProcess& process = call.process();
-    if (!process.pinned_writes.enabled() || process.channel() == nullptr ||
-        !process.channel()->pinned_contains(box.address, reach)) {
+    if (!process.memory.pinned_writes.enabled() || process.channel.memory() == nullptr ||
+        !process.channel.memory()->pinned_contains(box.address, reach)) {
         return;
     }
-    if (process.captures.load(std::memory_order_relaxed) != 0) {
+    if (process.graphs.captures.any()) {
         // A captured copy writes nothing, and an event would become part of the graph.
         CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
         if (call.api().cuStreamIsCapturing == nullptr ||
@@ -56,7 +56,7 @@ void note_copy(Call& call, const PinnedWrites::Box& box, std::uint64_t reach, CU
             return;
         }
     }
-    process.pinned_writes.add(box, stream);
+    process.memory.pinned_writes.add(box, stream);
 }
 
 PinnedWrites::Box box_of(const CUDA_MEMCPY3D_v2& copy) {

@@ -1,6 +1,6 @@
 // Events. A record is not kept as a command: what outlives a move is its time (event_times.h), and
 // an event that was never recorded answers queries and waits as one that is long past.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include "host-daemon/execution/base/log.h"
 #include "proto/cuda/gen/worker_dispatch.h"
@@ -14,7 +14,7 @@ CUresult elapsed_time(Call& call, std::uint64_t start, std::uint64_t end, float*
     const EventTimes::Named to{end, objects.native_as<CUevent>(end, HandleKind::kEvent)};
     return from.native == nullptr || to.native == nullptr
                ? CUDA_ERROR_INVALID_HANDLE
-               : call.process().event_times.between(from, to, milliseconds);
+               : call.process().streams.event_times.between(from, to, milliseconds);
 }
 
 /// Event and stream of a record; forgets the event's earlier time.
@@ -24,16 +24,16 @@ CUresult prepare_record(Call& call, std::uint64_t handle, std::uint64_t stream_h
     if (*event == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    call.process().event_times.forget(handle);
+    call.process().streams.event_times.forget(handle);
     return call.stream(stream_handle, stream);
 }
 
 /// A record in a capture is none of the event's; what others may record, the guest asks about.
 CUresult note_record(Call& call, std::uint64_t handle, CUevent event, CUstream stream,
                      CUresult result) {
-    EventBoard& board = call.process().event_board;
-    if (result == CUDA_SUCCESS && call.process().captures.load(std::memory_order_relaxed) == 0 &&
-        !call.process().shared_events.is_shared(handle)) {
+    EventBoard& board = call.process().channel.event_board;
+    if (result == CUDA_SUCCESS && !call.process().graphs.captures.any() &&
+        !call.process().shares.events.is_shared(handle)) {
         board.recorded(handle, call.header().position, event, stream);
     } else {
         board.forget(handle);
@@ -49,7 +49,7 @@ CUresult on_cuEventCreate(CallContext& context, const wire::cuEventCreate_call& 
     CUresult result = generated::on_cuEventCreate(context, create, trailing, reply);
     constexpr std::uint32_t kShared = CU_EVENT_INTERPROCESS;
     if (result != CUDA_SUCCESS && (create.Flags & kShared) != 0 &&
-        as_call(context).process().sticky_error.load() == 0) {
+        as_call(context).process().errors.sticky() == 0) {
         log_limited("the driver makes no event that processes can share: error %d", result);
         wire::cuEventCreate_call own = create;
         own.Flags &= ~kShared;
@@ -86,17 +86,17 @@ CUresult on_cuEventRecordWithFlags(CallContext& context,
 
 CUresult on_cuCtxRecordEvent(CallContext& context, const wire::cuCtxRecordEvent_call& record,
                              std::span<const std::byte> trailing, Reply& reply) {
-    as_call(context).process().event_times.forget(record.hEvent);
+    as_call(context).process().streams.event_times.forget(record.hEvent);
     return generated::on_cuCtxRecordEvent(context, record, trailing, reply);
 }
 
 CUresult on_cuEventDestroy_v2(CallContext& context, const wire::cuEventDestroy_v2_call& destroy,
                               std::span<const std::byte> trailing, Reply& reply) {
     GuestProcess& process = as_call(context).process();
-    process.event_board.forget(destroy.hEvent);
+    process.channel.event_board.forget(destroy.hEvent);
     const CUresult result = generated::on_cuEventDestroy_v2(context, destroy, trailing, reply);
     if (result == CUDA_SUCCESS) {
-        process.shared_events.ended(destroy.hEvent);
+        process.shares.events.ended(destroy.hEvent);
     }
     return result;
 }

@@ -133,7 +133,7 @@ CUresult on_cuGraphKernelNodeGetParams_v2(CallContext& context,
     }
     wire::cuGraphKernelNodeGetParams_v2_reply answer{};
     std::string arguments;
-    answer.launch.kernel = process.kernel_names.handle_of(params);
+    answer.launch.kernel = process.graphs.kernel_names.handle_of(params);
     if (answer.launch.kernel == 0) {
         return CUDA_ERROR_INVALID_HANDLE;  // Its module is gone.
     }
@@ -222,7 +222,7 @@ CUresult on_cuGraphHostNodeGetParams(CallContext& context,
         result != CUDA_SUCCESS) {
         return result;
     }
-    const auto callback = call.process().callbacks.find(params.userData);
+    const auto callback = call.process().channel.callbacks.find(params.userData);
     if (!callback || callback->kind != gantry::wire::CallbackKind::kHostFunction) {
         return call.unsupported(call.op());  // A stream callback takes other arguments.
     }

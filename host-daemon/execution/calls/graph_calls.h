@@ -2,7 +2,7 @@
 // nodes that were made or changed.
 #pragma once
 
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 #include "proto/cuda/wire_hand.h"
 
@@ -58,7 +58,7 @@ inline CUDA_HOST_NODE_PARAMS_v1 host_node(Call& call, std::uint64_t function,
     reply.user_data = user_data;
     reply.kind = kind;
     return {[](void* callback) { CallbackBroker::run(callback, CUDA_SUCCESS); },
-            call.process().callbacks.add_repeating(reply)};
+            call.process().channel.callbacks.add_repeating(reply)};
 }
 
 /// Runs `add` with the graph and the dependencies, and notes the new node.

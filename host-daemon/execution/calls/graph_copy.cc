@@ -51,7 +51,7 @@ std::optional<Parts> parts_of(Call& call, CUgraphNode node) {
                           needs == 0;
         } else if (type == CU_GRAPH_NODE_TYPE_HOST &&
                    api.cuGraphHostNodeGetParams(nodes[i], &params) == CUDA_SUCCESS) {
-            const auto callback = call.process().callbacks.find(params.userData);
+            const auto callback = call.process().channel.callbacks.find(params.userData);
             const bool is_ours = callback && callback->kind == CallbackKind::kGraphCopy;
             parts.host = is_ours ? nodes[i] : nullptr;
         }
@@ -125,7 +125,7 @@ CUresult add_copy(Call& call, const GraphCopyNodeCall& node, CUgraphNode* made, 
 std::uint64_t user_data_of(Call& call, const Parts& parts) {
     CUDA_HOST_NODE_PARAMS_v1 params{};
     call.api().cuGraphHostNodeGetParams(parts.host, &params);
-    const auto callback = call.process().callbacks.find(params.userData);
+    const auto callback = call.process().channel.callbacks.find(params.userData);
     return callback ? callback->user_data : 0;
 }
 

@@ -1,5 +1,5 @@
 // Executable graphs, clones and child graphs.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
 
@@ -17,7 +17,7 @@ CUresult bind_exec(Call& call, std::uint64_t exec, std::uint64_t source, CUgraph
                    std::uint64_t flags, CUgraphExec made) {
     const CUresult result = call.add_object(exec, reinterpret_cast<std::uint64_t>(made));
     if (result == CUDA_SUCCESS) {
-        call.process().graphs.add(exec, source, graph, flags);
+        call.process().graphs.book.add(exec, source, graph, flags);
     } else {
         call.api().cuGraphExecDestroy(made);
     }
@@ -115,7 +115,7 @@ CUresult on_cuGraphExecUpdate_v2(CallContext& context,
                                                handle_of_node(call, info.errorFromNode),
                                                static_cast<std::uint32_t>(info.result), 0});
     if (result == CUDA_SUCCESS) {
-        call.process().graphs.updated(update.exec, reinterpret_cast<CUgraph>(graph));
+        call.process().graphs.book.updated(update.exec, reinterpret_cast<CUgraph>(graph));
     }
     return result;
 }
@@ -123,24 +123,24 @@ CUresult on_cuGraphExecUpdate_v2(CallContext& context,
 CUresult on_cuGraphLaunch(CallContext& context, const wire::cuGraphLaunch_call& launch,
                           std::span<const std::byte> trailing, Reply& reply) {
     GuestProcess& process = as_call(context).process();
-    if (process.event_times.keeps_any()) {
-        for (const CUevent event : process.graphs.recorded_events(launch.hGraph)) {
-            process.event_times.forget(process.objects.handle_of(
+    if (process.streams.event_times.keeps_any()) {
+        for (const CUevent event : process.graphs.book.recorded_events(launch.hGraph)) {
+            process.streams.event_times.forget(process.objects.handle_of(
                 reinterpret_cast<std::uint64_t>(event), HandleKind::kEvent));
         }
     }
-    if (!process.graphs.knows_memory()) {
+    if (!process.graphs.book.knows_memory()) {
         return generated::on_cuGraphLaunch(context, launch, trailing, reply);
     }
-    const auto exec = process.graphs.find(launch.hGraph);
+    const auto exec = process.graphs.book.find(launch.hGraph);
     const bool frees_first =
         exec && (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-    if (exec && !frees_first && !process.memory.may_allocate(exec->memory.allocates)) {
+    if (exec && !frees_first && !process.memory.device.may_allocate(exec->memory.allocates)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
     if (result == CUDA_SUCCESS && exec) {
-        process.memory.ran_in_graph(exec->memory.allocates, exec->memory.frees);
+        process.memory.device.ran_in_graph(exec->memory.allocates, exec->memory.frees);
     }
     return result;
 }
@@ -159,8 +159,8 @@ CUresult on_cuGraphClone(CallContext& context, const wire::cuGraphClone_call& cl
         result = call.api().cuGraphClone(&made, graph);
     }
     if (result == CUDA_SUCCESS) {
-        call.process().graphs.note_memory(made, call.process().graphs.memory_of(graph));
-        call.process().graphs.note_clone(graph, made);
+        call.process().graphs.book.note_memory(made, call.process().graphs.book.memory_of(graph));
+        call.process().graphs.book.note_clone(graph, made);
     }
     return result == CUDA_SUCCESS
                ? call.add_object(clone.phGraphClone, reinterpret_cast<std::uint64_t>(made))

@@ -11,19 +11,19 @@ namespace {
 void note(Call& call, CUgraph graph, std::uint64_t address, bool frees) {
     GraphMemory memory;
     (frees ? memory.frees : memory.allocates).insert(address);
-    call.process().graphs.note_memory(graph, memory);
+    call.process().graphs.book.note_memory(graph, memory);
 }
 
 void give_back(Call& call, std::uint64_t address) {
-    call.process().memory.free_later(DeviceVa{address}, std::nullopt);
+    call.process().memory.device.free_later(DeviceVa{address}, std::nullopt);
     call.process().schedule_reap();
 }
 
 /// Allocated outside the graph, or by one; and not freed by this one already.
 bool may_free(Call& call, CUgraph graph, std::uint64_t address) {
-    const auto allocation = call.process().memory.find(DeviceVa{address});
+    const auto allocation = call.process().memory.device.find(DeviceVa{address});
     return allocation && allocation->address.value == address &&
-           !call.process().graphs.memory_of(graph).frees.contains(address);
+           !call.process().graphs.book.memory_of(graph).frees.contains(address);
 }
 
 CUresult dependencies_of(Call& call, CUgraphNode node, std::vector<CUgraphNode>* out) {
@@ -52,8 +52,8 @@ CUresult dependencies_of(Call& call, CUgraphNode node, std::vector<CUgraphNode>*
 std::uint64_t address_freed_before(Call& call, CUgraph graph, const std::vector<CUgraphNode>& nodes,
                                    std::uint64_t bytes) {
     std::map<CUgraphNode, std::uint64_t> candidates;
-    for (const auto& [address, node] : call.process().graphs.freed_in(graph)) {
-        const auto allocation = call.process().memory.find(DeviceVa{address});
+    for (const auto& [address, node] : call.process().graphs.book.freed_in(graph)) {
+        const auto allocation = call.process().memory.device.find(DeviceVa{address});
         if (allocation && allocation->bytes == bytes) {
             candidates.emplace(node, address);
         }
@@ -110,7 +110,7 @@ CUresult allocate_in_capture(Call& call, std::uint64_t bytes, std::uint64_t stre
         [&](CUgraphNode* made, CUgraph graph, const CUgraphNode* needs, std::size_t count) {
             const CUresult added = call.api().cuGraphAddEmptyNode(made, graph, needs, count);
             if (added == CUDA_SUCCESS) {
-                call.process().memory.keep_for_graphs(DeviceVa{*address}, false);
+                call.process().memory.device.keep_for_graphs(DeviceVa{*address}, false);
                 note(call, graph, *address, false);
             }
             return added;
@@ -130,7 +130,7 @@ CUresult free_in_capture(Call& call, std::uint64_t address, std::uint64_t stream
             }
             const CUresult added = call.api().cuGraphAddEmptyNode(made, graph, needs, count);
             if (added == CUDA_SUCCESS) {
-                call.process().memory.keep_for_graphs(DeviceVa{address}, true);
+                call.process().memory.device.keep_for_graphs(DeviceVa{address}, true);
                 note(call, graph, address, true);
             }
             return added;
@@ -150,7 +150,7 @@ CUresult on_cuGraphAddMemAllocNode(CallContext& context,
                               const CUresult added = call.api().cuGraphAddEmptyNode(
                                   made, graph, dependencies.data(), dependencies.size());
                               if (added == CUDA_SUCCESS) {
-                                  call.process().graphs.allocates_again(graph, answer.address);
+                                  call.process().graphs.book.allocates_again(graph, answer.address);
                               }
                               return added;
                           });
@@ -163,18 +163,18 @@ CUresult on_cuGraphAddMemAllocNode(CallContext& context,
     if (result != CUDA_SUCCESS || call.is_deferred()) {
         return result;
     }
-    result =
-        add_node(call, node, trailing,
-                 [&](CUgraphNode* made, CUgraph graph, const auto& dependencies,
-                     std::span<const std::byte>) {
-                     const CUresult added = call.api().cuGraphAddEmptyNode(
-                         made, graph, dependencies.data(), dependencies.size());
-                     if (added == CUDA_SUCCESS) {
-                         call.process().memory.keep_for_graphs(DeviceVa{answer.address}, false);
-                         note(call, graph, answer.address, false);
-                     }
-                     return added;
-                 });
+    result = add_node(call, node, trailing,
+                      [&](CUgraphNode* made, CUgraph graph, const auto& dependencies,
+                          std::span<const std::byte>) {
+                          const CUresult added = call.api().cuGraphAddEmptyNode(
+                              made, graph, dependencies.data(), dependencies.size());
+                          if (added == CUDA_SUCCESS) {
+                              call.process().memory.device.keep_for_graphs(DeviceVa{answer.address},
+                                                                           false);
+                              note(call, graph, answer.address, false);
+                          }
+                          return added;
+                      });
     if (result != CUDA_SUCCESS) {
         give_back(call, answer.address);
         return result;
@@ -196,9 +196,10 @@ CUresult on_cuGraphAddMemFreeNode(CallContext& context,
                         const CUresult added = call.api().cuGraphAddEmptyNode(
                             made, graph, dependencies.data(), dependencies.size());
                         if (added == CUDA_SUCCESS) {
-                            call.process().memory.keep_for_graphs(DeviceVa{node.address}, true);
+                            call.process().memory.device.keep_for_graphs(DeviceVa{node.address},
+                                                                         true);
                             note(call, graph, node.address, true);
-                            call.process().graphs.note_free_node(graph, node.address, *made);
+                            call.process().graphs.book.note_free_node(graph, node.address, *made);
                         }
                         return added;
                     });
@@ -207,7 +208,7 @@ CUresult on_cuGraphAddMemFreeNode(CallContext& context,
 CUresult on_cuDeviceGetGraphMemAttribute(CallContext& context,
                                          const wire::cuDeviceGetGraphMemAttribute_call& get,
                                          std::span<const std::byte>, Reply& reply) {
-    const DeviceMemory::GraphUse use = as_call(context).process().memory.graph_use();
+    const DeviceMemory::GraphUse use = as_call(context).process().memory.device.graph_use();
     wire::cuDeviceGetGraphMemAttribute_reply answer{};
     switch (static_cast<CUgraphMem_attribute>(get.attribute)) {
         case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: answer.value = use.used; break;
@@ -227,8 +228,8 @@ CUresult on_cuDeviceSetGraphMemAttribute(CallContext& context,
         set.attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    as_call(context).process().memory.reset_graph_use_high(set.attribute ==
-                                                           CU_GRAPH_MEM_ATTR_USED_MEM_HIGH);
+    as_call(context).process().memory.device.reset_graph_use_high(set.attribute ==
+                                                                  CU_GRAPH_MEM_ATTR_USED_MEM_HIGH);
     return CUDA_SUCCESS;
 }
 
@@ -237,11 +238,11 @@ CUresult on_cuGraphAddChildGraphNode(CallContext& context,
                                      std::span<const std::byte> trailing, Reply& reply) {
     GuestProcess& process = as_call(context).process();
     const CUresult result = generated::on_cuGraphAddChildGraphNode(context, node, trailing, reply);
-    if (result == CUDA_SUCCESS && process.graphs.knows_memory()) {
+    if (result == CUDA_SUCCESS && process.graphs.book.knows_memory()) {
         const ObjectTable& objects = process.objects;
-        process.graphs.note_memory(objects.native_as<CUgraph>(node.hGraph, HandleKind::kGraph),
-                                   process.graphs.memory_of(objects.native_as<CUgraph>(
-                                       node.childGraph, HandleKind::kGraph)));
+        process.graphs.book.note_memory(objects.native_as<CUgraph>(node.hGraph, HandleKind::kGraph),
+                                        process.graphs.book.memory_of(objects.native_as<CUgraph>(
+                                            node.childGraph, HandleKind::kGraph)));
     }
     return result;
 }

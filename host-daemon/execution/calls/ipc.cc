@@ -1,7 +1,7 @@
 // Memory and events between processes of one VM. Handles are looked up at the host's broker, which
 // answers within a bounded time: on the lane's own thread, so that nobody else's commands wait for
 // it.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
 
@@ -15,7 +15,7 @@ CUresult on_cuIpcGetMemHandle(CallContext& context, const wire::cuIpcGetMemHandl
         return CUDA_SUCCESS;
     }
     wire::cuIpcGetMemHandle_reply answer{};
-    const CUresult result = call.process().shared.offer(wanted.address, &answer);
+    const CUresult result = call.process().shares.memory.offer(wanted.address, &answer);
     reply.put(answer);
     return result;
 }
@@ -29,7 +29,7 @@ CUresult on_cuIpcOpenMemHandle_v2(CallContext& context,
         return CUDA_SUCCESS;
     }
     wire::cuIpcOpenMemHandle_v2_reply answer{};
-    const CUresult result = call.process().shared.open(open.handle, &answer.address);
+    const CUresult result = call.process().shares.memory.open(open.handle, &answer.address);
     reply.put(answer);
     return result;
 }
@@ -42,9 +42,9 @@ CUresult on_cuIpcCloseMemHandle(CallContext& context, const wire::cuIpcCloseMemH
         return CUDA_SUCCESS;
     }
     // Kernels may still use it; an error of theirs is the next call's to tell.
-    call.process().synchronise_device();
+    call.process().streams.synchronise_device();
     bool is_last = false;
-    const CUresult result = call.process().shared.close(close.address, &is_last);
+    const CUresult result = call.process().shares.memory.close(close.address, &is_last);
     wire::cuIpcCloseMemHandle_reply answer{};
     answer.is_last = is_last ? 1 : 0;
     reply.put(answer);
@@ -64,9 +64,10 @@ CUresult on_cuIpcGetEventHandle(CallContext& context, const wire::cuIpcGetEventH
         return CUDA_ERROR_INVALID_HANDLE;
     }
     wire::cuIpcGetEventHandle_reply answer{};
-    const CUresult result = process.shared_events.offer(wanted.event, event, &answer);
+    const CUresult result = process.shares.events.offer(wanted.event, event, &answer);
     if (result == CUDA_SUCCESS) {
-        process.event_board.forget(wanted.event);  // What it shows is no longer all there is.
+        process.channel.event_board.forget(
+            wanted.event);  // What it shows is no longer all there is.
     }
     reply.put(answer);
     return result;
@@ -85,14 +86,14 @@ CUresult on_cuIpcOpenEventHandle(CallContext& context, const wire::cuIpcOpenEven
         return result;
     }
     CUevent event = nullptr;
-    CUresult result = process.shared_events.open(open.handle, open.event, &event);
+    CUresult result = process.shares.events.open(open.handle, open.event, &event);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     result = call.add_object(open.event, reinterpret_cast<std::uint64_t>(event));
     if (result != CUDA_SUCCESS) {
         call.api().cuEventDestroy_v2(event);
-        process.shared_events.ended(open.event);
+        process.shares.events.ended(open.event);
     }
     return result;
 }

@@ -1,10 +1,6 @@
 // Kernel launches, host callbacks, occupancy of clusters.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
-#include <algorithm>
-#include <array>
-
-#include "host-daemon/execution/base/crash_log.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
@@ -30,22 +26,6 @@ struct PackedArguments {
     std::size_t bytes;
     void* list[5] = {};
 };
-
-/// nullopt: the command is too short or too long for one.
-std::optional<LaunchCall> launch_of(const Command& command) {
-    LaunchCall launch{};
-    if (command.args.size() != sizeof(launch)) {
-        return std::nullopt;
-    }
-    std::memcpy(&launch, command.args.data(), sizeof(launch));
-    return launch;
-}
-
-KernelLaunch kernel_launch(const LaunchCall& launch, std::span<const std::byte> arguments) {
-    return {{launch.kernel, std::to_array(launch.grid), std::to_array(launch.block),
-             launch.shared_bytes},
-            arguments};
-}
 
 CUresult resolve_launch(Call& call, const LaunchCall& launch, CUfunction* function,
                         CUstream* stream) {
@@ -114,7 +94,7 @@ CUresult make_config(Call& call, const LaunchExCall& launch, std::span<const std
 CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchConfig& config,
                            CUfunction function, PackedArguments& packed) {
     call.queued_in(config.hStream);
-    call.process().counters.launches.fetch_add(1, std::memory_order_relaxed);
+    call.process().launches.counters.launches.fetch_add(1, std::memory_order_relaxed);
     const CUresult result = call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
     bool is_cooperative = false;
     for (unsigned i = 0; i < config.numAttrs; ++i) {
@@ -122,7 +102,7 @@ CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchC
                           config.attrs[i].value.cooperative != 0;
     }
     if (result == CUDA_SUCCESS && is_cooperative) {
-        call.process().device_use.note_cooperative(
+        call.process().code.device_use.note_cooperative(
             launch.kernel, std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
             launch.block[0] * launch.block[1] * launch.block[2], launch.shared_bytes);
     }
@@ -146,8 +126,8 @@ CUresult launch_callback(Call& call, const cuda::wire_hand::HostFunctionCall& wa
     reply.user_data = wanted.user_data;
     reply.stream = wanted.stream;
     reply.kind = kind;
-    CallbackBroker& broker = call.process().callbacks;
-    CallbackBroker::Callback* callback = call.process().is_capturing(stream)
+    CallbackBroker& broker = call.process().channel.callbacks;
+    CallbackBroker::Callback* callback = call.process().graphs.captures.is_capturing(stream)
                                              ? broker.add_repeating(reply)
                                              : broker.add(reply, call.header().position);
     const driver::DriverApi& api = call.api();
@@ -178,80 +158,15 @@ CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call
         return result;
     }
     call.queued_in(stream);
-    call.process().counters.launches.fetch_add(1, std::memory_order_relaxed);
-    if (call.process().launch_as_graph(call, launch, trailing, stream)) {
+    LaunchPolicy& launches = call.process().launches;
+    launches.counters.launches.fetch_add(1, std::memory_order_relaxed);
+    if (!call.may_wait() && launches.launch_one(call.command(), launch, trailing, stream)) {
         return CUDA_SUCCESS;
     }
     PackedArguments packed(trailing);
     return call.api().cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
                                      launch.block[0], launch.block[1], launch.block[2],
                                      launch.shared_bytes, stream, nullptr, packed.get());
-}
-
-bool GuestProcess::may_launch_graphs(std::uint64_t context) const {
-    return (context == 0 || context == cuda::primary_context_handle(0)) && !first_command_ &&
-           !has_lost_context_ && !is_broken() && !held.active() &&
-           captures.load(std::memory_order_relaxed) == 0;
-}
-
-/// False: it is still to be launched.
-bool GuestProcess::launch_as_graph(const Call& call, const LaunchCall& launch,
-                                   std::span<const std::byte> arguments, CUstream stream) {
-    if (!prepares_launches_ || call.may_wait() ||
-        launch.shared_bytes > LaunchBatcher::kSharedBytesMax ||
-        !may_launch_graphs(call.header().context)) {
-        return false;
-    }
-    const KernelLaunch one = kernel_launch(launch, arguments);
-    const bool is_launched = launch_batcher.launch(
-        std::span(&one, 1), HeldWork::key_of(call.lane(), launch.stream), stream);
-    if (is_launched) {
-        counters.prepared_launches.fetch_add(1, std::memory_order_relaxed);
-    }
-    return is_launched;
-}
-
-bool GuestProcess::joins_batch(std::span<const Command> batch, const Command& next) const {
-    const auto launch = launch_of(next);
-    if (!launch || next.trailing.size() != launch->param_bytes ||
-        launch->shared_bytes > LaunchBatcher::kSharedBytesMax) {
-        return false;
-    }
-    if (batch.empty()) {
-        return may_launch_graphs(next.header.context);
-    }
-    const Command& first = batch.front();
-    return next.header.lane == first.header.lane && next.header.context == first.header.context &&
-           launch->stream == launch_of(first)->stream;
-}
-
-/// What on_cuLaunchKernel does for one. False where it does nothing: then that does it.
-bool GuestProcess::execute_batch(std::span<const Command> batch) {
-    const Command& first = batch.front();
-    const std::uint64_t guest_stream = launch_of(first)->stream;
-    CUstream stream = nullptr;
-    note_command(first.header.op);
-    if (enter_context(first.header.context) != CUDA_SUCCESS ||
-        resolve_stream(guest_stream, first.header.lane, &stream) != CUDA_SUCCESS) {
-        return false;
-    }
-    std::array<KernelLaunch, LaunchBatcher::kBatch> launches;
-    std::transform(batch.begin(), batch.end(), launches.begin(), [](const Command& command) {
-        return kernel_launch(*launch_of(command), command.trailing);
-    });
-    if (!launch_batcher.launch(launches, HeldWork::key_of(first.header.lane, guest_stream),
-                               stream)) {
-        return false;
-    }
-    for (const Command& command : batch) {
-        note_lane(command.header.lane);
-    }
-    pinned_writes.note_work();
-    counters.launches.fetch_add(batch.size(), std::memory_order_relaxed);
-    counters.batched_launches.fetch_add(batch.size(), std::memory_order_relaxed);
-    queued_ = BusyStream{stream};
-    poll();
-    return true;
 }
 
 CUresult on_cuLaunchCooperativeKernel(CallContext& context,

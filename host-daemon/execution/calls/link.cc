@@ -1,5 +1,5 @@
 // The driver's linker: inputs are staged like images, the linked image goes back in pieces.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include <algorithm>
 
@@ -54,7 +54,7 @@ CUresult on_cuLinkCreate_v2(CallContext& context, const wire::cuLinkCreate_v2_ca
         result = call.add_object(create.link, reinterpret_cast<std::uint64_t>(link->state()));
     }
     if (result == CUDA_SUCCESS) {
-        call.process().links.add(create.link, link);
+        call.process().code.links.add(create.link, link);
     }
     return result;
 }
@@ -62,9 +62,9 @@ CUresult on_cuLinkCreate_v2(CallContext& context, const wire::cuLinkCreate_v2_ca
 CUresult on_cuLinkAddData_v2(CallContext& context, const wire::cuLinkAddData_v2_call& add,
                              std::span<const std::byte> trailing, Reply& reply) {
     Call& call = as_call(context);
-    const LinkPtr link = call.process().links.find(add.link);
+    const LinkPtr link = call.process().code.links.find(add.link);
     auto image =
-        call.process().images.take(add.image_id, gantry::wire::align_up(add.image_bytes, 8));
+        call.process().code.images.take(add.image_id, gantry::wire::align_up(add.image_bytes, 8));
     if (link == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -94,7 +94,7 @@ CUresult on_cuLinkAddData_v2(CallContext& context, const wire::cuLinkAddData_v2_
 CUresult on_cuLinkComplete(CallContext& context, const wire::cuLinkComplete_call& complete,
                            std::span<const std::byte>, Reply& reply) {
     Call& call = as_call(context);
-    const LinkPtr link = call.process().links.find(complete.link);
+    const LinkPtr link = call.process().code.links.find(complete.link);
     if (link == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }

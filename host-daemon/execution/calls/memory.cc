@@ -1,5 +1,5 @@
 // Device memory from the arena, page-locked memory of the pool, and stream-ordered allocation.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address
     if (bytes == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    DeviceMemory& memory = call.process().memory;
+    DeviceMemory& memory = call.process().memory.device;
     auto made = memory.allocate(bytes);
     if (!made.ok() && made.error().code == Code::kResourceExhausted) {
         if (memory.has_parked()) {  // Asked once: another thread may reap at any time.
@@ -25,7 +25,8 @@ CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address
                 call.defer();
                 return CUDA_SUCCESS;
             }
-            if (const CUresult idle = call.process().synchronise_device(); idle != CUDA_SUCCESS) {
+            if (const CUresult idle = call.process().streams.synchronise_device();
+                idle != CUDA_SUCCESS) {
                 return idle;
             }
             memory.reap(true);
@@ -72,10 +73,10 @@ CUresult on_cuMemFree_v2(CallContext& context, const wire::cuMemFree_v2_call& ca
         return CUDA_SUCCESS;
     }
     GuestProcess& process = as_call(context).process();
-    if (!process.memory.free_later(DeviceVa{call.dptr}, std::nullopt)) {
+    if (!process.memory.device.free_later(DeviceVa{call.dptr}, std::nullopt)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    process.pools.freed(call.dptr);
+    process.memory.pools.freed(call.dptr);
     process.schedule_reap();
     return CUDA_SUCCESS;
 }
@@ -85,34 +86,36 @@ CUresult on_cuMemGetInfo_v2(CallContext& context, const wire::cuMemGetInfo_v2_ca
     GuestProcess& process = as_call(context).process();
     wire::cuMemGetInfo_v2_reply answer{};
     answer.total = process.facts.total_memory_bytes;
-    answer.free = process.memory.free_bytes(answer.total);
+    answer.free = process.memory.device.free_bytes(answer.total);
     reply.put(answer);
     return CUDA_SUCCESS;
 }
 
 CUresult on_cuMemHostAlloc(CallContext& context, const wire::cuMemHostAlloc_call& call,
                            std::span<const std::byte>, Reply&) {
-    return as_call(context).process().memory.register_pinned(
+    return as_call(context).process().memory.device.register_pinned(
         {call.address, call.bytes, call.flags});
 }
 
 CUresult on_cuMemFreeHost(CallContext& context, const wire::cuMemFreeHost_call& call,
                           std::span<const std::byte>, Reply&) {
     GuestProcess& process = as_call(context).process();
-    process.synchronise_device();  // Kernels may still use it; an error is the next call's to tell.
-    return process.memory.unregister_pinned(call.address);
+    process.streams
+        .synchronise_device();  // Kernels may still use it; an error is the next call's to tell.
+    return process.memory.device.unregister_pinned(call.address);
 }
 
 CUresult on_cuMemHostRegister_v2(CallContext& context, const wire::cuMemHostRegister_v2_call& call,
                                  std::span<const std::byte>, Reply&) {
-    return as_call(context).process().memory.register_pinned({call.p, call.bytesize, call.Flags});
+    return as_call(context).process().memory.device.register_pinned(
+        {call.p, call.bytesize, call.Flags});
 }
 
 CUresult on_cuMemHostUnregister(CallContext& context, const wire::cuMemHostUnregister_call& call,
                                 std::span<const std::byte>, Reply&) {
     GuestProcess& process = as_call(context).process();
-    process.synchronise_device();
-    return process.memory.unregister_pinned(call.p);
+    process.streams.synchronise_device();
+    return process.memory.device.unregister_pinned(call.p);
 }
 
 }  // namespace gantry::worker

@@ -1,5 +1,5 @@
 // Images, modules, libraries, kernels and variables.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include "host-daemon/execution/base/log.h"
 #include "host-daemon/execution/loading/image_loader.h"
@@ -91,8 +91,8 @@ CUresult answer_variable(CallContext& context, HandleKind kind, const NameCall& 
     const std::string name = name_of(trailing);
     CUdeviceptr address = 0;
     std::size_t bytes = 0;
-    const std::uint64_t root = process.root_of(wanted.owner);
-    const auto placed = process.modules.placed_variable(root, name);
+    const std::uint64_t root = process.objects.root_of(wanted.owner);
+    const auto placed = process.code.modules.placed_variable(root, name);
     const CUresult result = placed ? CUDA_SUCCESS : ask(&address, &bytes, owner, name.c_str());
     GlobalReply answer{};
     if (placed) {
@@ -101,9 +101,9 @@ CUresult answer_variable(CallContext& context, HandleKind kind, const NameCall& 
     } else if (result == CUDA_SUCCESS) {
         answer.address = address;
         answer.bytes = bytes;
-        process.learn_variables(root);
-        process.memory.add_outside(root, address, bytes);
-        process.modules.note_variable(root, {name, address, bytes, managed == Managed::kYes});
+        process.code.learn_variables(root);
+        process.memory.device.add_outside(root, address, bytes);
+        process.code.modules.note_variable(root, {name, address, bytes, managed == Managed::kYes});
     }
     reply.put(answer);
     return result;
@@ -125,11 +125,11 @@ CUresult answer_kernel(CallContext& context, HandleKind owner_kind, HandleKind k
     CUresult result = get(&kernel, owner, name.c_str());
     if (result == CUDA_SUCCESS) {
         const auto native = reinterpret_cast<std::uint64_t>(kernel);
-        const std::uint64_t root = process.root_of(wanted.owner);
+        const std::uint64_t root = process.objects.root_of(wanted.owner);
         result = call.add_object(wanted.new_handle, native, wanted.owner);
-        process.modules.note_kernel(root, name);
+        process.code.modules.note_kernel(root, name);
         describe_kernel(call, kind, native, reply);
-        process.learn_variables(root);
+        process.code.learn_variables(root);
     }
     return result;
 }

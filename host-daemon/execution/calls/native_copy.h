@@ -1,7 +1,7 @@
 // A 3D copy of the guest's in the driver's terms, its addresses and arrays checked.
 #pragma once
 
-#include "host-daemon/execution/process/call.h"
+#include "host-daemon/execution/dispatch/call.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {

@@ -1,5 +1,5 @@
 // Stream-ordered allocation and memory pools.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
 
@@ -8,12 +8,12 @@ namespace {
 
 CUresult allocate_from(Call& call, std::uint64_t pool, std::uint64_t bytes, std::uint64_t stream,
                        std::uint64_t* address) {
-    PoolBook& pools = call.process().pools;
+    PoolBook& pools = call.process().memory.pools;
     CUstream native = nullptr;
     if (const CUresult result = call.stream(stream, &native); result != CUDA_SUCCESS) {
         return result;
     }
-    if (call.process().is_capturing(native)) {
+    if (call.process().graphs.captures.is_capturing(native)) {
         return allocate_in_capture(call, bytes, stream, address);
     }
     if (!pools.has_room(pool, bytes)) {
@@ -43,7 +43,7 @@ CUresult name_pool(Call& call, std::uint64_t handle, const CUmemPoolProps& prope
         pool.handle = handle;
         pool.is_default = is_default;
         pool.properties = properties;
-        call.process().pools.add(std::move(pool));
+        call.process().memory.pools.add(std::move(pool));
     }
     return result;
 }
@@ -70,7 +70,7 @@ CUresult on_cuMemAllocFromPoolAsync(CallContext& context,
                                     const wire::cuMemAllocFromPoolAsync_call& wanted,
                                     std::span<const std::byte>, Reply& reply) {
     Call& call = as_call(context);
-    if (!call.process().pools.contains(wanted.pool)) {
+    if (!call.process().memory.pools.contains(wanted.pool)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     wire::cuMemAllocFromPoolAsync_reply answer{};
@@ -88,14 +88,14 @@ CUresult on_cuMemFreeAsync(CallContext& context, const wire::cuMemFreeAsync_call
         return result;
     }
     GuestProcess& process = call.process();
-    if (process.is_capturing(stream)) {
+    if (process.graphs.captures.is_capturing(stream)) {
         return free_in_capture(call, wanted.dptr, wanted.hStream);
     }
-    process.memory.reap(false);
-    if (!process.memory.free_later(DeviceVa{wanted.dptr}, stream)) {
+    process.memory.device.reap(false);
+    if (!process.memory.device.free_later(DeviceVa{wanted.dptr}, stream)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    process.pools.freed(wanted.dptr);
+    process.memory.pools.freed(wanted.dptr);
     return CUDA_SUCCESS;
 }
 
@@ -110,8 +110,8 @@ CUresult on_cuDeviceSetMemPool(CallContext& context, const wire::cuDeviceSetMemP
     if (set.dev != 0) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    return as_call(context).process().pools.set_current(set.pool) ? CUDA_SUCCESS
-                                                                  : CUDA_ERROR_INVALID_VALUE;
+    return as_call(context).process().memory.pools.set_current(set.pool) ? CUDA_SUCCESS
+                                                                         : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult on_cuMemPoolCreate(CallContext& context, const wire::cuMemPoolCreate_call& create,
@@ -129,7 +129,7 @@ CUresult on_cuMemPoolCreate(CallContext& context, const wire::cuMemPoolCreate_ca
 CUresult on_cuMemPoolDestroy(CallContext& context, const wire::cuMemPoolDestroy_call& destroy,
                              std::span<const std::byte>, Reply&) {
     GuestProcess& process = as_call(context).process();
-    if (!process.pools.remove(destroy.pool)) {
+    if (!process.memory.pools.remove(destroy.pool)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     process.objects.erase(destroy.pool);
@@ -139,23 +139,24 @@ CUresult on_cuMemPoolDestroy(CallContext& context, const wire::cuMemPoolDestroy_
 CUresult on_cuMemPoolTrimTo(CallContext& context, const wire::cuMemPoolTrimTo_call& trim,
                             std::span<const std::byte>, Reply&) {
     GuestProcess& process = as_call(context).process();
-    if (!process.pools.contains(trim.pool)) {
+    if (!process.memory.pools.contains(trim.pool)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    process.memory.reap(false);  // Nothing else is held back.
+    process.memory.device.reap(false);  // Nothing else is held back.
     return CUDA_SUCCESS;
 }
 
 CUresult on_cuMemPoolSetAttribute(CallContext& context, const wire::cuMemPoolSetAttribute_call& set,
                                   std::span<const std::byte>, Reply&) {
-    return as_call(context).process().pools.set_attribute(set.pool, set.attribute, set.value);
+    return as_call(context).process().memory.pools.set_attribute(set.pool, set.attribute,
+                                                                 set.value);
 }
 
 CUresult on_cuMemPoolGetAttribute(CallContext& context, const wire::cuMemPoolGetAttribute_call& get,
                                   std::span<const std::byte>, Reply& reply) {
     wire::cuMemPoolGetAttribute_reply answer{};
-    const CUresult result =
-        as_call(context).process().pools.get_attribute(get.pool, get.attribute, &answer.value);
+    const CUresult result = as_call(context).process().memory.pools.get_attribute(
+        get.pool, get.attribute, &answer.value);
     reply.put(answer);
     return result;
 }
@@ -168,7 +169,7 @@ CUresult on_cuMemPoolSetAccess(CallContext& context, const wire::cuMemPoolSetAcc
     if (!descriptions || !rest.empty()) {
         return call.malformed(call.op(), "descriptions longer than the command");
     }
-    if (!call.process().pools.contains(set.pool)) {
+    if (!call.process().memory.pools.contains(set.pool)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (const CUmemAccessDesc& description : *descriptions) {
@@ -183,7 +184,7 @@ CUresult on_cuMemPoolSetAccess(CallContext& context, const wire::cuMemPoolSetAcc
 
 CUresult on_cuMemPoolGetAccess(CallContext& context, const wire::cuMemPoolGetAccess_call& get,
                                std::span<const std::byte>, Reply& reply) {
-    if (!as_call(context).process().pools.contains(get.memPool)) {
+    if (!as_call(context).process().memory.pools.contains(get.memPool)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     wire::cuMemPoolGetAccess_reply answer{};

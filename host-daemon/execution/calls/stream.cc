@@ -1,5 +1,5 @@
 // Streams: what the worker keeps about them beside the object.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
 
@@ -11,11 +11,11 @@ CUresult on_cuStreamDestroy_v2(CallContext& context, const wire::cuStreamDestroy
     if (const auto stream =
             process.objects.native_as<CUstream>(destroy.hStream, HandleKind::kStream);
         stream != nullptr) {
-        process.leave_stream(stream);
+        process.streams.leave(stream);
     }
     const CUresult result = generated::on_cuStreamDestroy_v2(context, destroy, trailing, reply);
     if (result == CUDA_SUCCESS) {
-        process.end_capture(destroy.hStream);  // The driver gave it up with its stream.
+        process.graphs.captures.end(destroy.hStream);  // The driver gave it up with its stream.
     }
     return result;
 }
@@ -25,7 +25,7 @@ CUresult on_cuStreamQuery(CallContext& context, const wire::cuStreamQuery_call& 
     Call& call = as_call(context);
     CUstream stream = nullptr;
     const CUresult result = call.stream(query.hStream, &stream);
-    return result == CUDA_SUCCESS ? call.process().query_stream(stream) : result;
+    return result == CUDA_SUCCESS ? call.process().streams.query(stream) : result;
 }
 
 CUresult on_cuStreamSynchronize(CallContext& context,
@@ -34,7 +34,8 @@ CUresult on_cuStreamSynchronize(CallContext& context,
     Call& call = as_call(context);
     CUstream stream = nullptr;
     const CUresult result = call.stream(synchronise.hStream, &stream);
-    return result == CUDA_SUCCESS ? call.process().synchronise_stream(stream, call.busy()) : result;
+    return result == CUDA_SUCCESS ? call.process().streams.synchronise(stream, call.busy())
+                                  : result;
 }
 
 }  // namespace gantry::worker

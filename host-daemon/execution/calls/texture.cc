@@ -1,6 +1,6 @@
 // Texture and surface objects. Kernels receive the driver's own 64-bit value, so the guest holds
 // that value and a restore must reproduce it: by the driver's extension, or by luck, or not at all.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
 
@@ -49,7 +49,7 @@ void to_guest(Call& call, CUDA_RESOURCE_DESC_v1* resource) {
 
 /// Outside a restore any value will do; inside one only the value of old.
 CUresult check_value(Call& call, std::uint64_t native) {
-    const std::uint64_t wanted = call.process().wanted_native;
+    const std::uint64_t wanted = call.wanted_native();
     return !call.is_replay() || wanted == 0 || wanted == native ? CUDA_SUCCESS
                                                                 : CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -70,7 +70,7 @@ CUresult on_cuTexObjectCreate(CallContext& context, const wire::cuTexObjectCreat
     const CUDA_RESOURCE_VIEW_DESC_v1* view =
         create.has_pResViewDesc != 0 ? &create.pResViewDesc : nullptr;
     const GantrySoftExtension* extension = call.process().device.extension();
-    CUtexObject object = call.process().wanted_native;
+    CUtexObject object = call.wanted_native();
     CUresult result = CUDA_SUCCESS;
     if (call.is_replay() && object != 0 && extension != nullptr) {
         result = extension->create_texture_at(object, &resource, texture, view);
@@ -156,7 +156,7 @@ CUresult on_cuSurfObjectCreate(CallContext& context, const wire::cuSurfObjectCre
         return result;
     }
     const GantrySoftExtension* extension = call.process().device.extension();
-    CUsurfObject object = call.process().wanted_native;
+    CUsurfObject object = call.wanted_native();
     CUresult result = CUDA_SUCCESS;
     if (call.is_replay() && object != 0 && extension != nullptr) {
         result = extension->create_surface_at(object, &resource);

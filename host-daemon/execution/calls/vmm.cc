@@ -1,5 +1,5 @@
 // Virtual memory management: the guest's own reservations, allocations and mappings in the arena.
-#include "host-daemon/execution/process/handlers.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
 
@@ -44,7 +44,7 @@ CUresult on_cuMemAddressReserve(CallContext& context, const wire::cuMemAddressRe
         wanted.alignment > gantry::wire::kArenaBytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto made = as_call(context).process().memory.reserve(
+    const auto made = as_call(context).process().memory.device.reserve(
         wanted.size, std::max<std::uint64_t>(wanted.alignment, kGranule));
     if (!made.ok()) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -57,7 +57,8 @@ CUresult on_cuMemAddressReserve(CallContext& context, const wire::cuMemAddressRe
 
 CUresult on_cuMemAddressFree(CallContext& context, const wire::cuMemAddressFree_call& range,
                              std::span<const std::byte>, Reply&) {
-    return as_call(context).process().memory.release_reservation(DeviceVa{range.ptr}, range.size)
+    return as_call(context).process().memory.device.release_reservation(DeviceVa{range.ptr},
+                                                                        range.size)
                ? CUDA_SUCCESS
                : CUDA_ERROR_INVALID_VALUE;
 }
@@ -74,16 +75,16 @@ CUresult on_cuMemCreate(CallContext& context, const wire::cuMemCreate_call& want
     }
     std::uint64_t home = 0;
     if (result == CUDA_SUCCESS) {
-        result = call.process().virtual_memory.create(wanted.prop, wanted.size, &home);
+        result = call.process().memory.ranges.create(wanted.prop, wanted.size, &home);
     }
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && call.process().memory.has_parked()) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && call.process().memory.device.has_parked()) {
         if (!call.may_wait()) {
             call.defer();
             return CUDA_SUCCESS;
         }
-        call.process().synchronise_device();
-        call.process().memory.reap(true);
-        result = call.process().virtual_memory.create(wanted.prop, wanted.size, &home);
+        call.process().streams.synchronise_device();
+        call.process().memory.device.reap(true);
+        result = call.process().memory.ranges.create(wanted.prop, wanted.size, &home);
     }
     return result == CUDA_SUCCESS ? call.add_object(wanted.handle, home) : result;
 }
@@ -96,7 +97,7 @@ CUresult on_cuMemRelease(CallContext& context, const wire::cuMemRelease_call& re
         return CUDA_ERROR_INVALID_VALUE;
     }
     call.process().objects.erase(release.handle);
-    const CUresult result = call.process().virtual_memory.release(home);
+    const CUresult result = call.process().memory.ranges.release(home);
     call.process().schedule_reap();
     return result;
 }
@@ -109,7 +110,7 @@ CUresult on_cuMemMap(CallContext& context, const wire::cuMemMap_call& map,
         !is_granular(map.size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return call.process().virtual_memory.map(map.ptr, map.size, home);
+    return call.process().memory.ranges.map(map.ptr, map.size, home);
 }
 
 CUresult on_cuMemUnmap(CallContext& context, const wire::cuMemUnmap_call& range,
@@ -118,7 +119,7 @@ CUresult on_cuMemUnmap(CallContext& context, const wire::cuMemUnmap_call& range,
     if (range.size > gantry::wire::kArenaBytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUresult result = process.virtual_memory.unmap(range.ptr, range.size);
+    const CUresult result = process.memory.ranges.unmap(range.ptr, range.size);
     process.schedule_reap();
     return result;
 }
@@ -142,7 +143,7 @@ CUresult on_cuMemSetAccess(CallContext& context, const wire::cuMemSetAccess_call
              flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        result = call.process().virtual_memory.set_access(access.ptr, access.size, flags);
+        result = call.process().memory.ranges.set_access(access.ptr, access.size, flags);
         if (result != CUDA_SUCCESS) {
             return result;
         }
@@ -152,7 +153,7 @@ CUresult on_cuMemSetAccess(CallContext& context, const wire::cuMemSetAccess_call
 
 CUresult on_cuMemGetAccess(CallContext& context, const wire::cuMemGetAccess_call& query,
                            std::span<const std::byte>, Reply& reply) {
-    const auto mapping = as_call(context).process().virtual_memory.find(query.ptr);
+    const auto mapping = as_call(context).process().memory.ranges.find(query.ptr);
     if (!mapping || !is_our_device(query.location)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -178,7 +179,7 @@ CUresult on_cuMemGetAllocationPropertiesFromHandle(
     CallContext& context, const wire::cuMemGetAllocationPropertiesFromHandle_call& query,
     std::span<const std::byte>, Reply& reply) {
     Call& call = as_call(context);
-    const auto physical = call.process().virtual_memory.physical(home_of(call, query.handle));
+    const auto physical = call.process().memory.ranges.physical(home_of(call, query.handle));
     if (!physical) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -195,7 +196,7 @@ CUresult on_cuMemRetainAllocationHandle(CallContext& context,
     std::uint64_t home = 0;
     CUresult result = call.reserve(HandleKind::kVmmAllocation, retain.handle);
     if (result == CUDA_SUCCESS) {
-        result = call.process().virtual_memory.retain(retain.addr, &home);
+        result = call.process().memory.ranges.retain(retain.addr, &home);
     }
     return result == CUDA_SUCCESS ? call.add_object(retain.handle, home) : result;
 }

@@ -110,7 +110,7 @@ bool has_room(Call& call, const LoadCall& load, std::uint64_t needed_bytes) {
     return gantry::wire::is_pinned_address(load.managed_address) &&
            needed_bytes <= load.managed_bytes &&
            load.managed_address % gantry::wire::kPageBytes == 0 &&
-           call.process().memory.owns(load.managed_address, load.managed_bytes);
+           call.process().memory.device.owns(load.managed_address, load.managed_bytes);
 }
 
 /// Managed variables have to lie where the guest can touch them, in the extent that it gives with
@@ -141,7 +141,7 @@ CUresult place_managed(Call& call, const LoadCall& load, const LoadedImage& load
 /// refused to whoever asks for them.
 CUresult place_managed_by_code(Call& call, const LoadCall& load, LoadReply* answer) {
     GuestProcess& process = call.process();
-    const auto loaded = process.modules.get(load.handle);
+    const auto loaded = process.code.modules.get(load.handle);
     std::vector<ModuleVariable> managed = managed_of(*loaded);
     if (managed.empty() || !ptx_units(*loaded, process.device.compute_capability()).ok()) {
         return CUDA_SUCCESS;
@@ -179,7 +179,7 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     loaded.handle = load.handle;
     loaded.library = kind == HandleKind::kLibrary;
     loaded.context = call.header().context;
-    auto image = process.images.take(load.image_id, load.image_bytes);
+    auto image = process.code.images.take(load.image_id, load.image_bytes);
     if (!image.ok() || !read_load(load, trailing, &loaded) ||
         call.reserve(kind, load.handle) != CUDA_SUCCESS) {
         return call.malformed(call.op(),
@@ -205,13 +205,13 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     if (result == CUDA_SUCCESS) {
         result = call.add_object(load.handle, native);
         if (process.device.extension() != nullptr) {
-            process.learn_printing(loaded);  // Without one it is learnt with the variables.
+            process.code.learn_printing(loaded);  // Without one it is learnt with the variables.
         }
-        process.modules.add(std::move(loaded));
+        process.code.modules.add(std::move(loaded));
         // Where the driver alone picks addresses, a library's variables are loaded at once: in the
         // order of loads, which a restore repeats, not in that of the questions for them.
         if (kind == HandleKind::kModule || process.device.extension() == nullptr) {
-            process.learn_variables(load.handle);
+            process.code.learn_variables(load.handle);
         }
     }
     if (result == CUDA_SUCCESS && process.device.extension() == nullptr && !call.is_restore()) {

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "host-daemon/execution/process/call.h"
+#include "host-daemon/execution/dispatch/call.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {

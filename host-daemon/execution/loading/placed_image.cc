@@ -103,7 +103,7 @@ Result<void> compile(GuestProcess& process, const std::vector<std::string>& unit
 CUresult load_placed(GuestProcess& process, const LoadedImage& loaded, const PlacedCode& code,
                      std::uint64_t* native) {
     JitOptions options(loaded.jit_options, 0, 0);
-    const CUresult result = process.enter_context(loaded.context);
+    const CUresult result = process.contexts.enter(loaded.context);
     return result != CUDA_SUCCESS ? result
                                   : hand_to_driver(process.device.api(), code.image, code.parts,
                                                    loaded.library, options, native);
@@ -130,7 +130,7 @@ Result<std::vector<std::string>> ptx_units(const LoadedImage& loaded, unsigned c
 
 Result<void> place_image(GuestProcess& process, std::uint64_t handle,
                          const std::map<std::string, ModuleVariable>& variables, Others others) {
-    const auto loaded = process.modules.get(handle);
+    const auto loaded = process.code.modules.get(handle);
     const std::uint64_t old = process.objects.native(
         handle, loaded && loaded->library ? HandleKind::kLibrary : HandleKind::kModule);
     if (!loaded || old == 0) {
@@ -151,11 +151,11 @@ Result<void> place_image(GuestProcess& process, std::uint64_t handle,
     }
     auto code = std::make_shared<PlacedCode>();
     GANTRY_TRY(compile(process, units, code.get()));
-    GANTRY_ASSIGN(code->memory, process.variable_memory.hold(ranges));
+    GANTRY_ASSIGN(code->memory, process.code.variable_memory.hold(ranges));
     // First, so that the driver puts what stays there where it was.
     unload_image(process.device.api(), loaded->library, old);
     process.objects.set_native(handle, 0);
-    process.memory.remove_outside(handle);
+    process.memory.device.remove_outside(handle);
     std::uint64_t native = 0;
     if (const CUresult result = load_placed(process, *loaded, *code, &native);
         result != CUDA_SUCCESS) {
@@ -163,8 +163,8 @@ Result<void> place_image(GuestProcess& process, std::uint64_t handle,
                                 "loading code with its variables where the program has them");
     }
     process.objects.set_native(handle, native);
-    process.modules.set_placed(handle, std::move(code), variables, others == Others::kRefused);
-    process.learn_variables(handle);
+    process.code.modules.set_placed(handle, std::move(code), variables, others == Others::kRefused);
+    process.code.learn_variables(handle);
     return {};
 }
 

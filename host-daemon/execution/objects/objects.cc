@@ -147,6 +147,18 @@ std::uint64_t ObjectTable::parent_of(std::uint64_t handle) const {
     return object == objects_.end() ? 0 : object->second.parent;
 }
 
+std::uint64_t ObjectTable::root_of(std::uint64_t handle) const {
+    constexpr int kDepthMax = 8;
+    for (int depth = 0; depth < kDepthMax; ++depth) {
+        const std::uint64_t parent = parent_of(handle);
+        if (parent == 0) {
+            break;
+        }
+        handle = parent;
+    }
+    return handle;
+}
+
 bool ObjectTable::erase(std::uint64_t handle) {
     WriterLock lock(mutex_);
     if (!objects_.contains(handle)) {

@@ -76,6 +76,8 @@ public:
                         std::map<std::uint64_t, RecordedCommand> configuration);
     void set_parent(std::uint64_t handle, std::uint64_t parent);
     [[nodiscard]] std::uint64_t parent_of(std::uint64_t handle) const;
+    /// The object without a parent that `handle` hangs on (a library's module: the library).
+    [[nodiscard]] std::uint64_t root_of(std::uint64_t handle) const;
     /// Forgets the object and everything whose parent it is; false when there is none.
     bool erase(std::uint64_t handle);
     void clear();

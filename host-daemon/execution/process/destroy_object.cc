@@ -25,28 +25,28 @@ void GuestProcess::destroy_object(const Object& object) {
     const driver::DriverApi& api = device.api();
     LayoutHold layout;
     if (has_memory(object.kind())) {
-        layout = memory.hold_layout();
+        layout = memory.device.hold_layout();
     }
     if (object.kind() == HandleKind::kModule || object.kind() == HandleKind::kLibrary) {
-        launch_batcher.forget_all();
+        launches.forget_all();
     }
     switch (object.parent == 0 ? object.kind() : HandleKind::kInvalid) {
         case HandleKind::kStream:
-            leave_stream(reinterpret_cast<CUstream>(object.native));
+            streams.leave(reinterpret_cast<CUstream>(object.native));
             end(api.cuStreamDestroy_v2, object.native);
-            end_capture(object.handle);
+            graphs.captures.end(object.handle);
             break;
         case HandleKind::kEvent:
-            event_board.forget(object.handle);
+            channel.event_board.forget(object.handle);
             end(api.cuEventDestroy_v2, object.native);
-            shared_events.ended(object.handle);
+            shares.events.ended(object.handle);
             break;
         case HandleKind::kModule: end(api.cuModuleUnload, object.native); break;
         case HandleKind::kLibrary: end(api.cuLibraryUnload, object.native); break;
         case HandleKind::kArray: end(api.cuArrayDestroy, object.native); break;
         case HandleKind::kMipmappedArray: end(api.cuMipmappedArrayDestroy, object.native); break;
         case HandleKind::kGraph:
-            graphs.forget_graph(reinterpret_cast<CUgraph>(object.native));
+            graphs.book.forget_graph(reinterpret_cast<CUgraph>(object.native));
             end(api.cuGraphDestroy, object.native);
             break;
         case HandleKind::kGraphExec: end(api.cuGraphExecDestroy, object.native); break;
@@ -64,17 +64,12 @@ void GuestProcess::destroy_object(const Object& object) {
         case HandleKind::kContext:
             if (object.native != reinterpret_cast<std::uint64_t>(device.context()) &&
                 api.cuCtxDestroy_v2 != nullptr) {
-                (void)end_context(reinterpret_cast<CUcontext>(object.native));
+                (void)streams.end_context(reinterpret_cast<CUcontext>(object.native));
             }
             break;
         default: break;  // Ends with its parent.
     }
-    event_times.forget(object.handle);
-    graphs.remove(object.handle);
-    links.remove(object.handle);
-    modules.remove(object.handle);
-    memory.remove_outside(object.handle);
-    objects.erase(object.handle);
+    forget_object(object.handle);
 }
 
 }  // namespace gantry::worker

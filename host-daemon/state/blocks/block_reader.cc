@@ -95,7 +95,7 @@ Result<bool> BlockReader::look_by_gpu(const snapshot::FingerprintKey& key, const
 
 Result<void> BlockReader::look_at_whole(const snapshot::FingerprintKey& key,
                                         const BlockRange& range, const Visit& visit) {
-    const auto hold = process_.memory.hold_layout();
+    const auto hold = process_.memory.device.hold_layout();
     std::vector<std::uint64_t> whole;
     whole.reserve(range.count);
     for (const BlockRange& part : memory_.whole_in(range)) {
@@ -214,7 +214,7 @@ Result<void> BlockReader::look(const snapshot::FingerprintKey& key, const BlockR
 
 Result<void> BlockReader::for_each_fingerprint(const snapshot::FingerprintKey& key,
                                                const Visit& visit, std::vector<BlockRange> known) {
-    process_.refresh_private_ranges();
+    process_.memory.refresh_private_ranges();
     return for_each_fingerprint_of(without(memory_.ranges(), std::move(known)), key, visit);
 }
 
@@ -320,7 +320,7 @@ Result<std::vector<CopiedBlock>> BlockReader::copy(const snapshot::FingerprintKe
     process_.device.bind_thread();
     GANTRY_TRY(memory_.settle());
     if (gpu_ != nullptr || process_.device.is_host_addressable()) {
-        const auto hold = process_.memory.hold_layout();
+        const auto hold = process_.memory.device.hold_layout();
         const bool whole = memory_.are_whole(blocks);
         if (whole && gpu_ != nullptr) {
             GANTRY_ASSIGN(auto copied, copy_by_gpu(key, blocks, out));

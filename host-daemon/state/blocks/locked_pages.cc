@@ -11,14 +11,14 @@ constexpr std::chrono::microseconds kForOthers{100};
 }  // namespace
 
 bool may_lock_pages(const worker::GuestProcess& process) {
-    return process.is_broken() || (process.captures.load() == 0 && !process.held.active());
+    return process.is_broken() || (!process.graphs.captures.any() && !process.held.active());
 }
 
 bool unlock_pages(worker::GuestProcess& process, std::span<const std::span<std::byte>> locked,
                   const Rest& rest) {
     process.device.bind_thread();
     while (!locked.empty()) {
-        std::unique_lock gate(process.capture_gate);
+        std::unique_lock gate(process.graphs.captures.gate);
         const bool may = may_lock_pages(process);
         if (may) {
             process.device.api().cuMemHostUnregister(locked.front().data());

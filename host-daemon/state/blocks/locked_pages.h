@@ -15,8 +15,8 @@
 
 namespace gantry::state {
 
-/// Whoever holds process.capture_gate may have the driver lock pages and let them go. Of a context
-/// that has failed it waits for nothing.
+/// Whoever holds process.graphs.captures.gate may have the driver lock pages and let them go. Of a
+/// context that has failed it waits for nothing.
 bool may_lock_pages(const worker::GuestProcess& process);
 
 /// Waits so long, or less. True: the worker is about to end, there is no better moment to wait for.

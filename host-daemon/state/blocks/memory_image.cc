@@ -56,11 +56,11 @@ std::vector<BlockRange> MemoryImage::ranges() const {
         known = std::max(known, end);
     };
     if (!arena_is_shared_) {
-        for (const worker::ExtentRecord& extent : process_.memory.extents()) {
+        for (const worker::ExtentRecord& extent : process_.memory.device.extents()) {
             add(extent.address.value, extent.bytes);
         }
     }
-    for (const worker::OutsideRange& range : process_.memory.outside_ranges()) {
+    for (const worker::OutsideRange& range : process_.memory.device.outside_ranges()) {
         add(range.address, range.bytes);
     }
     std::vector<BlockRange> out;
@@ -72,7 +72,7 @@ std::vector<BlockRange> MemoryImage::ranges() const {
             out.push_back({MemorySpace::kDevice, first, end - first});
         }
     }
-    const auto hold = process_.memory.hold_layout();
+    const auto hold = process_.memory.device.hold_layout();
     for (const worker::ArrayShape& array : worker::list_arrays(process_)) {
         out.push_back({MemorySpace::kArray, array.order << 32,
                        (array.linear_bytes + kBlockBytes - 1) / kBlockBytes});
@@ -108,10 +108,10 @@ std::vector<MemoryImage::Piece> MemoryImage::pieces_of(std::uint64_t address,
             pieces.push_back({from, to - from});
         }
     };
-    for (const worker::ExtentRecord& extent : process_.memory.extents_in(address, bytes)) {
+    for (const worker::ExtentRecord& extent : process_.memory.device.extents_in(address, bytes)) {
         clip(extent.address.value, extent.bytes);
     }
-    for (const worker::OutsideRange& range : process_.memory.outside_in(address, bytes)) {
+    for (const worker::OutsideRange& range : process_.memory.device.outside_in(address, bytes)) {
         clip(range.address, range.bytes);
     }
     return pieces;
@@ -225,7 +225,7 @@ CUresult MemoryImage::copy_in(std::uint64_t address, const std::byte* from, std:
 }
 
 Result<bool> MemoryImage::read_device(std::uint64_t address, std::span<std::byte> out) {
-    const auto hold = process_.memory.hold_layout();
+    const auto hold = process_.memory.device.hold_layout();
     const auto pieces = pieces_of(address, out.size());
     if (pieces.empty()) {
         return false;
@@ -345,7 +345,7 @@ Result<void> MemoryImage::settle() {
 std::vector<BlockRange> MemoryImage::whole_in(const BlockRange& range) const {
     std::vector<BlockRange> whole;
     for (const worker::ExtentRecord& extent :
-         process_.memory.extents_in(range.first * kBlockBytes, range.count * kBlockBytes)) {
+         process_.memory.device.extents_in(range.first * kBlockBytes, range.count * kBlockBytes)) {
         const std::uint64_t first =
             std::max((extent.address.value + kBlockBytes - 1) / kBlockBytes, range.first);
         const std::uint64_t end = std::min((extent.address.value + extent.bytes) / kBlockBytes,
@@ -387,7 +387,7 @@ bool MemoryImage::is_whole(BlockAddress block) const {
 }
 
 Result<bool> MemoryImage::read_array(const BlockRange& range, std::span<std::byte> out) {
-    const auto hold = process_.memory.hold_layout();
+    const auto hold = process_.memory.device.hold_layout();
     const auto array = worker::find_array(process_, range.first >> 32);
     if (!array) {
         return false;

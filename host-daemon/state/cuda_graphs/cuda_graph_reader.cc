@@ -56,7 +56,7 @@ Result<void> CudaGraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode*
         return failed(process_, result, "reading a kernel node");
     }
     snapshot::KernelNode* kernel = out->mutable_kernel();
-    const std::uint64_t name = process_.kernel_names.handle_of(params);
+    const std::uint64_t name = process_.graphs.kernel_names.handle_of(params);
     if (cuda::handle_kind(name) == HandleKind::kFunction) {
         kernel->set_function(name);
     } else {
@@ -85,7 +85,7 @@ Result<void> CudaGraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode*
                                  node, static_cast<CUkernelNodeAttrID>(id), &value) == CUDA_SUCCESS;
         if (!is_told) {
             value = id == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING
-                        ? process_.graphs.untold_of(node).value_or(none)
+                        ? process_.graphs.book.untold_of(node).value_or(none)
                         : none;
         }
         if (std::memcmp(&value, &none, sizeof(value)) != 0) {
@@ -106,7 +106,7 @@ Result<void> CudaGraphReader::read_copy(CUgraphNode node, snapshot::GraphNode* o
     }
     const cuda::wire_hand::Copy3DCall copy = worker::describe_copy(params, process_.objects);
     for (const cuda::wire_hand::CopyEnd* end : {&copy.source, &copy.target}) {
-        if (end->array == 0 && !process_.memory.owns(end->address, 1)) {
+        if (end->array == 0 && !process_.memory.device.owns(end->address, 1)) {
             return not_movable("host_memory", "it copies from or to memory of the host");
         }
         *names_pinned = *names_pinned || wire::is_pinned_address(end->address);
@@ -148,7 +148,7 @@ Result<void> CudaGraphReader::read_node(CUgraphNode node, snapshot::GraphNode* o
         case CU_GRAPH_NODE_TYPE_HOST: {
             CUDA_HOST_NODE_PARAMS_v1 params{};
             result = api.cuGraphHostNodeGetParams(node, &params);
-            const auto callback = process_.callbacks.find(params.userData);
+            const auto callback = process_.channel.callbacks.find(params.userData);
             if (result == CUDA_SUCCESS && !callback) {
                 return not_movable("host_function", "it calls a function that is not the guest's");
             }
@@ -269,7 +269,7 @@ void add_memory(const worker::GraphMemory& memory, Message* out) {
 Result<void> CudaGraphReader::read_exec(
     const worker::Object& object, const std::map<std::uint64_t, std::vector<CUgraphNode>>& sources,
     snapshot::GraphExec* out) {
-    const auto exec = process_.graphs.find(object.handle);
+    const auto exec = process_.graphs.book.find(object.handle);
     if (!exec || !exec->is_whole()) {
         return not_movable("node", "the driver cannot clone it (memory or conditional nodes)");
     }
@@ -292,7 +292,7 @@ Result<void> CudaGraphReader::read_exec(
     const auto& source_nodes =
         source == sources.end() ? std::vector<CUgraphNode>() : source->second;
     for (const CUgraphNode node : source_nodes) {
-        CUgraphNode twin = process_.graphs.node_in(object.handle, node);
+        CUgraphNode twin = process_.graphs.book.node_in(object.handle, node);
         if (!exec->made_again && process_.device.api().cuGraphNodeFindInClone(
                                      &twin, node, exec->made_from) != CUDA_SUCCESS) {
             twin = nullptr;  // Added to the graph since.
@@ -320,7 +320,8 @@ Result<void> CudaGraphReader::read_all(snapshot::ObjectGraph* out) {
         described->set_handle(graph.handle);
         described->set_order(graph.order);
         described->set_context(graph.context);
-        add_memory(process_.graphs.memory_of(reinterpret_cast<CUgraph>(graph.native)), described);
+        add_memory(process_.graphs.book.memory_of(reinterpret_cast<CUgraph>(graph.native)),
+                   described);
     }
     for (const worker::Object& exec : process_.objects.list_kind(HandleKind::kGraphExec)) {
         GANTRY_TRY(read_exec(exec, sources, out->add_graph_execs()));

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "host-daemon/execution/calls/native_copy.h"
-#include "host-daemon/execution/process/call.h"
+#include "host-daemon/execution/dispatch/run_call.h"
 #include "host-daemon/state/commands/command_codec.h"
 #include "host-daemon/state/cuda_graphs/cuda_graph_content.h"
 
@@ -128,7 +128,7 @@ Result<CUgraphNode> CudaGraphWriter::make_kernel(CUgraph graph, const snapshot::
             return failed(process_, result, "setting an attribute of a kernel node again");
         }
         if (attribute == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) {
-            process_.graphs.note_untold(graph, made, wanted);
+            process_.graphs.book.note_untold(graph, made, wanted);
         }
     }
     return made;
@@ -210,7 +210,7 @@ Result<CUgraphNode> CudaGraphWriter::make_node(CUgraph graph, const snapshot::Gr
                              ? wire::CallbackKind::kGraphCopy
                              : wire::CallbackKind::kHostFunction;
             const CUDA_HOST_NODE_PARAMS_v1 params{run_host_function,
-                                                  process_.callbacks.add_repeating(reply)};
+                                                  process_.channel.callbacks.add_repeating(reply)};
             result = api.cuGraphAddHostNode(&made, graph, nullptr, 0, &params);
             break;
         }
@@ -296,7 +296,7 @@ Result<void> CudaGraphWriter::make_guest_graph(const snapshot::Graph& described)
     GANTRY_TRY(
         name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(graph), 0));
     GANTRY_TRY(name_nodes(described, nodes, described.handle()));
-    process_.graphs.note_memory(graph, memory_of(described));
+    process_.graphs.book.note_memory(graph, memory_of(described));
     made_[described.handle()] = std::move(nodes);
     return {};
 }
@@ -333,7 +333,7 @@ Result<void> CudaGraphWriter::make_exec(const snapshot::GraphExec& described) {
         GANTRY_ASSIGN(exec.updated_from, make(described.updated(), &ignored));
         result = api.cuGraphExecUpdate_v2(made, exec.updated_from, &info);
     }
-    process_.graphs.add(described.handle(), std::move(exec));
+    process_.graphs.book.add(described.handle(), std::move(exec));
     if (result != CUDA_SUCCESS) {
         return failed(process_, result, "instantiating a graph again");
     }
@@ -344,9 +344,9 @@ Result<void> CudaGraphWriter::make_exec(const snapshot::GraphExec& described) {
         if (change.node() >= nodes.size() || !decode_command(change.command(), &command)) {
             return damaged("a changed node that is not there");
         }
-        process_.graphs.restored_node = nodes[change.node()];
-        result = process_.replay(command);
-        process_.graphs.restored_node = nullptr;
+        process_.graphs.book.restored_node = nodes[change.node()];
+        result = worker::replay(process_, command);
+        process_.graphs.book.restored_node = nullptr;
         if (result != CUDA_SUCCESS) {
             return failed(process_, result, "changing a node of a graph again");
         }

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "host-daemon/execution/dispatch/channel_state.h"
 #include "host-daemon/execution/process/guest_process.h"
 #include "proto/snapshot/object_graph.pb.h"
 
@@ -46,9 +47,9 @@ struct DecodedGraph {
     worker::EventTimes::State event_times;
 };
 
-/// `frozen`: add ring position, answers and what else is only consistent then.
+/// `channel`: of a frozen process; with it comes what else is only consistent then. Null: it runs.
 Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_t part_id,
-                                     bool frozen);
+                                     const worker::ChannelState* channel);
 
 Result<DecodedGraph> decode(std::string_view bytes);
 

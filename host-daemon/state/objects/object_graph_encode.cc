@@ -74,7 +74,7 @@ void add_event_times(worker::GuestProcess& process, snapshot::ObjectGraph* graph
     for (const worker::Object& event : process.objects.list_kind(HandleKind::kEvent)) {
         events.push_back({event.handle, reinterpret_cast<CUevent>(event.native)});
     }
-    const worker::EventTimes::State state = process.event_times.save(events);
+    const worker::EventTimes::State state = process.streams.event_times.save(events);
     std::map<std::uint64_t, std::int64_t> times;
     for (const worker::EventTimes::Time& time : state.times) {
         times.emplace(time.event, time.ns);
@@ -137,7 +137,7 @@ snapshot::ImageKind kind_of(cuda::wire_hand::ImageKind kind) {
 
 void add_modules(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     std::set<worker::Sha256> listed;
-    for (const worker::LoadedImage& loaded : process.modules.list()) {
+    for (const worker::LoadedImage& loaded : process.code.modules.list()) {
         const auto& sha = loaded.image->sha256;
         if (listed.insert(sha).second) {
             snapshot::Image* image = graph->add_images();
@@ -175,8 +175,8 @@ void add_modules(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 }
 
 void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    const auto kept = process.memory.kept_for_graphs();
-    for (const worker::AllocationRecord& record : process.memory.allocations()) {
+    const auto kept = process.memory.device.kept_for_graphs();
+    for (const worker::AllocationRecord& record : process.memory.device.allocations()) {
         snapshot::Allocation* allocation = graph->add_allocations();
         allocation->set_address(record.address.value);
         allocation->set_size_bytes(record.bytes);
@@ -184,7 +184,7 @@ void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
                                        ? ArenaAllocator::kAlignBytes
                                        : ArenaAllocator::kGranuleBytes;
         allocation->set_reserved_bytes((record.bytes + unit - 1) / unit * unit);
-        const std::uint64_t pool = process.pools.pool_of(record.address.value);
+        const std::uint64_t pool = process.memory.pools.pool_of(record.address.value);
         const auto of_graph = kept.find(record.address.value);
         allocation->set_pool(pool);
         allocation->set_kind(of_graph != kept.end() ? snapshot::ALLOCATION_KIND_GRAPH
@@ -192,7 +192,7 @@ void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
                                                     : snapshot::ALLOCATION_KIND_LINEAR);
         allocation->set_graph_live(of_graph != kept.end() && of_graph->second);
     }
-    for (const worker::PinnedRange& range : process.memory.pinned_ranges()) {
+    for (const worker::PinnedRange& range : process.memory.device.pinned_ranges()) {
         snapshot::HostRegistration* registration = graph->add_host_registrations();
         registration->set_guest_address(range.address);
         registration->set_size_bytes(range.bytes);
@@ -203,13 +203,13 @@ void add_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 }
 
 void add_virtual_memory(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    for (const worker::AllocationRecord& reservation : process.memory.reservations()) {
+    for (const worker::AllocationRecord& reservation : process.memory.device.reservations()) {
         snapshot::VmmReservation* out = graph->add_vmm_reservations();
         out->set_address(reservation.address.value);
         out->set_size_bytes(reservation.bytes);
     }
     const auto handles = process.objects.list_kind(HandleKind::kVmmAllocation);
-    for (const worker::VirtualMemory::Physical& physical : process.virtual_memory.physicals()) {
+    for (const worker::VirtualMemory::Physical& physical : process.memory.ranges.physicals()) {
         auto add = [&](std::uint64_t handle, std::uint64_t order) {
             snapshot::VmmHandle* out = graph->add_vmm_handles();
             out->set_handle(handle);
@@ -230,7 +230,7 @@ void add_virtual_memory(worker::GuestProcess& process, snapshot::ObjectGraph* gr
             add(0, 0);
         }
     }
-    for (const worker::VirtualMemory::Mapping& mapping : process.virtual_memory.mappings()) {
+    for (const worker::VirtualMemory::Mapping& mapping : process.memory.ranges.mappings()) {
         snapshot::VmmMapping* out = graph->add_vmm_mappings();
         out->set_address(mapping.address);
         out->set_size_bytes(mapping.bytes);
@@ -242,13 +242,13 @@ void add_virtual_memory(worker::GuestProcess& process, snapshot::ObjectGraph* gr
 }
 
 void add_pools(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    for (const worker::PoolBook::Pool& pool : process.pools.pools()) {
+    for (const worker::PoolBook::Pool& pool : process.memory.pools.pools()) {
         const auto object = process.objects.get(pool.handle);
         snapshot::MemoryPool* out = graph->add_pools();
         out->set_handle(pool.handle);
         out->set_order(object ? object->order : 0);
         out->set_device_default(pool.is_default);
-        out->set_current(pool.handle == process.pools.current());
+        out->set_current(pool.handle == process.memory.pools.current());
         out->set_properties(&pool.properties, sizeof(pool.properties));
         out->set_reserved_high_bytes(pool.reserved_high_bytes);
         out->set_used_high_bytes(pool.used_high_bytes);
@@ -268,7 +268,7 @@ void put_options(const std::vector<worker::Link::Option>& options,
 }
 
 void add_links(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    for (const auto& [handle, link] : process.links.list()) {
+    for (const auto& [handle, link] : process.code.links.list()) {
         const MutexLock lock(link->mutex);
         const auto object = process.objects.get(handle);
         snapshot::Link* out = graph->add_links();
@@ -290,7 +290,7 @@ void add_links(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 }
 
 void add_facts(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    const worker::GuestProgram program = process.program();
+    const worker::GuestProgram program = process.channel.program();
     graph->mutable_process()->set_process_name(program.name);
     graph->mutable_process()->set_guest_pid(program.pid);
     graph->mutable_process()->set_shim_abi_hash(cuda::kTableHash);
@@ -316,7 +316,7 @@ void add_facts(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 
 void add_cooperative_grids(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
     const auto is_alive = [&](std::uint64_t handle) { return process.objects.contains(handle); };
-    for (const worker::FunctionUse& use : process.device_use.list(is_alive)) {
+    for (const worker::FunctionUse& use : process.code.device_use.list(is_alive)) {
         for (const worker::CooperativeGrid& grid : use.grids) {
             snapshot::CooperativeGrid* out = graph->add_cooperative_grids();
             out->set_function(use.function);
@@ -357,12 +357,12 @@ void add_private(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
 
 // ---- the channel --------------------------------------------------------------------------------
 
-Result<void> add_execution(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    GANTRY_ASSIGN(const worker::ChannelState state, process.channel_state());
+void add_execution(worker::GuestProcess& process, const worker::ChannelState& state,
+                   snapshot::ObjectGraph* graph) {
     snapshot::ExecutionState* out = graph->mutable_execution();
     out->set_next_seq(state.next_position);
     out->set_ring_generation(state.next_position >> wire::kGenerationShift);
-    out->set_sticky_error(static_cast<std::int32_t>(process.sticky_error.load()));
+    out->set_sticky_error(static_cast<std::int32_t>(process.errors.sticky()));
     for (const std::uint64_t position : state.executed_ahead) {
         snapshot::ParkedCommand* parked = out->add_parked();
         parked->set_seq(position);
@@ -428,11 +428,10 @@ Result<void> add_execution(worker::GuestProcess& process, snapshot::ObjectGraph*
         mirror->set_pinned_high_water(state.mirror->pinned_high_water);
         graph->set_version(kGraphVersionMirror);
     }
-    return {};
 }
 
 void add_staged_images(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    for (const worker::StagedImage& image : process.images.staged()) {
+    for (const worker::StagedImage& image : process.code.images.staged()) {
         snapshot::StagedImage* out = graph->mutable_execution()->add_staged_images();
         out->set_image_id(image.image_id);
         out->set_total_bytes(image.total_bytes);
@@ -444,15 +443,15 @@ void add_staged_images(worker::GuestProcess& process, snapshot::ObjectGraph* gra
 }  // namespace
 
 Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_t part_id,
-                                     bool frozen) {
+                                     const worker::ChannelState* channel) {
     snapshot::ObjectGraph graph;
-    graph.set_version(process.graphs.knows_memory() ? kGraphVersionMemoryNodes : 1);
+    graph.set_version(process.graphs.book.knows_memory() ? kGraphVersionMemoryNodes : 1);
     graph.set_part_id(part_id);
     add_facts(process, &graph);
     if (process.is_broken()) {  // Its channel and its error are all there is
-                                // (execution/process/broken.cc).
-        if (frozen) {
-            GANTRY_TRY(add_execution(process, &graph));
+                                // (execution/process/error_ledger.h).
+        if (channel != nullptr) {
+            add_execution(process, *channel, &graph);
         }
         graph.set_version(kGraphVersion);
         return graph;
@@ -466,9 +465,9 @@ Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_
     add_cooperative_grids(process, &graph);
     add_private(process, &graph);
     GANTRY_TRY(CudaGraphReader(process).read_all(&graph));
-    if (frozen) {
+    if (channel != nullptr) {
         add_event_times(process, &graph);
-        GANTRY_TRY(add_execution(process, &graph));
+        add_execution(process, *channel, &graph);
         add_staged_images(process, &graph);
     }
     return graph;

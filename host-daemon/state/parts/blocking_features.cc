@@ -20,7 +20,7 @@ std::uint64_t heap_users(worker::GuestProcess& process) {
         process.device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
     std::lock_guard lock(mutex);
     std::uint64_t count = 0;
-    for (const worker::LoadedImage& loaded : process.modules.list()) {
+    for (const worker::LoadedImage& loaded : process.code.modules.list()) {
         const auto [entry, is_new] = known.try_emplace(loaded.image->sha256, false);
         for (std::size_t i = 0; is_new && !entry->second && i < loaded.parts.size(); ++i) {
             entry->second = worker::uses_device_heap(
@@ -41,8 +41,8 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
     if (process.is_broken()) {
         return {};  // None of it is carried (process/broken.cc).
     }
-    if (process.captures.load() != 0) {
-        counts["stream.capture"] = process.captures.load();
+    if (process.graphs.captures.any()) {
+        counts["stream.capture"] = process.graphs.captures.count();
     }
     for (const worker::Object& object :
          process.objects.list([](const worker::Object&) { return true; })) {
@@ -52,7 +52,7 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
             case cuda::HandleKind::kGraphicsResource:
             case cuda::HandleKind::kEglConnection: ++counts["graphics"]; break;
             case cuda::HandleKind::kGraphExec: {
-                const auto exec = process.graphs.find(object.handle);
+                const auto exec = process.graphs.book.find(object.handle);
                 const bool is_gone = !exec && !process.objects.contains(object.handle);
                 counts["graph.node"] += is_gone || (exec && exec->is_whole()) ? 0 : 1;
                 break;
@@ -60,8 +60,8 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
             default: break;
         }
     }
-    counts["ipc.memory"] = process.shared.open_count();
-    counts["ipc.events"] = process.shared_events.open_count();
+    counts["ipc.memory"] = process.shares.memory.open_count();
+    counts["ipc.events"] = process.shares.events.open_count();
     if (process.device.extension() == nullptr) {
         counts["device_heap"] = heap_users(process);
     }

@@ -13,7 +13,7 @@ constexpr std::uint64_t kSharedEverywhere = 48 << 10;
 std::vector<engine::AttributeNeed> attribute_needs(worker::GuestProcess& process) {
     std::uint64_t most = 0;
     const auto is_alive = [&](std::uint64_t handle) { return process.objects.contains(handle); };
-    for (const worker::FunctionUse& use : process.device_use.list(is_alive)) {
+    for (const worker::FunctionUse& use : process.code.device_use.list(is_alive)) {
         const int dynamic_bytes = std::max(use.dynamic_shared_bytes, 0);
         most = std::max(most, use.static_shared_bytes + static_cast<std::uint64_t>(dynamic_bytes));
     }

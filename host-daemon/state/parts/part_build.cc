@@ -8,6 +8,7 @@
 
 #include "host-daemon/execution/base/log.h"
 #include "host-daemon/execution/code/placed_ptx.h"
+#include "host-daemon/execution/dispatch/run_call.h"
 #include "host-daemon/execution/loading/placed_image.h"
 #include "host-daemon/state/parts/part_state.h"
 #include "proto/cuda/gen/worker_dispatch.h"
@@ -87,10 +88,10 @@ std::vector<worker::Link::Option> options_of(
 
 Result<void> PartState::build_memory(const DecodedGraph& graph) {
     GANTRY_TRY(keep_moved_blocks(graph));
-    process_.virtual_memory.begin_restore(graph.mappings, graph.extents);
-    GANTRY_TRY(process_.memory.reshape(graph.extents, graph.allocations, graph.reservations));
-    if (const CUresult result =
-            process_.virtual_memory.end_restore(graph.physicals, graph.mappings);
+    process_.memory.ranges.begin_restore(graph.mappings, graph.extents);
+    GANTRY_TRY(
+        process_.memory.device.reshape(graph.extents, graph.allocations, graph.reservations));
+    if (const CUresult result = process_.memory.ranges.end_restore(graph.physicals, graph.mappings);
         result != CUDA_SUCCESS) {
         return driver::to_error(process_.device.api(), result, "state.memory",
                                 "mapping the process's own address ranges");
@@ -108,10 +109,10 @@ Result<void> PartState::build_memory(const DecodedGraph& graph) {
 }
 
 Result<void> PartState::build_pools(const snapshot::ObjectGraph& graph) {
-    for (const worker::PoolBook::Pool& pool : process_.pools.pools()) {
+    for (const worker::PoolBook::Pool& pool : process_.memory.pools.pools()) {
         process_.objects.erase(pool.handle);
     }
-    process_.pools.clear();
+    process_.memory.pools.clear();
     for (const snapshot::MemoryPool& described : graph.pools()) {
         worker::PoolBook::Pool pool;
         if (cuda::handle_kind(described.handle()) != HandleKind::kMemPool ||
@@ -123,30 +124,30 @@ Result<void> PartState::build_pools(const snapshot::ObjectGraph& graph) {
         pool.is_default = described.device_default();
         std::memcpy(&pool.properties, described.properties().data(), sizeof(pool.properties));
         pool.attributes = {described.attributes().begin(), described.attributes().end()};
-        process_.pools.add(std::move(pool));
+        process_.memory.pools.add(std::move(pool));
         if (described.current()) {
-            process_.pools.set_current(described.handle());
+            process_.memory.pools.set_current(described.handle());
         }
     }
     for (const snapshot::Allocation& allocation : graph.allocations()) {
         if (allocation.pool() != 0) {
-            process_.pools.allocated(allocation.pool(), allocation.address(),
-                                     allocation.size_bytes());
+            process_.memory.pools.allocated(allocation.pool(), allocation.address(),
+                                            allocation.size_bytes());
         }
         if (allocation.kind() == snapshot::ALLOCATION_KIND_GRAPH) {
-            process_.memory.keep_for_graphs(DeviceVa{allocation.address()},
-                                            allocation.graph_live());
+            process_.memory.device.keep_for_graphs(DeviceVa{allocation.address()},
+                                                   allocation.graph_live());
         }
     }
     for (const snapshot::MemoryPool& described : graph.pools()) {
-        process_.pools.set_high_marks(described.handle(), described.used_high_bytes(),
-                                      described.reserved_high_bytes());
+        process_.memory.pools.set_high_marks(described.handle(), described.used_high_bytes(),
+                                             described.reserved_high_bytes());
     }
     return {};
 }
 
 Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
-    for (const auto& [handle, link] : process_.links.list()) {
+    for (const auto& [handle, link] : process_.code.links.list()) {
         if (const auto object = process_.objects.get(handle)) {
             process_.destroy_object(*object);
         }
@@ -156,7 +157,7 @@ Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
             std::make_shared<worker::Link>(process_.device, options_of(described.options()),
                                            described.info_log_bytes(), described.error_log_bytes());
         const MutexLock lock(link->mutex);
-        CUresult result = process_.enter_context(described.context());
+        CUresult result = process_.contexts.enter(described.context());
         if (result == CUDA_SUCCESS) {
             result = link->create();
         }
@@ -166,7 +167,7 @@ Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
             each.type = input.type();
             each.name = input.name();
             each.options = options_of(input.options());
-            each.image = process_.images.adopt({bytes, bytes + input.data().size()});
+            each.image = process_.code.images.adopt({bytes, bytes + input.data().size()});
             each.bytes = input.data().size();
             if (result == CUDA_SUCCESS) {
                 result = link->add(std::move(each));
@@ -185,7 +186,7 @@ Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
                                            described.order(), described.context()))) {
             return bad_handle(described.handle());
         }
-        process_.links.add(described.handle(), link);
+        process_.code.links.add(described.handle(), link);
     }
     return {};
 }
@@ -238,9 +239,9 @@ Result<void> PartState::build_objects(DecodedGraph& graph, bool is_final) {
     }
     for (const snapshot::CooperativeGrid& grid : graph.message.cooperative_grids()) {
         if (process_.objects.contains(grid.function())) {
-            process_.device_use.restore(grid.function(), grid.kernel(),
-                                        {grid.blocks(), grid.threads_per_block(),
-                                         grid.shared_bytes(), grid.registers_per_thread()});
+            process_.code.device_use.restore(grid.function(), grid.kernel(),
+                                             {grid.blocks(), grid.threads_per_block(),
+                                              grid.shared_bytes(), grid.registers_per_thread()});
         }
     }
     GANTRY_TRY(check_variables(graph));
@@ -260,7 +261,7 @@ Result<void> PartState::build_objects(DecodedGraph& graph, bool is_final) {
 bool PartState::lies_elsewhere(const DecodedGraph& graph, const worker::Object& object) {
     worker::Sha256 sha{};
     const worker::LoadedImage* wanted = image_of(graph, object.handle, &sha);
-    const auto loaded = process_.modules.get(object.handle);
+    const auto loaded = process_.code.modules.get(object.handle);
     if (wanted == nullptr || !loaded || !process_.device.can_place()) {
         return false;
     }
@@ -274,20 +275,20 @@ bool PartState::lies_elsewhere(const DecodedGraph& graph, const worker::Object& 
 
 bool PartState::has_image(const DecodedGraph& graph, const worker::Object& object) {
     worker::Sha256 sha{};
-    return image_of(graph, object.handle, &sha) != nullptr && process_.images.find(sha) != nullptr;
+    return image_of(graph, object.handle, &sha) != nullptr &&
+           process_.code.images.find(sha) != nullptr;
 }
 
 Result<void> PartState::build_object(const DecodedGraph& graph, const worker::Object& object) {
     const auto present = process_.objects.get(object.handle);
     if (!present) {
-        process_.wanted_native = object.native;
         CUresult result = CUDA_SUCCESS;
         if (is_module_root(object)) {
             GANTRY_TRY(load_module(graph, object));
         } else {
-            result = process_.replay(object.creation);
+            result =
+                worker::replay(process_, object.creation, worker::Replay::kRestore, object.native);
         }
-        process_.wanted_native = 0;
         if (result != CUDA_SUCCESS) {
             return driver::to_error(process_.device.api(), result, "state.object",
                                     "making object " + name_of(object) + " again");
@@ -299,7 +300,7 @@ Result<void> PartState::build_object(const DecodedGraph& graph, const worker::Ob
             continue;
         }
         replayed = command.op;
-        if (const CUresult result = process_.replay(command); result != CUDA_SUCCESS) {
+        if (const CUresult result = worker::replay(process_, command); result != CUDA_SUCCESS) {
             return driver::to_error(process_.device.api(), result, "state.object",
                                     "configuring object " + name_of(object) + " again");
         }
@@ -318,12 +319,12 @@ Result<void> PartState::load_module(const DecodedGraph& graph, const worker::Obj
                      "object " + name_of(object) + " names no image"};
     }
     std::memcpy(&load, object.creation.args.data(), sizeof(load));
-    const worker::ImagePtr image = process_.images.find(sha);
+    const worker::ImagePtr image = process_.code.images.find(sha);
     if (image == nullptr || image->bytes.size() != load.image_bytes) {
         return Error{Code::kNotFound, "module.image_missing",
                      "the image of " + name_of(object) + " did not arrive"};
     }
-    GANTRY_TRY(process_.images.stage(load.image_id, load.image_bytes, 0, image->bytes));
+    GANTRY_TRY(process_.code.images.stage(load.image_id, load.image_bytes, 0, image->bytes));
     std::vector<GantrySoftPlacement> places;
     std::vector<GantrySoftPlacement> pinned;  // Their bytes come with the guest's memory.
     for (const auto& [name, variable] : loaded->variables) {
@@ -337,7 +338,9 @@ Result<void> PartState::load_module(const DecodedGraph& graph, const worker::Obj
             extension->place_next_load_in(pinned.data(), pinned.size(), 0);
         }
     }
-    if (const CUresult result = process_.replay(object.creation); result != CUDA_SUCCESS) {
+    if (const CUresult result =
+            worker::replay(process_, object.creation, worker::Replay::kRestore, object.native);
+        result != CUDA_SUCCESS) {
         return driver::to_error(process_.device.api(), result, "module.load",
                                 fmt::format("loading image {} of {}",
                                             worker::to_hex(sha).substr(0, 16), name_of(object)));
@@ -350,7 +353,7 @@ Result<void> PartState::check_functions(const DecodedGraph& graph,
                                         const worker::LoadedImage& wanted) {
     const std::string here = process_.device.function_addresses();
     const std::string& there = graph.message.device().function_addresses();
-    const auto loaded = process_.modules.get(wanted.handle);
+    const auto loaded = process_.code.modules.get(wanted.handle);
     if (there.empty() || there == here || !loaded) {
         return {};
     }
@@ -372,7 +375,7 @@ Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
     if (process_.device.can_place()) {
         return {};  // It was told before.
     }
-    process_.learn_variables(wanted.handle);
+    process_.code.learn_variables(wanted.handle);
     // Whatever the reason, sent again it would fail again.
     const auto place = [&](const auto& variables, worker::Others others) -> Result<void> {
         const auto placed = worker::place_image(process_, wanted.handle, variables, others);
@@ -391,7 +394,7 @@ Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
         GANTRY_TRY(place(managed, worker::Others::kStay));
     }
     for (const auto& [name, variable] : wanted.variables) {
-        const auto here = process_.variable_address(wanted.handle, name);
+        const auto here = process_.code.variable_address(wanted.handle, name);
         if (here == std::optional<std::uint64_t>(variable.address)) {
             continue;
         }
@@ -410,10 +413,10 @@ Result<void> PartState::check_variables(const DecodedGraph& graph) {
         if (wanted.variables.empty() || !process_.objects.contains(wanted.handle)) {
             continue;
         }
-        process_.learn_variables(wanted.handle);
-        const auto loaded = process_.modules.get(wanted.handle);
+        process_.code.learn_variables(wanted.handle);
+        const auto loaded = process_.code.modules.get(wanted.handle);
         for (const auto& [name, variable] : wanted.variables) {
-            const auto address = process_.variable_address(wanted.handle, name);
+            const auto address = process_.code.variable_address(wanted.handle, name);
             if (!loaded || !address || *address != variable.address) {
                 return Error{Code::kFailedPrecondition, "module.globals.not_movable",
                              fmt::format("variable {} of image {} lies at {:#x} here and must lie "
@@ -421,8 +424,8 @@ Result<void> PartState::check_variables(const DecodedGraph& graph) {
                                          name, loaded ? loaded->name : "?", address.value_or(0),
                                          variable.address)};
             }
-            process_.memory.add_outside(wanted.handle, variable.address, variable.bytes);
-            process_.modules.note_variable(wanted.handle, variable);
+            process_.memory.device.add_outside(wanted.handle, variable.address, variable.bytes);
+            process_.code.modules.note_variable(wanted.handle, variable);
         }
     }
     return {};
@@ -457,7 +460,7 @@ Result<void> PartState::restore_private(const DecodedGraph& graph) {
         }
     }
     private_restored_ = true;
-    process_.refresh_private_ranges();
+    process_.memory.refresh_private_ranges();
     return {};
 }
 

@@ -95,7 +95,7 @@ Result<void> PartState::keep_moved_blocks(const DecodedGraph& graph) {
     const std::vector<BlockRange> next = ranges_of(wanted);
     std::vector<BlockRange> moved;
     std::vector<BlockRange> gone;
-    for (const worker::ExtentRecord& extent : process_.memory.extents()) {
+    for (const worker::ExtentRecord& extent : process_.memory.device.extents()) {
         const auto same = std::lower_bound(
             wanted.begin(), wanted.end(), extent.address.value,
             [](const auto& each, std::uint64_t address) { return each.address.value < address; });
@@ -118,7 +118,7 @@ Result<void> PartState::keep_moved_blocks(const DecodedGraph& graph) {
 }
 
 std::vector<BlockRange> PartState::shared_ranges(const worker::PeerWindow& window) const {
-    const std::vector<BlockRange> own = ranges_of(process_.memory.extents());
+    const std::vector<BlockRange> own = ranges_of(process_.memory.device.extents());
     std::vector<BlockRange> shared;
     std::vector<BlockRange> elsewhere;
     for (const worker::PeerWindow::Span& span : window.spans()) {

@@ -13,31 +13,32 @@
 #include "host-daemon/state/parts/part_state.h"
 
 namespace gantry::state {
-PartState::PartState(worker::GuestProcess& process, std::uint64_t part_id, FingerprintBy by,
+PartState::PartState(worker::Execution& execution, std::uint64_t part_id, FingerprintBy by,
                      std::unique_ptr<GpuFingerprints> fingerprints,
                      std::unique_ptr<Mapping> slot_pages)
-    : process_(process),
+    : execution_(execution),
+      process_(execution.process()),
       part_id_(part_id),
-      memory_(process),
-      reader_(process, memory_, by, std::move(fingerprints)),
+      memory_(process_),
+      reader_(process_, memory_, by, std::move(fingerprints)),
       copied_(reader_),
-      slots_(process, std::move(slot_pages)) {}
+      slots_(process_, std::move(slot_pages)) {}
 
 PartFacts PartState::describe() {
     PartFacts facts;
     if (process_.finds_broken()) {
-        return facts;  // Its channel and its error (process/broken.cc): any GPU will do.
+        return facts;  // Its channel and its error (process/error_ledger.h): any GPU will do.
     }
-    process_.refresh_private_ranges();
+    process_.memory.refresh_private_ranges();
     facts.resident_bytes = memory_.block_count() * kBlockBytes;
-    for (const worker::PinnedRange& range : process_.memory.pinned_ranges()) {
+    for (const worker::PinnedRange& range : process_.memory.device.pinned_ranges()) {
         facts.pinned_bytes += range.bytes;
     }
     facts.object_count = process_.objects.size();
     for (const worker::ImagePtr& image : images()) {
         facts.image_bytes += image->bytes.size();
     }
-    for (const worker::LoadedImage& loaded : process_.modules.list()) {
+    for (const worker::LoadedImage& loaded : process_.code.modules.list()) {
         ModuleFacts module;
         module.image_sha256 = worker::to_hex(loaded.image->sha256);
         module.name = loaded.name;
@@ -80,7 +81,7 @@ Result<engine::ScanResult> PartState::scan(unsigned share_percent) {
     }
     engine::ScanResult result;
     if (sent_.empty()) {  // All of it, without a look at the bytes.
-        process_.refresh_private_ranges();
+        process_.memory.refresh_private_ranges();
         for (const BlockRange& range : memory_.ranges()) {
             for (std::uint64_t i = 0; i < range.count; ++i) {
                 result.changed.push_back({range.space, range.first + i});
@@ -120,7 +121,7 @@ Result<void> PartState::look(engine::ScanResult* result, engine::BlockSetDigest*
 Result<void> PartState::look_once(engine::ScanResult* result, engine::BlockSetDigest* digest,
                                   unsigned share_percent) {
     // A frozen guest needs nothing of the device.
-    reader_.set_share(process_.frozen() ? 0 : share_percent);
+    reader_.set_share(execution_.frozen() ? 0 : share_percent);
     sent_.begin_look();
     GANTRY_TRY(reader_.for_each_fingerprint(
         *key_, [&](const BlockRange& range, std::span<const Fingerprint> now) {
@@ -206,11 +207,11 @@ Result<std::string> PartState::graph() {
     // they are read. Where one takes too long for that, a target leaves out what hangs together no
     // more until the final graph tells (part_build.cc); but CUDA's graphs are read from the driver,
     // and no command may change one meanwhile.
-    const bool runs = process_.serving() && !process_.frozen();
+    const bool runs = execution_.serving() && !execution_.frozen();
     const bool has_graphs = process_.objects.count_kind(cuda::HandleKind::kGraph) != 0 ||
                             process_.objects.count_kind(cuda::HandleKind::kGraphExec) != 0;
     const milliseconds patience(has_graphs ? 2000 : 200);
-    const bool holds = runs && process_.loop().hold(std::chrono::steady_clock::now() + patience);
+    const bool holds = runs && execution_.loop().hold(std::chrono::steady_clock::now() + patience);
     if (runs && has_graphs && !holds) {
         return Error{Code::kDeadlineExceeded, "drain.deadline",
                      "the command in hand did not end in time"};
@@ -221,14 +222,14 @@ Result<std::string> PartState::graph() {
     }
     const auto read = [this]() -> Result<snapshot::ObjectGraph> {
         GANTRY_TRY(check_movable());
-        return encode(process_, part_id_, false);
+        return encode(process_, part_id_, nullptr);
     };
     Result<snapshot::ObjectGraph> encoded = read();
     if (!encoded && process_.finds_broken()) {
         encoded = read();
     }
     if (holds) {
-        process_.loop().resume();
+        execution_.loop().resume();
     }
     if (!encoded.ok()) {
         return encoded.error();
@@ -237,13 +238,14 @@ Result<std::string> PartState::graph() {
 }
 
 Result<std::string> PartState::final_graph() {
-    if (!process_.frozen()) {
+    if (!execution_.frozen()) {
         return Error{Code::kFailedPrecondition, "worker.state",
                      "the final graph is taken while frozen only"};
     }
     GANTRY_TRY(check_movable());
-    GANTRY_TRY(process_.pinned_writes.left());
-    GANTRY_ASSIGN(const snapshot::ObjectGraph encoded, encode(process_, part_id_, true));
+    GANTRY_TRY(process_.memory.pinned_writes.left());
+    GANTRY_ASSIGN(const worker::ChannelState channel, execution_.channel_state());
+    GANTRY_ASSIGN(const snapshot::ObjectGraph encoded, encode(process_, part_id_, &channel));
     return encoded.SerializeAsString();
 }
 
@@ -287,16 +289,16 @@ Result<engine::BlockSetDigest> PartState::digest_without(std::vector<BlockRange>
 }
 
 void PartState::keep_image(std::vector<std::byte> bytes) {
-    kept_images_.push_back(process_.images.adopt(std::move(bytes)));
+    kept_images_.push_back(process_.code.images.adopt(std::move(bytes)));
 }
 
 Result<PartState::Looked> PartState::look_at_first(std::uint64_t count,
                                                    const BlockReader::Visit& see) {
-    if (!process_.frozen()) {
+    if (!execution_.frozen()) {
         return Error{Code::kFailedPrecondition, "worker.state",
                      "memory is looked at portion by portion while frozen only"};
     }
-    process_.refresh_private_ranges();
+    process_.memory.refresh_private_ranges();
     unlooked_ = memory_.ranges();
     Result<Looked> looked = look_on(count, see);
     if (!looked && process_.finds_broken()) {
@@ -346,7 +348,7 @@ Result<FileOutcome> PartState::store_blocks(int file, std::span<const FileRun> r
 }
 
 Result<engine::BlockSetDigest> PartState::digest_after_copies() {
-    if (process_.serving() && !process_.frozen()) {
+    if (execution_.serving() && !execution_.frozen()) {
         return Error{Code::kFailedPrecondition, "worker.state",
                      "what was copied may have changed: the guest is served"};
     }
@@ -385,13 +387,13 @@ std::vector<worker::ImagePtr> PartState::images() {
         return images;
     }
     std::set<worker::Sha256> listed;
-    for (const worker::LoadedImage& loaded : process_.modules.list()) {
+    for (const worker::LoadedImage& loaded : process_.code.modules.list()) {
         if (listed.insert(loaded.image->sha256).second) {
             images.push_back(loaded.image);
         }
     }
-    if (process_.frozen()) {  // Before, more pieces may come.
-        for (worker::StagedImage& staged : process_.images.staged()) {
+    if (execution_.frozen()) {  // Before, more pieces may come.
+        for (worker::StagedImage& staged : process_.code.images.staged()) {
             if (listed.insert(staged.part->sha256).second) {
                 images.push_back(std::move(staged.part));
             }

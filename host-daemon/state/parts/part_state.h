@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "host-daemon/execution/device/peer_window.h"
+#include "host-daemon/execution/dispatch/execution.h"
 #include "host-daemon/state/blocks/block_reader.h"
 #include "host-daemon/state/blocks/copied_blocks.h"
 #include "host-daemon/state/blocks/copy_slots.h"
@@ -73,7 +74,7 @@ struct PartFacts {
 class PartState {
 public:
     /// `fingerprints`: made before (make_gpu_fingerprints); null: now. `slot_pages`: CopySlots.
-    PartState(worker::GuestProcess& process, std::uint64_t part_id,
+    PartState(worker::Execution& execution, std::uint64_t part_id,
               FingerprintBy by = FingerprintBy::kAuto,
               std::unique_ptr<GpuFingerprints> fingerprints = nullptr,
               std::unique_ptr<Mapping> slot_pages = nullptr);
@@ -236,6 +237,7 @@ private:
     [[nodiscard]] std::vector<worker::Sha256> missing_images(const DecodedGraph& graph);
     Result<void> restore_private(const DecodedGraph& graph);
 
+    worker::Execution& execution_;
     worker::GuestProcess& process_;
     std::uint64_t part_id_;
     MemoryImage memory_;

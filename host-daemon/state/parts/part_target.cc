@@ -32,11 +32,11 @@ std::vector<Problem> PartState::check(const DecodedGraph& graph) {
     for (const worker::ExtentRecord& extent : graph.extents) {
         bytes += extent.bytes;
     }
-    if (bytes > process_.memory.quota_bytes()) {
+    if (bytes > process_.memory.device.quota_bytes()) {
         problems.push_back({true, "gpu.memory.too_small",
                             fmt::format("the process holds {} MiB of device memory, {} MiB may be "
                                         "used here",
-                                        bytes >> 20, process_.memory.quota_bytes() >> 20)});
+                                        bytes >> 20, process_.memory.device.quota_bytes() >> 20)});
     }
     for (const snapshot::BlockedFeature& feature : graph.message.blocked_features()) {
         problems.push_back({true, "feature." + feature.id() + ".not_movable", feature.detail()});
@@ -48,7 +48,7 @@ std::vector<worker::Sha256> PartState::missing_images(const DecodedGraph& graph)
     std::vector<worker::Sha256> missing;
     for (const auto* hashes : {&graph.image_hashes, &graph.staged_hashes}) {
         for (const worker::Sha256& sha : *hashes) {
-            if (process_.images.find(sha) == nullptr) {
+            if (process_.code.images.find(sha) == nullptr) {
                 missing.push_back(sha);
             }
         }
@@ -89,17 +89,17 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     }
     GANTRY_TRY(build(graph, true));
     for (std::size_t i = 0; i < graph.staged.size(); ++i) {
-        graph.staged[i].part = process_.images.find(graph.staged_hashes[i]);
+        graph.staged[i].part = process_.code.images.find(graph.staged_hashes[i]);
     }
-    GANTRY_TRY(process_.images.set_staged(graph.staged));
+    GANTRY_TRY(process_.code.images.set_staged(graph.staged));
     take_facts(graph.message.device(), &process_.facts);
     if (process_.facts.total_memory_bytes != 0) {
-        process_.memory.lower_quota(process_.facts.total_memory_bytes);
+        process_.memory.device.lower_quota(process_.facts.total_memory_bytes);
     }
-    process_.set_program(
+    process_.channel.set_program(
         {graph.message.process().guest_pid(), graph.message.process().process_name()});
-    process_.lose_context(static_cast<CUresult>(graph.message.execution().sticky_error()));
-    if (const CUresult result = process_.event_times.load(graph.event_times);
+    process_.errors.lose_context(static_cast<CUresult>(graph.message.execution().sticky_error()));
+    if (const CUresult result = process_.streams.event_times.load(graph.event_times);
         result != CUDA_SUCCESS) {
         return driver::to_error(process_.device.api(), result, "state.events",
                                 "timing the moment of the take-over");
@@ -260,17 +260,17 @@ Result<void> PartState::register_pinned() {
                    each.flags == range.flags;
         });
     };
-    const std::vector<worker::PinnedRange> present = process_.memory.pinned_ranges();
+    const std::vector<worker::PinnedRange> present = process_.memory.device.pinned_ranges();
     for (const worker::PinnedRange& range : present) {
         if (!is_in(pinned_, range)) {
-            process_.memory.unregister_pinned(range.address);
+            process_.memory.device.unregister_pinned(range.address);
         }
     }
     for (const worker::PinnedRange& range : pinned_) {
         if (is_in(present, range)) {
             continue;
         }
-        const CUresult result = process_.memory.register_pinned(range);
+        const CUresult result = process_.memory.device.register_pinned(range);
         if (result != CUDA_SUCCESS) {
             return driver::to_error(
                 process_.device.api(), result, "state.pinned",

@@ -15,7 +15,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "host-daemon/execution/process/guest_process.h"
+#include "host-daemon/execution/dispatch/execution.h"
 #include "proto/cuda/gen/opcodes.h"
 #include "proto/cuda/gen/wire_structs.h"
 #include "proto/wire/ring.h"
@@ -246,14 +246,16 @@ struct Host {
         options.limits.device_memory_bytes = quota;
         options.baseline.memory_bytes = quota;
         const auto facts = device->facts(options.baseline).value();
-        process = std::make_unique<GuestProcess>(*device, output, options);
+        execution = std::make_unique<Execution>(*device, output, options);
+        process = &execution->process();
         process->facts = facts;
         output.attach(device->extension());
     }
     std::unique_ptr<driver::DriverLibrary> library;
     std::unique_ptr<Device> device;
     OutputCapture output;
-    std::unique_ptr<GuestProcess> process;
+    std::unique_ptr<Execution> execution;
+    GuestProcess* process = nullptr;
 };
 
 inline std::unique_ptr<ChannelMemory> map_region(int fd) {
@@ -286,8 +288,8 @@ struct Serving {
 
 private:
     ChannelMemory& serve(std::unique_ptr<ChannelMemory> memory) {
-        EXPECT_TRUE(host.process->serve(std::move(memory), 1).ok());
-        return *host.process->channel();
+        EXPECT_TRUE(host.execution->serve(std::move(memory), 1).ok());
+        return *host.process->channel.memory();
     }
 };
 

@@ -24,9 +24,9 @@ inline constexpr std::uint64_t kFileBegin = 12288;  // Where the contents lie in
 
 /// A worker without a guest and `kBlocks` of memory with known bytes.
 struct Holder : Host {
-    Holder() : part(*process, 1), bytes(kBlocks * kBlockBytes) {
+    Holder() : part(*execution, 1), bytes(kBlocks * kBlockBytes) {
         device->bind_thread();
-        first = process->memory.allocate(bytes.size()).value().value / kBlockBytes;
+        first = process->memory.device.allocate(bytes.size()).value().value / kBlockBytes;
         std::mt19937_64 random(7);
         for (std::size_t i = 0; i < bytes.size(); i += 8) {
             const std::uint64_t word = random();

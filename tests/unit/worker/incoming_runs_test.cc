@@ -13,7 +13,7 @@ namespace {
 
 TEST(IncomingRuns, MayReachOverSeveralPiecesOfMemory) {
     Holder holder;
-    DeviceMemory& memory = holder.process->memory;
+    DeviceMemory& memory = holder.process->memory.device;
     constexpr std::uint64_t kPiece = ArenaAllocator::kGranuleBytes;
     constexpr std::uint64_t kPieces = 5;
     std::uint64_t begin = 0;
@@ -49,7 +49,7 @@ TEST(IncomingRuns, AreWrittenAsFarAsThereIsMemory) {
     Holder holder;
     constexpr std::uint64_t kPiece = ArenaAllocator::kGranuleBytes;
     constexpr std::uint64_t kHalf = kPiece / kBlockBytes;
-    const std::uint64_t at = holder.process->memory.allocate(kPiece).value().value;
+    const std::uint64_t at = holder.process->memory.device.allocate(kPiece).value().value;
     const engine::BlockAddress first{MemorySpace::kDevice, at / kBlockBytes};
     const std::span bytes = std::span<const std::byte>(holder.bytes).first(2 * kPiece);
     ASSERT_TRUE(holder.part.apply_run(first, 2 * kHalf, bytes)) << "half of it has no place yet";
@@ -61,7 +61,7 @@ TEST(IncomingRuns, AreWrittenAsFarAsThereIsMemory) {
 
 TEST(DeviceMemory, TellsOfWhatLiesElsewhereInARange) {
     Host host;
-    DeviceMemory& memory = host.process->memory;
+    DeviceMemory& memory = host.process->memory.device;
     const auto found = [&](std::uint64_t address, std::uint64_t bytes) {
         std::vector<std::uint64_t> addresses;
         for (const OutsideRange& range : memory.outside_in(address, bytes)) {

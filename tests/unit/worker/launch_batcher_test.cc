@@ -87,9 +87,11 @@ struct Repeating : Serving {
     /// The stream has something to do for some time. One that has not is spared what takes long.
     void keep_busy() { scale_elsewhere(kStream, 20'000); }
     /// Launches sent from now on wait in the ring until run().
-    void hold() { ASSERT_TRUE(host.process->loop().hold(std::chrono::steady_clock::now() + 10s)); }
+    void hold() {
+        ASSERT_TRUE(host.execution->loop().hold(std::chrono::steady_clock::now() + 10s));
+    }
     void run() {
-        host.process->loop().resume();
+        host.execution->loop().resume();
         guest.synchronise(kStream);
     }
     std::uint64_t scale(std::uint32_t factor, std::uint32_t value, std::uint64_t stream = kStream,
@@ -139,10 +141,10 @@ struct Repeating : Serving {
     }
     [[nodiscard]] std::uint32_t got() { return guest.read(data, 1).front(); }
     [[nodiscard]] std::uint64_t together() const {
-        return host.process->counters.batched_launches.load();
+        return host.process->launches.counters.batched_launches.load();
     }
     [[nodiscard]] std::uint64_t prepared() const {
-        return host.process->counters.prepared_launches.load();
+        return host.process->launches.counters.prepared_launches.load();
     }
     /// Launches of a pattern of three that never wait in the ring together.
     void run_apart(std::size_t launches, std::uint64_t stream = kStream) {
@@ -153,7 +155,9 @@ struct Repeating : Serving {
             EXPECT_EQ(guest.synchronise(stream), 0u);
         }
     }
-    [[nodiscard]] std::uint64_t launched() const { return host.process->counters.launches.load(); }
+    [[nodiscard]] std::uint64_t launched() const {
+        return host.process->launches.counters.launches.load();
+    }
 
     std::uint32_t shared_bytes = 0;  ///< Of the launches from now on.
     std::uint32_t want = 1;
@@ -284,7 +288,7 @@ TEST(LaunchBatcher, ALaunchThatFailsIsToldOfAndTheOthersRun) {
                     repeating.scale(3, static_cast<std::uint32_t>(i));
                 }
             }
-            repeating.host.process->loop().resume();
+            repeating.host.execution->loop().resume();
             EXPECT_EQ(repeating.guest.synchronise(kStream),
                       static_cast<std::uint32_t>(CUDA_ERROR_INVALID_VALUE));
             EXPECT_EQ(repeating.got(), repeating.want);
@@ -305,7 +309,7 @@ TEST(LaunchBatcher, StreamsThatDifferAreLeftOut) {
         for (std::size_t i = 0; i < 20 * kBatch; ++i) {
             repeating.scale(3, 1, kAside);
         }
-        repeating.host.process->loop().resume();
+        repeating.host.execution->loop().resume();
         repeating.guest.synchronise(kAside);
         EXPECT_EQ(repeating.got(), repeating.want);
         EXPECT_EQ(repeating.together(), 0u);

@@ -21,6 +21,9 @@ constexpr std::uint64_t kLarge = snapshot::kLargePageBytes;
 /// All of the blocks, from the file's begin.
 constexpr std::uint64_t kFileEnd = (kFileBegin + kBlocks * kBlockBytes) / kLarge * kLarge + kLarge;
 
+/// The key of a capture: while there is one, pages stay locked.
+constexpr std::uint64_t kCapture = 1;
+
 bool comes(const std::function<bool()>& condition) {
     for (int i = 0; i < 20'000 && !condition(); ++i) {
         std::this_thread::sleep_for(500us);
@@ -31,11 +34,19 @@ bool comes(const std::function<bool()>& condition) {
 struct Preparer : Holder {
     Preparer() { EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(kFileEnd)), 0); }
     ~Preparer() {
-        process->captures = 0;
+        process->graphs.captures.end(kCapture);
         EXPECT_TRUE(is_gone());
     }
+    /// Memory is not page-locked while a stream is captured.
+    void set_locks(Locks locks) {
+        if (locks == Locks::kNo) {
+            process->graphs.captures.begin(kCapture);
+        } else {
+            process->graphs.captures.end(kCapture);
+        }
+    }
     Result<void> prepare(snapshot::FileRange range, Locks locks = Locks::kYes) {
-        process->captures = locks == Locks::kNo ? 1 : 0;
+        set_locks(locks);
         return part.prepare_file(control::UniqueFd(dup(file.get())), range);
     }
     state::PreparedFile::Progress done() {
@@ -100,10 +111,10 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
                                                       &other, 1) == CUDA_SUCCESS;
     };
     ASSERT_TRUE(
-        preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
+        preparer.execution->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
             .ok());
     EXPECT_FALSE(part.digest_after_copies().ok()) << "served";
-    ASSERT_TRUE(preparer.process->freeze(1s).ok());
+    ASSERT_TRUE(preparer.execution->freeze(1s).ok());
     const auto all = part.digest().value();
     ASSERT_TRUE(store(0, 500) && store(500, 300));
     EXPECT_EQ(part.digest_after_copies().value(), all);
@@ -119,14 +130,14 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
     EXPECT_EQ(part.digest_after_copies().value(), all);
     ASSERT_TRUE(change(3));
     EXPECT_NE(part.digest_after_copies().value(), all) << "another snapshot's copies";
-    preparer.process->thaw();
+    preparer.execution->thaw();
 }
 
 TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     Preparer preparer;
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}, GetParam()));
     preparer.done();
-    preparer.process->captures = 0;
+    preparer.set_locks(Locks::kYes);
     state::PartState& part = preparer.part;
     using Found = std::map<std::uint64_t, state::Fingerprint>;
     const auto to = [](Found* found) {
@@ -139,10 +150,10 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     };
     Found found;
     ASSERT_TRUE(
-        preparer.process->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
+        preparer.execution->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
             .ok());
     EXPECT_EQ(part.look_at_first(100, to(&found)).error().reason, "worker.state");
-    ASSERT_TRUE(preparer.process->freeze(1s).ok());
+    ASSERT_TRUE(preparer.execution->freeze(1s).ok());
     Found all;
     const auto digest = part.digest(to(&all)).value();
 
@@ -174,7 +185,7 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
             return Result<void>(Error{Code::kInternal, "state.test", "no look"});
         });
     EXPECT_EQ(failed.error().reason, "state.test");
-    preparer.process->thaw();
+    preparer.execution->thaw();
 }
 
 TEST_P(PreparedFile, APartOfItIsEnough) {
@@ -198,7 +209,7 @@ TEST_P(PreparedFile, AStoreWaitsForNothingThatIsStillToBeMade) {
     constexpr std::uint64_t kMuch = std::uint64_t{8} << 30;
     Preparer preparer;
     ASSERT_EQ(ftruncate(preparer.file.get(), kMuch), 0);
-    preparer.process->captures = GetParam() == Locks::kNo ? 1 : 0;
+    preparer.set_locks(GetParam());
     auto begun = state::PreparedFile::begin(
         *preparer.process, control::UniqueFd(dup(preparer.file.get())), {0, kMuch});
     ASSERT_TRUE(begun.ok()) << begun.error().text;
@@ -213,7 +224,7 @@ TEST(OnePreparedFile, ThatIsBeingLetGoTakesNothing) {
     Preparer preparer;
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     preparer.done();
-    preparer.process->captures = 1;  // So that it stays for a while.
+    preparer.process->graphs.captures.begin(kCapture);  // So that it stays for a while.
     preparer.part.drop_prepared_file();
     const std::string how = preparer.store(preparer.file);
     EXPECT_EQ(how.find("before"), std::string::npos) << how;
@@ -249,11 +260,11 @@ TEST(OnePreparedFile, LocksAndUnlocksNothingWhileAStreamIsCaptured) {
 
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     EXPECT_EQ(preparer.done().locked_bytes, kFileEnd);
-    preparer.process->captures = 1;
+    preparer.process->graphs.captures.begin(kCapture);
     preparer.part.drop_prepared_file();
     std::this_thread::sleep_for(50ms);
     EXPECT_NE(preparer.part.prepared_file(), nullptr) << "let go while a stream is captured";
-    preparer.process->captures = 0;
+    preparer.process->graphs.captures.end(kCapture);
     EXPECT_TRUE(preparer.is_gone());
 }
 

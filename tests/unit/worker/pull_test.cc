@@ -73,9 +73,9 @@ private:
 
 /// A worker without a guest, with `bytes` of memory in one extent that starts as zeros.
 struct Fresh : Host {
-    explicit Fresh(std::uint64_t bytes) : part(*process, 1) {
+    explicit Fresh(std::uint64_t bytes) : part(*execution, 1) {
         device->bind_thread();
-        address = process->memory.allocate(bytes).value().value;
+        address = process->memory.device.allocate(bytes).value().value;
         write(0, std::vector<std::byte>(bytes));
         part.begin_precopy(kPullSeed);
     }

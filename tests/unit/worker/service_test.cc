@@ -20,8 +20,8 @@ TEST(Service, ServesMemoryKernelsAndStreams) {
         EXPECT_EQ(hello.status, 0u);
         EXPECT_EQ(hello.as<wire::HelloReply>().device_count, 1u);
         EXPECT_GE(hello.as<wire::HelloReply>().driver_version, 13000u);
-        EXPECT_EQ(serving.host.process->program().pid, 77u);
-        EXPECT_EQ(serving.host.process->program().name, "train?.py");
+        EXPECT_EQ(serving.host.process->channel.program().pid, 77u);
+        EXPECT_EQ(serving.host.process->channel.program().name, "train?.py");
         const auto facts = guest.control(
             ControlOp::kDeviceFacts, wire::DeviceFactsCall{0, 0, 4096, sizeof(wire::DeviceFacts)});
         EXPECT_EQ(facts.status, 0u);
@@ -87,8 +87,8 @@ TEST(Service, SeesThatAProgramHasBegun) {
         EXPECT_EQ(serving.guest.synchronise(0), 0u);
         EXPECT_TRUE(serving.channel.has_begun(1));
         EXPECT_FALSE(serving.channel.has_begun(2));
-        EXPECT_TRUE(serving.host.process->freeze(5s).ok());
-        const auto refused = serving.host.process->serve(serving.host.process->detach(), 1);
+        EXPECT_TRUE(serving.host.execution->freeze(5s).ok());
+        const auto refused = serving.host.execution->serve(serving.host.execution->detach(), 1);
         ASSERT_FALSE(refused.ok());
         EXPECT_EQ(refused.error().reason, "guest.worker_lost");
         EXPECT_EQ(map_region(region->get())->host_words().worker_state, wire::WorkerState::kDead);
@@ -219,10 +219,10 @@ TEST(Service, TheGraphFollowsWhatLivesAndNotHowLongItRan) {
             for (; count != 0; --count) {
                 do_a_round(guest, ++rounds, exec, graph, node, data);
             }
-            EXPECT_TRUE(host.process->freeze(5s).ok());
-            const auto encoded = state::PartState(*host.process, 1).final_graph();
+            EXPECT_TRUE(host.execution->freeze(5s).ok());
+            const auto encoded = state::PartState(*host.execution, 1).final_graph();
             EXPECT_TRUE(encoded.ok()) << encoded.error().text;
-            host.process->thaw();
+            host.execution->thaw();
             return encoded->size();
         };
         const std::size_t early = size_after(2);

@@ -64,7 +64,7 @@ TEST(SharedEvents, RefusesAsTheDriverDoes) {
         hand::ShareHandle again{};
         make(guest, kEvent, kSharable);
         EXPECT_EQ(give(guest, kEvent, &handle), CUDA_ERROR_NOT_SUPPORTED);  // No broker.
-        serving.host.process->share_link.connect(std::move(broker->connect("vm")).value());
+        serving.host.process->shares.link.connect(std::move(broker->connect("vm")).value());
         EXPECT_EQ(give(guest, kEvent, &handle), CUDA_SUCCESS);
         EXPECT_EQ(give(guest, kEvent, &again), CUDA_SUCCESS);
         EXPECT_EQ(std::memcmp(&handle, &again, sizeof(handle)), 0);
@@ -89,7 +89,7 @@ TEST(SharedEvents, RefusesAsTheDriverDoes) {
         EXPECT_EQ(query(guest, kNext), CUDA_ERROR_INVALID_HANDLE);
         EXPECT_FALSE(holds_moves_up(serving));
         // Over another connection, as after a restart of the broker, it is another handle.
-        serving.host.process->share_link.connect(std::move(broker->connect("vm")).value());
+        serving.host.process->shares.link.connect(std::move(broker->connect("vm")).value());
         EXPECT_EQ(give(guest, kEvent, &again), CUDA_SUCCESS);
         EXPECT_NE(std::memcmp(&handle, &again, sizeof(handle)), 0);
         EXPECT_EQ(take(guest, kNext, handle), CUDA_ERROR_INVALID_VALUE);
@@ -105,7 +105,7 @@ TEST(SharedEvents, ADriverThatMakesNoneLeavesTheEventToItsProcess) {
         EXPECT_EQ(query(guest, kEvent), CUDA_SUCCESS);
         hand::ShareHandle handle{};
         const auto broker = std::move(ShareBroker::start()).value();
-        serving.host.process->share_link.connect(std::move(broker->connect("vm")).value());
+        serving.host.process->shares.link.connect(std::move(broker->connect("vm")).value());
         EXPECT_EQ(give(guest, kEvent, &handle), CUDA_ERROR_INVALID_HANDLE);
     }));
 }
@@ -123,7 +123,7 @@ void give_and_watch(Board& board, control::UniqueFd broker) {
     Serving serving;
     Guest& guest = serving.guest;
     guest.retain();
-    serving.host.process->share_link.connect(std::move(broker));
+    serving.host.process->shares.link.connect(std::move(broker));
     make(guest, kEvent, kSharable);
     EXPECT_EQ(give(guest, kEvent, &board.handle), CUDA_SUCCESS);
     EXPECT_FALSE(holds_moves_up(serving));
@@ -146,7 +146,7 @@ void take_twice(Board& board, control::UniqueFd broker) {
     Serving serving;
     Guest& guest = serving.guest;
     guest.retain();
-    serving.host.process->share_link.connect(std::move(broker));
+    serving.host.process->shares.link.connect(std::move(broker));
     EXPECT_EQ(take(guest, kEvent, board.handle), CUDA_SUCCESS);
     EXPECT_EQ(take(guest, kNext, board.handle), CUDA_SUCCESS);
     EXPECT_TRUE(holds_moves_up(serving));
@@ -165,7 +165,7 @@ void take_twice(Board& board, control::UniqueFd broker) {
 void find_it_gone(Board& board, control::UniqueFd broker) {
     Serving serving;
     serving.guest.retain();
-    serving.host.process->share_link.connect(std::move(broker));
+    serving.host.process->shares.link.connect(std::move(broker));
     EXPECT_EQ(take(serving.guest, kEvent, board.handle), CUDA_ERROR_INVALID_VALUE);
     EXPECT_FALSE(holds_moves_up(serving));
 }

@@ -25,7 +25,7 @@ TEST(ShownEnds, TellOfEventsButNotWhileAMigrationIsAnnounced) {
         const std::uint64_t second = record();
         EXPECT_EQ(guest.synchronise(kStream), 0u);
         EXPECT_EQ(shown.load(), second + 1) << "before the answer";
-        host.process->announce(true);
+        host.execution->announce(true);
         const std::uint64_t third = record();
         EXPECT_EQ(guest.synchronise(kStream), 0u);
         const auto look_at = [&] {
@@ -33,7 +33,7 @@ TEST(ShownEnds, TellOfEventsButNotWhileAMigrationIsAnnounced) {
         };
         EXPECT_TRUE(reaches(words.looked, look_at() + 1));
         EXPECT_EQ(shown.load(), second + 1);
-        host.process->announce(false);
+        host.execution->announce(false);
         EXPECT_TRUE(reaches(words.looked, look_at() + 1));
         EXPECT_EQ(shown.load(), third + 1);
         // A record that fails is told by the next answer, and the count says that there is one.
@@ -65,9 +65,9 @@ TEST(ShownEnds, TellOfEventsThatAFreezeHasWaitedFor) {
             recorded[i] =
                 guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent + i, kStream});
         }
-        while (host.process->loop().next() <= recorded[kEvents - 1]) {
+        while (host.execution->loop().next() <= recorded[kEvents - 1]) {
         }
-        ASSERT_TRUE(host.process->freeze(5s).ok());
+        ASSERT_TRUE(host.execution->freeze(5s).ok());
         std::size_t shown = 0;
         for (std::size_t i = 0; i < kEvents; ++i) {
             const auto slot = cuda::handle_slot(kEvent + i) % wire::kEventWords;
@@ -132,14 +132,14 @@ TEST(ShownEnds, TellOfBulkCopies) {
         EXPECT_EQ(guest.synchronise(kStream),
                   static_cast<std::uint32_t>(CUDA_ERROR_INVALID_HANDLE));
         // While a migration is announced a copy to the guest is not shown; one from it is.
-        serving.host.process->announce(true);
+        serving.host.execution->announce(true);
         copy(ControlOp::kReadToBulk, {data, 4096, kStream, 1 << 20, 126, 0});
         const std::uint64_t written =
             copy(ControlOp::kWriteFromBulk, {data, 4096, kStream, out, 7, 0});
         EXPECT_EQ(guest.synchronise(kStream), 0u);
         EXPECT_TRUE(is_done(7, written + 1));
         EXPECT_EQ(words.bulk_done[126].load(), 0u);
-        serving.host.process->announce(false);
+        serving.host.execution->announce(false);
         // The end of a copy that is not in flight any more was shown to other memory.
         guest.send(ControlOp::kLookAtBulk, wire::LookAtBulkCall{12345, 8, 0});
         EXPECT_TRUE(is_done(8, 12346));

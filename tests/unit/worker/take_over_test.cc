@@ -99,13 +99,13 @@ void run_source(int region, Shared* shared) {
     guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent, 0});
     guest.stage_piece(2, 0, kSentPtxBytes);
     EXPECT_EQ(guest.synchronise(0), 0u);
-    ASSERT_TRUE(host.process->freeze(5s).ok());
+    ASSERT_TRUE(host.execution->freeze(5s).ok());
     // Posted while frozen: the next worker has to execute these, once.
     shared->last_position = guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
                                        std::as_bytes(std::span(&kStream, 1)), {}, true);
     guest.add(shared->data, 7, 0);
     shared->tail = guest.tail();
-    state::PartState part(*host.process, 1);
+    state::PartState part(*host.execution, 1);
     share_state(part, shared);
     EXPECT_TRUE(part.scan()->changed.empty());
     EXPECT_EQ(part.images().size(), 2u);
@@ -114,7 +114,7 @@ void run_source(int region, Shared* shared) {
 
 void run_target(int region, Shared* shared) {
     Host host;
-    state::PartState part(*host.process, 1);
+    state::PartState part(*host.execution, 1);
     const std::string_view graph(shared->graph, shared->graph_bytes);
     auto missing = part.prepare(kMoveSeed, graph);
     ASSERT_TRUE(missing.ok());
@@ -133,10 +133,10 @@ void run_target(int region, Shared* shared) {
     // The hypervisor lost the host's writes: answers must come from the log.
     memory->reply(kLane).seq.store(0);
     memory->host_words().head.store(0);
-    host.process->memory.set_pinned_pool(memory->layout().pinned_bytes);
+    host.process->memory.device.set_pinned_pool(memory->layout().pinned_bytes);
     ASSERT_TRUE(part.register_pinned().ok());
-    ASSERT_TRUE(host.process->take_over(std::move(memory), *part.channel_state(), 2).ok());
-    Guest guest(*host.process->channel(), shared->tail);
+    ASSERT_TRUE(host.execution->take_over(std::move(memory), *part.channel_state(), 2).ok());
+    Guest guest(*host.process->channel.memory(), shared->tail);
     EXPECT_EQ(guest.wait(shared->last_position).status, 0u);
     EXPECT_EQ(guest.read(shared->data, 64), std::vector<std::uint32_t>(64, 12));
     EXPECT_EQ(guest.total_address(), shared->total);
@@ -162,7 +162,7 @@ void run_broken_source(int region, Shared* shared) {
     guest.retain();
     guest.load_module();
     shared->data = guest.allocate(3ull << 20);
-    state::PartState part(*host.process, 1);
+    state::PartState part(*host.execution, 1);
     part.begin_precopy(kMoveSeed);
     const auto before = part.scan();
     ASSERT_TRUE(before.ok() && !before->changed.empty());
@@ -176,7 +176,7 @@ void run_broken_source(int region, Shared* shared) {
     ASSERT_TRUE(host.process->is_broken());
     EXPECT_EQ(part.describe().resident_bytes, 0u);
     EXPECT_TRUE(part.describe().modules.empty() && part.describe().blocking.empty());
-    ASSERT_TRUE(host.process->freeze(5s).ok());
+    ASSERT_TRUE(host.execution->freeze(5s).ok());
     shared->last_position = guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
                                        std::as_bytes(std::span(&kStream, 1)), {}, true);
     guest.add(shared->data, 7, 0);
@@ -193,20 +193,20 @@ void run_broken_source(int region, Shared* shared) {
 /// `has_begun`: with what an early graph had the target build, which the last one takes back.
 void run_broken_target(int region, Shared* shared, bool has_begun) {
     Host host;
-    state::PartState part(*host.process, 1);
+    state::PartState part(*host.execution, 1);
     if (has_begun) {
-        ASSERT_TRUE(host.process->memory.allocate(8ull << 20).ok());
+        ASSERT_TRUE(host.process->memory.device.allocate(8ull << 20).ok());
     }
     const std::string_view graph(shared->graph, shared->graph_bytes);
     const auto missing = part.apply_final(graph);
     ASSERT_TRUE(missing.ok()) << missing.error().text;
     EXPECT_TRUE(missing->empty());
     EXPECT_EQ(host.process->objects.size(), 0u);
-    EXPECT_EQ(host.process->memory.mapped_bytes(), 0u);
-    ASSERT_TRUE(host.process->take_over(map_region(region), *part.channel_state(), 2).ok());
-    const ChannelMemory& taken = *host.process->channel();
+    EXPECT_EQ(host.process->memory.device.mapped_bytes(), 0u);
+    ASSERT_TRUE(host.execution->take_over(map_region(region), *part.channel_state(), 2).ok());
+    const ChannelMemory& taken = *host.process->channel.memory();
     EXPECT_EQ(taken.host_words().sticky_error.load(), CUDA_ERROR_ILLEGAL_ADDRESS);
-    Guest guest(*host.process->channel(), shared->tail);
+    Guest guest(*host.process->channel.memory(), shared->tail);
     EXPECT_EQ(guest.wait(shared->last_position).status, CUDA_ERROR_ILLEGAL_ADDRESS);
     EXPECT_EQ(guest.synchronise(0), CUDA_ERROR_ILLEGAL_ADDRESS);
     const auto allocated = guest.call(Op::cuMemAlloc_v2, payload::cuMemAlloc_v2_call{4096});
@@ -221,7 +221,7 @@ void run_broken_target(int region, Shared* shared, bool has_begun) {
                   .status,
               0u);
     // It goes on to the next host as it came.
-    ASSERT_TRUE(host.process->freeze(5s).ok());
+    ASSERT_TRUE(host.execution->freeze(5s).ok());
     EXPECT_TRUE(part.final_graph().ok());
 }
 
@@ -292,7 +292,7 @@ void run_pinned_source(int region, Shared* shared) {
     }
     copy_down(guest, data, kBeforeAnnounce);
     EXPECT_EQ(guest.synchronise(0), 0u);
-    host.process->announce(true);
+    host.execution->announce(true);
     copy_down(guest, data, kConfirmed);
     guest.add(wire::kPinnedBase + kAddedConfirmed.offset, 3, 0);
     EXPECT_EQ(guest.synchronise(0), 0u);
@@ -318,18 +318,18 @@ void run_pinned_source(int region, Shared* shared) {
                                              0, kCopyBytes, 0});
     copy_down(guest, data, kUnconfirmed);
     EXPECT_EQ(guest.synchronise(0), 0u);
-    ASSERT_TRUE(host.process->freeze(5s).ok());
-    host.process->announce(true);  // Another attempt within the hypervisor's job.
+    ASSERT_TRUE(host.execution->freeze(5s).ok());
+    host.execution->announce(true);  // Another attempt within the hypervisor's job.
     EXPECT_EQ(pinned_word(memory, kRows.offset + 3 * 1024), kRows.copied);
     shared->tail = guest.tail();
-    state::PartState part(*host.process, 1);
+    state::PartState part(*host.execution, 1);
     share_state(part, shared);
 }
 
 /// What the target's pool holds after its takeover, from a graph with or without the carried bytes.
 void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
     Host host;
-    state::PartState part(*host.process, 1);
+    state::PartState part(*host.execution, 1);
     std::string graph(shared->graph, shared->graph_bytes);
     if (!with_pinned_writes) {
         snapshot::ObjectGraph without;
@@ -347,10 +347,10 @@ void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
     auto memory = map_guest_memory(region);
     // The hypervisor carried what the guest wrote last, and nothing that the host wrote.
     std::memset(memory->pinned().data(), 0xee, 1 << 16);
-    host.process->memory.set_pinned_pool(memory->layout().pinned_bytes);
+    host.process->memory.device.set_pinned_pool(memory->layout().pinned_bytes);
     ASSERT_TRUE(part.register_pinned().ok());
-    ASSERT_TRUE(host.process->take_over(std::move(memory), *part.channel_state(), 2).ok());
-    const ChannelMemory& taken = *host.process->channel();
+    ASSERT_TRUE(host.execution->take_over(std::move(memory), *part.channel_state(), 2).ok());
+    const ChannelMemory& taken = *host.process->channel.memory();
     EXPECT_EQ(taken.host_words().announce.load() & 1, 0u);
     for (const auto& buffer : kPinnedBuffers) {
         EXPECT_EQ(pinned_word(taken, buffer.offset),
@@ -370,14 +370,14 @@ void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
     EXPECT_EQ(pinned_word(taken, kSet.offset + kCopyBytes), 0xeeeeeeeeu);
     EXPECT_EQ(pinned_word(taken, kAdded.offset + 63 * 4), 3u);
     EXPECT_EQ(pinned_word(taken, kAdded.offset + 64 * 4), 0xeeeeeeeeu);
-    Guest guest(*host.process->channel(), shared->tail);
+    Guest guest(*host.process->channel.memory(), shared->tail);
     EXPECT_EQ(guest.synchronise(0), 0u);
 }
 
 /// A graph from elsewhere may name bytes beyond the pool, or nonsense.
 void refuse_damaged_pinned(int region, Shared* shared) {
     Host host;
-    state::PartState part(*host.process, 1);
+    state::PartState part(*host.execution, 1);
     const std::string graph(shared->graph, shared->graph_bytes);
     part.keep_image(ptx_image());
     ASSERT_TRUE(part.prepare(kMoveSeed, graph).ok());
@@ -390,7 +390,7 @@ void refuse_damaged_pinned(int region, Shared* shared) {
     ChannelState hostile = *part.channel_state();
     auto memory = map_guest_memory(region);
     hostile.pinned.push_back({memory->layout().pinned_bytes - 1, std::vector<std::byte>(2)});
-    EXPECT_FALSE(host.process->take_over(std::move(memory), hostile, 2).ok());
+    EXPECT_FALSE(host.execution->take_over(std::move(memory), hostile, 2).ok());
 }
 
 TEST(TakeOver, PinnedBytesThatNoHypervisorSawMoveWithTheChannel) {
@@ -405,8 +405,8 @@ TEST(TakeOver, PinnedBytesThatNoHypervisorSawMoveWithTheChannel) {
 /// What a guest reads of its worker once the session is another host's.
 wire::WorkerState disowned_state(std::unique_ptr<ChannelMemory> memory, bool guest_is_here) {
     Serving serving(std::move(memory));
-    EXPECT_TRUE(serving.host.process->freeze(5s).ok());
-    serving.host.process->disown(guest_is_here);
+    EXPECT_TRUE(serving.host.execution->freeze(5s).ok());
+    serving.host.execution->disown(guest_is_here);
     return serving.channel.host_words().worker_state.load();
 }
 
@@ -500,15 +500,15 @@ void run_untold_source(int region, Shared* shared) {
     }
     guest.send(Op::cuGraphDestroy, payload::cuGraphDestroy_call{graph});
     EXPECT_EQ(guest.synchronise(0), 0u);
-    ASSERT_TRUE(serving.host.process->freeze(5s).ok());
-    state::PartState part(*serving.host.process, 1);
+    ASSERT_TRUE(serving.host.execution->freeze(5s).ok());
+    state::PartState part(*serving.host.execution, 1);
     share_state(part, shared);
     EXPECT_EQ(untold_in({shared->graph, shared->graph_bytes}), (std::vector<int>{2, 2, 2}));
 }
 
 void run_untold_target(int, Shared* shared) {
     Host host;
-    state::PartState part(*host.process, 1);
+    state::PartState part(*host.execution, 1);
     part.keep_image(ptx_image());
     const std::string_view graph(shared->graph, shared->graph_bytes);
     ASSERT_TRUE(part.prepare(kMoveSeed, graph).ok());

@@ -149,7 +149,8 @@ struct Served : Serving {
         const driver::DriverApi& api = host.library->api();
         host.device->bind_thread();
         while (api.cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY ||
-               host.process->query_streams(true).result == CUDA_ERROR_NOT_READY) {
+               host.process->streams.query_all(GuestStreams::Which::kAllButLegacy).result ==
+                   CUDA_ERROR_NOT_READY) {
             std::this_thread::sleep_for(100us);
         }
     }
@@ -379,7 +380,7 @@ TEST(Waits, BehindWorkThatWasQueuedRightBeforeItAWordIsAwaited) {
     EXPECT_TRUE(in_child([] {
         Alone alone;
         Guest& guest = alone.guest;
-        CommandLoop& loop = alone.host.process->loop();
+        CommandLoop& loop = alone.host.execution->loop();
         guest.send(Op::cuStreamCreate, payload::cuStreamCreate_call{kSecond, 1, 0});
         const auto add_and_wait = [&](std::uint64_t address, std::uint64_t stream) {
             EXPECT_TRUE(loop.hold(std::chrono::steady_clock::now() + 10s));
@@ -518,7 +519,7 @@ TEST(Waits, TwoWaitsAtOnceHoldUpNobodyElseEither) {
         guest.use_lane(kLane + 2);
         const auto info = guest.call(Op::cuMemGetInfo_v2, payload::cuMemGetInfo_v2_call{});
         EXPECT_EQ(info.status, 0u) << "nobody was left to take commands from the ring";
-        const auto refused = alone.host.process->freeze(50ms);
+        const auto refused = alone.host.execution->freeze(50ms);
         ASSERT_FALSE(refused.ok());
         EXPECT_NE(refused.error().text.find("did not run dry"), std::string::npos)
             << "the loop came to no boundary: " << refused.error().text;
@@ -559,17 +560,17 @@ TEST(Waits, AFreezeWaitsForACallInTheDriver) {
     EXPECT_TRUE(in_child([] {
         Alone alone;
         Guest& guest = alone.guest;
-        GuestProcess& process = *alone.host.process;
+        Execution& execution = *alone.host.execution;
         alone.wait_for_value(kStream, 1);
         const std::uint64_t wait =
             alone.begin_waiting(Op::cuStreamSynchronize, kStream, Counted::streams, 1);
-        const auto refused = process.freeze(50ms);
+        const auto refused = execution.freeze(50ms);
         EXPECT_FALSE(refused.ok());
         EXPECT_EQ(refused.error().reason, "drain.deadline");
         std::thread freezer([&] {
-            EXPECT_TRUE(process.freeze(20s).ok());
+            EXPECT_TRUE(execution.freeze(20s).ok());
             EXPECT_TRUE(alone.is_answered(wait));
-            process.thaw();
+            execution.thaw();
         });
         std::this_thread::sleep_for(30ms);
         alone.write_as_the_device(1);

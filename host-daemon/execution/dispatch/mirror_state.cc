@@ -1,4 +1,4 @@
-#include "host-daemon/execution/process/mirror_state.h"
+#include "host-daemon/execution/dispatch/mirror_state.h"
 
 #include <fmt/format.h>
 

@@ -19,6 +19,10 @@
 
 namespace gantry::worker {
 
+/// Why a recorded command runs again. kReset: not as a part of a restore, which brings the contents
+/// of variables; they are as the image has them.
+enum class Replay { kRestore, kReset };
+
 class Call final : public CallContext, public Reply {
 public:
     /// `command` must outlive the call, unless keep() is called first.
@@ -32,7 +36,7 @@ public:
 
     // ---- the command
     [[nodiscard]] GuestProcess& process() { return process_; }
-    [[nodiscard]] const GuestProcess& process_const() const { return process_; }
+    [[nodiscard]] const GuestProcess& process() const { return process_; }
     [[nodiscard]] const Command& command() const { return *command_; }
     [[nodiscard]] const wire::CommandView& header() const { return command_->header; }
     [[nodiscard]] std::uint16_t number() const { return command_->header.op; }
@@ -44,11 +48,14 @@ public:
     [[nodiscard]] std::span<const std::byte> trailing_bytes() const { return command_->trailing; }
     /// True inside a restore: nothing is answered, addresses and orders come from a snapshot.
     [[nodiscard]] bool is_replay() const { return is_replay_; }
-    void mark_replay(GuestProcess::Replay why) {
+    void mark_replay(Replay why, std::uint64_t wanted_native) {
         is_replay_ = true;
-        is_restore_ = why == GuestProcess::Replay::kRestore;
+        is_restore_ = why == Replay::kRestore;
+        wanted_native_ = wanted_native;
     }
     [[nodiscard]] bool is_restore() const { return is_restore_; }
+    /// The value that the object made by a replay must get; 0: any.
+    [[nodiscard]] std::uint64_t wanted_native() const { return wanted_native_; }
 
     /// The fixed arguments; null when the command is shorter.
     template <typename T>
@@ -73,7 +80,7 @@ public:
     // ---- handles
     [[nodiscard]] const driver::DriverApi& api() const { return process_.device.api(); }
     CUresult stream(std::uint64_t handle, CUstream* out) {
-        return process_.resolve_stream(handle, lane(), out);
+        return process_.streams.resolve(handle, lane(), out);
     }
     [[nodiscard]] RecordedCommand recorded() const;
     /// Adds an object that this command has made; undo on failure is the caller's.
@@ -159,6 +166,7 @@ private:
     bool is_kept_ = false;
     bool has_ended_ = false;
     CUresult failure_ = CUDA_SUCCESS;
+    std::uint64_t wanted_native_ = 0;
     std::optional<CUstream> awaited_;
     std::optional<CUstream> queued_;
     std::optional<BusyStream> busy_;

@@ -1,4 +1,4 @@
-#include "host-daemon/execution/process/call.h"
+#include "host-daemon/execution/dispatch/call.h"
 
 #include "host-daemon/execution/base/log.h"
 #include "proto/cuda/gen/op_table.h"
@@ -77,6 +77,7 @@ std::shared_ptr<Call> Call::keep() const {
     kept->own_ = std::move(own);
     kept->is_replay_ = is_replay_;
     kept->is_restore_ = is_restore_;
+    kept->wanted_native_ = wanted_native_;
     kept->is_kept_ = true;
     return kept;
 }
@@ -104,11 +105,11 @@ CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint6
 
 std::span<std::byte> Call::offered_bulk(std::uint64_t* offset) {
     *offset = std::uint64_t{command_->header.bulk_page} * wire::kPageBytes;
-    if (process_.channel() == nullptr || command_->header.bulk_pages == 0) {
+    if (process_.channel.memory() == nullptr || command_->header.bulk_pages == 0) {
         return {};
     }
-    return process_.channel()->bulk(*offset,
-                                    std::uint64_t{command_->header.bulk_pages} * wire::kPageBytes);
+    return process_.channel.memory()->bulk(
+        *offset, std::uint64_t{command_->header.bulk_pages} * wire::kPageBytes);
 }
 
 void Call::wrote_bulk(std::uint64_t offset, std::uint64_t bytes) {
@@ -148,7 +149,7 @@ void Call::finish(CUresult result) {
         return;
     }
     answered_ = true;
-    process_.note_result(lane(), result, wants_reply());
+    process_.errors.note(lane(), result, wants_reply());
     if (!wants_reply()) {
         return;
     }
@@ -160,18 +161,18 @@ void Call::finish(CUresult result) {
     answer.bulk_bytes = bulk_bytes_;
     // While streams are captured the guest asks this behind each call that it posts.
     const bool settles = number() == static_cast<std::uint16_t>(cuda::Op::cuMemGetInfo_v2) &&
-                         process_.captures.load(std::memory_order_relaxed) != 0;
+                         process_.graphs.captures.any();
     if (result == CUDA_SUCCESS && (settles || has(kTellsOfEarlierErrors))) {
-        if (const std::uint32_t late = process_.take_async_error(lane()); late != CUDA_SUCCESS) {
+        if (const std::uint32_t late = process_.errors.take(lane()); late != CUDA_SUCCESS) {
             answer.status = late;
         }
     }
     const std::span<const std::byte> payload = place_payload(&answer);
-    if (process_.output.pending()) {
+    if (process_.channel.output.pending()) {
         answer.flags |= wire::kReplyOutputPending;
     }
-    process_.pinned_writes.before_answer(answer.lane);
-    process_.replies.publish(answer, payload);
+    process_.memory.pinned_writes.before_answer(answer.lane);
+    process_.channel.replies.publish(answer, payload);
     if (many_.capacity() != 0) {
         t_spare.swap(many_);
     }
@@ -220,7 +221,7 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
 
 /// A node where an exec is meant: the one that the exec was made from.
 CUresult Call::resolve_exec_node(std::uint64_t* native) {
-    CudaGraphBook& graphs = process_.graphs;
+    CudaGraphBook& graphs = process_.graphs.book;
     exec_node_ = reinterpret_cast<CUgraphNode>(*native);
     const CUgraphNode node =
         graphs.restored_node != nullptr ? graphs.restored_node : graphs.node_in(exec_, exec_node_);
@@ -256,22 +257,22 @@ CUresult Call::bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t n
 }
 
 void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
-    process_.event_times.forget(handle);
-    process_.graphs.remove(handle);
-    process_.links.remove(handle);
-    process_.modules.remove(handle);
-    process_.memory.remove_outside(handle);
+    process_.streams.event_times.forget(handle);
+    process_.graphs.book.remove(handle);
+    process_.code.links.remove(handle);
+    process_.code.modules.remove(handle);
+    process_.memory.device.remove_outside(handle);
     if (kind == HandleKind::kGraph) {
-        process_.graphs.forget_graph(process_.objects.native_as<CUgraph>(handle, kind));
+        process_.graphs.book.forget_graph(process_.objects.native_as<CUgraph>(handle, kind));
     } else if (kind == HandleKind::kGraphNode) {
-        process_.graphs.forget_node(process_.objects.native_as<CUgraphNode>(handle, kind));
+        process_.graphs.book.forget_node(process_.objects.native_as<CUgraphNode>(handle, kind));
     }
     process_.objects.erase(handle);
     const bool is_graph = kind == HandleKind::kGraph || kind == HandleKind::kGraphExec;
     if (is_graph && process_.objects.count_kind(HandleKind::kGraph) == 0 &&
         process_.objects.count_kind(HandleKind::kGraphExec) == 0) {
-        for (const DeviceVa address : process_.memory.free_graph_memory()) {
-            process_.pools.freed(address.value);
+        for (const DeviceVa address : process_.memory.device.free_graph_memory()) {
+            process_.memory.pools.freed(address.value);
         }
         process_.schedule_reap();
     }
@@ -292,11 +293,11 @@ void Call::note_untold(std::uint64_t node, const Recipe& recipe) {
     } else if (recipe.op == cuda::Op::cuGraphKernelNodeCopyAttributes &&
                recipe.args.size() == sizeof(copy)) {
         std::memcpy(&copy, recipe.args.data(), sizeof(copy));
-        value = process_.graphs.untold_of(
+        value = process_.graphs.book.untold_of(
             objects.native_as<CUgraphNode>(copy.src, HandleKind::kGraphNode));
     }
     if (value) {
-        process_.graphs.note_untold(
+        process_.graphs.book.note_untold(
             graph, objects.native_as<CUgraphNode>(node, HandleKind::kGraphNode), *value);
     }
 }
@@ -307,18 +308,18 @@ void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe&
         return;  // A snapshot reads all else from the driver.
     }
     if (kind == HandleKind::kGraphExec) {
-        process_.graphs.changed(handle, exec_node_, recorded());
+        process_.graphs.book.changed(handle, exec_node_, recorded());
         return;
     }
     if (kind == HandleKind::kFunction || kind == HandleKind::kKernel ||
         kind == HandleKind::kStream) {
-        process_.launch_batcher.leave_out(handle);
+        process_.launches.leave_out(handle);
     }
     if (kind == HandleKind::kContext && handle == 0) {
         handle = command_->header.context;
     }
     if (const auto bytes = granted_shared(recipe);
-        bytes && process_.device_use.note_dynamic_shared(handle, *bytes)) {
+        bytes && process_.code.device_use.note_dynamic_shared(handle, *bytes)) {
         // The most that was granted is granted again before the present value is set: the guest
         // does not ask a second time (guest-shim/driver/code/kernel.cc). An attribute 0 cannot be
         // set.

@@ -1,12 +1,11 @@
-// GuestProcess: stopping at a command boundary, with the device run dry or nothing left but what
+// Execution: stopping at a command boundary, with the device run dry or nothing left but what
 // waits for host callbacks, and the state of the channel that then goes to another worker.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "host-daemon/driver/driver_library.h"
-#include "host-daemon/execution/process/call.h"
-#include "host-daemon/execution/process/guest_process.h"
+#include "host-daemon/execution/dispatch/execution.h"
 
 namespace gantry::worker {
 
@@ -23,28 +22,26 @@ constexpr std::chrono::milliseconds kCarryPatience{200};
 
 /// Everything has come to rest but what waits for host callbacks in the guest, and all of that can
 /// be done again from the ring. Only while the loop is sealed.
-bool GuestProcess::is_drained_to_callbacks() {
-    if (!held.active() || !held.is_regular() || captures.load() != 0 || waits_elsewhere() ||
-        callbacks.outstanding() != held.root_count() ||
-        !callbacks.has_reached(held.first_roots()) || memory.has_parked() || kept_from() == 0) {
+bool Execution::is_drained_to_callbacks() {
+    const HeldWork& held = process_.held;
+    const CallbackBroker& callbacks = process_.channel.callbacks;
+    if (!held.active() || !held.is_regular() || process_.graphs.captures.any() ||
+        waits_.waits_elsewhere() || callbacks.outstanding() != held.root_count() ||
+        !callbacks.has_reached(held.first_roots()) || process_.memory.device.has_parked() ||
+        kept_from() == 0 || !waits_.are_all_held()) {
         return false;
     }
-    for (const Waiting& waiting : waiting_) {
-        if (!held.waits(waiting.call->command())) {
-            return false;
-        }
-    }
-    const auto is_busy = [this](std::uint64_t key, CUstream stream) {
+    const auto is_busy = [&](std::uint64_t key, CUstream stream) {
         return held.is_free(key, stream) &&
-               device.api().cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+               process_.device.api().cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
     };
-    for (const Object& stream : objects.list_kind(HandleKind::kStream)) {
+    for (const Object& stream : process_.objects.list_kind(HandleKind::kStream)) {
         if (is_busy(stream.handle, reinterpret_cast<CUstream>(stream.native))) {
             return false;
         }
     }
     for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
-        for (const CUstream stream : lane_streams_.of_lane(lane)) {
+        for (const CUstream stream : process_.streams.of_lanes().of_lane(lane)) {
             if (is_busy(HeldWork::key_of_lane(lane), stream)) {
                 return false;
             }
@@ -53,17 +50,19 @@ bool GuestProcess::is_drained_to_callbacks() {
     return !is_busy(0, nullptr);
 }
 
-Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds deadline) {
+Result<std::chrono::microseconds> Execution::freeze(std::chrono::microseconds deadline) {
     const auto begin = std::chrono::steady_clock::now();
     const auto end = begin + deadline;
-    if (memory_ == nullptr) {
+    if (!serving()) {
         return Error{Code::kFailedPrecondition, "worker.state", "no guest is being served"};
     }
     if (!loop_.hold(end)) {
         return Error{Code::kDeadlineExceeded, "drain.deadline",
                      "the command in hand did not end in time"};
     }
-    bind_thread();
+    process_.contexts.bind_thread();
+    CallbackBroker& callbacks = process_.channel.callbacks;
+    LaneExecutors& executors = process_.executors();
     auto drained = std::make_shared<std::atomic<int>>(-1);
     bool is_posted = false;
     bool is_sealed = false;
@@ -71,24 +70,21 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
     auto change_at = begin + kCallbackGrace;  // When to seal, or to give up being sealed.
     for (;;) {
         // Nothing of a poisoned context is waited for: its callbacks may never come.
-        if (callbacks.outstanding() != 0 && finds_broken() && executors_->busy_count() == 0 &&
-            waiting_count() == 0) {
+        if (callbacks.outstanding() != 0 && process_.finds_broken() && is_quiet()) {
             break;
         }
         // A synchronisation is worth starting only when no callback can be queued any more.
-        if (!is_posted && callbacks.outstanding() == 0 && executors_->busy_count() == 0 &&
-            waiting_count() == 0) {
+        if (!is_posted && callbacks.outstanding() == 0 && is_quiet()) {
             is_posted = true;
-            executors_->post(LaneExecutors::kChoreLane, [this, drained] {
-                drained->store(static_cast<int>(synchronise_device()));
+            executors.post(LaneExecutors::kChoreLane, [this, drained] {
+                drained->store(static_cast<int>(process_.streams.synchronise_device()));
             });
         }
         const auto now = std::chrono::steady_clock::now();
-        if (is_posted && drained->load() >= 0 && executors_->busy_count() == 0 &&
-            waiting_count() == 0) {
+        if (is_posted && drained->load() >= 0 && is_quiet()) {
             break;
         }
-        is_carried = is_sealed && !is_posted && is_drained_to_callbacks() && !is_broken();
+        is_carried = is_sealed && !is_posted && is_drained_to_callbacks() && !process_.is_broken();
         if (is_carried) {
             break;
         }
@@ -101,78 +97,81 @@ Result<std::chrono::microseconds> GuestProcess::freeze(std::chrono::microseconds
                             "open, {} calls wait; a kernel that waits for the CPU never "
                             "ends by itself",
                             std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count(),
-                            open, executors_->busy_count())};
+                            open, executors.busy_count())};
         }
-        if (!is_posted && now >= change_at && (is_sealed || held.active())) {
+        if (!is_posted && now >= change_at && (is_sealed || process_.held.active())) {
             is_sealed ? loop_.unseal() : loop_.seal();
             is_sealed = !is_sealed;
             change_at = now + (is_sealed ? kCarryPatience : kCallbackGrace);
         }
-        executors_->wait_idle(std::min(end, now + std::chrono::milliseconds(1)));
+        executors.wait_idle(std::min(end, now + std::chrono::milliseconds(1)));
     }
     loop_.seal();
-    device.bind_thread();
+    process_.device.bind_thread();
     if (driver::is_sticky(static_cast<CUresult>(drained->load()))) {
-        note_sticky(static_cast<CUresult>(drained->load()));
+        process_.errors.note_sticky(static_cast<CUresult>(drained->load()));
     }
-    if (!is_carried && !is_broken()) {
-        memory.settle();
+    if (!is_carried && !process_.is_broken()) {
+        process_.memory.device.settle();
     }
-    look_at_events(Look::kAll);  // Nobody asks about them anew where the region stays.
-    look_at_bulk_copies();
-    output.collect();
+    // Nobody asks about them anew where the region stays.
+    process_.streams.look_at_events(GuestStreams::Look::kAll);
+    process_.streams.look_at_bulk_copies();
+    process_.channel.output.collect();
     frozen_ = true;
-    hold_mirror(*memory_, true);
+    hold_mirror(*process_.channel.memory(), true);
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
                                                                  begin);
 }
 
-void GuestProcess::thaw() {
+void Execution::thaw() {
     if (frozen_) {
         frozen_ = false;
-        hold_mirror(*memory_, false);
+        hold_mirror(*process_.channel.memory(), false);
         loop_.resume();
     }
 }
 
-Result<ChannelState> GuestProcess::channel_state() const {
+Result<ChannelState> Execution::channel_state() const {
+    const GuestChannel& channel = process_.channel;
+    const HeldWork& held = process_.held;
+    ChannelMemory& memory = *channel.memory();
     ChannelState state;
     state.next_position = loop_.next();
     state.executed_ahead = loop_.executed_ahead();
-    if (held.active() && !is_broken()) {  // Of a poisoned context nothing is done again.
+    if (held.active() && !process_.is_broken()) {  // Of a poisoned context nothing is done again.
         // Back to the first open callback: what is behind it and was executed is skipped.
         state.next_position = held.first_position();
         state.executed_ahead.merge(held.executed());
-        for (const Waiting& waiting : waiting_) {
-            state.executed_ahead.erase(waiting.call->header().position);
+        for (const std::uint64_t position : waits_.positions()) {
+            state.executed_ahead.erase(position);
         }
     }
-    if (!is_broken()) {  // Else nothing stands behind it any more.
-        state.open_callback = callbacks.open();
+    if (!process_.is_broken()) {  // Else nothing stands behind it any more.
+        state.open_callback = channel.callbacks.open();
     }
-    state.answers = replies.log();
-    state.confirmed = replies.confirmed();
-    state.parked_callback = callbacks.parked();
-    for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
-        state.async_errors[lane] = async_errors_[lane].load();
-    }
-    state.pending_output = output.save();
+    state.answers = channel.replies.log();
+    state.confirmed = channel.replies.confirmed();
+    state.parked_callback = channel.callbacks.parked();
+    state.async_errors = process_.errors.save();
+    state.pending_output = channel.output.save();
     const auto carry = [&](std::uint64_t offset, std::uint64_t bytes) {
-        const auto now = memory_->pinned().subspan(offset, bytes);
+        const auto now = memory.pinned().subspan(offset, bytes);
         state.pinned.push_back({offset, {now.begin(), now.end()}});
     };
     // The stream's position first: what comes meanwhile comes again.
-    GANTRY_ASSIGN(state.mirror, save_mirror(*memory_, state.next_position));
+    GANTRY_ASSIGN(state.mirror, save_mirror(memory, state.next_position));
     if (state.mirror) {
-        GANTRY_ASSIGN(const std::vector<PoolExtent> used, used_pool(*memory_));
+        GANTRY_ASSIGN(const std::vector<PoolExtent> used, used_pool(memory));
         for (const PoolExtent& extent : used) {
             carry(extent.offset, extent.bytes);
         }
         return state;
     }
-    GANTRY_ASSIGN(const std::vector<PinnedWrites::Range> left, pinned_writes.left());
+    GANTRY_ASSIGN(const std::vector<PinnedWrites::Range> left,
+                  process_.memory.pinned_writes.left());
     for (const PinnedWrites::Range& range : left) {
-        if (memory_->pinned_contains(range.address, range.bytes)) {
+        if (memory.pinned_contains(range.address, range.bytes)) {
             carry(range.address - region::kPinnedBase, range.bytes);
         }
     }

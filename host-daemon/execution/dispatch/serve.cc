@@ -1,10 +1,10 @@
-// GuestProcess: a channel from its beginning or from where another worker left it, until it is
+// Execution: a channel from its beginning or from where another worker left it, until it is
 // given back; and what the guest is told of a migration.
 #include <fmt/format.h>
 
 #include <cstring>
 
-#include "host-daemon/execution/process/guest_process.h"
+#include "host-daemon/execution/dispatch/execution.h"
 
 namespace gantry::worker {
 
@@ -28,7 +28,7 @@ void clear_answers(const ChannelMemory& memory) {
 
 }  // namespace
 
-Result<void> GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t generation) {
+Result<void> Execution::serve(std::unique_ptr<ChannelMemory> channel, std::uint64_t generation) {
     if (channel->has_begun(generation)) {
         channel->host_words().worker_state.store(region::WorkerState::kDead,
                                                  std::memory_order_release);
@@ -36,22 +36,23 @@ Result<void> GuestProcess::serve(std::unique_ptr<ChannelMemory> channel, std::ui
                      "the worker of this program has ended, and no other knows what it had done; "
                      "the program has to be started again"};
     }
-    memory_ = std::move(channel);
-    clear_answers(*memory_);
-    memory.set_pinned_pool(memory_->layout().pinned_bytes);
-    replies.attach(memory_.get());
-    pinned_writes.enable(is_moved_by_hypervisor(*memory_), memory_->pinned());
-    auto& words = memory_->host_words();
-    shown_bytes_ = 0;
+    clear_answers(*channel);
+    process_.channel.open(std::move(channel));
+    ChannelMemory& memory = *process_.channel.memory();
+    auto& words = memory.host_words();
+    process_.errors.attach(&words);
+    process_.memory.device.set_pinned_pool(memory.layout().pinned_bytes);
+    process_.memory.pinned_writes.enable(is_moved_by_hypervisor(memory), memory.pinned());
+    waits_.begin();
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
-    event_board.attach(&words, generation << region::kGenerationShift);
-    bulk_board.attach(&words);
-    loop_.start(memory_.get(), generation << region::kGenerationShift, {});
+    process_.channel.event_board.attach(&words, generation << region::kGenerationShift);
+    process_.streams.bulk_board.attach(&words);
+    loop_.start(&memory, generation << region::kGenerationShift, {});
     return {};
 }
 
-Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
-                                     const ChannelState& state, std::uint64_t epoch) {
+Result<void> Execution::take_over(std::unique_ptr<ChannelMemory> channel, const ChannelState& state,
+                                  std::uint64_t epoch) {
     for (const PinnedBytes& pinned : state.pinned) {
         if (pinned.offset > channel->layout().pinned_bytes ||
             pinned.bytes.size() > channel->layout().pinned_bytes - pinned.offset) {
@@ -60,81 +61,84 @@ Result<void> GuestProcess::take_over(std::unique_ptr<ChannelMemory> channel,
                                      pinned.bytes.size(), pinned.offset)};
         }
     }
-    GANTRY_TRY(replies.load(state.answers, state.confirmed));
+    GANTRY_TRY(process_.channel.replies.load(state.answers, state.confirmed));
     const bool stays = state.mirror && is_region_of(*channel, *state.mirror);
     if (state.mirror && !stays) {
         GANTRY_TRY(load_mirror(*channel, *state.mirror, state.next_position));
     }
-    memory_ = std::move(channel);
-    replies.attach(memory_.get());
-    pinned_writes.enable(is_moved_by_hypervisor(*memory_), memory_->pinned());
+    process_.channel.open(std::move(channel));
+    ChannelMemory& memory = *process_.channel.memory();
+    auto& words = memory.host_words();
+    process_.errors.attach(&words);
+    process_.memory.pinned_writes.enable(is_moved_by_hypervisor(memory), memory.pinned());
     // Before any answer and before the announcement ends: either lets the guest read its buffers.
     // Where both workers share the region these bytes are there already: nobody may write them
     // between the freeze and the confirm that the guest still waits for.
     for (const PinnedBytes& pinned : stays ? std::vector<PinnedBytes>{} : state.pinned) {
-        std::memcpy(memory_->pinned().data() + pinned.offset, pinned.bytes.data(),
+        std::memcpy(memory.pinned().data() + pinned.offset, pinned.bytes.data(),
                     pinned.bytes.size());
     }
-    output.load(state.pending_output);
-    for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
-        async_errors_[lane].store(state.async_errors[lane]);
-    }
-    auto& words = memory_->host_words();
+    process_.channel.output.load(state.pending_output);
+    process_.errors.load(state.async_errors);
     words.epoch.store(epoch, std::memory_order_release);
     words.announce.store((words.announce.load() + 1) & ~1u, std::memory_order_release);
     words.consumer_sleeps.store(0, std::memory_order_release);
-    words.sticky_error.store(sticky_error.load(), std::memory_order_release);
-    words.device_bytes.store(shown_bytes_ = 0, std::memory_order_relaxed);
+    words.sticky_error.store(process_.errors.sticky(), std::memory_order_release);
+    words.device_bytes.store(0, std::memory_order_relaxed);
+    waits_.begin();
     words.head.store(state.next_position, std::memory_order_release);
-    replies.republish();
+    process_.channel.replies.republish();
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
     if (state.open_callback) {
-        callbacks.load_open(*state.open_callback);
+        process_.channel.callbacks.load_open(*state.open_callback);
     }
     if (state.parked_callback) {
-        callbacks.wait(*state.parked_callback);
+        process_.channel.callbacks.wait(*state.parked_callback);
     }
-    first_command_ = true;
-    first_new_position_ =
+    process_.launches.hold_back(true);
+    on_loop_.is_first_command_due = true;
+    on_loop_.first_new_position =
         state.executed_ahead.empty() ? state.next_position : *state.executed_ahead.rbegin() + 1;
-    event_board.attach(&words, first_new_position_);
-    bulk_board.attach(&words);
+    process_.channel.event_board.attach(&words, on_loop_.first_new_position);
+    process_.streams.bulk_board.attach(&words);
     for (const std::uint32_t error : state.async_errors) {
         if (error != 0) {
-            event_board.late_error();
+            process_.channel.event_board.late_error();
         }
     }
-    hold_mirror(*memory_, false);
-    loop_.start(memory_.get(), state.next_position, state.executed_ahead);
+    hold_mirror(memory, false);
+    loop_.start(&memory, state.next_position, state.executed_ahead);
     return {};
 }
 
-std::unique_ptr<ChannelMemory> GuestProcess::detach() {
+std::unique_ptr<ChannelMemory> Execution::detach() {
     loop_.stop();
-    has_carried_work_ = frozen_ && held.active();
+    has_carried_work_ = frozen_ && process_.held.active();
     if (!has_carried_work_) {  // A driver may wait for the device first.
-        unregister_bulk();
+        process_.bulk_pages.unlock();
     }
     frozen_ = false;
-    event_board.attach(nullptr, 0);
-    bulk_board.attach(nullptr);
-    return std::move(memory_);
+    process_.channel.event_board.attach(nullptr, 0);
+    process_.streams.bulk_board.attach(nullptr);
+    process_.errors.attach(nullptr);
+    return process_.channel.close();
 }
 
-void GuestProcess::abandon() { callbacks.cancel(); }
-
-void GuestProcess::announce(bool migrating) {
-    if (memory_ == nullptr) {
+void Execution::announce(bool migrating) {
+    if (!serving()) {
         return;
     }
-    bind_thread();  // Asks the driver, which a capture of another thread must not forbid.
-    auto& word = memory_->host_words().announce;
+    EventBoard& event_board = process_.channel.event_board;
+    BulkBoard& bulk_board = process_.streams.bulk_board;
+    process_.contexts
+        .bind_thread();  // Asks the driver, which a capture of another thread must not forbid.
+    auto& word = process_.channel.memory()->host_words().announce;
     const std::uint32_t now = word.load(std::memory_order_relaxed);
     if (migrating) {
         event_board.announce(true);  // First: what is shown later would take a confirmed answer.
         bulk_board.announce(true);
     }
-    pinned_writes.announce(migrating);
+    process_.memory.pinned_writes.announce(migrating);
     if (((now & 1) != 0) != migrating) {
         word.store(now + 1, std::memory_order_release);
     }
@@ -142,24 +146,25 @@ void GuestProcess::announce(bool migrating) {
     bulk_board.announce(migrating);
 }
 
-void GuestProcess::disown(bool guest_is_here) {
-    if (memory_ == nullptr ||
-        (!guest_is_here && is_moved_by_hypervisor(*memory_) && !is_mirrored(*memory_))) {
+void Execution::disown(bool guest_is_here) {
+    const ChannelMemory* const memory = process_.channel.memory();
+    if (memory == nullptr ||
+        (!guest_is_here && is_moved_by_hypervisor(*memory) && !is_mirrored(*memory))) {
         return;
     }
-    auto& words = memory_->host_words();
+    auto& words = memory->host_words();
     words.worker_state.store(region::WorkerState::kDisowned, std::memory_order_release);
     for (std::uint32_t lane = 0; lane < region::kLaneCount; ++lane) {
-        wake_word(memory_->reply(lane).seq);
+        wake_word(memory->reply(lane).seq);
         wake_word(words.confirm_seq[lane]);
     }
     wake_word(words.head);
 }
 
-void GuestProcess::own_again() {
-    if (memory_ != nullptr) {
-        memory_->host_words().worker_state.store(region::WorkerState::kRunning,
-                                                 std::memory_order_release);
+void Execution::own_again() {
+    if (serving()) {
+        process_.channel.memory()->host_words().worker_state.store(region::WorkerState::kRunning,
+                                                                   std::memory_order_release);
     }
 }
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "host-daemon/execution/process/call.h"
+#include "host-daemon/execution/dispatch/call.h"
 
 namespace gantry::worker {
 

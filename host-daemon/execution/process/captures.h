@@ -1,0 +1,46 @@
+// Captures: which streams of the guest are being captured.
+//
+// A capture forbids much of what a worker does by itself: a context that is waited for, and a
+// question about a stream, cost the capture. Whoever does such a thing asks any() first, and holds
+// `gate` where a capture must not begin meanwhile.
+//
+// Owner: GuestProcess. Threads: any. Cost: any() is one load.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
+
+#include "host-daemon/execution/device/device.h"
+
+namespace gantry::worker {
+
+class Captures {
+public:
+    explicit Captures(Device& device) : device_(device) {}
+
+    [[nodiscard]] bool any() const { return count() != 0; }
+    [[nodiscard]] std::uint32_t count() const { return count_.load(); }
+    /// True while the stream is being captured.
+    [[nodiscard]] bool is_capturing(CUstream stream) const;
+    /// A capture began on the stream, which `key` names (HeldWork).
+    void begin(std::uint64_t key);
+    /// The stream is not captured any more, or is gone; nothing if no capture began on it.
+    void end(std::uint64_t key);
+
+    enum class Change { kBegun, kEnded };
+    /// Is called in begin() and end(), in the order of the changes. Set before the first one.
+    std::function<void(Change)> on_change;
+    /// Held while a capture begins, and while the worker by itself waits for the device.
+    std::mutex gate;
+
+private:
+    Device& device_;
+    std::atomic<std::uint32_t> count_{0};
+    std::mutex mutex_;
+    std::set<std::uint64_t> keys_;  ///< Of the streams that captures began on.
+};
+
+}  // namespace gantry::worker
