@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "host-daemon/state/blocks/block_ranges.h"
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
 
@@ -45,8 +45,9 @@ private:
 };
 
 /// The answer to a look at a portion.
-inline Result<void> put_looked(const state::PartState::Looked& looked, FingerprintList fingerprints,
-                               control::Digest* digest, std::vector<control::UniqueFd>* out) {
+inline Result<void> put_looked(const state::PartSource::Looked& looked,
+                               FingerprintList fingerprints, control::Digest* digest,
+                               std::vector<control::UniqueFd>* out) {
     state::set_digest(looked.digest, digest);
     digest->set_left_count(looked.left_count);
     return std::move(fingerprints).put(digest, out);

@@ -108,7 +108,7 @@ int Service::run() {
         }
         // Nobody else would end this worker.
         const bool holds_others_memory =
-            restoring_ && (part_->arena_is_shared() || window_ != nullptr);
+            restoring_ && (part_->content.memory.arena_is_shared() || window_ != nullptr);
         const bool is_left_alone = guest_gone_ || holds_others_memory;
         if (is_left_alone && !connection_.valid()) {
             done_ = true;
@@ -120,7 +120,7 @@ int Service::run() {
 /// Whoever had a file prepared for a snapshot does not come for it any more.
 void Service::end_connections_work() {
     if (part_ != nullptr) {
-        part_->drop_prepared_file();
+        part_->source.drop_prepared_file();
     }
 }
 
@@ -223,7 +223,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kAttachArena: return attach_arena(request.attach_arena(), in);
         case Kind::kDetachArena: return detach_arena(request.detach_arena().arena_id());
         case Kind::kBeginPrecopy:
-            part_->begin_precopy(
+            part_->source.begin_precopy(
                 {request.begin_precopy().seed().low(), request.begin_precopy().seed().high()},
                 request.begin_precopy().arena_is_shared());
             return {};
@@ -231,11 +231,11 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kReadBlocks: return read_blocks(request.read_blocks(), reply);
         case Kind::kMarkUnsent: {
             GANTRY_ASSIGN(const auto blocks, state::expand_runs(request.mark_unsent().runs()));
-            part_->mark_unsent(blocks);
+            part_->source.mark_unsent(blocks);
             return {};
         }
         case Kind::kGetGraph: {
-            GANTRY_ASSIGN(const std::string graph, part_->graph());
+            GANTRY_ASSIGN(const std::string graph, part_->source.graph());
             GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(graph));
             reply->mutable_graph()->set_bytes(graph.size());
             out->push_back(std::move(blob));
@@ -249,12 +249,12 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
                 return wrong_state("the session was granted away; it cannot be thawed");
             }
             frozen_.reset();
-            part_->end_files();
+            part_->content.end_files();
             execution_->thaw();
             return {};
         case Kind::kFence: return fence(request.fence().guest_is_here());
         case Kind::kUnfence: return unfence(request.unfence().epoch());
-        case Kind::kEndPrecopy: part_->end_precopy(); return {};
+        case Kind::kEndPrecopy: part_->source.end_precopy(); return {};
         case Kind::kRelease: return release(request.release(), reply, out);
         case Kind::kExportMemory: return export_memory(request.export_memory(), reply, out);
         case Kind::kImportMemory: return import_memory(request.import_memory(), in);
@@ -262,7 +262,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kNoteSent: return note_sent(request.note_sent(), in);
         case Kind::kPrepareFile: return prepare_file(request.prepare_file(), in);
         case Kind::kAskPreparedFile: ask_prepared_file(reply); return {};
-        case Kind::kDropPreparedFile: part_->drop_prepared_file(); return {};
+        case Kind::kDropPreparedFile: part_->source.drop_prepared_file(); return {};
         case Kind::kStoreBlocks: return store_blocks(request.store_blocks(), in, reply, out);
         case Kind::kLoadBlocks: return load_blocks(request.load_blocks(), in, reply, out);
         case Kind::kCloseWindow: window_.reset(); return {};
@@ -272,7 +272,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kApplyFinal: return apply_final(request.apply_final(), in);
         case Kind::kGetDigest: return get_digest(request.get_digest(), reply, out);
         case Kind::kMarkComplete:
-            if (!part_->channel_state()) {
+            if (!part_->target.channel_state()) {
                 return wrong_state("there is no complete state to mark");
             }
             complete_ = request.mark_complete().token();
@@ -318,7 +318,7 @@ Result<void> Service::open_device(const control::DeviceChoice& device) {
     GANTRY_ASSIGN(const state::FingerprintBy by, fingerprints_by());
     if (auto fingerprints = state::make_gpu_fingerprints(*device_, by)) {
         fingerprints_ =
-            std::move(*fingerprints);  // Else PartState tries again, and says what is the matter.
+            std::move(*fingerprints);  // Else Part tries again, and says what is the matter.
     }
     opened_ = device;
     return {};
@@ -391,8 +391,8 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
         failure_ = Error{Code::kInvalidArgument, "guest.ring", reason};
     };
     GANTRY_ASSIGN(const state::FingerprintBy by, fingerprints_by());
-    part_ = std::make_unique<state::PartState>(*execution_, start.part_id(), by,
-                                               std::move(fingerprints_), std::move(slot_pages_));
+    part_ = std::make_unique<state::Part>(*execution_, start.part_id(), by,
+                                          std::move(fingerprints_), std::move(slot_pages_));
     started_ = start;
     GANTRY_TRY(lock_down(start.sandbox().seccomp()));
     control::StartReply* body = reply->mutable_start();
@@ -479,7 +479,7 @@ Result<void> Service::serve(const control::GuestAttachment& guest, Descriptors& 
     if (generation > gantry::wire::kMaxGeneration) {
         return Error{Code::kInvalidArgument, "region.generation", "a generation beyond its bits"};
     }
-    part_->end_files();  // A spare one's, which is for no restore.
+    part_->content.end_files();  // A spare one's, which is for no restore.
     return execution_->serve(std::move(memory), generation);
 }
 
@@ -489,7 +489,7 @@ Result<void> Service::attach(const control::GuestAttachment& guest, Descriptors&
         GANTRY_ASSIGN(attached_, map_channel(guest, in));
         process_->memory.device.set_pinned_pool(attached_->layout().pinned_bytes);
     }
-    return part_->register_pinned();
+    return part_->target.register_pinned();
 }
 
 Result<void> Service::attach_guest(const control::GuestAttachment& guest, Descriptors& in) {
@@ -504,7 +504,7 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
         return activate.epoch() == epoch_ ? Result<void>{}
                                           : wrong_state("this worker serves another epoch");
     }
-    if (!part_->channel_state()) {
+    if (!part_->target.channel_state()) {
         return wrong_state("there is no restored state to activate");
     }
     GANTRY_TRY(attach(activate.guest(), in));
@@ -513,9 +513,9 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
     }
     epoch_ = activate.epoch();
     process_->memory.device.share().set_counting(true);
-    part_->end_files();
-    GANTRY_TRY(execution_->take_over(std::move(attached_), *part_->channel_state(), epoch_));
-    part_->end_precopy();
+    part_->content.end_files();
+    GANTRY_TRY(execution_->take_over(std::move(attached_), *part_->target.channel_state(), epoch_));
+    part_->source.end_precopy();
     restoring_ = false;
     return {};
 }

@@ -19,7 +19,7 @@
 
 #include "host-daemon/execution/device/peer_window.h"
 #include "host-daemon/execution/dispatch/execution.h"
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
 
@@ -123,7 +123,7 @@ private:
     OutputCapture output_;
     std::unique_ptr<Execution> execution_;
     GuestProcess* process_ = nullptr;  ///< That of execution_.
-    std::unique_ptr<state::PartState> part_;
+    std::unique_ptr<state::Part> part_;
     control::Start started_;
     control::GuestAttachment guest_;
     control::UniqueFd guest_socket_;

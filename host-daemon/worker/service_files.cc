@@ -77,13 +77,13 @@ Result<void> Service::prepare_file(const control::PrepareFile& request, Descript
     if (in.size() != 1 || request.bytes() > ~request.offset()) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a file and a part of it are due"};
     }
-    return part_->prepare_file(std::move(in[0]),
-                               {request.offset(), request.offset() + request.bytes()});
+    return part_->source.prepare_file(std::move(in[0]),
+                                      {request.offset(), request.offset() + request.bytes()});
 }
 
 void Service::ask_prepared_file(control::FromWorker* reply) {
     control::PreparedFileReply* body = reply->mutable_prepared_file();
-    const state::PreparedFile* prepared = part_->prepared_file();
+    const state::PreparedFile* prepared = part_->source.prepared_file();
     body->set_is_there(prepared != nullptr);
     if (prepared == nullptr) {
         return;
@@ -108,15 +108,15 @@ Result<void> Service::store_blocks(const control::StoreBlocks& request, Descript
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
     FingerprintList fingerprints;
-    state::PartState::Looked looked;
+    state::PartSource::Looked looked;
     const auto look = [&]() -> Result<void> {
-        GANTRY_ASSIGN(looked, part_->look_on(request.look_count(), fingerprints.visit()));
+        GANTRY_ASSIGN(looked, part_->source.look_on(request.look_count(), fingerprints.visit()));
         return {};
     };
     GANTRY_ASSIGN(
         const auto outcome,
-        part_->store_blocks(in[0].get(), runs,
-                            request.look_count() != 0 ? look : std::function<Result<void>()>()));
+        part_->source.store_blocks(
+            in[0].get(), runs, request.look_count() != 0 ? look : std::function<Result<void>()>()));
     GANTRY_TRY(answer(outcome, reply, out));
     return put_looked(looked, std::move(fingerprints),
                       reply->mutable_file_blocks()->mutable_looked(), out);
@@ -128,7 +128,8 @@ Result<void> Service::load_blocks(const control::LoadBlocks& request, Descriptor
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_ASSIGN(const auto runs, take_file_runs(in, request.runs_bytes()));
-    GANTRY_ASSIGN(const auto outcome, part_->load_blocks(in[0].get(), runs, request.more_follow()));
+    GANTRY_ASSIGN(const auto outcome,
+                  part_->target.load_blocks(in[0].get(), runs, request.more_follow()));
     return answer(outcome, reply, out);
 }
 

@@ -38,7 +38,7 @@ std::string_view view_of(const control::MappedBlob& blob) {
 }  // namespace
 
 Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
-    const state::PartFacts facts = part_->describe();
+    const state::PartFacts facts = part_->source.describe();
     control::DescribeReply* body = reply->mutable_describe();
     const GuestProgram program = process_->channel.program();
     body->set_process_name(program.name);
@@ -119,7 +119,8 @@ Result<void> Service::attach_arena(const control::AttachArena& attach, Descripto
     arenas_[attach.arena_id()] = {static_cast<std::byte*>(base), attach.bytes(),
                                   attach.read_only()};
     if (!attach.read_only() && !attach.pageable()) {
-        (void)part_->add_staging(std::span(static_cast<std::byte*>(base), attach.bytes()));
+        (void)part_->content.memory.add_staging(
+            std::span(static_cast<std::byte*>(base), attach.bytes()));
     }
     return {};
 }
@@ -137,7 +138,7 @@ Result<void> Service::detach_arena(std::uint32_t id) {
     }
     for (const Arena& old : retired_arenas_) {
         if (part_ != nullptr) {
-            part_->remove_staging(std::span(old.base, old.bytes));
+            part_->content.memory.remove_staging(std::span(old.base, old.bytes));
         }
         munmap(old.base, old.bytes);
     }
@@ -161,8 +162,8 @@ Result<void> Service::scan(const control::Scan& scan, control::FromWorker* reply
     const auto begin = std::chrono::steady_clock::now();
     engine::BlockSetDigest digest;
     GANTRY_ASSIGN(const engine::ScanResult result,
-                  scan.look() ? part_->scan_all(&digest, scan.share_percent())
-                              : part_->scan(scan.share_percent()));
+                  scan.look() ? part_->source.scan_all(&digest, scan.share_percent())
+                              : part_->source.scan(scan.share_percent()));
     control::ScanReply* body = reply->mutable_scan();
     if (scan.look()) {
         state::set_digest(digest, body->mutable_digest());
@@ -197,7 +198,7 @@ Result<void> Service::read_blocks(const control::ReadBlocks& read, control::From
     }
     GANTRY_ASSIGN(const auto target, arena_part(read.arena_id(), read.offset(),
                                                 blocks.size() * state::kBlockBytes, true));
-    GANTRY_ASSIGN(const auto copied, part_->read_blocks(blocks, target));
+    GANTRY_ASSIGN(const auto copied, part_->source.read_blocks(blocks, target));
     control::ReadBlocksReply* body = reply->mutable_read_blocks();
     std::vector<engine::BlockAddress> addresses;
     std::string fingerprints;
@@ -213,19 +214,20 @@ Result<void> Service::read_blocks(const control::ReadBlocks& read, control::From
 Result<void> Service::get_digest(const control::GetDigest& get, control::FromWorker* reply,
                                  Descriptors* out) {
     if (get.after_copies()) {
-        GANTRY_ASSIGN(const engine::BlockSetDigest all, part_->digest_after_copies());
+        GANTRY_ASSIGN(const engine::BlockSetDigest all, part_->content.digest_after_copies());
         state::set_digest(all, reply->mutable_digest());
         return {};
     }
     if (get.first_count() != 0) {
         FingerprintList first;
-        GANTRY_ASSIGN(const state::PartState::Looked looked,
-                      part_->look_at_first(get.first_count(), first.visit()));
+        GANTRY_ASSIGN(const state::PartSource::Looked looked,
+                      part_->source.look_at_first(get.first_count(), first.visit()));
         return put_looked(looked, std::move(first), reply->mutable_digest(), out);
     }
     FingerprintList fingerprints;
     GANTRY_ASSIGN(const engine::BlockSetDigest all,
-                  get.with_fingerprints() ? part_->digest(fingerprints.visit()) : part_->digest());
+                  get.with_fingerprints() ? part_->content.digest(fingerprints.visit())
+                                          : part_->content.digest());
     state::set_digest(all, reply->mutable_digest());
     return std::move(fingerprints).put(reply->mutable_digest(), out);
 }
@@ -235,7 +237,7 @@ Result<void> Service::get_images(const control::GetImages& get, control::FromWor
     // Image by image: all of them are hundreds of MiB, and a heap that grows and shrinks by so much
     // holds up the guest's commands, which need it too.
     control::BlobWriter blob;
-    for (const ImagePtr& image : part_->images()) {
+    for (const ImagePtr& image : part_->content.images()) {
         const std::string sha(reinterpret_cast<const char*>(image->sha256.data()),
                               image->sha256.size());
         if (std::find(get.known_sha256().begin(), get.known_sha256().end(), sha) !=
@@ -275,8 +277,8 @@ Result<void> Service::freeze(const control::Freeze& freeze, control::FromWorker*
 }
 
 Result<void> Service::final_part(control::FromWorker* reply, Descriptors* out) {
-    GANTRY_ASSIGN(const std::string graph, part_->final_graph());
-    const engine::BlockSetDigest digest = part_->sent_digest();
+    GANTRY_ASSIGN(const std::string graph, part_->source.final_graph());
+    const engine::BlockSetDigest digest = part_->source.sent_digest();
     GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(graph));
     control::FinalPartReply* body = reply->mutable_final_part();
     body->set_graph_bytes(graph.size());
@@ -341,7 +343,7 @@ Result<void> Service::check_graph(std::uint64_t bytes, Descriptors& in,
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, bytes));
     GANTRY_ASSIGN(const state::DecodedGraph graph, state::decode(view_of(blob)));
     control::CheckGraphReply* body = reply->mutable_check_graph();
-    for (const state::Problem& problem : part_->check(graph)) {
+    for (const state::Problem& problem : part_->target.check(graph)) {
         control::Problem* listed = body->add_problems();
         listed->set_refusal(problem.refusal);
         listed->set_reason(problem.reason);
@@ -368,7 +370,7 @@ Result<void> Service::take_images(Descriptors& in, std::size_t index, std::uint6
             return Error{Code::kDataLoss, "snapshot.images",
                          "an image's bytes do not match its SHA-256"};
         }
-        part_->keep_image(std::move(content));
+        part_->content.keep_image(std::move(content));
     }
     return {};
 }
@@ -381,13 +383,14 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
     GANTRY_TRY(take_images(in, 1, prepare.images_bytes()));
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, prepare.graph_bytes()));
     restoring_ = true;
-    part_->set_new_memory_comes(prepare.new_memory_comes());
+    part_->target.set_new_memory_comes(prepare.new_memory_comes());
     process_->memory.device.share().set_counting(!prepare.counted_elsewhere());
     if (prepare.blocks_from_file()) {
-        part_->expect_file();
+        part_->target.expect_file();
     }
-    GANTRY_ASSIGN(const auto missing, part_->prepare({prepare.seed().low(), prepare.seed().high()},
-                                                     view_of(blob), prepare.arena_is_shared()));
+    GANTRY_ASSIGN(const auto missing,
+                  part_->target.prepare({prepare.seed().low(), prepare.seed().high()},
+                                        view_of(blob), prepare.arena_is_shared()));
     control::PrepareReply* body = reply->mutable_prepare();
     for (const Sha256& sha : missing) {
         body->add_missing_image_sha256(sha.data(), sha.size());
@@ -412,7 +415,7 @@ Result<void> Service::apply_blocks(const control::ApplyBlocks& apply) {
                              fmt::format("{} blocks copy {}", blocks.size(), origins.size())};
             }
             for (std::size_t i = 0; i < blocks.size(); ++i) {
-                GANTRY_TRY(part_->apply_copy(blocks[i], origins[i]));
+                GANTRY_TRY(part_->target.apply_copy(blocks[i], origins[i]));
             }
             continue;
         }
@@ -423,10 +426,10 @@ Result<void> Service::apply_blocks(const control::ApplyBlocks& apply) {
             offset += bytes.size();
         }
         if (!blocks.empty()) {
-            GANTRY_TRY(part_->apply_run(blocks.front(), blocks.size(), bytes));
+            GANTRY_TRY(part_->target.apply_run(blocks.front(), blocks.size(), bytes));
         }
     }
-    return part_->settle();  // The staging area is gantryd's again.
+    return part_->target.settle();  // The staging area is gantryd's again.
 }
 
 Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors& in) {
@@ -436,14 +439,14 @@ Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors&
     GANTRY_TRY(take_images(in, 1, apply.images_bytes()));
     GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, apply.graph_bytes()));
     restoring_ = true;
-    part_->set_new_memory_comes(apply.new_memory_comes());
+    part_->target.set_new_memory_comes(apply.new_memory_comes());
     const MemorySum expected{apply.memory().count(), apply.memory().bytes(),
                              apply.memory().mixed()};
-    GANTRY_ASSIGN(const auto missing, part_->arena_is_shared()
-                                          ? part_->apply_final(view_of(blob), expected)
-                                          : part_->apply_final(view_of(blob)));
+    GANTRY_ASSIGN(const auto missing, part_->content.memory.arena_is_shared()
+                                          ? part_->target.apply_final(view_of(blob), expected)
+                                          : part_->target.apply_final(view_of(blob)));
     if (missing.empty() && apply.region_stays()) {
-        part_->forget_pinned_writes();
+        part_->target.forget_pinned_writes();
     }
     if (!missing.empty()) {
         return Error{Code::kNotFound, "module.image_missing",

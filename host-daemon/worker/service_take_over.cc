@@ -123,7 +123,7 @@ Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptor
     const auto fingerprints = request.without_fingerprints() ? state::Fingerprints::kNone
                                                              : state::Fingerprints::kOfCopies;
     GANTRY_ASSIGN(const state::Pulled pulled,
-                  part_->pull(*window_, wanted, fingerprints, request.share_percent()));
+                  part_->target.pull(*window_, wanted, fingerprints, request.share_percent()));
     control::PulledBlocks blocks;
     state::add_ranges(pulled.copied, blocks.mutable_runs());
     state::add_ranges(pulled.outside, blocks.mutable_outside());
@@ -152,7 +152,7 @@ Result<void> Service::note_sent(const control::NoteSent& request, Descriptors& i
                                  blocks.fingerprints().size(), fingerprints.size())};
     }
     std::memcpy(fingerprints.data(), blocks.fingerprints().data(), blocks.fingerprints().size());
-    return part_->note_sent(ranges, fingerprints);
+    return part_->source.note_sent(ranges, fingerprints);
 }
 
 }  // namespace gantry::worker

@@ -36,7 +36,7 @@ CUresult free_in_capture(Call& call, std::uint64_t address, std::uint64_t stream
 /// True when asking look_at_wait() again soon makes sense; false: hand the call over at once.
 bool is_pollable(const Call& call);
 /// True when the call waits for no longer than the device is busy with what the guest gave it, as
-/// far as one can tell: it may wait inside the driver while its thread is spared (waits.cc).
+/// far as one can tell: it may wait inside the driver while its thread is spared (call_waits.h).
 bool may_wait_here(const Call& call);
 /// Asks the driver without waiting: is it time to run the call? What only waits is marked as ended
 /// when nothing is left of it but the answer.

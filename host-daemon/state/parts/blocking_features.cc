@@ -39,7 +39,7 @@ std::vector<engine::BlockingFeature> blocking_features(worker::GuestProcess& pro
                                                        std::uint64_t part_id) {
     std::map<std::string, std::uint64_t> counts;
     if (process.is_broken()) {
-        return {};  // None of it is carried (process/broken.cc).
+        return {};  // None of it is carried (process/error_ledger.h).
     }
     if (process.graphs.captures.any()) {
         counts["stream.capture"] = process.graphs.captures.count();

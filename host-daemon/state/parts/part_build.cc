@@ -1,4 +1,4 @@
-// PartState, the target's half: making what a graph describes: memory, pools, links, objects,
+// PartTarget: making what a graph describes: memory, pools, links, objects,
 // modules and the driver's private state. Objects that are there already, with the same order,
 // stay.
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include "host-daemon/execution/code/placed_ptx.h"
 #include "host-daemon/execution/dispatch/run_call.h"
 #include "host-daemon/execution/loading/placed_image.h"
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part_target.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::state {
@@ -86,7 +86,7 @@ std::vector<worker::Link::Option> options_of(
 
 }  // namespace
 
-Result<void> PartState::build_memory(const DecodedGraph& graph) {
+Result<void> PartTarget::build_memory(const DecodedGraph& graph) {
     GANTRY_TRY(keep_moved_blocks(graph));
     process_.memory.ranges.begin_restore(graph.mappings, graph.extents);
     GANTRY_TRY(
@@ -108,7 +108,7 @@ Result<void> PartState::build_memory(const DecodedGraph& graph) {
     return build_pools(graph.message);
 }
 
-Result<void> PartState::build_pools(const snapshot::ObjectGraph& graph) {
+Result<void> PartTarget::build_pools(const snapshot::ObjectGraph& graph) {
     for (const worker::PoolBook::Pool& pool : process_.memory.pools.pools()) {
         process_.objects.erase(pool.handle);
     }
@@ -146,7 +146,7 @@ Result<void> PartState::build_pools(const snapshot::ObjectGraph& graph) {
     return {};
 }
 
-Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
+Result<void> PartTarget::build_links(const snapshot::ObjectGraph& graph) {
     for (const auto& [handle, link] : process_.code.links.list()) {
         if (const auto object = process_.objects.get(handle)) {
             process_.destroy_object(*object);
@@ -191,14 +191,14 @@ Result<void> PartState::build_links(const snapshot::ObjectGraph& graph) {
     return {};
 }
 
-Result<void> PartState::build(DecodedGraph& graph, bool is_final) {
+Result<void> PartTarget::build(DecodedGraph& graph, bool is_final) {
     process_.device.bind_thread();
     GANTRY_TRY(check_private(graph));
     GANTRY_TRY(build_memory(graph));
     return build_objects(graph, is_final);
 }
 
-Result<void> PartState::build_objects(DecodedGraph& graph, bool is_final) {
+Result<void> PartTarget::build_objects(DecodedGraph& graph, bool is_final) {
     process_.device.bind_thread();
     wire::DeviceFacts shown = process_.facts;
     take_facts(graph.message.device(), &shown);
@@ -258,7 +258,7 @@ Result<void> PartState::build_objects(DecodedGraph& graph, bool is_final) {
     return flush_kept_blocks();
 }
 
-bool PartState::lies_elsewhere(const DecodedGraph& graph, const worker::Object& object) {
+bool PartTarget::lies_elsewhere(const DecodedGraph& graph, const worker::Object& object) {
     worker::Sha256 sha{};
     const worker::LoadedImage* wanted = image_of(graph, object.handle, &sha);
     const auto loaded = process_.code.modules.get(object.handle);
@@ -273,13 +273,13 @@ bool PartState::lies_elsewhere(const DecodedGraph& graph, const worker::Object& 
                        });
 }
 
-bool PartState::has_image(const DecodedGraph& graph, const worker::Object& object) {
+bool PartTarget::has_image(const DecodedGraph& graph, const worker::Object& object) {
     worker::Sha256 sha{};
     return image_of(graph, object.handle, &sha) != nullptr &&
            process_.code.images.find(sha) != nullptr;
 }
 
-Result<void> PartState::build_object(const DecodedGraph& graph, const worker::Object& object) {
+Result<void> PartTarget::build_object(const DecodedGraph& graph, const worker::Object& object) {
     const auto present = process_.objects.get(object.handle);
     if (!present) {
         CUresult result = CUDA_SUCCESS;
@@ -310,7 +310,7 @@ Result<void> PartState::build_object(const DecodedGraph& graph, const worker::Ob
     return {};
 }
 
-Result<void> PartState::load_module(const DecodedGraph& graph, const worker::Object& object) {
+Result<void> PartTarget::load_module(const DecodedGraph& graph, const worker::Object& object) {
     worker::Sha256 sha{};
     const worker::LoadedImage* loaded = image_of(graph, object.handle, &sha);
     cuda::wire_hand::LoadCall load{};
@@ -349,8 +349,8 @@ Result<void> PartState::load_module(const DecodedGraph& graph, const worker::Obj
     return place_variables(*loaded);
 }
 
-Result<void> PartState::check_functions(const DecodedGraph& graph,
-                                        const worker::LoadedImage& wanted) {
+Result<void> PartTarget::check_functions(const DecodedGraph& graph,
+                                         const worker::LoadedImage& wanted) {
     const std::string here = process_.device.function_addresses();
     const std::string& there = graph.message.device().function_addresses();
     const auto loaded = process_.code.modules.get(wanted.handle);
@@ -371,7 +371,7 @@ Result<void> PartState::check_functions(const DecodedGraph& graph,
     return {};
 }
 
-Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
+Result<void> PartTarget::place_variables(const worker::LoadedImage& wanted) {
     if (process_.device.can_place()) {
         return {};  // It was told before.
     }
@@ -408,7 +408,7 @@ Result<void> PartState::place_variables(const worker::LoadedImage& wanted) {
     return {};
 }
 
-Result<void> PartState::check_variables(const DecodedGraph& graph) {
+Result<void> PartTarget::check_variables(const DecodedGraph& graph) {
     for (const worker::LoadedImage& wanted : graph.images) {
         if (wanted.variables.empty() || !process_.objects.contains(wanted.handle)) {
             continue;
@@ -431,7 +431,7 @@ Result<void> PartState::check_variables(const DecodedGraph& graph) {
     return {};
 }
 
-Result<void> PartState::check_private(const DecodedGraph& graph) const {
+Result<void> PartTarget::check_private(const DecodedGraph& graph) const {
     for (const snapshot::PrivateBlob& blob : graph.message.private_blobs()) {
         if (blob.required() && !can_restore(process_.device, blob)) {
             return Error{Code::kFailedPrecondition, "feature.device_heap.not_movable",
@@ -443,7 +443,7 @@ Result<void> PartState::check_private(const DecodedGraph& graph) const {
     return {};
 }
 
-Result<void> PartState::restore_private(const DecodedGraph& graph) {
+Result<void> PartTarget::restore_private(const DecodedGraph& graph) {
     if (private_restored_) {
         return {};
     }

@@ -1,8 +1,8 @@
-// PartState, the target's half: the program's CUDA graphs and what was instantiated from them.
+// PartTarget: the program's CUDA graphs and what was instantiated from them.
 #include <algorithm>
 
 #include "host-daemon/state/cuda_graphs/cuda_graph_content.h"
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part_target.h"
 
 namespace gantry::state {
 namespace {
@@ -17,14 +17,14 @@ bool is_late(const snapshot::ObjectGraph& graph, const snapshot::GraphExec& exec
 
 }  // namespace
 
-void PartState::drop_graph(std::uint64_t handle) {
+void PartTarget::drop_graph(std::uint64_t handle) {
     if (const auto object = process_.objects.get(handle)) {
         process_.destroy_object(*object);
     }
     built_graphs_.erase(handle);
 }
 
-Result<void> PartState::build_graphs(const snapshot::ObjectGraph& graph, bool late) {
+Result<void> PartTarget::build_graphs(const snapshot::ObjectGraph& graph, bool late) {
     std::map<std::uint64_t, std::string> wanted;
     for (const snapshot::Graph& each : graph.graphs()) {
         wanted[each.handle()] = each.SerializeAsString();

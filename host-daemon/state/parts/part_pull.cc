@@ -1,10 +1,10 @@
-// PartState, the target's half: copies from another worker's device memory that can be read in
+// PartTarget: copies from another worker's device memory that can be read in
 // place, and what is kept of memory that another takes the place of.
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part_target.h"
 
 namespace gantry::state {
 namespace {
@@ -85,8 +85,8 @@ std::vector<BlockRange> ranges_of(std::span<const worker::ExtentRecord> extents)
 
 }  // namespace
 
-Result<void> PartState::keep_moved_blocks(const DecodedGraph& graph) {
-    if (new_memory_comes_ || memory_.arena_is_shared()) {
+Result<void> PartTarget::keep_moved_blocks(const DecodedGraph& graph) {
+    if (new_memory_comes_ || content_.memory.arena_is_shared()) {
         return {};
     }
     std::vector<worker::ExtentRecord> wanted = graph.extents;
@@ -103,12 +103,13 @@ Result<void> PartState::keep_moved_blocks(const DecodedGraph& graph) {
             part(ranges_of({&extent, 1}).front(), next, &moved, &gone);
         }
     }
-    GANTRY_TRY(memory_.settle());
+    GANTRY_TRY(content_.memory.settle());
     std::vector<std::byte> bytes(kBlockBytes);
     for (const BlockRange& range : moved) {
         for (std::uint64_t i = 0; i < range.count; ++i) {
             const BlockAddress block{range.space, range.first + i};
-            GANTRY_ASSIGN(const bool present, memory_.read({block.space, block.index, 1}, bytes));
+            GANTRY_ASSIGN(const bool present,
+                          content_.memory.read({block.space, block.index, 1}, bytes));
             if (present) {
                 kept_blocks_.emplace(block, bytes);
             }
@@ -117,7 +118,7 @@ Result<void> PartState::keep_moved_blocks(const DecodedGraph& graph) {
     return {};
 }
 
-std::vector<BlockRange> PartState::shared_ranges(const worker::PeerWindow& window) const {
+std::vector<BlockRange> PartTarget::shared_ranges(const worker::PeerWindow& window) const {
     const std::vector<BlockRange> own = ranges_of(process_.memory.device.extents());
     std::vector<BlockRange> shared;
     std::vector<BlockRange> elsewhere;
@@ -128,13 +129,13 @@ std::vector<BlockRange> PartState::shared_ranges(const worker::PeerWindow& windo
     return shared;
 }
 
-Result<void> PartState::pull_ranges(const worker::PeerWindow& window,
-                                    std::span<const BlockRange> ranges, RateLimiter& pace) {
+Result<void> PartTarget::pull_ranges(const worker::PeerWindow& window,
+                                     std::span<const BlockRange> ranges, RateLimiter& pace) {
     const std::uint64_t portion = pace.rests() ? RateLimiter::kPortionBlocks : ~std::uint64_t{0};
     std::uint64_t queued = 0;
     auto begin = Clock::now();
     const auto finish_portion = [&]() -> Result<void> {
-        GANTRY_TRY(memory_.settle());
+        GANTRY_TRY(content_.memory.settle());
         pace.rest(std::exchange(queued, 0), Clock::now() - begin);
         begin = Clock::now();
         return {};
@@ -143,7 +144,7 @@ Result<void> PartState::pull_ranges(const worker::PeerWindow& window,
         for (std::uint64_t at = 0; at < range.count;) {
             const std::uint64_t first = range.first + at;
             const std::uint64_t count = std::min(range.count - at, portion - queued);
-            GANTRY_TRY(memory_.pull(first, count, window.here(first * kBlockBytes)));
+            GANTRY_TRY(content_.memory.pull(first, count, window.here(first * kBlockBytes)));
             at += count;
             queued += count;
             if (queued == portion) {
@@ -156,14 +157,10 @@ Result<void> PartState::pull_ranges(const worker::PeerWindow& window,
     return queued != 0 ? finish_portion() : Result<void>();
 }
 
-Result<Pulled> PartState::pull(const worker::PeerWindow& window, std::span<const BlockRange> blocks,
-                               Fingerprints fingerprints, unsigned share_percent) {
-    if (!seed_) {
-        return Error{Code::kFailedPrecondition, "worker.state", "pull before prepare"};
-    }
-    if (key_ == nullptr) {
-        key_ = std::make_unique<snapshot::FingerprintKey>(*seed_);
-    }
+Result<Pulled> PartTarget::pull(const worker::PeerWindow& window,
+                                std::span<const BlockRange> blocks, Fingerprints fingerprints,
+                                unsigned share_percent) {
+    GANTRY_TRY(content_.need_key());
     process_.device.bind_thread();
     Pulled pulled;
     const std::vector<BlockRange> shared = shared_ranges(window);
@@ -188,7 +185,8 @@ Result<Pulled> PartState::pull(const worker::PeerWindow& window, std::span<const
     pulled.copy_us = us_since(begin) - pulled.rest_us;
     if (fingerprints == Fingerprints::kOfCopies) {
         const auto copied = Clock::now();
-        GANTRY_ASSIGN(pulled.fingerprints, reader_.fingerprints_of(*key_, pulled.copied));
+        GANTRY_ASSIGN(pulled.fingerprints,
+                      content_.reader.fingerprints_of(content_.key(), pulled.copied));
         pulled.fingerprint_us = us_since(copied);
     }
     return pulled;

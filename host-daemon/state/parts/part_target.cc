@@ -1,5 +1,3 @@
-// PartState, the target's half: graphs and blocks as they come, until all that the last graph
-// describes is there.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +5,7 @@
 #include <cstring>
 
 #include "host-daemon/state/files/file_pieces.h"
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part_target.h"
 
 namespace gantry::state {
 
@@ -26,7 +24,7 @@ void take_facts(const snapshot::DeviceFacts& from, wire::DeviceFacts* facts) {
     }
 }
 
-std::vector<Problem> PartState::check(const DecodedGraph& graph) {
+std::vector<Problem> PartTarget::check(const DecodedGraph& graph) {
     std::vector<Problem> problems;
     std::uint64_t bytes = 0;
     for (const worker::ExtentRecord& extent : graph.extents) {
@@ -44,7 +42,7 @@ std::vector<Problem> PartState::check(const DecodedGraph& graph) {
     return problems;
 }
 
-std::vector<worker::Sha256> PartState::missing_images(const DecodedGraph& graph) {
+std::vector<worker::Sha256> PartTarget::missing_images(const DecodedGraph& graph) {
     std::vector<worker::Sha256> missing;
     for (const auto* hashes : {&graph.image_hashes, &graph.staged_hashes}) {
         for (const worker::Sha256& sha : *hashes) {
@@ -56,13 +54,10 @@ std::vector<worker::Sha256> PartState::missing_images(const DecodedGraph& graph)
     return missing;
 }
 
-Result<std::vector<worker::Sha256>> PartState::prepare(snapshot::Seed seed, std::string_view bytes,
-                                                       bool arena_is_shared) {
-    memory_.set_arena_is_shared(arena_is_shared);
-    if (!seed_ || *seed_ != seed) {
-        seed_ = seed;
-        key_.reset();
-    }
+Result<std::vector<worker::Sha256>> PartTarget::prepare(snapshot::Seed seed, std::string_view bytes,
+                                                        bool arena_is_shared) {
+    content_.memory.set_arena_is_shared(arena_is_shared);
+    content_.expect_seed(seed);
     GANTRY_ASSIGN(DecodedGraph graph, decode(bytes));
     auto missing = missing_images(graph);
     if (missing.empty() && expects_file_) {
@@ -76,7 +71,7 @@ Result<std::vector<worker::Sha256>> PartState::prepare(snapshot::Seed seed, std:
     return missing;
 }
 
-Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view bytes) {
+Result<std::vector<worker::Sha256>> PartTarget::apply_final(std::string_view bytes) {
     put_off_.reset();  // It builds all that is not there.
     GANTRY_ASSIGN(DecodedGraph graph, decode(bytes));
     if (!graph.message.has_execution()) {
@@ -108,8 +103,8 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     return missing;
 }
 
-Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view bytes,
-                                                           const worker::MemorySum& expected) {
+Result<std::vector<worker::Sha256>> PartTarget::apply_final(std::string_view bytes,
+                                                            const worker::MemorySum& expected) {
     worker::Device& device = process_.device;
     device.require_offers();
     GANTRY_ASSIGN(auto missing, apply_final(bytes));
@@ -127,9 +122,9 @@ Result<std::vector<worker::Sha256>> PartState::apply_final(std::string_view byte
     return missing;
 }
 
-Result<void> PartState::apply_block(BlockAddress block, std::span<const std::byte> bytes) {
-    GANTRY_ASSIGN(const bool placed, memory_.write(block, bytes));
-    if (placed && memory_.is_whole(block)) {
+Result<void> PartTarget::apply_block(BlockAddress block, std::span<const std::byte> bytes) {
+    GANTRY_ASSIGN(const bool placed, content_.memory.write(block, bytes));
+    if (placed && content_.memory.is_whole(block)) {
         kept_blocks_.erase(block);
     } else {
         kept_blocks_[block].assign(bytes.begin(), bytes.end());
@@ -137,9 +132,9 @@ Result<void> PartState::apply_block(BlockAddress block, std::span<const std::byt
     return {};
 }
 
-Result<void> PartState::apply_run(BlockAddress first, std::uint64_t count,
-                                  std::span<const std::byte> bytes) {
-    GANTRY_ASSIGN(const bool placed, memory_.write_run(first, count, bytes));
+Result<void> PartTarget::apply_run(BlockAddress first, std::uint64_t count,
+                                   std::span<const std::byte> bytes) {
+    GANTRY_ASSIGN(const bool placed, content_.memory.write_run(first, count, bytes));
     for (std::uint64_t i = 0; i < count; ++i) {
         const BlockAddress block{first.space, first.index + i};
         if (placed) {
@@ -152,8 +147,8 @@ Result<void> PartState::apply_run(BlockAddress first, std::uint64_t count,
     return {};
 }
 
-Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> runs,
-                                           bool more_follow) {
+Result<FileOutcome> PartTarget::load_blocks(int file, std::span<const FileRun> runs,
+                                            bool more_follow) {
     // Blocks that are kept wait for memory: what the file has of them is put there by apply_run().
     if (!kept_blocks_.empty()) {
         return Error{Code::kFailedPrecondition, "worker.state",
@@ -161,11 +156,11 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
     }
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
-    wait_for_slots();
+    content_.wait_for_slots();
     const auto has_slots = Clock::now();
-    GANTRY_TRY(need_key());
+    GANTRY_TRY(content_.need_key());
     if (!std::exchange(is_loading_, more_follow)) {
-        copied_.clear();
+        content_.copied.clear();
     }
     CopyHooks beside;
     beside.meanwhile = [this, more_follow]() -> Result<void> {
@@ -178,12 +173,12 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
     beside.landed = [this](std::span<const FileChunk> chunks) {
         for (const FileChunk& chunk : chunks) {
             for (const FilePiece& piece : chunk.pieces) {
-                copied_.add(piece.address, piece.bytes);
+                content_.copied.add(piece.address, piece.bytes);
             }
         }
-        return copied_.look(*key_);
+        return content_.copied.look(content_.key());
     };
-    auto outcome = FileBlocks(process_, memory_, slots_).load(file, runs, beside);
+    auto outcome = FileBlocks(process_, content_.memory, content_.slots).load(file, runs, beside);
     if (outcome) {
         const auto ms = [](Clock::duration time) {
             return std::chrono::duration<double, std::milli>(time).count();
@@ -191,7 +186,7 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
         outcome->how += fmt::format("; {:.1f} ms for slots, {:.1f} ms with the copies",
                                     ms(has_slots - begin), ms(Clock::now() - has_slots));
         if (!more_follow) {
-            on_slots_ = std::async(std::launch::async, [this] { slots_.give_back(); });
+            content_.begin_slots([&slots = content_.slots] { slots.give_back(); });
         }
         on_map_ = std::async(std::launch::async, [map = std::move(outcome->map)]() {
             if (map != nullptr) {
@@ -202,34 +197,22 @@ Result<FileOutcome> PartState::load_blocks(int file, std::span<const FileRun> ru
     return outcome;
 }
 
-void PartState::expect_file() {
+void PartTarget::expect_file() {
     expects_file_ = true;
     // What is the matter where it fails load_blocks() says.
-    on_slots_ = std::async(std::launch::async, [this] {
-        (void)slots_.make(CopySlots::kCount, FilePlan::kLoadChunkBytes);
+    content_.begin_slots([&slots = content_.slots] {
+        (void)slots.make(CopySlots::kCount, FilePlan::kLoadChunkBytes);
     });
 }
 
-void PartState::wait_for_slots() {
-    if (on_slots_.valid()) {
-        on_slots_.wait();
-    }
-}
-
-void PartState::end_files() {
-    wait_for_slots();
-    slots_.give_back();
-    copied_.clear();
-}
-
-Result<void> PartState::apply_copy(BlockAddress block, BlockAddress origin) {
+Result<void> PartTarget::apply_copy(BlockAddress block, BlockAddress origin) {
     const auto kept = kept_blocks_.find(origin);
     if (kept != kept_blocks_.end()) {
         const std::vector<std::byte> bytes = kept->second;
         return apply_block(block, bytes);
     }
     std::vector<std::byte> bytes(kBlockBytes);
-    GANTRY_ASSIGN(const bool present, memory_.read({origin.space, origin.index, 1}, bytes));
+    GANTRY_ASSIGN(const bool present, content_.memory.read({origin.space, origin.index, 1}, bytes));
     if (!present) {
         return Error{Code::kInvalidArgument, "state.block",
                      fmt::format("a block copies block {} of space {}, which is not there",
@@ -238,20 +221,20 @@ Result<void> PartState::apply_copy(BlockAddress block, BlockAddress origin) {
     return apply_block(block, bytes);
 }
 
-Result<void> PartState::flush_kept_blocks() {
+Result<void> PartTarget::flush_kept_blocks() {
     for (auto kept = kept_blocks_.begin(); kept != kept_blocks_.end();) {
-        GANTRY_ASSIGN(const bool placed, memory_.write(kept->first, kept->second));
+        GANTRY_ASSIGN(const bool placed, content_.memory.write(kept->first, kept->second));
         // A block that holds variables of several modules is complete only when all are loaded.
-        if (placed && memory_.is_whole(kept->first)) {
+        if (placed && content_.memory.is_whole(kept->first)) {
             kept = kept_blocks_.erase(kept);
         } else {
             ++kept;
         }
     }
-    return memory_.settle();
+    return content_.memory.settle();
 }
 
-Result<void> PartState::register_pinned() {
+Result<void> PartTarget::register_pinned() {
     process_.device.bind_thread();
     const auto is_in = [](std::span<const worker::PinnedRange> ranges,
                           const worker::PinnedRange& range) {

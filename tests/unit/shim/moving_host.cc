@@ -65,7 +65,7 @@ public:
         served.generation.store(claim.generation);
     }
 
-    /// In the order of GuestProcess::take_over().
+    /// In the order of Execution::take_over().
     void take_over() {
         CarriedState& carried = rig_->carried;
         std::vector<worker::Answer> answers;

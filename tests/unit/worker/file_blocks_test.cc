@@ -23,12 +23,12 @@ TEST(FileBlocks, GoToAFileAndBack) {
     Holder holder;
     // What lies between is not stored; the places follow one another all the same.
     const std::vector runs{holder.run(0, 3, 0), holder.run(10, 1, 3), holder.run(12, 1088, 4)};
-    const auto stored = holder.part.store_blocks(holder.file.get(), runs);
+    const auto stored = holder.part.source.store_blocks(holder.file.get(), runs);
     ASSERT_TRUE(stored.ok()) << stored.error().text;
     EXPECT_EQ(stored->block_count, 1092U);
     EXPECT_TRUE(stored->outside.empty());
     holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
-    const auto loaded = holder.part.load_blocks(holder.file.get(), runs);
+    const auto loaded = holder.part.target.load_blocks(holder.file.get(), runs);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text;
     const std::vector<std::byte> now = holder.memory();
     for (std::uint64_t i = 0; i < kBlocks; ++i) {
@@ -54,12 +54,12 @@ int mappings_of(const std::string& text) {
 TEST(FileBlocks, NothingOfAFileIsLeft) {
     Holder holder;
     const std::vector runs{holder.run(0, kBlocks, 0)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
+    ASSERT_TRUE(holder.part.source.store_blocks(holder.file.get(), runs));
     EXPECT_EQ(mappings_of("memfd:blocks"), 0);
-    holder.part.end_files();
-    holder.part.expect_file();
-    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
-    holder.part.end_files();
+    holder.part.content.end_files();
+    holder.part.target.expect_file();
+    ASSERT_TRUE(holder.part.target.load_blocks(holder.file.get(), runs));
+    holder.part.content.end_files();
     // A restore does not wait for the end of its mapping.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (mappings_of("memfd:blocks") != 0 && std::chrono::steady_clock::now() < until) {
@@ -132,12 +132,12 @@ TEST(CopySlots, TakePagesThatWereMadeBefore) {
 TEST(FileBlocks, ZerosAndCopiesAreMadeOnTheDevice) {
     Holder holder;
     std::vector runs{holder.run(0, 2, 0)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
+    ASSERT_TRUE(holder.part.source.store_blocks(holder.file.get(), runs));
     runs.push_back({{MemorySpace::kDevice, holder.first + 2, 3}, FileRun::Form::kZero, 0, 0});
     runs.push_back(
         {{MemorySpace::kDevice, holder.first + 5, 2}, FileRun::Form::kCopy, 0, holder.first});
     holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
-    const auto loaded = holder.part.load_blocks(holder.file.get(), runs);
+    const auto loaded = holder.part.target.load_blocks(holder.file.get(), runs);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text;
     EXPECT_EQ(loaded->block_count, 7U);
     const std::vector<std::byte> now = holder.memory();
@@ -157,7 +157,7 @@ TEST(FileBlocks, WhatIsNoMemoryIsNamedAndLeftAlone) {
         FileRun{
             {MemorySpace::kArray, 7, 1}, FileRun::Form::kBytes, kFileBegin + 3 * kBlockBytes, 0},
         holder.run(4, 1, 4)};
-    const auto stored = holder.part.store_blocks(holder.file.get(), runs);
+    const auto stored = holder.part.source.store_blocks(holder.file.get(), runs);
     ASSERT_TRUE(stored.ok()) << stored.error().text;
     EXPECT_EQ(stored->block_count, 2U);
     ASSERT_EQ(stored->outside.size(), 2U);
@@ -170,21 +170,21 @@ TEST(FileBlocks, AFlippedByteOfAnyBlockChangesTheDigest) {
     Holder holder;
     constexpr std::uint64_t kFew = 24;
     const std::vector runs{holder.run(0, kFew, 0)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
-    const auto right = holder.part.digest().value();
+    ASSERT_TRUE(holder.part.source.store_blocks(holder.file.get(), runs));
+    const auto right = holder.part.content.digest().value();
     for (std::uint64_t i = 0; i < kFew; ++i) {
         const auto at = static_cast<off_t>(kFileBegin + i * kBlockBytes + i * 2729);
         std::byte byte{};
         ASSERT_EQ(pread(holder.file.get(), &byte, 1, at), 1);
         const std::byte flipped = byte ^ std::byte{1};
         ASSERT_EQ(pwrite(holder.file.get(), &flipped, 1, at), 1);
-        ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
-        EXPECT_NE(holder.part.digest_after_copies().value(), right) << "block " << i;
-        EXPECT_NE(holder.part.digest().value(), right) << "block " << i;
+        ASSERT_TRUE(holder.part.target.load_blocks(holder.file.get(), runs));
+        EXPECT_NE(holder.part.content.digest_after_copies().value(), right) << "block " << i;
+        EXPECT_NE(holder.part.content.digest().value(), right) << "block " << i;
         ASSERT_EQ(pwrite(holder.file.get(), &byte, 1, at), 1);
     }
-    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
-    EXPECT_EQ(holder.part.digest().value(), right);
+    ASSERT_TRUE(holder.part.target.load_blocks(holder.file.get(), runs));
+    EXPECT_EQ(holder.part.content.digest().value(), right);
 }
 
 TEST(FileBlocks, AreToldOfWhenTheyLieInMemory) {
@@ -192,7 +192,7 @@ TEST(FileBlocks, AreToldOfWhenTheyLieInMemory) {
     // A piece of the file that takes long, and one that is done before it.
     const std::vector runs{holder.run(0, 255, 0), holder.run(255, 1, 256)};
     constexpr std::uint64_t kBytes = 256 * kBlockBytes;
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
+    ASSERT_TRUE(holder.part.source.store_blocks(holder.file.get(), runs));
     state::MemoryImage memory(*holder.process);
     state::CopySlots slots(*holder.process);
     for (int round = 0; round < 50; ++round) {
@@ -226,7 +226,7 @@ TEST(FileBlocks, AreToldOfWhenTheyLieInMemory) {
 TEST(FileBlocks, AFailureBesideTheCopiesIsTheirs) {
     Holder holder;
     const std::vector runs{holder.run(0, kBlocks, 0)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
+    ASSERT_TRUE(holder.part.source.store_blocks(holder.file.get(), runs));
     state::MemoryImage memory(*holder.process);
     state::CopySlots slots(*holder.process);
     const Error error{Code::kInternal, "test.beside", "no"};
@@ -245,12 +245,14 @@ TEST(FileBlocks, AFailureBesideTheCopiesIsTheirs) {
 TEST(FileBlocks, OfOneStateComeInAsManyLoadsAsItTakes) {
     Holder holder;
     const std::vector all{holder.run(0, 500, 0), holder.run(510, 590, 500)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), all));
+    ASSERT_TRUE(holder.part.source.store_blocks(holder.file.get(), all));
     for (int round = 0; round < 2; ++round) {  // Nothing of the first state is in the second.
         holder.write(std::vector<std::byte>(holder.bytes.size(), std::byte{0x5a}));
-        ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), std::span(all).first(1), true));
-        ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), std::span(all).subspan(1)));
-        EXPECT_EQ(holder.part.digest_after_copies().value(), holder.part.digest().value());
+        ASSERT_TRUE(
+            holder.part.target.load_blocks(holder.file.get(), std::span(all).first(1), true));
+        ASSERT_TRUE(holder.part.target.load_blocks(holder.file.get(), std::span(all).subspan(1)));
+        EXPECT_EQ(holder.part.content.digest_after_copies().value(),
+                  holder.part.content.digest().value());
         std::vector<std::byte> expected = holder.bytes;
         std::fill_n(&expected[500 * kBlockBytes], 10 * kBlockBytes, std::byte{0x5a});
         EXPECT_EQ(holder.memory(), expected);
@@ -260,17 +262,17 @@ TEST(FileBlocks, OfOneStateComeInAsManyLoadsAsItTakes) {
 TEST(FileBlocks, AreReadAgainWhileOthersAreOnTheirWay) {
     Holder holder;
     const std::vector runs{holder.run(0, 500, 0), holder.run(510, 590, 500)};
-    ASSERT_TRUE(holder.part.store_blocks(holder.file.get(), runs));
-    const auto right = holder.part.digest().value();
-    ASSERT_TRUE(holder.part.load_blocks(holder.file.get(), runs));
-    EXPECT_EQ(holder.part.digest_after_copies().value(), right);
+    ASSERT_TRUE(holder.part.source.store_blocks(holder.file.get(), runs));
+    const auto right = holder.part.content.digest().value();
+    ASSERT_TRUE(holder.part.target.load_blocks(holder.file.get(), runs));
+    EXPECT_EQ(holder.part.content.digest_after_copies().value(), right);
     const auto change = [&](std::uint64_t block) {
-        EXPECT_TRUE(holder.part.load_blocks(holder.file.get(), runs).ok());
+        EXPECT_TRUE(holder.part.target.load_blocks(holder.file.get(), runs).ok());
         std::vector<std::byte> bytes = holder.bytes;
         bytes[block * kBlockBytes] ^= std::byte{1};
         holder.write(bytes);
-        const bool is_seen = holder.part.digest_after_copies().value() != right;
-        EXPECT_NE(holder.part.digest().value(), right);
+        const bool is_seen = holder.part.content.digest_after_copies().value() != right;
+        EXPECT_NE(holder.part.content.digest().value(), right);
         return is_seen;
     };
     EXPECT_FALSE(change(499)) << "read before";
@@ -282,7 +284,7 @@ TEST(FileBlocks, AFileThatIsCutIsRefused) {
     Holder holder;
     const std::vector runs{holder.run(0, 8, 0)};
     ASSERT_EQ(ftruncate(holder.file.get(), kFileBegin + 8 * kBlockBytes - 1), 0);
-    const auto loaded = holder.part.load_blocks(holder.file.get(), runs);
+    const auto loaded = holder.part.target.load_blocks(holder.file.get(), runs);
     ASSERT_FALSE(loaded.ok());
     EXPECT_EQ(loaded.error().reason, "snapshot.truncated");
     EXPECT_EQ(holder.memory(), holder.bytes);
@@ -291,7 +293,7 @@ TEST(FileBlocks, AFileThatIsCutIsRefused) {
 TEST(FileBlocks, PlacesOutOfOrderAreRefused) {
     Holder holder;
     const std::vector runs{holder.run(0, 2, 1), holder.run(2, 1, 0)};
-    const auto stored = holder.part.store_blocks(holder.file.get(), runs);
+    const auto stored = holder.part.source.store_blocks(holder.file.get(), runs);
     ASSERT_FALSE(stored.ok());
     EXPECT_EQ(stored.error().reason, "worker.protocol");
 }

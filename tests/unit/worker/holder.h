@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {
@@ -33,7 +33,7 @@ struct Holder : Host {
             std::memcpy(&bytes[i], &word, 8);
         }
         write(bytes);
-        part.begin_precopy(kSeed);
+        part.source.begin_precopy(kSeed);
         file = control::UniqueFd(memfd_create("blocks", MFD_CLOEXEC));
         EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(kFileBegin + bytes.size())), 0);
     }
@@ -56,7 +56,7 @@ struct Holder : Host {
                 0};
     }
 
-    state::PartState part;
+    state::Part part;
     std::vector<std::byte> bytes;
     std::uint64_t first = 0;
     control::UniqueFd file;

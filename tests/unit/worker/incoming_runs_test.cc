@@ -34,13 +34,13 @@ TEST(IncomingRuns, MayReachOverSeveralPiecesOfMemory) {
                   CUDA_SUCCESS);
         return content;
     };
-    ASSERT_TRUE(holder.part.apply_run(first, kAll, bytes));
-    ASSERT_TRUE(holder.part.settle());
+    ASSERT_TRUE(holder.part.target.apply_run(first, kAll, bytes));
+    ASSERT_TRUE(holder.part.target.settle());
     std::vector<std::byte> expected(bytes.begin(), bytes.end());
     EXPECT_EQ(now(), expected);
     const engine::BlockAddress inner{MemorySpace::kDevice, first.index + 7};
-    ASSERT_TRUE(holder.part.apply_run(inner, kAll - 9, {}));  // Zeros.
-    ASSERT_TRUE(holder.part.settle());
+    ASSERT_TRUE(holder.part.target.apply_run(inner, kAll - 9, {}));  // Zeros.
+    ASSERT_TRUE(holder.part.target.settle());
     std::fill_n(&expected[7 * kBlockBytes], (kAll - 9) * kBlockBytes, std::byte{0});
     EXPECT_EQ(now(), expected);
 }
@@ -52,8 +52,9 @@ TEST(IncomingRuns, AreWrittenAsFarAsThereIsMemory) {
     const std::uint64_t at = holder.process->memory.device.allocate(kPiece).value().value;
     const engine::BlockAddress first{MemorySpace::kDevice, at / kBlockBytes};
     const std::span bytes = std::span<const std::byte>(holder.bytes).first(2 * kPiece);
-    ASSERT_TRUE(holder.part.apply_run(first, 2 * kHalf, bytes)) << "half of it has no place yet";
-    ASSERT_TRUE(holder.part.settle());
+    ASSERT_TRUE(holder.part.target.apply_run(first, 2 * kHalf, bytes))
+        << "half of it has no place yet";
+    ASSERT_TRUE(holder.part.target.settle());
     std::vector<std::byte> now(kPiece);
     ASSERT_EQ(holder.device->api().cuMemcpyDtoH_v2(now.data(), at, kPiece), CUDA_SUCCESS);
     EXPECT_EQ(std::memcmp(now.data(), bytes.data(), kPiece), 0);

@@ -47,19 +47,19 @@ struct Preparer : Holder {
     }
     Result<void> prepare(snapshot::FileRange range, Locks locks = Locks::kYes) {
         set_locks(locks);
-        return part.prepare_file(control::UniqueFd(dup(file.get())), range);
+        return part.source.prepare_file(control::UniqueFd(dup(file.get())), range);
     }
     state::PreparedFile::Progress done() {
-        EXPECT_TRUE(comes([&] { return part.prepared_file()->progress().is_done; }));
-        return part.prepared_file()->progress();
+        EXPECT_TRUE(comes([&] { return part.source.prepared_file()->progress().is_done; }));
+        return part.source.prepared_file()->progress();
     }
     bool is_gone() {
-        part.drop_prepared_file();
-        return comes([&] { return part.prepared_file() == nullptr; });
+        part.source.drop_prepared_file();
+        return comes([&] { return part.source.prepared_file() == nullptr; });
     }
     std::string store(const control::UniqueFd& to) {
         const std::vector runs{run(0, 3, 0), run(10, 1, 3), run(12, 1088, 4)};
-        const auto stored = part.store_blocks(to.get(), runs);
+        const auto stored = part.source.store_blocks(to.get(), runs);
         EXPECT_TRUE(stored.ok()) << stored.error().text;
         std::vector<std::byte> content(1092 * kBlockBytes);
         EXPECT_EQ(pread(to.get(), content.data(), content.size(), kFileBegin),
@@ -92,7 +92,7 @@ TEST_P(PreparedFile, TakesTheBlocks) {
                                  : "of 5 chunks 0 were page-locked before"),
               std::string::npos)
         << how;
-    EXPECT_NE(preparer.part.prepared_file(), nullptr) << "there may be more to store";
+    EXPECT_NE(preparer.part.source.prepared_file(), nullptr) << "there may be more to store";
     EXPECT_TRUE(preparer.is_gone());
 }
 
@@ -100,10 +100,10 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
     Preparer preparer;
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     preparer.done();
-    state::PartState& part = preparer.part;
+    state::Part& part = preparer.part;
     const auto store = [&](std::uint64_t at, std::uint64_t count) {
         const std::vector runs{preparer.run(at, count, at)};
-        return part.store_blocks(preparer.file.get(), runs).ok();
+        return part.source.store_blocks(preparer.file.get(), runs).ok();
     };
     const auto change = [&](std::uint64_t block) {
         const std::byte other{0x5a};
@@ -113,23 +113,24 @@ TEST(StoredBlocks, AreReadOnceMoreAfterTheyWereCopied) {
     ASSERT_TRUE(
         preparer.execution->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
             .ok());
-    EXPECT_FALSE(part.digest_after_copies().ok()) << "served";
+    EXPECT_FALSE(part.content.digest_after_copies().ok()) << "served";
     ASSERT_TRUE(preparer.execution->freeze(1s).ok());
-    const auto all = part.digest().value();
+    const auto all = part.content.digest().value();
     ASSERT_TRUE(store(0, 500) && store(500, 300));
-    EXPECT_EQ(part.digest_after_copies().value(), all);
+    EXPECT_EQ(part.content.digest_after_copies().value(), all);
     ASSERT_TRUE(change(3));
-    EXPECT_EQ(part.digest_after_copies().value(), all) << "read while the others were copied";
+    EXPECT_EQ(part.content.digest_after_copies().value(), all)
+        << "read while the others were copied";
     ASSERT_TRUE(change(600));
-    EXPECT_NE(part.digest_after_copies().value(), all) << "not read since it was copied";
+    EXPECT_NE(part.content.digest_after_copies().value(), all) << "not read since it was copied";
     preparer.write(preparer.bytes);
     ASSERT_TRUE(store(800, 300) && change(600) && change(900));
-    EXPECT_NE(part.digest_after_copies().value(), all);
-    part.end_files();
+    EXPECT_NE(part.content.digest_after_copies().value(), all);
+    part.content.end_files();
     preparer.write(preparer.bytes);
-    EXPECT_EQ(part.digest_after_copies().value(), all);
+    EXPECT_EQ(part.content.digest_after_copies().value(), all);
     ASSERT_TRUE(change(3));
-    EXPECT_NE(part.digest_after_copies().value(), all) << "another snapshot's copies";
+    EXPECT_NE(part.content.digest_after_copies().value(), all) << "another snapshot's copies";
     preparer.execution->thaw();
 }
 
@@ -138,7 +139,7 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}, GetParam()));
     preparer.done();
     preparer.set_locks(Locks::kYes);
-    state::PartState& part = preparer.part;
+    state::Part& part = preparer.part;
     using Found = std::map<std::uint64_t, state::Fingerprint>;
     const auto to = [](Found* found) {
         return [found](const state::BlockRange& range,
@@ -152,24 +153,25 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     ASSERT_TRUE(
         preparer.execution->serve(map_region(ChannelMemory::create_region(kRegionBytes)->get()), 1)
             .ok());
-    EXPECT_EQ(part.look_at_first(100, to(&found)).error().reason, "worker.state");
+    EXPECT_EQ(part.source.look_at_first(100, to(&found)).error().reason, "worker.state");
     ASSERT_TRUE(preparer.execution->freeze(1s).ok());
     Found all;
-    const auto digest = part.digest(to(&all)).value();
+    const auto digest = part.content.digest(to(&all)).value();
 
-    auto looked = part.look_at_first(100, to(&found)).value();
+    auto looked = part.source.look_at_first(100, to(&found)).value();
     EXPECT_EQ(found, Found(all.begin(), std::next(all.begin(), 100)));
     EXPECT_EQ(looked.left_count, all.size() - 100);
     engine::BlockSetDigest sum = looked.digest;
     const auto store = [&](std::uint64_t at, std::uint64_t look_count) {
         const std::vector runs{preparer.run(at, 50, at)};
         int calls = 0;
-        const auto stored = part.store_blocks(preparer.file.get(), runs, [&]() -> Result<void> {
-            ++calls;
-            GANTRY_ASSIGN(looked, part.look_on(look_count, to(&found)));
-            sum.merge(looked.digest);
-            return {};
-        });
+        const auto stored =
+            part.source.store_blocks(preparer.file.get(), runs, [&]() -> Result<void> {
+                ++calls;
+                GANTRY_ASSIGN(looked, part.source.look_on(look_count, to(&found)));
+                sum.merge(looked.digest);
+                return {};
+            });
         EXPECT_EQ(calls, 1);
         return stored.ok();
     };
@@ -181,7 +183,7 @@ TEST_P(PreparedFile, OtherBlocksAreLookedAtMeanwhile) {
     EXPECT_EQ(sum, digest);
 
     const auto failed =
-        part.store_blocks(preparer.file.get(), std::vector{preparer.run(0, 1, 0)}, [] {
+        part.source.store_blocks(preparer.file.get(), std::vector{preparer.run(0, 1, 0)}, [] {
             return Result<void>(Error{Code::kInternal, "state.test", "no look"});
         });
     EXPECT_EQ(failed.error().reason, "state.test");
@@ -225,10 +227,10 @@ TEST(OnePreparedFile, ThatIsBeingLetGoTakesNothing) {
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     preparer.done();
     preparer.process->graphs.captures.begin(kCapture);  // So that it stays for a while.
-    preparer.part.drop_prepared_file();
+    preparer.part.source.drop_prepared_file();
     const std::string how = preparer.store(preparer.file);
     EXPECT_EQ(how.find("before"), std::string::npos) << how;
-    EXPECT_NE(preparer.part.prepared_file(), nullptr);
+    EXPECT_NE(preparer.part.source.prepared_file(), nullptr);
 }
 
 TEST_P(PreparedFile, AnotherFileIsWrittenWithoutIt) {
@@ -261,9 +263,9 @@ TEST(OnePreparedFile, LocksAndUnlocksNothingWhileAStreamIsCaptured) {
     ASSERT_TRUE(preparer.prepare({0, kFileEnd}));
     EXPECT_EQ(preparer.done().locked_bytes, kFileEnd);
     preparer.process->graphs.captures.begin(kCapture);
-    preparer.part.drop_prepared_file();
+    preparer.part.source.drop_prepared_file();
     std::this_thread::sleep_for(50ms);
-    EXPECT_NE(preparer.part.prepared_file(), nullptr) << "let go while a stream is captured";
+    EXPECT_NE(preparer.part.source.prepared_file(), nullptr) << "let go while a stream is captured";
     preparer.process->graphs.captures.end(kCapture);
     EXPECT_TRUE(preparer.is_gone());
 }
@@ -291,7 +293,7 @@ TEST(OnePreparedFile, WhatCannotBePreparedIsRefused) {
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
     const control::UniqueFd other(ends[1]);
-    const auto refused = preparer.part.prepare_file(control::UniqueFd(ends[0]), {0, kLarge});
+    const auto refused = preparer.part.source.prepare_file(control::UniqueFd(ends[0]), {0, kLarge});
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().reason, "worker.protocol");
 }

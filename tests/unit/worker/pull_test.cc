@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {
@@ -77,7 +77,7 @@ struct Fresh : Host {
         device->bind_thread();
         address = process->memory.device.allocate(bytes).value().value;
         write(0, std::vector<std::byte>(bytes));
-        part.begin_precopy(kPullSeed);
+        part.source.begin_precopy(kPullSeed);
     }
     void write(std::uint64_t offset, std::span<const std::byte> bytes) const {
         EXPECT_EQ(device->api().cuMemcpyHtoD_v2(address + offset, bytes.data(), bytes.size()),
@@ -93,7 +93,7 @@ struct Fresh : Host {
             CUDA_SUCCESS);
         return std::equal(bytes.begin(), bytes.end(), wanted.begin(), wanted.end());
     }
-    state::PartState part;
+    state::Part part;
     std::uint64_t address = 0;
 };
 
@@ -116,7 +116,7 @@ TEST(Pull, CopiesWhatBothHaveAndSaysWhatIsLeft) {
         const std::vector<BlockRange> wanted = {
             fresh.blocks(1, 3),  fresh.blocks(6, 1),    variable, fresh.blocks(50, 1),
             fresh.blocks(62, 4), fresh.blocks(1000, 2), array};
-        const auto pulled = fresh.part.pull(window, wanted, Fingerprints::kOfCopies);
+        const auto pulled = fresh.part.target.pull(window, wanted, Fingerprints::kOfCopies);
         ASSERT_TRUE(pulled.ok()) << pulled.error().text;
         // 4 and 5 lie in a short gap; 7 to 49 in a long one.
         const std::vector<BlockRange> copied = {fresh.blocks(1, 6), fresh.blocks(50, 1),
@@ -149,15 +149,15 @@ TEST(Pull, ALaterPieceTakesThePlaceOfThoseThatItMeets) {
         const Other third(*fresh.device, 2 * kMiB, 3);
         const std::vector<BlockRange> all = {fresh.blocks(0, 64)};
         ASSERT_TRUE(first.show(window, fresh.address, 1).ok());
-        EXPECT_TRUE(
-            same(fresh.part.pull(window, all, Fingerprints::kNone)->copied, {fresh.blocks(0, 32)}));
+        EXPECT_TRUE(same(fresh.part.target.pull(window, all, Fingerprints::kNone)->copied,
+                         {fresh.blocks(0, 32)}));
         EXPECT_TRUE(fresh.holds(31, first.block(31)));
         ASSERT_TRUE(second.show(window, fresh.address, 2).ok());
-        EXPECT_TRUE(same(fresh.part.pull(window, all, Fingerprints::kNone)->copied, all));
+        EXPECT_TRUE(same(fresh.part.target.pull(window, all, Fingerprints::kNone)->copied, all));
         EXPECT_TRUE(fresh.holds(0, second.block(0)));
         EXPECT_TRUE(fresh.holds(63, second.block(63)));
         ASSERT_TRUE(third.show(window, fresh.address + 2 * kMiB, 3).ok());
-        const auto last = fresh.part.pull(window, all, Fingerprints::kNone);
+        const auto last = fresh.part.target.pull(window, all, Fingerprints::kNone);
         EXPECT_TRUE(same(last->copied, {fresh.blocks(32, 32)}));
         EXPECT_TRUE(same(last->absent, {fresh.blocks(0, 32)}));
         EXPECT_TRUE(fresh.holds(32, third.block(0)));
@@ -189,7 +189,7 @@ TEST(Pull, CopiesTheSameBytesAtAPace) {
         PeerWindow window(*fresh.device);
         ASSERT_TRUE(other.show(window, fresh.address, 1).ok());
         const std::vector<BlockRange> wanted = {fresh.blocks(0, 20), fresh.blocks(40, 24)};
-        const auto pulled = fresh.part.pull(window, wanted, Fingerprints::kOfCopies, 50);
+        const auto pulled = fresh.part.target.pull(window, wanted, Fingerprints::kOfCopies, 50);
         ASSERT_TRUE(pulled.ok()) << pulled.error().text;
         EXPECT_TRUE(same(pulled->copied, wanted));
         EXPECT_GT(pulled->rest_us, 0u);
@@ -214,11 +214,11 @@ TEST(Pull, TheDigestTellsOfABlockThatWasNotCopied) {
                        snapshot::fingerprint(key, snapshot::BlockSpan(other.block(i))));
         }
         const std::vector<BlockRange> most = {fresh.blocks(0, 40), fresh.blocks(50, 14)};
-        ASSERT_TRUE(fresh.part.pull(window, most, Fingerprints::kNone).ok());
-        EXPECT_NE(fresh.part.digest().value(), wanted);
+        ASSERT_TRUE(fresh.part.target.pull(window, most, Fingerprints::kNone).ok());
+        EXPECT_NE(fresh.part.content.digest().value(), wanted);
         const std::vector<BlockRange> rest = {fresh.blocks(40, 10)};
-        ASSERT_TRUE(fresh.part.pull(window, rest, Fingerprints::kNone).ok());
-        EXPECT_EQ(fresh.part.digest().value(), wanted);
+        ASSERT_TRUE(fresh.part.target.pull(window, rest, Fingerprints::kNone).ok());
+        EXPECT_EQ(fresh.part.content.digest().value(), wanted);
     }));
 }
 
@@ -231,17 +231,17 @@ TEST(Pull, WhatAnotherCopiedCountsAsSentUnlessItDiffers) {
         std::vector<Fingerprint> fingerprints(
             64, snapshot::fingerprint(key, snapshot::BlockSpan(std::span(zeros))));
         fingerprints[9].low ^= 1;  // What the other copied was torn.
-        ASSERT_TRUE(old.part.note_sent(all, fingerprints).ok());
+        ASSERT_TRUE(old.part.source.note_sent(all, fingerprints).ok());
         old.write(20 * kBlockBytes, std::vector<std::byte>(1, std::byte{7}));
         engine::BlockSetDigest seen;
-        const auto scanned = old.part.scan_all(&seen);
+        const auto scanned = old.part.source.scan_all(&seen);
         ASSERT_TRUE(scanned.ok());
         ASSERT_EQ(scanned->changed.size(), 2u);
         EXPECT_EQ(scanned->changed[0].index, old.address / kBlockBytes + 9);
         EXPECT_EQ(scanned->changed[1].index, old.address / kBlockBytes + 20);
         // Of what lies there, whatever was said to have been copied.
-        EXPECT_EQ(seen, old.part.digest().value());
-        EXPECT_NE(seen, old.part.sent_digest());
+        EXPECT_EQ(seen, old.part.content.digest().value());
+        EXPECT_NE(seen, old.part.source.sent_digest());
     }));
 }
 

@@ -4,7 +4,7 @@
 // Each test runs in a child process of its own, since a worker holds fixed addresses.
 #include <gtest/gtest.h>
 
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {
@@ -220,7 +220,7 @@ TEST(Service, TheGraphFollowsWhatLivesAndNotHowLongItRan) {
                 do_a_round(guest, ++rounds, exec, graph, node, data);
             }
             EXPECT_TRUE(host.execution->freeze(5s).ok());
-            const auto encoded = state::PartState(*host.execution, 1).final_graph();
+            const auto encoded = state::Part(*host.execution, 1).source.final_graph();
             EXPECT_TRUE(encoded.ok()) << encoded.error().text;
             host.execution->thaw();
             return encoded->size();

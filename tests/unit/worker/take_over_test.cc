@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "host-daemon/state/cuda_graphs/cuda_graph_content.h"
-#include "host-daemon/state/parts/part_state.h"
+#include "host-daemon/state/parts/part.h"
 #include "proto/wire/mirror/words.h"
 #include "tests/unit/worker/guest_fixture.h"
 
@@ -54,17 +54,18 @@ constexpr snapshot::Seed kMoveSeed{11, 22};
 constexpr std::size_t kSentPtxBytes = 100;  // Of an image that is on its way when all stops.
 
 /// The blocks and the graph of a process that is frozen.
-void share_state(state::PartState& part, Shared* shared) {
-    part.begin_precopy(kMoveSeed);
-    auto scan = part.scan();
+void share_state(state::Part& part, Shared* shared) {
+    part.source.begin_precopy(kMoveSeed);
+    auto scan = part.source.scan();
     ASSERT_TRUE(scan.ok());
     ASSERT_LE(scan->changed.size(), std::size(shared->addresses));
     for (const engine::BlockAddress& block : scan->changed) {
-        auto copied = part.read_blocks(std::span(&block, 1), shared->blocks[shared->block_count]);
+        auto copied =
+            part.source.read_blocks(std::span(&block, 1), shared->blocks[shared->block_count]);
         ASSERT_TRUE(copied.ok());
         shared->addresses[shared->block_count++] = block;
     }
-    const std::string graph = part.final_graph().value();
+    const std::string graph = part.source.final_graph().value();
     ASSERT_LE(graph.size(), sizeof(shared->graph));
     std::memcpy(shared->graph, graph.data(), graph.size());
     shared->graph_bytes = graph.size();
@@ -105,37 +106,37 @@ void run_source(int region, Shared* shared) {
                                        std::as_bytes(std::span(&kStream, 1)), {}, true);
     guest.add(shared->data, 7, 0);
     shared->tail = guest.tail();
-    state::PartState part(*host.execution, 1);
+    state::Part part(*host.execution, 1);
     share_state(part, shared);
-    EXPECT_TRUE(part.scan()->changed.empty());
-    EXPECT_EQ(part.images().size(), 2u);
-    shared->digest = part.digest().value();
+    EXPECT_TRUE(part.source.scan()->changed.empty());
+    EXPECT_EQ(part.content.images().size(), 2u);
+    shared->digest = part.content.digest().value();
 }
 
 void run_target(int region, Shared* shared) {
     Host host;
-    state::PartState part(*host.execution, 1);
+    state::Part part(*host.execution, 1);
     const std::string_view graph(shared->graph, shared->graph_bytes);
-    auto missing = part.prepare(kMoveSeed, graph);
+    auto missing = part.target.prepare(kMoveSeed, graph);
     ASSERT_TRUE(missing.ok());
     EXPECT_EQ(missing->size(), 2u);
-    part.keep_image(ptx_image());
-    part.keep_image(ptx_image(kSentPtxBytes));
+    part.content.keep_image(ptx_image());
+    part.content.keep_image(ptx_image(kSentPtxBytes));
     // Blocks may come before their memory is known.
     for (std::uint64_t i = 0; i < shared->block_count; ++i) {
-        ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
+        ASSERT_TRUE(part.target.apply_block(shared->addresses[i], shared->blocks[i]).ok());
     }
-    missing = part.apply_final(graph);
+    missing = part.target.apply_final(graph);
     ASSERT_TRUE(missing.ok()) << missing.error().text;
     ASSERT_TRUE(missing->empty());
-    EXPECT_EQ(part.digest().value(), shared->digest);
+    EXPECT_EQ(part.content.digest().value(), shared->digest);
     auto memory = map_region(region);
     // The hypervisor lost the host's writes: answers must come from the log.
     memory->reply(kLane).seq.store(0);
     memory->host_words().head.store(0);
     host.process->memory.device.set_pinned_pool(memory->layout().pinned_bytes);
-    ASSERT_TRUE(part.register_pinned().ok());
-    ASSERT_TRUE(host.execution->take_over(std::move(memory), *part.channel_state(), 2).ok());
+    ASSERT_TRUE(part.target.register_pinned().ok());
+    ASSERT_TRUE(host.execution->take_over(std::move(memory), *part.target.channel_state(), 2).ok());
     Guest guest(*host.process->channel.memory(), shared->tail);
     EXPECT_EQ(guest.wait(shared->last_position).status, 0u);
     EXPECT_EQ(guest.read(shared->data, 64), std::vector<std::uint32_t>(64, 12));
@@ -162,30 +163,30 @@ void run_broken_source(int region, Shared* shared) {
     guest.retain();
     guest.load_module();
     shared->data = guest.allocate(3ull << 20);
-    state::PartState part(*host.execution, 1);
-    part.begin_precopy(kMoveSeed);
-    const auto before = part.scan();
+    state::Part part(*host.execution, 1);
+    part.source.begin_precopy(kMoveSeed);
+    const auto before = part.source.scan();
     ASSERT_TRUE(before.ok() && !before->changed.empty());
     std::vector<std::byte> out(engine::kBlockBytes);
-    ASSERT_TRUE(part.read_blocks(std::span(before->changed).first(1), out).ok());
+    ASSERT_TRUE(part.source.read_blocks(std::span(before->changed).first(1), out).ok());
     guest.add(0x10, 1, 0);  // No call tells of it: the next looks find it.
     for (int i = 0; i < 20'000 && !host.process->is_broken(); ++i) {
-        ASSERT_TRUE(part.scan().ok());
+        ASSERT_TRUE(part.source.scan().ok());
         std::this_thread::sleep_for(500us);
     }
     ASSERT_TRUE(host.process->is_broken());
-    EXPECT_EQ(part.describe().resident_bytes, 0u);
-    EXPECT_TRUE(part.describe().modules.empty() && part.describe().blocking.empty());
+    EXPECT_EQ(part.source.describe().resident_bytes, 0u);
+    EXPECT_TRUE(part.source.describe().modules.empty() && part.source.describe().blocking.empty());
     ASSERT_TRUE(host.execution->freeze(5s).ok());
     shared->last_position = guest.post(static_cast<std::uint16_t>(Op::cuStreamSynchronize),
                                        std::as_bytes(std::span(&kStream, 1)), {}, true);
     guest.add(shared->data, 7, 0);
     shared->tail = guest.tail();
-    const auto last = part.scan();
+    const auto last = part.source.scan();
     ASSERT_TRUE(last.ok());
     EXPECT_TRUE(last->changed.empty());
-    EXPECT_EQ(part.digest()->block_count, 0u);
-    EXPECT_TRUE(part.images().empty());
+    EXPECT_EQ(part.content.digest()->block_count, 0u);
+    EXPECT_TRUE(part.content.images().empty());
     share_state(part, shared);
     EXPECT_EQ(shared->block_count, 0u);
 }
@@ -193,17 +194,18 @@ void run_broken_source(int region, Shared* shared) {
 /// `has_begun`: with what an early graph had the target build, which the last one takes back.
 void run_broken_target(int region, Shared* shared, bool has_begun) {
     Host host;
-    state::PartState part(*host.execution, 1);
+    state::Part part(*host.execution, 1);
     if (has_begun) {
         ASSERT_TRUE(host.process->memory.device.allocate(8ull << 20).ok());
     }
     const std::string_view graph(shared->graph, shared->graph_bytes);
-    const auto missing = part.apply_final(graph);
+    const auto missing = part.target.apply_final(graph);
     ASSERT_TRUE(missing.ok()) << missing.error().text;
     EXPECT_TRUE(missing->empty());
     EXPECT_EQ(host.process->objects.size(), 0u);
     EXPECT_EQ(host.process->memory.device.mapped_bytes(), 0u);
-    ASSERT_TRUE(host.execution->take_over(map_region(region), *part.channel_state(), 2).ok());
+    ASSERT_TRUE(
+        host.execution->take_over(map_region(region), *part.target.channel_state(), 2).ok());
     const ChannelMemory& taken = *host.process->channel.memory();
     EXPECT_EQ(taken.host_words().sticky_error.load(), CUDA_ERROR_ILLEGAL_ADDRESS);
     Guest guest(*host.process->channel.memory(), shared->tail);
@@ -222,7 +224,7 @@ void run_broken_target(int region, Shared* shared, bool has_begun) {
               0u);
     // It goes on to the next host as it came.
     ASSERT_TRUE(host.execution->freeze(5s).ok());
-    EXPECT_TRUE(part.final_graph().ok());
+    EXPECT_TRUE(part.source.final_graph().ok());
 }
 
 TEST(TakeOver, ABrokenContextMovesAsItsError) {
@@ -322,14 +324,14 @@ void run_pinned_source(int region, Shared* shared) {
     host.execution->announce(true);  // Another attempt within the hypervisor's job.
     EXPECT_EQ(pinned_word(memory, kRows.offset + 3 * 1024), kRows.copied);
     shared->tail = guest.tail();
-    state::PartState part(*host.execution, 1);
+    state::Part part(*host.execution, 1);
     share_state(part, shared);
 }
 
 /// What the target's pool holds after its takeover, from a graph with or without the carried bytes.
 void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
     Host host;
-    state::PartState part(*host.execution, 1);
+    state::Part part(*host.execution, 1);
     std::string graph(shared->graph, shared->graph_bytes);
     if (!with_pinned_writes) {
         snapshot::ObjectGraph without;
@@ -337,19 +339,19 @@ void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
         without.mutable_execution()->clear_pinned_writes();
         graph = without.SerializeAsString();
     }
-    part.keep_image(ptx_image());
-    ASSERT_TRUE(part.prepare(kMoveSeed, graph).ok());
+    part.content.keep_image(ptx_image());
+    ASSERT_TRUE(part.target.prepare(kMoveSeed, graph).ok());
     for (std::uint64_t i = 0; i < shared->block_count; ++i) {
-        ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
+        ASSERT_TRUE(part.target.apply_block(shared->addresses[i], shared->blocks[i]).ok());
     }
-    const auto missing = part.apply_final(graph);
+    const auto missing = part.target.apply_final(graph);
     ASSERT_TRUE(missing.ok()) << missing.error().text;
     auto memory = map_guest_memory(region);
     // The hypervisor carried what the guest wrote last, and nothing that the host wrote.
     std::memset(memory->pinned().data(), 0xee, 1 << 16);
     host.process->memory.device.set_pinned_pool(memory->layout().pinned_bytes);
-    ASSERT_TRUE(part.register_pinned().ok());
-    ASSERT_TRUE(host.execution->take_over(std::move(memory), *part.channel_state(), 2).ok());
+    ASSERT_TRUE(part.target.register_pinned().ok());
+    ASSERT_TRUE(host.execution->take_over(std::move(memory), *part.target.channel_state(), 2).ok());
     const ChannelMemory& taken = *host.process->channel.memory();
     EXPECT_EQ(taken.host_words().announce.load() & 1, 0u);
     for (const auto& buffer : kPinnedBuffers) {
@@ -377,17 +379,17 @@ void run_pinned_target(int region, Shared* shared, bool with_pinned_writes) {
 /// A graph from elsewhere may name bytes beyond the pool, or nonsense.
 void refuse_damaged_pinned(int region, Shared* shared) {
     Host host;
-    state::PartState part(*host.execution, 1);
+    state::Part part(*host.execution, 1);
     const std::string graph(shared->graph, shared->graph_bytes);
-    part.keep_image(ptx_image());
-    ASSERT_TRUE(part.prepare(kMoveSeed, graph).ok());
-    ASSERT_TRUE(part.apply_final(graph).ok());
+    part.content.keep_image(ptx_image());
+    ASSERT_TRUE(part.target.prepare(kMoveSeed, graph).ok());
+    ASSERT_TRUE(part.target.apply_final(graph).ok());
     snapshot::ObjectGraph damaged;
     ASSERT_TRUE(damaged.ParseFromString(graph));
     ASSERT_NE(damaged.execution().pinned_writes_size(), 0);
     damaged.mutable_execution()->mutable_pinned_writes(0)->set_pool_offset(~0ull);
     EXPECT_FALSE(state::decode(damaged.SerializeAsString()).ok());
-    ChannelState hostile = *part.channel_state();
+    ChannelState hostile = *part.target.channel_state();
     auto memory = map_guest_memory(region);
     hostile.pinned.push_back({memory->layout().pinned_bytes - 1, std::vector<std::byte>(2)});
     EXPECT_FALSE(host.execution->take_over(std::move(memory), hostile, 2).ok());
@@ -501,21 +503,21 @@ void run_untold_source(int region, Shared* shared) {
     guest.send(Op::cuGraphDestroy, payload::cuGraphDestroy_call{graph});
     EXPECT_EQ(guest.synchronise(0), 0u);
     ASSERT_TRUE(serving.host.execution->freeze(5s).ok());
-    state::PartState part(*serving.host.execution, 1);
+    state::Part part(*serving.host.execution, 1);
     share_state(part, shared);
     EXPECT_EQ(untold_in({shared->graph, shared->graph_bytes}), (std::vector<int>{2, 2, 2}));
 }
 
 void run_untold_target(int, Shared* shared) {
     Host host;
-    state::PartState part(*host.execution, 1);
-    part.keep_image(ptx_image());
+    state::Part part(*host.execution, 1);
+    part.content.keep_image(ptx_image());
     const std::string_view graph(shared->graph, shared->graph_bytes);
-    ASSERT_TRUE(part.prepare(kMoveSeed, graph).ok());
+    ASSERT_TRUE(part.target.prepare(kMoveSeed, graph).ok());
     for (std::uint64_t i = 0; i < shared->block_count; ++i) {
-        ASSERT_TRUE(part.apply_block(shared->addresses[i], shared->blocks[i]).ok());
+        ASSERT_TRUE(part.target.apply_block(shared->addresses[i], shared->blocks[i]).ok());
     }
-    const auto missing = part.apply_final(graph);
+    const auto missing = part.target.apply_final(graph);
     ASSERT_TRUE(missing.ok()) << missing.error().text;
     snapshot::ObjectGraph made;
     state::CudaGraphReader reader(*host.process);
