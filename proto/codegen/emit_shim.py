@@ -35,20 +35,11 @@ def shim_marshal_h(layouts):
     return text + end_namespace("gantry::marshal")
 
 
-# Kinds whose live handles the guest knows by itself: a bad one is found here, at its own call.
-KNOWN_KINDS = ("context", "module", "library", "kernel", "function", "stream", "event",
-               "graph_exec")
-# What native answers for a handle that is none; CUDA_ERROR_INVALID_HANDLE for the other kinds.
-BAD_HANDLE = {"context": "CUDA_ERROR_INVALID_CONTEXT", "graph": "CUDA_ERROR_INVALID_VALUE",
-              "graph_exec": "CUDA_ERROR_INVALID_VALUE", "graph_node": "CUDA_ERROR_INVALID_VALUE",
-              "mem_pool": "CUDA_ERROR_INVALID_VALUE"}
-
-
 def _reject(condition, result):
     return f"    if ({condition}) {{\n        return {result};\n    }}\n"
 
 
-def _checks(call):
+def _checks(call, kinds):
     text = ""
     for param in call.params:
         kind, name = param.kind, param.name
@@ -61,7 +52,7 @@ def _checks(call):
             count = _count(param)
             text += _reject(f"{name} == nullptr && {count} != 0", "CUDA_ERROR_INVALID_VALUE")
         elif kind in ("handle", "handle?"):
-            text += _check_handle(param)
+            text += _check_handle(param, kinds)
         elif kind == "among":
             condition = " && ".join(f"{name} != {value}" for value in param.args)
             text += _reject(condition, "CUDA_ERROR_INVALID_VALUE")
@@ -72,10 +63,12 @@ def _checks(call):
     return text
 
 
-def _check_handle(param):
+def _check_handle(param, kinds):
+    """A bad handle of a kind that the guest knows is found here, at its own call."""
     of, word = param.args[0], f"convert<std::uint64_t>({param.name})"
-    bad = BAD_HANDLE.get(of, "CUDA_ERROR_INVALID_HANDLE")
-    if of in KNOWN_KINDS:
+    kind = kinds[of]
+    bad = kind.bad
+    if kind.in_guest:
         unknown = f"!is_known(cuda::{enum_kind(of)}, {word})"
         nullable = param.optional and of != "stream"  # Stream 0 is known.
         return _reject(f"{word} != 0 && {unknown}" if nullable else unknown, bad)
@@ -194,10 +187,10 @@ def _send(item, trailing, size):
             f"                      {reply}, {tail});\n")
 
 
-def _function(item):
+def _function(item, kinds):
     call = item.call
     text = wrap(f"CUresult {call.symbol}(", _signature(call), ") noexcept {")
-    text += _checks(call)
+    text += _checks(call, kinds)
     if item.send:
         text += f"    wire::{call.symbol}_call call{{}};\n"
     if item.reply:
@@ -264,7 +257,7 @@ constexpr std::uint64_t kMostReplyElements = 4096;
 
 """
     for item in marshalled(layouts):
-        text += _function(item) + "\n"
+        text += _function(item, calls.kinds) + "\n"
     text += "}  // namespace gantry::marshal\n\nnamespace gantry::cuda_impl {\n\n"
     text += "using cuda::convert;\n\n"
     for item in marshalled(layouts):

@@ -29,7 +29,7 @@ def outputs(calls, hand_text=""):
     return {
         "opcodes.h": emit_ops.opcodes(calls, layouts, hand_text),
         "op_flags.h": emit_ops.op_flags(calls),
-        "op_table.h": emit_ops.op_table_h(),
+        "op_table.h": emit_ops.op_table_h(calls),
         "op_table.cc": emit_ops.op_table_cc(calls, layouts),
         "impl.h": emit_entry.impl_h(calls),
         "exports.h": emit_entry.exports_h(calls),

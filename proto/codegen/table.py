@@ -11,7 +11,10 @@ import re
 CLASSES = ("guest", "async", "sync", "bulk", "refused")
 MARSHALLING = ("generated", "shim-hand", "worker-hand", "hand")
 MIGRATION = ("replay", "extract", "derived", "none", "blocks")
-FLAGS = ("nocontext", "preinit", "blocking", "composed", "windows")
+FLAGS = ("nocontext", "preinit", "blocking", "slow", "query", "tells_time", "ends_memory",
+         "ends_code", "records_unseen", "queues_callback", "composed", "windows")
+CAPTURE_RULES = ("refused", "refused_context", "refused_after")
+WAITS = ("stream", "event", "context")
 HANDLE_KINDS = (
     "context", "module", "library", "kernel", "function", "stream", "event", "mem_pool", "array",
     "mipmapped_array", "tex_object", "surf_object", "tex_ref", "surf_ref", "graph", "graph_node",
@@ -79,6 +82,14 @@ class Call:
     hand_reply: str = ""
     send_trailing: str = ""
     reply_trailing: str = ""
+    capture: str = ""            # what a call meets while a stream is captured: CAPTURE_RULES
+    waits: str = ""              # what its caller waits for: WAITS
+    waits_param: str = ""
+    records: str = ""            # parameter: the event that it records in a stream
+    awaits: str = ""             # parameter: the event that a stream waits for
+    owner: str = ""              # parameter: the object that the new one dies with
+    key: str = ""                # parameter: which of an object's settings it sets
+    grants_shared: tuple = ()    # parameters: a function's attribute and its value
     file: str = ""
 
     @property
@@ -189,6 +200,12 @@ def _fields(text, where):
     return pairs
 
 
+def _one_of(word, allowed, where):
+    if word not in allowed:
+        raise TableError(f"{where}: '{word}' is none of {', '.join(allowed)}")
+    return word
+
+
 def _parse_body(call, text, where):
     word, _, rest = text.partition(" ")
     rest = rest.strip()
@@ -200,10 +217,15 @@ def _parse_body(call, text, where):
         call.reply += _fields(rest, where)
     elif word in ("hand_call", "hand_reply"):
         setattr(call, word, rest)
-    elif word == "send_trailing":
-        call.send_trailing = rest
-    elif word == "reply_trailing":
-        call.reply_trailing = rest
+    elif word in ("send_trailing", "reply_trailing", "records", "awaits", "owner", "key"):
+        setattr(call, word, rest)
+    elif word == "capture":
+        call.capture = _one_of(rest, CAPTURE_RULES, where)
+    elif word == "waits_for":
+        what, _, call.waits_param = rest.partition(" ")
+        call.waits = _one_of(what, WAITS, where)
+    elif word == "grants_shared":
+        call.grants_shared = tuple(rest.split())
     else:
         call.params.append(_parse_param(text, where))
 
@@ -223,7 +245,42 @@ def logical_lines(text):
         yield start, held
 
 
-def parse_file(path):
+@dataclasses.dataclass
+class Kind:
+    """What is common to all handles of a kind: a `kind` line."""
+    name: str
+    number: int
+    in_guest: bool       # the guest knows the live ones: a bad one is found at its own call
+    bad: str             # what native answers for a handle that is none
+
+
+class Calls(list):
+    """The calls, ordered by number, with the table's kinds of handle and named sets of values."""
+
+    def __init__(self, calls=(), kinds=None, sets=None):
+        super().__init__(calls)
+        self.kinds = kinds if kinds is not None else {}
+        self.sets = sets if sets is not None else {}
+
+
+def _parse_kind(line, table, where):
+    match = re.fullmatch(r"kind (\d+) (\w+) : (guest|host) : (CUDA_\w+)", line)
+    if not match:
+        raise TableError(f"{where}: expected 'kind NUMBER NAME : guest|host : CUDA_ERROR_...'")
+    number, name, side, bad = match.groups()
+    if name not in HANDLE_KINDS or name in table.kinds:
+        raise TableError(f"{where}: '{name}' is no kind of handle, or is described twice")
+    table.kinds[name] = Kind(name, int(number), side == "guest", bad)
+
+
+def _parse_set(line, table, where):
+    match = re.fullmatch(r"set (\w+) : ([\d, ]+)", line)
+    if not match or match.group(1) in table.sets:
+        raise TableError(f"{where}: expected 'set NAME : VALUE, VALUE, ...', each name once")
+    table.sets[match.group(1)] = [value.strip() for value in match.group(2).split(",")]
+
+
+def parse_file(path, table):
     calls = []
     for number, line in logical_lines(path.read_text(encoding="utf-8")):
         where = f"{path.name}:{number}"
@@ -232,11 +289,47 @@ def parse_file(path):
         if line.startswith("call "):
             calls.append(_parse_head(line, where))
             calls[-1].file = path.stem
+        elif line.startswith("kind "):
+            _parse_kind(line, table, where)
+        elif line.startswith("set "):
+            _parse_set(line, table, where)
         elif line.startswith("    ") and calls:
             _parse_body(calls[-1], line.strip(), where)
         else:
-            raise TableError(f"{where}: expected 'call ...' or an indented line")
+            raise TableError(f"{where}: expected 'call ...', 'kind ...', 'set ...' or an indented "
+                             "line")
     return calls
+
+
+def _name_values(calls, sets):
+    """among(NAME) of a set: its values."""
+    for call in calls:
+        for param in call.params:
+            if param.kind == "among" and not param.args[0].isdigit():
+                if param.args[0] not in sets:
+                    raise TableError(f"{call.symbol}: unknown set of values '{param.args[0]}'")
+                param.args = list(sets[param.args[0]])
+
+
+def _check_facts(call):
+    """Facts that name a parameter name one that crosses."""
+    names = {param.name for param in call.params} | {name for _, name in call.send}
+    for fact in ("records", "awaits", "owner", "key", "waits_param"):
+        name = getattr(call, fact)
+        if name and (name not in names or call.hand_call):
+            raise TableError(f"{call.symbol}: '{name}' is no parameter that crosses as it is")
+    if call.grants_shared and (len(call.grants_shared) != 2
+                               or not names.issuperset(call.grants_shared)):
+        raise TableError(f"{call.symbol}: grants_shared needs an attribute and a value")
+    if call.waits and call.waits != "context" and not call.waits_param:
+        raise TableError(f"{call.symbol}: waits_for {call.waits} needs a parameter")
+
+
+def _check_kinds(calls):
+    for call in calls:
+        for param in call.params:
+            if param.kind in HANDLE_FORMS + ("handles_in",) and param.args[0] not in calls.kinds:
+                raise TableError(f"{call.symbol}: no 'kind' line describes '{param.args[0]}'")
 
 
 def check(calls):
@@ -256,6 +349,7 @@ def check(calls):
             rows[key] = call.symbol
         if call.cls == "refused" and not call.same_as and not call.why:
             raise TableError(f"{call.symbol}: a refused call must say why")
+        _check_facts(call)
     by_symbol = {call.symbol: call for call in calls}
     for call in calls:
         for target in filter(None, (call.same_as, call.via)):
@@ -268,11 +362,13 @@ def check(calls):
 
 def load(directory):
     """All calls of a table directory, ordered by number."""
-    calls = []
+    calls = Calls()
     for path in sorted(pathlib.Path(directory).glob("*.api")):
-        calls += parse_file(path)
+        calls += parse_file(path, calls)
     if not calls:
         raise TableError(f"{directory}: no *.api file found")
     calls.sort(key=lambda call: call.number)
     check(calls)
+    _check_kinds(calls)
+    _name_values(calls, calls.sets)
     return calls

@@ -10,46 +10,14 @@
 
 namespace gantry::cuda_impl {
 
-/// Calls by which events come to be recorded without cuEventRecord.
-constexpr bool makes_events_record(cuda::Op op) noexcept {
-    switch (op) {
-        case cuda::Op::cuCtxRecordEvent:
-        case cuda::Op::cuGraphAddEventRecordNode:
-        case cuda::Op::cuGraphAddNode:
-        case cuda::Op::cuGraphAddNode_v2:
-        case cuda::Op::cuGraphEventRecordNodeSetEvent:
-        case cuda::Op::cuGraphExecEventRecordNodeSetEvent:
-        case cuda::Op::cuGraphExecNodeSetParams:
-        case cuda::Op::cuGraphKernelNodeSetAttribute:
-        case cuda::Op::cuGraphNodeSetParams: return true;
-        default: return false;
-    }
-}
-
-/// Calls that are potentially unsafe while a stream is captured, as an H200's driver has it. Those
-/// of them that may be given nothing to do, or an event of the capture, look for themselves.
-constexpr bool asks_in_capture(cuda::Op op) noexcept {
-    switch (op) {
-        case cuda::Op::cuCtxSetLimit:
-        case cuda::Op::cuCtxSynchronize:
-        case cuda::Op::cuCtxSynchronize_v2:
-        case cuda::Op::cuGraphInstantiate:
-        case cuda::Op::cuGraphInstantiateWithFlags:
-        case cuda::Op::cuGraphInstantiateWithParams:
-        case cuda::Op::cuMemPoolCreate:
-        case cuda::Op::cuMemPoolTrimTo:
-        case cuda::Op::cuStreamQuery:
-        case cuda::Op::cuStreamSynchronize: return true;
-        default: return false;
-    }
-}
-
-/// In line, as nearly all of it is known of the op when the entry point is compiled.
+/// In line, as nearly all of it is known of the op when the entry point is compiled. What a call
+/// meets while a stream is captured is the table's `capture` line, as an H200's driver has it; a
+/// call that may be given nothing to do, or an event of the capture, looks for itself.
 [[gnu::always_inline]] inline CUresult enter(cuda::Op op) noexcept {
-    if (makes_events_record(op)) {
+    const std::uint32_t flags = cuda::op_flags(op);
+    if ((flags & cuda::kOpRecordsUnseen) != 0) {
         session::stop_following_events();
     }
-    const std::uint8_t flags = cuda::op_flags(op);
     const session::State state = session::g_gate.state.load(std::memory_order_acquire);
     if (__builtin_expect(state != session::State::kReady, 0)) {
         const bool before_init = (flags & cuda::kOpBeforeInit) != 0;
@@ -65,9 +33,10 @@ constexpr bool asks_in_capture(cuda::Op op) noexcept {
     if ((flags & cuda::kOpNeedsContext) != 0 && session::current_context() == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (asks_in_capture(op) && shim::captures_open()) {
-        const bool whole = op == cuda::Op::cuCtxSynchronize || op == cuda::Op::cuCtxSynchronize_v2;
-        return whole ? shim::refuse_context_in_capture() : shim::refuse_in_capture();
+    constexpr std::uint32_t kRefused = cuda::kOpRefusedInCapture | cuda::kOpContextRefusedInCapture;
+    if ((flags & kRefused) != 0 && shim::captures_open()) {
+        return (flags & cuda::kOpContextRefusedInCapture) != 0 ? shim::refuse_context_in_capture()
+                                                               : shim::refuse_in_capture();
     }
     return CUDA_SUCCESS;
 }
@@ -76,7 +45,7 @@ constexpr bool asks_in_capture(cuda::Op op) noexcept {
 inline CUresult leave(cuda::Op op, CUresult result) noexcept {
     if (shim::captures_open()) {
         result = shim::settled_in_capture(op, result);
-        if (op == cuda::Op::cuEventSynchronize && result == CUDA_SUCCESS) {
+        if ((cuda::op_flags(op) & cuda::kOpRefusedAfterCapture) != 0 && result == CUDA_SUCCESS) {
             result = shim::refuse_in_capture();  // The host has said that no capture has the event.
         }
     }

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "host-daemon/execution/base/log.h"
-#include "proto/cuda/gen/op_flags.h"
+#include "proto/cuda/gen/op_table.h"
 #include "proto/wire/control_ops.h"
 
 namespace gantry::worker {
@@ -208,8 +208,6 @@ bool is_legacy_alone(GuestProcess& process) {
            process.streams.query_all(GuestStreams::Which::kAllButLegacy).result == CUDA_SUCCESS;
 }
 
-std::uint64_t first_word(const Call& call) { return call.arguments<std::uint64_t>().value_or(0); }
-
 /// Also notes the stream as awaited, where its end is all there is to wait for.
 CUresult query_stream(Call& call, std::uint64_t handle) {
     GuestProcess& process = call.process();
@@ -244,19 +242,17 @@ bool is_pollable(const Call& call) {
         const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
         return !read || read->bytes <= kInlineReadBytesMax;
     }
-    switch (call.op()) {
-        case cuda::Op::cuStreamSynchronize:
-        case cuda::Op::cuEventSynchronize: return true;
-        case cuda::Op::cuCtxSynchronize:
-        case cuda::Op::cuCtxSynchronize_v2: return call.process().streams.may_query();
-        default: return false;
+    switch (cuda::op_facts(call.op()).waits_for) {
+        case cuda::OpWait::kStream:
+        case cuda::OpWait::kEvent: return true;
+        case cuda::OpWait::kContext: return call.process().streams.may_query();
+        case cuda::OpWait::kNothing: return false;
     }
+    return false;
 }
 
 bool may_wait_here(const Call& call) {
-    return is_pollable(call) ||
-           (call.number() >= cuda::kFirstOp && (call.op() == cuda::Op::cuCtxSynchronize ||
-                                                call.op() == cuda::Op::cuCtxSynchronize_v2));
+    return is_pollable(call) || cuda::op_facts(call.op()).waits_for == cuda::OpWait::kContext;
 }
 
 bool look_at_wait(Call& call) {
@@ -272,30 +268,33 @@ bool look_at_wait(Call& call) {
         const auto read = call.arguments<gantry::wire::ReadDeviceCall>();
         return !read || query_stream(call, read->stream) != CUDA_ERROR_NOT_READY;
     }
-    switch (call.op()) {
-        case cuda::Op::cuStreamSynchronize:
-            result = query_stream(call, first_word(call));
-            if (result == CUDA_SUCCESS && first_word(call) <= kLegacyStreams &&
-                !is_legacy_alone(process)) {
+    const cuda::OpFacts& facts = cuda::op_facts(call.op());
+    const std::uint64_t waited = facts.waited.read(call.args());
+    switch (facts.waits_for) {
+        case cuda::OpWait::kStream:
+            result = query_stream(call, waited);
+            if (result == CUDA_SUCCESS && waited <= kLegacyStreams && !is_legacy_alone(process)) {
                 return true;
             }
             break;
-        case cuda::Op::cuEventSynchronize:
-            result = query_event(call, first_word(call));
+        case cuda::OpWait::kEvent:
+            result = query_event(call, waited);
             if (result == CUDA_ERROR_CAPTURED_EVENT) {  // The capture is lost, the event's too.
                 call.saw_failure(result);
             }
             break;
-        case cuda::Op::cuCtxSynchronize: {
+        case cuda::OpWait::kContext: {
             const auto seen = process.streams.query_all();
+            if (facts.waited.bytes != 0) {  // The context that it names is still to be checked.
+                return seen.result != CUDA_ERROR_NOT_READY;
+            }
             result = seen.result;
             if (result == CUDA_ERROR_NOT_READY && seen.busy) {
                 call.set_awaited(*seen.busy);
             }
             break;
         }
-        default:  // Another form of it, whose context is still to be checked.
-            return process.streams.query_all().result != CUDA_ERROR_NOT_READY;
+        case cuda::OpWait::kNothing: return false;
     }
     if (result == CUDA_SUCCESS && process.streams.may_skip_waits()) {
         call.saw_end();

@@ -158,26 +158,6 @@ CUresult on_cuLibraryGetKernel(CallContext& context, const wire::cuLibraryGetKer
                          as_call(context).api().cuLibraryGetKernel, trailing, reply);
 }
 
-CUresult on_cuKernelGetFunction(CallContext& context, const wire::cuKernelGetFunction_call& twin,
-                                std::span<const std::byte> trailing, Reply& reply) {
-    Call& call = as_call(context);
-    const CUresult result = generated::on_cuKernelGetFunction(context, twin, trailing, reply);
-    if (result == CUDA_SUCCESS) {
-        call.process().objects.set_parent(twin.pFunc, twin.kernel);
-    }
-    return result;
-}
-
-CUresult on_cuLibraryGetModule(CallContext& context, const wire::cuLibraryGetModule_call& twin,
-                               std::span<const std::byte> trailing, Reply& reply) {
-    Call& call = as_call(context);
-    const CUresult result = generated::on_cuLibraryGetModule(context, twin, trailing, reply);
-    if (result == CUDA_SUCCESS) {
-        call.process().objects.set_parent(twin.pMod, twin.library);
-    }
-    return result;
-}
-
 CUresult on_cuModuleGetGlobal_v2(CallContext& context,
                                  const wire::cuModuleGetGlobal_v2_call& wanted,
                                  std::span<const std::byte> trailing, Reply& reply) {

@@ -10,50 +10,20 @@ namespace {
 /// The bytes of this thread's last answer, for the next one: a round trip allocates nothing.
 thread_local std::vector<std::byte> t_spare;
 
-/// The object that a new one of this kind dies with, if the command names it: a node's graph, a
-/// mipmap level's array.
-std::uint64_t owner_in(HandleKind kind, std::span<const std::byte> args) {
-    for (std::size_t at = 0; at + 8 <= args.size(); at += 8) {
-        std::uint64_t word = 0;
-        std::memcpy(&word, args.data() + at, sizeof(word));
-        const HandleKind named = cuda::handle_kind(word);
-        if ((kind == HandleKind::kGraphNode && named == HandleKind::kGraph) ||
-            (kind == HandleKind::kArray && named == HandleKind::kMipmappedArray)) {
-            return word;
-        }
-    }
-    return 0;
-}
-
-/// Names what a configuring command sets, so that only the newest is kept: the op, and the first
-/// argument beside the object itself ("attribute X" in all calls that have one).
-std::uint64_t configuration_key(std::uint64_t handle, const Recipe& recipe) {
-    std::uint64_t words[2] = {0, 0};
-    std::memcpy(words, recipe.args.data(), std::min(recipe.args.size(), sizeof(words)));
-    const std::uint64_t what = words[0] == handle ? words[1] : words[0];
-    const std::uint64_t key = static_cast<std::uint64_t>(recipe.op) << 48;
-    return key | (what & 0xffffffff);
+/// Names what a configuring command sets, so that only the newest is kept: the op, and the setting
+/// where the table says that the call has one.
+std::uint64_t configuration_key(const Recipe& recipe) {
+    const std::uint64_t what = cuda::op_facts(recipe.op).key.read(recipe.args);
+    return static_cast<std::uint64_t>(recipe.op) << 48 | (what & 0xffffffff);
 }
 
 /// The dynamic shared memory that a function was allowed by this command, if it is one.
 std::optional<std::int32_t> granted_shared(const Recipe& recipe) {
-    std::uint32_t attribute = 0;
-    std::int32_t value = 0;
-    if (recipe.op == cuda::Op::cuFuncSetAttribute &&
-        recipe.args.size() >= sizeof(cuda::wire::cuFuncSetAttribute_call)) {
-        cuda::wire::cuFuncSetAttribute_call arguments{};
-        std::memcpy(&arguments, recipe.args.data(), sizeof(arguments));
-        attribute = arguments.attrib;
-        value = arguments.value;
-    } else if (recipe.op == cuda::Op::cuKernelSetAttribute &&
-               recipe.args.size() >= sizeof(cuda::wire::cuKernelSetAttribute_call)) {
-        cuda::wire::cuKernelSetAttribute_call arguments{};
-        std::memcpy(&arguments, recipe.args.data(), sizeof(arguments));
-        attribute = arguments.attrib;
-        value = arguments.val;
-    }
-    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? std::optional(value)
-                                                                        : std::nullopt;
+    const cuda::OpFacts& facts = cuda::op_facts(recipe.op);
+    return facts.shared_value.bytes != 0 && facts.shared_attribute.read(recipe.args) ==
+                                                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+               ? std::optional(static_cast<std::int32_t>(facts.shared_value.read(recipe.args)))
+               : std::nullopt;
 }
 
 }  // namespace
@@ -200,7 +170,7 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
             if (exec_ != 0) {
                 return resolve_exec_node(native);
             }
-            return *native != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+            return *native != 0 ? CUDA_SUCCESS : cuda::bad_handle(kind);
         case HandleKind::kContext:
             if (handle == cuda::primary_context_handle(0)) {
                 *native = reinterpret_cast<std::uint64_t>(process_.device.context());
@@ -210,13 +180,7 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
         default: break;
     }
     *native = process_.objects.native(handle, kind);
-    if (*native != 0) {
-        return CUDA_SUCCESS;
-    }
-    // What native documents for the kind.
-    const bool is_graph = kind == HandleKind::kGraph || kind == HandleKind::kGraphExec;
-    return is_graph || kind == HandleKind::kMemPool ? CUDA_ERROR_INVALID_VALUE
-                                                    : CUDA_ERROR_INVALID_HANDLE;
+    return *native != 0 ? CUDA_SUCCESS : cuda::bad_handle(kind);
 }
 
 /// A node where an exec is meant: the one that the exec was made from.
@@ -249,11 +213,11 @@ CUresult Call::reserve(cuda::HandleKind kind, std::uint64_t handle) {
 }
 
 CUresult Call::bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t native,
-                    const Recipe&) {
+                    const Recipe& recipe) {
     if (cuda::handle_kind(handle) != kind) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    return add_object(handle, native, owner_in(kind, command_->args));
+    return add_object(handle, native, cuda::op_facts(recipe.op).owner.read(recipe.args));
 }
 
 void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
@@ -325,7 +289,7 @@ void Call::configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe&
         // set.
         process_.objects.configure(handle, static_cast<std::uint64_t>(recipe.op) << 48, recorded());
     }
-    process_.objects.configure(handle, configuration_key(handle, recipe), recorded());
+    process_.objects.configure(handle, configuration_key(recipe), recorded());
 }
 
 CUresult Call::unsupported(cuda::Op op) {

@@ -1,10 +1,10 @@
 #include "host-daemon/execution/dispatch/call_waits.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "host-daemon/execution/dispatch/handlers.h"
 #include "host-daemon/execution/dispatch/run_call.h"
+#include "proto/cuda/gen/op_table.h"
 
 namespace gantry::worker {
 namespace {
@@ -175,16 +175,15 @@ void CallWaits::note_batch(std::span<const Command> batch, CUstream stream) {
 /// Whether the end of the stream is all that the command waits for. A guess: the guest may still
 /// change what it asks for.
 bool CallWaits::ends_with(const wire::CommandView& wait, CUstream stream) const {
-    switch (static_cast<cuda::Op>(wait.op)) {
-        case cuda::Op::cuStreamSynchronize: {
-            std::uint64_t handle = 0;
-            if (wait.args_bytes < sizeof(handle)) {
-                return false;
-            }
-            std::memcpy(&handle, wait.args, sizeof(handle));
-            return process_.streams.find(handle, wait.lane) == stream;
-        }
-        case cuda::Op::cuCtxSynchronize: return stream == nullptr && process_.streams.has_one();
+    const cuda::OpFacts& fields = cuda::op_facts(static_cast<cuda::Op>(wait.op));
+    const std::size_t needed = std::size_t{fields.waited.offset} + fields.waited.bytes;
+    switch (fields.waits_for) {
+        case cuda::OpWait::kStream:
+            return wait.args_bytes >= needed &&
+                   process_.streams.find(fields.waited.read({wait.args, needed}), wait.lane) ==
+                       stream;
+        case cuda::OpWait::kContext:
+            return fields.waited.bytes == 0 && stream == nullptr && process_.streams.has_one();
         default: return false;
     }
 }

@@ -33,10 +33,10 @@ void run_call(Call& call) {
         changes.lock();
     }
     LayoutHold layout;
+    if (call.has(kEndsCode)) {
+        process.launches.forget_all();
+    }
     if (call.has(kEndsMemory)) {
-        if (call.op() == cuda::Op::cuModuleUnload || call.op() == cuda::Op::cuLibraryUnload) {
-            process.launches.forget_all();
-        }
         layout = process.memory.device.hold_layout();
     }
     CUresult result = process.contexts.enter(call.header().context);

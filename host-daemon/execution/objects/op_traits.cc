@@ -7,51 +7,23 @@
 namespace gantry::worker {
 namespace {
 
-bool takes_long(cuda::Op op) {
-    switch (op) {
-        case cuda::Op::cuModuleLoadDataEx:
-        case cuda::Op::cuLibraryLoadData:
-        case cuda::Op::cuModuleGetFunction:
-        case cuda::Op::cuLibraryGetKernel:
-        case cuda::Op::cuLibraryGetModule:
-        case cuda::Op::cuLibraryGetGlobal:
-        case cuda::Op::cuLibraryGetManaged:
-        case cuda::Op::cuLinkAddData_v2:
-        case cuda::Op::cuLinkComplete:
-        case cuda::Op::cuMemFreeHost:
-        case cuda::Op::cuMemHostUnregister:
-        case cuda::Op::cuDevicePrimaryCtxRelease_v2:
-        case cuda::Op::cuDevicePrimaryCtxReset_v2:
-        case cuda::Op::cuCtxDestroy_v2:
-        case cuda::Op::cuMemcpy:
-        case cuda::Op::cuMemcpy3D_v2: return true;
-        default: return false;
-    }
-}
-
-bool ends_memory(cuda::Op op) {
-    return op == cuda::Op::cuModuleUnload || op == cuda::Op::cuLibraryUnload ||
-           op == cuda::Op::cuArrayDestroy || op == cuda::Op::cuMipmappedArrayDestroy;
-}
-
-bool is_query(cuda::Op op) { return op == cuda::Op::cuEventQuery || op == cuda::Op::cuStreamQuery; }
-
-bool tells_time(cuda::Op op) {
-    return op == cuda::Op::cuEventElapsedTime || op == cuda::Op::cuEventElapsedTime_v2;
-}
-
 std::uint8_t traits_of(cuda::Op op) {
+    const std::uint32_t flags = cuda::op_flags(op);
     unsigned traits = 0;
-    if ((cuda::op_flags(op) & cuda::kOpMayBlock) != 0 || takes_long(op)) {
+    if ((flags & (cuda::kOpMayBlock | cuda::kOpSlow)) != 0) {
         traits |= kMayBlock | kTellsOfCompletion;
     }
-    if (ends_memory(op)) {
+    if ((flags & cuda::kOpEndsMemory) != 0) {
         traits |= kEndsMemory;
     }
-    if (is_query(op) || tells_time(op)) {
+    if ((flags & cuda::kOpEndsCode) != 0) {
+        traits |= kEndsCode;
+    }
+    if ((flags & (cuda::kOpQueries | cuda::kOpTellsTime)) != 0) {
         traits |= kTellsOfCompletion;
     }
-    if (is_query(op) || cuda::op_info(op).effect == cuda::OpEffect::kSynchronises) {
+    if ((flags & cuda::kOpQueries) != 0 ||
+        cuda::op_info(op).effect == cuda::OpEffect::kSynchronises) {
         traits |= kTellsOfEarlierErrors;
     }
     return static_cast<std::uint8_t>(traits);

@@ -1,5 +1,6 @@
 // What a worker has to know of a command before it looks at the arguments, by its number: one look
-// at a table, since every command asks.
+// at a table, since every command asks. The CUDA calls' traits follow from the API table
+// (proto/cuda/driver_api).
 #pragma once
 
 #include <array>
@@ -24,6 +25,8 @@ enum OpTrait : std::uint8_t {
     /// call that creates, configures or destroys answers for itself alone: told of another's
     /// failure, the application would not know what it has, and nobody would own the object.
     kTellsOfEarlierErrors = 1u << 3,
+    /// It ends kernels: what was prepared for their launches is forgotten first.
+    kEndsCode = 1u << 4,
 };
 
 /// OpTrait bits by number: ControlOp and cuda::Op.

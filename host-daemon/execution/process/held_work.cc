@@ -1,38 +1,37 @@
 #include "host-daemon/execution/process/held_work.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "proto/cuda/gen/op_flags.h"
 #include "proto/cuda/gen/op_table.h"
 #include "proto/cuda/gen/opcodes.h"
 
 namespace gantry::worker {
 namespace {
 
-using cuda::Op;
 using cuda::OpEffect;
 using wire::ControlOp;
 
 bool is_cuda(const Command& command) { return command.header.op >= cuda::kFirstOp; }
 
-Op op_of(const Command& command) { return static_cast<Op>(command.header.op); }
+cuda::Op op_of(const Command& command) { return static_cast<cuda::Op>(command.header.op); }
 
 bool is_control(const Command& command, ControlOp op) {
     return command.header.op == static_cast<std::uint16_t>(op);
 }
 
+const cuda::OpFacts& facts_of(const Command& command) { return cuda::op_facts(op_of(command)); }
+
 bool queues_callback(const Command& command) {
-    return is_cuda(command) &&
-           (op_of(command) == Op::cuLaunchHostFunc || op_of(command) == Op::cuStreamAddCallback);
+    return is_cuda(command) && (cuda::op_flags(op_of(command)) & cuda::kOpQueuesCallback) != 0;
 }
 
 bool records_event(const Command& command) {
-    return is_cuda(command) &&
-           (op_of(command) == Op::cuEventRecord || op_of(command) == Op::cuEventRecordWithFlags);
+    return is_cuda(command) && facts_of(command).recorded.bytes != 0;
 }
 
 bool waits_for_event(const Command& command) {
-    return is_cuda(command) && op_of(command) == Op::cuStreamWaitEvent;
+    return is_cuda(command) && facts_of(command).awaited.bytes != 0;
 }
 
 /// Does nothing but put work into streams, so that it may be done again where none of it ran.
@@ -60,15 +59,6 @@ bool is_harmless(const Command& command) {
         case OpEffect::kLaunches: return true;
         default: return records_event(command) || waits_for_event(command);
     }
-}
-
-std::uint64_t word(const Command& command, std::size_t index) {
-    std::uint64_t value = 0;
-    const auto args = command.args;
-    if (args.size() >= (index + 1) * sizeof(value)) {
-        std::memcpy(&value, args.data() + index * sizeof(value), sizeof(value));
-    }
-    return value;
 }
 
 }  // namespace
@@ -153,7 +143,7 @@ void HeldWork::note(const Command& command, bool succeeded) {
         was_idle = was_idle && touch.was_idle;
     }
     if (waits_for_event(command)) {
-        const auto event = events_.find(word(command, 1));
+        const auto event = events_.find(facts_of(command).awaited.read(command.args));
         if (event != events_.end()) {
             // What ran in this stream before cannot be told from what waits now.
             irregular_ = irregular_ || (roots.empty() && !was_idle);
@@ -167,7 +157,7 @@ void HeldWork::note(const Command& command, bool succeeded) {
         active_.store(true, std::memory_order_relaxed);
     }
     if (records_event(command)) {
-        events_[word(command, 0)] = roots;
+        events_[facts_of(command).recorded.read(command.args)] = roots;
     }
     if (roots.empty()) {
         irregular_ = irregular_ || !is_harmless(command);
@@ -241,17 +231,19 @@ bool HeldWork::waits(const Command& command) const {
     if (!is_cuda(command)) {
         return false;
     }
-    switch (op_of(command)) {
-        case Op::cuStreamSynchronize: return stream_waits(word(command, 0));
-        case Op::cuEventSynchronize: {
-            const auto event = events_.find(word(command, 0));
+    const cuda::OpFacts& facts = facts_of(command);
+    const std::uint64_t waited = facts.waited.read(command.args);
+    switch (facts.waits_for) {
+        case cuda::OpWait::kStream: return stream_waits(waited);
+        case cuda::OpWait::kEvent: {
+            const auto event = events_.find(waited);
             return event != events_.end() && !event->second.empty();
         }
-        case Op::cuCtxSynchronize:
-        case Op::cuCtxSynchronize_v2: return true;
-        default:  // Copies that the calling thread waits for.
+        case cuda::OpWait::kContext: return true;
+        case cuda::OpWait::kNothing:  // Copies that the calling thread waits for.
             return cuda::op_info(op_of(command)).effect == OpEffect::kWrites && stream_waits(0);
     }
+    return false;
 }
 
 bool HeldWork::is_regular() const {

@@ -6,15 +6,13 @@
 
 #include "host-daemon/state/commands/command_codec.h"
 #include "host-daemon/state/cuda_graphs/cuda_graph_content.h"
+#include "proto/cuda/gen/op_table.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::state {
 namespace {
 
 using cuda::HandleKind;
-
-/// Attributes that a kernel node may have (the table's among() list).
-constexpr int kKernelAttributes[] = {1, 2, 4, 5, 8, 9, 10, 11, 14, 16};
 
 Error not_movable(const char* what, std::string text) {
     return Error{Code::kFailedPrecondition, fmt::format("feature.graph.{}.not_movable", what),
@@ -78,7 +76,7 @@ Result<void> CudaGraphReader::read_kernel(CUgraphNode node, snapshot::GraphNode*
     kernel->set_shared_bytes(params.sharedMemBytes);
     kernel->set_context(name_of(HandleKind::kContext, params.ctx));
     const CUkernelNodeAttrValue none{};
-    for (const int id : kKernelAttributes) {
+    for (const int id : cuda::kKernelNodeAttributes) {
         CUkernelNodeAttrValue value{};
         const bool is_told = api.cuGraphKernelNodeGetAttribute != nullptr &&
                              api.cuGraphKernelNodeGetAttribute(

@@ -96,6 +96,24 @@ class Faults(unittest.TestCase):
     def test_opaque_parameter_needs_wire_fields(self):
         self.fault(self.HEAD + "    opaque void *x\n", "give the wire fields")
 
+    def test_unknown_capture_rule(self):
+        self.fault(self.HEAD + "    capture never\n", "bad.api:2: 'never' is none of refused")
+
+    def test_a_fact_names_a_parameter(self):
+        self.fault(self.HEAD + "    value int x\n    key y\n", "'y' is no parameter that crosses")
+        self.fault(self.HEAD + "    waits_for stream\n", "waits_for stream needs a parameter")
+        self.fault(self.HEAD + "    value int x\n    grants_shared x\n", "needs an attribute and")
+
+    def test_kinds_are_described_once(self):
+        self.fault(self.HEAD + "    handle(stream) CUstream s\n", "no 'kind' line describes")
+        line = "kind 6 stream : guest : CUDA_ERROR_INVALID_HANDLE\n"
+        self.fault(line + line + self.HEAD, "bad.api:2: 'stream' is no kind of handle, or is")
+        self.fault("kind 6 stream : guest\n" + self.HEAD, "bad.api:1: expected 'kind NUMBER")
+
+    def test_unknown_set_of_values(self):
+        self.fault(self.HEAD + "    among(colours) int x\n", "unknown set of values 'colours'")
+        self.fault("set colours : red\n" + self.HEAD, "bad.api:1: expected 'set NAME")
+
     def test_no_table(self):
         with tempfile.TemporaryDirectory() as directory:
             with self.assertRaises(table.TableError):

@@ -3,12 +3,14 @@
 
 import collections
 import pathlib
+import re
 import sys
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+import emit_common
 import layout
 import table
 
@@ -105,6 +107,14 @@ class Table(unittest.TestCase):
                           f"number {number} was {symbol}'s and may not be given to another call")
         unlocked = [call.symbol for call in self.calls if (call.number, call.symbol) not in locked]
         self.assertEqual(unlocked, [], "append new calls to numbers.lock")
+
+    def test_every_kind_of_handle_is_described_as_the_header_numbers_it(self):
+        text = (DIRECTORY.parent / "handle_kinds.h").read_text(encoding="utf-8")
+        numbers = {name: int(number) for name, number in re.findall(r"(k\w+) = (\d+)", text)}
+        self.assertEqual(set(self.calls.kinds), set(table.HANDLE_KINDS))
+        for kind in self.calls.kinds.values():
+            name = emit_common.enum_kind(kind.name).partition("::")[2]
+            self.assertEqual(kind.number, numbers[name], kind.name)
 
     def test_tier_1_is_not_refused(self):
         for symbol in TIER_1:
