@@ -45,6 +45,8 @@ STRUCTS = {
     "CUgraphEdgeData": (8, 1),
     "CUstreamBatchMemOpParams": (48, 8),
     "CUgraphNodeParams": (256, 8),
+    "CUipcMemHandle_v1": (64, 1),
+    "CUipcEventHandle_v1": (64, 1),
     # Aligned to 128 in the ABI; crosses as 128 bytes so that records need no such alignment.
     "CUtensorMap": (128, 8),
 }

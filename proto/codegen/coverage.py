@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import table
 
 PATTERNS = {"shim": r"gantry::cuda_impl::(cu\w+)\(", "soft": r"gantry::cuda_impl::(cu\w+)\(",
-            "worker": r"gantry::worker::on_(cu\w+)\("}
+            "worker": r"gantry::worker::(on_cu\w+|served::cu\w+)\("}
 
 
 def strong_symbols(directory, pattern):
@@ -33,8 +33,16 @@ def strong_symbols(directory, pattern):
 
 
 def worker_has(call, strong):
-    """In the worker a generated body counts too: its weak definition is the implementation."""
-    return call.symbol in strong or call.worker_generated
+    """In the worker a generated body counts too: its weak definition is the implementation, unless
+    the worker serves the call itself."""
+    return (f"on_{call.symbol}" in strong
+            or (f"served::{call.symbol}" in strong if call.served else call.worker_generated))
+
+
+def generated_on_both_sides(calls, strong):
+    """Calls without marshalling by hand: neither in the shim, nor a handler of the worker's."""
+    return [call for call in calls if call.shim_generated and call.worker_generated
+            and f"on_{call.symbol}" not in strong]
 
 
 def page(calls, objects):
@@ -57,6 +65,13 @@ def page(calls, objects):
                                        else c.symbol in strong)]
         text += (f"\n{name}: {len(have)} of {len(offered)} calls that are not refused by the table "
                  "are implemented.\n")
+    if "worker" in found:
+        both = generated_on_both_sides(calls, found["worker"])
+        around = sum(1 for call in both if call.served or call.rules)
+        crossing = sum(1 for call in calls if call.forwarded)
+        text += (f"\n{len(both)} of {crossing} calls that cross are generated on both sides, "
+                 f"{around} of them around functions of the guest or the worker that the table "
+                 "names.\n")
     columns = list(found)
     head = ["call", "rows", "class", "effect", "migration", *columns, "note"]
     text += "\n| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|\n"

@@ -147,7 +147,8 @@ const OpFacts& op_facts(Op op) noexcept;
 constexpr CUresult bad_handle(HandleKind kind) noexcept {
     switch (kind) {
 """
-    for result in sorted({kind.bad for kind in calls.kinds.values()} - {"CUDA_ERROR_INVALID_HANDLE"}):
+    bads = {kind.bad for kind in calls.kinds.values()} - {"CUDA_ERROR_INVALID_HANDLE"}
+    for result in sorted(bads):
         text += "".join(f"        case {enum_kind(kind.name)}:\n"
                         for kind in calls.kinds.values() if kind.bad == result)
         text += f"            return {result};\n"

@@ -5,6 +5,7 @@ cuda_impl function, hand-written code of the others may call the marshal functio
 """
 
 from emit_common import declarations, end_namespace, enum_kind, header, names, source, wrap
+from table import GUEST_RULES
 
 
 def marshalled(layouts):
@@ -43,7 +44,8 @@ def _checks(call, kinds):
     text = ""
     for param in call.params:
         kind, name = param.kind, param.name
-        pointer = kind in ("out", "inout", "in", "string", "new", "found", "array_out")
+        pointer = kind in ("out", "inout", "in", "string", "new", "found", "found?", "named",
+                           "array_out", "word_in", "word_out")
         if _minted_by_caller(call, param):
             continue
         if pointer:
@@ -56,6 +58,9 @@ def _checks(call, kinds):
         elif kind == "among":
             condition = " && ".join(f"{name} != {value}" for value in param.args)
             text += _reject(condition, "CUDA_ERROR_INVALID_VALUE")
+        elif kind == "below":
+            text += _reject(f"static_cast<std::uint64_t>({name}) >= {param.args[0]}",
+                            "CUDA_ERROR_INVALID_VALUE")
         elif kind == "mask":
             mask = param.args[0]
             text += _reject(f"({name} & ~static_cast<{param.ctype}>({mask})) != 0",
@@ -94,8 +99,12 @@ def _fill(item):
         elif kind == "new":
             text += (f"    const std::uint64_t new_handle = session::mint(cuda::"
                      f"{enum_kind(param.args[0])});\n    call.{name} = new_handle;\n")
-        elif kind in ("value", "mask", "among", "devptr", "handle", "handle?", "host", "callback",
-                      "bulk_in", "bulk_out"):
+        elif kind == "named":
+            text += f"    call.new_{name} = session::mint(cuda::{enum_kind(param.args[0])});\n"
+        elif kind == "word_in":
+            text += f"    std::memcpy(&call.{name}, {name}, {param.args[0]});\n"
+        elif kind in ("value", "mask", "among", "below", "devptr", "handle", "handle?", "host",
+                      "callback", "bulk_in", "bulk_out"):
             text += f"    call.{name} = convert<{fields[name].cpp}>({name});\n"
         elif kind == "struct":
             text += f"    call.{name} = {name};\n"
@@ -154,7 +163,9 @@ def _store(item):
             continue
         if kind == "new":
             text += f"    store({name}, new_handle);\n"
-        elif kind in ("out", "inout", "found"):
+        elif kind == "word_out":
+            text += f"    std::memcpy({name}, &reply.{name}, {param.args[0]});\n"
+        elif kind in ("out", "inout", "found", "found?", "named"):
             text += _copy_out(fields[name], name, "    ")
         elif kind == "out?":
             text += f"    if ({name} != nullptr) {{\n"
@@ -219,7 +230,23 @@ def _impl(call):
     args = names(call)
     if call.twin == "ptds":
         args = ["convert<std::uint64_t>(default_stream_handle(default_stream))"] + args
-    return text + wrap(f"    return marshal::{call.symbol}(", args, ");") + "}\n"
+    rules = {kind: [rule for which, rule in call.rules if which == kind] for kind in GUEST_RULES}
+    for rule in rules["check"]:
+        text += (f"    if (const CUresult refused = rules::{rule}; refused != CUDA_SUCCESS) {{\n"
+                 "        return refused;\n    }\n")
+    for rule in rules["answer"]:
+        text += (f"    if (const auto known = rules::{rule}; known) {{\n"
+                 "        return *known;\n    }\n")
+    if not rules["note"] and not rules["settle"]:
+        return text + wrap(f"    return marshal::{call.symbol}(", args, ");") + "}\n"
+    text += wrap(f"    const CUresult status = marshal::{call.symbol}(", args, ");")
+    if rules["note"]:
+        text += "    if (status == CUDA_SUCCESS) {\n"
+        text += "".join(f"        rules::{rule};\n" for rule in rules["note"]) + "    }\n"
+    last = "status"
+    for rule in rules["settle"]:
+        last = f"rules::{rule}".replace("(", f"({last}, ", 1)
+    return text + f"    return {last};\n}}\n"
 
 
 def _via(call):
@@ -261,9 +288,22 @@ constexpr std::uint64_t kMostReplyElements = 4096;
     text += "}  // namespace gantry::marshal\n\nnamespace gantry::cuda_impl {\n\n"
     text += "using cuda::convert;\n\n"
     for item in marshalled(layouts):
-        if item.call.shim_generated:
+        if item.call.shim_generated and not item.call.rules:
             text += _impl(item.call) + "\n"
     for call in calls:
         if call.via:
             text += _via(call) + "\n"
+    return text + "}  // namespace gantry::cuda_impl\n"
+
+
+def shim_rules_cc(layouts):
+    """The calls around which the guest has rules of its own."""
+    text = source("Calls that the guest checks, answers or takes note of around their marshalling.",
+                  ["guest-shim/driver/core/call_rules.h", "proto/cuda/convert.h",
+                   "proto/cuda/gen/impl.h", "proto/cuda/gen/shim_marshal.h"])
+    text += "namespace gantry::cuda_impl {\n\nusing cuda::convert;\n"
+    text += "namespace rules = shim::rules;\n\n"
+    for item in marshalled(layouts):
+        if item.call.shim_generated and item.call.rules:
+            text += _impl(item.call) + "\n"
     return text + "}  // namespace gantry::cuda_impl\n"

@@ -14,6 +14,8 @@ def _role(item, name):
             return "kHandle", enum_kind(param.args[0])
         if param.name == name and param.kind == "new":
             return "kNewHandle", enum_kind(param.args[0])
+        if f"new_{param.name}" == name and param.kind == "named":
+            return "kNewHandle", enum_kind(param.args[0])
         if param.name == name and param.kind == "devptr":
             return "kAddress", "HandleKind::kInvalid"
         if param.kind.startswith(("array_in", "handles_in")) and name == param.args[-1]:

@@ -39,6 +39,17 @@ CUresult dispatch(CallContext& context, cuda::Op op, std::span<const std::byte> 
     for item in layouts:
         text += _signature("CUresult on_", item.call.symbol, ");")
     text += """
+/// Calls that the worker has of its own, in place of the driver's: a handle that is looked up is
+/// the worker's value of it, a new one comes in as the guest chose it and goes out as the worker's
+/// value, devices are the guest's.
+namespace served {
+
+"""
+    for item in layouts:
+        if item.call.served:
+            text += _served_signature(item.call, "", ");")
+    text += "\n}  // namespace served\n"
+    text += """
 /// The generated bodies under names of their own, for hand-written handlers that add to them.
 namespace generated {
 
@@ -50,30 +61,36 @@ namespace generated {
     return text + end_namespace("gantry::worker")
 
 
+def _served_signature(call, prefix, end):
+    return wrap(f"{prefix}CUresult {call.symbol}(",
+                ["CallContext& context"] + [p.declaration() for p in call.params], end)
+
+
 def _generatable(item):
     """Can a body be written without knowing what the call means?"""
     call = item.call
     if call.twin == "ptds":
         return False  # Which default stream is meant cannot be said through the plain entry point.
-    return all(p.kind not in ("host", "callback", "opaque", "bulk_in", "bulk_out", "text_out")
-               for p in call.params)
+    hidden = ("callback", "opaque", "bulk_in", "bulk_out", "text_out")
+    hidden += () if call.served else ("host",)
+    return all(p.kind not in hidden for p in call.params)
 
 
-def _native(param):
+def _native(param, served):
     """C++ expression of the driver's argument."""
     kind, name = param.kind, param.name
-    if _is_device(param) or _is_location(param):
+    if not served and (_is_device(param) or _is_location(param)):
         return f"&{name}" if kind == "in" else name
-    if kind in ("value", "mask", "among", "devptr"):
+    if kind in ("value", "mask", "among", "below", "devptr", "host"):
         return f"convert<{param.ctype}>(call.{name})"
     if kind == "struct":
         return f"call.{name}"
     if kind in ("handle", "handle?"):
         return f"convert<{param.ctype}>({name}_native)"
-    if kind in ("new", "found", "out", "out?", "inout"):
+    if kind in ("new", "found", "found?", "named", "out", "out?", "inout", "word_in", "word_out"):
         return f"&{name}"
     if kind == "in":
-        return f"&{name}" if _copied_in(param) else f"&call.{name}"
+        return f"&{name}" if _copied_in(param) or _is_translated(param) else f"&call.{name}"
     if kind == "in?":
         pointer = f"&{name}" if _copied_in(param) else f"&call.{name}"
         return f"call.has_{name} != 0 ? {pointer} : nullptr"
@@ -100,6 +117,11 @@ def _is_location(param):
 _LOCATIONS = ("CUmemLocation", "CUmemLocation_v1")
 
 
+def _is_translated(param):
+    """A structure that names objects: the driver's handles take the place of the guest's."""
+    return param.pointee in ("CUDA_RESOURCE_DESC_v1",)
+
+
 def _copied_in(param):
     """Scalars, enumerations, over-aligned and non-const arguments need a local."""
     return (param.pointee not in abi_types.STRUCTS or param.pointee == "CUtensorMap"
@@ -108,6 +130,7 @@ def _copied_in(param):
 
 def _locals(item):
     text = ""
+    served = item.call.served
     for param in item.call.params:
         kind, name, pointee = param.kind, param.name, param.pointee
         if kind in ("handle", "handle?"):
@@ -123,11 +146,11 @@ def _locals(item):
             else:
                 text += (f"    if (const CUresult status =\n            {resolve};\n"
                          f"        status != CUDA_SUCCESS) {{\n        return status;\n    }}\n")
-        elif _is_device(param):
+        elif not served and _is_device(param):
             text += (f"    CUdevice {name}{{}};\n"
                      f"    if (const CUresult status = context.device(call.{name}, &{name});\n"
                      f"        status != CUDA_SUCCESS) {{\n        return status;\n    }}\n")
-        elif _is_location(param):
+        elif not served and _is_location(param):
             structure = param.pointee if kind == "in" else param.ctype
             text += (f"    {structure} {name}{{}};\n"
                      f"    std::memcpy(&{name}, &call.{name}, sizeof {name});\n"
@@ -140,8 +163,21 @@ def _locals(item):
             text += (f"    if (const CUresult status = context.reserve({_kind(param.args[0])}, "
                      f"call.{name});\n        status != CUDA_SUCCESS) {{\n"
                      f"        return status;\n    }}\n    {pointee} {name}{{}};\n")
-        elif kind in ("found", "out", "out?"):
+            if served:
+                text += f"    store(&{name}, call.{name});\n"
+        elif kind in ("found", "found?", "named", "out", "out?"):
             text += f"    {pointee} {name}{{}};\n"
+        elif kind == "word_in":
+            text += f"    std::uint64_t {name} = call.{name};\n"
+        elif kind == "word_out":
+            text += f"    std::uint64_t {name} = 0;\n"
+        elif kind == "in" and _is_translated(param):
+            text += (f"    {pointee} {name}{{}};\n" + _copy(f"&{name}", f"call.{name}", param)
+                     + f"    if (const CUresult status = to_native(context, &{name});\n"
+                     f"        status != CUDA_SUCCESS) {{\n        return status;\n    }}\n")
+        elif kind == "below":
+            text += (f"    if (call.{name} >= {param.args[0]}) {{\n"
+                     "        return CUDA_ERROR_INVALID_VALUE;\n    }\n")
         elif kind == "inout" or (kind in ("in", "in?") and _copied_in(param)):
             text += f"    {pointee} {name}{{}};\n" + _copy(f"&{name}", f"call.{name}", param)
     return text
@@ -229,23 +265,35 @@ def _effects(item):
         handle = f"call.{named[0].name}" if named else "0"
         if call.effect == "destroys":
             text += f"    context.unbind({_kind(call.effect_kind)}, {handle});\n"
-        else:
+        elif call.migration == "replay":
             text += f"    context.configured({_kind(call.effect_kind)}, {handle}, {recipe});\n"
     return text
 
 
 def _answer(item):
     text = ""
+    recipe = f"Recipe{{Op::{item.call.symbol}, args_of(call), trailing}}"
     if item.reply:
         text += f"    wire::{item.call.symbol}_reply answer{{}};\n"
         for param in item.call.params:
             kind, name = param.kind, param.name
-            if kind == "found":
-                text += (f"    if (const CUresult status = context.guest_handle("
-                         f"{_kind(param.args[0])},\n            convert<std::uint64_t>({name}), "
+            if kind in ("found", "found?"):
+                find = (f"context.guest_handle({_kind(param.args[0])},\n"
+                        f"            convert<std::uint64_t>({name}), &answer.{name})")
+                if kind == "found?":
+                    find = f"{name} == nullptr ? CUDA_SUCCESS : {find}"
+                text += (f"    if (const CUresult status = {find};\n"
+                         f"        status != CUDA_SUCCESS) {{\n        return status;\n    }}\n")
+            elif kind == "named":
+                text += (f"    if (const CUresult status = context.name({_kind(param.args[0])}, "
+                         f"call.new_{name},\n            convert<std::uint64_t>({name}), {recipe}, "
                          f"&answer.{name});\n        status != CUDA_SUCCESS) {{\n"
                          f"        return status;\n    }}\n")
+            elif kind == "word_out":
+                text += f"    answer.{name} = {name};\n"
             elif kind in ("out", "out?", "inout"):
+                if _is_translated(param):
+                    text += f"    to_guest(context, &{name});\n"
                 if param.pointee in abi_types.STRUCTS:
                     text += (f"    std::memcpy(&answer.{name}, &{name}, sizeof answer.{name});\n")
                 else:
@@ -264,12 +312,14 @@ def _body(item):
                  f"[[maybe_unused]] const wire::{call.symbol}_call& call",
                  "[[maybe_unused]] std::span<const std::byte> trailing",
                  "[[maybe_unused]] Reply& reply"], ") {")
-    text += (f"    auto* const entry_point = context.driver().{call.symbol};\n"
-             f"    if (entry_point == nullptr) {{\n"
-             f"        return context.unsupported(Op::{call.symbol});\n    }}\n")
+    if not call.served:
+        text += (f"    auto* const entry_point = context.driver().{call.symbol};\n"
+                 f"    if (entry_point == nullptr) {{\n"
+                 f"        return context.unsupported(Op::{call.symbol});\n    }}\n")
     text += _trailing(item) + _locals(item)
-    text += wrap("    const CUresult driver_status = entry_point(",
-                 [_native(p) for p in call.params], ");")
+    entry = [f"served::{call.symbol}(", "context"] if call.served else ["entry_point("]
+    text += wrap(f"    const CUresult driver_status = {entry[0]}",
+                 entry[1:] + [_native(p, call.served) for p in call.params], ");")
     after = _effects(item) + _answer(item)
     if after:
         text += ("    if (driver_status != CUDA_SUCCESS) {\n        return driver_status;\n    }\n"
@@ -288,6 +338,12 @@ def _weak(item, generated):
                  "std::span<const std::byte>", "Reply&"]
     text = wrap(f"[[gnu::weak]] CUresult on_{call.symbol}(", arguments, ") {")
     return text + f"    return context.unsupported(Op::{call.symbol});\n}}\n"
+
+
+def _weak_served(call):
+    arguments = ["CallContext& context"] + [p.ctype for p in call.params]
+    return (wrap(f"[[gnu::weak]] CUresult {call.symbol}(", arguments, ") {")
+            + f"    return context.unsupported(Op::{call.symbol});\n}}\n")
 
 
 def _decoder(item):
@@ -328,7 +384,11 @@ def worker_dispatch_cc(calls, layouts):
                    "proto/cuda/gen/worker_dispatch.h"])
     text += "namespace gantry::worker {\n\n"
     text += "using cuda::convert;\nusing cuda::Op;\nusing cuda::store;\n\n"
-    text += "namespace generated {\n\n"
+    text += "namespace served {\n\n"
+    for item in layouts:
+        if item.call.served:
+            text += _weak_served(item.call) + "\n"
+    text += "}  // namespace served\n\nnamespace generated {\n\n"
     for item in layouts:
         if item.call.derived and _generatable(item):
             text += _body(item) + "\n"

@@ -43,6 +43,7 @@ def outputs(calls, hand_text=""):
         "wire_structs.h": emit_wire.wire_structs(layouts),
         "shim_marshal.h": emit_shim.shim_marshal_h(layouts),
         "shim_marshal.cc": emit_shim.shim_marshal_cc(calls, layouts),
+        "shim_rules.cc": emit_shim.shim_rules_cc(layouts),
         "worker_dispatch.h": emit_worker.worker_dispatch_h(layouts),
         "worker_dispatch.cc": emit_worker.worker_dispatch_cc(calls, layouts),
         "fuzz_grammar.h": emit_trace.fuzz_grammar(layouts, hand_text),

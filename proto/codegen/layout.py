@@ -82,11 +82,18 @@ def _derive(call):
     send, reply, send_items, reply_items = [], [], [], []
     for param in call.params:
         kind, name = param.kind, param.name
-        if kind in ("value", "mask", "among", "struct", "devptr"):
+        if kind in ("value", "mask", "among", "below", "struct", "devptr"):
             send.append(_field("u64" if kind == "devptr" else param.ctype, name))
         elif kind in ("handle", "handle?", "new", "host", "callback", "bulk_in", "bulk_out"):
             send.append(_field("u64", name))
-        elif kind == "found":
+        elif kind in ("found", "found?"):
+            reply.append(_field("u64", name))
+        elif kind == "named":
+            send.append(_field("u64", f"new_{name}"))
+            reply.append(_field("u64", name))
+        elif kind == "word_in":
+            send.append(_field("u64", name))
+        elif kind == "word_out":
             reply.append(_field("u64", name))
         elif kind in ("out", "out?"):
             reply.append(_field(param.pointee, name))

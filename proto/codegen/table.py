@@ -25,7 +25,9 @@ HANDLE_KINDS = (
 EFFECT_KINDS = HANDLE_KINDS + ("memory", "global")
 PLAIN_KINDS = ("value", "devptr", "out", "out?", "inout", "in", "in?", "struct", "string", "host",
                "callback", "opaque")
-HANDLE_FORMS = ("handle", "handle?", "new", "found")
+HANDLE_FORMS = ("handle", "handle?", "new", "found", "found?", "named")
+# What the guest does around a call that crosses: functions of call_rules.h.
+GUEST_RULES = ("check", "answer", "note", "settle")
 FIRST_NUMBER = 64  # Numbers below are Gantry's own commands (proto/wire/control_ops.h).
 
 
@@ -90,6 +92,8 @@ class Call:
     owner: str = ""              # parameter: the object that the new one dies with
     key: str = ""                # parameter: which of an object's settings it sets
     grants_shared: tuple = ()    # parameters: a function's attribute and its value
+    served: bool = False         # the worker has the call of its own, in place of the driver's
+    rules: list = dataclasses.field(default_factory=list)     # (one of GUEST_RULES, call in C++)
     file: str = ""
 
     @property
@@ -128,8 +132,8 @@ def _parse_param(text, where):
     kind, args, ctype, name = match.groups()
     args = [a.strip() for a in args.split(",")] if args else []
     known = (kind in PLAIN_KINDS or kind in HANDLE_FORMS or kind in
-             ("mask", "among", "array_in", "array_in?", "array_out", "handles_in", "text_out",
-              "bulk_in", "bulk_out"))
+             ("mask", "among", "below", "word_in", "word_out", "array_in", "array_in?",
+              "array_out", "handles_in", "text_out", "bulk_in", "bulk_out"))
     if not known:
         raise TableError(f"{where}: unknown parameter kind '{kind}'; see the table's README")
     if kind in HANDLE_FORMS + ("handles_in",) and (not args or args[0] not in HANDLE_KINDS):
@@ -219,6 +223,10 @@ def _parse_body(call, text, where):
         setattr(call, word, rest)
     elif word in ("send_trailing", "reply_trailing", "records", "awaits", "owner", "key"):
         setattr(call, word, rest)
+    elif word == "served":
+        call.served = True
+    elif word in GUEST_RULES:
+        call.rules.append((word, rest))
     elif word == "capture":
         call.capture = _one_of(rest, CAPTURE_RULES, where)
     elif word == "waits_for":
@@ -321,6 +329,10 @@ def _check_facts(call):
     if call.grants_shared and (len(call.grants_shared) != 2
                                or not names.issuperset(call.grants_shared)):
         raise TableError(f"{call.symbol}: grants_shared needs an attribute and a value")
+    if call.rules and not call.shim_generated:
+        raise TableError(f"{call.symbol}: rules of the guest go with marshalling that is generated")
+    if call.served and not call.worker_generated:
+        raise TableError(f"{call.symbol}: what the worker serves is handed over by generated code")
     if call.waits and call.waits != "context" and not call.waits_param:
         raise TableError(f"{call.symbol}: waits_for {call.waits} needs a parameter")
 

@@ -56,6 +56,10 @@ public:
     /// A new object under the handle the guest chose. On failure the caller has nothing to undo.
     virtual CUresult bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t native,
                           const Recipe& recipe) = 0;
+    /// An object that the driver told of: the handle that it has, else it gets `new_handle`, which
+    /// the guest offers for that.
+    virtual CUresult name(cuda::HandleKind kind, std::uint64_t new_handle, std::uint64_t native,
+                          const Recipe& recipe, std::uint64_t* handle) = 0;
     virtual void unbind(cuda::HandleKind kind, std::uint64_t handle) = 0;
     /// An object (for kContext with handle 0: the caller's current context) was configured.
     virtual void configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe& recipe) = 0;

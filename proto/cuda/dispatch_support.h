@@ -72,6 +72,46 @@ CUresult map_location(CallContext& context, Location* location) {
                : CUDA_SUCCESS;
 }
 
+/// Puts the driver's handles into the description of what a texture or surface reads.
+inline CUresult to_native(CallContext& context, CUDA_RESOURCE_DESC_v1* resource) {
+    auto& res = resource->res;
+    std::uint64_t native = 0;
+    CUresult result = CUDA_SUCCESS;
+    switch (resource->resType) {
+        case CU_RESOURCE_TYPE_ARRAY:
+            result = context.resolve(cuda::HandleKind::kArray,
+                                     cuda::convert<std::uint64_t>(res.array.hArray), &native);
+            res.array.hArray = cuda::convert<CUarray>(native);
+            return result;
+        case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY:
+            result =
+                context.resolve(cuda::HandleKind::kMipmappedArray,
+                                cuda::convert<std::uint64_t>(res.mipmap.hMipmappedArray), &native);
+            res.mipmap.hMipmappedArray = cuda::convert<CUmipmappedArray>(native);
+            return result;
+        case CU_RESOURCE_TYPE_LINEAR:
+        case CU_RESOURCE_TYPE_PITCH2D:
+            return CUDA_SUCCESS;  // Device addresses are the same on both sides.
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+/// The guest's handles in the driver's description; null for an object that has none.
+inline void to_guest(CallContext& context, CUDA_RESOURCE_DESC_v1* resource) {
+    auto& res = resource->res;
+    std::uint64_t handle = 0;
+    if (resource->resType == CU_RESOURCE_TYPE_ARRAY) {
+        static_cast<void>(context.guest_handle(
+            cuda::HandleKind::kArray, cuda::convert<std::uint64_t>(res.array.hArray), &handle));
+        res.array.hArray = cuda::convert<CUarray>(handle);
+    } else if (resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
+        static_cast<void>(context.guest_handle(
+            cuda::HandleKind::kMipmappedArray,
+            cuda::convert<std::uint64_t>(res.mipmap.hMipmappedArray), &handle));
+        res.mipmap.hMipmappedArray = cuda::convert<CUmipmappedArray>(handle);
+    }
+}
+
 /// Translates an array of guest handles whose length was checked.
 template <typename Native>
 CUresult resolve_all(CallContext& context, cuda::HandleKind kind, const std::byte* handles,

@@ -8,7 +8,7 @@ set(GANTRY_CUDA_GEN_DIR ${CMAKE_BINARY_DIR}/proto/cuda/gen)
 set(GANTRY_CUDA_GEN_FILES
     opcodes.h op_flags.h op_table.h op_table.cc impl.h exports.h exports.cc exports.map
     refused_weak.cc proc_table.h proc_table.cc driver_api_table.h driver_api_table.cc
-    wire_structs.h wire_layout.txt shim_marshal.h shim_marshal.cc worker_dispatch.h
+    wire_structs.h wire_layout.txt shim_marshal.h shim_marshal.cc shim_rules.cc worker_dispatch.h
     worker_dispatch.cc fuzz_grammar.h trace.h trace.cc)
 list(TRANSFORM GANTRY_CUDA_GEN_FILES PREPEND ${GANTRY_CUDA_GEN_DIR}/)
 file(GLOB GANTRY_CUDA_GEN_INPUTS CONFIGURE_DEPENDS
@@ -56,6 +56,11 @@ endfunction()
 # For the shim: cuda_impl functions of all calls whose marshalling is generated. Needs the session.
 function(gantry_use_cuda_shim_marshal target)
   gantry_add_cuda_gen_sources(${target} shim_marshal.cc)
+endfunction()
+
+# ... and of those around which the guest has rules (guest-shim/driver/core/call_rules.h).
+function(gantry_use_cuda_shim_rules target)
+  gantry_add_cuda_gen_sources(${target} shim_rules.cc)
 endfunction()
 
 # For the worker: gantry::worker::dispatch and weak handlers. Needs DriverApi (below).

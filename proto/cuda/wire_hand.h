@@ -195,7 +195,7 @@ struct LinkReply {
 
 // ---- memory and events between processes --------------------------------------------------------
 
-/// What a CUipcMemHandle or a CUipcEventHandle holds, and the reply of cuIpcGet*Handle. The guest
+/// What a CUipcMemHandle or a CUipcEventHandle holds. The guest
 /// may pass it on as it likes: whoever opens it has the token looked up among what processes of its
 /// own VM offer.
 struct ShareHandle {
@@ -210,29 +210,13 @@ struct ShareHandle {
 };
 static_assert(sizeof(ShareHandle) == 64);
 
-/// cuIpcGetMemHandle: call -> ShareHandle. cuIpcCloseMemHandle: call -> IpcCloseReply.
+/// cuIpcCloseMemHandle: call -> IpcCloseReply.
 struct IpcAddressCall {
     std::uint64_t address;
 };
 
 struct IpcCloseReply {
     std::uint64_t is_last;  ///< It was opened no more often than it is closed now.
-};
-
-/// cuIpcOpenMemHandle_v2: call -> IpcOpenReply.
-struct IpcOpenCall {
-    ShareHandle handle;
-    std::uint32_t flags;
-    std::uint32_t reserved;
-};
-
-struct IpcOpenReply {
-    std::uint64_t address;
-};
-
-/// cuIpcGetEventHandle: call -> ShareHandle.
-struct IpcEventCall {
-    std::uint64_t event;
 };
 
 /// cuIpcOpenEventHandle: call -> status.

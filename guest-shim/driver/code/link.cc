@@ -6,6 +6,7 @@
 #include "guest-shim/driver/code/code.h"
 #include "guest-shim/driver/code/image.h"
 #include "guest-shim/driver/code/jit_options.h"
+#include "guest-shim/driver/core/call_rules.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
 
@@ -139,6 +140,21 @@ void fetch_logs(Link* link) {
 }  // namespace
 }  // namespace gantry::shim
 
+namespace gantry::shim::rules {
+
+CUresult live_link(CUlinkState state) noexcept {
+    return find_link(state) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult link_ended(CUresult result, CUlinkState state) noexcept {
+    if (Link* link = find_link(state); link != nullptr) {
+        destroy(link);
+    }
+    return result;
+}
+
+}  // namespace gantry::shim::rules
+
 namespace gantry::cuda_impl {
 
 using namespace gantry::shim;
@@ -219,17 +235,6 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) noe
             *sizeOut = bytes;
         }
     }
-    return result;
-}
-
-CUresult cuLinkDestroy(CUlinkState state) noexcept {
-    Link* link = find_link(state);
-    if (link == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    const CUresult result =
-        call_status(cuda::Op::cuLinkDestroy, cuda::wire::cuLinkDestroy_call{bits(state)});
-    destroy(link);
     return result;
 }
 

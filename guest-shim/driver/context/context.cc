@@ -1,6 +1,7 @@
 // Contexts: primary ones (counted here, made on the host at the first retain), created ones, and
 // each thread's current-context stack.
 #include "guest-shim/driver/code/code.h"
+#include "guest-shim/driver/core/call_rules.h"
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
@@ -121,6 +122,40 @@ CUresult synchronize_context() noexcept {
 }
 
 }  // namespace gantry::shim
+
+namespace gantry::shim::rules {
+
+void note_context_flags(unsigned flags) noexcept {
+    if (Context* context = current(); context != nullptr) {
+        context->flags = flags;
+    }
+}
+
+void note_cache_config(CUfunc_cache config) noexcept {
+    if (Context* context = current(); context != nullptr) {
+        context->cache_config = config;
+    }
+}
+
+CUresult limits_change() noexcept {
+    g_limits_changed.store(true);
+    return CUDA_SUCCESS;
+}
+
+Answer unchanged_limit(std::size_t* value, CUlimit limit) noexcept {
+    const auto number = static_cast<std::uint32_t>(limit);
+    const wire::DeviceFacts* facts = session::device_facts(current_device());
+    if (value == nullptr || g_limits_changed.load() || number >= wire::kMaxLimits ||
+        number >= CU_LIMIT_MAX || facts == nullptr) {
+        return {};
+    }
+    if (facts->limit_status[number] == CUDA_SUCCESS) {
+        *value = facts->limits[number];
+    }
+    return static_cast<CUresult>(facts->limit_status[number]);
+}
+
+}  // namespace gantry::shim::rules
 
 namespace gantry::cuda_impl {
 
@@ -310,19 +345,6 @@ CUresult cuCtxGetFlags(unsigned int* flags) noexcept {
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSetFlags(unsigned int flags) noexcept {
-    Context* context = current();
-    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const CUresult result =
-        call_status(cuda::Op::cuCtxSetFlags, cuda::wire::cuCtxSetFlags_call{flags, 0});
-    if (result == CUDA_SUCCESS && context != nullptr) {
-        context->flags = flags;
-    }
-    return result;
-}
-
 CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
     const Context* context = named_or_current(ctx);
     if (context == nullptr) {
@@ -332,36 +354,6 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
                        cuda::wire::cuCtxSynchronize_v2_call{context->handle});
 }
 
-CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
-    if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    g_limits_changed.store(true);
-    const cuda::wire::cuCtxSetLimit_call arguments{static_cast<std::uint32_t>(limit), 0, value};
-    return call_status(cuda::Op::cuCtxSetLimit, arguments);
-}
-
-CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
-    if (pvalue == nullptr || static_cast<unsigned>(limit) >= CU_LIMIT_MAX) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const auto number = static_cast<std::uint32_t>(limit);
-    const wire::DeviceFacts* facts = session::device_facts(current_device());
-    if (!g_limits_changed.load() && number < wire::kMaxLimits && facts != nullptr) {
-        if (facts->limit_status[number] == CUDA_SUCCESS) {
-            *pvalue = facts->limits[number];
-        }
-        return static_cast<CUresult>(facts->limit_status[number]);
-    }
-    cuda::wire::cuCtxGetLimit_reply reply{};
-    const CUresult result =
-        call_reply(cuda::Op::cuCtxGetLimit, cuda::wire::cuCtxGetLimit_call{number, 0}, &reply);
-    if (result == CUDA_SUCCESS) {
-        *pvalue = reply.pvalue;
-    }
-    return result;
-}
-
 CUresult cuCtxGetCacheConfig(CUfunc_cache* pconfig) noexcept {
     const Context* context = current();
     if (pconfig == nullptr || context == nullptr) {
@@ -369,19 +361,6 @@ CUresult cuCtxGetCacheConfig(CUfunc_cache* pconfig) noexcept {
     }
     *pconfig = context->cache_config;
     return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetCacheConfig(CUfunc_cache config) noexcept {
-    Context* context = current();
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (static_cast<unsigned>(config) > CU_FUNC_CACHE_PREFER_EQUAL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    context->cache_config = config;
-    const cuda::wire::cuCtxSetCacheConfig_call arguments{static_cast<std::uint32_t>(config), 0};
-    return post_args(cuda::Op::cuCtxSetCacheConfig, arguments);
 }
 
 CUresult cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) noexcept {

@@ -113,52 +113,6 @@ namespace gantry::cuda_impl {
 
 using namespace gantry::shim;
 
-CUresult cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) noexcept {
-    if (phGraphClone == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const cuda::wire::cuGraphClone_call arguments{session::mint(HandleKind::kGraph),
-                                                  bits(originalGraph)};
-    const CUresult result = call_status(cuda::Op::cuGraphClone, arguments);
-    if (result == CUDA_SUCCESS) {
-        inherit_copies(arguments.phGraphClone, bits(originalGraph));
-        *phGraphClone = reinterpret_cast<CUgraph>(arguments.phGraphClone);
-    }
-    return result;
-}
-
-CUresult cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
-                                CUgraph hClonedGraph) noexcept {
-    if (phNode == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const cuda::wire::cuGraphNodeFindInClone_call arguments{
-        session::mint(HandleKind::kGraphNode), bits(hOriginalNode), bits(hClonedGraph)};
-    cuda::wire::cuGraphNodeFindInClone_reply reply{};
-    const CUresult result = call_reply(cuda::Op::cuGraphNodeFindInClone, arguments, &reply);
-    if (result == CUDA_SUCCESS) {
-        *phNode = reinterpret_cast<CUgraphNode>(reply.node);
-    }
-    return result;
-}
-
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) noexcept {
-    if (phGraph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const cuda::wire::cuGraphChildGraphNodeGetGraph_call arguments{
-        bits(hNode), session::mint(HandleKind::kGraph)};
-    cuda::wire::cuGraphChildGraphNodeGetGraph_reply reply{};
-    const CUresult result = call_reply(cuda::Op::cuGraphChildGraphNodeGetGraph, arguments, &reply);
-    if (result == CUDA_SUCCESS) {
-        if (reply.graph == arguments.new_graph) {
-            inherit_all_copies(reply.graph);
-        }
-        *phGraph = reinterpret_cast<CUgraph>(reply.graph);
-    }
-    return result;
-}
-
 CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) noexcept {
     return list_into(cuda::Op::cuGraphGetNodes, bits(hGraph), nodes, nullptr, numNodes);
 }

@@ -118,32 +118,4 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) noexcept {
     return session::device_facts(device) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
-                                      void* value) noexcept {
-    if (value == nullptr || session::device_facts(device) == nullptr) {
-        return value == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
-    }
-    cuda::wire::cuDeviceGetGraphMemAttribute_reply reply{};
-    const CUresult result = call_reply(
-        cuda::Op::cuDeviceGetGraphMemAttribute,
-        cuda::wire::cuDeviceGetGraphMemAttribute_call{static_cast<std::uint32_t>(attr), 0}, &reply);
-    if (result == CUDA_SUCCESS) {
-        *static_cast<cuuint64_t*>(value) = reply.value;
-    }
-    return result;
-}
-
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
-                                      void* value) noexcept {
-    if (value == nullptr || session::device_facts(device) == nullptr) {
-        return value == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
-    }
-    if (*static_cast<const cuuint64_t*>(value) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;  // High marks can be reset, and nothing else.
-    }
-    return call_status(
-        cuda::Op::cuDeviceSetGraphMemAttribute,
-        cuda::wire::cuDeviceSetGraphMemAttribute_call{static_cast<std::uint32_t>(attr), 0});
-}
-
 }  // namespace gantry::cuda_impl

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "guest-shim/driver/code/launch.h"
+#include "guest-shim/driver/core/call_rules.h"
 #include "guest-shim/driver/graph/graph_node.h"
 #include "guest-shim/driver/memory/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
@@ -181,30 +182,67 @@ bool is_exec(CUgraphExec exec) { return cuda::handle_kind(bits(exec)) == HandleK
 }  // namespace
 }  // namespace gantry::shim
 
-namespace gantry::cuda_impl {
+namespace gantry::shim::rules {
 
-using namespace gantry::shim;
+namespace {
 
-CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
-    if (cuda::handle_kind(bits(hGraph)) != HandleKind::kGraph) {
-        return CUDA_ERROR_INVALID_VALUE;
+CUresult look_at_kernel(CUgraphNode node) {
+    CUkernelNodeAttrValue_v1 any{};
+    return marshal::cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &any);
+}
+
+}  // namespace
+
+Answer updatable_node(CUgraphNode node, CUkernelNodeAttrID attribute,
+                      CUkernelNodeAttrValue_v1* value) noexcept {
+    if (attribute != CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE || value == nullptr) {
+        return {};
     }
-    // Waits: only the host knows whether this is a graph of the application's own.
-    const CUresult result =
-        call_status(cuda::Op::cuGraphDestroy, cuda::wire::cuGraphDestroy_call{bits(hGraph)});
-    if (result != CUDA_SUCCESS) {
-        return result;
+    const CUresult result = look_at_kernel(node);
+    if (result == CUDA_SUCCESS) {
+        *value = {};
     }
+    return result;
+}
+
+Answer updatable_node(CUgraphNode node, CUkernelNodeAttrID attribute,
+                      const CUkernelNodeAttrValue_v1* value) noexcept {
+    if (attribute != CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE || value == nullptr) {
+        return {};
+    }
+    const CUresult result = look_at_kernel(node);
+    return result == CUDA_SUCCESS && value->deviceUpdatableKernelNode.deviceUpdatable != 0
+               ? CUDA_ERROR_NOT_SUPPORTED
+               : result;
+}
+
+Answer known_node_type(CUgraphNode handle, CUgraphNodeType* type) noexcept {
+    const GraphNode* node = g_nodes.find(bits(handle));
+    if (node == nullptr || type == nullptr) {
+        return {};
+    }
+    *type = node->type;
+    return CUDA_SUCCESS;
+}
+
+void graph_ended(CUgraph graph) noexcept {
     g_nodes.for_each([&](std::uint64_t handle, GraphNode* node) {
-        if (node->graph == bits(hGraph)) {
+        if (node->graph == bits(graph)) {
             release_arguments(&node->arguments);
             g_nodes.destroy(handle);
         }
     });
-    forget_asked(bits(hGraph));
-    disown_copies(bits(hGraph));
-    return result;
+    forget_asked(bits(graph));
+    disown_copies(bits(graph));
 }
+
+void child_graph_named(CUgraph graph) noexcept { inherit_all_copies(bits(graph)); }
+
+}  // namespace gantry::shim::rules
+
+namespace gantry::cuda_impl {
+
+using namespace gantry::shim;
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                                  const CUgraphNode* dependencies, size_t numDependencies,
@@ -228,35 +266,6 @@ CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
     }
     const CUDA_KERNEL_NODE_PARAMS_v2 wide = widened(*nodeParams);
     return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &wide);
-}
-
-/// Nodes that device code updates are refused, as launches of such are: this one is none.
-static CUresult look_at_kernel(CUgraphNode node) noexcept {
-    CUkernelNodeAttrValue_v1 any{};
-    return marshal::cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &any);
-}
-
-CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
-                                       CUkernelNodeAttrValue_v1* value_out) noexcept {
-    if (attr != CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE || value_out == nullptr) {
-        return marshal::cuGraphKernelNodeGetAttribute(hNode, attr, value_out);
-    }
-    const CUresult result = look_at_kernel(hNode);
-    if (result == CUDA_SUCCESS) {
-        *value_out = {};
-    }
-    return result;
-}
-
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
-                                       const CUkernelNodeAttrValue_v1* value) noexcept {
-    if (attr != CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE || value == nullptr) {
-        return marshal::cuGraphKernelNodeSetAttribute(hNode, attr, value);
-    }
-    const CUresult result = look_at_kernel(hNode);
-    return result == CUDA_SUCCESS && value->deviceUpdatableKernelNode.deviceUpdatable != 0
-               ? CUDA_ERROR_NOT_SUPPORTED
-               : result;
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
@@ -369,29 +378,6 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
     }
     return send_copy(cuda::Op::cuGraphExecMemcpyNodeSetParams, bits(hGraphExec), bits(hGraphExec),
                      bits(hNode), nullptr, 0, *copyParams, ctx);
-}
-
-CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph,
-                                  const CUgraphNode* dependencies, size_t numDependencies,
-                                  CUgraph childGraph) noexcept {
-    return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies, numDependencies,
-                    [&](GraphNode* node) {
-                        const CUresult result = marshal::cuGraphAddChildGraphNode(
-                            node->handle, hGraph, dependencies, numDependencies, childGraph);
-                        if (result == CUDA_SUCCESS) {
-                            inherit_copies(bits(hGraph), bits(childGraph));
-                        }
-                        return result;
-                    });
-}
-
-CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) noexcept {
-    const GraphNode* node = g_nodes.find(bits(hNode));
-    if (node == nullptr || type == nullptr) {
-        return marshal::cuGraphNodeGetType(hNode, type);
-    }
-    *type = node->type;
-    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,

@@ -1,4 +1,5 @@
 #include "guest-shim/driver/memory/graph_copy.h"
+#include "guest-shim/driver/core/call_rules.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -210,6 +211,15 @@ void add_ownership(std::uint64_t owner, StagedCopy* staged) GANTRY_REQUIRES(g_mu
     ++staged->owners;  // Without a note of its owner it lives for ever.
 }
 
+bool owns(std::uint64_t owner, const StagedCopy* staged) GANTRY_REQUIRES(g_mutex) {
+    for (const Ownership* each = g_ownerships; each != nullptr; each = each->next) {
+        if (each->owner == owner && each->staged == staged) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void retire(StagedCopy* staged) GANTRY_REQUIRES(g_mutex) {
     staged->next = g_retired;
     g_retired = staged;
@@ -283,7 +293,7 @@ void inherit_all_copies(std::uint64_t heir) noexcept {
     }
     session::Guard guard(g_mutex);
     for (const Ownership* each = g_ownerships; each != nullptr; each = each->next) {
-        if (each->owner != heir) {
+        if (each->owner != heir && !owns(heir, each->staged)) {
             add_ownership(heir, each->staged);
         }
     }
@@ -345,19 +355,24 @@ CUresult capture_copy(const ShapedCopy& copy, CUstream stream) noexcept {
 
 }  // namespace gantry::shim
 
+namespace gantry::shim::rules {
+
+void copies_go_on(CUgraph heir, CUgraph owner) noexcept { inherit_copies(bits(heir), bits(owner)); }
+
+void copies_go_on(CUgraphExec heir, CUgraph owner) noexcept {
+    inherit_copies(bits(heir), bits(owner));
+}
+
+void exec_ended(CUgraphExec exec) noexcept {
+    g_graph_execs.destroy(bits(exec));
+    disown_copies(bits(exec));
+}
+
+}  // namespace gantry::shim::rules
+
 namespace gantry::cuda_impl {
 
 using namespace gantry::shim;
-
-CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                            CUgraph childGraph) noexcept {
-    const CUresult result =
-        marshal::cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
-    if (result == CUDA_SUCCESS) {
-        inherit_copies(bits(hGraphExec), bits(childGraph));
-    }
-    return result;
-}
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
                                      unsigned long long flags) noexcept {
@@ -379,18 +394,6 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
     inherit_copies(exec, bits(hGraph));
     *phGraphExec = reinterpret_cast<CUgraphExec>(exec);
     return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) noexcept {
-    if (!g_graph_execs.destroy(bits(hGraphExec))) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const CUresult result = post_args(cuda::Op::cuGraphExecDestroy,
-                                      cuda::wire::cuGraphExecDestroy_call{bits(hGraphExec)});
-    if (result == CUDA_SUCCESS) {
-        disown_copies(bits(hGraphExec));
-    }
-    return result;
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) noexcept {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "guest-shim/driver/core/call_rules.h"
 #include "guest-shim/driver/core/objects.h"
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
@@ -30,6 +31,53 @@ bool gives_memory() noexcept { return g_gives_memory.load(std::memory_order_rela
 
 }  // namespace gantry::shim
 
+namespace gantry::shim::rules {
+
+CUresult may_give(CUdeviceptr* address) noexcept {
+    Range range{};
+    // Of a pool or the program's own mappings there are shareable handles instead, natively too.
+    if (!find_range(*address, &range) || range.kind != RangeKind::kDevice ||
+        range.owner == kOpenedRange) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *address = range.address;
+    return CUDA_SUCCESS;
+}
+
+CUresult may_give(CUevent handle) noexcept {
+    const Event* event = g_events.find(bits(handle));
+    // Made for one process, or another process's to give.
+    return event == nullptr || (event->flags & CU_EVENT_INTERPROCESS) == 0 || event->opened
+               ? CUDA_ERROR_INVALID_HANDLE
+               : CUDA_SUCCESS;
+}
+
+void memory_given() noexcept { g_gives_memory.store(true, std::memory_order_relaxed); }
+
+void event_given(CUevent handle) noexcept {
+    if (Event* event = g_events.find(bits(handle)); event != nullptr) {
+        share_event(event);
+    }
+}
+
+void memory_opened(CUdeviceptr address, const CUipcMemHandle_v1& handle) noexcept {
+    Range range{};
+    if (find_range(address, &range)) {
+        return;  // It is open already, and stays known.
+    }
+    cuda::wire_hand::ShareHandle given{};
+    std::memcpy(&given, &handle, sizeof(given));
+    range.address = address;
+    range.bytes = given.bytes;
+    range.kind = RangeKind::kDevice;
+    range.context = session::current_context();
+    range.owner = kOpenedRange;
+    range.device = current_device();
+    add_range(&range);
+}
+
+}  // namespace gantry::shim::rules
+
 namespace gantry::cuda_impl {
 
 using namespace gantry::shim;
@@ -41,49 +89,6 @@ static_assert(sizeof(cuda::wire_hand::ShareHandle) == sizeof(CUipcEventHandle_v1
 
 }  // namespace
 
-CUresult cuIpcGetMemHandle(CUipcMemHandle_v1* pHandle, CUdeviceptr dptr) noexcept {
-    Range range{};
-    // Of a pool or the program's own mappings there are shareable handles instead, natively too.
-    if (pHandle == nullptr || !find_range(dptr, &range) || range.kind != RangeKind::kDevice ||
-        range.owner == kOpenedRange) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    cuda::wire::cuIpcGetMemHandle_reply reply{};
-    const CUresult result = call_reply(cuda::Op::cuIpcGetMemHandle,
-                                       cuda::wire::cuIpcGetMemHandle_call{range.address}, &reply);
-    if (result == CUDA_SUCCESS) {
-        g_gives_memory.store(true, std::memory_order_relaxed);
-        std::memcpy(pHandle, &reply, sizeof(*pHandle));
-    }
-    return result;
-}
-
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle_v1 handle,
-                               unsigned int Flags) noexcept {
-    if (pdptr == nullptr || (Flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    cuda::wire::cuIpcOpenMemHandle_v2_call arguments{};
-    std::memcpy(&arguments.handle, &handle, sizeof(arguments.handle));
-    cuda::wire::cuIpcOpenMemHandle_v2_reply reply{};
-    const CUresult result = call_reply(cuda::Op::cuIpcOpenMemHandle_v2, arguments, &reply);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    Range range{};
-    if (!find_range(reply.address, &range)) {  // Else it is open already, and stays known.
-        range.address = reply.address;
-        range.bytes = arguments.handle.bytes;
-        range.kind = RangeKind::kDevice;
-        range.context = session::current_context();
-        range.owner = kOpenedRange;
-        range.device = current_device();
-        add_range(&range);
-    }
-    *pdptr = reply.address;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
     Range range{};
     if (!find_range(dptr, &range) || range.address != dptr || range.owner != kOpenedRange) {
@@ -94,28 +99,6 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
                                        cuda::wire::cuIpcCloseMemHandle_call{dptr}, &reply);
     if (result == CUDA_SUCCESS && reply.is_last != 0) {
         remove_range(dptr, &range);
-    }
-    return result;
-}
-
-CUresult cuIpcGetEventHandle(CUipcEventHandle_v1* pHandle, CUevent hEvent) noexcept {
-    Event* event = g_events.find(bits(hEvent));
-    if (event == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (pHandle == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    // Made for one process, or another process's to give.
-    if ((event->flags & CU_EVENT_INTERPROCESS) == 0 || event->opened) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    cuda::wire::cuIpcGetEventHandle_reply reply{};
-    const CUresult result = call_reply(cuda::Op::cuIpcGetEventHandle,
-                                       cuda::wire::cuIpcGetEventHandle_call{event->handle}, &reply);
-    if (result == CUDA_SUCCESS) {
-        share_event(event);
-        std::memcpy(pHandle, &reply, sizeof(*pHandle));
     }
     return result;
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "guest-shim/driver/core/call_rules.h"
 #include "guest-shim/driver/core/objects.h"
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
@@ -126,30 +127,25 @@ void forget_device_memory() noexcept {
 
 }  // namespace gantry::shim
 
+namespace gantry::shim::rules {
+
+CUresult wants_memory(CUdeviceptr* address, std::size_t bytes) noexcept {
+    if (address == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *address = 0;
+    return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : refuse_in_capture();
+}
+
+void memory_allocated(CUdeviceptr address, std::size_t bytes) noexcept {
+    note_range(address, bytes, RangeKind::kDevice, 0);
+}
+
+}  // namespace gantry::shim::rules
+
 namespace gantry::cuda_impl {
 
 using namespace gantry::shim;
-
-CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) noexcept {
-    if (dptr == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *dptr = 0;
-    if (bytesize == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
-        return refused;
-    }
-    cuda::wire::cuMemAlloc_v2_reply reply{};
-    const CUresult result =
-        call_reply(cuda::Op::cuMemAlloc_v2, cuda::wire::cuMemAlloc_v2_call{bytesize}, &reply);
-    if (result == CUDA_SUCCESS) {
-        note_range(reply.dptr, bytesize, RangeKind::kDevice, 0);
-        *dptr = reply.dptr;
-    }
-    return result;
-}
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
                             unsigned int ElementSizeBytes) noexcept {

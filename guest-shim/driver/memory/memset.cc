@@ -1,8 +1,8 @@
 // Fills. Range and alignment are checked here, as native does before it queues anything.
+#include "guest-shim/driver/core/call_rules.h"
 #include "guest-shim/driver/core/objects.h"
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
-#include "proto/cuda/gen/shim_marshal.h"
 
 namespace gantry::shim {
 namespace {
@@ -40,13 +40,6 @@ CUresult check(const Rows& rows, CUstream stream, std::uint64_t* address) {
     return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-template <typename Queue>
-CUresult fill(const Rows& rows, CUstream stream, Queue queue) {
-    std::uint64_t address = 0;
-    const CUresult result = check(rows, stream, &address);
-    return result != CUDA_SUCCESS || rows.width == 0 || rows.height == 0 ? result : queue(address);
-}
-
 /// The forms without a stream wait, as native does, where the memory is the host's too: page-locked
 /// or managed. Else a program that reads or writes it next would be too early.
 template <typename Fill>
@@ -64,48 +57,25 @@ CUresult fill_and_wait(CUdeviceptr target, std::uint64_t elements, CUstream stre
 }  // namespace
 }  // namespace gantry::shim
 
+namespace gantry::shim::rules {
+
+Answer fill_rows(CUstream stream, CUdeviceptr* address, std::uint64_t pitch, std::uint64_t width,
+                 std::uint64_t height, std::uint64_t element_bytes) noexcept {
+    std::uint64_t on_device = *address;
+    const CUresult result =
+        check({*address, pitch, width, height, element_bytes}, stream, &on_device);
+    if (result != CUDA_SUCCESS || width == 0 || height == 0) {
+        return result;
+    }
+    *address = on_device;
+    return {};
+}
+
+}  // namespace gantry::shim::rules
+
 namespace gantry::cuda_impl {
 
 using namespace gantry::shim;
-
-CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
-                         CUstream hStream) noexcept {
-    return fill({dstDevice, 0, N, 1, 1}, hStream,
-                [&](CUdeviceptr to) { return marshal::cuMemsetD8Async(to, uc, N, hStream); });
-}
-
-CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
-                          CUstream hStream) noexcept {
-    return fill({dstDevice, 0, N, 1, 2}, hStream,
-                [&](CUdeviceptr to) { return marshal::cuMemsetD16Async(to, us, N, hStream); });
-}
-
-CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
-                          CUstream hStream) noexcept {
-    return fill({dstDevice, 0, N, 1, 4}, hStream,
-                [&](CUdeviceptr to) { return marshal::cuMemsetD32Async(to, ui, N, hStream); });
-}
-
-CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
-                           size_t Height, CUstream hStream) noexcept {
-    return fill({dstDevice, dstPitch, Width, Height, 1}, hStream, [&](CUdeviceptr to) {
-        return marshal::cuMemsetD2D8Async(to, dstPitch, uc, Width, Height, hStream);
-    });
-}
-
-CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
-                            size_t Height, CUstream hStream) noexcept {
-    return fill({dstDevice, dstPitch, Width, Height, 2}, hStream, [&](CUdeviceptr to) {
-        return marshal::cuMemsetD2D16Async(to, dstPitch, us, Width, Height, hStream);
-    });
-}
-
-CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
-                            size_t Height, CUstream hStream) noexcept {
-    return fill({dstDevice, dstPitch, Width, Height, 4}, hStream, [&](CUdeviceptr to) {
-        return marshal::cuMemsetD2D32Async(to, dstPitch, ui, Width, Height, hStream);
-    });
-}
 
 CUresult cuMemsetD8_v2(DefaultStream default_stream, CUdeviceptr dstDevice, unsigned char uc,
                        size_t N) noexcept {

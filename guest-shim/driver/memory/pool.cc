@@ -1,4 +1,5 @@
 // Stream-ordered allocation and memory pools.
+#include "guest-shim/driver/core/call_rules.h"
 #include "guest-shim/driver/core/objects.h"
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
@@ -55,15 +56,25 @@ bool is_device_location(const CUmemLocation* location, CUmemAllocationType type)
            type == CU_MEM_ALLOCATION_TYPE_PINNED;
 }
 
-/// Attribute values are 32 or 64 bits wide in the application's memory.
-bool is_narrow(CUmemPool_attribute attribute) {
-    return attribute == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES ||
-           attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC ||
-           attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
-}
-
 }  // namespace
 }  // namespace gantry::shim
+
+namespace gantry::shim::rules {
+
+void pool_chosen(CUdevice device, CUmemoryPool pool) noexcept {
+    if (device >= 0 && device < kMaxDevices) {
+        g_current_pools[device] = bits(pool);
+    }
+}
+
+void pool_ended(CUmemoryPool pool) noexcept {
+    for (std::atomic<std::uint64_t>& current_pool : g_current_pools) {
+        std::uint64_t ended = bits(pool);
+        current_pool.compare_exchange_strong(ended, 0);
+    }
+}
+
+}  // namespace gantry::shim::rules
 
 namespace gantry::cuda_impl {
 
@@ -154,21 +165,6 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) noexcept {
     return cuDeviceGetDefaultMemPool(pool, dev);
 }
 
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) noexcept {
-    if (session::device_facts(dev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    if (!is_pool(pool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const cuda::wire::cuDeviceSetMemPool_call arguments{dev, 0, bits(pool)};
-    const CUresult result = call_status(cuda::Op::cuDeviceSetMemPool, arguments);
-    if (result == CUDA_SUCCESS) {
-        g_current_pools[dev] = bits(pool);
-    }
-    return result;
-}
-
 CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
                                 CUmemAllocationType type) noexcept {
     return is_device_location(location, type) ? cuDeviceGetDefaultMemPool(pool_out, location->id)
@@ -185,65 +181,6 @@ CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
                          CUmemoryPool pool) noexcept {
     return is_device_location(location, type) ? cuDeviceSetMemPool(location->id, pool)
                                               : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps_v1* poolProps) noexcept {
-    if (pool == nullptr || poolProps == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    cuda::wire::cuMemPoolCreate_call arguments{};
-    arguments.pool = session::mint(HandleKind::kMemPool);
-    arguments.poolProps = *poolProps;
-    arguments.poolProps.win32SecurityAttributes = nullptr;
-    const CUresult result = call_status(cuda::Op::cuMemPoolCreate, arguments);
-    return give_pool(pool, result, arguments.pool);
-}
-
-CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
-    if (!is_pool(pool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    for (std::atomic<std::uint64_t>& current_pool : g_current_pools) {
-        std::uint64_t destroyed = bits(pool);
-        current_pool.compare_exchange_strong(destroyed, 0);
-    }
-    return call_status(cuda::Op::cuMemPoolDestroy, cuda::wire::cuMemPoolDestroy_call{bits(pool)});
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) noexcept {
-    if (value == nullptr || !is_pool(pool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    cuda::wire::cuMemPoolSetAttribute_call arguments{};
-    arguments.pool = bits(pool);
-    arguments.attribute = static_cast<std::uint32_t>(attr);
-    arguments.value = is_narrow(attr)
-                          ? static_cast<std::uint64_t>(*static_cast<const std::uint32_t*>(value))
-                          : *static_cast<const std::uint64_t*>(value);
-    return call_status(cuda::Op::cuMemPoolSetAttribute, arguments);
-}
-
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) noexcept {
-    if (value == nullptr || !is_pool(pool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    cuda::wire::cuMemPoolGetAttribute_call arguments{};
-    arguments.pool = bits(pool);
-    arguments.attribute = static_cast<std::uint32_t>(attr);
-    cuda::wire::cuMemPoolGetAttribute_reply reply{};
-    const CUresult result = call_reply(cuda::Op::cuMemPoolGetAttribute, arguments, &reply);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (is_narrow(attr)) {
-        *static_cast<std::uint32_t*>(value) = static_cast<std::uint32_t>(reply.value);
-    } else {
-        *static_cast<std::uint64_t*>(value) = reply.value;
-    }
-    return CUDA_SUCCESS;
 }
 
 }  // namespace gantry::cuda_impl

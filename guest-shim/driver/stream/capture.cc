@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "guest-shim/driver/core/call_rules.h"
 #include "guest-shim/driver/memory/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_table.h"
@@ -214,6 +215,18 @@ std::uint64_t capture_graph(CUstream stream) noexcept {
 
 }  // namespace gantry::shim
 
+namespace gantry::shim::rules {
+
+Answer nothing_captures(CUstream stream, CUstreamCaptureStatus* status) noexcept {
+    if (status == nullptr || !is_stream(stream)) {
+        return {};
+    }
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return none_captures() ? Answer(CUDA_SUCCESS) : Answer();
+}
+
+}  // namespace gantry::shim::rules
+
 namespace gantry::cuda_impl {
 
 using namespace gantry::shim;
@@ -263,26 +276,6 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
         g_captures.fetch_sub(1, std::memory_order_acq_rel);
     }
     *phGraph = result == CUDA_SUCCESS ? reinterpret_cast<CUgraph>(arguments.graph) : nullptr;
-    return result;
-}
-
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) noexcept {
-    if (captureStatus == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!is_stream(hStream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (none_captures()) {
-        return CUDA_SUCCESS;
-    }
-    cuda::wire::cuStreamIsCapturing_reply reply{};
-    const CUresult result = call_reply(cuda::Op::cuStreamIsCapturing,
-                                       cuda::wire::cuStreamIsCapturing_call{bits(hStream)}, &reply);
-    if (result == CUDA_SUCCESS) {
-        *captureStatus = static_cast<CUstreamCaptureStatus>(reply.captureStatus);
-    }
     return result;
 }
 

@@ -6,6 +6,7 @@
 // call returns.
 #include <cstring>
 
+#include "guest-shim/driver/core/call_rules.h"
 #include "guest-shim/driver/core/objects.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"
@@ -64,6 +65,14 @@ CUresult settle_graph_events(CUresult launched) noexcept {
 }
 
 }  // namespace gantry::shim
+
+namespace gantry::shim::rules {
+
+CUresult shared_event(CUresult posted, CUevent event) noexcept {
+    return settle_if(is_shared(event), posted);
+}
+
+}  // namespace gantry::shim::rules
 
 namespace gantry::cuda_impl {
 
@@ -133,18 +142,6 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
     }
     session::stop_following_events();  // A node of a graph, perhaps: it records with each launch.
     return settle_if(is_shared(hEvent), marshal::cuEventRecordWithFlags(hEvent, hStream, flags));
-}
-
-CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) noexcept {
-    return settle_if(is_shared(hEvent), marshal::cuStreamWaitEvent(hStream, hEvent, Flags));
-}
-
-CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) noexcept {
-    return settle_if(is_shared(hEvent), marshal::cuCtxRecordEvent(hCtx, hEvent));
-}
-
-CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) noexcept {
-    return settle_if(is_shared(hEvent), marshal::cuCtxWaitEvent(hCtx, hEvent));
 }
 
 CUresult cuEventQuery(CUevent hEvent) noexcept {

@@ -230,10 +230,13 @@ CUresult on_cuCtxSynchronize_v2(CallContext& context, const wire::cuCtxSynchroni
     return process.streams.synchronise_context(as_call(context).busy());
 }
 
-CUresult on_cuCtxSynchronize(CallContext& context, const wire::cuCtxSynchronize_call&,
-                             std::span<const std::byte>, Reply&) {
+namespace served {
+
+CUresult cuCtxSynchronize(CallContext& context) {
     Call& call = as_call(context);
     return call.process().streams.synchronise_context(call.busy());
 }
+
+}  // namespace served
 
 }  // namespace gantry::worker

@@ -8,13 +8,9 @@
 namespace gantry::worker {
 namespace {
 
-CUresult elapsed_time(Call& call, std::uint64_t start, std::uint64_t end, float* milliseconds) {
-    const ObjectTable& objects = call.process().objects;
-    const EventTimes::Named from{start, objects.native_as<CUevent>(start, HandleKind::kEvent)};
-    const EventTimes::Named to{end, objects.native_as<CUevent>(end, HandleKind::kEvent)};
-    return from.native == nullptr || to.native == nullptr
-               ? CUDA_ERROR_INVALID_HANDLE
-               : call.process().streams.event_times.between(from, to, milliseconds);
+std::uint64_t handle_of(Call& call, CUevent event) {
+    return call.process().objects.handle_of(reinterpret_cast<std::uint64_t>(event),
+                                            HandleKind::kEvent);
 }
 
 /// Event and stream of a record; forgets the event's earlier time.
@@ -84,12 +80,6 @@ CUresult on_cuEventRecordWithFlags(CallContext& context,
                                   : result;
 }
 
-CUresult on_cuCtxRecordEvent(CallContext& context, const wire::cuCtxRecordEvent_call& record,
-                             std::span<const std::byte> trailing, Reply& reply) {
-    as_call(context).process().streams.event_times.forget(record.hEvent);
-    return generated::on_cuCtxRecordEvent(context, record, trailing, reply);
-}
-
 CUresult on_cuEventDestroy_v2(CallContext& context, const wire::cuEventDestroy_v2_call& destroy,
                               std::span<const std::byte> trailing, Reply& reply) {
     GuestProcess& process = as_call(context).process();
@@ -101,23 +91,28 @@ CUresult on_cuEventDestroy_v2(CallContext& context, const wire::cuEventDestroy_v
     return result;
 }
 
-CUresult on_cuEventElapsedTime(CallContext& context, const wire::cuEventElapsedTime_call& call,
-                               std::span<const std::byte>, Reply& reply) {
-    wire::cuEventElapsedTime_reply answer{};
-    const CUresult result =
-        elapsed_time(as_call(context), call.hStart, call.hEnd, &answer.pMilliseconds);
-    reply.put(answer);
-    return result;
+namespace served {
+
+CUresult cuCtxRecordEvent(CallContext& context, CUcontext of, CUevent event) {
+    Call& call = as_call(context);
+    if (call.api().cuCtxRecordEvent == nullptr) {
+        return call.unsupported(call.op());
+    }
+    call.process().streams.event_times.forget(handle_of(call, event));
+    return call.api().cuCtxRecordEvent(of, event);
 }
 
-CUresult on_cuEventElapsedTime_v2(CallContext& context,
-                                  const wire::cuEventElapsedTime_v2_call& call,
-                                  std::span<const std::byte>, Reply& reply) {
-    wire::cuEventElapsedTime_v2_reply answer{};
-    const CUresult result =
-        elapsed_time(as_call(context), call.hStart, call.hEnd, &answer.pMilliseconds);
-    reply.put(answer);
-    return result;
+CUresult cuEventElapsedTime(CallContext& context, float* milliseconds, CUevent start, CUevent end) {
+    Call& call = as_call(context);
+    return call.process().streams.event_times.between({handle_of(call, start), start},
+                                                      {handle_of(call, end), end}, milliseconds);
 }
+
+CUresult cuEventElapsedTime_v2(CallContext& context, float* milliseconds, CUevent start,
+                               CUevent end) {
+    return cuEventElapsedTime(context, milliseconds, start, end);
+}
+
+}  // namespace served
 
 }  // namespace gantry::worker

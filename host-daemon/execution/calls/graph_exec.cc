@@ -33,18 +33,6 @@ CUresult prepare(Call& call, std::uint64_t graph_handle, HandleKind kind, std::u
     return result == CUDA_SUCCESS ? call.reserve(kind, wanted) : result;
 }
 
-/// What the driver has found, by the name that the guest has for it, or `new_handle` from now on.
-CUresult name_found(Call& call, HandleKind kind, std::uint64_t native, std::uint64_t new_handle,
-                    std::uint64_t parent, std::uint64_t* handle) {
-    *handle = call.process().objects.handle_of(native, kind);
-    if (*handle != 0) {
-        return CUDA_SUCCESS;
-    }
-    *handle = new_handle;
-    const CUresult result = call.reserve(kind, new_handle);
-    return result == CUDA_SUCCESS ? call.add_object(new_handle, native, parent) : result;
-}
-
 }  // namespace
 
 CUresult on_cuGraphInstantiateWithFlags(CallContext& context,
@@ -145,76 +133,22 @@ CUresult on_cuGraphLaunch(CallContext& context, const wire::cuGraphLaunch_call& 
     return result;
 }
 
-CUresult on_cuGraphClone(CallContext& context, const wire::cuGraphClone_call& clone,
-                         std::span<const std::byte>, Reply&) {
+namespace served {
+
+CUresult cuGraphClone(CallContext& context, CUgraph* made, CUgraph original) {
     Call& call = as_call(context);
     if (call.api().cuGraphClone == nullptr) {
         return call.unsupported(call.op());
     }
-    CUgraph graph = nullptr;
-    CUgraph made = nullptr;
-    CUresult result =
-        prepare(call, clone.originalGraph, HandleKind::kGraph, clone.phGraphClone, &graph);
+    const CUresult result = call.api().cuGraphClone(made, original);
     if (result == CUDA_SUCCESS) {
-        result = call.api().cuGraphClone(&made, graph);
+        call.process().graphs.book.note_memory(*made,
+                                               call.process().graphs.book.memory_of(original));
+        call.process().graphs.book.note_clone(original, *made);
     }
-    if (result == CUDA_SUCCESS) {
-        call.process().graphs.book.note_memory(made, call.process().graphs.book.memory_of(graph));
-        call.process().graphs.book.note_clone(graph, made);
-    }
-    return result == CUDA_SUCCESS
-               ? call.add_object(clone.phGraphClone, reinterpret_cast<std::uint64_t>(made))
-               : result;
-}
-
-CUresult on_cuGraphNodeFindInClone(CallContext& context,
-                                   const wire::cuGraphNodeFindInClone_call& find,
-                                   std::span<const std::byte>, Reply& reply) {
-    Call& call = as_call(context);
-    if (call.api().cuGraphNodeFindInClone == nullptr) {
-        return call.unsupported(call.op());
-    }
-    std::uint64_t clone = 0;
-    std::uint64_t original = 0;
-    CUgraphNode found = nullptr;
-    CUresult result = call.resolve(HandleKind::kGraph, find.clone, &clone);
-    if (result == CUDA_SUCCESS) {
-        result = call.resolve(HandleKind::kGraphNode, find.original, &original);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = call.api().cuGraphNodeFindInClone(&found, reinterpret_cast<CUgraphNode>(original),
-                                                   reinterpret_cast<CUgraph>(clone));
-    }
-    wire::cuGraphNodeFindInClone_reply answer{};
-    if (result == CUDA_SUCCESS) {
-        result = name_found(call, HandleKind::kGraphNode, reinterpret_cast<std::uint64_t>(found),
-                            find.new_node, find.clone, &answer.node);
-    }
-    reply.put(answer);
     return result;
 }
 
-CUresult on_cuGraphChildGraphNodeGetGraph(CallContext& context,
-                                          const wire::cuGraphChildGraphNodeGetGraph_call& get,
-                                          std::span<const std::byte>, Reply& reply) {
-    Call& call = as_call(context);
-    if (call.api().cuGraphChildGraphNodeGetGraph == nullptr) {
-        return call.unsupported(call.op());
-    }
-    std::uint64_t node = 0;
-    CUgraph child = nullptr;
-    CUresult result = call.resolve(HandleKind::kGraphNode, get.node, &node);
-    if (result == CUDA_SUCCESS) {
-        result =
-            call.api().cuGraphChildGraphNodeGetGraph(reinterpret_cast<CUgraphNode>(node), &child);
-    }
-    wire::cuGraphChildGraphNodeGetGraph_reply answer{};
-    if (result == CUDA_SUCCESS) {
-        result = name_found(call, HandleKind::kGraph, reinterpret_cast<std::uint64_t>(child),
-                            get.new_graph, get.node, &answer.graph);
-    }
-    reply.put(answer);
-    return result;
-}
+}  // namespace served
 
 }  // namespace gantry::worker

@@ -205,46 +205,57 @@ CUresult on_cuGraphAddMemFreeNode(CallContext& context,
                     });
 }
 
-CUresult on_cuDeviceGetGraphMemAttribute(CallContext& context,
-                                         const wire::cuDeviceGetGraphMemAttribute_call& get,
-                                         std::span<const std::byte>, Reply& reply) {
+namespace served {
+
+CUresult cuDeviceGetGraphMemAttribute(CallContext& context, CUdevice device,
+                                      CUgraphMem_attribute attribute, void* value) {
+    if (device != 0) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
     const DeviceMemory::GraphUse use = as_call(context).process().memory.device.graph_use();
-    wire::cuDeviceGetGraphMemAttribute_reply answer{};
-    switch (static_cast<CUgraphMem_attribute>(get.attribute)) {
-        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: answer.value = use.used; break;
-        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: answer.value = use.used_high; break;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: answer.value = use.reserved; break;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: answer.value = use.reserved_high; break;
+    auto* const out = static_cast<std::uint64_t*>(value);
+    switch (attribute) {
+        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *out = use.used; break;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *out = use.used_high; break;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *out = use.reserved; break;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *out = use.reserved_high; break;
         default: return CUDA_ERROR_INVALID_VALUE;
     }
-    reply.put(answer);
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuDeviceSetGraphMemAttribute(CallContext& context,
-                                         const wire::cuDeviceSetGraphMemAttribute_call& set,
-                                         std::span<const std::byte>, Reply&) {
-    if (set.attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH &&
-        set.attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
+CUresult cuDeviceSetGraphMemAttribute(CallContext& context, CUdevice device,
+                                      CUgraphMem_attribute attribute, void* value) {
+    if (device != 0) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    // High marks can be reset, and nothing else.
+    if (*static_cast<const std::uint64_t*>(value) != 0 ||
+        (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH &&
+         attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    as_call(context).process().memory.device.reset_graph_use_high(set.attribute ==
+    as_call(context).process().memory.device.reset_graph_use_high(attribute ==
                                                                   CU_GRAPH_MEM_ATTR_USED_MEM_HIGH);
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuGraphAddChildGraphNode(CallContext& context,
-                                     const wire::cuGraphAddChildGraphNode_call& node,
-                                     std::span<const std::byte> trailing, Reply& reply) {
-    GuestProcess& process = as_call(context).process();
-    const CUresult result = generated::on_cuGraphAddChildGraphNode(context, node, trailing, reply);
-    if (result == CUDA_SUCCESS && process.graphs.book.knows_memory()) {
-        const ObjectTable& objects = process.objects;
-        process.graphs.book.note_memory(objects.native_as<CUgraph>(node.hGraph, HandleKind::kGraph),
-                                        process.graphs.book.memory_of(objects.native_as<CUgraph>(
-                                            node.childGraph, HandleKind::kGraph)));
+CUresult cuGraphAddChildGraphNode(CallContext& context, CUgraphNode* made, CUgraph graph,
+                                  const CUgraphNode* dependencies, std::size_t count,
+                                  CUgraph child) {
+    Call& call = as_call(context);
+    if (call.api().cuGraphAddChildGraphNode == nullptr) {
+        return call.unsupported(call.op());
+    }
+    const CUresult result =
+        call.api().cuGraphAddChildGraphNode(made, graph, dependencies, count, child);
+    CudaGraphBook& graphs = call.process().graphs.book;
+    if (result == CUDA_SUCCESS && graphs.knows_memory()) {
+        graphs.note_memory(graph, graphs.memory_of(child));
     }
     return result;
 }
+
+}  // namespace served
 
 }  // namespace gantry::worker

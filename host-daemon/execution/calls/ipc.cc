@@ -1,46 +1,23 @@
 // Memory and events between processes of one VM. Handles are looked up at the host's broker, which
-// answers within a bounded time: on the lane's own thread, so that nobody else's commands wait for
-// it.
+// answers within a bounded time: on the lane's own thread (`slow` in the API table), so that nobody
+// else's commands wait for it.
+#include <cstring>
+
 #include "host-daemon/execution/dispatch/handlers.h"
 
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
+namespace {
 
-CUresult on_cuIpcGetMemHandle(CallContext& context, const wire::cuIpcGetMemHandle_call& wanted,
-                              std::span<const std::byte>, Reply& reply) {
-    Call& call = as_call(context);
-    if (!call.may_wait()) {
-        call.defer();
-        return CUDA_SUCCESS;
-    }
-    wire::cuIpcGetMemHandle_reply answer{};
-    const CUresult result = call.process().shares.memory.offer(wanted.address, &answer);
-    reply.put(answer);
-    return result;
-}
+static_assert(sizeof(cuda::wire_hand::ShareHandle) == sizeof(CUipcMemHandle));
+static_assert(sizeof(cuda::wire_hand::ShareHandle) == sizeof(CUipcEventHandle));
 
-CUresult on_cuIpcOpenMemHandle_v2(CallContext& context,
-                                  const wire::cuIpcOpenMemHandle_v2_call& open,
-                                  std::span<const std::byte>, Reply& reply) {
-    Call& call = as_call(context);
-    if (!call.may_wait()) {
-        call.defer();
-        return CUDA_SUCCESS;
-    }
-    wire::cuIpcOpenMemHandle_v2_reply answer{};
-    const CUresult result = call.process().shares.memory.open(open.handle, &answer.address);
-    reply.put(answer);
-    return result;
-}
+}  // namespace
 
 CUresult on_cuIpcCloseMemHandle(CallContext& context, const wire::cuIpcCloseMemHandle_call& close,
                                 std::span<const std::byte>, Reply& reply) {
     Call& call = as_call(context);
-    if (!call.may_wait()) {
-        call.defer();
-        return CUDA_SUCCESS;
-    }
     // Kernels may still use it; an error of theirs is the next call's to tell.
     call.process().streams.synchronise_device();
     bool is_last = false;
@@ -51,35 +28,9 @@ CUresult on_cuIpcCloseMemHandle(CallContext& context, const wire::cuIpcCloseMemH
     return result;
 }
 
-CUresult on_cuIpcGetEventHandle(CallContext& context, const wire::cuIpcGetEventHandle_call& wanted,
-                                std::span<const std::byte>, Reply& reply) {
-    Call& call = as_call(context);
-    if (!call.may_wait()) {
-        call.defer();
-        return CUDA_SUCCESS;
-    }
-    GuestProcess& process = call.process();
-    const auto event = process.objects.native_as<CUevent>(wanted.event, HandleKind::kEvent);
-    if (event == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    wire::cuIpcGetEventHandle_reply answer{};
-    const CUresult result = process.shares.events.offer(wanted.event, event, &answer);
-    if (result == CUDA_SUCCESS) {
-        process.channel.event_board.forget(
-            wanted.event);  // What it shows is no longer all there is.
-    }
-    reply.put(answer);
-    return result;
-}
-
 CUresult on_cuIpcOpenEventHandle(CallContext& context, const wire::cuIpcOpenEventHandle_call& open,
                                  std::span<const std::byte>, Reply&) {
     Call& call = as_call(context);
-    if (!call.may_wait()) {
-        call.defer();
-        return CUDA_SUCCESS;
-    }
     GuestProcess& process = call.process();
     if (const CUresult result = call.reserve(HandleKind::kEvent, open.event);
         result != CUDA_SUCCESS) {
@@ -97,5 +48,39 @@ CUresult on_cuIpcOpenEventHandle(CallContext& context, const wire::cuIpcOpenEven
     }
     return result;
 }
+
+namespace served {
+
+CUresult cuIpcGetMemHandle(CallContext& context, CUipcMemHandle* handle, CUdeviceptr address) {
+    cuda::wire_hand::ShareHandle given{};
+    const CUresult result = as_call(context).process().shares.memory.offer(address, &given);
+    std::memcpy(handle, &given, sizeof(*handle));
+    return result;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CallContext& context, CUdeviceptr* address, CUipcMemHandle handle,
+                               unsigned int) {
+    cuda::wire_hand::ShareHandle given{};
+    std::memcpy(&given, &handle, sizeof(given));
+    std::uint64_t opened = 0;
+    const CUresult result = as_call(context).process().shares.memory.open(given, &opened);
+    *address = opened;
+    return result;
+}
+
+CUresult cuIpcGetEventHandle(CallContext& context, CUipcEventHandle* handle, CUevent event) {
+    GuestProcess& process = as_call(context).process();
+    const std::uint64_t name =
+        process.objects.handle_of(reinterpret_cast<std::uint64_t>(event), HandleKind::kEvent);
+    cuda::wire_hand::ShareHandle given{};
+    const CUresult result = process.shares.events.offer(name, event, &given);
+    if (result == CUDA_SUCCESS) {
+        process.channel.event_board.forget(name);  // What it shows is no longer all there is.
+    }
+    std::memcpy(handle, &given, sizeof(*handle));
+    return result;
+}
+
+}  // namespace served
 
 }  // namespace gantry::worker

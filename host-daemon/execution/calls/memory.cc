@@ -41,14 +41,6 @@ CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuMemAlloc_v2(CallContext& context, const wire::cuMemAlloc_v2_call& call,
-                          std::span<const std::byte>, Reply& reply) {
-    wire::cuMemAlloc_v2_reply answer{};
-    const CUresult result = allocate_memory(as_call(context), call.bytesize, &answer.dptr);
-    reply.put(answer);
-    return result;
-}
-
 CUresult on_cuMemAllocPitch_v2(CallContext& context, const wire::cuMemAllocPitch_v2_call& call,
                                std::span<const std::byte>, Reply& reply) {
     wire::cuMemAllocPitch_v2_reply answer{};
@@ -81,16 +73,6 @@ CUresult on_cuMemFree_v2(CallContext& context, const wire::cuMemFree_v2_call& ca
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuMemGetInfo_v2(CallContext& context, const wire::cuMemGetInfo_v2_call&,
-                            std::span<const std::byte>, Reply& reply) {
-    GuestProcess& process = as_call(context).process();
-    wire::cuMemGetInfo_v2_reply answer{};
-    answer.total = process.facts.total_memory_bytes;
-    answer.free = process.memory.device.free_bytes(answer.total);
-    reply.put(answer);
-    return CUDA_SUCCESS;
-}
-
 CUresult on_cuMemHostAlloc(CallContext& context, const wire::cuMemHostAlloc_call& call,
                            std::span<const std::byte>, Reply&) {
     return as_call(context).process().memory.device.register_pinned(
@@ -117,5 +99,23 @@ CUresult on_cuMemHostUnregister(CallContext& context, const wire::cuMemHostUnreg
     process.streams.synchronise_device();
     return process.memory.device.unregister_pinned(call.p);
 }
+
+namespace served {
+
+CUresult cuMemAlloc_v2(CallContext& context, CUdeviceptr* address, std::size_t bytes) {
+    std::uint64_t made = 0;
+    const CUresult result = allocate_memory(as_call(context), bytes, &made);
+    *address = made;
+    return result;
+}
+
+CUresult cuMemGetInfo_v2(CallContext& context, std::size_t* free, std::size_t* total) {
+    GuestProcess& process = as_call(context).process();
+    *total = process.facts.total_memory_bytes;
+    *free = process.memory.device.free_bytes(*total);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace served
 
 }  // namespace gantry::worker

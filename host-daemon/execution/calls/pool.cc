@@ -30,29 +30,33 @@ bool is_our_device(const CUmemLocation& location) {
     return location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id == 0;
 }
 
-CUresult name_pool(Call& call, std::uint64_t handle, const CUmemPoolProps& properties,
-                   bool is_default) {
-    if (const CUresult result = call.reserve(HandleKind::kMemPool, handle);
-        result != CUDA_SUCCESS) {
-        return result;
-    }
-    constexpr std::uint64_t kNoNative = 1;  // The arena is behind every pool.
-    const CUresult result = call.add_object(handle, kNoNative);
-    if (result == CUDA_SUCCESS) {
-        PoolBook::Pool pool;
-        pool.handle = handle;
-        pool.is_default = is_default;
-        pool.properties = properties;
-        call.process().memory.pools.add(std::move(pool));
-    }
-    return result;
+/// The worker's value of a pool is the guest's handle: the arena is behind every pool.
+std::uint64_t handle_of(CUmemoryPool pool) { return reinterpret_cast<std::uint64_t>(pool); }
+
+void note_pool(Call& call, std::uint64_t handle, const CUmemPoolProps& properties,
+               bool is_default) {
+    PoolBook::Pool pool;
+    pool.handle = handle;
+    pool.is_default = is_default;
+    pool.properties = properties;
+    call.process().memory.pools.add(std::move(pool));
 }
 
 CUresult name_default_pool(Call& call, std::uint64_t handle, std::int32_t device) {
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    return device == 0 ? name_pool(call, handle, properties, true) : CUDA_ERROR_INVALID_DEVICE;
+    if (device != 0) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    CUresult result = call.reserve(HandleKind::kMemPool, handle);
+    if (result == CUDA_SUCCESS) {
+        result = call.add_object(handle, handle);
+    }
+    if (result == CUDA_SUCCESS) {
+        note_pool(call, handle, properties, true);
+    }
+    return result;
 }
 
 }  // namespace
@@ -105,74 +109,59 @@ CUresult on_cuDeviceGetDefaultMemPool(CallContext& context,
     return name_default_pool(as_call(context), get.pool_out, get.dev);
 }
 
-CUresult on_cuDeviceSetMemPool(CallContext& context, const wire::cuDeviceSetMemPool_call& set,
-                               std::span<const std::byte>, Reply&) {
-    if (set.dev != 0) {
+namespace served {
+
+CUresult cuDeviceSetMemPool(CallContext& context, CUdevice device, CUmemoryPool pool) {
+    if (device != 0) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    return as_call(context).process().memory.pools.set_current(set.pool) ? CUDA_SUCCESS
-                                                                         : CUDA_ERROR_INVALID_VALUE;
+    return as_call(context).process().memory.pools.set_current(handle_of(pool))
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult on_cuMemPoolCreate(CallContext& context, const wire::cuMemPoolCreate_call& create,
-                            std::span<const std::byte>, Reply&) {
-    const CUmemPoolProps& properties = create.poolProps;
-    if (properties.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
+CUresult cuMemPoolCreate(CallContext& context, CUmemoryPool* pool,
+                         const CUmemPoolProps* properties) {
+    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!is_our_device(properties.location) || properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+    if (!is_our_device(properties->location) ||
+        properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    return name_pool(as_call(context), create.pool, properties, false);
-}
-
-CUresult on_cuMemPoolDestroy(CallContext& context, const wire::cuMemPoolDestroy_call& destroy,
-                             std::span<const std::byte>, Reply&) {
-    GuestProcess& process = as_call(context).process();
-    if (!process.memory.pools.remove(destroy.pool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    process.objects.erase(destroy.pool);
+    CUmemPoolProps kept = *properties;
+    kept.win32SecurityAttributes = nullptr;
+    note_pool(as_call(context), handle_of(*pool), kept, false);
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuMemPoolTrimTo(CallContext& context, const wire::cuMemPoolTrimTo_call& trim,
-                            std::span<const std::byte>, Reply&) {
-    GuestProcess& process = as_call(context).process();
-    if (!process.memory.pools.contains(trim.pool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    process.memory.device.reap(false);  // Nothing else is held back.
+CUresult cuMemPoolDestroy(CallContext& context, CUmemoryPool pool) {
+    return as_call(context).process().memory.pools.remove(handle_of(pool))
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPoolTrimTo(CallContext& context, CUmemoryPool, std::size_t) {
+    as_call(context).process().memory.device.reap(false);  // Nothing else is held back.
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuMemPoolSetAttribute(CallContext& context, const wire::cuMemPoolSetAttribute_call& set,
-                                  std::span<const std::byte>, Reply&) {
-    return as_call(context).process().memory.pools.set_attribute(set.pool, set.attribute,
-                                                                 set.value);
+CUresult cuMemPoolSetAttribute(CallContext& context, CUmemoryPool pool,
+                               CUmemPool_attribute attribute, void* value) {
+    return as_call(context).process().memory.pools.set_attribute(
+        handle_of(pool), static_cast<std::uint32_t>(attribute),
+        *static_cast<const std::uint64_t*>(value));
 }
 
-CUresult on_cuMemPoolGetAttribute(CallContext& context, const wire::cuMemPoolGetAttribute_call& get,
-                                  std::span<const std::byte>, Reply& reply) {
-    wire::cuMemPoolGetAttribute_reply answer{};
-    const CUresult result = as_call(context).process().memory.pools.get_attribute(
-        get.pool, get.attribute, &answer.value);
-    reply.put(answer);
-    return result;
+CUresult cuMemPoolGetAttribute(CallContext& context, CUmemoryPool pool,
+                               CUmemPool_attribute attribute, void* value) {
+    return as_call(context).process().memory.pools.get_attribute(
+        handle_of(pool), static_cast<std::uint32_t>(attribute), static_cast<std::uint64_t*>(value));
 }
 
-CUresult on_cuMemPoolSetAccess(CallContext& context, const wire::cuMemPoolSetAccess_call& set,
-                               std::span<const std::byte> trailing, Reply&) {
-    Call& call = as_call(context);
-    std::span<const std::byte> rest = trailing;
-    const auto descriptions = Call::read_array<CUmemAccessDesc>(rest, set.count);
-    if (!descriptions || !rest.empty()) {
-        return call.malformed(call.op(), "descriptions longer than the command");
-    }
-    if (!call.process().memory.pools.contains(set.pool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    for (const CUmemAccessDesc& description : *descriptions) {
+CUresult cuMemPoolSetAccess(CallContext&, CUmemoryPool, const CUmemAccessDesc* descriptions,
+                            std::size_t count) {
+    for (const CUmemAccessDesc& description : std::span(descriptions, count)) {
         // The device's own access cannot be taken away, and there is no other device.
         if (!is_our_device(description.location) ||
             description.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
@@ -182,16 +171,13 @@ CUresult on_cuMemPoolSetAccess(CallContext& context, const wire::cuMemPoolSetAcc
     return CUDA_SUCCESS;
 }
 
-CUresult on_cuMemPoolGetAccess(CallContext& context, const wire::cuMemPoolGetAccess_call& get,
-                               std::span<const std::byte>, Reply& reply) {
-    if (!as_call(context).process().memory.pools.contains(get.memPool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    wire::cuMemPoolGetAccess_reply answer{};
-    answer.flags = is_our_device(get.location) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    reply.put(answer);
+CUresult cuMemPoolGetAccess(CallContext&, CUmemAccess_flags* flags, CUmemoryPool,
+                            CUmemLocation* location) {
+    *flags = is_our_device(*location) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                      : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
+
+}  // namespace served
 
 }  // namespace gantry::worker

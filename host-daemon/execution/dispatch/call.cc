@@ -157,7 +157,10 @@ CUresult Call::resolve(cuda::HandleKind kind, std::uint64_t handle, std::uint64_
             return result;
         }
         case HandleKind::kTexObject:
-        case HandleKind::kSurfObject: *native = handle; return CUDA_SUCCESS;
+        case HandleKind::kSurfObject:
+            // The guest has the driver's own value, which kernels are given.
+            *native = process_.objects.native(cuda::make_handle(kind, handle), kind);
+            return *native == handle && handle != 0 ? CUDA_SUCCESS : cuda::bad_handle(kind);
         case HandleKind::kFunction:
             *native = process_.objects.native(handle, HandleKind::kKernel);
             if (*native != 0) {
@@ -220,7 +223,21 @@ CUresult Call::bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t n
     return add_object(handle, native, cuda::op_facts(recipe.op).owner.read(recipe.args));
 }
 
+CUresult Call::name(cuda::HandleKind kind, std::uint64_t new_handle, std::uint64_t native,
+                    const Recipe& recipe, std::uint64_t* handle) {
+    *handle = process_.objects.handle_of(native, kind);
+    if (*handle != 0) {
+        return CUDA_SUCCESS;
+    }
+    *handle = new_handle;
+    const CUresult result = reserve(kind, new_handle);
+    return result == CUDA_SUCCESS ? bind(kind, new_handle, native, recipe) : result;
+}
+
 void Call::unbind(cuda::HandleKind kind, std::uint64_t handle) {
+    if (kind == HandleKind::kTexObject || kind == HandleKind::kSurfObject) {
+        handle = cuda::make_handle(kind, handle);
+    }
     process_.streams.event_times.forget(handle);
     process_.graphs.book.remove(handle);
     process_.code.links.remove(handle);

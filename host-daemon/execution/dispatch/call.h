@@ -127,6 +127,8 @@ public:
     CUresult reserve(cuda::HandleKind kind, std::uint64_t handle) override;
     CUresult bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t native,
                   const Recipe& recipe) override;
+    CUresult name(cuda::HandleKind kind, std::uint64_t new_handle, std::uint64_t native,
+                  const Recipe& recipe, std::uint64_t* handle) override;
     void unbind(cuda::HandleKind kind, std::uint64_t handle) override;
     void configured(cuda::HandleKind kind, std::uint64_t handle, const Recipe& recipe) override;
     CUresult unsupported(cuda::Op op) override;

@@ -117,7 +117,8 @@ Result<void> PartTarget::build_pools(const snapshot::ObjectGraph& graph) {
         worker::PoolBook::Pool pool;
         if (cuda::handle_kind(described.handle()) != HandleKind::kMemPool ||
             described.properties().size() != sizeof(pool.properties) ||
-            !process_.objects.insert(named(described.handle(), 1, described.order()))) {
+            !process_.objects.insert(
+                named(described.handle(), described.handle(), described.order()))) {
             return bad_handle(described.handle());
         }
         pool.handle = described.handle();

@@ -110,6 +110,12 @@ class Faults(unittest.TestCase):
         self.fault(line + line + self.HEAD, "bad.api:2: 'stream' is no kind of handle, or is")
         self.fault("kind 6 stream : guest\n" + self.HEAD, "bad.api:1: expected 'kind NUMBER")
 
+    def test_rules_and_served_calls_go_with_generated_code(self):
+        shim = self.HEAD.replace("generated", "shim-hand") + "    value int x\n"
+        self.fault(shim + "    check fine(x)\n", "rules of the guest go with marshalling that is")
+        worker = self.HEAD.replace("generated", "worker-hand") + "    value int x\n"
+        self.fault(worker + "    served\n", "is handed over by generated code")
+
     def test_unknown_set_of_values(self):
         self.fault(self.HEAD + "    among(colours) int x\n", "unknown set of values 'colours'")
         self.fault("set colours : red\n" + self.HEAD, "bad.api:1: expected 'set NAME")

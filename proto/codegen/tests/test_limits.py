@@ -12,7 +12,7 @@ import limits
 import table
 
 ROOT = HERE.parents[2]
-SAMPLE = """1 of 14 calls are refused by the table: each returns `CUDA_ERROR_NOT_SUPPORTED` and is
+SAMPLE = """1 of 18 calls are refused by the table: each returns `CUDA_ERROR_NOT_SUPPORTED` and is
 counted (`GANTRY_REPORT` names it).
 
 | area | calls | why |
@@ -58,7 +58,7 @@ class Page(unittest.TestCase):
         second.same_as, second.cls = "cuStreamCreate", "guest"
         calls[0].migration, calls[0].why = "blocks", "it has begun"
         text = limits.part(calls)
-        self.assertIn("3 of 14 calls", text)
+        self.assertIn("3 of 18 calls", text)
         self.assertIn("| sample | `cuStreamCreate`, `cuStreamDestroy`, `cuIpcGetMemHandle` | IPC",
                       text)
         self.assertIn("| `cuInit` | it has begun |", text)
@@ -66,7 +66,7 @@ class Page(unittest.TestCase):
     def test_only_the_part_between_the_marks_is_written(self):
         page = f"before\n{limits.BEGIN}old\n{limits.END}after\n"
         new = limits.page_with(page, sample())
-        self.assertTrue(new.startswith(f"before\n{limits.BEGIN}\n1 of 14"))
+        self.assertTrue(new.startswith(f"before\n{limits.BEGIN}\n1 of 18"))
         self.assertTrue(new.endswith(f"|\n\n{limits.END}after\n"))
         self.assertEqual(limits.page_with(new, sample()), new)
 

@@ -47,6 +47,12 @@ struct OpenContext : worker::CallContext {
         keep(recipe);
         return CUDA_SUCCESS;
     }
+    CUresult name(HandleKind, std::uint64_t new_handle, std::uint64_t, const worker::Recipe& recipe,
+                  std::uint64_t* handle) override {
+        keep(recipe);
+        *handle = new_handle;
+        return CUDA_SUCCESS;
+    }
     void unbind(HandleKind, std::uint64_t) override {}
     void configured(HandleKind, std::uint64_t, const worker::Recipe& recipe) override {
         keep(recipe);

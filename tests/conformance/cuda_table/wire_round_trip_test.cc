@@ -84,6 +84,13 @@ struct Context : worker::CallContext {
         recipes.push_back(recipe.op);
         return CUDA_SUCCESS;
     }
+    CUresult name(HandleKind kind, std::uint64_t new_handle, std::uint64_t native,
+                  const worker::Recipe& recipe, std::uint64_t* handle) override {
+        *handle = new_handle;
+        return guest_handle(kind, native, handle) == CUDA_SUCCESS
+                   ? CUDA_SUCCESS
+                   : bind(kind, new_handle, native, recipe);
+    }
     void unbind(HandleKind kind, std::uint64_t handle) override { objects.erase({kind, handle}); }
     void configured(HandleKind, std::uint64_t, const worker::Recipe& recipe) override {
         recipes.push_back(recipe.op);
@@ -394,6 +401,22 @@ TEST_F(WireRoundTrip, ExistingObjectsComeBackAsGuestHandles) {
     ASSERT_EQ(marshal::cuGraphEventRecordNodeGetEvent(handle_of<CUgraphNode>(0x4702), &event),
               CUDA_SUCCESS);
     EXPECT_EQ(event, handle_of<CUevent>(0x4709));
+}
+
+TEST_F(WireRoundTrip, AnObjectWithoutANameGetsTheOneThatTheGuestOffers) {
+    own(HandleKind::kGraphNode, 0x4702, 0x20);
+    context_.api.cuGraphChildGraphNodeGetGraph = [](CUgraphNode, CUgraph* graph) {
+        *graph = handle_of<CUgraph>(0x50);
+        return CUDA_SUCCESS;
+    };
+    CUgraph first = nullptr;
+    CUgraph second = nullptr;
+    const auto node = handle_of<CUgraphNode>(0x4702);
+    ASSERT_EQ(marshal::cuGraphChildGraphNodeGetGraph(node, &first), CUDA_SUCCESS);
+    ASSERT_EQ(marshal::cuGraphChildGraphNodeGetGraph(node, &second), CUDA_SUCCESS);
+    EXPECT_EQ(first, second);
+    EXPECT_EQ(context_.objects.at({HandleKind::kGraph, reinterpret_cast<std::uint64_t>(first)}),
+              0x50u);
 }
 
 TEST_F(WireRoundTrip, OutputArraysComeBack) {

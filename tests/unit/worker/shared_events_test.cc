@@ -25,6 +25,12 @@ std::uint32_t take(Guest& guest, std::uint64_t event, const hand::ShareHandle& h
         .status;
 }
 
+payload::cuIpcOpenMemHandle_v2_call open_memory(const hand::ShareHandle& handle) {
+    payload::cuIpcOpenMemHandle_v2_call call{};
+    std::memcpy(&call.handle, &handle, sizeof(call.handle));
+    return call;
+}
+
 void make(Guest& guest, std::uint64_t event, std::uint32_t flags) {
     guest.send(Op::cuEventCreate, payload::cuEventCreate_call{event, flags, 0});
 }
@@ -83,7 +89,7 @@ TEST(SharedEvents, RefusesAsTheDriverDoes) {
         wrong = handle;
         wrong.kind = static_cast<std::uint32_t>(control::ShareKind::kDeviceMemory);
         EXPECT_EQ(take(guest, kNext, wrong), CUDA_ERROR_INVALID_VALUE);
-        EXPECT_EQ(guest.call(Op::cuIpcOpenMemHandle_v2, hand::IpcOpenCall{wrong, 0, 0}).status,
+        EXPECT_EQ(guest.call(Op::cuIpcOpenMemHandle_v2, open_memory(wrong)).status,
                   CUDA_ERROR_INVALID_VALUE);
         EXPECT_EQ(take(guest, kEvent, handle), CUDA_ERROR_INVALID_HANDLE);  // The name is taken.
         EXPECT_EQ(query(guest, kNext), CUDA_ERROR_INVALID_HANDLE);
