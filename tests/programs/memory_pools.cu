@@ -34,6 +34,16 @@ int main() {
     props.allocType = cudaMemAllocationTypePinned;
     props.location.type = cudaMemLocationTypeDevice;
     CHECK(cudaMemPoolCreate(&own, &props));
+    // One description, whose 12 bytes are no multiple of 8; and two.
+    cudaMemAccessDesc shares[2] = {};
+    shares[0].location = props.location;
+    shares[0].flags = cudaMemAccessFlagsProtReadWrite;
+    shares[1] = shares[0];
+    CHECK(cudaMemPoolSetAccess(own, shares, 1));
+    CHECK(cudaMemPoolSetAccess(own, shares, 2));
+    cudaMemAccessFlags granted = cudaMemAccessFlagsProtNone;
+    CHECK(cudaMemPoolGetAccess(&granted, own, &props.location));
+    EXPECT(granted == cudaMemAccessFlagsProtReadWrite);
 
     unsigned *a = nullptr, *b = nullptr, *c = nullptr;
     CHECK(cudaMallocAsync((void**)&a, 3 * mib, stream));

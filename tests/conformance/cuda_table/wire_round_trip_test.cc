@@ -167,6 +167,21 @@ bool is_known(HandleKind, std::uint64_t handle) noexcept { return handle != kDea
 
 }  // namespace marshal
 
+std::size_t g_described = 0;
+
+namespace worker::served {
+
+CUresult cuMemPoolSetAccess(CallContext&, CUmemoryPool, const CUmemAccessDesc* descriptions,
+                            std::size_t count) {
+    g_described = count;
+    for (std::size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(descriptions[i].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    }
+    return CUDA_SUCCESS;
+}
+
+}  // namespace worker::served
+
 namespace cuda_impl {
 
 CUresult refused(Op) noexcept { return CUDA_ERROR_NOT_SUPPORTED; }
@@ -417,6 +432,22 @@ TEST_F(WireRoundTrip, AnObjectWithoutANameGetsTheOneThatTheGuestOffers) {
     EXPECT_EQ(first, second);
     EXPECT_EQ(context_.objects.at({HandleKind::kGraph, reinterpret_cast<std::uint64_t>(first)}),
               0x50u);
+}
+
+/// 12 bytes of description are padded to 16: the worker takes as many as are meant.
+TEST_F(WireRoundTrip, ArraysOfStructuresThatNeedPaddingCross) {
+    own(HandleKind::kMemPool, 0x4705, 0x4705);
+    CUmemAccessDesc description{};
+    description.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    description.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{2}}) {
+        const CUmemAccessDesc descriptions[] = {description, description};
+        g_described = 99;
+        EXPECT_EQ(marshal::cuMemPoolSetAccess(handle_of<CUmemoryPool>(0x4705), descriptions, count),
+                  CUDA_SUCCESS);
+        EXPECT_EQ(g_described, count);
+    }
+    EXPECT_EQ(context_.malformed_count, 0);
 }
 
 TEST_F(WireRoundTrip, OutputArraysComeBack) {
