@@ -36,6 +36,12 @@ static void use_primary() {
 
 int main() {
     CHECK(cudaFree(nullptr));
+#if CUDA_VERSION >= 12040
+    ENTRY(cuStreamGetGreenCtx, 12040);
+    CUgreenCtx green = (CUgreenCtx)&green;
+    OK(cuStreamGetGreenCtx_(nullptr, &green));  // An ordinary stream is of none.
+    EXPECT(green == nullptr);
+#endif
     CHECK(cudaDeviceReset());
     ENTRY(cuMemAlloc, 3020);
     ENTRY(cuMemGetInfo, 3020);

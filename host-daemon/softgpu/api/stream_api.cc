@@ -129,6 +129,12 @@ CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pctx, CUgreenCtx* pGreen
     return cuStreamGetCtx(hStream, pctx);
 }
 
+CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) noexcept {
+    GANTRY_CURRENT(context);
+    GANTRY_STREAM(stream, context, hStream);
+    return answer(phCtx, static_cast<CUgreenCtx>(nullptr));  // There are none.
+}
+
 CUresult cuStreamQuery(CUstream hStream) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);

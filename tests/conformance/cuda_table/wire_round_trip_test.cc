@@ -418,6 +418,20 @@ TEST_F(WireRoundTrip, ExistingObjectsComeBackAsGuestHandles) {
     EXPECT_EQ(event, handle_of<CUevent>(0x4709));
 }
 
+TEST_F(WireRoundTrip, AnObjectThatNeedNotBeThereComesBackOrNull) {
+    own(HandleKind::kStream, 0x4703, 0x30);
+    own(HandleKind::kGreenContext, 0x4704, 0x40);
+    context_.api.cuStreamGetGreenCtx = [](CUstream stream, CUgreenCtx* context) {
+        *context = stream == handle_of<CUstream>(0x30) ? handle_of<CUgreenCtx>(0x40) : nullptr;
+        return CUDA_SUCCESS;
+    };
+    CUgreenCtx context = nullptr;
+    ASSERT_EQ(cuda_impl::cuStreamGetGreenCtx(handle_of<CUstream>(0x4703), &context), CUDA_SUCCESS);
+    EXPECT_EQ(context, handle_of<CUgreenCtx>(0x4704));
+    ASSERT_EQ(cuda_impl::cuStreamGetGreenCtx(nullptr, &context), CUDA_SUCCESS);
+    EXPECT_EQ(context, nullptr);
+}
+
 TEST_F(WireRoundTrip, AnObjectWithoutANameGetsTheOneThatTheGuestOffers) {
     own(HandleKind::kGraphNode, 0x4702, 0x20);
     context_.api.cuGraphChildGraphNodeGetGraph = [](CUgraphNode, CUgraph* graph) {
