@@ -318,7 +318,8 @@ Result<void> Service::release(const control::Release& release, control::FromWork
             return wrong_state("only a frozen worker gives its guest away");
         }
         auto memory = execution_->detach();
-        process_->memory.device.share().set_counting(false);  // Whoever has the guest now counts it.
+        process_->memory.device.share().set_counting(
+            false);  // Whoever has the guest now counts it.
         control::ReleaseReply* body = reply->mutable_release();
         *body->mutable_guest() = guest_;
         const int file = fcntl(memory->file(), F_DUPFD_CLOEXEC, 3);
