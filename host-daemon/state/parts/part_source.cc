@@ -12,6 +12,43 @@
 #include "host-daemon/state/parts/part_source.h"
 
 namespace gantry::state {
+
+PartFacts PartSource::describe() {
+    PartFacts facts;
+    if (process_.finds_broken()) {
+        return facts;  // Its channel and its error are all there is: any GPU will do.
+    }
+    process_.memory.refresh_private_ranges();
+    facts.resident_bytes = content_.memory.block_count() * kBlockBytes;
+    for (const worker::PinnedRange& range : process_.memory.device.pinned_ranges()) {
+        facts.pinned_bytes += range.bytes;
+    }
+    facts.object_count = process_.objects.size();
+    for (const worker::ImagePtr& image : content_.images()) {
+        facts.image_bytes += image->bytes.size();
+    }
+    for (const worker::LoadedImage& loaded : process_.code.modules.list()) {
+        ModuleFacts module;
+        module.image_sha256 = worker::to_hex(loaded.image->sha256);
+        module.name = loaded.name;
+        module.has_address_bound_globals =
+            !loaded.variables.empty() && !process_.device.can_place();
+        for (const auto& part : loaded.parts) {
+            std::vector<engine::CodeEntry> code;
+            append_code(std::span(loaded.image->bytes).subspan(part.offset, part.bytes), &code);
+            // Part 0 is what a driver loads as it is. The others are its relocatable inputs: a
+            // driver links them anew from their PTX.
+            const bool is_loaded = &part == &loaded.parts.front();
+            std::copy_if(code.begin(), code.end(), std::back_inserter(module.code),
+                         [&](const engine::CodeEntry& entry) { return is_loaded || entry.is_ptx; });
+        }
+        facts.modules.push_back(std::move(module));
+    }
+    facts.blocking = blocking_features(process_, content_.part_id);
+    facts.attributes = attribute_needs(process_);
+    return facts;
+}
+
 void PartSource::begin_precopy(snapshot::Seed seed, bool arena_is_shared) {
     content_.memory.set_arena_is_shared(arena_is_shared);
     content_.set_seed(seed);

@@ -49,12 +49,12 @@ private:
     void* const got_;
 };
 
-constexpr FileRange kPart{2 * kLarge, 70 * kLarge};
+constexpr FileRange kFilePart{2 * kLarge, 70 * kLarge};
 
 /// A file with something in that part already.
 int file_with_text(const std::string& folder) {
     const int fd = file_in(folder);
-    EXPECT_EQ(::ftruncate(fd, static_cast<off_t>(kPart.end)), 0);
+    EXPECT_EQ(::ftruncate(fd, static_cast<off_t>(kFilePart.end)), 0);
     EXPECT_EQ(::pwrite(fd, "before", 7, static_cast<off_t>(5 * kLarge - 3)), 7);
     return fd;
 }
@@ -69,10 +69,11 @@ TEST(FilePages, AreThereAndMapped) {
     for (const char* options : {"huge=always", "huge=never"}) {
         on_tmpfs(options, [](const std::string& folder) {
             const int fd = file_with_text(folder);
-            const Mapped mapped(fd, kPart);
-            const auto made = make_pages(fd, "the file", kPart.begin, mapped.at(), kPart.bytes());
+            const Mapped mapped(fd, kFilePart);
+            const auto made =
+                make_pages(fd, "the file", kFilePart.begin, mapped.at(), kFilePart.bytes());
             ASSERT_TRUE(made.ok()) << made.error().text;
-            EXPECT_GE(allocated_bytes(fd), kPart.bytes());
+            EXPECT_GE(allocated_bytes(fd), kFilePart.bytes());
             expect_text(fd);
             EXPECT_EQ(*(mapped.at() + 38 * kLarge), std::byte{0});
             std::memcpy(mapped.at() + 67 * kLarge, "new", 4);
@@ -88,9 +89,9 @@ TEST(FilePages, RoomOnTmpfsIsPages) {
     for (const char* options : {"huge=always", "huge=never"}) {
         on_tmpfs(options, [](const std::string& folder) {
             const int fd = file_with_text(folder);
-            const auto reserved = reserve_room(fd, "the file", kPart, always);
+            const auto reserved = reserve_room(fd, "the file", kFilePart, always);
             ASSERT_TRUE(reserved.ok()) << reserved.error().text;
-            EXPECT_GE(allocated_bytes(fd), kPart.bytes());
+            EXPECT_GE(allocated_bytes(fd), kFilePart.bytes());
             expect_text(fd);
             ::close(fd);
         });
@@ -101,10 +102,10 @@ TEST(FilePages, AFullFileSystemIsAnErrorAndNoSignal) {
     for (const char* options : {"huge=always,size=16m", "huge=never,size=16m"}) {
         on_tmpfs(options, [](const std::string& folder) {
             const int fd = file_with_text(folder);
-            const Mapped mapped(fd, kPart);
+            const Mapped mapped(fd, kFilePart);
             const Result<void> refusals[] = {
-                make_pages(fd, "the file", kPart.begin, mapped.at(), kPart.bytes()),
-                reserve_room(fd, "the file", kPart, always)};
+                make_pages(fd, "the file", kFilePart.begin, mapped.at(), kFilePart.bytes()),
+                reserve_room(fd, "the file", kFilePart, always)};
             for (const Result<void>& refused : refusals) {
                 ASSERT_FALSE(refused.ok());
                 EXPECT_EQ(refused.error().reason, "snapshot.disk_full");
@@ -118,10 +119,10 @@ TEST(FilePages, AFullFileSystemIsAnErrorAndNoSignal) {
 TEST(FilePages, NoRoomIsTakenWhenNobodyWaits) {
     on_tmpfs("huge=never", [](const std::string& folder) {
         const int fd = file_in(folder);
-        const auto reserved = reserve_room(fd, "the file", kPart, [] { return false; });
+        const auto reserved = reserve_room(fd, "the file", kFilePart, [] { return false; });
         ASSERT_FALSE(reserved.ok());
         EXPECT_EQ(reserved.error().code, Code::kCancelled);
-        EXPECT_LT(allocated_bytes(fd), kPart.bytes());
+        EXPECT_LT(allocated_bytes(fd), kFilePart.bytes());
         ::close(fd);
     });
 }
