@@ -16,7 +16,7 @@ import tempfile
 import time
 
 from daemons import Daemon, running
-from programs import figures
+from native_programs import figures
 
 HERE = pathlib.Path(__file__).resolve().parent
 GIB = 1 << 30
