@@ -22,7 +22,7 @@ std::uint64_t Timeline::since_begun(Clock::time_point at) const {
 std::uint64_t Timeline::begun_us() const { return in_us(begun_.time_since_epoch()); }
 
 void Timeline::note(Whom whom, std::string what, Clock::time_point from, Clock::time_point to) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::uint64_t at = since_begun(from);
     const std::uint64_t took = in_us(to - from);
     std::size_t& last = last_[static_cast<std::size_t>(whom)];
@@ -41,7 +41,7 @@ void Timeline::note(Whom whom, std::string what, Clock::time_point from, Clock::
 }
 
 std::vector<Span> Timeline::spans() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return spans_;
 }
 

@@ -6,11 +6,11 @@
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "host-daemon/replacement/report.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::replacement {
 
@@ -27,9 +27,10 @@ private:
     [[nodiscard]] std::uint64_t since_begun(Clock::time_point at) const;
 
     const Clock::time_point begun_;
-    mutable std::mutex mutex_;
-    std::vector<Span> spans_;
-    std::array<std::size_t, 2> last_{};  ///< By whom: the index of its last span, plus one.
+    mutable Mutex mutex_;
+    std::vector<Span> spans_ GANTRY_GUARDED_BY(mutex_);
+    std::array<std::size_t, 2> last_
+        GANTRY_GUARDED_BY(mutex_){};  ///< By whom: the index of its last span, plus one.
 };
 
 }  // namespace gantry::replacement

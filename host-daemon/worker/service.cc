@@ -387,7 +387,7 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
         first_command_.store(position + 1);
     };
     execution_->on_breach = [this](const std::string& reason) {
-        std::lock_guard lock(failure_mutex_);
+        const MutexLock lock(failure_mutex_);
         failure_ = Error{Code::kInvalidArgument, "guest.ring", reason};
     };
     GANTRY_ASSIGN(const state::FingerprintBy by, fingerprints_by());
@@ -538,7 +538,7 @@ control::WorkerState Service::state() const {
 
 void Service::status(control::FromWorker* reply) {
     control::StatusReply* body = reply->mutable_status_reply();
-    std::lock_guard lock(failure_mutex_);
+    const MutexLock lock(failure_mutex_);
     body->set_state(state());
     body->set_protocol_version(control::kWorkerProtocolVersion);
     body->set_session_id(started_.session_id());

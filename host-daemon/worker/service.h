@@ -20,6 +20,7 @@
 #include "host-daemon/execution/device/peer_window.h"
 #include "host-daemon/execution/dispatch/execution.h"
 #include "host-daemon/state/parts/part.h"
+#include "proto/base/mutex.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
 
@@ -106,7 +107,7 @@ private:
 
     Result<std::unique_ptr<ChannelMemory>> map_channel(const control::GuestAttachment& guest,
                                                        Descriptors& in);
-    [[nodiscard]] control::WorkerState state() const;
+    [[nodiscard]] control::WorkerState state() const GANTRY_REQUIRES(failure_mutex_);
     void describe_device(control::DeviceDescription* out) const;
     Result<std::span<std::byte>> arena_part(std::uint32_t id, std::uint64_t offset,
                                             std::uint64_t bytes, bool for_writing);
@@ -140,8 +141,8 @@ private:
     bool done_ = false;
     std::atomic<bool> goodbye_{false};
     std::atomic<std::uint64_t> first_command_{0};
-    std::mutex failure_mutex_;
-    std::optional<Error> failure_;
+    Mutex failure_mutex_;
+    std::optional<Error> failure_ GANTRY_GUARDED_BY(failure_mutex_);
 };
 
 }  // namespace gantry::worker

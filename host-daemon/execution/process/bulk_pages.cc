@@ -6,7 +6,7 @@ bool BulkPages::lock() {
     if (is_tried_.load(std::memory_order_acquire)) {
         return is_locked_;
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const ChannelMemory* const memory = channel_.memory();
     if (memory == nullptr || is_tried_.load(std::memory_order_relaxed)) {
         return is_locked_;
@@ -21,7 +21,7 @@ bool BulkPages::lock() {
 }
 
 void BulkPages::unlock() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const ChannelMemory* const memory = channel_.memory(); is_locked_ && memory != nullptr) {
         device_.bind_thread();
         device_.api().cuMemHostUnregister(memory->bulk(0, memory->layout().bulk_bytes).data());

@@ -7,11 +7,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/process/guest_channel.h"
 #include "host-daemon/execution/ring/bulk_board.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -30,7 +30,7 @@ private:
     Device& device_;
     GuestChannel& channel_;
     BulkBoard& board_;
-    std::mutex mutex_;
+    Mutex mutex_;
     std::atomic<bool> is_tried_{false};
     std::atomic<bool> is_locked_{false};  ///< Changed under mutex_.
     std::atomic<std::uint32_t> reads_{0};

@@ -10,7 +10,7 @@ bool Captures::is_capturing(CUstream stream) const {
 }
 
 void Captures::begin(std::uint64_t key) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (keys_.insert(key).second) {
         count_.fetch_add(1);
         on_change(Change::kBegun);
@@ -18,7 +18,7 @@ void Captures::begin(std::uint64_t key) {
 }
 
 void Captures::end(std::uint64_t key) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (keys_.erase(key) != 0) {
         count_.fetch_sub(1);
         on_change(Change::kEnded);

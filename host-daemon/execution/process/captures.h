@@ -10,10 +10,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <set>
 
 #include "host-daemon/execution/device/device.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -34,13 +34,14 @@ public:
     /// Is called in begin() and end(), in the order of the changes. Set before the first one.
     std::function<void(Change)> on_change;
     /// Held while a capture begins, and while the worker by itself waits for the device.
-    std::mutex gate;
+    Mutex gate;
 
 private:
     Device& device_;
     std::atomic<std::uint32_t> count_{0};
-    std::mutex mutex_;
-    std::set<std::uint64_t> keys_;  ///< Of the streams that captures began on.
+    Mutex mutex_;
+    std::set<std::uint64_t> keys_
+        GANTRY_GUARDED_BY(mutex_);  ///< Of the streams that captures began on.
 };
 
 }  // namespace gantry::worker

@@ -94,7 +94,7 @@ void DeviceUse::add(FunctionUse& use, const CooperativeGrid& grid) {
 }
 
 bool DeviceUse::note_dynamic_shared(std::uint64_t function, std::int32_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     FunctionUse& use = use_of(function);
     if (bytes < use.dynamic_shared_bytes) {
         return false;
@@ -105,7 +105,7 @@ bool DeviceUse::note_dynamic_shared(std::uint64_t function, std::int32_t bytes) 
 
 void DeviceUse::note_cooperative(std::uint64_t function, std::uint64_t blocks,
                                  std::uint32_t threads_per_block, std::uint32_t dynamic_bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     FunctionUse& use = use_of(function);
     add(use, {blocks, threads_per_block, use.static_shared_bytes + dynamic_bytes,
               use.registers_per_thread});
@@ -113,7 +113,7 @@ void DeviceUse::note_cooperative(std::uint64_t function, std::uint64_t blocks,
 
 void DeviceUse::restore(std::uint64_t function, const std::string& kernel,
                         const CooperativeGrid& grid) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto [use, is_new] = uses_.try_emplace(function);
     if (is_new) {
         use->second.function = function;
@@ -125,7 +125,7 @@ void DeviceUse::restore(std::uint64_t function, const std::string& kernel,
 std::vector<FunctionUse> DeviceUse::list(const Alive& is_alive) const {
     std::vector<FunctionUse> out;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         for (const auto& [function, use] : uses_) {
             out.push_back(use);
         }

@@ -14,9 +14,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -61,14 +62,14 @@ public:
     [[nodiscard]] std::vector<FunctionUse> list(const Alive& is_alive) const;
 
 private:
-    FunctionUse& use_of(std::uint64_t function);
+    FunctionUse& use_of(std::uint64_t function) GANTRY_REQUIRES(mutex_);
     static void add(FunctionUse& use, const CooperativeGrid& grid);
 
     Device& device_;
     const ObjectTable& objects_;
-    mutable std::mutex mutex_;
-    std::map<std::uint64_t, FunctionUse> uses_;
-    std::size_t sweep_at_ = 1024;
+    mutable Mutex mutex_;
+    std::map<std::uint64_t, FunctionUse> uses_ GANTRY_GUARDED_BY(mutex_);
+    std::size_t sweep_at_ GANTRY_GUARDED_BY(mutex_) = 1024;
 };
 
 }  // namespace gantry::worker

@@ -27,12 +27,12 @@ void GuestChannel::set_program(GuestProgram program) {
     program.name.resize(std::min(program.name.size(), sizeof(wire::HelloCall::program)));
     const auto is_hidden = [](char c) { return c < ' ' || c > '~'; };
     std::replace_if(program.name.begin(), program.name.end(), is_hidden, '?');
-    const std::lock_guard lock(program_mutex_);
+    const MutexLock lock(program_mutex_);
     program_ = std::move(program);
 }
 
 GuestProgram GuestChannel::program() const {
-    const std::lock_guard lock(program_mutex_);
+    const MutexLock lock(program_mutex_);
     return program_;
 }
 

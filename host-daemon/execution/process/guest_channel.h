@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "host-daemon/execution/device/device.h"
@@ -17,6 +16,7 @@
 #include "host-daemon/execution/ring/event_board.h"
 #include "host-daemon/execution/ring/output_capture.h"
 #include "host-daemon/execution/ring/reply_board.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -55,8 +55,8 @@ public:
 
 private:
     std::unique_ptr<ChannelMemory> memory_;
-    mutable std::mutex program_mutex_;
-    GuestProgram program_;  ///< Under program_mutex_.
+    mutable Mutex program_mutex_;
+    GuestProgram program_ GANTRY_GUARDED_BY(program_mutex_);
 };
 
 }  // namespace gantry::worker

@@ -1,7 +1,5 @@
 #include "host-daemon/execution/process/guest_process.h"
 
-#include <mutex>
-
 #include "host-daemon/driver/driver_library.h"
 
 namespace gantry::worker {
@@ -55,13 +53,15 @@ GuestProcess::~GuestProcess() {
 
 bool GuestProcess::finds_broken() {
     // A capture that begins meanwhile would be lost by the question.
-    std::unique_lock gate(graphs.captures.gate, std::defer_lock);
-    if (!is_broken() && gate.try_lock() && !graphs.captures.any()) {
-        contexts.bind_thread();
-        const CUresult result = device.api().cuStreamQuery(nullptr);
-        if (driver::is_sticky(result)) {
-            errors.note_sticky(result);
+    if (!is_broken() && graphs.captures.gate.try_lock()) {
+        if (!graphs.captures.any()) {
+            contexts.bind_thread();
+            const CUresult result = device.api().cuStreamQuery(nullptr);
+            if (driver::is_sticky(result)) {
+                errors.note_sticky(result);
+            }
         }
+        graphs.captures.gate.unlock();
     }
     return is_broken();
 }
@@ -83,7 +83,7 @@ void GuestProcess::schedule_reap() {
     }
     executors_->post(LaneExecutors::kChoreLane, [this] {
         is_reap_scheduled_.store(false);
-        std::unique_lock gate(graphs.captures.gate);
+        MutexLock gate(graphs.captures.gate);
         if (graphs.captures.any()) {
             return;  // The end of the capture schedules it anew: a context cannot be waited for.
         }

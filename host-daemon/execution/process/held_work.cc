@@ -72,7 +72,7 @@ std::uint64_t HeldWork::key_of(const Command& command, std::uint64_t stream) {
 }
 
 void HeldWork::begin(std::uint64_t position) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     executed_.insert(position);
 }
 
@@ -89,7 +89,7 @@ bool HeldWork::begin_touches(const Command& command, bool is_capturing) {
 }
 
 void HeldWork::mark_irregular() {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     irregular_ = irregular_ || !open_.empty();
 }
 
@@ -131,7 +131,7 @@ void HeldWork::block_locked(std::uint64_t key, bool blocking, const Roots& roots
 void HeldWork::note(const Command& command, bool succeeded) {
     const bool opens = queues_callback(command);
     const std::uint64_t position = command.header.position;
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!succeeded || (open_.empty() && !opens) || (opens && position == closed_early_)) {
         return;
     }
@@ -181,7 +181,7 @@ void HeldWork::note(const Command& command, bool succeeded) {
 }
 
 void HeldWork::close(std::uint64_t root) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (open_.erase(root) == 0) {
         closed_early_ = root;
         return;
@@ -215,11 +215,11 @@ void HeldWork::close(std::uint64_t root) {
 }
 
 bool HeldWork::waits(const Command& command) const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (open_.empty() || command.header.position < *open_.begin()) {
         return false;
     }
-    const auto stream_waits = [&](std::uint64_t stream) {
+    const auto stream_waits = [&](std::uint64_t stream) GANTRY_REQUIRES(mutex_) {
         const auto known = streams_.find(key_of(command, stream));
         const bool blocking = known == streams_.end() || known->second.blocking;
         return !roots_of_locked(key_of(command, stream), blocking).empty();
@@ -247,12 +247,12 @@ bool HeldWork::waits(const Command& command) const {
 }
 
 bool HeldWork::is_regular() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return !irregular_;
 }
 
 HeldWork::Roots HeldWork::first_roots() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Roots first;
     for (const std::uint64_t root : open_) {
         const auto held = held_.find(root);
@@ -264,23 +264,23 @@ HeldWork::Roots HeldWork::first_roots() const {
 }
 
 std::size_t HeldWork::root_count() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return open_.size();
 }
 
 bool HeldWork::is_free(std::uint64_t key, CUstream native) const {
     const bool blocking = is_blocking(native);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return roots_of_locked(key, blocking).empty();
 }
 
 std::uint64_t HeldWork::first_position() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return open_.empty() ? 0 : *open_.begin();
 }
 
 std::set<std::uint64_t> HeldWork::executed() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::set<std::uint64_t> out = executed_;
     for (const auto& [position, roots] : held_) {
         out.erase(position);

@@ -19,12 +19,12 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <set>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/ring/command.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -89,8 +89,9 @@ private:
     };
     void add_touch(std::uint64_t key, CUstream native);
     [[nodiscard]] bool is_blocking(CUstream native) const;
-    [[nodiscard]] Roots roots_of_locked(std::uint64_t key, bool blocking) const;
-    void block_locked(std::uint64_t key, bool blocking, const Roots& roots);
+    [[nodiscard]] Roots roots_of_locked(std::uint64_t key, bool blocking) const
+        GANTRY_REQUIRES(mutex_);
+    void block_locked(std::uint64_t key, bool blocking, const Roots& roots) GANTRY_REQUIRES(mutex_);
 
     struct Stream {
         Roots roots;
@@ -99,16 +100,18 @@ private:
 
     Device& device_;
     std::atomic<bool> active_{false};
-    mutable std::mutex mutex_;
-    bool irregular_ = false;
-    Roots open_;
-    std::map<std::uint64_t, Stream> streams_;
-    std::map<std::uint64_t, Roots> events_;
-    std::map<std::uint64_t, Roots> held_;  ///< By position, the roots' own included.
-    std::map<std::uint64_t, std::vector<std::uint64_t>> behind_;  ///< The same, by root.
+    mutable Mutex mutex_;
+    bool irregular_ GANTRY_GUARDED_BY(mutex_) = false;
+    Roots open_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, Stream> streams_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, Roots> events_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, Roots> held_
+        GANTRY_GUARDED_BY(mutex_);  ///< By position, the roots' own included.
+    std::map<std::uint64_t, std::vector<std::uint64_t>> behind_
+        GANTRY_GUARDED_BY(mutex_);  ///< The same, by root.
     /// Closed and not open: perhaps that of the one command which is being executed.
-    std::uint64_t closed_early_ = ~std::uint64_t{0};
-    std::set<std::uint64_t> executed_;
+    std::uint64_t closed_early_ GANTRY_GUARDED_BY(mutex_) = ~std::uint64_t{0};
+    std::set<std::uint64_t> executed_ GANTRY_GUARDED_BY(mutex_);
     static thread_local std::vector<Touch> touched_;
     static thread_local bool is_wait_;
     static thread_local bool is_collecting_;

@@ -63,7 +63,7 @@ LaunchBatcher::~LaunchBatcher() {
 }
 
 bool LaunchBatcher::launch(Launches launches, std::uint64_t key, CUstream stream) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     decay();
     const bool is_batch = launches.size() == kBatch;
     if (is_batch && !has_room()) {
@@ -186,10 +186,10 @@ bool LaunchBatcher::is_fit(Launches launches, std::uint64_t key, CUstream stream
         plain->second = device_.api().cuStreamGetPriority(stream, &priority) == CUDA_SUCCESS &&
                         priority == 0 && !objects_.is_configured(key);
     }
-    return plain->second &&
-           std::all_of(launches.begin(), launches.end(), [this](const KernelLaunch& launch) {
-               return function_of(launch.shape.kernel) != nullptr;
-           });
+    return plain->second && std::all_of(launches.begin(), launches.end(),
+                                        [this](const KernelLaunch& launch) GANTRY_REQUIRES(mutex_) {
+                                            return function_of(launch.shape.kernel) != nullptr;
+                                        });
 }
 
 /// Null: it is launched by itself.
@@ -307,7 +307,7 @@ void LaunchBatcher::decay() {
 }
 
 void LaunchBatcher::leave_out(std::uint64_t handle) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     functions_.erase(handle);  // Looked at anew.
     plain_streams_.erase(handle);
     for (Graph& graph : graphs_) {
@@ -320,8 +320,10 @@ void LaunchBatcher::leave_out(std::uint64_t handle) {
 }
 
 void LaunchBatcher::forget_all() {
-    const std::lock_guard lock(mutex_);
-    std::for_each(graphs_.begin(), graphs_.end(), [this](Graph& graph) { empty(graph); });
+    const MutexLock lock(mutex_);
+    for (Graph& graph : graphs_) {
+        empty(graph);
+    }
     functions_.clear();
     plain_streams_.clear();
     seen_ = {};

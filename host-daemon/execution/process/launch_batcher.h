@@ -30,13 +30,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/device/launch_graphs.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
@@ -115,38 +115,44 @@ private:
         return launches == 1 ? Numbers{LaunchGraphs::kLong, LaunchGraphs::kGraphs}
                              : Numbers{0, kShaped};
     }
-    [[nodiscard]] std::size_t number_of(const Graph& graph) const {
+    [[nodiscard]] std::size_t number_of(const Graph& graph) const GANTRY_REQUIRES(mutex_) {
         return static_cast<std::size_t>(&graph - graphs_.data());
     }
-    Graph* find(Launches launches, std::uint64_t hash, std::uint64_t key);
-    Graph* choose(Launches launches, std::uint64_t hash, std::uint64_t key, CUstream stream);
-    Graph* give(Numbers numbers, std::uint64_t hash, std::uint64_t key);
-    Graph* loose(Launches batch, std::uint64_t key);
-    bool may_keep_waiting(CUstream stream);
-    bool may_launch_into(const Graph& graph, std::uint64_t key);
-    bool is_fit(Launches launches, std::uint64_t key, CUstream stream);
-    CUfunction function_of(std::uint64_t handle);
-    [[nodiscard]] CUfunction find_function(std::uint64_t handle) const;
-    bool set(Graph& graph, Launches launches);
-    CUresult set(std::size_t graph, std::size_t index, const KernelLaunch& launch);
-    void empty(Graph& graph);
-    bool has_room();
-    bool note_end(CUevent& event, CUstream stream);
-    void decay();
+    Graph* find(Launches launches, std::uint64_t hash, std::uint64_t key) GANTRY_REQUIRES(mutex_);
+    Graph* choose(Launches launches, std::uint64_t hash, std::uint64_t key, CUstream stream)
+        GANTRY_REQUIRES(mutex_);
+    Graph* give(Numbers numbers, std::uint64_t hash, std::uint64_t key) GANTRY_REQUIRES(mutex_);
+    Graph* loose(Launches batch, std::uint64_t key) GANTRY_REQUIRES(mutex_);
+    bool may_keep_waiting(CUstream stream) GANTRY_REQUIRES(mutex_);
+    bool may_launch_into(const Graph& graph, std::uint64_t key) GANTRY_REQUIRES(mutex_);
+    bool is_fit(Launches launches, std::uint64_t key, CUstream stream) GANTRY_REQUIRES(mutex_);
+    CUfunction function_of(std::uint64_t handle) GANTRY_REQUIRES(mutex_);
+    [[nodiscard]] CUfunction find_function(std::uint64_t handle) const GANTRY_REQUIRES(mutex_);
+    bool set(Graph& graph, Launches launches) GANTRY_REQUIRES(mutex_);
+    CUresult set(std::size_t graph, std::size_t index, const KernelLaunch& launch)
+        GANTRY_REQUIRES(mutex_);
+    void empty(Graph& graph) GANTRY_REQUIRES(mutex_);
+    bool has_room() GANTRY_REQUIRES(mutex_);
+    bool note_end(CUevent& event, CUstream stream) GANTRY_REQUIRES(mutex_);
+    void decay() GANTRY_REQUIRES(mutex_);
 
     Device& device_;
     const ObjectTable& objects_;
-    std::mutex mutex_;
-    std::array<Graph, LaunchGraphs::kGraphs> graphs_;
-    std::array<std::uint64_t, LaunchGraphs::kGraphs> hashes_{};  ///< Of shapes; 0: it has none.
-    std::array<Seen, kSeen> seen_{};
-    std::unordered_map<std::uint64_t, CUfunction> functions_;  ///< By handle; null: left out.
-    std::unordered_map<std::uint64_t, bool> plain_streams_;    ///< By key.
-    std::array<CUevent, kMarks> marks_{};  ///< Behind every kMark batches; null until first used.
-    std::uint64_t batches_ = 0;            ///< That were launched.
-    std::uint32_t since_decay_ = 0;
-    bool is_full_ = false;                                  ///< There was no room when last looked.
-    std::chrono::steady_clock::time_point spared_until_{};  ///< No device is spared a wait.
+    Mutex mutex_;
+    std::array<Graph, LaunchGraphs::kGraphs> graphs_ GANTRY_GUARDED_BY(mutex_);
+    std::array<std::uint64_t, LaunchGraphs::kGraphs> hashes_
+        GANTRY_GUARDED_BY(mutex_){};  ///< Of shapes; 0: it has none.
+    std::array<Seen, kSeen> seen_ GANTRY_GUARDED_BY(mutex_){};
+    std::unordered_map<std::uint64_t, CUfunction> functions_
+        GANTRY_GUARDED_BY(mutex_);  ///< By handle; null: left out.
+    std::unordered_map<std::uint64_t, bool> plain_streams_ GANTRY_GUARDED_BY(mutex_);  ///< By key.
+    std::array<CUevent, kMarks> marks_
+        GANTRY_GUARDED_BY(mutex_){};  ///< Behind every kMark batches; null until first used.
+    std::uint64_t batches_ GANTRY_GUARDED_BY(mutex_) = 0;  ///< That were launched.
+    std::uint32_t since_decay_ GANTRY_GUARDED_BY(mutex_) = 0;
+    bool is_full_ GANTRY_GUARDED_BY(mutex_) = false;  ///< There was no room when last looked.
+    std::chrono::steady_clock::time_point spared_until_
+        GANTRY_GUARDED_BY(mutex_){};  ///< No device is spared a wait.
 };
 
 }  // namespace gantry::worker

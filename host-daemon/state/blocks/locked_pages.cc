@@ -18,7 +18,7 @@ bool unlock_pages(worker::GuestProcess& process, std::span<const std::span<std::
                   const Rest& rest) {
     process.device.bind_thread();
     while (!locked.empty()) {
-        std::unique_lock gate(process.graphs.captures.gate);
+        MutexLock gate(process.graphs.captures.gate);
         const bool may = may_lock_pages(process);
         if (may) {
             process.device.api().cuMemHostUnregister(locked.front().data());

@@ -207,7 +207,7 @@ Result<void> PreparedFile::make_pieces(std::size_t first, std::size_t count) {
 }
 
 void PreparedFile::lock_pieces(std::size_t first, std::size_t count) {
-    const std::lock_guard gate(process_.graphs.captures.gate);
+    const MutexLock gate(process_.graphs.captures.gate);
     if (!may_lock_pages(process_)) {
         return;  // These are copied through slots.
     }

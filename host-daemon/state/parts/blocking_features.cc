@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <mutex>
 #include <span>
 
 #include "host-daemon/execution/code/image_variables.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::state {
 namespace {
@@ -14,11 +14,11 @@ namespace {
 /// Images whose kernels allocate from the device's heap. A driver of its own accord saves no heap,
 /// so this is asked where there is no extension that does. Looked into once an image.
 std::uint64_t heap_users(worker::GuestProcess& process) {
-    static std::mutex mutex;
-    static std::map<worker::Sha256, bool> known;
+    static Mutex mutex;
+    static std::map<worker::Sha256, bool> known GANTRY_GUARDED_BY(mutex);
     const auto major =
         process.device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     std::uint64_t count = 0;
     for (const worker::LoadedImage& loaded : process.code.modules.list()) {
         const auto [entry, is_new] = known.try_emplace(loaded.image->sha256, false);

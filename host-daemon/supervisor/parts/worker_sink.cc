@@ -87,7 +87,7 @@ Result<void> WorkersSink::reserve(const engine::SessionNeeds& needs) {
 }
 
 Result<std::shared_ptr<Worker>> WorkersSink::worker_for(engine::PartId part) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (auto worker = workers_.find(part)) {
         return worker;
     }
@@ -100,12 +100,12 @@ Result<std::shared_ptr<Worker>> WorkersSink::worker_for(engine::PartId part) {
 }
 
 void WorkersSink::add_images(engine::PartId part, std::string image_list) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     images_[part] += image_list;  // serialised repeated fields join by concatenation
 }
 
 std::string WorkersSink::take_images(engine::PartId part) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::exchange(images_[part], {});
 }
 

@@ -121,13 +121,13 @@ bool WorkersSource::has_left(const std::shared_ptr<Worker>& worker) const {
 }
 
 bool WorkersSource::is_frozen() const {
-    const std::lock_guard lock(coming_);
+    const MutexLock lock(coming_);
     return is_frozen_;
 }
 
 Result<void> WorkersSource::add(const std::shared_ptr<Worker>& worker,
                                 const std::function<Result<void>()>& serve) {
-    const std::lock_guard lock(coming_);
+    const MutexLock lock(coming_);
     if (is_frozen_) {
         return Error{Code::kUnavailable, kSessionFrozen,
                      "session " + facts_.session_id + " is frozen: its new programs have to wait"};
@@ -143,7 +143,7 @@ void WorkersSource::set_suspended(bool suspended) {
 }
 
 void WorkersSource::set_frozen(bool frozen) {
-    const std::lock_guard lock(coming_);
+    const MutexLock lock(coming_);
     is_frozen_ = frozen;
 }
 

@@ -13,6 +13,7 @@
 
 #include "host-daemon/supervisor/workers/worker_set.h"
 #include "migration/engine/state.h"
+#include "proto/base/mutex.h"
 #include "proto/snapshot/container.h"
 
 namespace gantry::supervisor {
@@ -90,8 +91,8 @@ private:
     std::optional<engine::Seed> seed_;
     std::set<engine::PartId> begun_;
     std::atomic<bool> suspended_{false};
-    mutable std::mutex coming_;  // is_frozen_, and that no worker comes while it changes
-    bool is_frozen_ = false;
+    mutable Mutex coming_;  ///< Held also while a worker comes.
+    bool is_frozen_ GANTRY_GUARDED_BY(coming_) = false;
 };
 
 class WorkersSink final : public engine::StateSink {
@@ -155,8 +156,8 @@ private:
 
     WorkerSet& workers_;
     Hooks hooks_;
-    std::mutex mutex_;  // launching and images_
-    std::map<engine::PartId, std::string> images_;
+    Mutex mutex_;  ///< Held also while a worker is launched.
+    std::map<engine::PartId, std::string> images_ GANTRY_GUARDED_BY(mutex_);
     engine::Seed seed_;
     bool from_file_ = false;
     std::atomic<bool> has_lost_{false};

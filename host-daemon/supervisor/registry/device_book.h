@@ -43,7 +43,8 @@ public:
 
 private:
     const Ask ask_;
-    Mutex probing_;  ///< Held while a worker is asked; never with mutex_ held.
+    Mutex probing_
+        GANTRY_ACQUIRED_BEFORE(mutex_);  ///< Held while a worker is asked; never with mutex_ held.
     mutable Mutex mutex_;
     std::map<DeviceNumber, control::DeviceDescription> devices_ GANTRY_GUARDED_BY(mutex_);
     std::map<DeviceNumber, Error> errors_ GANTRY_GUARDED_BY(mutex_);

@@ -24,23 +24,23 @@ bool has_exited(const control::UniqueFd& process) {
 
 void EndingSessions::add_guest(const std::string& id, std::uint32_t uid,
                                control::UniqueFd process) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     guests_[id] = {uid, std::move(process)};
 }
 
 void EndingSessions::forget_guest(const std::string& id) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     guests_.erase(id);
 }
 
 std::optional<std::uint32_t> EndingSessions::user_of(const std::string& id) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto guest = guests_.find(id);
     return guest == guests_.end() ? std::nullopt : std::optional(guest->second.uid);
 }
 
 void EndingSessions::begin(const std::string& id) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     guests_.erase(id);
     ++closing_[id].sessions;
 }
@@ -48,7 +48,7 @@ void EndingSessions::begin(const std::string& id) {
 std::optional<libvirt::DomainInfo> EndingSessions::end(const std::string& id) {
     std::optional<libvirt::DomainInfo> next_life;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto closing = closing_.find(id);
         if (--closing->second.sessions == 0) {
             next_life = std::move(closing->second.next_life);
@@ -61,7 +61,7 @@ std::optional<libvirt::DomainInfo> EndingSessions::end(const std::string& id) {
 }
 
 bool EndingSessions::set_next_life(const libvirt::DomainInfo& domain) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto closing = closing_.find(domain.uuid);
     if (closing == closing_.end()) {
         return false;
@@ -71,14 +71,14 @@ bool EndingSessions::set_next_life(const libvirt::DomainInfo& domain) {
 }
 
 void EndingSessions::cancel_next_life(const std::string& id) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto closing = closing_.find(id); closing != closing_.end()) {
         closing->second.next_life.reset();
     }
 }
 
 bool EndingSessions::has_next_life(const std::string& id) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto closing = closing_.find(id);
     return closing != closing_.end() && closing->second.next_life.has_value();
 }
@@ -87,7 +87,7 @@ std::set<std::string> EndingSessions::soon_free(const WaitsItself& waits_itself)
     std::set<std::string> out;
     std::set<std::string> exited;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         for (const auto& [id, closing] : closing_) {
             if (closing.is_waited_for) {
                 out.insert(id);
@@ -105,13 +105,13 @@ std::set<std::string> EndingSessions::soon_free(const WaitsItself& waits_itself)
 }
 
 std::uint64_t EndingSessions::closed_count() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return closed_count_;
 }
 
 /// False when no session has ended for so long, or gantryd ends.
-bool EndingSessions::await_close(std::unique_lock<std::mutex>& lock, std::uint64_t before) {
-    return closed_.wait_for(lock, kEndAwaited, [&] {
+bool EndingSessions::await_close(MutexLock& lock, std::uint64_t before) {
+    return closed_.wait_for(lock, kEndAwaited, [&]() GANTRY_REQUIRES(mutex_) {
         return waits_end_ || closed_count_ != before;
     }) && !waits_end_;
 }
@@ -129,7 +129,7 @@ Result<void> EndingSessions::try_while_ending(const control::UniqueFd& process,
         if (done || soon_free(waits_itself).empty() || Clock::now() > deadline) {
             return done;
         }
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         if (!await_close(lock, before)) {
             return done;
         }
@@ -146,9 +146,10 @@ bool EndingSessions::is_waited_for(const std::string& id) const {
 
 void EndingSessions::await(std::set<std::string> sessions) {
     const auto deadline = Clock::now() + kMostAwaited;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-        std::erase_if(sessions, [this](const std::string& id) { return !is_waited_for(id); });
+        std::erase_if(sessions, [this](const std::string& id)
+                                    GANTRY_REQUIRES(mutex_) { return !is_waited_for(id); });
         if (sessions.empty() || Clock::now() > deadline) {
             return;
         }
@@ -169,7 +170,7 @@ void EndingSessions::await(std::set<std::string> sessions) {
 
 void EndingSessions::end_waits() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         waits_end_ = true;
     }
     closed_.notify_all();

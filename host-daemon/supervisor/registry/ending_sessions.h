@@ -10,15 +10,14 @@
 // are called without it.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 
 #include "migration/libvirt/domain_info.h"
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/control/unique_fd.h"
 
@@ -73,16 +72,16 @@ private:
         std::optional<libvirt::DomainInfo> next_life;
     };
 
-    [[nodiscard]] bool is_waited_for(const std::string& id) const;
-    bool await_close(std::unique_lock<std::mutex>& lock, std::uint64_t before);
+    [[nodiscard]] bool is_waited_for(const std::string& id) const GANTRY_REQUIRES(mutex_);
+    bool await_close(MutexLock& lock, std::uint64_t before) GANTRY_REQUIRES(mutex_);
     std::uint64_t closed_count() const;
 
-    mutable std::mutex mutex_;  // all below
-    std::condition_variable closed_;
-    std::map<std::string, Guest> guests_;
-    std::map<std::string, Closing> closing_;
-    std::uint64_t closed_count_ = 0;
-    bool waits_end_ = false;
+    mutable Mutex mutex_;
+    CondVar closed_;
+    std::map<std::string, Guest> guests_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::string, Closing> closing_ GANTRY_GUARDED_BY(mutex_);
+    std::uint64_t closed_count_ GANTRY_GUARDED_BY(mutex_) = 0;
+    bool waits_end_ GANTRY_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gantry::supervisor

@@ -14,13 +14,13 @@ SessionTable::Taken SessionTable::taken(Entry& entry) {
 }
 
 SessionTable::Here SessionTable::find(const std::string& id) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sessions_.find(id);
     return found == sessions_.end() ? Here{} : here(id, found->second);
 }
 
 SessionTable::Here SessionTable::find_named(const std::string& name) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [id, entry] : sessions_) {
         if (name == id || (!name.empty() && name == entry.session->info().vm_name)) {
             return here(id, entry);
@@ -30,13 +30,13 @@ SessionTable::Here SessionTable::find_named(const std::string& name) const {
 }
 
 std::shared_ptr<Arrival> SessionTable::arrival(const std::string& id) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = arrivals_.find(id);
     return found == arrivals_.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<Arrival> SessionTable::arrival_named(const std::string& name) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [id, arrival] : arrivals_) {
         if (name == id || (!name.empty() && name == arrival->request().info.vm_name)) {
             return arrival;
@@ -46,7 +46,7 @@ std::shared_ptr<Arrival> SessionTable::arrival_named(const std::string& name) co
 }
 
 SessionTable::All SessionTable::all() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     All out;
     for (const auto& [id, entry] : sessions_) {
         out.here.push_back(here(id, entry));
@@ -67,13 +67,13 @@ bool SessionTable::is_concerned(const std::string& id) const {
 }
 
 bool SessionTable::is_stopping() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return stopping_;
 }
 
 void SessionTable::put(const std::shared_ptr<Session>& session,
                        std::shared_ptr<SourceRunner> driver) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Entry& entry = sessions_[session->info().id];
     entry.session = session;
     entry.driver = std::move(driver);
@@ -81,7 +81,7 @@ void SessionTable::put(const std::shared_ptr<Session>& session,
 
 void SessionTable::watch(const std::shared_ptr<Session>& session,
                          std::unique_ptr<RegionWatcher> watcher) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sessions_.find(session->info().id);
     if (found != sessions_.end() && found->second.session == session) {
         found->second.watcher.swap(watcher);
@@ -89,7 +89,7 @@ void SessionTable::watch(const std::shared_ptr<Session>& session,
 }
 
 std::optional<SessionTable::Taken> SessionTable::take(const std::string& id) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) {
         return std::nullopt;
@@ -100,7 +100,7 @@ std::optional<SessionTable::Taken> SessionTable::take(const std::string& id) {
 }
 
 std::optional<SessionTable::Taken> SessionTable::take(const std::shared_ptr<Session>& session) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sessions_.find(session->info().id);
     if (found == sessions_.end() || found->second.session != session) {
         return std::nullopt;
@@ -111,7 +111,7 @@ std::optional<SessionTable::Taken> SessionTable::take(const std::shared_ptr<Sess
 }
 
 Result<void> SessionTable::begin_arrival(const std::string& id, std::shared_ptr<Arrival> arrival) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stopping_) {
         return Error{Code::kUnavailable, "daemon.stopping", "gantryd is being stopped"};
     }
@@ -129,13 +129,13 @@ Result<void> SessionTable::begin_arrival(const std::string& id, std::shared_ptr<
 }
 
 void SessionTable::put_arrival(const std::string& id, std::shared_ptr<Arrival> arrival) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     arrivals_[id] = std::move(arrival);
 }
 
 std::shared_ptr<Arrival> SessionTable::take_arrival(const std::string& id,
                                                     const std::function<void()>& if_not_here) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = arrivals_.find(id);
     if (found == arrivals_.end()) {
         return nullptr;
@@ -149,14 +149,14 @@ std::shared_ptr<Arrival> SessionTable::take_arrival(const std::string& id,
 }
 
 void SessionTable::if_unknown(const std::string& id, const std::function<void()>& last) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!sessions_.contains(id) && !arrivals_.contains(id)) {
         last();
     }
 }
 
 void SessionTable::unless_arriving(const std::string& id, const std::function<void()>& last) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!arrivals_.contains(id)) {
         last();
     }
@@ -164,7 +164,7 @@ void SessionTable::unless_arriving(const std::string& id, const std::function<vo
 
 bool SessionTable::if_gone(const std::shared_ptr<Session>& session,
                            const std::function<void()>& last) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::string& id = session->info().id;
     const auto arrival = arrivals_.find(id);  // Its own, perhaps, not confirmed yet.
     const bool is_back = sessions_.contains(id) ||
@@ -176,7 +176,7 @@ bool SessionTable::if_gone(const std::shared_ptr<Session>& session,
 }
 
 void SessionTable::add_alert(const std::string& id, std::string text, std::size_t most) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = sessions_.find(id); found != sessions_.end()) {
         std::vector<std::string>& alerts = found->second.alerts;
         if (alerts.size() >= most) {
@@ -188,7 +188,7 @@ void SessionTable::add_alert(const std::string& id, std::string text, std::size_
 
 SessionTable::Addressee SessionTable::note_message(const std::string& id,
                                                    engine::MigrationId migration, bool gives_up) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) {
         return {stopping_, nullptr};
@@ -205,14 +205,14 @@ SessionTable::Addressee SessionTable::note_message(const std::string& id,
 
 bool SessionTable::is_pulled(const std::string& id,
                              SerialExecutor::Clock::duration silence_max) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sessions_.find(id);
     return found != sessions_.end() &&
            SerialExecutor::Clock::now() - found->second.peer_heard < silence_max;
 }
 
 bool SessionTable::end_attempt(const std::string& id, const Error& error) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) {
         return false;
@@ -229,7 +229,7 @@ bool SessionTable::end_attempt(const std::string& id, const Error& error) {
 }
 
 std::optional<Error> SessionTable::take_attempt_error(const std::string& id) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = sessions_.find(id);
     return found == sessions_.end() ? std::nullopt
                                     : std::exchange(found->second.attempt_error, std::nullopt);
@@ -237,7 +237,7 @@ std::optional<Error> SessionTable::take_attempt_error(const std::string& id) {
 
 std::pair<std::vector<SessionTable::Taken>, std::vector<std::shared_ptr<Arrival>>>
 SessionTable::stop() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     std::pair<std::vector<Taken>, std::vector<std::shared_ptr<Arrival>>> out;
     for (auto& [id, entry] : std::exchange(sessions_, {})) {

@@ -11,7 +11,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "host-daemon/supervisor/sessions/arrival.h"
 #include "host-daemon/supervisor/sessions/region_watcher.h"
 #include "host-daemon/supervisor/sessions/session.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::supervisor {
 
@@ -114,10 +114,10 @@ private:
     static Here here(const std::string& id, const Entry& entry);
     static Taken taken(Entry& entry);
 
-    mutable std::mutex mutex_;  // all below
-    std::map<std::string, Entry> sessions_;
-    std::map<std::string, std::shared_ptr<Arrival>> arrivals_;
-    bool stopping_ = false;
+    mutable Mutex mutex_;
+    std::map<std::string, Entry> sessions_ GANTRY_GUARDED_BY(mutex_);
+    std::map<std::string, std::shared_ptr<Arrival>> arrivals_ GANTRY_GUARDED_BY(mutex_);
+    bool stopping_ GANTRY_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gantry::supervisor

@@ -155,7 +155,7 @@ control::SessionStatus HostStatus::describe(const SessionTable::Here& here,
     } else if (const auto arrival = arrival_of(here.id, all)) {
         fill_target_move(arrival->status(), out.mutable_move());  // not confirmed yet
     } else {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (const auto* ended = history_.find(here.id)) {
             *out.mutable_move() = ended->move();
         }
@@ -194,7 +194,7 @@ void HostStatus::note_ended(const SessionTable::Here& session, engine::Outcome o
     out.set_state(state_word(status.state));
     fill_source_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     history_.note(std::move(out));
 }
 
@@ -207,17 +207,17 @@ void HostStatus::note_ended(const Arrival& arrival, engine::Outcome outcome, con
     out.set_peer(arrival.request().source_address);
     fill_target_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     history_.note(std::move(out));
 }
 
 std::uint64_t HostStatus::history_serial() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return history_.serial();
 }
 
 bool HostStatus::has_ended(const std::string& name, std::uint64_t after) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto ended = history_.since(after);
     return std::any_of(ended.begin(), ended.end(), [&](const control::SessionStatus& one) {
         return name.empty() || name == one.session_id() || name == one.vm_name();
@@ -267,7 +267,7 @@ control::ListSessionsReply HostStatus::list_without_workers(
         }
     }
     if (ended_after) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         for (control::SessionStatus& ended : history_.since(*ended_after)) {
             const std::string& id = ended.session_id();
             if (!is_here(id, all) && !arrival_of(id, all) &&

@@ -4,7 +4,6 @@
 // after all else has been said: one that does not answer holds up whoever asks, and no session.
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "host-daemon/supervisor/moves/move_history.h"
 #include "host-daemon/supervisor/registry/device_book.h"
 #include "host-daemon/supervisor/registry/session_table.h"
+#include "proto/base/mutex.h"
 #include "proto/control/gantryd.pb.h"
 
 namespace gantry::supervisor {
@@ -53,8 +53,8 @@ private:
     const DeviceNumber usual_device_;
     const SessionTable& sessions_;
     const DeviceBook& devices_;
-    mutable std::mutex mutex_;  // history_
-    MoveHistory history_;
+    mutable Mutex mutex_;
+    MoveHistory history_ GANTRY_GUARDED_BY(mutex_);
 };
 
 /// "running", "frozen", "granted", "released" or "lost".

@@ -58,12 +58,12 @@ void Arrival::disown_guest() {
 }
 
 bool Arrival::left_guest_unknown() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return is_ended_ && session_->driver() == nullptr && !guest_state_;
 }
 
 bool Arrival::is_hopeless() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return outcome_ == engine::Outcome::kRefused || outcome_ == engine::Outcome::kLost;
 }
 
@@ -99,28 +99,28 @@ std::shared_ptr<TargetRunner> Arrival::make_driver() {
 }
 
 std::shared_ptr<TargetRunner> Arrival::driver() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return driver_;
 }
 
 std::shared_ptr<transport::TargetLink> Arrival::link() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return link_;
 }
 
 TargetStatus Arrival::status() const {
     TargetStatus status = driver()->status();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     engine::add_attempts(progress_before_, &status.progress);
     return status;
 }
 
 void Arrival::feed(engine::TargetEvent event) {
     if (tells_of_arrival(event)) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         guest_state_ = event;
     } else if (std::holds_alternative<target_event::GuestStopped>(event)) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         guest_state_.reset();
     }
     driver()->feed(std::move(event));
@@ -128,7 +128,7 @@ void Arrival::feed(engine::TargetEvent event) {
 
 void Arrival::confirm_source_fenced() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         source_fenced_ = true;
     }
     spdlog::warn("session {} (arriving): an operator says that its source host {} is fenced",
@@ -137,7 +137,7 @@ void Arrival::confirm_source_fenced() {
 }
 
 bool Arrival::source_fenced() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return source_fenced_;
 }
 
@@ -147,14 +147,14 @@ void Arrival::stop() {
     {
         std::shared_ptr<transport::TargetLink> link;
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             link = std::move(link_);
         }
     }
     driver()->stop();
     bool is_guest_stranded = false;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         // Only of complete memory: before, the region must not be touched.
         is_guest_stranded =
             is_ended_ && session_->driver() == nullptr && guest_state_ &&
@@ -210,7 +210,7 @@ TargetHooks Arrival::target_hooks() {
         });
     };
     hooks.alert = [this](engine::AlertKind, const Error& error) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         alerts_.push_back(error.to_string());
         has_silent_source_ = error.reason == "migration.peer_silent";
     };
@@ -228,7 +228,7 @@ TargetHooks Arrival::target_hooks() {
             settle(error);
         }
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             is_ended_ = outcome != engine::Outcome::kRetry;
             outcome_ = outcome;
         }
@@ -239,14 +239,14 @@ TargetHooks Arrival::target_hooks() {
 
 void Arrival::on_domain(const engine::DomainReport& report) {
     if (report.domain == engine::DomainState::kRunning && report.job == engine::JobState::kNone) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         guest_state_ = guest_state_.value_or(target_event::GuestResumedMigrated{});
     }
     feed(target_event::Domain{report});
 }
 
 void Arrival::settle(std::optional<Error> refusal) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!is_settled_) {
         is_settled_ = true;
         refusal_ = std::move(refusal);
@@ -294,7 +294,7 @@ void Arrival::connect_link(const Connect& connect) {
     handlers.batch = [this](const control::BulkDown& batch) { return driver()->apply(batch); };
     handlers.bulk_lost = [this](const Error& why) { driver()->bulk_lost(why); };
     std::shared_ptr<transport::TargetLink> link = connect(std::move(handlers));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     link_ = std::move(link);
 }
 
@@ -313,7 +313,7 @@ Result<void> Arrival::begin_again() {
     (void)sink_.discard();  // its own may not have been carried out any more
     std::optional<engine::TargetEvent> guest_state;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         driver_ = make_driver();
         progress_before_ = so_far;
         guest_state = guest_state_;
@@ -326,8 +326,9 @@ Result<void> Arrival::begin_again() {
 }
 
 Result<void> Arrival::wait_admitted(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    if (!settled_.wait_for(lock, timeout, [this] { return is_settled_; })) {
+    MutexLock lock(mutex_);
+    if (!settled_.wait_for(lock, timeout,
+                           [this]() GANTRY_REQUIRES(mutex_) { return is_settled_; })) {
         return Error{
             Code::kDeadlineExceeded, "migration.admission_timeout",
             "the session was not ready to move within " + std::to_string(timeout.count()) + " ms"};
@@ -369,17 +370,17 @@ Result<void> Arrival::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
 }
 
 std::vector<std::string> Arrival::alerts() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return alerts_;
 }
 
 bool Arrival::has_waited_in_vain() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return has_silent_source_;
 }
 
 bool Arrival::ended() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return is_ended_;
 }
 

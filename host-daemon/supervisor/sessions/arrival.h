@@ -7,15 +7,14 @@
 // answer of the hypervisor reaches it only while it is held by a shared_ptr.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "host-daemon/supervisor/moves/target_runner.h"
 #include "host-daemon/supervisor/sessions/session.h"
 #include "migration/transport/links.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::supervisor {
 
@@ -109,23 +108,26 @@ private:
     std::shared_ptr<Session> session_;
     WorkersSink sink_;
 
-    mutable std::mutex mutex_;  // the answer to the hook, alerts, link
-    std::condition_variable settled_;
-    bool is_settled_ = false;
-    bool is_ended_ = false;
-    engine::Outcome outcome_ = engine::Outcome::kNone;
-    bool has_guest_link_ = false;  ///< Local programs: fetched from the other gantryd, or made.
-    bool source_fenced_ = false;
-    std::optional<Error> refusal_;
-    std::vector<std::string> alerts_;
-    bool has_silent_source_ = false;
+    /// Local programs: the link was fetched from the other gantryd, or made. Only in activate().
+    bool has_guest_link_ = false;
+
+    mutable Mutex mutex_;
+    CondVar settled_;
+    bool is_settled_ GANTRY_GUARDED_BY(mutex_) = false;
+    bool is_ended_ GANTRY_GUARDED_BY(mutex_) = false;
+    engine::Outcome outcome_ GANTRY_GUARDED_BY(mutex_) = engine::Outcome::kNone;
+    bool source_fenced_ GANTRY_GUARDED_BY(mutex_) = false;
+    std::optional<Error> refusal_ GANTRY_GUARDED_BY(mutex_);
+    std::vector<std::string> alerts_ GANTRY_GUARDED_BY(mutex_);
+    bool has_silent_source_ GANTRY_GUARDED_BY(mutex_) = false;
 
     /// What libvirt said last about the guest on this host; told again to a new attempt.
-    std::optional<engine::TargetEvent> guest_state_;
-    std::shared_ptr<TargetRunner> driver_;
-    engine::Progress progress_before_;  ///< Of the attempts that have failed.
+    std::optional<engine::TargetEvent> guest_state_ GANTRY_GUARDED_BY(mutex_);
+    std::shared_ptr<TargetRunner> driver_ GANTRY_GUARDED_BY(mutex_);
+    engine::Progress progress_before_
+        GANTRY_GUARDED_BY(mutex_);  ///< Of the attempts that have failed.
     /// Held beside this only while it is used: its calls may wait for threads that ask driver().
-    std::shared_ptr<transport::TargetLink> link_;
+    std::shared_ptr<transport::TargetLink> link_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace gantry::supervisor

@@ -73,12 +73,12 @@ Session::~Session() {
 }
 
 std::shared_ptr<SourceRunner> Session::driver() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return driver_;
 }
 
 void Session::own(std::shared_ptr<SourceRunner> driver) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     driver_ = std::move(driver);
 }
 
@@ -88,7 +88,7 @@ bool Session::serves() const {
 }
 
 Result<void> Session::open_region() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!region_) {
         if (info_.kind != SessionKind::kVm) {
             return Error{Code::kFailedPrecondition, "region.none",
@@ -113,7 +113,7 @@ Result<void> Session::open_region() {
 
 Result<std::vector<Claim>> Session::claims() {
     GANTRY_TRY(open_region());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (channel_count_ == 0) {
         return std::vector<Claim>{};
     }
@@ -121,7 +121,7 @@ Result<std::vector<Claim>> Session::claims() {
 }
 
 Result<void> Session::clear_region() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!info_.guest_key.empty()) {
         // Whoever has the old one mapped keeps that, and finds nobody at the other end.
         ::unlink(info_.region_path.c_str());
@@ -140,14 +140,14 @@ Result<void> Session::clear_region() {
 }
 
 void Session::set_link(GuestLink link) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     region_ = std::move(link.region);
     socket_ = std::move(link.socket);
     channel_count_ = 1;
 }
 
 void Session::refuse(const Claim& claim, const Error& why) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (region_) {
         (void)region_->write_state(claim.channel, claim.generation, wire::ServeState::kRefused,
                                    cuda_error_of(why), why.text);
@@ -160,7 +160,7 @@ Result<void> Session::serve(const std::shared_ptr<Worker>& worker, const Claim& 
     control::GuestAttachment guest;
     std::vector<int> descriptors;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         guest.set_kind(info_.kind == SessionKind::kVm ? control::GuestAttachment::KIND_FILE
                                                       : control::GuestAttachment::KIND_MEMFD);
         guest.set_region_bytes(region_->bytes());
@@ -175,7 +175,7 @@ Result<void> Session::serve(const std::shared_ptr<Worker>& worker, const Claim& 
         }
     }
     GANTRY_TRY(worker->serve(guest, descriptors));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     // The worker has its own copy now: with ours closed, the guest's end of the socket tells it
     // when its worker has ended.
     socket_.reset();
@@ -189,7 +189,7 @@ bool Session::is_moving(const SourceStatus& status) const {
 
 Result<void> Session::open_channel(const Claim& claim, const WorkerHandlers& handlers,
                                    std::optional<GuestLink> link, std::uint64_t table_hash) {
-    const std::lock_guard opening(opening_);
+    const MutexLock opening(opening_);
     const engine::PartId part = part_of({claim.channel, claim.generation});
     if (suspended()) {
         return Error{Code::kUnavailable, "session.suspended",
@@ -232,14 +232,14 @@ void tell_closed(Region& region, std::uint32_t channel_count, const PartChannel&
 }  // namespace
 
 void Session::close_channel(engine::PartId part) {
-    const std::lock_guard opening(opening_);
+    const MutexLock opening(opening_);
     const auto worker = workers_.remove(part);
     if (worker) {
         worker->end();
     }
     const PartChannel at = channel_of(part);
     if (at.generation != 0) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (region_) {
             tell_closed(*region_, channel_count_, at);
         }
@@ -253,7 +253,7 @@ void Session::on_worker_lost(engine::PartId part, const std::string& how) {
         "has to be started again",
         info_.id, part.value, how);
     const PartChannel at = channel_of(part);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (region_ && channel_count_ != 0) {
         tell_closed(*region_, channel_count_, at);
     }
@@ -272,7 +272,7 @@ Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
     }
     std::vector<int> descriptors;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (at.channel >= channel_count_) {
             return Error{Code::kFailedPrecondition, "region.layout",
                          "the guest's region has " + std::to_string(channel_count_) +
@@ -293,7 +293,7 @@ Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
     before();
     GANTRY_TRY(worker->activate(epoch, guest, descriptors));
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         socket_.reset();
         GANTRY_TRY(region_->write_state(at.channel, at.generation, wire::ServeState::kServing));
     }
@@ -311,7 +311,7 @@ Result<void> Session::take_guests_back() {
         if (!reply) {  // The snapshot has what it held, and a VM's region is a file.
             spdlog::warn("session {}: {}", info_.id, reply.error().to_string());
         } else if (reply->descriptors.size() > 1) {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             socket_ = std::move(reply->descriptors[1]);
         }
         workers_.remove(worker->part());
@@ -321,7 +321,7 @@ Result<void> Session::take_guests_back() {
 }
 
 Result<void> Session::suspend(const Suspension& into) {
-    const std::lock_guard opening(opening_);
+    const MutexLock opening(opening_);
     GANTRY_TRY(take_guests_back());
     set_suspended(into);
     return write_record();
@@ -329,18 +329,18 @@ Result<void> Session::suspend(const Suspension& into) {
 
 void Session::set_suspended(const Suspension& into) {
     source_.set_suspended(true);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     suspended_ = into;
 }
 
 std::optional<Suspension> Session::suspended() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return suspended_;
 }
 
 void Session::resume() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         suspended_.reset();
     }
     source_.set_suspended(false);
@@ -350,7 +350,7 @@ void Session::resume() {
 }
 
 bool Session::guest_waits() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!suspended_ || !socket_.valid()) {
         return true;
     }
@@ -361,7 +361,7 @@ bool Session::guest_waits() const {
 }
 
 void Session::end(std::optional<wire::WorkerState> how) {
-    const std::lock_guard opening(opening_);
+    const MutexLock opening(opening_);
     const auto workers = workers_.all();
     std::vector<std::future<void>> ends;  // Those that do not answer are waited for together.
     ends.reserve(workers.size());
@@ -372,7 +372,7 @@ void Session::end(std::optional<wire::WorkerState> how) {
     for (const auto& worker : workers) {
         const PartChannel at = channel_of(worker->part());
         workers_.remove(worker->part());
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (how && region_ && channel_count_ != 0) {
             (void)region_->write_worker_state(channel_count_, at.channel, *how);
         }
@@ -399,7 +399,7 @@ Result<void> Session::write_record() {
         json["workers"].push_back(to_json(worker->record()));
     }
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (replacement_) {
             json["workers"].push_back(to_json(replacement_->record()));
         }
@@ -424,14 +424,14 @@ Result<void> Session::write_record() {
 }
 
 void Session::set_arrival_note(std::string json) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     arrival_note_ = std::move(json);
 }
 
 void Session::remove_record() { ::unlink(record_path().c_str()); }
 
 void Session::set_device(DeviceNumber device) {
-    const std::lock_guard opening(opening_);
+    const MutexLock opening(opening_);
     device_.store(device);
     if (auto written = write_record(); !written) {
         spdlog::warn("session {}: {}", info_.id, written.error().to_string());
@@ -439,14 +439,14 @@ void Session::set_device(DeviceNumber device) {
 }
 
 void Session::begin_replacement(std::shared_ptr<Worker> fresh) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     replacement_ = std::move(fresh);
 }
 
 void Session::end_replacement(bool is_fresh) {
-    const std::lock_guard opening(opening_);
+    const MutexLock opening(opening_);
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (is_fresh) {
             workers_.add(replacement_);
         }
@@ -458,7 +458,7 @@ void Session::end_replacement(bool is_fresh) {
 }
 
 bool Session::is_replacing(engine::PartId part) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return replacement_ && replacement_->part() == part;
 }
 

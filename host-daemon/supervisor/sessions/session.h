@@ -9,7 +9,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -17,6 +16,7 @@
 #include "host-daemon/supervisor/sessions/region.h"
 #include "host-daemon/supervisor/workers/worker_stock.h"
 #include "migration/libvirt/domain_info.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::supervisor {
 
@@ -95,7 +95,7 @@ public:
     Result<void> suspend(const Suspension& into);
     [[nodiscard]] std::optional<Suspension> suspended() const;
     /// Held while it is being saved.
-    [[nodiscard]] std::mutex& saving() { return saving_; }
+    [[nodiscard]] Mutex& saving() { return saving_; }
     /// The guests are served by restored workers again.
     void resume();
     /// False once the program that waits in a suspended session of this host itself has ended.
@@ -155,7 +155,7 @@ public:
 
 private:
     Result<void> open_region();
-    Result<RelayedGuest> relayed(std::uint32_t channel);
+    Result<RelayedGuest> relayed(std::uint32_t channel) GANTRY_REQUIRES(mutex_);
     Result<void> take_guests_back();
     Result<void> serve(const std::shared_ptr<Worker>& worker, const Claim& claim,
                        std::uint64_t table_hash);
@@ -166,20 +166,21 @@ private:
     WorkerStock& stock_;
     WorkerSet workers_;
     WorkersSource source_;
-    mutable std::mutex mutex_;  // all below but workers_
-    std::mutex saving_;
-    std::mutex opening_;  // one channel at a time is opened or closed
-    std::shared_ptr<SourceRunner> driver_;
-    std::optional<Region> region_;
-    control::UniqueFd socket_;
-    control::UniqueFd guest_end_;  ///< For the relay.
-    std::chrono::steady_clock::time_point guest_end_made_;
+    mutable Mutex mutex_;
+    Mutex saving_;
+    Mutex opening_ GANTRY_ACQUIRED_BEFORE(mutex_);  // one channel at a time is opened or closed
+    std::shared_ptr<SourceRunner> driver_ GANTRY_GUARDED_BY(mutex_);
+    std::optional<Region> region_ GANTRY_GUARDED_BY(mutex_);
+    control::UniqueFd socket_ GANTRY_GUARDED_BY(mutex_);
+    control::UniqueFd guest_end_ GANTRY_GUARDED_BY(mutex_);  ///< For the relay.
+    std::chrono::steady_clock::time_point guest_end_made_ GANTRY_GUARDED_BY(mutex_);
     std::atomic<bool> program_ended_{false};
     std::atomic<DeviceNumber> device_;
-    std::uint32_t channel_count_ = 0;
-    std::string arrival_note_;
-    std::optional<Suspension> suspended_;
-    std::shared_ptr<Worker> replacement_;  ///< Takes a part over just now.
+    std::uint32_t channel_count_ GANTRY_GUARDED_BY(mutex_) = 0;
+    std::string arrival_note_ GANTRY_GUARDED_BY(mutex_);
+    std::optional<Suspension> suspended_ GANTRY_GUARDED_BY(mutex_);
+    std::shared_ptr<Worker> replacement_
+        GANTRY_GUARDED_BY(mutex_);  ///< Takes a part over just now.
 };
 
 /// CUDA's numbers for what a refused guest is told.

@@ -27,13 +27,12 @@ Result<void> Session::make_link() {
     }
     link.socket.reset(ends[0]);
     set_link(std::move(link));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     guest_end_.reset(ends[1]);
     guest_end_made_ = std::chrono::steady_clock::now();
     return {};
 }
 
-/// With the lock.
 Result<RelayedGuest> Session::relayed(std::uint32_t channel) {
     wire::ChannelLayout layout{};
     RelayedGuest guest;
@@ -51,7 +50,7 @@ Result<RelayedGuest> Session::relayed(std::uint32_t channel) {
 
 Result<RelayedGuest> Session::give_channel(std::uint32_t pid) {
     GANTRY_TRY(open_region());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     GANTRY_ASSIGN(const auto claims, region_->claims(channel_count_));
     for (const Claim& claim : claims) {
         const bool is_left = claim.state == wire::ClaimState::kClosing &&
@@ -73,7 +72,7 @@ Result<RelayedGuest> Session::give_channel(std::uint32_t pid) {
 
 Result<RelayedGuest> Session::meet_relay(const MirrorName& name) {
     const bool serves = this->serves();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const Error unknown{Code::kNotFound, "guest.unknown", "no guest of this link is here"};
     for (std::uint32_t channel = 0; region_ && channel < channel_count_; ++channel) {
         GANTRY_ASSIGN(const auto own, region_->mirror_name(channel_count_, channel));
@@ -97,7 +96,7 @@ Result<RelayedGuest> Session::meet_relay(const MirrorName& name) {
 }
 
 bool Session::awaits_relay() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (guest_end_.valid() && std::chrono::steady_clock::now() - guest_end_made_ > kRelayPatience) {
         spdlog::warn("session {}: its guest did not come", info_.id);
         guest_end_.reset();

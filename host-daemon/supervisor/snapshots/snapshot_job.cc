@@ -216,7 +216,7 @@ Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& ses
         return Error{Code::kInvalidArgument, "snapshot.path",
                      "the file's path must be absolute: '" + request.path() + "'"};
     }
-    const std::lock_guard one_at_a_time(session->saving());
+    const MutexLock one_at_a_time(session->saving());
     const auto driver = session->driver();
     Job job{*session, *driver, request, is_cancelled};
     return save(job);

@@ -6,15 +6,16 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <mutex>
 #include <utility>
+
+#include "proto/base/mutex.h"
 
 namespace gantry::supervisor {
 namespace {
 
 using control::MemoryPage;
 
-std::mutex g_mutex;  // Claiming, clearing and removing a page.
+Mutex g_mutex;  // Claiming, clearing and removing a page.
 
 Error page_error(const std::string& path, const char* what) {
     return Error{Code::kUnavailable, "memory.page",
@@ -61,7 +62,7 @@ Result<MemorySlot> MemorySlot::open(const std::string& path, bool create) {
 }
 
 Result<MemorySlot> MemorySlot::claim(const std::string& path) {
-    const std::lock_guard lock(g_mutex);
+    const MutexLock lock(g_mutex);
     GANTRY_ASSIGN(MemorySlot slot, open(path, true));
     for (std::uint32_t i = 0; i < MemoryPage::kSlots; ++i) {
         if (!is_taken(slot.file_.get(), i)) {
@@ -86,7 +87,7 @@ Result<MemorySlot> MemorySlot::adopt(const std::string& path, std::uint32_t inde
 }
 
 void MemorySlot::release() {
-    const std::lock_guard lock(g_mutex);
+    const MutexLock lock(g_mutex);
     const control::UniqueFd file = std::exchange(file_, control::UniqueFd());
     if (!file.valid()) {
         return;

@@ -44,7 +44,7 @@ Result<std::shared_ptr<Staging>> Staging::create(std::size_t slot_bytes, std::ui
 Staging::~Staging() { ::munmap(base_, bytes()); }
 
 StagingSlot Staging::acquire() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
         const auto found = std::find(free_.begin(), free_.end(), true);
         if (found != free_.end()) {
@@ -57,7 +57,7 @@ StagingSlot Staging::acquire() {
 }
 
 void Staging::give_back(std::uint32_t index) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_[index] = true;
     changed_.notify_one();
 }

@@ -6,14 +6,13 @@
 // are in use.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/control/unique_fd.h"
 
@@ -47,22 +46,27 @@ public:
     Staging& operator=(const Staging&) = delete;
 
     [[nodiscard]] int fd() const { return fd_.get(); }
-    [[nodiscard]] std::uint64_t bytes() const { return slot_bytes_ * free_.size(); }
+    [[nodiscard]] std::uint64_t bytes() const { return slot_bytes_ * slot_count_; }
     [[nodiscard]] std::size_t slot_bytes() const { return slot_bytes_; }
     StagingSlot acquire();
 
 private:
     friend class StagingSlot;
     Staging(control::UniqueFd fd, std::byte* base, std::size_t slot_bytes, std::uint32_t count)
-        : fd_(std::move(fd)), base_(base), slot_bytes_(slot_bytes), free_(count, true) {}
+        : fd_(std::move(fd)),
+          base_(base),
+          slot_bytes_(slot_bytes),
+          slot_count_(count),
+          free_(count, true) {}
     void give_back(std::uint32_t index);
 
     control::UniqueFd fd_;
     std::byte* base_;
     std::size_t slot_bytes_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<bool> free_;
+    std::size_t slot_count_;
+    Mutex mutex_;
+    CondVar changed_;
+    std::vector<bool> free_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace gantry::supervisor

@@ -41,9 +41,9 @@ Result<WorkerChannel::Sent> WorkerChannel::send(control::ToWorker request,
                                                 std::chrono::milliseconds deadline,
                                                 std::span<const int> descriptors) {
     Sent sent{0, {}, deadline, std::make_shared<Pending>()};
-    const std::lock_guard sending(send_mutex_);
+    const MutexLock sending(send_mutex_);
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (!open_) {
             return closed_why_.text.empty()
                        ? Error{Code::kUnavailable, "worker.gone", name_ + " is closed"}
@@ -55,7 +55,7 @@ Result<WorkerChannel::Sent> WorkerChannel::send(control::ToWorker request,
     request.set_request_id(sent.id);
     request.set_descriptor_count(static_cast<std::uint32_t>(descriptors.size()));
     if (auto done = socket_.send_message(request, descriptors); !done) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         pending_.erase(sent.id);
         if (done.error().code == Code::kDeadlineExceeded) {
             return Error{Code::kDeadlineExceeded, "worker.deadline",
@@ -68,7 +68,7 @@ Result<WorkerChannel::Sent> WorkerChannel::send(control::ToWorker request,
 }
 
 Result<WorkerReply> WorkerChannel::await(Sent sent) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     changed_.wait_until(lock, sent.at + sent.deadline,
                         [&] { return sent.pending->done || !open_; });
     if (!sent.pending->done) {
@@ -112,7 +112,7 @@ Result<void> WorkerChannel::take_packet() {
         on_event_(reply.message.event());
         return {};
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = pending_.find(reply.message.request_id());
     if (found == pending_.end() || found->second->done) {
         return Error{Code::kInvalidArgument, "worker.protocol",
@@ -131,15 +131,17 @@ Result<void> WorkerChannel::take_packet() {
 
 void WorkerChannel::close(const Error& why) {
     const bool wanted = !open_.load();  // our own destructor
+    Error closed_why;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         open_ = false;
-        closed_why_ = Error{Code::kUnavailable, "worker.gone", name_ + " is gone: " + why.text};
+        closed_why = Error{Code::kUnavailable, "worker.gone", name_ + " is gone: " + why.text};
+        closed_why_ = closed_why;
         changed_.notify_all();
     }
     if (!wanted) {
         socket_.shut_down();
-        on_closed_(closed_why_);
+        on_closed_(closed_why);
     }
 }
 

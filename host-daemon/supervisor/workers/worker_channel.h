@@ -14,15 +14,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
@@ -70,7 +69,7 @@ public:
                       std::span<const int> descriptors = {});
     Result<WorkerReply> await(Sent sent);
     void set_name(std::string name) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         name_ = std::move(name);
     }
     /// As if the worker had ended it.
@@ -83,17 +82,18 @@ private:
     void close(const Error& why);
 
     control::PacketSocket socket_;
-    std::string name_;  // under mutex_
+    std::string name_ GANTRY_GUARDED_BY(mutex_);
     EventHandler on_event_;
     ClosedHandler on_closed_;
     std::atomic<bool> open_{true};
 
-    std::mutex send_mutex_;  // held across id assignment and send: ids go out in order
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::uint64_t next_id_ = 1;
-    std::map<std::uint64_t, std::shared_ptr<Pending>> pending_;
-    Error closed_why_;
+    Mutex send_mutex_
+        GANTRY_ACQUIRED_BEFORE(mutex_);  // held across id assignment and send: ids go out in order
+    Mutex mutex_;
+    CondVar changed_;
+    std::uint64_t next_id_ GANTRY_GUARDED_BY(mutex_) = 1;
+    std::map<std::uint64_t, std::shared_ptr<Pending>> pending_ GANTRY_GUARDED_BY(mutex_);
+    Error closed_why_ GANTRY_GUARDED_BY(mutex_);
     std::thread reader_;
 };
 

@@ -256,7 +256,7 @@ Result<WorkerProcess> WorkerProcess::adopt(const ProcessRecord& record) {
 
 std::optional<std::string> WorkerProcess::wait(std::chrono::milliseconds timeout) {
     {
-        const std::lock_guard lock(*ending_);
+        const MutexLock lock(*ending_);
         if (ended_) {
             return ended_;
         }
@@ -265,7 +265,7 @@ std::optional<std::string> WorkerProcess::wait(std::chrono::milliseconds timeout
     if (::poll(&entry, 1, static_cast<int>(timeout.count())) <= 0) {
         return std::nullopt;
     }
-    const std::lock_guard lock(*ending_);
+    const MutexLock lock(*ending_);
     if (ended_) {
         return ended_;  // Somebody else waited too.
     }
@@ -279,7 +279,7 @@ std::optional<std::string> WorkerProcess::wait(std::chrono::milliseconds timeout
 }
 
 void WorkerProcess::kill() {
-    const std::lock_guard lock(*ending_);
+    const MutexLock lock(*ending_);
     if (pidfd_.valid() && !ended_) {
         ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
     }

@@ -14,11 +14,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "host-daemon/supervisor/config/config.h"
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/control/channel.h"
 
@@ -55,8 +55,8 @@ private:
     control::UniqueFd pidfd_;
     ProcessRecord record_;
     /// A worker's reader and who ends it may both wait. By pointer: what has one is moved about.
-    std::unique_ptr<std::mutex> ending_ = std::make_unique<std::mutex>();
-    std::optional<std::string> ended_;
+    std::unique_ptr<Mutex> ending_ = std::make_unique<Mutex>();
+    std::optional<std::string> ended_ GANTRY_GUARDED_BY(*ending_);
 };
 
 }  // namespace gantry::supervisor

@@ -5,14 +5,14 @@
 namespace gantry::supervisor {
 
 void WorkerSet::add(std::shared_ptr<Worker> worker) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const engine::PartId part = worker->part();
     staging_.erase(part);
     workers_[part] = std::move(worker);
 }
 
 std::shared_ptr<Worker> WorkerSet::remove(engine::PartId part) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     staging_.erase(part);
     const auto found = workers_.find(part);
     if (found == workers_.end()) {
@@ -24,13 +24,13 @@ std::shared_ptr<Worker> WorkerSet::remove(engine::PartId part) {
 }
 
 std::shared_ptr<Worker> WorkerSet::find(engine::PartId part) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = workers_.find(part);
     return found == workers_.end() ? nullptr : found->second;
 }
 
 std::vector<std::shared_ptr<Worker>> WorkerSet::all() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<std::shared_ptr<Worker>> out;
     for (const auto& [part, worker] : workers_) {
         out.push_back(worker);
@@ -39,7 +39,7 @@ std::vector<std::shared_ptr<Worker>> WorkerSet::all() const {
 }
 
 bool WorkerSet::empty() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return workers_.empty();
 }
 
@@ -53,14 +53,14 @@ Result<std::shared_ptr<Worker>> WorkerSet::need(engine::PartId part) const {
 
 Result<std::shared_ptr<Staging>> WorkerSet::staging(const std::shared_ptr<Worker>& worker) {
     const auto known = [&] {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto found = staging_.find(worker->part());
         return found == staging_.end() ? nullptr : found->second;
     };
     if (auto staging = known()) {
         return staging;
     }
-    const std::lock_guard attaching(attaching_);
+    const MutexLock attaching(attaching_);
     if (auto staging = known()) {
         return staging;
     }
@@ -74,7 +74,7 @@ Result<std::shared_ptr<Staging>> WorkerSet::staging(const std::shared_ptr<Worker
     request.mutable_attach_arena()->set_bytes(made->bytes());
     const int fd = made->fd();
     GANTRY_TRY(worker->call(std::move(request), kQuickCall, {&fd, 1}));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto present = workers_.find(worker->part());
     if (present != workers_.end() && present->second == worker) {  // Not replaced meanwhile.
         staging_[worker->part()] = made;
@@ -83,10 +83,10 @@ Result<std::shared_ptr<Staging>> WorkerSet::staging(const std::shared_ptr<Worker
 }
 
 void WorkerSet::drop_staging() {
-    const std::lock_guard attaching(attaching_);
+    const MutexLock attaching(attaching_);
     std::map<engine::PartId, std::shared_ptr<Staging>> dropped;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         dropped.swap(staging_);
     }
     for (const auto& [part, staging] : dropped) {

@@ -6,11 +6,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "host-daemon/supervisor/workers/staging.h"
 #include "host-daemon/supervisor/workers/worker.h"
+#include "proto/base/mutex.h"
 #include "proto/wire/region.h"
 
 namespace gantry::supervisor {
@@ -49,10 +49,11 @@ public:
     void drop_staging();
 
 private:
-    std::mutex attaching_;  ///< Held across calls to workers, never with mutex_ held.
-    mutable std::mutex mutex_;
-    std::map<engine::PartId, std::shared_ptr<Worker>> workers_;
-    std::map<engine::PartId, std::shared_ptr<Staging>> staging_;
+    Mutex attaching_
+        GANTRY_ACQUIRED_BEFORE(mutex_);  ///< Held across calls to workers, never with mutex_ held.
+    mutable Mutex mutex_;
+    std::map<engine::PartId, std::shared_ptr<Worker>> workers_ GANTRY_GUARDED_BY(mutex_);
+    std::map<engine::PartId, std::shared_ptr<Staging>> staging_ GANTRY_GUARDED_BY(mutex_);
 };
 
 /// Blocks of one exchange, and slots to each worker: 2 MiB keep messages small and the pipe full.

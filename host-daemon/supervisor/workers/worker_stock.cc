@@ -31,7 +31,7 @@ WorkerStock::WorkerStock(const Config& config, std::function<std::size_t()> awai
 
 void WorkerStock::fill() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_kept_ = true;
     }
     look_again(std::chrono::milliseconds{0});
@@ -60,7 +60,7 @@ void WorkerStock::refill() {
         const std::size_t wanted = wanted_count();
         Workers ended;
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             const auto first_dead = std::stable_partition(
                 spares_.begin(), spares_.end(), [](const auto& spare) { return spare->alive(); });
             const auto first_ended = std::min(
@@ -94,14 +94,14 @@ bool WorkerStock::make_one() {
         return false;
     }
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         making_ = *spare;
         if (!is_kept_) {
             making_->abort();
         }
     }
     const auto warmed = (*spare)->warm(config_);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     making_.reset();
     made_.notify_all();
     if (!warmed) {
@@ -114,8 +114,9 @@ bool WorkerStock::make_one() {
 }
 
 std::shared_ptr<Worker> WorkerStock::take() {
-    std::unique_lock lock(mutex_);
-    made_.wait(lock, [this] { return making_ == nullptr || !spares_.empty(); });
+    MutexLock lock(mutex_);
+    made_.wait(lock,
+               [this]() GANTRY_REQUIRES(mutex_) { return making_ == nullptr || !spares_.empty(); });
     const auto found = std::find_if(spares_.begin(), spares_.end(),
                                     [](const auto& spare) { return spare->alive(); });
     if (!is_kept_ || found == spares_.end()) {
@@ -154,7 +155,7 @@ Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_i
                      started.error().to_string());
         Workers others;
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             others.swap(spares_);
         }
         discard(others);
@@ -166,7 +167,7 @@ Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_i
 
 void WorkerStock::stop() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_kept_ = false;
         if (making_ != nullptr) {
             making_->abort();
@@ -175,7 +176,7 @@ void WorkerStock::stop() {
     executor_.stop();
     Workers spares;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         spares.swap(spares_);
     }
     discard(spares);

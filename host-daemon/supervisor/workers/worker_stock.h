@@ -17,10 +17,8 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +26,7 @@
 #include "host-daemon/supervisor/base/serial_executor.h"
 #include "host-daemon/supervisor/config/config.h"
 #include "host-daemon/supervisor/workers/worker.h"
+#include "proto/base/mutex.h"
 
 namespace gantry::supervisor {
 
@@ -66,12 +65,12 @@ private:
 
     const Config& config_;
     const std::function<std::size_t()> awaited_;
-    std::mutex mutex_;
-    std::condition_variable made_;
-    Workers spares_;
-    std::shared_ptr<Worker> making_;                        ///< Its context.
-    bool is_kept_ = false;                                  ///< fill() was called, stop() not.
-    std::optional<SerialExecutor::Clock::time_point> due_;  ///< On executor_ only.
+    Mutex mutex_;
+    CondVar made_;
+    Workers spares_ GANTRY_GUARDED_BY(mutex_);
+    std::shared_ptr<Worker> making_ GANTRY_GUARDED_BY(mutex_);  ///< Its context.
+    bool is_kept_ GANTRY_GUARDED_BY(mutex_) = false;            ///< fill() was called, stop() not.
+    std::optional<SerialExecutor::Clock::time_point> due_;      ///< On executor_ only.
     SerialExecutor executor_;
 };
 
