@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -96,6 +97,44 @@ TEST(Ring, RefusesToOverrunTheConsumer) {
     EXPECT_FALSE(f.producer.try_reserve(100, 0, 8, 1000, &record));
     f.head.store(f.consumer.next());
     EXPECT_TRUE(f.producer.try_reserve(100, 0, 8, 1000, &record));
+}
+
+/// Records of up to a quarter of the ring, taken as seldom as they can be: the pads at the ring's
+/// end are as large as they get, and what was not read yet must still be there.
+TEST(Ring, NeverOverrunsUnreadRecordsWithPadsOfAnySize) {
+    std::mt19937 random(20'261'128);
+    for (int lap = 0; lap < 50; ++lap) {
+        Fixture f(random() % kRingBytes / kRecordAlign * kRecordAlign);
+        CommandView view;
+        const char* reason = nullptr;
+        std::uint32_t written = 0;
+        std::uint32_t read = 0;
+        for (int step = 0; step < 400; ++step) {
+            RingRecord record;
+            const std::uint32_t trailing = random() % (kRingBytes / 4 - 256);
+            // A callback's may use the whole ring, so that no spare room hides what is not counted.
+            if (f.producer.try_reserve(static_cast<std::uint16_t>(ControlOp::kCallbackDone), 0, 4,
+                                       trailing, &record)) {
+                ASSERT_LE(f.producer.tail() - f.head.load(), kRingBytes);
+                std::memcpy(record.args(), &written, 4);
+                std::memset(record.trailing(), static_cast<int>(written & 0xff), trailing);
+                record.publish();
+                ++written;
+                continue;
+            }
+            ASSERT_NE(read, written) << "a record of a quarter fits an empty ring";
+            ASSERT_EQ(f.consumer.peek(&view, &reason), PeekStatus::kReady) << reason;
+            std::uint32_t got = 0;
+            std::memcpy(&got, view.args, 4);
+            ASSERT_EQ(got, read);
+            const std::vector want(view.trailing_bytes, static_cast<std::byte>(read & 0xff));
+            ASSERT_EQ(std::memcmp(view.trailing, want.data(), want.size()), 0);
+            f.consumer.advance(view);
+            f.head.store(f.consumer.next());
+            ++read;
+        }
+        ASSERT_GT(read, 10U);
+    }
 }
 
 TEST(Ring, KeepsRoomForTheCommandsOfHostCallbacks) {

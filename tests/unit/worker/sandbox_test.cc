@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -96,6 +98,56 @@ TEST(Sandbox, AnotherWorkerCannotBeKilledOrStarved) {
     EXPECT_EQ(in_attacker(true, [&] { return kill(locked.pid(), SIGKILL) == 0 ? 0 : errno; }),
               EPERM);
     EXPECT_TRUE(locked.alive());
+}
+
+/// What a worker has no use for. Each is tried without the filter, too: there it fails for another
+/// reason, or not at all, so that it is the filter that says EPERM.
+TEST(Sandbox, OtherProgramsProcessesAndConnectionsAreOutOfReach) {
+    const Victim victim;
+    const pid_t other = victim.pid();
+    const struct {
+        const char* name;
+        std::function<long()> call;
+    } kCalls[] = {
+        {"execve", [] { return syscall(SYS_execve, "/nonexistent", nullptr, nullptr); }},
+        {"execveat",
+         [] { return syscall(SYS_execveat, AT_FDCWD, "/nonexistent", nullptr, nullptr, 0); }},
+        {"fork",
+         [] {
+             const long child = syscall(SYS_fork);
+             return child == 0 ? (_exit(0), 0L) : child;
+         }},
+        {"ptrace", [] { return syscall(SYS_ptrace, PTRACE_TRACEME, 0, 0, 0); }},
+        {"process_vm_readv",
+         [=] { return syscall(SYS_process_vm_readv, other, nullptr, 0, nullptr, 0, 0); }},
+        {"process_vm_writev",
+         [=] { return syscall(SYS_process_vm_writev, other, nullptr, 0, nullptr, 0, 0); }},
+        {"pidfd_open", [=] { return syscall(SYS_pidfd_open, other, 0); }},
+        {"kill", [=] { return syscall(SYS_kill, other, 0); }},
+        {"tkill", [=] { return syscall(SYS_tkill, getpid(), 0); }},
+        {"socket", [] { return syscall(SYS_socket, AF_INET, SOCK_STREAM, 0); }},
+        {"socket, local", [] { return syscall(SYS_socket, AF_UNIX, SOCK_STREAM, 0); }},
+        {"connect", [] { return syscall(SYS_connect, -1, nullptr, 0); }},
+        {"bind", [] { return syscall(SYS_bind, -1, nullptr, 0); }},
+        {"listen", [] { return syscall(SYS_listen, -1, 1); }},
+        {"mkdir", [] { return syscall(SYS_mkdir, "/nonexistent/a", 0700); }},
+        {"rename", [] { return syscall(SYS_rename, "/nonexistent/a", "/nonexistent/b"); }},
+        {"link", [] { return syscall(SYS_link, "/nonexistent/a", "/nonexistent/b"); }},
+        {"symlink", [] { return syscall(SYS_symlink, "a", "/nonexistent/b"); }},
+        {"chmod", [] { return syscall(SYS_chmod, "/nonexistent", 0700); }},
+        {"chown", [] { return syscall(SYS_chown, "/nonexistent", 0, 0); }},
+        {"unshare", [] { return syscall(SYS_unshare, 0); }},
+        {"keyctl", [] { return syscall(SYS_keyctl, 0, 0, 0, 0, 0); }},
+        {"inotify_init1", [] { return syscall(SYS_inotify_init1, 0); }},
+        {"shmget", [] { return syscall(SYS_shmget, 1, 0, 0); }},
+        {"msgget", [] { return syscall(SYS_msgget, 1, 0); }},
+    };
+    for (const auto& [name, call] : kCalls) {
+        const auto answer = [&call = call] { return call() >= 0 ? 0 : errno; };
+        EXPECT_NE(in_attacker(false, answer), EPERM) << name << ", without the filter";
+        EXPECT_EQ(in_attacker(true, answer), EPERM) << name;
+    }
+    EXPECT_TRUE(victim.alive());
 }
 
 TEST(Sandbox, AWorkerMayStillAskAboutItselfAndAbort) {
