@@ -1,7 +1,10 @@
 #include "host-daemon/worker/sandbox.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <seccomp.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -28,8 +31,6 @@ constexpr const char* kAllowed[] = {
     "munlock",
     "membarrier",
     "memfd_create",
-    "clone",
-    "clone3",
     "exit",
     "exit_group",
     "futex",
@@ -37,11 +38,6 @@ constexpr const char* kAllowed[] = {
     "get_robust_list",
     "rseq",
     "sched_yield",
-    "sched_getaffinity",
-    "sched_setaffinity",
-    "sched_getparam",
-    "sched_getscheduler",
-    "sched_setscheduler",
     "get_mempolicy",
     "set_mempolicy",
     "mbind",
@@ -82,7 +78,6 @@ constexpr const char* kAllowed[] = {
     "dup",
     "dup2",
     "dup3",
-    "fcntl",
     "ftruncate",
     "fallocate",
     "fstat",
@@ -105,7 +100,6 @@ constexpr const char* kAllowed[] = {
     "readlinkat",
     "getdents64",
     "getcwd",
-    "ioctl",
     "poll",
     "ppoll",
     "select",
@@ -147,11 +141,84 @@ constexpr const char* kAllowed[] = {
 
 /// Calls that name a process, as the first argument: of this one only, or its user's other workers
 /// could be killed and starved. (What is not held back yet: proto/decisions/0008.)
-constexpr const char* kAllowedOfThisProcess[] = {"tgkill", "prlimit64"};
+constexpr const char* kAllowedOfThisProcess[] = {
+    "tgkill",         "prlimit64",          "sched_getaffinity", "sched_setaffinity",
+    "sched_getparam", "sched_getscheduler", "sched_setscheduler"};
+
+/// fcntl() that has a signal sent to whomever it names (F_SETOWN, F_SETSIG, leases) is not among
+/// them: it would kill a worker of the same user.
+constexpr int kFcntlAllowed[] = {F_DUPFD,     F_DUPFD_CLOEXEC, F_GETFD,      F_SETFD,
+                                 F_GETFL,     F_SETFL,         F_GETLK,      F_SETLK,
+                                 F_SETLKW,    F_OFD_GETLK,     F_OFD_SETLK,  F_OFD_SETLKW,
+                                 F_ADD_SEALS, F_GET_SEALS,     F_GETPIPE_SZ, F_SETPIPE_SZ};
+
+/// Of the ioctl() numbers without a size, which sockets, terminals and nvidia-uvm have: the last
+/// one's (below kUvmEnd), and these. FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI are not.
+constexpr std::uint32_t kPlainIoctlAllowed[] = {FIONBIO, FIONREAD, TCGETS};
+constexpr std::uint32_t kUvmEnd = 1 << 10;
+
+/// A thread, in the namespaces of its process.
+constexpr std::uint64_t kThreadMask = CLONE_THREAD | CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS |
+                                      CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 
 Error sandbox_error(const char* what, int error) {
     return Error{Code::kInternal, "worker.sandbox",
                  fmt::format("{}: {}", what, std::strerror(error))};
+}
+
+/// Adds rules until one fails. Of an argument the low 32 bits count, as in the kernel: what the
+/// others hold must not tell a call apart that is the same there.
+class Rules {
+public:
+    explicit Rules(scmp_filter_ctx filter) : filter_(filter) {}
+
+    void add(const char* name, std::uint32_t action = SCMP_ACT_ALLOW) {
+        if (const int number = find(name); number >= 0) {
+            result_ = seccomp_rule_add(filter_, action, number, 0);
+        }
+    }
+    /// Allowed where the argument's bits in `mask` are `value`.
+    void add_if(const char* name, unsigned argument, std::uint32_t mask, std::uint32_t value) {
+        if (const int number = find(name); number >= 0) {
+            result_ = seccomp_rule_add(filter_, SCMP_ACT_ALLOW, number, 1,
+                                       SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, mask, value));
+        }
+    }
+    [[nodiscard]] int result() const { return result_; }
+
+private:
+    /// Negative: this system has no such call, or a rule has failed.
+    [[nodiscard]] int find(const char* name) const {
+        return result_ == 0 ? seccomp_syscall_resolve_name(name) : -1;
+    }
+    scmp_filter_ctx filter_;
+    int result_ = 0;
+};
+
+int add_rules(scmp_filter_ctx filter) {
+    constexpr std::uint32_t kAll = ~std::uint32_t{0};
+    Rules rules(filter);
+    for (const char* name : kAllowed) {
+        rules.add(name);
+    }
+    for (const char* name : kAllowedOfThisProcess) {
+        for (const auto process : {pid_t{0}, getpid()}) {  // 0: this one, where it means any
+            rules.add_if(name, 0, kAll, static_cast<std::uint32_t>(process));
+        }
+    }
+    rules.add_if("clone", 0, static_cast<std::uint32_t>(kThreadMask), CLONE_THREAD);
+    rules.add("clone3", SCMP_ACT_ERRNO(ENOSYS));  // Its flags lie in memory; libc takes clone().
+    for (const int command : kFcntlAllowed) {
+        rules.add_if("fcntl", 1, kAll, static_cast<std::uint32_t>(command));
+    }
+    for (const std::uint32_t number : kPlainIoctlAllowed) {
+        rules.add_if("ioctl", 1, kAll, number);
+    }
+    rules.add_if("ioctl", 1, ~(kUvmEnd - 1), 0);
+    for (unsigned bit = 16; bit < 32; ++bit) {  // A direction or a size.
+        rules.add_if("ioctl", 1, std::uint32_t{1} << bit, std::uint32_t{1} << bit);
+    }
+    return rules.result();
 }
 
 Result<void> install_filter() {
@@ -160,21 +227,8 @@ Result<void> install_filter() {
         return sandbox_error("cannot make the syscall filter", ENOMEM);
     }
     int result = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
-    for (const char* name : kAllowed) {
-        const int number = seccomp_syscall_resolve_name(name);
-        if (result == 0 && number >= 0) {
-            result = seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
-        }
-    }
-    for (const char* name : kAllowedOfThisProcess) {
-        const int number = seccomp_syscall_resolve_name(name);
-        for (const auto process : {pid_t{0}, getpid()}) {  // 0: this one, where it means any
-            if (result == 0 && number >= 0) {
-                result =
-                    seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 1,
-                                     SCMP_A0_32(SCMP_CMP_EQ, static_cast<std::uint32_t>(process)));
-            }
-        }
+    if (result == 0) {
+        result = add_rules(filter);
     }
     if (result == 0) {
         result = seccomp_load(filter);

@@ -4,7 +4,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -14,6 +16,7 @@
 
 #include <cerrno>
 #include <functional>
+#include <thread>
 
 namespace gantry::worker {
 namespace {
@@ -100,6 +103,17 @@ TEST(Sandbox, AnotherWorkerCannotBeKilledOrStarved) {
     EXPECT_TRUE(locked.alive());
 }
 
+int pair_end() {
+    int ends[2] = {-1, -1};
+    (void)socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
+    return ends[0];
+}
+
+long own_by_ioctl(long number) {
+    const pid_t self = getpid();
+    return syscall(SYS_ioctl, pair_end(), number, &self);
+}
+
 /// What a worker has no use for. Each is tried without the filter, too: there it fails for another
 /// reason, or not at all, so that it is the filter that says EPERM.
 TEST(Sandbox, OtherProgramsProcessesAndConnectionsAreOutOfReach) {
@@ -116,6 +130,38 @@ TEST(Sandbox, OtherProgramsProcessesAndConnectionsAreOutOfReach) {
          [] {
              const long child = syscall(SYS_fork);
              return child == 0 ? (_exit(0), 0L) : child;
+         }},
+        {"clone of a process",
+         [] {
+             const long child = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+             return child == 0 ? (_exit(0), 0L) : child;
+         }},
+        {"clone into a namespace, with what a thread has",
+         [] { return syscall(SYS_clone, CLONE_THREAD | CLONE_NEWUSER, 0, 0, 0, 0); }},
+        {"F_SETOWN", [] { return syscall(SYS_fcntl, pair_end(), F_SETOWN, getpid()); }},
+        {"F_SETOWN, bits above",
+         [] { return syscall(SYS_fcntl, pair_end(), F_SETOWN | 1L << 40, getpid()); }},
+        {"F_SETSIG", [] { return syscall(SYS_fcntl, pair_end(), F_SETSIG, SIGKILL); }},
+        {"FIOSETOWN", [] { return own_by_ioctl(FIOSETOWN); }},
+        {"FIOSETOWN, bits above", [] { return own_by_ioctl(FIOSETOWN | 1L << 40); }},
+        {"SIOCSPGRP", [] { return own_by_ioctl(SIOCSPGRP); }},
+        {"FIOASYNC",
+         [] {
+             int on = 0;
+             return syscall(SYS_ioctl, pair_end(), FIOASYNC, &on);
+         }},
+        {"TIOCSTI", [] { return syscall(SYS_ioctl, pair_end(), TIOCSTI, "x"); }},
+        {"another's scheduler",
+         [=] {
+             const sched_param idle{};
+             return syscall(SYS_sched_setscheduler, other, SCHED_IDLE, &idle);
+         }},
+        {"another's processors",
+         [=] {
+             cpu_set_t set;
+             CPU_ZERO(&set);
+             CPU_SET(0, &set);
+             return syscall(SYS_sched_setaffinity, other, sizeof(set), &set);
          }},
         {"ptrace", [] { return syscall(SYS_ptrace, PTRACE_TRACEME, 0, 0, 0); }},
         {"process_vm_readv",
@@ -148,6 +194,40 @@ TEST(Sandbox, OtherProgramsProcessesAndConnectionsAreOutOfReach) {
         EXPECT_EQ(in_attacker(true, answer), EPERM) << name;
     }
     EXPECT_TRUE(victim.alive());
+}
+
+TEST(Sandbox, AWorkerMayStillHaveThreadsLocksAndItsOwnScheduling) {
+    EXPECT_EQ(in_attacker(true,
+                          [] {
+                              int value = 0;
+                              std::thread([&value] { value = 1; }).join();
+                              const int end = pair_end();
+                              int on = 1;
+                              const sched_param normal{};
+                              cpu_set_t set;
+                              CPU_ZERO(&set);
+                              return value == 1 && fcntl(end, F_GETFL) >= 0 &&
+                                             fcntl(end, F_SETFD, FD_CLOEXEC) == 0 &&
+                                             fcntl(end, F_DUPFD_CLOEXEC, 3) >= 0 &&
+                                             ioctl(end, FIONBIO, &on) == 0 &&
+                                             sched_setscheduler(0, SCHED_OTHER, &normal) == 0 &&
+                                             sched_getaffinity(getpid(), sizeof(set), &set) == 0
+                                         ? 0
+                                         : errno;
+                          }),
+              0);
+    // As nvidia's devices have them: what refuses is the file, not the filter.
+    EXPECT_EQ(
+        in_attacker(true,
+                    [] {
+                        for (const unsigned long number : {0xc0384600UL, 0x27UL, 0x30000001UL}) {
+                            if (ioctl(pair_end(), number, nullptr) == 0 || errno == EPERM) {
+                                return 1;
+                            }
+                        }
+                        return 0;
+                    }),
+        0);
 }
 
 TEST(Sandbox, AWorkerMayStillAskAboutItselfAndAbort) {
