@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
+
 namespace gantry::supervisor {
 namespace {
 
@@ -14,13 +16,34 @@ control::PacketSocket patient(control::PacketSocket socket) {
     return socket;
 }
 
+constexpr std::size_t kReasonMax = 64;
+constexpr std::size_t kTextMax = 4096;
+
+/// Fit for a log and for whom gantryd answers, whatever a worker has written.
+std::string reason_of(const std::string& told) {
+    const auto is_fit = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_';
+    };
+    return told.empty() || told.size() > kReasonMax ||
+                   !std::all_of(told.begin(), told.end(), is_fit)
+               ? "worker.unknown"
+               : told;
+}
+
+std::string text_of(std::string told) {
+    told.resize(std::min(told.size(), kTextMax));
+    std::replace_if(
+        told.begin(), told.end(), [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; }, ' ');
+    return told;
+}
+
 }  // namespace
 
 Error to_error(const control::WorkerStatus& status) {
-    GANTRY_ASSERT(status.code() != 0, "reason %s", status.reason().c_str());
-    const bool known = status.code() <= static_cast<std::uint32_t>(Code::kUnauthenticated);
+    const bool known =
+        status.code() != 0 && status.code() <= static_cast<std::uint32_t>(Code::kUnauthenticated);
     return Error{known ? static_cast<Code>(status.code()) : Code::kUnknown,
-                 status.reason().empty() ? "worker.unknown" : status.reason(), status.text()};
+                 reason_of(status.reason()), text_of(status.text())};
 }
 
 WorkerChannel::WorkerChannel(control::PacketSocket socket, std::string name, EventHandler on_event,

@@ -97,7 +97,8 @@ private:
     std::thread reader_;
 };
 
-/// The error that a reply's status stands for; asserts that it is not success.
+/// The error that a status stands for. A worker may say anything: success is kUnknown, a reason
+/// that is none is `worker.unknown`, and the text is one line of at most 4 KiB.
 Error to_error(const control::WorkerStatus& status);
 
 }  // namespace gantry::supervisor

@@ -248,6 +248,34 @@ TEST_F(ChannelTest, EndOfTheWorkerFailsCallsInHand) {
     worker.join();
 }
 
+TEST(HostileWorker, AFatalEventWithoutAStatusIsAnErrorLikeOthers) {
+    control::FromWorker packet;
+    ASSERT_TRUE(packet.ParseFromString(std::string("\xF2\x01\x02\x12\x00", 5)));
+    ASSERT_TRUE(packet.event().has_fatal());
+    const Error error = to_error(packet.event().fatal().status());
+    EXPECT_EQ(error.code, Code::kUnknown);
+    EXPECT_EQ(error.reason, "worker.unknown");
+}
+
+TEST(HostileWorker, WhatItSaysOfAnErrorIsOneBoundedLine) {
+    control::WorkerStatus status;
+    status.set_code(1'000'000);
+    status.set_reason("gpu.absent\nsession x: running");
+    status.set_text("first\nsecond\x1b[2J\x7f" + std::string(1 << 20, 'a'));
+    Error error = to_error(status);
+    EXPECT_EQ(error.code, Code::kUnknown);
+    EXPECT_EQ(error.reason, "worker.unknown");
+    EXPECT_EQ(error.text.rfind("first second [2J a", 0), 0U) << error.text.substr(0, 40);
+    EXPECT_LE(error.text.size(), 4096U);
+    status.set_code(static_cast<std::uint32_t>(Code::kUnavailable));
+    status.set_reason("worker.file_busy");
+    status.set_text("gr\u00fcn");
+    error = to_error(status);
+    EXPECT_EQ(error.code, Code::kUnavailable);
+    EXPECT_EQ(error.reason, "worker.file_busy");
+    EXPECT_EQ(error.text, "gr\u00fcn");
+}
+
 TEST(HostileWorker, RandomBytesNeverCrash) {
     std::mt19937 random(12345);
     for (int round = 0; round < 300; ++round) {

@@ -111,7 +111,7 @@ TEST(Ring, NeverOverrunsUnreadRecordsWithPadsOfAnySize) {
         std::uint32_t read = 0;
         for (int step = 0; step < 400; ++step) {
             RingRecord record;
-            const std::uint32_t trailing = random() % (kRingBytes / 4 - 256);
+            const auto trailing = static_cast<std::uint32_t>(random() % (kRingBytes / 4 - 256));
             // A callback's may use the whole ring, so that no spare room hides what is not counted.
             if (f.producer.try_reserve(static_cast<std::uint16_t>(ControlOp::kCallbackDone), 0, 4,
                                        trailing, &record)) {
