@@ -109,7 +109,7 @@ struct Rem {
     template <typename T>
     GANTRY_INLINE static T apply(T a, T b) {
         if (b == 0) {
-            return a;
+            return static_cast<T>(-1);  // As NVIDIA's GPUs do.
         }
         if constexpr (std::is_signed_v<T>) {
             if (b == T(-1)) {
