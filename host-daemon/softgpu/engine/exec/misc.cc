@@ -77,7 +77,9 @@ const Inst* do_test_property(Warp& warp, const Inst* inst) {
             case 1: answer = magnitude == infinity; break;
             case 2: answer = magnitude <= infinity; break;
             case 3: answer = magnitude > infinity; break;
-            case 4: answer = magnitude >= smallest && magnitude < infinity; break;
+            case 4:  // Zero counts as normal.
+                answer = magnitude == 0 || (magnitude >= smallest && magnitude < infinity);
+                break;
             default: answer = magnitude != 0 && magnitude < smallest; break;
         }
         result |= static_cast<u32>(answer) << lane;
