@@ -138,31 +138,37 @@ struct Extreme {
             b = bits_as<T>(raw(b) & ~BitsOf<T>::kSign);
         }
         T result = Larger ? larger(a, b) : smaller(a, b);
-        if constexpr (XorSign) {
-            result = bits_as<T>(raw(result) | sign);
-        }
         const bool a_nan = a0 != a0;
         const bool b_nan = b0 != b0;
+        if constexpr (!KeepNan) {
+            result = a_nan ? b : b_nan ? a : result;
+        }
+        if constexpr (XorSign) {
+            result = bits_as<T>(raw(result) | sign);  // A NaN's sign counts, too.
+        }
         if constexpr (KeepNan) {
             return a_nan || b_nan ? quiet_nan(a_nan ? a0 : b0) : result;
         } else {
-            result = a_nan ? b : b_nan ? a : result;
             return a_nan && b_nan ? quiet_nan(a0) : result;
         }
     }
 };
 
-// On f32, abs and neg of a NaN keep no promise in PTX; the sign bit is what changes.
+/// Only the sign changes, but a NaN of f32 becomes the canonical one, as on NVIDIA's GPUs.
+template <typename T>
+GANTRY_INLINE T with_sign(T a, typename BitsOf<T>::type result) {
+    return sizeof(T) == 4 && a != a ? quiet_nan(a) : bits_as<T>(result);
+}
 struct Abs {
     template <typename T>
     GANTRY_INLINE static T apply(T a) {
-        return bits_as<T>(raw(a) & ~BitsOf<T>::kSign);
+        return with_sign(a, raw(a) & ~BitsOf<T>::kSign);
     }
 };
 struct Neg {
     template <typename T>
     GANTRY_INLINE static T apply(T a) {
-        return bits_as<T>(raw(a) ^ BitsOf<T>::kSign);
+        return with_sign(a, raw(a) ^ BitsOf<T>::kSign);
     }
 };
 struct Sqrt {
