@@ -22,6 +22,12 @@ GANTRY_INLINE H flush(H value, bool ftz) {
     return {static_cast<u16>(ftz && tiny ? value.bits & 0x8000U : value.bits)};
 }
 
+/// .ftz of f16 flushes what is too small when rounded to 11 bits, however small they are.
+template <typename F>
+GANTRY_INLINE F without_tiny(F exact, bool ftz) {
+    return ftz && exact > F(-0x1.ffep-15) && exact < F(0x1.ffep-15) ? exact * F(0) : exact;
+}
+
 struct Add {
     GANTRY_INLINE static float apply(float a, float b) { return a + b; }
 };
@@ -55,8 +61,8 @@ template <typename Op, typename H>
 struct Arith {
     GANTRY_INLINE static H apply(H a, H b, u32 flags) {
         const bool ftz = (flags & 1U) != 0;
-        return finish(narrow<H>(Op::apply(to_float(flush(a, ftz)), to_float(flush(b, ftz)))),
-                      flags);
+        const float exact = Op::apply(to_float(flush(a, ftz)), to_float(flush(b, ftz)));
+        return finish(narrow<H>(without_tiny(exact, ftz)), flags);
     }
 };
 
@@ -128,7 +134,7 @@ struct Fma {
                                static_cast<double>(to_float(flush(b, ftz)));
         const double addend = static_cast<double>(to_float(flush(c, ftz)));
         const double sum = std::is_same_v<H, bf16_t> ? sum_odd(product, addend) : product + addend;
-        return finish(narrow<H>(to_float_odd(sum)), flags);
+        return finish(narrow<H>(to_float_odd(without_tiny(sum, ftz))), flags);
     }
 };
 
@@ -179,9 +185,21 @@ const Inst* sign_half(Warp& warp, const Inst* inst) {
     for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
         const auto one = [=](u32 bits) {
             const H value = flush(H{static_cast<u16>(bits)}, ftz);
-            return static_cast<u32>(Negate ? value.bits ^ 0x8000U : value.bits & 0x7fffU);
+            return is_nan(value)
+                       ? 0x7fffU
+                       : static_cast<u32>(Negate ? value.bits ^ 0x8000U : value.bits & 0x7fffU);
         };
         return Pair ? one(a[lane]) | (one(a[lane] >> 16) << 16) : one(a[lane]);
+    });
+    return inst + 1;
+}
+
+template <typename H, bool Pair>
+const Inst* saturate_half(Warp& warp, const Inst* inst) {
+    const u32* a = warp.slot<u32>(inst->a);
+    for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
+        const u32 low = to_slot<H>(saturated(from_slot<H>(a[lane])));
+        return Pair ? low | (to_slot<H>(saturated(from_slot<H>(a[lane] >> 16))) << 16) : low;
     });
     return inst + 1;
 }
@@ -235,6 +253,7 @@ void fill_half(HandlerTable& table) {
     put_extreme<true, true, true>(table, Binary::kMaxNanXorsignAbs);
     put_sign<false>(table, Unary::kAbs);
     put_sign<true>(table, Unary::kNeg);
+    table.unary[index_of(Unary::kSatF)][index_of(Elem::kF16)] = &saturate_half<half_t, false>;
     Handler* fma = table.ternary[index_of(Ternary::kFma)];
     fma[index_of(Elem::kF16)] = &ternary_half<Fma<half_t>, half_t, false>;
     fma[index_of(Elem::kBf16)] = &ternary_half<Fma<bf16_t>, bf16_t, false>;
