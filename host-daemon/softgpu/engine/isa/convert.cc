@@ -138,6 +138,29 @@ template <typename H>
     }
 }
 
+[[gnu::noinline]] const float* flush_denormals(const float* in, float* out) {
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        const u32 bits = bits_as<u32>(in[lane]);
+        out[lane] = bits_as<float>((bits & 0x7f800000U) == 0 ? bits & 0x80000000U : bits);
+    }
+    return out;
+}
+
+/// The bits of a bf16 are the upper ones of the same f32. With .ftz a NaN is the canonical one.
+[[gnu::noinline]] void put_bf16_as_float(Warp& warp, const Inst* inst) {
+    const u32* a = warp.slot<u32>(inst->a);
+    const bool flush = (inst->fp_mode & kFpFlush) != 0;
+    for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
+        const u32 bits = a[lane] << 16;
+        const u32 magnitude = bits & 0x7fffffffU;
+        const u32 flushed = magnitude > 0x7f800000U   ? 0x7fffffffU
+                            : magnitude < 0x00800000U ? bits & 0x80000000U
+                                                      : bits;
+        return flush ? flushed : bits;
+    });
+}
+
 template <typename F>
 GANTRY_INLINE F saturated(F value) {
     return value > F(0) ? (value < F(1) ? value : F(1)) : F(0);
@@ -345,12 +368,23 @@ const Inst* convert(Warp& warp, const Inst* inst) {
         integer_from_integer<To, From, Saturate>(warp, inst);
     } else if constexpr (kFromInteger) {
         float_from_integer<To, From, Saturate>(warp, inst, mode);
+    } else if constexpr (std::is_same_v<From, bf16_t> && std::is_same_v<To, float> && !Saturate) {
+        put_bf16_as_float(warp, inst);
     } else if constexpr (kHalf<From>) {
         Lanes value;
         half_to_float<From>(warp.slot<u32>(inst->a), value.as<float>());
         any_from_float<To, float, Saturate>(warp, inst, value.as<float>(), mode);
     } else {
-        any_from_float<To, From, Saturate>(warp, inst, warp.slot<From>(inst->a), mode);
+        const From* a = warp.slot<From>(inst->a);
+        // Where no instruction of the FP unit would do it.
+        Lanes flushed;
+        if constexpr (std::is_same_v<From, float> &&
+                      (std::is_same_v<To, bf16_t> || std::is_same_v<To, float>)) {
+            if ((inst->fp_mode & kFpFlush) != 0) {
+                a = flush_denormals(a, flushed.as<float>());
+            }
+        }
+        any_from_float<To, From, Saturate>(warp, inst, a, mode);
     }
     return inst + 1;
 }
