@@ -167,7 +167,8 @@ const Inst* reciprocal64(Warp& warp, const Inst* inst) {
     warp.thread->set_fp_mode(kFpNearest);
     const u64* a = warp.slot<u64>(inst->a);
     for_lanes(warp, warp.slot<u64>(inst->dst), [=](int lane) {
-        u64 bits = a[lane];
+        // Only the upper half of the operand is looked at: a NaN of lower bits is an infinity.
+        u64 bits = Truncate ? a[lane] & 0xffffffff00000000ULL : a[lane];
         bits = Truncate && (bits & 0x7ff0000000000000ULL) == 0 ? bits & (u64{1} << 63) : bits;
         const double value = bits_as<double>(bits);
         u64 result = bits_as<u64>(1.0 / (Root ? __builtin_sqrt(value) : value));
@@ -184,9 +185,12 @@ template <typename Op, typename H, bool Pair>
 const Inst* approximate_half(Warp& warp, const Inst* inst) {
     warp.thread->set_fp_mode(kFpNearest);
     const u32* a = warp.slot<u32>(inst->a);
+    const bool ftz = std::is_same_v<H, bf16_t> && (inst->flags & 1U) != 0;
     for_lanes(warp, warp.slot<u32>(inst->dst), [=](int lane) {
-        const auto one = [](u32 bits) {
-            return to_slot<H>(narrow<H>(Op::apply(to_float(from_slot<H>(bits)), false)));
+        const auto one = [=](u32 bits) {
+            const u32 result =
+                to_slot<H>(narrow<H>(Op::apply(to_float(from_slot<H>(bits)), false)));
+            return ftz && (result & 0x7f80U) == 0 ? result & 0x8000U : result;
         };
         return Pair ? one(a[lane]) | (one(a[lane] >> 16) << 16) : one(a[lane]);
     });
