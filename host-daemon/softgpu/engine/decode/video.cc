@@ -46,10 +46,11 @@ void Decoder::op_video(Operands operands) {
         refuse("this video instruction is not supported by the soft GPU");
         return;
     }
-    // vset.atype.btype.cmp has no result type of its own, except in its SIMD forms.
+    // vset.atype.btype.cmp has no result type of its own: its third operand is of the first type.
     const bool set = found->op == VideoOp::kSet;
-    const Type result = set && log_parts == 0 ? Type::kU32 : modifiers_.take_type();
+    Type result = set ? Type::kU32 : modifiers_.take_type();
     const Type a_type = modifiers_.take_type();
+    result = set ? a_type : result;
     const Type b_type = modifiers_.take_type();
     Compare test = Compare::kEq;
     if (set) {
