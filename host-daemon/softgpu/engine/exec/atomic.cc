@@ -42,10 +42,10 @@ u32 half_op(AtomicOp op, u32 a, u32 b, const SmallFormat& format) {
     const double x = double_from_small(a & 0xffffU, format);
     const double y = double_from_small(b & 0xffffU, format);
     double result = x + y;
-    if (op == AtomicOp::kMin) {
-        result = std::isnan(x) ? y : std::isnan(y) ? x : smaller(x, y);
-    } else if (op == AtomicOp::kMax) {
-        result = std::isnan(x) ? y : std::isnan(y) ? x : larger(x, y);
+    if (op == AtomicOp::kMin || op == AtomicOp::kMax) {
+        const bool low = op == AtomicOp::kMin;
+        const bool first = x == y ? std::signbit(x) == low : (x < y) == low;  // -0 < +0
+        result = std::isnan(x) ? y : std::isnan(y) ? x : first ? x : y;
     }
     return small_from_double(result, format, false);
 }
