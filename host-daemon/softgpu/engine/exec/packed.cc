@@ -46,6 +46,13 @@ double decode(u32 bits, SmallKind kind) {
     return double_from_small(bits, format_of(kind));
 }
 
+/// A NaN is cut off, so it stays one only by its upper bits.
+u32 tf32_away(u32 bits, bool finite) {
+    const bool nan = (bits & 0x7fffffffU) > 0x7f800000U;
+    const u32 rounded = (nan ? bits : bits + 0x1000U) & ~0x1fffU;
+    return finite && (rounded & 0x7f800000U) == 0x7f800000U ? rounded - 0x2000U : rounded;
+}
+
 u32 encode(double value, SmallKind kind, std::uint8_t flags) {
     if ((flags & kPackedRelu) != 0 && !(value > 0.0) && !std::isnan(value)) {
         value = 0.0;
@@ -89,6 +96,10 @@ const Inst* do_convert(Warp& warp, const Inst* inst) {
     const u32 from_mask = from_bits == 32 ? ~0U : (1U << from_bits) - 1;
     for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
         const int lane = __builtin_ctz(mask);
+        if (to == SmallKind::kTf32 && (inst->flags & kPackedAway) != 0) {
+            out[lane] = tf32_away(a[lane], (inst->flags & kPackedFinite) != 0);
+            continue;
+        }
         if (!pair) {
             out[lane] = encode(decode(a[lane] & from_mask, from), to, inst->flags);
             continue;
