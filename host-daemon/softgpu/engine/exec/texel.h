@@ -45,6 +45,31 @@ inline double channel_value(const std::uint8_t* at, const TexelFormat& format, b
     return normalized ? std::max(value / std::floor(top / 2), -1.0) : value;
 }
 
+/// The border's colour as a texel of the texture's format would hold it.
+inline double border_value(const TextureDescription& texture, std::uint32_t channel) {
+    const float colour = texture.border_color[channel];
+    const TexelFormat& format = texture.format;
+    if (channel >= format.channels) {
+        return 0.0;
+    }
+    if (format.kind == TexelKind::kFloat) {
+        return static_cast<double>(colour);
+    }
+    const bool is_signed = format.kind == TexelKind::kSigned;
+    if (texture.read_mode == ReadMode::kElement) {  // The colour's bits, cut to the channel's.
+        const auto bits = std::bit_cast<std::uint32_t>(colour) << (32U - format.channel_bits);
+        return is_signed ? static_cast<std::int32_t>(bits) >> (32U - format.channel_bits)
+                         : bits >> (32U - format.channel_bits);
+    }
+    const auto top =
+        static_cast<double>((1U << (format.channel_bits - (is_signed ? 1U : 0U))) - 1U);
+    const double within = std::clamp(static_cast<double>(colour), is_signed ? -1.0 : 0.0, 1.0);
+    return static_cast<double>(-whole_part(0.5 - within * top)) / top;  // A half rounds down.
+}
+
+/// A coordinate's place among texels, in the 256ths that the hardware keeps of it.
+inline std::int64_t texel_256ths(double position) { return whole_part(position * 256.0 + 0.5); }
+
 /// The texel index for a coordinate, or -1 for the border.
 inline std::int64_t address_texel(std::int64_t index, std::int64_t size, AddressMode mode,
                                   bool normalized) {

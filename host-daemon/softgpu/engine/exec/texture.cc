@@ -56,13 +56,15 @@ public:
             if (at[axis] < 0) {
                 return border();
             }
+            if (whole_ && at[axis] != index[axis]) {
+                return Texel{};
+            }
         }
         const u64 slice = dimensions_ == 3 ? static_cast<u64>(at[2]) : layer_;
         const u64 address = level.base + static_cast<u64>(at[0]) * texture_.format.texel_bytes() +
                             static_cast<u64>(at[1]) * level.row_pitch_bytes +
                             slice * level.slice_pitch_bytes;
         Texel texel;
-        texel.channel[3] = texture_.format.channels < 4 ? 1 : 0;
         const auto* bytes = reinterpret_cast<const std::uint8_t*>(address);
         for (u32 i = 0; i < texture_.format.channels; ++i) {
             texel.channel[i] =
@@ -78,6 +80,8 @@ public:
     void set_dimensions(u32 dimensions) { dimensions_ = dimensions; }
     void set_layer(u32 layer) { layer_ = layer; }
     void set_cube() { cube_ = true; }
+    /// Integer coordinates: what lies outside is zero, whatever the address mode is.
+    void set_whole() { whole_ = true; }
 
     /// `coordinate` in the object's own units (normalised or texels).
     [[nodiscard]] Texel sample_level(const TexelLevel& level, const double* coordinate) const {
@@ -125,11 +129,12 @@ public:
         return sum;
     }
 
-    [[nodiscard]] Texel sample(const double* coordinate, double lod) const {
+    /// The bias is for levels that the instruction brings, not for that of the base.
+    [[nodiscard]] Texel sample(const double* coordinate, double lod, LevelMode mode) const {
         if (texture_.level_count <= 1) {
             return sample_level(texture_.levels[0], coordinate);
         }
-        lod += static_cast<double>(texture_.mipmap_level_bias);
+        lod += mode == LevelMode::kBase ? 0.0 : static_cast<double>(texture_.mipmap_level_bias);
         lod = std::clamp(lod, static_cast<double>(texture_.min_mipmap_level_clamp),
                          static_cast<double>(texture_.max_mipmap_level_clamp));
         lod = std::clamp(lod, 0.0, static_cast<double>(texture_.level_count - 1));
@@ -158,7 +163,7 @@ public:
             if (texture_.normalized_coordinates) {
                 position *= static_cast<double>(sizes[axis]);
             }
-            low[axis] = static_cast<s64>(std::floor(std::clamp(position, -1e15, 1e15) - 0.5));
+            low[axis] = texel_256ths(std::clamp(position, -1e12, 1e12) - 0.5) >> 8;
         }
         static constexpr int kOrder[4][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
         Texel result;
@@ -170,9 +175,7 @@ public:
     }
 
 private:
-    [[nodiscard]] AddressMode mode_of(u32 axis) const {
-        return cube_ ? AddressMode::kClamp : texture_.address_mode[axis];
-    }
+    [[nodiscard]] AddressMode mode_of(u32 axis) const { return texture_.address_mode[axis]; }
     [[nodiscard]] const TexelLevel& level_at(double level) const {
         const auto index =
             std::min<u64>(static_cast<u64>(std::max(level, 0.0)), texture_.level_count - 1);
@@ -180,8 +183,9 @@ private:
     }
     [[nodiscard]] Texel border() const {
         Texel texel;
-        for (u32 i = 0; i < 4 && texture_.shape != TextureShape::kLinear1d; ++i) {
-            texel.channel[i] = static_cast<double>(texture_.border_color[i]);
+        const bool none = whole_ || texture_.shape == TextureShape::kLinear1d;
+        for (u32 i = 0; i < 4 && !none; ++i) {
+            texel.channel[i] = border_value(texture_, i);
         }
         return texel;
     }
@@ -190,6 +194,7 @@ private:
     u32 layer_;
     u32 dimensions_ = 2;
     bool cube_ = false;
+    bool whole_ = false;
 };
 
 /// Face and in-face coordinates (0..1) of a direction.
@@ -198,19 +203,20 @@ u32 cube_face(const double* direction, double* st) {
     const double ax = std::fabs(x), ay = std::fabs(y), az = std::fabs(z);
     u32 face = 0;
     double s = 0, t = 0, m = 1;
-    if (ax >= ay && ax >= az) {
-        face = x >= 0 ? 0 : 1;
-        m = ax, s = x >= 0 ? -z : z, t = -y;
-    } else if (ay >= az) {
+    if (az >= ax && az >= ay) {
+        face = z >= 0 ? 4 : 5;
+        m = az, s = z >= 0 ? x : -x, t = -y;
+    } else if (ay >= ax) {
         face = y >= 0 ? 2 : 3;
         m = ay, s = x, t = y >= 0 ? z : -z;
     } else {
-        face = z >= 0 ? 4 : 5;
-        m = az, s = z >= 0 ? x : -x, t = -y;
+        face = x >= 0 ? 0 : 1;
+        m = ax, s = x >= 0 ? -z : z, t = -y;
     }
-    m = m == 0 ? 1 : m;
-    st[0] = (s / m + 1) / 2;
-    st[1] = (t / m + 1) / 2;
+    // In single precision, as the hardware divides.
+    const float scale = m == 0 ? 1.0F : 1.0F / static_cast<float>(m);
+    st[0] = static_cast<double>((static_cast<float>(s) * scale + 1.0F) / 2.0F);
+    st[1] = static_cast<double>((static_cast<float>(t) * scale + 1.0F) / 2.0F);
     return face;
 }
 
@@ -260,6 +266,7 @@ Texel sample_lane(Warp& warp, const TextureSite& site, const TextureDescription&
     }
     sampler.set_dimensions(dimensions);
     if (site.integer_coordinates) {
+        sampler.set_whole();
         return sampler.fetch(texture.levels[0], whole);
     }
     if (site.geometry == TextureGeometry::kCube || site.geometry == TextureGeometry::kCubeArray) {
@@ -272,7 +279,7 @@ Texel sample_lane(Warp& warp, const TextureSite& site, const TextureDescription&
             site.level_mode == LevelMode::kLevel
                 ? static_cast<double>(std::bit_cast<float>(warp.slot<u32>(site.level_slot)[lane]))
                 : 0.0;
-        return sampler.sample(st, level);
+        return sampler.sample(st, level, site.level_mode);
     }
     if (site.gather) {
         return sampler.gather(coordinate, site.component);
@@ -283,7 +290,7 @@ Texel sample_lane(Warp& warp, const TextureSite& site, const TextureDescription&
     } else if (site.level_mode == LevelMode::kGradient) {
         level = gradient_level(texture, warp, site, lane);
     }
-    return sampler.sample(coordinate, level);
+    return sampler.sample(coordinate, level, site.level_mode);
 }
 
 const Inst* do_sample(Warp& warp, const Inst* inst) {
@@ -381,7 +388,17 @@ void store_formatted(Warp& warp, const TextureSite& site, const SurfaceDescripti
     for (u32 i = 0; i < surface.format.channels && i < site.results.size(); ++i) {
         u32 bits = warp.slot<u32>(site.results[i])[lane];
         if (surface.format.kind == TexelKind::kFloat && bytes == 2) {
-            bits = half_from_double(static_cast<double>(std::bit_cast<float>(bits)));
+            const u32 payload =
+                (bits >> 16 & 0x8000U) | 0x7c00U | std::max(1U, bits >> 13 & 0x3ffU);
+            const float value = std::bit_cast<float>(bits);
+            bits = std::isnan(value) ? payload
+                                     : small_from_double(static_cast<double>(value), kHalf, false,
+                                                         SmallRounding::kZero);
+        } else if (surface.format.kind == TexelKind::kUnsigned) {
+            bits = std::min(bits, ~0U >> (32U - 8 * bytes));
+        } else if (surface.format.kind == TexelKind::kSigned) {
+            const auto top = static_cast<std::int32_t>(0x7fffffffU >> (32U - 8 * bytes));
+            bits = static_cast<u32>(std::clamp(static_cast<std::int32_t>(bits), -top - 1, top));
         }
         std::memcpy(reinterpret_cast<void*>(address + i * bytes), &bits, bytes);
     }
@@ -442,11 +459,13 @@ const Inst* do_query(Warp& warp, const Inst* inst) {
         u32 layers = 1;
         u32 levels = 1;
         bool normalized = false;
+        TextureShape shape = TextureShape::kArray2d;
         if ((inst->flags & 1U) != 0) {
             const SurfaceDescription& surface = surface_of(warp, inst, lane, handles[lane]);
             level = &surface.level;
             format = &surface.format;
             layers = surface.layers;
+            shape = surface.shape;
         } else {
             const TextureDescription* texture =
                 unit_of(warp, inst, lane, handles[lane]).texture(handles[lane]);
@@ -457,13 +476,18 @@ const Inst* do_query(Warp& warp, const Inst* inst) {
             level = &texture->levels[0];
             format = &texture->format;
             layers = texture->layers;
+            shape = texture->shape;
             levels = texture->level_count;
             normalized = texture->normalized_coordinates;
         }
+        // Layers count as the next dimension.
+        const bool is_line = shape == TextureShape::kArray1d;
+        const u32 lines = layers > 1 ? layers : (inst->flags & 1U) != 0 ? 0 : 1;
+        const u32 sheets = layers > 1 && !is_line ? layers : 0;
         switch (inst->aux) {
             case 0: out[lane] = level->width; break;
-            case 1: out[lane] = level->height; break;
-            case 2: out[lane] = level->depth; break;
+            case 1: out[lane] = is_line ? lines : level->height; break;
+            case 2: out[lane] = shape == TextureShape::kArray3d ? level->depth : sheets; break;
             case 3: out[lane] = layers; break;
             case 4: out[lane] = levels; break;
             case 5: out[lane] = normalized ? 1 : 0; break;

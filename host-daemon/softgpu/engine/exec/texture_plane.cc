@@ -34,7 +34,7 @@ struct Plane {
 
 void read_border(const Plane& plane, double* channel) {
     for (u32 i = 0; i < plane.wanted; ++i) {
-        channel[i] = plane.linear1d ? 0.0 : static_cast<double>(plane.texture.border_color[i]);
+        channel[i] = plane.linear1d ? 0.0 : border_value(plane.texture, i);
     }
 }
 
@@ -51,7 +51,7 @@ void read_texel(const Plane& plane, s64 x, s64 y, double* channel) {
         static_cast<u64>(y) * plane.level.row_pitch_bytes);
     for (u32 i = 0; i < plane.wanted; ++i, at += plane.channel_bytes) {
         if (i >= plane.channels) {
-            channel[i] = i == 3 ? 1.0 : 0.0;
+            channel[i] = 0.0;
         } else if (plane.float32) {
             float value = 0;
             std::memcpy(&value, at, sizeof value);
@@ -160,8 +160,13 @@ bool sample_plane(Warp& warp, const Inst* inst, const TextureSite& site) {
         const auto lane = static_cast<u32>(__builtin_ctz(mask));
         double channel[kChannels];
         if (site.integer_coordinates) {
-            read_texel(plane, static_cast<std::int32_t>(xs[lane]),
-                       ys != nullptr ? static_cast<std::int32_t>(ys[lane]) : 0, channel);
+            const s64 x = static_cast<std::int32_t>(xs[lane]);
+            const s64 y = ys != nullptr ? static_cast<std::int32_t>(ys[lane]) : 0;
+            if (x >= 0 && y >= 0 && x < plane.size[0] && y < plane.size[1]) {
+                read_texel(plane, x, y, channel);
+            } else {
+                std::fill_n(channel, kChannels, 0.0);  // Whatever the address mode is.
+            }
         } else if (linear) {
             const Place x = blend_place(position(plane, 0, xs[lane]));
             const Place y = ys != nullptr ? blend_place(position(plane, 1, ys[lane])) : Place{};
