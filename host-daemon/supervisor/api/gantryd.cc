@@ -1,12 +1,18 @@
 // gantryd: the supervisor of a GPU host. Options, logging, signals; the rest is in the registry.
 //
+// Signals: SIGTERM and SIGINT end it. SIGHUP has the configuration read again: the log's level and
+// file become those named now (a file that was rotated away is let go); every other key waits for
+// the next start. A service manager that asks for it (NOTIFY_SOCKET) is told when gantryd serves.
+//
 // Exit status: 0 asked to end (workers keep running), 1 could not start (the reason is on standard
 // error), 2 wrong usage, 70 a write to disk could not be proven (start again: it reads the disk).
 #include <signal.h>
 #include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -32,19 +38,35 @@ struct Options {
     bool print_config = false;
 };
 
-Result<void> start_logging(const DaemonConfig& config) {
+/// Where log lines go. Its only part is exchanged while others log.
+using LogSink = std::shared_ptr<spdlog::sinks::dist_sink_mt>;
+
+/// Opens what `config` names, anew, and logs there from now on.
+Result<void> apply_log_settings(const DaemonConfig& config, const LogSink& sink) {
+    spdlog::sink_ptr opened;
     try {  // spdlog throws when the file cannot be opened
-        auto logger = config.log_file.empty() ? spdlog::stderr_logger_mt("gantryd")
-                                              : spdlog::basic_logger_mt("gantryd", config.log_file);
-        logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
-        logger->set_level(spdlog::level::from_str(config.log_level));
-        logger->flush_on(spdlog::level::info);
-        spdlog::set_default_logger(std::move(logger));
+        if (config.log_file.empty()) {
+            opened = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+        } else {
+            opened = std::make_shared<spdlog::sinks::basic_file_sink_mt>(config.log_file);
+        }
     } catch (const spdlog::spdlog_ex& error) {
         return Error{Code::kPermissionDenied, "log.file",
                      "cannot log to " + config.log_file + ": " + error.what()};
     }
+    opened->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
+    sink->set_sinks({std::move(opened)});
+    spdlog::set_level(spdlog::level::from_str(config.log_level));
     return {};
+}
+
+Result<LogSink> start_logging(const DaemonConfig& config) {
+    auto sink = std::make_shared<spdlog::sinks::dist_sink_mt>();
+    auto logger = std::make_shared<spdlog::logger>("gantryd", sink);
+    logger->flush_on(spdlog::level::info);
+    spdlog::set_default_logger(std::move(logger));
+    GANTRY_TRY(apply_log_settings(config, sink));
+    return sink;
 }
 
 /// Each worker costs a few descriptors here; the default limit of 1024 is soon reached.
@@ -56,7 +78,55 @@ void raise_descriptor_limit() {
     }
 }
 
-Result<void> serve(const Config& config, const sigset_t& signals) {
+Result<Config> read_config(const Options& options) {
+    // Where nothing is configured yet, the defaults are what to begin with.
+    const bool wants_defaults = options.print_config && !options.has_config &&
+                                ::access(options.config_path.c_str(), F_OK) != 0 && errno == ENOENT;
+    auto config = wants_defaults ? Config{} : load_config(options.config_path);
+    if (config && !options.log_level.empty()) {
+        config->daemon.log_level = options.log_level;
+    }
+    return config;
+}
+
+/// What SIGHUP asks for. A configuration with a mistake changes nothing.
+void reload(const Options& options, const Config& started_with, const LogSink& sink) {
+    auto config = read_config(options);
+    if (!config) {
+        spdlog::error("SIGHUP: nothing is changed: {} [{}]", config.error().text,
+                      config.error().reason);
+        return;
+    }
+    if (const auto applied = apply_log_settings(config->daemon, sink); !applied) {
+        spdlog::error("SIGHUP: {} [{}]", applied.error().text, applied.error().reason);
+        return;
+    }
+    spdlog::info("SIGHUP: the log is opened anew, its level is {}", config->daemon.log_level);
+    config->daemon.log_level = started_with.daemon.log_level;
+    config->daemon.log_file = started_with.daemon.log_file;
+    if (print_config(*config) != print_config(started_with)) {
+        spdlog::warn("SIGHUP: {} has other changes, which take a restart of gantryd",
+                     options.config_path);
+    }
+}
+
+/// Returns with the signal that ends gantryd.
+int wait_for_end(const Options& options, const Config& config, const LogSink& sink,
+                 const sigset_t& signals) {
+    for (;;) {
+        int signal_number = 0;
+        ::sigwait(&signals, &signal_number);
+        if (signal_number != SIGHUP) {
+            return signal_number;
+        }
+        ::sd_notify(0, "RELOADING=1");
+        reload(options, config, sink);
+        ::sd_notify(0, "READY=1");
+    }
+}
+
+Result<void> serve(const Options& options, const Config& config, const sigset_t& signals) {
+    GANTRY_ASSIGN(const LogSink sink, start_logging(config.daemon));
     GANTRY_ASSIGN(EpochStore store, EpochStore::open(config.daemon.state_directory));
     const std::unique_ptr<Hypervisor> hypervisor =
         config.vm.libvirt_uri.empty() ? make_no_hypervisor()
@@ -96,8 +166,9 @@ Result<void> serve(const Config& config, const sigset_t& signals) {
         GANTRY_ASSIGN(metrics, Metrics::start(config.metrics.listen, registry));
     }
     spdlog::info("gantryd {} is ready", kGantryVersion);
-    int signal_number = 0;
-    ::sigwait(&signals, &signal_number);
+    ::sd_notify(0, "READY=1");
+    const int signal_number = wait_for_end(options, config, sink, signals);
+    ::sd_notify(0, "STOPPING=1");
     spdlog::info("signal {}: ending; workers keep running", signal_number);
     registry.end_waits();
     guests.reset();
@@ -122,15 +193,9 @@ int run(const Options& options) {
         std::fprintf(stderr, "gantryd: %s [gantryd.settings]\n", problem);
         return 1;
     }
-    // Where nothing is configured yet, the defaults are what to begin with.
-    const bool wants_defaults = options.print_config && !options.has_config &&
-                                ::access(options.config_path.c_str(), F_OK) != 0 && errno == ENOENT;
-    auto config = wants_defaults ? Config{} : load_config(options.config_path);
+    const auto config = read_config(options);
     if (!config) {
         return fail(config.error());
-    }
-    if (!options.log_level.empty()) {
-        config->daemon.log_level = options.log_level;
     }
     if (options.print_config) {
         return print(print_config(*config));
@@ -147,14 +212,12 @@ int run(const Options& options) {
     ::sigemptyset(&signals);
     ::sigaddset(&signals, SIGTERM);
     ::sigaddset(&signals, SIGINT);
+    ::sigaddset(&signals, SIGHUP);
     ::sigprocmask(SIG_BLOCK, &signals, nullptr);
     ::signal(SIGPIPE, SIG_IGN);
     ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its writer, not our end
     raise_descriptor_limit();
-    Result<void> outcome = start_logging(config->daemon);
-    if (outcome) {
-        outcome = serve(*config, signals);
-    }
+    const Result<void> outcome = serve(options, *config, signals);
     return outcome ? 0 : fail(outcome.error());
 }
 
