@@ -63,10 +63,8 @@ void Decoder::binary_op(Operands operands, Binary op, Type type, Type result) {
         return;
     }
     Inst& inst = emit(
-        chosen(handlers().binary[index_of(op)], handlers().binary_flush[index_of(op)], type, mode));
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
+        chosen(handlers().binary[index_of(op)], handlers().binary_flush[index_of(op)], type, mode),
+        {.dst = dst, .a = a, .b = b});
     inst.fp_mode = half ? std::uint8_t{0} : mode;
     inst.flags = flags;
 }
@@ -82,9 +80,8 @@ void Decoder::unary_op(Operands operands, Unary op, Type type, Type result) {
         return;
     }
     Inst& inst = emit(
-        chosen(handlers().unary[index_of(op)], handlers().unary_flush[index_of(op)], type, mode));
-    inst.dst = dst;
-    inst.a = a;
+        chosen(handlers().unary[index_of(op)], handlers().unary_flush[index_of(op)], type, mode),
+        {.dst = dst, .a = a});
     inst.fp_mode = is_half(type) ? std::uint8_t{0} : mode;
     inst.flags = (mode & kFpFlush) != 0 ? 1 : 0;
 }
@@ -110,16 +107,14 @@ void Decoder::ternary_op(Operands operands, Ternary op, Type type, Type third, T
         return;
     }
     Inst& inst = emit(chosen(handlers().ternary[index_of(op)],
-                             handlers().ternary_flush[index_of(op)], type, mode));
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = c;
+                             handlers().ternary_flush[index_of(op)], type, mode),
+                      {.dst = dst, .a = a, .b = b, .c = c});
     inst.fp_mode = half ? std::uint8_t{0} : mode;
     inst.flags = flags;
 }
 
-void Decoder::add_or_sub(Operands operands, bool subtract) {
+void Decoder::op_add_or_sub(Operands operands) {
+    const bool subtract = modifiers_.opcode() == "sub";
     if (modifiers_.take("cc")) {
         modifiers_.parse(subtract ? "sub.cc.out" : "add.cc.out");
         modifiers_.take("cc");
@@ -135,9 +130,6 @@ void Decoder::add_or_sub(Operands operands, bool subtract) {
                                : (saturating ? Binary::kAddSat : Binary::kAdd);
     binary_op(operands, op, type, type);
 }
-
-void Decoder::op_add(Operands operands) { add_or_sub(operands, false); }
-void Decoder::op_sub(Operands operands) { add_or_sub(operands, true); }
 
 void Decoder::op_mul(Operands operands) {
     const Type type = modifiers_.take_type();
@@ -224,7 +216,8 @@ void Decoder::op_rem(Operands operands) {
     binary_op(operands, Binary::kRem, type, type);
 }
 
-void Decoder::min_or_max(Operands operands, bool larger) {
+void Decoder::op_min_or_max(Operands operands) {
+    const bool larger = modifiers_.opcode() == "max";
     if (pair_of_halves(operands, larger ? exec::VideoOp::kMax : exec::VideoOp::kMin)) {
         return;
     }
@@ -257,15 +250,10 @@ void Decoder::min_or_max(Operands operands, bool larger) {
             return;
         }
         const std::uint32_t dst = code_.code.back().dst;
-        Inst& inst = emit(handlers().binary[index_of(Binary::kMax)][index_of(Elem::kS32)]);
-        inst.dst = dst;
-        inst.a = dst;
-        inst.b = constant32(0);
+        emit(handlers().binary[index_of(Binary::kMax)][index_of(Elem::kS32)],
+             {.dst = dst, .a = dst, .b = constant32(0)});
     }
 }
-
-void Decoder::op_min(Operands operands) { min_or_max(operands, false); }
-void Decoder::op_max(Operands operands) { min_or_max(operands, true); }
 
 void Decoder::abs_or_neg(Operands operands, Unary op) {
     const Type type = modifiers_.take_type();
@@ -304,11 +292,9 @@ void Decoder::op_carry(Operands operands) {
     std::uint32_t b = source(operands[2], type);
     if (product) {
         const std::uint32_t partial = temporary();
-        Inst& mul = emit(handlers().binary[index_of(high ? Binary::kMulHi : Binary::kMulLo)]
-                                          [index_of(elem_of(type))]);
-        mul.dst = partial;
-        mul.a = a;
-        mul.b = b;
+        emit(handlers()
+                 .binary[index_of(high ? Binary::kMulHi : Binary::kMulLo)][index_of(elem_of(type))],
+             {.dst = partial, .a = a, .b = b});
         a = partial;
         b = source(operands[3], type);
     }
@@ -316,10 +302,7 @@ void Decoder::op_carry(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::add_carry());
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
+    Inst& inst = emit(exec::add_carry(), {.dst = dst, .a = a, .b = b});
     inst.aux =
         static_cast<std::uint16_t>((subtract ? 1 : 0) | (carry_in ? 2 : 0) | (carry_out ? 4 : 0));
     inst.flags = width_of(type) == Width::k64;
@@ -380,9 +363,7 @@ void Decoder::op_testp(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::test_property());
-    inst.dst = dst;
-    inst.a = a;
+    Inst& inst = emit(exec::test_property(), {.dst = dst, .a = a});
     inst.flags = type == Type::kF64;
     for (std::uint16_t i = 0; i < 6; ++i) {
         if (kNames[i] == name) {

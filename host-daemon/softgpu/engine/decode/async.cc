@@ -29,8 +29,7 @@ void Decoder::op_cp(Operands operands) {
         }
         // The pending count grows by one and the arrival takes it back: nothing is left to do,
         // except that .noinc arrivals were counted by the program.
-        Inst& inst = emit(counted ? exec::nothing() : exec::mbarrier());
-        inst.a = where.slot;
+        Inst& inst = emit(counted ? exec::nothing() : exec::mbarrier(), {.a = where.slot});
         inst.imm = where.offset;
         inst.d = static_cast<std::uint32_t>(where.access);
         inst.aux = static_cast<std::uint16_t>(BarrierOp::kArrive);
@@ -61,11 +60,8 @@ void Decoder::op_cp(Operands operands) {
             bool negated = false;
             const std::uint32_t p = source_predicate(operands[3], negated);
             const std::uint32_t chosen = temporary();
-            Inst& pick = emit(handlers().selp32);
-            pick.dst = chosen;
-            pick.a = constant32(0);
-            pick.b = bytes;
-            pick.c = p;
+            Inst& pick =
+                emit(handlers().selp32, {.dst = chosen, .a = constant32(0), .b = bytes, .c = p});
             pick.flags = negated ? 1 : 0;
             bytes = chosen;
         } else if (operands[3].kind == OperandKind::kRegister &&
@@ -78,8 +74,7 @@ void Decoder::op_cp(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::copy_async());
-    inst.a = to.slot;
+    Inst& inst = emit(exec::copy_async(), {.a = to.slot});
     inst.imm = to.offset;
     inst.d = static_cast<std::uint32_t>(to.access);
     inst.b = from.slot;
@@ -135,19 +130,15 @@ void Decoder::cp_bulk(Operands operands) {
         signal = part(operands[3], narrow);
         if (!narrow && !bad()) {
             const std::uint32_t low = temporary();
-            Inst& cut = emit(handlers().convert[index_of(Elem::kU32)][index_of(Elem::kU64)]);
-            cut.dst = low;
-            cut.a = signal;
+            emit(handlers().convert[index_of(Elem::kU32)][index_of(Elem::kU64)],
+                 {.dst = low, .a = signal});
             signal = low;
         }
     }
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::copy_bulk());
-    inst.a = to;
-    inst.b = from;
-    inst.c = size;
+    Inst& inst = emit(exec::copy_bulk(), {.a = to, .b = from, .c = size});
     inst.e = signal;
     inst.flags = static_cast<std::uint8_t>((to_shared ? 1 : 0) | (from_shared ? 2 : 0) |
                                            (to_narrow ? 4 : 0) | (from_narrow ? 8 : 0));
@@ -166,9 +157,7 @@ void Decoder::op_mbarrier(Operands operands) {
         if (expect_count(operands, 2, 2)) {
             const std::uint32_t token = source(operands[1], Type::kB64);
             const std::uint32_t dst = destination(operands[0], Type::kB32);
-            Inst& inst = emit(exec::mbarrier());
-            inst.dst = dst;
-            inst.b = token;
+            Inst& inst = emit(exec::mbarrier(), {.dst = dst, .b = token});
             inst.aux = static_cast<std::uint16_t>(BarrierOp::kPending);
         }
         return;
@@ -213,9 +202,7 @@ void Decoder::op_mbarrier(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::mbarrier());
-    inst.dst = dst;
-    inst.a = where.slot;
+    Inst& inst = emit(exec::mbarrier(), {.dst = dst, .a = where.slot});
     inst.imm = where.offset;
     inst.d = static_cast<std::uint32_t>(where.access);
     inst.b = argument;
@@ -227,34 +214,25 @@ void Decoder::op_mbarrier(Operands operands) {
 void Decoder::op_mapa(Operands operands) {
     take_space();
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 3, 3)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], type);
     const std::uint32_t dst = destination(operands[0], type);
     if (bad()) {
         return;
     }
-    Inst& inst = emit(handlers().unary[index_of(Unary::kMov)][index_of(elem_of(type))]);
-    inst.dst = dst;
-    inst.a = a;
+    emit(handlers().unary[index_of(Unary::kMov)][index_of(elem_of(type))], {.dst = dst, .a = a});
 }
 
 /// Every block is a cluster of its own, so all shared memory that it can name is of rank 0.
 void Decoder::op_getctarank(Operands operands) {
     take_space();
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 2, 2)) {
-        return;
-    }
     source(operands[1], type);
     const std::uint32_t dst = destination(operands[0], Type::kU32);
     if (bad()) {
         return;
     }
-    Inst& inst = emit(handlers().unary[index_of(Unary::kMov)][index_of(Elem::kU32)]);
-    inst.dst = dst;
-    inst.a = constant32(0);
+    emit(handlers().unary[index_of(Unary::kMov)][index_of(Elem::kU32)],
+         {.dst = dst, .a = constant32(0)});
 }
 
 }  // namespace gantry::softgpu

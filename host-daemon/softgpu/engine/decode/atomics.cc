@@ -50,7 +50,8 @@ bool allowed(AtomicOp op, Type type) {
 
 }  // namespace
 
-void Decoder::atomic(Operands operands, bool with_result) {
+void Decoder::op_atomic(Operands operands) {
+    const bool with_result = modifiers_.opcode() == "atom";
     take_ordering();
     if (modifiers_.take("async")) {
         refuse("asynchronous reductions are not supported");
@@ -103,9 +104,8 @@ void Decoder::atomic(Operands operands, bool with_result) {
         if (bad()) {
             return;
         }
-        Inst& inst = emit(flat_sum ? exec::flat_sum() : exec::atomic(8 * ptx::size_of(type)));
-        inst.dst = dst;
-        inst.a = where.slot;
+        Inst& inst = emit(flat_sum ? exec::flat_sum() : exec::atomic(8 * ptx::size_of(type)),
+                          {.dst = dst, .a = where.slot});
         inst.imm = where.offset + static_cast<std::int64_t>(i * ptx::size_of(type));
         inst.b = value;
         inst.c = other;
@@ -115,8 +115,5 @@ void Decoder::atomic(Operands operands, bool with_result) {
         inst.flags = with_result ? 1 : 0;
     }
 }
-
-void Decoder::op_atom(Operands operands) { atomic(operands, true); }
-void Decoder::op_red(Operands operands) { atomic(operands, false); }
 
 }  // namespace gantry::softgpu

@@ -27,10 +27,7 @@ void Decoder::op_logic(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::predicate_logic());
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
+    Inst& inst = emit(exec::predicate_logic(), {.dst = dst, .a = a, .b = b});
     inst.aux = name == "and" ? 0 : name == "or" ? 1 : 2;
     inst.flags = static_cast<std::uint8_t>((a_negated ? 1 : 0) | (b_negated ? 2 : 0));
 }
@@ -55,10 +52,7 @@ void Decoder::op_not(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::predicate_logic());
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = a;
+    Inst& inst = emit(exec::predicate_logic(), {.dst = dst, .a = a, .b = a});
     inst.flags = negated ? 0 : 3;  // a and a, both negated
 }
 
@@ -86,9 +80,6 @@ void Decoder::op_bfind(Operands operands) {
 
 void Decoder::op_bfe(Operands operands) {
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 4, 4)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], type);
     const std::uint32_t b = source(operands[2], Type::kU32);
     const std::uint32_t c = source(operands[3], Type::kU32);
@@ -96,18 +87,12 @@ void Decoder::op_bfe(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(handlers().ternary[index_of(Ternary::kBfe)][index_of(elem_of(type))]);
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = c;
+    emit(handlers().ternary[index_of(Ternary::kBfe)][index_of(elem_of(type))],
+         {.dst = dst, .a = a, .b = b, .c = c});
 }
 
 void Decoder::op_bfi(Operands operands) {
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 5, 5)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], type);
     const std::uint32_t b = source(operands[2], type);
     const std::uint32_t c = source(operands[3], Type::kU32);
@@ -116,49 +101,33 @@ void Decoder::op_bfi(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(width_of(type) == Width::k64 ? handlers().bfi64 : handlers().bfi32);
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = c;
-    inst.d = d;
+    emit(width_of(type) == Width::k64 ? handlers().bfi64 : handlers().bfi32,
+         {.dst = dst, .a = a, .b = b, .c = c, .d = d});
 }
 
 void Decoder::op_bmsk(Operands operands) {
     const bool wrap = modifiers_.take_any({"wrap", "clamp"}) == "wrap";
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 3, 3)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], Type::kU32);
     const std::uint32_t b = source(operands[2], Type::kU32);
     const std::uint32_t dst = destination(operands[0], type);
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::bit_mask());
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
+    Inst& inst = emit(exec::bit_mask(), {.dst = dst, .a = a, .b = b});
     inst.flags = wrap ? 1 : 0;
 }
 
 void Decoder::op_szext(Operands operands) {
     const bool wrap = modifiers_.take_any({"wrap", "clamp"}) == "wrap";
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 3, 3)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], type);
     const std::uint32_t b = source(operands[2], Type::kU32);
     const std::uint32_t dst = destination(operands[0], type);
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::extend_sign());
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
+    Inst& inst = emit(exec::extend_sign(), {.dst = dst, .a = a, .b = b});
     inst.flags = static_cast<std::uint8_t>((wrap ? 1 : 0) | (type == Type::kS32 ? 2 : 0));
 }
 
@@ -192,11 +161,8 @@ void Decoder::op_lop3(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(handlers().ternary[index_of(Ternary::kLop3)][index_of(elem_of(type))]);
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = c;
+    Inst& inst = emit(handlers().ternary[index_of(Ternary::kLop3)][index_of(elem_of(type))],
+                      {.dst = dst, .a = a, .b = b, .c = c});
     inst.aux = static_cast<std::uint16_t>(table & 0xffU);
     if (!combine.empty()) {
         bool negated = false;
@@ -205,14 +171,9 @@ void Decoder::op_lop3(Operands operands) {
         const std::uint32_t p = operands[0].kind == ptx::OperandKind::kPair
                                     ? destination_predicate(children(operands[0])[1])
                                     : temporary();
-        Inst& test = emit(handlers().setp[index_of(Compare::kNe)][index_of(Elem::kU32)]);
-        test.dst = nonzero;
-        test.a = dst;
-        test.b = constant32(0);
-        Inst& logic = emit(exec::predicate_logic());
-        logic.dst = p;
-        logic.a = nonzero;
-        logic.b = q;
+        emit(handlers().setp[index_of(Compare::kNe)][index_of(Elem::kU32)],
+             {.dst = nonzero, .a = dst, .b = constant32(0)});
+        Inst& logic = emit(exec::predicate_logic(), {.dst = p, .a = nonzero, .b = q});
         logic.aux = combine == "and" ? 0 : 1;
         logic.flags = negated ? 2 : 0;
     }
@@ -250,9 +211,6 @@ void Decoder::op_dp2a(Operands operands) {
     const bool high = modifiers_.take_any({"lo", "hi"}) == "hi";
     const Type a_type = modifiers_.take_type();
     const Type b_type = modifiers_.take_type();
-    if (!expect_count(operands, 4, 4)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], Type::kU32);
     const std::uint32_t b = source(operands[2], Type::kU32);
     const std::uint32_t c = source(operands[3], Type::kU32);
@@ -260,11 +218,7 @@ void Decoder::op_dp2a(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::dot2());
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = c;
+    Inst& inst = emit(exec::dot2(), {.dst = dst, .a = a, .b = b, .c = c});
     inst.aux = static_cast<std::uint16_t>((is_signed_integer(a_type) ? 1 : 0) |
                                           (is_signed_integer(b_type) ? 2 : 0) | (high ? 4 : 0));
 }

@@ -72,17 +72,12 @@ void Decoder::op_setp(Operands operands) {
     const bool direct = !packed && !pair && combine.empty();
     const std::uint32_t raw = direct ? p : temporary();
     const auto compare = [&](std::uint32_t left, std::uint32_t right, std::uint32_t out) {
-        Inst& inst = emit(comparison(op, element, flush));
-        inst.dst = out;
-        inst.a = left;
-        inst.b = right;
+        Inst& inst = emit(comparison(op, element, flush), {.dst = out, .a = left, .b = right});
         inst.fp_mode = flush && type == Type::kF32 ? kFpFlush : kFpNearest;
     };
     const auto combined = [&](std::uint32_t from, std::uint32_t to, bool complement) {
-        Inst& inst = emit(exec::predicate_logic());
-        inst.dst = to;
-        inst.a = from;
-        inst.b = combine.empty() ? from : q;
+        Inst& inst =
+            emit(exec::predicate_logic(), {.dst = to, .a = from, .b = combine.empty() ? from : q});
         inst.aux = combine.empty() ? 0 : logic_of(combine);
         inst.flags =
             static_cast<std::uint8_t>((complement ? 1 : 0) | (combine.empty() ? (complement ? 2 : 0)
@@ -95,10 +90,8 @@ void Decoder::op_setp(Operands operands) {
         const std::uint32_t a_high = temporary();
         const std::uint32_t b_high = temporary();
         for (const auto& [from, to] : {std::pair{a, a_high}, std::pair{b, b_high}}) {
-            Inst& inst = emit(handlers().binary[index_of(Binary::kShr)][index_of(Elem::kU32)]);
-            inst.dst = to;
-            inst.a = from;
-            inst.b = constant32(16);
+            emit(handlers().binary[index_of(Binary::kShr)][index_of(Elem::kU32)],
+                 {.dst = to, .a = from, .b = constant32(16)});
         }
         const std::uint32_t raw_high = temporary();
         compare(a_high, b_high, raw_high);
@@ -113,10 +106,7 @@ void Decoder::op_setp(Operands operands) {
         combined(raw, first, false);
         if (pair) {
             combined(raw, second, true);
-            Inst& copy = emit(exec::predicate_logic());
-            copy.dst = p;
-            copy.a = first;
-            copy.b = first;
+            emit(exec::predicate_logic(), {.dst = p, .a = first, .b = first});
         }
     }
 }
@@ -156,24 +146,14 @@ void Decoder::op_set(Operands operands) {
     }
     const auto half_result = [&](std::uint32_t left, std::uint32_t right, std::uint32_t out) {
         const std::uint32_t raw = temporary();
-        Inst& inst = emit(comparison(op, element, flush));
-        inst.dst = raw;
-        inst.a = left;
-        inst.b = right;
+        Inst& inst = emit(comparison(op, element, flush), {.dst = raw, .a = left, .b = right});
         inst.fp_mode = flush && type == Type::kF32 ? kFpFlush : kFpNearest;
         if (!combine.empty()) {
-            Inst& logic = emit(exec::predicate_logic());
-            logic.dst = raw;
-            logic.a = raw;
-            logic.b = q;
+            Inst& logic = emit(exec::predicate_logic(), {.dst = raw, .a = raw, .b = q});
             logic.aux = logic_of(combine);
             logic.flags = q_negated ? 2 : 0;
         }
-        Inst& pick = emit(handlers().selp32);
-        pick.dst = out;
-        pick.a = constant32(one);
-        pick.b = constant32(0);
-        pick.c = raw;
+        emit(handlers().selp32, {.dst = out, .a = constant32(one), .b = constant32(0), .c = raw});
     };
     if (!packed) {
         half_result(a, b, dst);
@@ -182,34 +162,23 @@ void Decoder::op_set(Operands operands) {
     const std::uint32_t parts[4] = {temporary(), temporary(), temporary(), temporary()};
     half_result(a, b, parts[0]);
     for (const auto& [from, to] : {std::pair{a, parts[1]}, std::pair{b, parts[2]}}) {
-        Inst& inst = emit(handlers().binary[index_of(Binary::kShr)][index_of(Elem::kU32)]);
-        inst.dst = to;
-        inst.a = from;
-        inst.b = constant32(16);
+        emit(handlers().binary[index_of(Binary::kShr)][index_of(Elem::kU32)],
+             {.dst = to, .a = from, .b = constant32(16)});
     }
     half_result(parts[1], parts[2], parts[3]);
-    Inst& join = emit(handlers().pack[0]);
-    join.dst = dst;
-    join.a = parts[0];
-    join.b = parts[3];
+    emit(handlers().pack[0], {.dst = dst, .a = parts[0], .b = parts[3]});
 }
 
 void Decoder::op_selp(Operands operands) {
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 4, 4)) {
-        return;
-    }
     bool negated = false;
     const std::uint32_t p = source_predicate(operands[3], negated);
     if (type == Type::kPred) {
         bool unused = false;
         const std::uint32_t a = source_predicate(operands[1], unused);
         const std::uint32_t b = source_predicate(operands[2], unused);
-        Inst& inst = emit(exec::select_predicate());
-        inst.dst = destination_predicate(operands[0]);
-        inst.a = a;
-        inst.b = b;
-        inst.c = p;
+        Inst& inst = emit(exec::select_predicate(),
+                          {.dst = destination_predicate(operands[0]), .a = a, .b = b, .c = p});
         inst.flags = negated ? 1 : 0;
         return;
     }
@@ -219,11 +188,8 @@ void Decoder::op_selp(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(width_of(type) == Width::k64 ? handlers().selp64 : handlers().selp32);
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = p;
+    Inst& inst = emit(width_of(type) == Width::k64 ? handlers().selp64 : handlers().selp32,
+                      {.dst = dst, .a = a, .b = b, .c = p});
     inst.flags = negated ? 1 : 0;
 }
 
@@ -233,9 +199,6 @@ void Decoder::op_slct(Operands operands) {
     const Type test = modifiers_.take_type();
     // Bits are chosen, not computed: the element type only gives the width.
     const Type plain = width_of(type) == Width::k64 ? Type::kU64 : Type::kU32;
-    if (!expect_count(operands, 4, 4)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], type);
     const std::uint32_t b = source(operands[2], type);
     const std::uint32_t c = source(operands[3], test);
@@ -244,11 +207,8 @@ void Decoder::op_slct(Operands operands) {
         return;
     }
     const Ternary op = test == Type::kF32 ? Ternary::kSlctF32 : Ternary::kSlctS32;
-    Inst& inst = emit(handlers().ternary[index_of(op)][index_of(elem_of(plain))]);
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = c;
+    Inst& inst = emit(handlers().ternary[index_of(op)][index_of(elem_of(plain))],
+                      {.dst = dst, .a = a, .b = b, .c = c});
     inst.fp_mode = flush ? kFpFlush : kFpNearest;
 }
 

@@ -13,9 +13,6 @@ constexpr std::uint32_t kIndirect = 0xffffffffU;
 
 void Decoder::op_bra(Operands operands) {
     modifiers_.take("uni");
-    if (!expect_count(operands, 1, 1)) {
-        return;
-    }
     if (operands[0].kind != OperandKind::kLabel) {
         malformed(operands[0].where, "expected a label");
         return;
@@ -32,9 +29,6 @@ void Decoder::op_bra(Operands operands) {
 void Decoder::op_brx(Operands operands) {
     modifiers_.take("idx");
     modifiers_.take("uni");
-    if (!expect_count(operands, 2, 2)) {
-        return;
-    }
     const ptx::TargetList* list = nullptr;
     for (const ptx::TargetList& candidate : function_->targets) {
         if (candidate.name == operands[1].name) {
@@ -60,8 +54,7 @@ void Decoder::op_brx(Operands operands) {
         labels.push_back(target.index);
     }
     table_fixups_.emplace_back(code_.tables.back().get(), std::move(labels));
-    Inst& inst = emit_unguarded(exec::branch_indexed());
-    inst.a = a;
+    Inst& inst = emit_unguarded(exec::branch_indexed(), {.a = a});
     inst.table = code_.tables.back().get();
 }
 
@@ -111,8 +104,8 @@ void Decoder::call_arguments(const Operand* returns, const Operand* params, Call
                     return;
                 }
                 if (into) {
-                    Inst& inst = emit_unguarded(table[index_of(Access::kFrame)][index_of(cell)][0]);
-                    inst.dst = slot;
+                    Inst& inst = emit_unguarded(table[index_of(Access::kFrame)][index_of(cell)][0],
+                                                {.dst = slot});
                     inst.imm = held;
                 } else {
                     staged_results_.push_back({slot, held, cell});
@@ -210,8 +203,8 @@ void Decoder::op_call(Operands operands) {
     }
     for (const StagedResult& result : staged_results_) {
         Inst& load =
-            emit_unguarded(handlers().load[index_of(Access::kFrame)][index_of(result.cell)][0]);
-        load.dst = result.slot;
+            emit_unguarded(handlers().load[index_of(Access::kFrame)][index_of(result.cell)][0],
+                           {.dst = result.slot});
         load.imm = result.frame;
     }
 }
@@ -228,8 +221,8 @@ void Decoder::op_ret(Operands) {
             continue;
         }
         const Cell cell = width_of(register_type(reg)) == Width::k64 ? Cell::kB64 : Cell::kB32;
-        Inst& inst = emit_unguarded(handlers().store[index_of(Access::kFrame)][index_of(cell)][0]);
-        inst.dst = register_slot(reg);
+        Inst& inst = emit_unguarded(handlers().store[index_of(Access::kFrame)][index_of(cell)][0],
+                                    {.dst = register_slot(reg)});
         inst.imm = state_->variable_offsets[i];
     }
     emit_unguarded(exec::function_return()).aux = static_cast<std::uint16_t>(current_);
@@ -286,11 +279,7 @@ void Decoder::op_bar(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit_unguarded(exec::barrier());
-    inst.a = id;
-    inst.b = count;
-    inst.c = predicate;
-    inst.dst = dst;
+    Inst& inst = emit_unguarded(exec::barrier(), {.dst = dst, .a = id, .b = count, .c = predicate});
     inst.aux = mode;
     inst.flags = negated ? 1 : 0;
 }
@@ -314,9 +303,6 @@ void Decoder::op_nanosleep(Operands) {
 
 void Decoder::op_alloca(Operands operands) {
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 2, 3)) {
-        return;
-    }
     std::uint64_t align = 8;
     if (operands.size() == 3 && !immediate(operands[2], align)) {
         refuse("the alignment of alloca must be a number");
@@ -328,9 +314,7 @@ void Decoder::op_alloca(Operands operands) {
         return;
     }
     code_.needs_stack = true;
-    Inst& inst = emit(exec::stack_allocate());
-    inst.dst = dst;
-    inst.a = a;
+    Inst& inst = emit(exec::stack_allocate(), {.dst = dst, .a = a});
     inst.aux = static_cast<std::uint16_t>(std::max<std::uint64_t>(align, 8));
     inst.flags = width_of(type) == Width::k64;
     inst.imm = code_.functions[current_].frame_bytes;
@@ -339,17 +323,12 @@ void Decoder::op_alloca(Operands operands) {
 
 void Decoder::op_stack(Operands operands) {
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 1, 1)) {
-        return;
-    }
     const bool save = modifiers_.opcode() == "stacksave";
     const std::uint32_t slot = save ? destination(operands[0], type) : source(operands[0], type);
     if (bad()) {
         return;
     }
-    Inst& inst = emit(save ? exec::stack_save() : exec::stack_restore());
-    inst.dst = slot;
-    inst.a = slot;
+    Inst& inst = emit(save ? exec::stack_save() : exec::stack_restore(), {.dst = slot, .a = slot});
     inst.flags = width_of(type) == Width::k64;
 }
 

@@ -78,134 +78,134 @@ Decoder::Decoder(LinkedProgram& program, std::uint32_t kernel_index)
 const std::unordered_map<std::string_view, Decoder::Method>& Decoder::methods() {
     using D = Decoder;
     static const auto* const table = new std::unordered_map<std::string_view, Method>{
-        {"add", &D::op_add},
-        {"sub", &D::op_sub},
-        {"mul", &D::op_mul},
-        {"mad", &D::op_mad},
-        {"fma", &D::op_fma},
-        {"mul24", &D::op_mul24},
-        {"mad24", &D::op_mad24},
-        {"div", &D::op_div},
-        {"rem", &D::op_rem},
-        {"min", &D::op_min},
-        {"max", &D::op_max},
-        {"abs", &D::op_abs},
-        {"neg", &D::op_neg},
-        {"sad", &D::op_sad},
-        {"addc", &D::op_carry},
-        {"subc", &D::op_carry},
-        {"madc", &D::op_carry},
-        {"ex2", &D::op_approximate},
-        {"lg2", &D::op_approximate},
-        {"sin", &D::op_approximate},
-        {"cos", &D::op_approximate},
-        {"tanh", &D::op_approximate},
-        {"sqrt", &D::op_sqrt},
-        {"rcp", &D::op_rcp},
-        {"rsqrt", &D::op_rsqrt},
-        {"copysign", &D::op_copysign},
-        {"testp", &D::op_testp},
-        {"and", &D::op_logic},
-        {"or", &D::op_logic},
-        {"xor", &D::op_logic},
-        {"not", &D::op_not},
-        {"cnot", &D::op_cnot},
-        {"shl", &D::op_shift},
-        {"shr", &D::op_shift},
-        {"popc", &D::op_count_bits},
-        {"clz", &D::op_count_bits},
-        {"brev", &D::op_brev},
-        {"bfind", &D::op_bfind},
-        {"bfe", &D::op_bfe},
-        {"bfi", &D::op_bfi},
-        {"bmsk", &D::op_bmsk},
-        {"szext", &D::op_szext},
-        {"shf", &D::op_shf},
-        {"lop3", &D::op_lop3},
-        {"prmt", &D::op_prmt},
-        {"fns", &D::op_fns},
-        {"dp4a", &D::op_dp4a},
-        {"dp2a", &D::op_dp2a},
-        {"vabsdiff4", &D::op_video},
-        {"vabsdiff2", &D::op_video},
-        {"vadd4", &D::op_video},
-        {"vadd2", &D::op_video},
-        {"vsub4", &D::op_video},
-        {"vsub2", &D::op_video},
-        {"vavrg4", &D::op_video},
-        {"vavrg2", &D::op_video},
-        {"vmin4", &D::op_video},
-        {"vmin2", &D::op_video},
-        {"vmax4", &D::op_video},
-        {"vmax2", &D::op_video},
-        {"vset4", &D::op_video},
-        {"vset2", &D::op_video},
-        {"vadd", &D::op_video},
-        {"vsub", &D::op_video},
-        {"vabsdiff", &D::op_video},
-        {"vmin", &D::op_video},
-        {"vmax", &D::op_video},
-        {"vshl", &D::op_video},
-        {"vshr", &D::op_video},
-        {"vmad", &D::op_video},
-        {"vset", &D::op_video},
-        {"setp", &D::op_setp},
-        {"set", &D::op_set},
-        {"selp", &D::op_selp},
-        {"slct", &D::op_slct},
-        {"mov", &D::op_mov},
-        {"cvta", &D::op_cvta},
-        {"isspacep", &D::op_isspacep},
-        {"cvt", &D::op_cvt},
-        {"ld", &D::op_ld},
-        {"ldu", &D::op_ld},
-        {"st", &D::op_st},
-        {"atom", &D::op_atom},
-        {"red", &D::op_red},
-        {"membar", &D::op_fence},
-        {"fence", &D::op_fence},
-        {"prefetch", &D::op_nothing},
-        {"prefetchu", &D::op_nothing},
-        {"discard", &D::op_nothing},
-        {"applypriority", &D::op_nothing},
-        {"griddepcontrol", &D::op_nothing},
-        {"pmevent", &D::op_nothing},
-        {"createpolicy", &D::op_nothing},
-        {"cp", &D::op_cp},
-        {"mbarrier", &D::op_mbarrier},
-        {"mapa", &D::op_mapa},
-        {"getctarank", &D::op_getctarank},
-        {"setmaxnreg", &D::op_setmaxnreg},
-        {"bra", &D::op_bra},
-        {"brx", &D::op_brx},
-        {"call", &D::op_call},
-        {"ret", &D::op_ret},
-        {"exit", &D::op_exit},
-        {"trap", &D::op_trap},
-        {"brkpt", &D::op_trap},
-        {"bar", &D::op_bar},
-        {"barrier", &D::op_bar},
-        {"nanosleep", &D::op_nanosleep},
-        {"alloca", &D::op_alloca},
-        {"stacksave", &D::op_stack},
-        {"stackrestore", &D::op_stack},
-        {"shfl", &D::op_shfl},
-        {"vote", &D::op_vote},
-        {"match", &D::op_match},
-        {"redux", &D::op_redux},
-        {"elect", &D::op_elect},
-        {"activemask", &D::op_activemask},
-        {"mma", &D::op_mma},
-        {"wmma", &D::op_wmma},
-        {"ldmatrix", &D::op_ldmatrix},
-        {"stmatrix", &D::op_stmatrix},
-        {"movmatrix", &D::op_movmatrix},
-        {"tex", &D::op_tex},
-        {"tld4", &D::op_tex},
-        {"suld", &D::op_suld},
-        {"sust", &D::op_sust},
-        {"txq", &D::op_query},
-        {"suq", &D::op_query},
+        {"add", {&D::op_add_or_sub}},
+        {"sub", {&D::op_add_or_sub}},
+        {"mul", {&D::op_mul}},
+        {"mad", {&D::op_mad}},
+        {"fma", {&D::op_fma}},
+        {"mul24", {&D::op_mul24}},
+        {"mad24", {&D::op_mad24}},
+        {"div", {&D::op_div}},
+        {"rem", {&D::op_rem}},
+        {"min", {&D::op_min_or_max}},
+        {"max", {&D::op_min_or_max}},
+        {"abs", {&D::op_abs}},
+        {"neg", {&D::op_neg}},
+        {"sad", {&D::op_sad}},
+        {"addc", {&D::op_carry}},
+        {"subc", {&D::op_carry}},
+        {"madc", {&D::op_carry}},
+        {"ex2", {&D::op_approximate}},
+        {"lg2", {&D::op_approximate}},
+        {"sin", {&D::op_approximate}},
+        {"cos", {&D::op_approximate}},
+        {"tanh", {&D::op_approximate}},
+        {"sqrt", {&D::op_sqrt}},
+        {"rcp", {&D::op_rcp}},
+        {"rsqrt", {&D::op_rsqrt}},
+        {"copysign", {&D::op_copysign}},
+        {"testp", {&D::op_testp}},
+        {"and", {&D::op_logic}},
+        {"or", {&D::op_logic}},
+        {"xor", {&D::op_logic}},
+        {"not", {&D::op_not}},
+        {"cnot", {&D::op_cnot}},
+        {"shl", {&D::op_shift}},
+        {"shr", {&D::op_shift}},
+        {"popc", {&D::op_count_bits}},
+        {"clz", {&D::op_count_bits}},
+        {"brev", {&D::op_brev}},
+        {"bfind", {&D::op_bfind}},
+        {"bfe", {&D::op_bfe, 4, 4}},
+        {"bfi", {&D::op_bfi, 5, 5}},
+        {"bmsk", {&D::op_bmsk, 3, 3}},
+        {"szext", {&D::op_szext, 3, 3}},
+        {"shf", {&D::op_shf}},
+        {"lop3", {&D::op_lop3}},
+        {"prmt", {&D::op_prmt}},
+        {"fns", {&D::op_fns}},
+        {"dp4a", {&D::op_dp4a}},
+        {"dp2a", {&D::op_dp2a, 4, 4}},
+        {"vabsdiff4", {&D::op_video}},
+        {"vabsdiff2", {&D::op_video}},
+        {"vadd4", {&D::op_video}},
+        {"vadd2", {&D::op_video}},
+        {"vsub4", {&D::op_video}},
+        {"vsub2", {&D::op_video}},
+        {"vavrg4", {&D::op_video}},
+        {"vavrg2", {&D::op_video}},
+        {"vmin4", {&D::op_video}},
+        {"vmin2", {&D::op_video}},
+        {"vmax4", {&D::op_video}},
+        {"vmax2", {&D::op_video}},
+        {"vset4", {&D::op_video}},
+        {"vset2", {&D::op_video}},
+        {"vadd", {&D::op_video}},
+        {"vsub", {&D::op_video}},
+        {"vabsdiff", {&D::op_video}},
+        {"vmin", {&D::op_video}},
+        {"vmax", {&D::op_video}},
+        {"vshl", {&D::op_video}},
+        {"vshr", {&D::op_video}},
+        {"vmad", {&D::op_video}},
+        {"vset", {&D::op_video}},
+        {"setp", {&D::op_setp}},
+        {"set", {&D::op_set}},
+        {"selp", {&D::op_selp, 4, 4}},
+        {"slct", {&D::op_slct, 4, 4}},
+        {"mov", {&D::op_mov, 2, 2}},
+        {"cvta", {&D::op_cvta, 2, 2}},
+        {"isspacep", {&D::op_isspacep, 2, 2}},
+        {"cvt", {&D::op_cvt}},
+        {"ld", {&D::op_ld}},
+        {"ldu", {&D::op_ld}},
+        {"st", {&D::op_st}},
+        {"atom", {&D::op_atomic}},
+        {"red", {&D::op_atomic}},
+        {"membar", {&D::op_fence}},
+        {"fence", {&D::op_fence}},
+        {"prefetch", {&D::op_nothing}},
+        {"prefetchu", {&D::op_nothing}},
+        {"discard", {&D::op_nothing}},
+        {"applypriority", {&D::op_nothing}},
+        {"griddepcontrol", {&D::op_nothing}},
+        {"pmevent", {&D::op_nothing}},
+        {"createpolicy", {&D::op_nothing}},
+        {"cp", {&D::op_cp}},
+        {"mbarrier", {&D::op_mbarrier}},
+        {"mapa", {&D::op_mapa, 3, 3}},
+        {"getctarank", {&D::op_getctarank, 2, 2}},
+        {"setmaxnreg", {&D::op_setmaxnreg}},
+        {"bra", {&D::op_bra, 1, 1}},
+        {"brx", {&D::op_brx, 2, 2}},
+        {"call", {&D::op_call}},
+        {"ret", {&D::op_ret}},
+        {"exit", {&D::op_exit}},
+        {"trap", {&D::op_trap}},
+        {"brkpt", {&D::op_trap}},
+        {"bar", {&D::op_bar}},
+        {"barrier", {&D::op_bar}},
+        {"nanosleep", {&D::op_nanosleep}},
+        {"alloca", {&D::op_alloca, 2, 3}},
+        {"stacksave", {&D::op_stack, 1, 1}},
+        {"stackrestore", {&D::op_stack, 1, 1}},
+        {"shfl", {&D::op_shfl}},
+        {"vote", {&D::op_vote}},
+        {"match", {&D::op_match, 3, 3}},
+        {"redux", {&D::op_redux}},
+        {"elect", {&D::op_elect}},
+        {"activemask", {&D::op_activemask, 1, 1}},
+        {"mma", {&D::op_mma, 4, 4}},
+        {"wmma", {&D::op_wmma}},
+        {"ldmatrix", {&D::op_matrix_copy}},
+        {"stmatrix", {&D::op_matrix_copy}},
+        {"movmatrix", {&D::op_movmatrix, 2, 2}},
+        {"tex", {&D::op_tex}},
+        {"tld4", {&D::op_tex}},
+        {"suld", {&D::op_surface}},
+        {"sust", {&D::op_surface}},
+        {"txq", {&D::op_query}},
+        {"suq", {&D::op_query}},
     };
     return *table;
 }
@@ -236,20 +236,25 @@ void Decoder::malformed(ptx::Position where, std::string_view text) {
     instruction_bad_ = true;
 }
 
-Inst& Decoder::emit_unguarded(Handler handler) {
+Inst& Decoder::emit_unguarded(Handler handler, const Slots& slots) {
     if (handler == nullptr) {
         refuse("this combination of type and modifiers is not supported by the soft GPU");
         handler = exec::nothing();
     }
     Inst& inst = code_.code.emplace_back();
     inst.fn = handler;
+    inst.dst = slots.dst;
+    inst.a = slots.a;
+    inst.b = slots.b;
+    inst.c = slots.c;
+    inst.d = slots.d;
     inst.line = instruction_ == nullptr ? 0 : instruction_->where.line;
     inst.column = instruction_ == nullptr ? 0 : instruction_->where.column;
     return inst;
 }
 
-Inst& Decoder::emit(Handler handler) {
-    Inst& inst = emit_unguarded(handler);
+Inst& Decoder::emit(Handler handler, const Slots& slots) {
+    Inst& inst = emit_unguarded(handler, slots);
     if (emit_guard_ != ptx::kNoGuard) {
         inst.inner = inst.fn;
         inst.fn = handlers().guarded[emit_guard_negated_ ? 1 : 0];
@@ -262,10 +267,9 @@ void Decoder::flush_widening() {
     for (const PendingWiden& item : widening_) {
         const bool extend =
             item.elem == Elem::kS8 || item.elem == Elem::kS16 || item.elem == Elem::kS32;
-        Inst& inst = emit(handlers().convert[index_of(extend ? Elem::kS64 : Elem::kU64)]
-                                            [index_of(extend ? Elem::kS32 : Elem::kU32)]);
-        inst.dst = item.to;
-        inst.a = item.from;
+        emit(handlers().convert[index_of(extend ? Elem::kS64 : Elem::kU64)]
+                               [index_of(extend ? Elem::kS32 : Elem::kU32)],
+             {.dst = item.to, .a = item.from});
     }
     widening_.clear();
 }
@@ -305,7 +309,10 @@ void Decoder::decode_instruction(const ptx::Instruction& instruction) {
     }
     const Operands operands{function_->operands.data() + instruction.first_operand,
                             instruction.operand_count};
-    (this->*found->second)(operands);
+    const Method& method = found->second;
+    if (expect_count(operands, method.operands_min, method.operands_max)) {
+        (this->*method.decode)(operands);
+    }
     flush_widening();
     emit_guard_ = ptx::kNoGuard;
     if (!bad() && !modifiers_.empty()) {
@@ -326,8 +333,8 @@ void Decoder::emit_prologue() {
             continue;
         }
         const Cell cell = width_of(register_type(reg)) == Width::k64 ? Cell::kB64 : Cell::kB32;
-        Inst& inst = emit_unguarded(handlers().load[index_of(Access::kFrame)][index_of(cell)][0]);
-        inst.dst = register_slot(reg);
+        Inst& inst = emit_unguarded(handlers().load[index_of(Access::kFrame)][index_of(cell)][0],
+                                    {.dst = register_slot(reg)});
         inst.imm = state_->variable_offsets[i];
     }
 }

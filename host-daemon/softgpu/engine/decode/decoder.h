@@ -60,7 +60,12 @@ public:
 
 private:
     using Operands = std::span<const ptx::Operand>;
-    using Method = void (Decoder::*)(Operands);
+    /// How an instruction is decoded; what takes several numbers of operands checks them itself.
+    struct Method {
+        void (Decoder::*decode)(Operands) = nullptr;
+        std::size_t operands_min = 0;
+        std::size_t operands_max = ~std::size_t{0};
+    };
     struct Fixup {
         std::size_t inst = 0;
         std::uint32_t label = 0;
@@ -130,9 +135,18 @@ private:
     [[nodiscard]] bool immediate(const ptx::Operand& operand, std::uint64_t& out) const;
     Symbol symbol_of(const ptx::Operand& operand) const;
 
-    // Emission.
-    Inst& emit(Handler handler);
-    Inst& emit_unguarded(Handler handler);
+    // Emission. An instruction's result and operands are slots of the warp's frame.
+    struct Slots {
+        std::uint32_t dst = 0;
+        std::uint32_t a = 0;
+        std::uint32_t b = 0;
+        std::uint32_t c = 0;
+        std::uint32_t d = 0;
+    };
+    Inst& emit(Handler handler, const Slots& slots);
+    Inst& emit(Handler handler) { return emit(handler, Slots{}); }
+    Inst& emit_unguarded(Handler handler, const Slots& slots);
+    Inst& emit_unguarded(Handler handler) { return emit_unguarded(handler, Slots{}); }
     void flush_widening();
 
     // Arithmetic (decode/arithmetic.cc).
@@ -141,10 +155,7 @@ private:
     void ternary_op(Operands operands, Ternary op, ptx::Type type, ptx::Type third,
                     ptx::Type result);
     std::uint8_t take_fp_mode(bool flush_allowed = true);
-    void finish_modifiers();
-    void op_add(Operands operands);
-    void op_sub(Operands operands);
-    void add_or_sub(Operands operands, bool subtract);
+    void op_add_or_sub(Operands operands);
     void op_mul(Operands operands);
     void op_mad(Operands operands);
     void op_fma(Operands operands);
@@ -152,9 +163,7 @@ private:
     void op_mad24(Operands operands);
     void op_div(Operands operands);
     void op_rem(Operands operands);
-    void op_min(Operands operands);
-    void op_max(Operands operands);
-    void min_or_max(Operands operands, bool larger);
+    void op_min_or_max(Operands operands);
     void op_abs(Operands operands);
     void op_neg(Operands operands);
     void abs_or_neg(Operands operands, Unary op);
@@ -216,9 +225,7 @@ private:
     bool take_ordering();
     void op_ld(Operands operands);
     void op_st(Operands operands);
-    void op_atom(Operands operands);
-    void op_red(Operands operands);
-    void atomic(Operands operands, bool with_result);
+    void op_atomic(Operands operands);
     void op_fence(Operands operands);
     void op_nothing(Operands operands);
     void op_cp(Operands operands);
@@ -258,16 +265,12 @@ private:
     void wmma_memory(Operands operands, bool store);
     void matrix_slots(const ptx::Operand& operand, ptx::Type type, bool write,
                       std::vector<std::uint32_t>& out);
-    void ldmatrix_or_stmatrix(Operands operands, bool store);
-    void op_ldmatrix(Operands operands);
-    void op_stmatrix(Operands operands);
+    void op_matrix_copy(Operands operands);
     void op_movmatrix(Operands operands);
     std::uint32_t texture_operand(const ptx::Operand& operand, exec::TextureSite& site,
                                   ptx::Type type);
-    void surface(Operands operands, bool store);
+    void op_surface(Operands operands);
     void op_tex(Operands operands);
-    void op_suld(Operands operands);
-    void op_sust(Operands operands);
     void op_query(Operands operands);
 
     LinkedProgram& program_;
@@ -278,7 +281,6 @@ private:
     std::vector<FunctionState> states_;
     /// Shared variable -> offset.
     std::unordered_map<std::uint32_t, std::uint32_t> shared_offsets_;
-    std::unordered_map<std::string_view, std::uint32_t> dynamic_shared_;
 
     // The function and instruction being decoded.
     std::uint32_t current_ = 0;
@@ -304,7 +306,6 @@ private:
     std::unordered_map<std::uint32_t, std::uint32_t> constants32_;
     std::unordered_map<std::uint64_t, std::uint32_t> constants64_;
     std::unordered_map<std::uint32_t, std::uint32_t> specials_;
-    std::uint32_t predicate_constants_ = 0xffffffffU;
 };
 
 }  // namespace gantry::softgpu

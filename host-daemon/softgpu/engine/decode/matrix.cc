@@ -118,9 +118,6 @@ void Decoder::op_mma(Operands operands) {
     modifiers_.take("aligned");
     auto site = std::make_unique<MatrixSite>();
     const std::string_view shape = modifiers_.take_front();
-    if (!expect_count(operands, 4, 4)) {
-        return;
-    }
     if (!parse_shape(shape, site->m, site->n, site->k)) {
         refuse("this form of mma is not supported by the soft GPU");
         return;
@@ -239,8 +236,8 @@ void Decoder::wmma_memory(Operands operands, bool store) {
         return;
     }
     code_.matrices.push_back(std::move(site));
-    Inst& inst = emit_unguarded(store ? exec::store_fragment() : exec::load_fragment());
-    inst.a = where.slot;
+    Inst& inst =
+        emit_unguarded(store ? exec::store_fragment() : exec::load_fragment(), {.a = where.slot});
     inst.table = code_.matrices.back().get();
 }
 
@@ -253,7 +250,8 @@ void Decoder::op_wmma(Operands operands) {
     }
 }
 
-void Decoder::ldmatrix_or_stmatrix(Operands operands, bool store) {
+void Decoder::op_matrix_copy(Operands operands) {
+    const bool store = modifiers_.opcode() == "stmatrix";
     modifiers_.take("sync");
     modifiers_.take("aligned");
     const bool plain = modifiers_.take("m8n8");
@@ -279,10 +277,8 @@ void Decoder::ldmatrix_or_stmatrix(Operands operands, bool store) {
         return;
     }
     slots.resize(4);
-    Inst& inst = emit_unguarded(store ? exec::store_matrices() : exec::load_matrices());
-    inst.dst = slots[0];
-    inst.b = slots[1];
-    inst.c = slots[2];
+    Inst& inst = emit_unguarded(store ? exec::store_matrices() : exec::load_matrices(),
+                                {.dst = slots[0], .b = slots[1], .c = slots[2]});
     inst.e = slots[3];
     inst.a = where.slot;
     inst.imm = where.offset;
@@ -291,22 +287,14 @@ void Decoder::ldmatrix_or_stmatrix(Operands operands, bool store) {
     inst.flags = transposed ? 1 : 0;
 }
 
-void Decoder::op_ldmatrix(Operands operands) { ldmatrix_or_stmatrix(operands, false); }
-void Decoder::op_stmatrix(Operands operands) { ldmatrix_or_stmatrix(operands, true); }
-
 void Decoder::op_movmatrix(Operands operands) {
     for (const std::string_view part : {"sync", "aligned", "m8n8", "trans", "b16"}) {
         modifiers_.take(part);
     }
-    if (!expect_count(operands, 2, 2)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], Type::kB32);
     const std::uint32_t dst = destination(operands[0], Type::kB32);
     if (!bad()) {
-        Inst& inst = emit_unguarded(exec::transpose_matrix());
-        inst.dst = dst;
-        inst.a = a;
+        emit_unguarded(exec::transpose_matrix(), {.dst = dst, .a = a});
     }
 }
 

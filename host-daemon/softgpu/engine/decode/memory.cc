@@ -140,12 +140,12 @@ void Decoder::op_ld(Operands operands) {
         Inst& inst = emit(from.kernel_parameter ? table.load_param[index_of(cell)][log]
                           : ordered && from.access == Access::kFlat
                               ? table.load_ordered[index_of(cell)][log]
-                              : table.load[index_of(from.access)][index_of(cell)][log]);
-        inst.dst = slots[first];
-        inst.b = step > 1 ? slots[first + 1] : 0;
-        inst.c = step > 2 ? slots[first + 2] : 0;
-        inst.d = step > 2 ? slots[first + 3] : 0;
-        inst.a = from.slot;
+                              : table.load[index_of(from.access)][index_of(cell)][log],
+                          {.dst = slots[first],
+                           .a = from.slot,
+                           .b = step > 1 ? slots[first + 1] : 0,
+                           .c = step > 2 ? slots[first + 2] : 0,
+                           .d = step > 2 ? slots[first + 3] : 0});
         inst.imm = from.offset + static_cast<std::int64_t>(first * ptx::size_of(type));
         inst.flags = ordered ? 1 : 0;
     }
@@ -193,12 +193,12 @@ void Decoder::op_st(Operands operands) {
         const HandlerTable& table = handlers();
         Inst& inst = emit(ordered && to.access == Access::kFlat
                               ? table.store_ordered[index_of(cell)][log]
-                              : table.store[index_of(to.access)][index_of(cell)][log]);
-        inst.dst = slots[first];
-        inst.b = step > 1 ? slots[first + 1] : 0;
-        inst.c = step > 2 ? slots[first + 2] : 0;
-        inst.d = step > 2 ? slots[first + 3] : 0;
-        inst.a = to.slot;
+                              : table.store[index_of(to.access)][index_of(cell)][log],
+                          {.dst = slots[first],
+                           .a = to.slot,
+                           .b = step > 1 ? slots[first + 1] : 0,
+                           .c = step > 2 ? slots[first + 2] : 0,
+                           .d = step > 2 ? slots[first + 3] : 0});
         inst.imm = to.offset + static_cast<std::int64_t>(first * ptx::size_of(type));
         inst.flags = ordered ? 2 : 0;
     }
@@ -212,9 +212,8 @@ void Decoder::op_nothing(Operands operands) {
     if (modifiers_.opcode() == "createpolicy" && !operands.empty()) {
         const std::uint32_t dst = destination(operands[0], Type::kB64);
         if (!bad()) {
-            Inst& inst = emit(handlers().unary[index_of(Unary::kMov)][index_of(Elem::kU64)]);
-            inst.dst = dst;
-            inst.a = constant64(0);
+            emit(handlers().unary[index_of(Unary::kMov)][index_of(Elem::kU64)],
+                 {.dst = dst, .a = constant64(0)});
         }
         return;
     }

@@ -54,9 +54,6 @@ void Decoder::mov_vector(Operands operands, Type type) {
 
 void Decoder::op_mov(Operands operands) {
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 2, 2)) {
-        return;
-    }
     if (type == Type::kPred) {
         bool negated = false;
         const std::uint32_t a = source_predicate(operands[1], negated);
@@ -64,10 +61,7 @@ void Decoder::op_mov(Operands operands) {
         if (bad()) {
             return;
         }
-        Inst& inst = emit(exec::predicate_logic());
-        inst.dst = dst;
-        inst.a = a;
-        inst.b = a;
+        Inst& inst = emit(exec::predicate_logic(), {.dst = dst, .a = a, .b = a});
         inst.flags = negated ? 3 : 0;
         return;
     }
@@ -84,17 +78,12 @@ void Decoder::op_mov(Operands operands) {
         return;
     }
     if (width_of(type) == Width::k128) {
-        Inst& inst = emit(handlers().pack[4]);
-        inst.dst = dst;
-        inst.a = a;
-        inst.b = a + 256;
+        emit(handlers().pack[4], {.dst = dst, .a = a, .b = a + 256});
         return;
     }
-    Inst& inst =
-        emit(handlers().unary[index_of(Unary::kMov)]
-                             [index_of(width_of(type) == Width::k64 ? Elem::kU64 : Elem::kU32)]);
-    inst.dst = dst;
-    inst.a = a;
+    emit(handlers().unary[index_of(Unary::kMov)]
+                         [index_of(width_of(type) == Width::k64 ? Elem::kU64 : Elem::kU32)],
+         {.dst = dst, .a = a});
 }
 
 void Decoder::op_cvta(Operands operands) {
@@ -103,9 +92,6 @@ void Decoder::op_cvta(Operands operands) {
         modifiers_.take_any({"global", "shared", "shared::cta", "shared::cluster", "local", "const",
                              "param", "param::entry"});
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 2, 2)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], type);
     const std::uint32_t dst = destination(operands[0], type);
     if (bad()) {
@@ -113,35 +99,27 @@ void Decoder::op_cvta(Operands operands) {
     }
     const bool shared = space.substr(0, 6) == "shared";
     if (!shared && space != "local") {
-        Inst& inst = emit(handlers().unary[index_of(Unary::kMov)][index_of(elem_of(type))]);
-        inst.dst = dst;
-        inst.a = a;
+        emit(handlers().unary[index_of(Unary::kMov)][index_of(elem_of(type))],
+             {.dst = dst, .a = a});
         return;
     }
     if (width_of(type) != Width::k64) {
         refuse("generic addresses have 64 bits");
         return;
     }
-    Inst& inst = emit(exec::to_generic());
-    inst.dst = dst;
-    inst.a = a;
+    Inst& inst = emit(exec::to_generic(), {.dst = dst, .a = a});
     inst.aux = shared ? 1 : 2;
     inst.flags = back ? 1 : 0;
 }
 
 void Decoder::op_isspacep(Operands operands) {
     const std::string_view space = modifiers_.take_front();
-    if (!expect_count(operands, 2, 2)) {
-        return;
-    }
     const std::uint32_t a = source(operands[1], Type::kU64);
     const std::uint32_t dst = destination_predicate(operands[0]);
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::is_space());
-    inst.dst = dst;
-    inst.a = a;
+    Inst& inst = emit(exec::is_space(), {.dst = dst, .a = a});
     inst.aux = space == "global"                ? 0
                : space.substr(0, 6) == "shared" ? 1
                : space == "local"               ? 2
@@ -183,9 +161,7 @@ void Decoder::op_cvt(Operands operands) {
             if (same_float) {
                 handler = handlers().round_integer[direction][row];
             }
-            Inst& inst = emit(handler);
-            inst.dst = dst;
-            inst.a = a;
+            Inst& inst = emit(handler, {.dst = dst, .a = a});
             inst.flags = direction;
             inst.fp_mode = rounding == "rz"   ? kFpZero
                            : rounding == "rm" ? kFpDown
@@ -195,9 +171,7 @@ void Decoder::op_cvt(Operands operands) {
                 inst.fp_mode = static_cast<std::uint8_t>(inst.fp_mode | kFpFlush);
             }
             if (same_float && saturate) {
-                Inst& clamp = emit(handlers().unary[index_of(Unary::kSatF)][row]);
-                clamp.dst = dst;
-                clamp.a = dst;
+                emit(handlers().unary[index_of(Unary::kSatF)][row], {.dst = dst, .a = dst});
             }
             return;
         }

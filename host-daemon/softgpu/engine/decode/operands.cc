@@ -190,16 +190,14 @@ std::uint32_t Decoder::address_constant(const Operand& operand, Width width) {
                            : constant32(static_cast<std::uint32_t>(offset + operand.value));
             }
             const std::uint32_t slot = temporary();
-            Inst& inst = emit(exec::frame_address());
-            inst.dst = slot;
+            Inst& inst = emit(exec::frame_address(), {.dst = slot});
             inst.imm = static_cast<std::int64_t>(offset + operand.value);
             inst.flags = width == Width::k64;
             return slot;
         }
         if (variable.space == ptx::Space::kParam) {
             const std::uint32_t slot = temporary();
-            Inst& inst = emit(exec::param_address());
-            inst.dst = slot;
+            Inst& inst = emit(exec::param_address(), {.dst = slot});
             inst.imm = static_cast<std::int64_t>(
                 info_.parameters[operand.index - function_->signature.returns.size()].offset_bytes +
                 operand.value);
@@ -219,8 +217,7 @@ std::uint32_t Decoder::special(const Operand& operand, Width width) {
     const bool wide = width == Width::k64;
     if (found->clock >= 0) {
         const std::uint32_t slot = temporary();
-        Inst& inst = emit(exec::read_clock());
-        inst.dst = slot;
+        Inst& inst = emit(exec::read_clock(), {.dst = slot});
         inst.aux = static_cast<std::uint16_t>(found->clock);
         inst.flags = wide;
         return slot;
@@ -250,16 +247,14 @@ std::uint32_t Decoder::source(const Operand& operand, Type type) {
             }
             if (held == Width::k64 && width == Width::k32) {
                 const std::uint32_t narrow = temporary();
-                Inst& inst = emit(handlers().convert[index_of(Elem::kU32)][index_of(Elem::kU64)]);
-                inst.dst = narrow;
-                inst.a = slot;
+                emit(handlers().convert[index_of(Elem::kU32)][index_of(Elem::kU64)],
+                     {.dst = narrow, .a = slot});
                 return narrow;
             }
             if (held == Width::k32 && width == Width::k64) {
                 const std::uint32_t wide = temporary();
-                Inst& inst = emit(handlers().convert[index_of(Elem::kU64)][index_of(Elem::kU32)]);
-                inst.dst = wide;
-                inst.a = slot;
+                emit(handlers().convert[index_of(Elem::kU64)][index_of(Elem::kU32)],
+                     {.dst = wide, .a = slot});
                 return wide;
             }
             malformed(operand.where, "register '" + std::string(operand.name) + "' does not fit '" +

@@ -77,11 +77,7 @@ void Decoder::cvt_special(Operands operands, std::string_view rounding, bool) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::convert_small());
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.d = to->pair ? 2 : 1;
+    Inst& inst = emit(exec::convert_small(), {.dst = dst, .a = a, .b = b, .d = to->pair ? 2U : 1U});
     inst.aux = static_cast<std::uint16_t>(static_cast<unsigned>(to->kind) |
                                           (static_cast<unsigned>(from->kind) << 8));
     inst.flags = flags;
@@ -105,11 +101,7 @@ void Decoder::op_cvt_pack(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::pack_saturated());
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = c;
+    Inst& inst = emit(exec::pack_saturated(), {.dst = dst, .a = a, .b = b, .c = c});
     inst.aux = static_cast<std::uint16_t>((narrow ? 0 : 2) + (is_signed_integer(to) ? 1 : 0));
 }
 

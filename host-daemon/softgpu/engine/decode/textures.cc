@@ -96,12 +96,12 @@ void Decoder::op_tex(Operands operands) {
         return;
     }
     code_.textures.push_back(std::move(site));
-    Inst& inst = emit(exec::sample_texture());
-    inst.a = handle;
+    Inst& inst = emit(exec::sample_texture(), {.a = handle});
     inst.table = code_.textures.back().get();
 }
 
-void Decoder::surface(Operands operands, bool store) {
+void Decoder::op_surface(Operands operands) {
+    const bool store = modifiers_.opcode() == "sust";
     auto site = std::make_unique<TextureSite>();
     site->formatted = modifiers_.take_any({"b", "p"}) == "p";
     if (!geometry_of(modifiers_.take_front(), site->geometry)) {
@@ -124,13 +124,9 @@ void Decoder::surface(Operands operands, bool store) {
         return;
     }
     code_.textures.push_back(std::move(site));
-    Inst& inst = emit(store ? exec::store_surface() : exec::load_surface());
-    inst.a = handle;
+    Inst& inst = emit(store ? exec::store_surface() : exec::load_surface(), {.a = handle});
     inst.table = code_.textures.back().get();
 }
-
-void Decoder::op_suld(Operands operands) { surface(operands, false); }
-void Decoder::op_sust(Operands operands) { surface(operands, true); }
 
 void Decoder::op_query(Operands operands) {
     static constexpr std::string_view kNames[] = {"width",
@@ -157,9 +153,7 @@ void Decoder::op_query(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit(exec::query_object());
-    inst.dst = dst;
-    inst.a = handle;
+    Inst& inst = emit(exec::query_object(), {.dst = dst, .a = handle});
     inst.aux = query;
     inst.flags = modifiers_.opcode() == "suq" ? 1 : 0;
 }

@@ -30,12 +30,8 @@ void Decoder::op_shfl(Operands operands) {
     Inst& inst = emit_unguarded(exec::shuffle(mode == "up"     ? 0
                                               : mode == "down" ? 1
                                               : mode == "bfly" ? 2
-                                                               : 3));
-    inst.dst = dst;
-    inst.a = a;
-    inst.b = b;
-    inst.c = c;
-    inst.d = members;
+                                                               : 3),
+                                {.dst = dst, .a = a, .b = b, .c = c, .d = members});
     inst.e = p;
 }
 
@@ -57,10 +53,8 @@ void Decoder::op_vote(Operands operands) {
     Inst& inst = emit_unguarded(exec::vote(mode == "all"   ? 0
                                            : mode == "any" ? 1
                                            : mode == "uni" ? 2
-                                                           : 3));
-    inst.dst = dst;
-    inst.a = a;
-    inst.d = members;
+                                                           : 3),
+                                {.dst = dst, .a = a, .d = members});
     inst.flags = static_cast<std::uint8_t>((negated ? 1 : 0) | (sync ? 2 : 0));
 }
 
@@ -68,9 +62,6 @@ void Decoder::op_match(Operands operands) {
     const bool all = modifiers_.take_any({"all", "any"}) == "all";
     modifiers_.take("sync");
     const Type type = modifiers_.take_type();
-    if (!expect_count(operands, 3, 3)) {
-        return;
-    }
     const bool pair = operands[0].kind == OperandKind::kPair;
     const std::uint32_t a = source(operands[1], type);
     const std::uint32_t members = source(operands[2], Type::kU32);
@@ -80,10 +71,8 @@ void Decoder::op_match(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit_unguarded(exec::match(all, width_of(type) == Width::k64));
-    inst.dst = dst;
-    inst.a = a;
-    inst.d = members;
+    Inst& inst = emit_unguarded(exec::match(all, width_of(type) == Width::k64),
+                                {.dst = dst, .a = a, .d = members});
     inst.e = p;
 }
 
@@ -114,10 +103,7 @@ void Decoder::op_redux(Operands operands) {
         }
         op = static_cast<std::uint16_t>(op + (nan ? 7 : 5));
     }
-    Inst& inst = emit_unguarded(exec::reduce());
-    inst.dst = dst;
-    inst.a = a;
-    inst.d = members;
+    Inst& inst = emit_unguarded(exec::reduce(), {.dst = dst, .a = a, .d = members});
     inst.aux = op;
     inst.flags = static_cast<std::uint8_t>((is_signed_integer(type) ? 1 : 0) | (absolute ? 2 : 0));
 }
@@ -133,17 +119,12 @@ void Decoder::op_elect(Operands operands) {
     if (bad()) {
         return;
     }
-    Inst& inst = emit_unguarded(exec::elect());
-    inst.dst = dst;
-    inst.d = members;
+    Inst& inst = emit_unguarded(exec::elect(), {.dst = dst, .d = members});
     inst.e = p;
 }
 
 void Decoder::op_activemask(Operands operands) {
     modifiers_.take_type();
-    if (!expect_count(operands, 1, 1)) {
-        return;
-    }
     const std::uint32_t dst = destination(operands[0], Type::kU32);
     if (!bad()) {
         emit(exec::active_mask()).dst = dst;
