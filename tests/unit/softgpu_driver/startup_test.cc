@@ -111,5 +111,16 @@ TEST_F(ContextTest, AGarbageHandleIsAnErrorNotACrash) {
     EXPECT_CU(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent(reinterpret_cast<CUcontext>(0x40)));
 }
 
+TEST(StartupTest, ResultsHaveNamesAndSentences) {
+    const char* text = nullptr;
+    EXPECT_EQ(cuGetErrorName(CUDA_ERROR_ILLEGAL_ADDRESS, &text), CUDA_SUCCESS);
+    EXPECT_STREQ(text, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    EXPECT_EQ(cuGetErrorString(CUDA_ERROR_ILLEGAL_ADDRESS, &text), CUDA_SUCCESS);
+    EXPECT_STREQ(text, "an illegal memory access was encountered");
+    EXPECT_EQ(cuGetErrorName(static_cast<CUresult>(12345), &text), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(text, nullptr);
+    EXPECT_EQ(cuGetErrorString(CUDA_SUCCESS, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
 }  // namespace
 }  // namespace gantry::softgpu::test
