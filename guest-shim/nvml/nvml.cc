@@ -77,6 +77,15 @@ Result with_device(const Device* device, bool outputs_given, Give give) {
     return facts == nullptr || !outputs_given ? kInvalidArgument : give(*facts);
 }
 
+/// Answers with what `get` makes of the device's facts.
+template <typename T, typename Get>
+Result tell(const Device* device, T* out, Get get) {
+    return with_device(device, out != nullptr, [&](const DeviceFacts& facts) {
+        *out = get(facts);
+        return kSuccess;
+    });
+}
+
 void format_uuid(const DeviceFacts& facts, char (&out)[48]) {
     const unsigned char* u = facts.uuid;
     std::snprintf(out, sizeof(out),
@@ -204,10 +213,7 @@ Result compute_processes(const Device* device, unsigned* count, ProcessInfo* out
 
 /// A VM has no programs of other kinds.
 Result no_processes(const Device* device, unsigned* count) {
-    return with_device(device, count != nullptr, [&](const DeviceFacts&) {
-        *count = 0;
-        return kSuccess;
-    });
+    return tell(device, count, [](const DeviceFacts&) { return 0; });
 }
 
 }  // namespace
@@ -329,10 +335,8 @@ GANTRY_NVML int nvmlDeviceGetHandleByUUID(const char* uuid, Device** device) {
 }
 
 GANTRY_NVML int nvmlDeviceGetIndex(Device* device, unsigned* index) {
-    return with_device(device, index != nullptr, [&](const DeviceFacts&) {
-        *index = static_cast<unsigned>(device->index);
-        return kSuccess;
-    });
+    return tell(device, index,
+                [&](const DeviceFacts&) { return static_cast<unsigned>(device->index); });
 }
 
 GANTRY_NVML int nvmlDeviceGetMinorNumber(Device* device, unsigned* number) {
@@ -379,24 +383,16 @@ GANTRY_NVML int nvmlDeviceGetPciInfoExt(Device* device, PciInfoExt* pci) {
 }
 
 GANTRY_NVML int nvmlDeviceGetBrand(Device* device, Brand* brand) {
-    return with_device(device, brand != nullptr, [&](const DeviceFacts& facts) {
-        *brand = brand_of(facts);
-        return kSuccess;
-    });
+    return tell(device, brand, [&](const DeviceFacts& facts) { return brand_of(facts); });
 }
 
 GANTRY_NVML int nvmlDeviceGetArchitecture(Device* device, Architecture* architecture) {
-    return with_device(device, architecture != nullptr, [&](const DeviceFacts& facts) {
-        *architecture = architecture_of(facts);
-        return kSuccess;
-    });
+    return tell(device, architecture,
+                [&](const DeviceFacts& facts) { return architecture_of(facts); });
 }
 
 GANTRY_NVML int nvmlDeviceGetMemoryInfo(Device* device, Memory* memory) {
-    return with_device(device, memory != nullptr, [&](const DeviceFacts& facts) {
-        *memory = memory_of(device, facts);
-        return kSuccess;
-    });
+    return tell(device, memory, [&](const DeviceFacts& facts) { return memory_of(device, facts); });
 }
 
 GANTRY_NVML int nvmlDeviceGetMemoryInfo_v2(Device* device, MemoryV2* memory) {
@@ -420,9 +416,8 @@ GANTRY_NVML int nvmlDeviceGetCudaComputeCapability(Device* device, int* major, i
 }
 
 GANTRY_NVML int nvmlDeviceGetMemoryBusWidth(Device* device, unsigned* bits) {
-    return with_device(device, bits != nullptr, [&](const DeviceFacts& facts) {
-        *bits = static_cast<unsigned>(facts.bus_width_bits);
-        return kSuccess;
+    return tell(device, bits, [&](const DeviceFacts& facts) {
+        return static_cast<unsigned>(facts.bus_width_bits);
     });
 }
 
@@ -435,24 +430,16 @@ GANTRY_NVML int nvmlDeviceGetEccMode(Device* device, unsigned* current, unsigned
 }
 
 GANTRY_NVML int nvmlDeviceGetComputeMode(Device* device, int* mode) {
-    return with_device(device, mode != nullptr, [&](const DeviceFacts& facts) {
-        *mode = facts.compute_mode;
-        return kSuccess;
-    });
+    return tell(device, mode, [&](const DeviceFacts& facts) { return facts.compute_mode; });
 }
 
 GANTRY_NVML int nvmlDeviceGetPersistenceMode(Device* device, unsigned* mode) {
-    return with_device(device, mode != nullptr, [&](const DeviceFacts&) {
-        *mode = 1;  // The GPU stays initialised whether or not a tenant's process lives.
-        return kSuccess;
-    });
+    // The GPU stays initialised whether or not a tenant's process lives.
+    return tell(device, mode, [](const DeviceFacts&) { return 1; });
 }
 
 GANTRY_NVML int nvmlDeviceGetDisplayMode(Device* device, unsigned* mode) {
-    return with_device(device, mode != nullptr, [&](const DeviceFacts&) {
-        *mode = 0;
-        return kSuccess;
-    });
+    return tell(device, mode, [](const DeviceFacts&) { return 0; });
 }
 
 GANTRY_NVML int nvmlDeviceGetDisplayActive(Device* device, unsigned* active) {
@@ -472,10 +459,8 @@ GANTRY_NVML int nvmlDeviceGetP2PStatus(Device* one, Device* other, int, int* sta
 }
 
 GANTRY_NVML int nvmlDeviceGetNvLinkState(Device* device, unsigned, unsigned* active) {
-    return with_device(device, active != nullptr, [&](const DeviceFacts&) {
-        *active = 0;  // Links between GPUs are the host's.
-        return kSuccess;
-    });
+    // Links between GPUs are the host's.
+    return tell(device, active, [](const DeviceFacts&) { return 0; });
 }
 
 GANTRY_NVML int nvmlDeviceGetFieldValues(Device* device, int count, FieldValue* values) {
@@ -533,10 +518,7 @@ GANTRY_NVML int nvmlDeviceOnSameBoard(Device* one, Device* other, int* same) {
 // No GPU of a tenant is an instance of one. nvidia-smi 580 ends with what it is answered here.
 
 GANTRY_NVML int nvmlDeviceGetMaxMigDeviceCount(Device* device, unsigned* count) {
-    return with_device(device, count != nullptr, [&](const DeviceFacts&) {
-        *count = 0;
-        return kSuccess;
-    });
+    return tell(device, count, [](const DeviceFacts&) { return 0; });
 }
 
 GANTRY_NVML int nvmlDeviceIsMigDeviceHandle(Device* device, unsigned* is_instance) {
@@ -571,8 +553,5 @@ GANTRY_NVML int nvmlDeviceRegisterEvents(Device* device, unsigned long long, con
 }
 
 GANTRY_NVML int nvmlDeviceGetSupportedEventTypes(Device* device, unsigned long long* types) {
-    return with_device(device, types != nullptr, [&](const DeviceFacts&) {
-        *types = 0;
-        return kSuccess;
-    });
+    return tell(device, types, [](const DeviceFacts&) { return 0; });
 }
