@@ -1,5 +1,6 @@
 // Stream capture, and memory operations in streams.
 #include "host-daemon/softgpu/api/graph_common.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
@@ -32,9 +33,7 @@ struct InfoOut {
 CUresult capture_info(CUstream handle, const InfoOut& out) {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, handle);
-    if (out.status == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(out.status == nullptr, CUDA_ERROR_INVALID_VALUE);
     *out.status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (!softgpu::capturing(stream)) {
         // Asking spoils nothing.
@@ -113,9 +112,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (graph == nullptr || !mode_valid(mode)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(graph == nullptr || !mode_valid(mode), CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     std::vector<GraphEdge> tips;
     GANTRY_CU(softgpu::resolve_edges(*graph, dependencies, dependencyData, numDependencies, tips));
@@ -125,9 +122,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    if (phGraph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phGraph == nullptr, CUDA_ERROR_INVALID_VALUE);
     *phGraph = nullptr;
     std::shared_ptr<Graph> graph;
     GANTRY_CU(softgpu::end_capture(stream, graph));
@@ -173,15 +168,9 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode* dep
     GANTRY_STREAM(stream, context, hStream);
     const GraphLock lock;
     const auto capture = softgpu::capture_of(lock, stream);
-    if (capture == nullptr) {
-        return CUDA_ERROR_ILLEGAL_STATE;
-    }
-    if (capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(capture == nullptr, CUDA_ERROR_ILLEGAL_STATE);
+    GANTRY_REFUSE_IF(capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    GANTRY_REFUSE_IF(flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUDA_ERROR_INVALID_VALUE);
     std::vector<GraphEdge> tips;
     if (flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES) {
         tips = capture->tips[stream];
@@ -199,9 +188,7 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode* depend
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) noexcept {
-    if (mode == nullptr || !mode_valid(*mode)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(mode == nullptr || !mode_valid(*mode), CUDA_ERROR_INVALID_VALUE);
     std::swap(*mode, softgpu::thread_state().capture_mode);
     return CUDA_SUCCESS;
 }
@@ -210,9 +197,7 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
                                CUstreamBatchMemOpParams* paramArray, unsigned int flags) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(found, context, stream);
-    if (count > 256 || flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count > 256 || flags != 0, CUDA_ERROR_INVALID_VALUE);
     softgpu::OperationPtr operation;
     GANTRY_CU(softgpu::make_batch_operation({context->as<CUcontext>(), count, paramArray, flags},
                                             operation));

@@ -3,6 +3,7 @@
 
 #include "host-daemon/softgpu/core/context.h"
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/runtime/context_life.h"
@@ -48,12 +49,8 @@ void leave_everywhere(const std::shared_ptr<Context>& context) {
 
 CUresult create(CUcontext* pctx, unsigned flags, CUdevice dev) {
     Device* device = device_of(dev);
-    if (pctx == nullptr || !flags_valid(flags)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(pctx == nullptr || !flags_valid(flags), CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_DEVICE);
     GANTRY_CU(softgpu::poison());
     const auto context = std::make_shared<Context>(*device, flags, false);
     *pctx = softgpu::publish<CUcontext>(context);
@@ -78,14 +75,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) noexcept {
     Device* device = device_of(dev);
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_DEVICE);
     {
         const std::lock_guard lock(device->mutex);
-        if (device->primary_retains == 0) {
-            return CUDA_ERROR_INVALID_CONTEXT;
-        }
+        GANTRY_REFUSE_IF(device->primary_retains == 0, CUDA_ERROR_INVALID_CONTEXT);
         if (--device->primary_retains > 0) {
             return CUDA_SUCCESS;
         }
@@ -118,9 +111,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* acti
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) noexcept {
     Device* device = device_of(dev);
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_DEVICE);
     if (softgpu::poison() != CUDA_SUCCESS) {
         return CUDA_ERROR_NOT_PERMITTED;  // As seen on hardware: the error stays.
     }
@@ -143,20 +134,16 @@ CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam*, int numParams, un
 
 CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags,
                         CUdevice dev) noexcept {
-    if (ctxCreateParams != nullptr && ctxCreateParams->numExecAffinityParams != 0) {
-        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    }
-    if (ctxCreateParams != nullptr && ctxCreateParams->cigParams != nullptr) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    GANTRY_REFUSE_IF(ctxCreateParams != nullptr && ctxCreateParams->numExecAffinityParams != 0,
+                     CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    GANTRY_REFUSE_IF(ctxCreateParams != nullptr && ctxCreateParams->cigParams != nullptr,
+                     CUDA_ERROR_NOT_SUPPORTED);
     return create(pctx, flags, dev);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx) noexcept {
     const auto context = softgpu::find<Context>(ctx);
-    if (context == nullptr || context->primary) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr || context->primary, CUDA_ERROR_INVALID_CONTEXT);
     softgpu::reset_context(*context);
     context->alive = false;
     leave_everywhere(context);
@@ -166,18 +153,14 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) noexcept {
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx) noexcept {
     const auto context = softgpu::find<Context>(ctx);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     thread_state().stack.push_back(context);
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* pctx) noexcept {
     auto& stack = thread_state().stack;
-    if (stack.empty()) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(stack.empty(), CUDA_ERROR_INVALID_CONTEXT);
     if (pctx != nullptr) {
         *pctx = stack.back() != nullptr ? stack.back()->as<CUcontext>() : nullptr;
     }
@@ -194,9 +177,7 @@ CUresult cuCtxSetCurrent(CUcontext ctx) noexcept {
         return CUDA_SUCCESS;
     }
     const auto context = softgpu::find<Context>(ctx);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     if (stack.empty()) {
         stack.push_back(context);
     } else {
@@ -206,9 +187,7 @@ CUresult cuCtxSetCurrent(CUcontext ctx) noexcept {
 }
 
 CUresult cuCtxGetCurrent(CUcontext* pctx) noexcept {
-    if (pctx == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pctx == nullptr, CUDA_ERROR_INVALID_VALUE);
     const auto& stack = thread_state().stack;
     *pctx = stack.empty() || stack.back() == nullptr ? nullptr : stack.back()->as<CUcontext>();
     return CUDA_SUCCESS;
@@ -219,9 +198,7 @@ CUresult cuCtxGetDevice(CUdevice* device) noexcept { return cuCtxGetDevice_v2(de
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) noexcept {
     std::shared_ptr<Context> context;
     GANTRY_CU(context_or_current(ctx, context));
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_VALUE);
     *device = context->device.ordinal;
     return CUDA_SUCCESS;
 }
@@ -229,27 +206,21 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) noexcept {
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) noexcept {
     std::shared_ptr<Context> context;
     GANTRY_CU(context_or_current(ctx, context));
-    if (ctxId == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(ctxId == nullptr, CUDA_ERROR_INVALID_VALUE);
     *ctxId = context->id;
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetFlags(unsigned int* flags) noexcept {
     GANTRY_CURRENT(context);
-    if (flags == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(flags == nullptr, CUDA_ERROR_INVALID_VALUE);
     *flags = context->flags | CU_CTX_MAP_HOST;  // Always on, as on hardware.
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetFlags(unsigned int flags) noexcept {
     GANTRY_CURRENT(context);
-    if (!flags_valid(flags)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!flags_valid(flags), CUDA_ERROR_INVALID_VALUE);
     context->flags = flags;
     return CUDA_SUCCESS;
 }
@@ -259,9 +230,7 @@ CUresult cuCtxSynchronize() noexcept { return cuCtxSynchronize_v2(nullptr); }
 CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
     std::shared_ptr<Context> context;
     GANTRY_CU(context_or_current(ctx, context));
-    if (thread_state().in_host_callback) {
-        return CUDA_ERROR_NOT_PERMITTED;
-    }
+    GANTRY_REFUSE_IF(thread_state().in_host_callback, CUDA_ERROR_NOT_PERMITTED);
     GANTRY_CU(softgpu::refuse_context_during_capture(context));
     Scheduler::instance().wait(Scheduler::instance().points_of(*context));
     softgpu::DeviceOutput::instance().flush();
@@ -270,25 +239,18 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
     GANTRY_CURRENT(context);
-    if (limit < 0 || limit >= CU_LIMIT_MAX) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(limit < 0 || limit >= CU_LIMIT_MAX, CUDA_ERROR_INVALID_VALUE);
     const bool settable = limit < CU_LIMIT_SHMEM_SIZE;
-    if (!settable || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) {
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    }
+    GANTRY_REFUSE_IF(!settable || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH,
+                     CUDA_ERROR_UNSUPPORTED_LIMIT);
     GANTRY_CU(softgpu::refuse_during_capture());
     const std::lock_guard lock(context->mutex);
     const bool heap_in_use = limit == CU_LIMIT_MALLOC_HEAP_SIZE && context->heap.bytes() != 0;
     const bool fifo_in_use = limit == CU_LIMIT_PRINTF_FIFO_SIZE && context->printf_used;
-    if (heap_in_use || fifo_in_use) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(heap_in_use || fifo_in_use, CUDA_ERROR_INVALID_VALUE);
     if (limit == CU_LIMIT_STACK_SIZE) {
         constexpr std::uint64_t kStackBytesMax = std::uint64_t{512} << 10;
-        if (value > kStackBytesMax) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(value > kStackBytesMax, CUDA_ERROR_INVALID_VALUE);
         value = (value + 15) / 16 * 16;
     }
     context->limits[limit] = value;
@@ -297,13 +259,11 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
 
 CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
     GANTRY_CURRENT(context);
-    if (pvalue == nullptr || limit < 0 || limit >= CU_LIMIT_MAX) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pvalue == nullptr || limit < 0 || limit >= CU_LIMIT_MAX,
+                     CUDA_ERROR_INVALID_VALUE);
     const bool known = limit <= CU_LIMIT_CIG_ENABLED;
-    if (!known || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) {
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    }
+    GANTRY_REFUSE_IF(!known || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH,
+                     CUDA_ERROR_UNSUPPORTED_LIMIT);
     const std::lock_guard lock(context->mutex);
     *pvalue = context->limits[limit];
     return CUDA_SUCCESS;
@@ -311,9 +271,7 @@ CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) noexcept {
 
 CUresult cuCtxGetCacheConfig(CUfunc_cache* pconfig) noexcept {
     GANTRY_CURRENT(context);
-    if (pconfig == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pconfig == nullptr, CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(context->mutex);
     *pconfig = context->cache_config;
     return CUDA_SUCCESS;
@@ -321,9 +279,7 @@ CUresult cuCtxGetCacheConfig(CUfunc_cache* pconfig) noexcept {
 
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) noexcept {
     GANTRY_CURRENT(context);
-    if (config < 0 || config > CU_FUNC_CACHE_PREFER_EQUAL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(config < 0 || config > CU_FUNC_CACHE_PREFER_EQUAL, CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(context->mutex);
     context->cache_config = config;
     return CUDA_SUCCESS;
@@ -331,9 +287,7 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache config) noexcept {
 
 CUresult cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) noexcept {
     GANTRY_CURRENT(context);
-    if (pConfig == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pConfig == nullptr, CUDA_ERROR_INVALID_VALUE);
     *pConfig = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;  // Fixed since Maxwell.
     return CUDA_SUCCESS;
 }
@@ -348,9 +302,7 @@ CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) noexcept {
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) noexcept {
     std::shared_ptr<Context> context;
     GANTRY_CU(context_or_current(ctx, context));
-    if (version == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(version == nullptr, CUDA_ERROR_INVALID_VALUE);
     *version = kApiVersion;
     return CUDA_SUCCESS;
 }
@@ -373,9 +325,7 @@ CUresult cuCtxResetPersistingL2Cache() noexcept {
 
 CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) noexcept {
     GANTRY_CURRENT(context);
-    if (pctx == nullptr || flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pctx == nullptr || flags != 0, CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(context->mutex);
     ++context->attach_count;
     *pctx = context->as<CUcontext>();
@@ -384,9 +334,7 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) noexcept {
 
 CUresult cuCtxDetach(CUcontext ctx) noexcept {
     const auto context = softgpu::find<Context>(ctx);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     {
         const std::lock_guard lock(context->mutex);
         if (--context->attach_count > 0) {
@@ -403,20 +351,13 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam*, CUexecAffinityType) noexcept
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) noexcept {
     GANTRY_CURRENT(context);
     const auto peer = softgpu::find<Context>(peerContext);
-    if (Flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (peer == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (&peer->device == &context->device) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(Flags != 0, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(peer == nullptr, CUDA_ERROR_INVALID_CONTEXT);
+    GANTRY_REFUSE_IF(&peer->device == &context->device, CUDA_ERROR_INVALID_DEVICE);
     const std::lock_guard lock(context->mutex);
     auto& peers = context->peers;
-    if (std::find(peers.begin(), peers.end(), peer.get()) != peers.end()) {
-        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    }
+    GANTRY_REFUSE_IF(std::find(peers.begin(), peers.end(), peer.get()) != peers.end(),
+                     CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     peers.push_back(peer.get());
     return CUDA_SUCCESS;
 }
@@ -424,9 +365,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) noexce
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext) noexcept {
     GANTRY_CURRENT(context);
     const auto peer = softgpu::find<Context>(peerContext);
-    if (peer == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(peer == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     const std::lock_guard lock(context->mutex);
     return std::erase(context->peers, peer.get()) != 0 ? CUDA_SUCCESS
                                                        : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/memory/array.h"
 #include "proto/cuda/gen/impl.h"
 
@@ -38,43 +39,36 @@ std::string pci_id(const Device& device) {
         return CUDA_ERROR_INVALID_DEVICE;    \
     }
 
-#define GANTRY_NONNULL(pointer)          \
-    if ((pointer) == nullptr) {          \
-        return CUDA_ERROR_INVALID_VALUE; \
-    }
-
 CUresult cuDeviceGet(CUdevice* device, int ordinal) noexcept {
-    GANTRY_NONNULL(device);
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(found, ordinal);
     *device = found->ordinal;
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetCount(int* count) noexcept {
-    GANTRY_NONNULL(count);
+    GANTRY_REFUSE_IF(count == nullptr, CUDA_ERROR_INVALID_VALUE);
     *count = static_cast<int>(softgpu::driver().devices.size());
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetName(char* name, int len, CUdevice dev) noexcept {
-    GANTRY_NONNULL(name);
+    GANTRY_REFUSE_IF(name == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
-    if (len <= 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(len <= 0, CUDA_ERROR_INVALID_VALUE);
     std::snprintf(name, static_cast<std::size_t>(len), "%s", device->profile.name.c_str());
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) noexcept {
-    GANTRY_NONNULL(uuid);
+    GANTRY_REFUSE_IF(uuid == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     std::memcpy(uuid->bytes, device->profile.uuid.data(), sizeof uuid->bytes);
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) noexcept {
-    GANTRY_NONNULL(bytes);
+    GANTRY_REFUSE_IF(bytes == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     *bytes = device->profile.memory_bytes;
     return CUDA_SUCCESS;
@@ -82,20 +76,19 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) noexcept {
 
 CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements, CUarray_format format,
                                             unsigned int numChannels, CUdevice dev) noexcept {
-    GANTRY_NONNULL(maxWidthInElements);
+    GANTRY_REFUSE_IF(maxWidthInElements == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     softgpu::TexelFormat texel;
     bool normalized = false;
-    if (!softgpu::texel_format(format, numChannels, texel, normalized)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!softgpu::texel_format(format, numChannels, texel, normalized),
+                     CUDA_ERROR_INVALID_VALUE);
     constexpr std::size_t kLinearBytesMax = std::size_t{1} << 32;
     *maxWidthInElements = kLinearBytesMax / texel.texel_bytes();
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) noexcept {
-    GANTRY_NONNULL(pi);
+    GANTRY_REFUSE_IF(pi == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     return softgpu::device_attribute(*device, attrib, *pi) ? CUDA_SUCCESS
                                                            : CUDA_ERROR_INVALID_VALUE;
@@ -104,8 +97,8 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
 CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
                                            const CUatomicOperation* operations, unsigned int count,
                                            CUdevice dev) noexcept {
-    GANTRY_NONNULL(capabilities);
-    GANTRY_NONNULL(operations);
+    GANTRY_REFUSE_IF(capabilities == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(operations == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     std::fill_n(capabilities, count, 0U);
     return CUDA_SUCCESS;
@@ -119,7 +112,7 @@ CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
 }
 
 CUresult cuDeviceGetProperties(CUdevprop_v1* prop, CUdevice dev) noexcept {
-    GANTRY_NONNULL(prop);
+    GANTRY_REFUSE_IF(prop == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     const auto get = [device](CUdevice_attribute id) { return attribute_of(*device, id); };
     *prop = {};
@@ -141,8 +134,8 @@ CUresult cuDeviceGetProperties(CUdevprop_v1* prop, CUdevice dev) noexcept {
 }
 
 CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) noexcept {
-    GANTRY_NONNULL(major);
-    GANTRY_NONNULL(minor);
+    GANTRY_REFUSE_IF(major == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(minor == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     *major = device->profile.engine.compute_capability_major;
     *minor = device->profile.engine.compute_capability_minor;
@@ -150,26 +143,23 @@ CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) noexcep
 }
 
 CUresult cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type, CUdevice dev) noexcept {
-    GANTRY_NONNULL(pi);
+    GANTRY_REFUSE_IF(pi == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
-    if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(type != CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUDA_ERROR_INVALID_VALUE);
     *pi = 0;
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) noexcept {
-    GANTRY_NONNULL(dev);
-    GANTRY_NONNULL(pciBusId);
+    GANTRY_REFUSE_IF(dev == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(pciBusId == nullptr, CUDA_ERROR_INVALID_VALUE);
     unsigned domain = 0;
     unsigned bus = 0;
     unsigned slot = 0;
     if (std::sscanf(pciBusId, "%x:%x:%x", &domain, &bus, &slot) != 3) {
         domain = 0;
-        if (std::sscanf(pciBusId, "%x:%x", &bus, &slot) != 2) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(std::sscanf(pciBusId, "%x:%x", &bus, &slot) != 2,
+                         CUDA_ERROR_INVALID_VALUE);
     }
     for (const auto& device : softgpu::driver().devices) {
         const auto& profile = device->profile;
@@ -184,12 +174,11 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) noexcept {
 }
 
 CUresult cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) noexcept {
-    GANTRY_NONNULL(pciBusId);
+    GANTRY_REFUSE_IF(pciBusId == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     const std::string text = pci_id(*device);
-    if (len <= 0 || static_cast<std::size_t>(len) <= text.size()) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(len <= 0 || static_cast<std::size_t>(len) <= text.size(),
+                     CUDA_ERROR_INVALID_VALUE);
     std::memcpy(pciBusId, text.c_str(), text.size() + 1);
     return CUDA_SUCCESS;
 }
@@ -199,7 +188,7 @@ CUresult cuDeviceGetLuid(char*, unsigned int*, CUdevice) noexcept {
 }
 
 CUresult cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) noexcept {
-    GANTRY_NONNULL(canAccessPeer);
+    GANTRY_REFUSE_IF(canAccessPeer == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(device, dev);
     GANTRY_DEVICE(peer, peerDev);
     *canAccessPeer = device != peer ? 1 : 0;
@@ -208,12 +197,10 @@ CUresult cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDe
 
 CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
                                  CUdevice dstDevice) noexcept {
-    GANTRY_NONNULL(value);
+    GANTRY_REFUSE_IF(value == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_DEVICE(from, srcDevice);
     GANTRY_DEVICE(to, dstDevice);
-    if (from == to) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(from == to, CUDA_ERROR_INVALID_DEVICE);
     switch (attrib) {
         case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; return CUDA_SUCCESS;
         case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:

@@ -5,6 +5,7 @@
 
 #include "host-daemon/softgpu/api/export_tables.h"
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/runtime/start.h"
 #include "proto/cuda/dark/dark.h"
@@ -24,9 +25,7 @@ CUresult cuInit(unsigned int Flags) noexcept {
 }
 
 CUresult cuDriverGetVersion(int* driverVersion) noexcept {
-    if (driverVersion == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(driverVersion == nullptr, CUDA_ERROR_INVALID_VALUE);
     *driverVersion = CUDA_VERSION;
     return CUDA_SUCCESS;
 }
@@ -54,9 +53,7 @@ CUresult cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTable
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) noexcept {
-    if (mode == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(mode == nullptr, CUDA_ERROR_INVALID_VALUE);
     *mode = softgpu::eager_loading() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
 }

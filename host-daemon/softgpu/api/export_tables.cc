@@ -6,6 +6,7 @@
 #include "host-daemon/softgpu/api/extension.h"
 #include "host-daemon/softgpu/code/module.h"
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
@@ -19,9 +20,7 @@ int device_count() {
 
 int device_identity(int ordinal, dark::DeviceIdentity* out) {
     const Device* device = check_ready() == CUDA_SUCCESS ? device_of(ordinal) : nullptr;
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_DEVICE);
     std::memcpy(out->uuid, device->profile.uuid.data(), sizeof out->uuid);
     out->pci_domain = device->profile.pci_domain;
     out->pci_bus = device->profile.pci_bus;
@@ -34,9 +33,7 @@ int primary_context(void** context, int ordinal) {
         return error;
     }
     const Device* device = device_of(ordinal);
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_DEVICE);
     *context = device->primary->handle();
     return CUDA_SUCCESS;
 }

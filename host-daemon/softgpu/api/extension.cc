@@ -5,6 +5,7 @@
 
 #include "host-daemon/softgpu/code/module.h"
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/heap_memory.h"
@@ -30,14 +31,11 @@ GantrySoftOutput g_output = nullptr;
 void* g_output_user = nullptr;
 
 CUresult place(const GantrySoftPlacement* places, size_t count, Placement how) {
-    if (count != 0 && places == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count != 0 && places == nullptr, CUDA_ERROR_INVALID_VALUE);
     Placements wanted;
     for (size_t i = 0; i < count; ++i) {
-        if (places[i].name == nullptr || places[i].address == 0) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(places[i].name == nullptr || places[i].address == 0,
+                         CUDA_ERROR_INVALID_VALUE);
         how.address = places[i].address;
         wanted[places[i].name] = how;
     }
@@ -129,9 +127,7 @@ CUresult save_private_state(CUcontext handle, void* out, size_t* bytes) {
                             context->heap.bytes(), book.size(), text.size()};
     const size_t total = sizeof head + book.size() + text.size();
     if (out != nullptr) {
-        if (*bytes < total) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(*bytes < total, CUDA_ERROR_INVALID_VALUE);
         auto* to = static_cast<char*>(out);
         std::memcpy(to, &head, sizeof head);
         std::memcpy(to + sizeof head, book.data(), book.size());
@@ -144,12 +140,8 @@ CUresult save_private_state(CUcontext handle, void* out, size_t* bytes) {
 CUresult restore_private_state(CUcontext handle, const void* state, size_t bytes) {
     const auto context = find<Context>(handle);
     StateHead head;
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (state == nullptr || bytes < sizeof head) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
+    GANTRY_REFUSE_IF(state == nullptr || bytes < sizeof head, CUDA_ERROR_INVALID_VALUE);
     std::memcpy(&head, state, sizeof head);
     const size_t rest = bytes - sizeof head;
     if (head.magic != kStateMagic || head.book_bytes > rest ||
@@ -158,12 +150,10 @@ CUresult restore_private_state(CUcontext handle, const void* state, size_t bytes
     }
     const auto* body = static_cast<const char*>(state) + sizeof head;
     if (head.heap_bytes != 0) {
-        if (!ensure_heap_at(*context, {head.heap_base, head.heap_bytes})) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        if (!context->heap.restore(std::string(body, head.book_bytes))) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(!ensure_heap_at(*context, {head.heap_base, head.heap_bytes}),
+                         CUDA_ERROR_OUT_OF_MEMORY);
+        GANTRY_REFUSE_IF(!context->heap.restore(std::string(body, head.book_bytes)),
+                         CUDA_ERROR_INVALID_VALUE);
     }
     DeviceOutput::instance().restore({body + head.book_bytes, head.text_bytes});
     return CUDA_SUCCESS;
@@ -205,17 +195,12 @@ CUresult show_attributes(CUdevice ordinal, const CUdevice_attribute* numbers, co
                          size_t count) {
     GANTRY_CU(check_ready());
     Device* const device = device_of(ordinal);
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    if (count != 0 && (numbers == nullptr || values == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_DEVICE);
+    GANTRY_REFUSE_IF(count != 0 && (numbers == nullptr || values == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
     DeviceProfile shown = device->profile.engine;
     for (size_t i = 0; i < count; ++i) {
-        if (!show_attribute(numbers[i], values[i], shown)) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(!show_attribute(numbers[i], values[i], shown), CUDA_ERROR_INVALID_VALUE);
     }
     device->show(shown);
     return CUDA_SUCCESS;

@@ -12,18 +12,13 @@ std::shared_ptr<GraphNode> find_node(CUgraphNode handle, CUgraphNodeType type) {
 CUresult resolve_edges(const Graph& graph, const CUgraphNode* dependencies,
                        const CUgraphEdgeData* data, std::size_t count,
                        std::vector<GraphEdge>& edges) {
-    if (count != 0 && dependencies == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count != 0 && dependencies == nullptr, CUDA_ERROR_INVALID_VALUE);
     for (std::size_t i = 0; i < count; ++i) {
         auto node = find<GraphNode>(dependencies[i]);
-        if (node == nullptr || node->graph.lock().get() != &graph) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(node == nullptr || node->graph.lock().get() != &graph,
+                         CUDA_ERROR_INVALID_VALUE);
         for (const GraphEdge& edge : edges) {
-            if (edge.from == node) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
+            GANTRY_REFUSE_IF(edge.from == node, CUDA_ERROR_INVALID_VALUE);
         }
         edges.push_back({std::move(node), data != nullptr ? data[i] : CUgraphEdgeData{}});
     }
@@ -34,9 +29,7 @@ CUresult add_node(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dep
                   const CUgraphEdgeData* data, std::size_t count, OperationPtr operation) {
     const GraphLock lock;
     const auto graph = find<Graph>(graph_handle);
-    if (out == nullptr || graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(out == nullptr || graph == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::vector<GraphEdge> edges;
     GANTRY_CU(resolve_edges(*graph, dependencies, data, count, edges));
     *out = graph->add(lock, std::move(operation), std::move(edges))->as<CUgraphNode>();
@@ -46,9 +39,7 @@ CUresult add_node(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dep
 CUresult replace_operation(CUgraphNode handle, OperationPtr operation) {
     const GraphLock lock;
     const auto node = find_node(handle, operation->type());
-    if (node == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(node == nullptr, CUDA_ERROR_INVALID_VALUE);
     node->set_operation(lock, std::move(operation));
     return CUDA_SUCCESS;
 }

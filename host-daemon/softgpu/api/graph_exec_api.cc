@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/api/graph_common.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
@@ -42,12 +43,10 @@ std::shared_ptr<Graph> copy_of_source(const GraphExec& exec) {
 CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags) {
     GANTRY_CU(softgpu::poison());
     const auto graph = softgpu::find<Graph>(handle);
-    if (out == nullptr || graph == nullptr || (flags & ~kFlagsKnown) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    GANTRY_REFUSE_IF(out == nullptr || graph == nullptr || (flags & ~kFlagsKnown) != 0,
+                     CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0,
+                     CUDA_ERROR_NOT_SUPPORTED);
     GANTRY_CU(softgpu::refuse_during_capture());
     const GraphLock lock;
     auto exec = std::make_shared<GraphExec>();
@@ -64,14 +63,11 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags)
 /// Puts a new operation into the step of a node, if it fits.
 CUresult set_step(CUgraphExec exec_handle, CUgraphNode node, const OperationPtr& operation) {
     const auto exec = softgpu::find<GraphExec>(exec_handle);
-    if (exec == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(exec == nullptr, CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(exec->mutex);
     ExecStep* step = exec->step_of(node);
-    if (step == nullptr || step->operation->type() != operation->type()) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(step == nullptr || step->operation->type() != operation->type(),
+                     CUDA_ERROR_INVALID_VALUE);
     step->operation = operation;
     return CUDA_SUCCESS;
 }
@@ -116,9 +112,7 @@ CUresult cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNod
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) noexcept {
-    if (instantiateParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(instantiateParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUresult error = instantiate(phGraphExec, hGraph, instantiateParams->flags);
     instantiateParams->hErrNode_out = nullptr;
     instantiateParams->result_out =
@@ -128,18 +122,14 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
 
 CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t* flags) noexcept {
     const auto exec = softgpu::find<GraphExec>(hGraphExec);
-    if (exec == nullptr || flags == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(exec == nullptr || flags == nullptr, CUDA_ERROR_INVALID_VALUE);
     *flags = exec->flags;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) noexcept {
     const auto exec = softgpu::find<GraphExec>(hGraphExec);
-    if (exec == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(exec == nullptr, CUDA_ERROR_INVALID_VALUE);
     softgpu::retract(*exec);
     return CUDA_SUCCESS;
 }
@@ -154,9 +144,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
     const auto exec = softgpu::find<GraphExec>(hGraph);
-    if (exec == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(exec == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (softgpu::capturing(stream)) {
         auto copy = copy_of_source(*exec);
         return softgpu::enqueue(stream,
@@ -170,9 +158,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
                               CUgraphExecUpdateResultInfo* resultInfo) noexcept {
     const auto exec = softgpu::find<GraphExec>(hGraphExec);
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (exec == nullptr || graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(exec == nullptr || graph == nullptr, CUDA_ERROR_INVALID_VALUE);
     CUgraphExecUpdateResultInfo info{};
     std::vector<ExecStep> wanted;
     const GraphLock graphs;
@@ -213,9 +199,7 @@ CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
                                            const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
     GANTRY_CURRENT(context);
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_kernel_operation(context, *nodeParams, {}, operation));
     return set_step(hGraphExec, hNode, operation);
@@ -223,18 +207,14 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUDA_KERNEL_NODE_PARAMS_v2 wide = softgpu::widen(*nodeParams);
     return cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &wide);
 }
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_MEMCPY3D_v2* copyParams, CUcontext) noexcept {
-    if (copyParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(copyParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_memcpy_operation(*copyParams, operation));
     return set_step(hGraphExec, hNode, operation);
@@ -243,9 +223,7 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_MEMSET_NODE_PARAMS_v1* memsetParams,
                                         CUcontext) noexcept {
-    if (memsetParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(memsetParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_memset_operation(*memsetParams, operation));
     return set_step(hGraphExec, hNode, operation);
@@ -253,9 +231,7 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                       const CUDA_HOST_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_host_operation(*nodeParams, operation));
     return set_step(hGraphExec, hNode, operation);
@@ -264,9 +240,7 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 CUresult cuGraphExecBatchMemOpNodeSetParams(
     CUgraphExec graphExec, CUgraphNode node,
     const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_batch_operation(*nodeParams, operation));
     return set_step(graphExec, node, operation);
@@ -289,9 +263,8 @@ CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hN
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                   CUgraphNodeParams* nodeParams) noexcept {
     GANTRY_CURRENT(context);
-    if (nodeParams == nullptr || nodeParams->type == CU_GRAPH_NODE_TYPE_GRAPH) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || nodeParams->type == CU_GRAPH_NODE_TYPE_GRAPH,
+                     CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_operation(context, *nodeParams, operation));
     return set_step(hGraphExec, hNode, operation);
@@ -301,14 +274,10 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
                                             CUgraph childGraph) noexcept {
     const auto exec = softgpu::find<GraphExec>(hGraphExec);
     const auto child = softgpu::find<Graph>(childGraph);
-    if (exec == nullptr || child == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(exec == nullptr || child == nullptr, CUDA_ERROR_INVALID_VALUE);
     const GraphLock graphs;
     std::vector<ExecStep> wanted;
-    if (!GraphExec::flatten(graphs, *child, wanted)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!GraphExec::flatten(graphs, *child, wanted), CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(exec->mutex);
     const ExecStep* end = exec->step_of(hNode);
     std::vector<ExecStep>& steps = exec->writable();
@@ -320,9 +289,8 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
     }
     for (std::size_t i = 0; i < wanted.size(); ++i) {
         ExecStep& step = steps[last - wanted.size() + i];
-        if (step.operation->type() != wanted[i].operation->type()) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(step.operation->type() != wanted[i].operation->type(),
+                         CUDA_ERROR_INVALID_VALUE);
         step.operation = wanted[i].operation;
     }
     return CUDA_SUCCESS;
@@ -331,17 +299,13 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
 CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
                                unsigned int isEnabled) noexcept {
     const auto exec = softgpu::find<GraphExec>(hGraphExec);
-    if (exec == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(exec == nullptr, CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(exec->mutex);
     ExecStep* step = exec->step_of(hNode);
     const bool allowed = step != nullptr && (step->operation->type() == CU_GRAPH_NODE_TYPE_KERNEL ||
                                              step->operation->type() == CU_GRAPH_NODE_TYPE_MEMCPY ||
                                              step->operation->type() == CU_GRAPH_NODE_TYPE_MEMSET);
-    if (!allowed) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!allowed, CUDA_ERROR_INVALID_VALUE);
     step->enabled = isEnabled != 0;
     return CUDA_SUCCESS;
 }
@@ -349,14 +313,10 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
 CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
                                unsigned int* isEnabled) noexcept {
     const auto exec = softgpu::find<GraphExec>(hGraphExec);
-    if (exec == nullptr || isEnabled == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(exec == nullptr || isEnabled == nullptr, CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(exec->mutex);
     const ExecStep* step = exec->step_of(hNode);
-    if (step == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(step == nullptr, CUDA_ERROR_INVALID_VALUE);
     *isEnabled = step->enabled ? 1 : 0;
     return CUDA_SUCCESS;
 }

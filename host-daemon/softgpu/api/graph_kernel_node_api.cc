@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "host-daemon/softgpu/api/graph_common.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
 #include "host-daemon/softgpu/streams/launch.h"
@@ -19,9 +20,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                                  const CUgraphNode* dependencies, size_t numDependencies,
                                  const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
     GANTRY_CURRENT(context);
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_kernel_operation(context, *nodeParams, {}, operation));
     return add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, operation);
@@ -30,9 +29,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
 CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                               const CUgraphNode* dependencies, size_t numDependencies,
                               const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUDA_KERNEL_NODE_PARAMS_v2 wide = softgpu::widen(*nodeParams);
     return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &wide);
 }
@@ -44,9 +41,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
     const auto* kernel =
         node == nullptr ? nullptr
                         : node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
-    if (nodeParams == nullptr || kernel == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || kernel == nullptr, CUDA_ERROR_INVALID_VALUE);
     *nodeParams = {};
     nodeParams->func = kernel->function->as<CUfunction>();
     nodeParams->kern = kernel->function->library_kernel.load();
@@ -65,9 +60,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
 CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode,
                                     CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
     CUDA_KERNEL_NODE_PARAMS_v2 wide;
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_CU(cuGraphKernelNodeGetParams_v2(hNode, &wide));
     *nodeParams = {wide.func,         wide.gridDimX,  wide.gridDimY,  wide.gridDimZ,
                    wide.blockDimX,    wide.blockDimY, wide.blockDimZ, wide.sharedMemBytes,
@@ -80,9 +73,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
     GANTRY_CURRENT(context);
     const GraphLock lock;
     const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (nodeParams == nullptr || node == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || node == nullptr, CUDA_ERROR_INVALID_VALUE);
     const auto* old = node->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_kernel_operation(context, *nodeParams, old->attributes, operation));
@@ -92,9 +83,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode,
                                     const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUDA_KERNEL_NODE_PARAMS_v2 wide = softgpu::widen(*nodeParams);
     return cuGraphKernelNodeSetParams_v2(hNode, &wide);
 }
@@ -141,9 +130,8 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
                                        const CUkernelNodeAttrValue_v1* value) noexcept {
     const GraphLock lock;
     const auto node = find_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (node == nullptr || value == nullptr || !is_of_nodes(attr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(node == nullptr || value == nullptr || !is_of_nodes(attr),
+                     CUDA_ERROR_INVALID_VALUE);
     CUlaunchAttribute attribute{};
     attribute.id = attr;
     attribute.value = *value;
@@ -187,9 +175,7 @@ CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) noexc
     const GraphLock lock;
     const auto to = find_node(dst, CU_GRAPH_NODE_TYPE_KERNEL);
     const auto from = find_node(src, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (to == nullptr || from == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(to == nullptr || from == nullptr, CUDA_ERROR_INVALID_VALUE);
     // By value: the two may be one node, whose operation the first attribute replaces.
     const std::vector<CUlaunchAttribute> attributes =
         from->operation_as<softgpu::KernelOperation>(CU_GRAPH_NODE_TYPE_KERNEL)->attributes;

@@ -1,6 +1,7 @@
 // Graph construction: graphs, nodes of each kind but kernels, and their parameters.
 #include "host-daemon/softgpu/api/graph_common.h"
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
@@ -27,9 +28,7 @@ template <typename Params>
 CUresult add_made(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                   std::size_t count, const Params* params, Maker<Params> make) {
     GANTRY_CU(softgpu::poison());
-    if (params == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(params == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(make(*params, operation));
     return add_node(out, graph, dependencies, nullptr, count, operation);
@@ -38,9 +37,7 @@ CUresult add_made(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependenci
 /// Lets a node do what `make` makes of other parameters.
 template <typename Params>
 CUresult replace_made(CUgraphNode node, const Params* params, Maker<Params> make) {
-    if (params == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(params == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(make(*params, operation));
     return replace_operation(node, operation);
@@ -51,9 +48,7 @@ template <typename Operation, typename Out, typename Read>
 CUresult read_node(CUgraphNode handle, CUgraphNodeType type, Out* out, Read read) {
     const GraphLock lock;
     const auto node = find_node(handle, type);
-    if (node == nullptr || out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(node == nullptr || out == nullptr, CUDA_ERROR_INVALID_VALUE);
     *out = read(*node->template operation_as<Operation>(type));
     return CUDA_SUCCESS;
 }
@@ -64,18 +59,14 @@ constexpr auto kParamsOf = [](const auto& operation) { return operation.params; 
 
 CUresult cuGraphCreate(CUgraph* phGraph, unsigned int flags) noexcept {
     GANTRY_CU(softgpu::poison());
-    if (phGraph == nullptr || flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phGraph == nullptr || flags != 0, CUDA_ERROR_INVALID_VALUE);
     *phGraph = softgpu::publish<CUgraph>(std::make_shared<Graph>());
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (graph == nullptr || graph->is_child) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(graph == nullptr || graph->is_child, CUDA_ERROR_INVALID_VALUE);
     {
         const GraphLock lock;
         graph->end_handles(lock);
@@ -86,9 +77,7 @@ CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
 
 CUresult cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) noexcept {
     const auto graph = softgpu::find<Graph>(originalGraph);
-    if (phGraphClone == nullptr || graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phGraphClone == nullptr || graph == nullptr, CUDA_ERROR_INVALID_VALUE);
     *phGraphClone = graph->clone(GraphLock())->as<CUgraph>();
     return CUDA_SUCCESS;
 }
@@ -97,9 +86,8 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
                                 CUgraph hClonedGraph) noexcept {
     const auto original = softgpu::find<GraphNode>(hOriginalNode);
     const auto clone = softgpu::find<Graph>(hClonedGraph);
-    if (phNode == nullptr || original == nullptr || clone == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phNode == nullptr || original == nullptr || clone == nullptr,
+                     CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     for (const auto& node : clone->nodes) {
         if (node->clone_of == original.get()) {
@@ -271,9 +259,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                 const CUgraphNode* dependencies, size_t numDependencies,
                                 CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) noexcept {
     GANTRY_CURRENT(context);
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_alloc_operation(*context, *nodeParams, operation));
     return add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, operation);
@@ -338,9 +324,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                            const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
                            size_t numDependencies, CUgraphNodeParams* nodeParams) noexcept {
     GANTRY_CURRENT(context);
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_operation(context, *nodeParams, operation));
     return add_node(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, operation);
@@ -354,9 +338,7 @@ CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphN
 
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) noexcept {
     GANTRY_CURRENT(context);
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     OperationPtr operation;
     GANTRY_CU(softgpu::make_operation(context, *nodeParams, operation));
     return replace_operation(hNode, operation);

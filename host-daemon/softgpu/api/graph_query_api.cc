@@ -20,9 +20,7 @@ using Nodes = std::vector<std::shared_ptr<GraphNode>>;
 
 /// The usual protocol: null asks for the number; surplus slots are set to null.
 CUresult list_nodes(const Nodes& nodes, CUgraphNode* out, size_t* count) {
-    if (count == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (out != nullptr) {
         for (size_t i = 0; i < *count; ++i) {
             out[i] = i < nodes.size() ? nodes[i]->as<CUgraphNode>() : nullptr;
@@ -36,9 +34,8 @@ CUresult list_nodes(const Nodes& nodes, CUgraphNode* out, size_t* count) {
 
 CUresult list_edges(const std::vector<std::pair<std::shared_ptr<GraphNode>, GraphEdge>>& edges,
                     CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
-    if (count == nullptr || (from == nullptr) != (to == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count == nullptr || (from == nullptr) != (to == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
     if (from == nullptr) {
         *count = edges.size();
         return CUDA_SUCCESS;
@@ -69,9 +66,7 @@ const char* type_name(CUgraphNodeType type) {
 
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) noexcept {
     const auto node = softgpu::find<GraphNode>(hNode);
-    if (node == nullptr || type == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(node == nullptr || type == nullptr, CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     *type = node->operation->type();
     return CUDA_SUCCESS;
@@ -79,9 +74,7 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) noexcept {
 
 CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) noexcept {
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(graph == nullptr, CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     return list_nodes(graph->nodes, nodes, numNodes);
 }
@@ -89,9 +82,7 @@ CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) n
 CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes,
                              size_t* numRootNodes) noexcept {
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(graph == nullptr, CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     Nodes roots;
     for (const auto& node : graph->nodes) {
@@ -105,9 +96,7 @@ CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes,
 CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
                             CUgraphEdgeData* edgeData, size_t* numEdges) noexcept {
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(graph == nullptr, CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     std::vector<std::pair<std::shared_ptr<GraphNode>, GraphEdge>> edges;
     for (const auto& node : graph->nodes) {
@@ -127,9 +116,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependenc
                                        CUgraphEdgeData* edgeData,
                                        size_t* numDependencies) noexcept {
     const auto node = softgpu::find<GraphNode>(hNode);
-    if (node == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(node == nullptr, CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     Nodes nodes;
     for (const GraphEdge& edge : node->needs) {
@@ -152,9 +139,7 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode* depende
                                          size_t* numDependentNodes) noexcept {
     const auto node = softgpu::find<GraphNode>(hNode);
     const auto graph = node == nullptr ? nullptr : node->graph.lock();
-    if (graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(graph == nullptr, CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     Nodes nodes;
     for (const auto& other : graph->nodes) {
@@ -181,9 +166,9 @@ CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode* from, cons
                                    const CUgraphEdgeData* edgeData,
                                    size_t numDependencies) noexcept {
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (graph == nullptr || (numDependencies != 0 && (from == nullptr || to == nullptr))) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        graph == nullptr || (numDependencies != 0 && (from == nullptr || to == nullptr)),
+        CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     for (size_t i = 0; i < numDependencies; ++i) {
         std::vector<GraphEdge> edge;
@@ -195,9 +180,7 @@ CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode* from, cons
         const bool known = std::any_of(needs.begin(), needs.end(), [&](const GraphEdge& each) {
             return each.from == edge[0].from;
         });
-        if (known || edge[0].from == target[0].from) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(known || edge[0].from == target[0].from, CUDA_ERROR_INVALID_VALUE);
         needs.push_back(edge[0]);
     }
     return CUDA_SUCCESS;
@@ -212,9 +195,9 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode* from,
                                       const CUgraphNode* to, const CUgraphEdgeData*,
                                       size_t numDependencies) noexcept {
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (graph == nullptr || (numDependencies != 0 && (from == nullptr || to == nullptr))) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        graph == nullptr || (numDependencies != 0 && (from == nullptr || to == nullptr)),
+        CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     for (size_t i = 0; i < numDependencies; ++i) {
         const auto source = softgpu::find<GraphNode>(from[i]);
@@ -242,9 +225,7 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode) noexcept {
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int) noexcept {
     const auto graph = softgpu::find<Graph>(hGraph);
-    if (graph == nullptr || path == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(graph == nullptr || path == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::ofstream file(path);
     const GraphLock lock;
     file << "digraph dot {\n";
@@ -273,18 +254,14 @@ CUresult cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destro
 
 CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) noexcept {
     const auto found = softgpu::find<UserObject>(object);
-    if (found == nullptr || count == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr || count == 0, CUDA_ERROR_INVALID_VALUE);
     found->retain(count);
     return CUDA_SUCCESS;
 }
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) noexcept {
     const auto found = softgpu::find<UserObject>(object);
-    if (found == nullptr || count == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr || count == 0, CUDA_ERROR_INVALID_VALUE);
     found->release(count);
     return CUDA_SUCCESS;
 }
@@ -293,9 +270,8 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
                                  unsigned int flags) noexcept {
     const auto found_graph = softgpu::find<Graph>(graph);
     const auto found = softgpu::find<UserObject>(object);
-    if (found_graph == nullptr || found == nullptr || count == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(found_graph == nullptr || found == nullptr || count == 0,
+                     CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     if ((flags & CU_GRAPH_USER_OBJECT_MOVE) == 0) {
         found->retain(count);
@@ -307,14 +283,12 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count) noexcept {
     const auto found_graph = softgpu::find<Graph>(graph);
     const auto found = softgpu::find<UserObject>(object);
-    if (found_graph == nullptr || found == nullptr || count == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(found_graph == nullptr || found == nullptr || count == 0,
+                     CUDA_ERROR_INVALID_VALUE);
     const GraphLock lock;
     const auto held = found_graph->user_objects.find(found);
-    if (held == found_graph->user_objects.end() || held->second < count) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(held == found_graph->user_objects.end() || held->second < count,
+                     CUDA_ERROR_INVALID_VALUE);
     held->second -= count;
     if (held->second == 0) {
         found_graph->user_objects.erase(held);

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/peer_process.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/arena.h"
@@ -92,9 +93,8 @@ bool map_opened(OpenedMemory* memory) {
 CUresult cuIpcGetMemHandle(CUipcMemHandle_v1* pHandle, CUdeviceptr dptr) noexcept {
     GANTRY_CURRENT(context);
     const auto range = MemoryMap::instance().find(dptr);
-    if (pHandle == nullptr || !range || range->kind != MemoryKind::kDevice) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pHandle == nullptr || !range || range->kind != MemoryKind::kDevice,
+                     CUDA_ERROR_INVALID_VALUE);
     IpcHandle handle;
     handle.process = getpid();
     handle.started = softgpu::own_start();
@@ -114,9 +114,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle_v1 given,
         !is_sound(memory.handle)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (memory.handle.process == getpid()) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(memory.handle.process == getpid(), CUDA_ERROR_INVALID_CONTEXT);
     OpenedBook& book = opened_book();
     const std::lock_guard lock(book.mutex);
     for (auto& [address, opened] : book.opened) {
@@ -126,9 +124,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle_v1 given,
             return CUDA_SUCCESS;
         }
     }
-    if (!map_opened(&memory)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!map_opened(&memory), CUDA_ERROR_INVALID_VALUE);
     MemoryRange range;
     range.base = reinterpret_cast<std::uint64_t>(memory.mapped) + memory.handle.address % 4096;
     range.bytes = memory.handle.bytes;
@@ -150,9 +146,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
     OpenedBook& book = opened_book();
     const std::lock_guard lock(book.mutex);
     const auto opened = book.opened.find(dptr);
-    if (opened == book.opened.end()) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(opened == book.opened.end(), CUDA_ERROR_INVALID_VALUE);
     if (--opened->second.uses == 0) {
         Scheduler::instance().wait(Scheduler::instance().points_of(*context));
         MemoryMap::instance().erase(dptr, MemoryKind::kImported);
@@ -165,16 +159,11 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
 CUresult cuIpcGetEventHandle(CUipcEventHandle_v1* pHandle, CUevent hEvent) noexcept {
     GANTRY_CURRENT(context);
     const auto event = softgpu::find<Event>(hEvent);
-    if (event == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (pHandle == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(event == nullptr, CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF(pHandle == nullptr, CUDA_ERROR_INVALID_VALUE);
     // Made for one process, or another process's to give.
-    if (event->shared == nullptr || !event->shared->is_own()) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(event->shared == nullptr || !event->shared->is_own(),
+                     CUDA_ERROR_INVALID_HANDLE);
     const SharedEvent::Handle handle = event->shared->handle();
     std::memcpy(pHandle, &handle, sizeof(handle));
     return CUDA_SUCCESS;
@@ -182,9 +171,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle_v1* pHandle, CUevent hEvent) noexc
 
 CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle_v1 given) noexcept {
     GANTRY_CURRENT(context);
-    if (phEvent == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phEvent == nullptr, CUDA_ERROR_INVALID_VALUE);
     SharedEvent::Handle handle;
     std::memcpy(static_cast<void*>(&handle), &given, sizeof(given));
     std::shared_ptr<SharedEvent> shared;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/streams/enqueue.h"
 #include "host-daemon/softgpu/streams/launch.h"
@@ -22,9 +23,7 @@ CUresult launch(const void* function, const LaunchShape& shape, CUstream stream_
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, stream_handle);
     const auto owner = stream->context();
-    if (owner == nullptr) {
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    }
+    GANTRY_REFUSE_IF(owner == nullptr, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     std::shared_ptr<softgpu::KernelOperation> operation;
     GANTRY_CU(softgpu::make_launch(owner, function, shape, kernel_params, extra, attributes,
                                    attribute_count, operation));
@@ -54,9 +53,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
                           void** extra) noexcept {
-    if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
     const LaunchShape shape{{config->gridDimX, config->gridDimY, config->gridDimZ},
                             {config->blockDimX, config->blockDimY, config->blockDimZ},
                             config->sharedMemBytes};
@@ -81,9 +79,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1* launchParam
                                               unsigned int flags) noexcept {
     constexpr unsigned int kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
                                     CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
-    if (launchParamsList == nullptr || numDevices == 0 || (flags & ~kFlags) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(launchParamsList == nullptr || numDevices == 0 || (flags & ~kFlags) != 0,
+                     CUDA_ERROR_INVALID_VALUE);
     if (numDevices != 1) {
         return CUDA_ERROR_NOT_SUPPORTED;  // Grids that synchronise with those of other devices.
     }
@@ -102,9 +99,9 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CU
                                                               unsigned int flags) noexcept {
     std::shared_ptr<Function> function;
     GANTRY_CU(current_function(func, function));
-    if (numBlocks == nullptr || (flags & ~1U) != 0 || !block_size_valid(*function, blockSize)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        numBlocks == nullptr || (flags & ~1U) != 0 || !block_size_valid(*function, blockSize),
+        CUDA_ERROR_INVALID_VALUE);
     *numBlocks =
         softgpu::resident_blocks(*function, static_cast<std::uint32_t>(blockSize), dynamicSMemSize);
     return CUDA_SUCCESS;
@@ -123,9 +120,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockS
                                                    unsigned int) noexcept {
     std::shared_ptr<Function> function;
     GANTRY_CU(current_function(func, function));
-    if (minGridSize == nullptr || blockSize == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(minGridSize == nullptr || blockSize == nullptr, CUDA_ERROR_INVALID_VALUE);
     int limit = 0;
     function->attribute(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, limit);
     if (blockSizeLimit > 0) {
@@ -164,9 +159,9 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
                                                  int numBlocks, int blockSize) noexcept {
     std::shared_ptr<Function> function;
     GANTRY_CU(current_function(func, function));
-    if (dynamicSmemSize == nullptr || numBlocks <= 0 || !block_size_valid(*function, blockSize)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        dynamicSmemSize == nullptr || numBlocks <= 0 || !block_size_valid(*function, blockSize),
+        CUDA_ERROR_INVALID_VALUE);
     const auto& profile = function->device.residency();
     const std::uint64_t per_block =
         profile.shared_bytes_per_sm / static_cast<unsigned>(numBlocks) / 128 * 128;
@@ -182,9 +177,7 @@ CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,
                                             const CUlaunchConfig* config) noexcept {
     std::shared_ptr<Function> function;
     GANTRY_CU(current_function(func, function));
-    if (clusterSize == nullptr || config == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(clusterSize == nullptr || config == nullptr, CUDA_ERROR_INVALID_VALUE);
     *clusterSize = 1;  // A block by itself: the device has no others.
     return CUDA_SUCCESS;
 }
@@ -193,9 +186,7 @@ CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
                                       const CUlaunchConfig* config) noexcept {
     std::shared_ptr<Function> function;
     GANTRY_CU(current_function(func, function));
-    if (numClusters == nullptr || config == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(numClusters == nullptr || config == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t cluster = 1;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
@@ -203,9 +194,7 @@ CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
             cluster = std::uint64_t{dim.x} * dim.y * dim.z;
         }
     }
-    if (cluster == 0 || cluster > 16) {
-        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-    }
+    GANTRY_REFUSE_IF(cluster == 0 || cluster > 16, CUDA_ERROR_INVALID_CLUSTER_SIZE);
     if (cluster > 1) {
         *numClusters = 0;
         return CUDA_SUCCESS;

@@ -2,6 +2,7 @@
 #include "host-daemon/softgpu/code/jit_options.h"
 #include "host-daemon/softgpu/code/module.h"
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/streams/device_output.h"
 #include "host-daemon/softgpu/streams/stream.h"
@@ -32,9 +33,7 @@ CUresult find_library(CUlibrary handle, std::shared_ptr<Library>& library) {
 
 CUresult load_library(CUlibrary* out, const void* code, softgpu::JitOptions& jit) {
     GANTRY_CU(softgpu::poison());
-    if (softgpu::thread_state().in_host_callback) {
-        return CUDA_ERROR_NOT_PERMITTED;
-    }
+    GANTRY_REFUSE_IF(softgpu::thread_state().in_host_callback, CUDA_ERROR_NOT_PERMITTED);
     const auto context = context_for_library();
     const auto library = std::make_shared<Library>(
         softgpu::image::read_image(code, context->device.profile.capability()));
@@ -60,13 +59,9 @@ CUresult load_library(CUlibrary* out, const void* code, softgpu::JitOptions& jit
 CUresult function_on(CUkernel handle, CUdevice dev, std::shared_ptr<Function>& function) {
     GANTRY_CU(softgpu::poison());
     softgpu::Device* device = softgpu::device_of(dev);
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_DEVICE);
     const auto kernel = softgpu::find<Kernel>(handle);
-    if (kernel == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
     const auto current = context_for_library();
     return kernel->function_in(&current->device == device ? current : device->primary, function);
 }
@@ -89,9 +84,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
 CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions,
                                void** jitOptionsValues, unsigned int numJitOptions,
                                CUlibraryOption*, void**, unsigned int) noexcept {
-    if (library == nullptr || fileName == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(library == nullptr || fileName == nullptr, CUDA_ERROR_INVALID_VALUE);
     softgpu::JitOptions jit;
     GANTRY_CU(jit.read(numJitOptions, jitOptions, jitOptionsValues));
     std::string bytes;
@@ -101,9 +94,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_o
 
 CUresult cuLibraryUnload(CUlibrary library) noexcept {
     const auto found = softgpu::find<Library>(library);
-    if (found == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr, CUDA_ERROR_INVALID_HANDLE);
     for (const auto& device : softgpu::driver().devices) {
         Scheduler::instance().wait(Scheduler::instance().points_of(*device->primary));
     }
@@ -120,9 +111,7 @@ CUresult cuLibraryUnload(CUlibrary library) noexcept {
 CUresult cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) noexcept {
     std::shared_ptr<Library> found;
     GANTRY_CU(find_library(library, found));
-    if (pKernel == nullptr || name == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pKernel == nullptr || name == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::shared_ptr<Kernel> kernel;
     GANTRY_CU(found->kernel(name, kernel));
     *pKernel = kernel->as<CUkernel>();
@@ -133,9 +122,7 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) noexcept {
     GANTRY_CURRENT(context);
     std::shared_ptr<Library> found;
     GANTRY_CU(find_library(library, found));
-    if (pMod == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pMod == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::shared_ptr<Module> module;
     GANTRY_CU(found->module_in(context, module));
     *pMod = module->as<CUmodule>();
@@ -145,9 +132,7 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) noexcept {
 CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) noexcept {
     std::shared_ptr<Library> found;
     GANTRY_CU(find_library(lib, found));
-    if (count == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::vector<std::shared_ptr<Kernel>> kernels;
     GANTRY_CU(found->kernels(kernels));
     *count = static_cast<unsigned>(kernels.size());
@@ -158,9 +143,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels,
                                    CUlibrary lib) noexcept {
     std::shared_ptr<Library> found;
     GANTRY_CU(find_library(lib, found));
-    if (kernels == nullptr || numKernels == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(kernels == nullptr || numKernels == 0, CUDA_ERROR_INVALID_VALUE);
     std::vector<std::shared_ptr<Kernel>> all;
     GANTRY_CU(found->kernels(all));
     for (unsigned i = 0; i < numKernels && i < all.size(); ++i) {
@@ -174,15 +157,12 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
     GANTRY_CURRENT(context);
     std::shared_ptr<Library> found;
     GANTRY_CU(find_library(library, found));
-    if (name == nullptr || (dptr == nullptr && bytes == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(name == nullptr || (dptr == nullptr && bytes == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
     std::shared_ptr<Module> module;
     GANTRY_CU(found->module_in(context, module));
     const softgpu::PlacedGlobal* global = module->global(name);
-    if (global == nullptr) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(global == nullptr, CUDA_ERROR_NOT_FOUND);
     if (dptr != nullptr) {
         *dptr = global->address;
     }
@@ -196,15 +176,12 @@ CUresult cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library
                              const char* name) noexcept {
     std::shared_ptr<Library> found;
     GANTRY_CU(find_library(library, found));
-    if (name == nullptr || (dptr == nullptr && bytes == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(name == nullptr || (dptr == nullptr && bytes == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
     std::shared_ptr<Module> module;
     GANTRY_CU(found->module_in(context_for_library(), module));
     const softgpu::PlacedGlobal* global = module->global(name);
-    if (global == nullptr || !global->managed) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(global == nullptr || !global->managed, CUDA_ERROR_NOT_FOUND);
     if (dptr != nullptr) {
         *dptr = global->address;
     }

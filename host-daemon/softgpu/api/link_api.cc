@@ -4,6 +4,7 @@
 
 #include "host-daemon/softgpu/code/jit_options.h"
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "proto/cuda/gen/impl.h"
 
@@ -32,9 +33,7 @@ CUresult fail(LinkState& state, const Error& error) {
 CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** optionValues,
                          CUlinkState* stateOut) noexcept {
     GANTRY_CURRENT(context);
-    if (stateOut == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(stateOut == nullptr, CUDA_ERROR_INVALID_VALUE);
     const auto state = std::make_shared<LinkState>();
     GANTRY_CU(state->options.read(numOptions, options, optionValues));
     state->capability = context->device.profile.capability();
@@ -49,9 +48,9 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, si
     if (found == nullptr || !found->image.empty()) {
         return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
-    if (data == nullptr || size == 0 || type < CU_JIT_INPUT_CUBIN || type > CU_JIT_INPUT_NVVM) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        data == nullptr || size == 0 || type < CU_JIT_INPUT_CUBIN || type > CU_JIT_INPUT_NVVM,
+        CUDA_ERROR_INVALID_VALUE);
     auto contents = softgpu::image::read_image(data, size, found->capability);
     if (!contents.ok()) {
         return fail(*found, contents.error());
@@ -68,9 +67,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, si
 CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path,
                           unsigned int numOptions, CUjit_option* options,
                           void** optionValues) noexcept {
-    if (path == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(path == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::string bytes;
     GANTRY_CU(softgpu::read_image_file(path, bytes));
     return cuLinkAddData_v2(state, type, bytes.data(), bytes.size(), path, numOptions, options,
@@ -103,9 +100,7 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) noe
 
 CUresult cuLinkDestroy(CUlinkState state) noexcept {
     const auto found = softgpu::find<LinkState>(state);
-    if (found == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr, CUDA_ERROR_INVALID_HANDLE);
     softgpu::retract(*found);
     return CUDA_SUCCESS;
 }

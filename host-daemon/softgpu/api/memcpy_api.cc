@@ -1,5 +1,6 @@
 // Copies. One address space holds everything, so the kinds differ in their checks only.
 #include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/array.h"
 #include "host-daemon/softgpu/memory/map.h"
@@ -102,9 +103,7 @@ CUresult batch_operand(const CUmemcpy3DOperand& operand, bool is_source, CUDA_ME
                        std::uint64_t& width_unit) {
     if (operand.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
         const auto array = softgpu::find<softgpu::Array>(operand.op.array.array);
-        if (array == nullptr) {
-            return CUDA_ERROR_INVALID_HANDLE;
-        }
+        GANTRY_REFUSE_IF(array == nullptr, CUDA_ERROR_INVALID_HANDLE);
         width_unit = array->format.texel_bytes();
         const CUoffset3D& offset = operand.op.array.offset;
         (is_source ? params.srcMemoryType : params.dstMemoryType) = CU_MEMORYTYPE_ARRAY;
@@ -114,9 +113,7 @@ CUresult batch_operand(const CUmemcpy3DOperand& operand, bool is_source, CUDA_ME
         (is_source ? params.srcZ : params.dstZ) = offset.z;
         return CUDA_SUCCESS;
     }
-    if (operand.type != CU_MEMCPY_OPERAND_TYPE_POINTER) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(operand.type != CU_MEMCPY_OPERAND_TYPE_POINTER, CUDA_ERROR_INVALID_VALUE);
     const auto& pointer = operand.op.ptr;
     (is_source ? params.srcMemoryType : params.dstMemoryType) = CU_MEMORYTYPE_UNIFIED;
     (is_source ? params.srcDevice : params.dstDevice) = pointer.ptr;
@@ -322,9 +319,8 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
 
 CUresult cuMemcpy3DBatchAsync_v2(size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1* opList,
                                  unsigned long long flags, CUstream hStream) noexcept {
-    if (numParams == 0 || opList == nullptr || flags != 0 || hStream == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(numParams == 0 || opList == nullptr || flags != 0 || hStream == nullptr,
+                     CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < numParams; ++i) {
         const CUDA_MEMCPY3D_BATCH_OP& op = opList[i];
         CUDA_MEMCPY3D params{};

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
@@ -63,9 +64,7 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) noexcept {
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_CU(softgpu::refuse_during_capture());
-    if (dptr == nullptr || bytesize == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(dptr == nullptr || bytesize == 0, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t address = 0;
     GANTRY_CU(
         softgpu::allocate_device(*context, MemoryKind::kDevice, bytesize, 0, nullptr, address));
@@ -76,14 +75,13 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) noexcept {
 CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
                             unsigned int ElementSizeBytes) noexcept {
     const bool element = ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
-    if (dptr == nullptr || pPitch == nullptr || WidthInBytes == 0 || Height == 0 || !element) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        dptr == nullptr || pPitch == nullptr || WidthInBytes == 0 || Height == 0 || !element,
+        CUDA_ERROR_INVALID_VALUE);
     constexpr size_t kPitchMax = 2147483647;
     const size_t pitch = (WidthInBytes + kPitchAlign - 1) / kPitchAlign * kPitchAlign;
-    if (WidthInBytes > kPitchMax || Height > ~size_t{0} / pitch) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(WidthInBytes > kPitchMax || Height > ~size_t{0} / pitch,
+                     CUDA_ERROR_INVALID_VALUE);
     GANTRY_CU(cuMemAlloc_v2(dptr, pitch * Height));
     *pPitch = pitch;
     return CUDA_SUCCESS;
@@ -96,9 +94,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) noexcept {
     }
     GANTRY_CU(softgpu::refuse_during_capture());
     const auto range = MemoryMap::instance().find(dptr);
-    if (!range || range->base != dptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!range || range->base != dptr, CUDA_ERROR_INVALID_VALUE);
     drain(context);
     if (softgpu::free_graph_allocation(dptr)) {
         return CUDA_SUCCESS;
@@ -114,9 +110,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) noexcept {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) noexcept {
     GANTRY_CURRENT(context);
     const auto range = MemoryMap::instance().find(dptr);
-    if (!range || range->kind == MemoryKind::kDriver) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(!range || range->kind == MemoryKind::kDriver, CUDA_ERROR_NOT_FOUND);
     if (pbase != nullptr) {
         *pbase = range->base;
     }
@@ -131,9 +125,7 @@ CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) noexcept
     GANTRY_CU(softgpu::refuse_during_capture());
     constexpr unsigned kKnown =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-    if (pp == nullptr || (Flags & ~kKnown) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pp == nullptr || (Flags & ~kKnown) != 0, CUDA_ERROR_INVALID_VALUE);
     if (bytesize == 0) {
         *pp = nullptr;
         return CUDA_SUCCESS;
@@ -147,9 +139,7 @@ CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) noexcept {
 
 CUresult cuMemFreeHost(void* p) noexcept {
     GANTRY_CURRENT(context);
-    if (p == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(p == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_CU(softgpu::refuse_during_capture());
     drain(context);
     return softgpu::free_pinned(p);
@@ -157,13 +147,9 @@ CUresult cuMemFreeHost(void* p) noexcept {
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) noexcept {
     GANTRY_CURRENT(context);
-    if (pdptr == nullptr || Flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pdptr == nullptr || Flags != 0, CUDA_ERROR_INVALID_VALUE);
     const auto range = MemoryMap::instance().find(reinterpret_cast<CUdeviceptr>(p));
-    if (!range || !range->on_host()) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!range || !range->on_host(), CUDA_ERROR_INVALID_VALUE);
     *pdptr = reinterpret_cast<CUdeviceptr>(p);
     return CUDA_SUCCESS;
 }
@@ -171,9 +157,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
 CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) noexcept {
     GANTRY_CURRENT(context);
     const auto range = MemoryMap::instance().find(reinterpret_cast<CUdeviceptr>(p));
-    if (pFlags == nullptr || !range || range->kind != MemoryKind::kPinned) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pFlags == nullptr || !range || range->kind != MemoryKind::kPinned,
+                     CUDA_ERROR_INVALID_VALUE);
     *pFlags = range->flags;
     return CUDA_SUCCESS;
 }
@@ -183,12 +168,10 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noex
     GANTRY_CU(softgpu::refuse_during_capture());
     constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                 CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
-    if (p == nullptr || bytesize == 0 || (Flags & ~kKnown) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (softgpu::image::readable_bytes(p, bytesize) < bytesize) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(p == nullptr || bytesize == 0 || (Flags & ~kKnown) != 0,
+                     CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(softgpu::image::readable_bytes(p, bytesize) < bytesize,
+                     CUDA_ERROR_INVALID_VALUE);
     MemoryRange range;
     range.base = reinterpret_cast<std::uint64_t>(p);
     range.bytes = bytesize;
@@ -215,9 +198,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
     if (dptr != nullptr) {
         *dptr = 0;
     }
-    if (dptr == nullptr || bytesize == 0 || !known) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(dptr == nullptr || bytesize == 0 || !known, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t address = 0;
     GANTRY_CU(softgpu::allocate_device(*context, MemoryKind::kManaged, bytesize, flags, nullptr,
                                        address));
@@ -228,9 +209,9 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
 CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
                         CUmemLocation_v1 location) noexcept {
     GANTRY_CURRENT(context);
-    if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY,
+        CUDA_ERROR_INVALID_VALUE);
     const bool uses_location = advice >= CU_MEM_ADVISE_SET_PREFERRED_LOCATION &&
                                advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
     if (uses_location) {
@@ -250,9 +231,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation_v
                                unsigned int flags, CUstream hStream) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    if (flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
     GANTRY_CU(valid_location(location));
     return managed_range(devPtr, count);  // One memory for both sides: nothing moves.
 }

@@ -2,6 +2,7 @@
 // the host's or managed.
 #include <algorithm>
 
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/memory/map.h"
@@ -31,9 +32,8 @@ CUresult fill(CUstream stream_handle, const CUDA_MEMSET_NODE_PARAMS& params, Tim
     const bool aligned = params.dst % params.elementSize == 0 &&
                          (params.height == 1 || params.pitch % params.elementSize == 0);
     const bool rows_fit = params.height == 1 || params.pitch >= row_bytes;
-    if (!aligned || !rows_fit || !MemoryMap::instance().covers(params.dst, bytes)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!aligned || !rows_fit || !MemoryMap::instance().covers(params.dst, bytes),
+                     CUDA_ERROR_INVALID_VALUE);
     const auto operation = std::make_shared<MemsetOperation>();
     operation->params = params;
     if (timing == Timing::kSync && softgpu::capturing(stream)) {

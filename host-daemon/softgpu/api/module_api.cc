@@ -5,6 +5,7 @@
 
 #include "host-daemon/softgpu/code/jit_options.h"
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/streams/device_output.h"
@@ -22,9 +23,7 @@ using softgpu::Scheduler;
 
 CUresult load(CUmodule* module, const void* image, JitOptions* options) {
     GANTRY_CURRENT(context);
-    if (module == nullptr || image == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(module == nullptr || image == nullptr, CUDA_ERROR_INVALID_VALUE);
     softgpu::DeviceOutput::instance().flush();
     std::string log;
     const CUresult error = softgpu::load_module_image(context, image, module, &log);
@@ -50,9 +49,8 @@ CUresult find_function(CUfunction handle, std::shared_ptr<Function>& function) {
 
 CUresult parameter_info(const softgpu::KernelInfo& kernel, size_t index, size_t* offset,
                         size_t* size) {
-    if (offset == nullptr || index >= kernel.parameters.size()) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(offset == nullptr || index >= kernel.parameters.size(),
+                     CUDA_ERROR_INVALID_VALUE);
     *offset = kernel.parameters[index].offset_bytes;
     if (size != nullptr) {
         *size = kernel.parameters[index].size_bytes;
@@ -78,9 +76,7 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int nu
 }
 
 CUresult cuModuleLoad(CUmodule* module, const char* fname) noexcept {
-    if (module == nullptr || fname == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(module == nullptr || fname == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::string bytes;
     GANTRY_CU(softgpu::read_image_file(fname, bytes));
     return load(module, bytes.data(), nullptr);
@@ -89,9 +85,7 @@ CUresult cuModuleLoad(CUmodule* module, const char* fname) noexcept {
 CUresult cuModuleUnload(CUmodule hmod) noexcept {
     GANTRY_CURRENT(context);
     const auto module = softgpu::find<Module>(hmod);
-    if (module == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(module == nullptr, CUDA_ERROR_INVALID_HANDLE);
     const auto owner = module->context();
     if (owner != nullptr) {
         Scheduler::instance().wait(Scheduler::instance().points_of(*owner));
@@ -107,13 +101,9 @@ CUresult cuModuleUnload(CUmodule hmod) noexcept {
 CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) noexcept {
     std::shared_ptr<Module> module;
     GANTRY_CU(find_module(hmod, module));
-    if (hfunc == nullptr || name == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(hfunc == nullptr || name == nullptr, CUDA_ERROR_INVALID_VALUE);
     const auto function = module->function(name);
-    if (function == nullptr) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(function == nullptr, CUDA_ERROR_NOT_FOUND);
     *hfunc = function->as<CUfunction>();
     return CUDA_SUCCESS;
 }
@@ -122,13 +112,10 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod,
                               const char* name) noexcept {
     std::shared_ptr<Module> module;
     GANTRY_CU(find_module(hmod, module));
-    if (name == nullptr || (dptr == nullptr && bytes == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(name == nullptr || (dptr == nullptr && bytes == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
     const softgpu::PlacedGlobal* global = module->global(name);
-    if (global == nullptr) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(global == nullptr, CUDA_ERROR_NOT_FOUND);
     if (dptr != nullptr) {
         *dptr = global->address;
     }
@@ -141,9 +128,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod,
 CUresult cuModuleGetFunctionCount(unsigned int* count, CUmodule hmod) noexcept {
     std::shared_ptr<Module> module;
     GANTRY_CU(find_module(hmod, module));
-    if (count == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count == nullptr, CUDA_ERROR_INVALID_VALUE);
     *count = static_cast<unsigned>(module->program().kernels().size());
     return CUDA_SUCCESS;
 }
@@ -152,9 +137,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunct
                                     CUmodule mod) noexcept {
     std::shared_ptr<Module> module;
     GANTRY_CU(find_module(mod, module));
-    if (functions == nullptr || numFunctions == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(functions == nullptr || numFunctions == 0, CUDA_ERROR_INVALID_VALUE);
     unsigned count = 0;
     for (const auto& function : module->functions()) {
         if (count == numFunctions) {
@@ -179,9 +162,7 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) noexcept {
 CUresult cuFuncGetName(const char** name, CUfunction hfunc) noexcept {
     std::shared_ptr<Function> function;
     GANTRY_CU(find_function(hfunc, function));
-    if (name == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(name == nullptr, CUDA_ERROR_INVALID_VALUE);
     *name = function->info().name.c_str();
     return CUDA_SUCCESS;
 }
@@ -196,9 +177,7 @@ CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOff
 CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) noexcept {
     std::shared_ptr<Function> function;
     GANTRY_CU(find_function(hfunc, function));
-    if (pi == nullptr || !function->attribute(attrib, *pi)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pi == nullptr || !function->attribute(attrib, *pi), CUDA_ERROR_INVALID_VALUE);
     return CUDA_SUCCESS;
 }
 
@@ -226,9 +205,7 @@ CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) noexc
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction hfunc) noexcept {
     std::shared_ptr<Function> function;
     GANTRY_CU(find_function(hfunc, function));
-    if (state == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(state == nullptr, CUDA_ERROR_INVALID_VALUE);
     *state = CU_FUNCTION_LOADING_STATE_LOADED;
     return CUDA_SUCCESS;
 }

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/core/context.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
@@ -112,23 +113,18 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute_id,
                                CUdeviceptr ptr) noexcept {
     GANTRY_CURRENT(context);
     const auto range = visible_range(ptr);
-    if (data == nullptr || !known(attribute_id) || !range) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(data == nullptr || !known(attribute_id) || !range, CUDA_ERROR_INVALID_VALUE);
     return attribute(data, attribute_id, ptr, *range);
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr ptr) noexcept {
     GANTRY_CURRENT(context);
-    if (numAttributes == 0 || attributes == nullptr || data == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(numAttributes == 0 || attributes == nullptr || data == nullptr,
+                     CUDA_ERROR_INVALID_VALUE);
     const auto range = visible_range(ptr);
     for (unsigned i = 0; i < numAttributes; ++i) {
-        if (data[i] == nullptr || !known(attributes[i])) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(data[i] == nullptr || !known(attributes[i]), CUDA_ERROR_INVALID_VALUE);
         if (!range || attribute(data[i], attributes[i], ptr, *range) != CUDA_SUCCESS) {
             put_nothing(data[i], attributes[i]);
         }
@@ -139,9 +135,8 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute_id,
                                CUdeviceptr ptr) noexcept {
     GANTRY_CURRENT(context);
-    if (value == nullptr || attribute_id != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(value == nullptr || attribute_id != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                     CUDA_ERROR_INVALID_VALUE);
     unsigned on = 0;
     std::memcpy(&on, value, sizeof on);
     const bool found = MemoryMap::instance().update(
@@ -178,9 +173,9 @@ CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribu
 
 CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes,
                                  size_t numAttributes, CUdeviceptr devPtr, size_t count) noexcept {
-    if (data == nullptr || dataSizes == nullptr || attributes == nullptr || numAttributes == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        data == nullptr || dataSizes == nullptr || attributes == nullptr || numAttributes == 0,
+        CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < numAttributes; ++i) {
         GANTRY_CU(cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count));
     }

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
@@ -78,9 +79,7 @@ CUresult capture_allocation(const std::shared_ptr<Stream>& stream, Context& cont
 CUresult allocate(MemoryPool& pool, CUdeviceptr* dptr, std::size_t bytes, CUstream handle) {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, handle);
-    if (dptr == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(dptr == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (bytes == 0) {
         *dptr = 0;
         return CUDA_SUCCESS;
@@ -147,9 +146,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {
     std::shared_ptr<PendingFree> pending;
     if (!softgpu::is_graph_allocation(dptr)) {  // That may be allocated anew in between.
         pending = PendingFree::begin(dptr);
-        if (pending == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(pending == nullptr, CUDA_ERROR_INVALID_VALUE);
     }
     const MemoryKind kind = range->kind;
     softgpu::Scheduler::instance().submit(
@@ -204,30 +201,22 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) noexcept {
 CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
                                 CUmemAllocationType type) noexcept {
     const auto pool = pool_at(location);
-    if (pool_out == nullptr || pool == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (type != CU_MEM_ALLOCATION_TYPE_PINNED) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    GANTRY_REFUSE_IF(pool_out == nullptr || pool == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(type != CU_MEM_ALLOCATION_TYPE_PINNED, CUDA_ERROR_NOT_SUPPORTED);
     *pool_out = pool->as<CUmemoryPool>();
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
                          CUmemAllocationType type) noexcept {
-    if (pool_at(location) == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pool_at(location) == nullptr, CUDA_ERROR_INVALID_VALUE);
     return type == CU_MEM_ALLOCATION_TYPE_PINNED ? cuDeviceGetMemPool(pool_out, location->id)
                                                  : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
                          CUmemoryPool pool) noexcept {
-    if (pool_at(location) == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pool_at(location) == nullptr, CUDA_ERROR_INVALID_VALUE);
     return type == CU_MEM_ALLOCATION_TYPE_PINNED ? cuDeviceSetMemPool(location->id, pool)
                                                  : CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -244,18 +233,15 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps_v1* poolProps)
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     Device* device = softgpu::device_of(poolProps->location.id);
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_DEVICE);
     *pool = softgpu::publish<CUmemoryPool>(std::make_shared<MemoryPool>(*device, *poolProps));
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
     const auto found = softgpu::find<MemoryPool>(pool);
-    if (found == nullptr || found == softgpu::default_pool(found->device)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr || found == softgpu::default_pool(found->device),
+                     CUDA_ERROR_INVALID_VALUE);
     {
         const std::lock_guard lock(found->device.mutex);
         if (found->device.current_pool == found) {
@@ -268,9 +254,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) noexcept {
     const auto found = softgpu::find<MemoryPool>(pool);
-    if (found == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr, CUDA_ERROR_INVALID_HANDLE);
     GANTRY_CU(softgpu::refuse_during_capture());
     found->trim(minBytesToKeep);
     return CUDA_SUCCESS;
@@ -300,9 +284,8 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc_v1* map,
     }
     for (size_t i = 0; i < count; ++i) {
         const bool own = map[i].location.id == found->device.ordinal;
-        if (softgpu::device_of(map[i].location.id) == nullptr) {
-            return CUDA_ERROR_INVALID_DEVICE;
-        }
+        GANTRY_REFUSE_IF(softgpu::device_of(map[i].location.id) == nullptr,
+                         CUDA_ERROR_INVALID_DEVICE);
         if (own && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
             return CUDA_ERROR_INVALID_VALUE;  // A pool's own device always has access.
         }

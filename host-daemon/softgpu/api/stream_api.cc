@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/memory/map.h"
@@ -27,9 +28,7 @@ constexpr unsigned kEventFlagsKnown =
 
 CUresult event_of(CUevent handle, std::shared_ptr<Event>& event) {
     GANTRY_CU(softgpu::check_ready());
-    if (softgpu::thread_state().in_host_callback) {
-        return CUDA_ERROR_NOT_PERMITTED;
-    }
+    GANTRY_REFUSE_IF(softgpu::thread_state().in_host_callback, CUDA_ERROR_NOT_PERMITTED);
     GANTRY_CU(softgpu::poison());
     event = softgpu::find<Event>(handle);
     return event != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
@@ -37,9 +36,7 @@ CUresult event_of(CUevent handle, std::shared_ptr<Event>& event) {
 
 template <typename T>
 CUresult answer(T* out, T value) {
-    if (out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(out == nullptr, CUDA_ERROR_INVALID_VALUE);
     *out = value;
     return CUDA_SUCCESS;
 }
@@ -57,9 +54,8 @@ CUresult refuse_captured(const std::shared_ptr<Stream>& stream) {
 
 CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) noexcept {
     GANTRY_CURRENT(context);
-    if (phStream == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phStream == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0,
+                     CUDA_ERROR_INVALID_VALUE);
     const auto stream =
         std::make_shared<Stream>(context, flags, std::clamp(priority, kPriorityGreatest, 0));
     *phStream = softgpu::publish<CUstream>(stream);
@@ -74,9 +70,7 @@ CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) noexcept {
 CUresult cuStreamDestroy_v2(CUstream hStream) noexcept {
     GANTRY_CURRENT(context);
     const auto stream = softgpu::find<Stream>(hStream);
-    if (stream == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(stream == nullptr, CUDA_ERROR_INVALID_HANDLE);
     softgpu::abandon_capture(stream);
     softgpu::retract(*stream);
     if (const auto owner = stream->context()) {
@@ -158,12 +152,8 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
     const auto event = softgpu::find<Event>(hEvent);
-    if (event == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if ((Flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(event == nullptr, CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF((Flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) != 0, CUDA_ERROR_INVALID_VALUE);
     bool handled = false;
     GANTRY_CU(softgpu::capture_event_wait(stream, event, Flags, handled));
     if (handled) {
@@ -182,9 +172,7 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* 
                              unsigned int flags) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    if (callback == nullptr || flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(callback == nullptr || flags != 0, CUDA_ERROR_INVALID_VALUE);
     if (softgpu::capturing(stream)) {
         softgpu::capture_builder().invalidate(stream);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -199,9 +187,7 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    if (fn == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(fn == nullptr, CUDA_ERROR_INVALID_VALUE);
     auto operation = std::make_shared<softgpu::HostOperation>();
     operation->params = {fn, userData};
     return softgpu::enqueue(stream, std::move(operation));
@@ -246,9 +232,7 @@ CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
                               CUstreamAttrValue_v1* value) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    if (value == nullptr || !stream_attribute(attr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(value == nullptr || !stream_attribute(attr), CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(stream->attribute_mutex);
     *value = stream->attributes[attr];
     return CUDA_SUCCESS;
@@ -258,9 +242,7 @@ CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
                               const CUstreamAttrValue_v1* param) noexcept {
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
-    if (param == nullptr || !stream_attribute(attr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(param == nullptr || !stream_attribute(attr), CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(stream->attribute_mutex);
     stream->attributes[attr] = *param;
     return CUDA_SUCCESS;
@@ -270,15 +252,12 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
     GANTRY_CURRENT(context);
     const bool bad_ipc =
         (Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0;
-    if (phEvent == nullptr || (Flags & ~kEventFlagsKnown) != 0 || bad_ipc) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phEvent == nullptr || (Flags & ~kEventFlagsKnown) != 0 || bad_ipc,
+                     CUDA_ERROR_INVALID_VALUE);
     std::shared_ptr<softgpu::SharedEvent> shared;
     if ((Flags & CU_EVENT_INTERPROCESS) != 0) {
         shared = softgpu::SharedEvent::create();
-        if (shared == nullptr) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        GANTRY_REFUSE_IF(shared == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     }
     *phEvent =
         softgpu::publish<CUevent>(std::make_shared<Event>(context, Flags, std::move(shared)));
@@ -289,15 +268,9 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
     GANTRY_CURRENT(context);
     GANTRY_STREAM(stream, context, hStream);
     const auto event = softgpu::find<Event>(hEvent);
-    if (event == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (stream->context() != event->context.lock()) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(event == nullptr, CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(stream->context() != event->context.lock(), CUDA_ERROR_INVALID_HANDLE);
     if (softgpu::capturing(stream)) {
         return softgpu::capture_event_record(stream, event, flags);
     }
@@ -340,20 +313,15 @@ CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
     std::shared_ptr<Event> end;
     GANTRY_CU(event_of(hStart, start));
     GANTRY_CU(event_of(hEnd, end));
-    if (pMilliseconds == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pMilliseconds == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (softgpu::is_captured_event(start) || softgpu::is_captured_event(end)) {
         return CUDA_ERROR_CAPTURED_EVENT;  // The capture goes on.
     }
     const auto first = start->mark();
     const auto second = end->mark();
-    if (first == nullptr || second == nullptr || !start->timed() || !end->timed()) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (!first->point.reached() || !second->point.reached()) {
-        return CUDA_ERROR_NOT_READY;
-    }
+    GANTRY_REFUSE_IF(first == nullptr || second == nullptr || !start->timed() || !end->timed(),
+                     CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF(!first->point.reached() || !second->point.reached(), CUDA_ERROR_NOT_READY);
     const std::int64_t elapsed_ns = second->time_ns.load() - first->time_ns.load();
     *pMilliseconds = static_cast<float>(static_cast<double>(elapsed_ns) * 1e-6);
     return CUDA_SUCCESS;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/array.h"
 #include "host-daemon/softgpu/memory/texture_create.h"
@@ -45,9 +46,7 @@ CUDA_ARRAY3D_DESCRIPTOR level_descriptor(const CUDA_ARRAY3D_DESCRIPTOR& whole, u
 }
 
 CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1* out, std::uint64_t bytes) {
-    if (out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(out == nullptr, CUDA_ERROR_INVALID_VALUE);
     *out = {};
     out->size = bytes;
     out->alignment = 512;
@@ -56,9 +55,7 @@ CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1* out, std::uint64_t byte
 
 template <typename T>
 CUresult give(T* out, const T& value) {
-    if (out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(out == nullptr, CUDA_ERROR_INVALID_VALUE);
     *out = value;
     return CUDA_SUCCESS;
 }
@@ -68,12 +65,8 @@ CUresult give(T* out, const T& value) {
 CUresult cuArray3DCreate_v2(CUarray* pHandle,
                             const CUDA_ARRAY3D_DESCRIPTOR_v2* pAllocateArray) noexcept {
     GANTRY_CURRENT(context);
-    if (pHandle == nullptr || pAllocateArray == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if ((pAllocateArray->Flags & CUDA_ARRAY3D_SPARSE) != 0) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    GANTRY_REFUSE_IF(pHandle == nullptr || pAllocateArray == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF((pAllocateArray->Flags & CUDA_ARRAY3D_SPARSE) != 0, CUDA_ERROR_NOT_SUPPORTED);
     std::shared_ptr<Array> array;
     GANTRY_CU(Array::create(*context, *pAllocateArray, array));
     *pHandle = softgpu::publish<CUarray>(array);
@@ -82,9 +75,7 @@ CUresult cuArray3DCreate_v2(CUarray* pHandle,
 
 CUresult cuArrayCreate_v2(CUarray* pHandle,
                           const CUDA_ARRAY_DESCRIPTOR_v2* pAllocateArray) noexcept {
-    if (pAllocateArray == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pAllocateArray == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUDA_ARRAY3D_DESCRIPTOR descriptor = {
         pAllocateArray->Width,  pAllocateArray->Height,      0,
         pAllocateArray->Format, pAllocateArray->NumChannels, 0};
@@ -102,9 +93,7 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR_v2* pArrayDescriptor,
                                  CUarray hArray) noexcept {
     GANTRY_CURRENT(context);
     const auto array = softgpu::find<Array>(hArray);
-    if (array == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(array == nullptr, CUDA_ERROR_INVALID_HANDLE);
     const auto& d = array->descriptor;
     return give(pArrayDescriptor, {d.Width, d.Height, d.Format, d.NumChannels});
 }
@@ -112,9 +101,7 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR_v2* pArrayDescriptor,
 CUresult cuArrayDestroy(CUarray hArray) noexcept {
     GANTRY_CURRENT(context);
     const auto array = softgpu::find<Array>(hArray);
-    if (array == nullptr || array->whole != nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(array == nullptr || array->whole != nullptr, CUDA_ERROR_INVALID_HANDLE);
     drain(context);
     softgpu::retract(*array);
     return CUDA_SUCCESS;
@@ -131,9 +118,7 @@ CUresult cuMipmappedArrayGetMemoryRequirements(
     CUDA_ARRAY_MEMORY_REQUIREMENTS_v1* memoryRequirements, CUmipmappedArray mipmap,
     CUdevice) noexcept {
     const auto found = softgpu::find<MipmappedArray>(mipmap);
-    if (found == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr, CUDA_ERROR_INVALID_HANDLE);
     std::uint64_t bytes = 0;
     for (const auto& level : found->levels) {
         bytes += level->bytes;
@@ -158,9 +143,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
                                 const CUDA_ARRAY3D_DESCRIPTOR_v2* pMipmappedArrayDesc,
                                 unsigned int numMipmapLevels) noexcept {
     GANTRY_CURRENT(context);
-    if (pHandle == nullptr || pMipmappedArrayDesc == nullptr || numMipmapLevels == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pHandle == nullptr || pMipmappedArrayDesc == nullptr || numMipmapLevels == 0,
+                     CUDA_ERROR_INVALID_VALUE);
     const unsigned levels = std::min({numMipmapLevels, levels_max(*pMipmappedArrayDesc),
                                       static_cast<unsigned>(softgpu::kMaxMipLevels)});
     const auto mipmap = std::make_shared<MipmappedArray>();
@@ -178,12 +162,9 @@ CUresult cuMipmappedArrayGetLevel(CUarray* pLevelArray, CUmipmappedArray hMipmap
                                   unsigned int level) noexcept {
     GANTRY_CURRENT(context);
     const auto mipmap = softgpu::find<MipmappedArray>(hMipmappedArray);
-    if (mipmap == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (pLevelArray == nullptr || level >= mipmap->levels.size()) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(mipmap == nullptr, CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF(pLevelArray == nullptr || level >= mipmap->levels.size(),
+                     CUDA_ERROR_INVALID_VALUE);
     const auto& array = mipmap->levels[level];
     if (array->handle() == nullptr) {
         softgpu::publish<CUarray>(array);
@@ -195,9 +176,7 @@ CUresult cuMipmappedArrayGetLevel(CUarray* pLevelArray, CUmipmappedArray hMipmap
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) noexcept {
     GANTRY_CURRENT(context);
     const auto mipmap = softgpu::find<MipmappedArray>(hMipmappedArray);
-    if (mipmap == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(mipmap == nullptr, CUDA_ERROR_INVALID_HANDLE);
     drain(context);
     for (const auto& level : mipmap->levels) {
         softgpu::retract(*level);
@@ -211,9 +190,7 @@ CUresult cuTexObjectCreate(CUtexObject_v1* pTexObject, const CUDA_RESOURCE_DESC_
                            const CUDA_RESOURCE_VIEW_DESC_v1* pResViewDesc) noexcept {
     GANTRY_CURRENT(context);
     CUtexObject made = 0;
-    if (pTexObject == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pTexObject == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_CU(softgpu::create_texture(*context, pResDesc, pTexDesc, pResViewDesc, 0, made));
     *pTexObject = made;
     return CUDA_SUCCESS;
@@ -252,9 +229,7 @@ CUresult cuSurfObjectCreate(CUsurfObject_v1* pSurfObject,
                             const CUDA_RESOURCE_DESC_v1* pResDesc) noexcept {
     GANTRY_CURRENT(context);
     CUsurfObject made = 0;
-    if (pSurfObject == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pSurfObject == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_CU(softgpu::create_surface(*context, pResDesc, 0, made));
     *pSurfObject = made;
     return CUDA_SUCCESS;

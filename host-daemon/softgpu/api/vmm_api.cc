@@ -10,6 +10,7 @@
 
 #include "host-daemon/softgpu/core/context.h"
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
@@ -74,16 +75,13 @@ bool reserve_at(std::uint64_t address, std::uint64_t bytes) {
 }
 
 CUresult check_properties(const CUmemAllocationProp* prop) {
-    if (prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED,
+                     CUDA_ERROR_INVALID_VALUE);
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
         return prop->location.type == CU_MEM_LOCATION_TYPE_INVALID ? CUDA_ERROR_INVALID_VALUE
                                                                    : CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (softgpu::device_of(prop->location.id) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(softgpu::device_of(prop->location.id) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     const bool handle_type = prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
                              prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return handle_type ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
@@ -174,9 +172,8 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) noexcept {
 CUresult cuMemCreate(CUmemGenericAllocationHandle_v1* handle, size_t size,
                      const CUmemAllocationProp_v1* prop, unsigned long long flags) noexcept {
     GANTRY_CU(softgpu::poison());
-    if (handle == nullptr || size == 0 || !granular(size) || flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(handle == nullptr || size == 0 || !granular(size) || flags != 0,
+                     CUDA_ERROR_INVALID_VALUE);
     GANTRY_CU(check_properties(prop));
     std::shared_ptr<PhysicalMemory> memory;
     GANTRY_CU(PhysicalMemory::create(*softgpu::device_of(prop->location.id), size, *prop, memory));
@@ -186,9 +183,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle_v1* handle, size_t size,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle_v1 handle) noexcept {
     const auto memory = physical(handle);
-    if (memory == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(memory == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (memory->handles.fetch_sub(1) == 1) {
         softgpu::retract(*memory);
     }
@@ -204,9 +199,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
         return CUDA_ERROR_INVALID_VALUE;
     }
     const auto reserved = reservations().find(ptr, size);
-    if (!reserved) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!reserved, CUDA_ERROR_INVALID_VALUE);
     MemoryRange range;
     range.base = ptr;
     range.bytes = size;
@@ -227,9 +220,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
-    if (size == 0 || !each_mapping(ptr, size, [](const MemoryRange&) {})) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(size == 0 || !each_mapping(ptr, size, [](const MemoryRange&) {}),
+                     CUDA_ERROR_INVALID_VALUE);
     each_mapping(ptr, size, [](const MemoryRange& range) {
         mmap(reinterpret_cast<void*>(range.base), range.bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -243,30 +235,23 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc_v1* desc,
                         size_t count) noexcept {
-    if (desc == nullptr || count == 0 || size == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(desc == nullptr || count == 0 || size == 0, CUDA_ERROR_INVALID_VALUE);
     int access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     for (size_t i = 0; i < count; ++i) {
         const int flags = desc[i].flags;
         const bool known = flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
                            flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
                            flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        if (!known) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(!known, CUDA_ERROR_INVALID_VALUE);
         if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
             softgpu::device_of(desc[i].location.id) == nullptr) {
             return CUDA_ERROR_INVALID_DEVICE;
         }
         access = std::max(access, flags);
     }
-    if (!each_mapping(ptr, size, [](const MemoryRange&) {})) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (mprotect(reinterpret_cast<void*>(ptr), size, protection(access)) != 0) {
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
+    GANTRY_REFUSE_IF(!each_mapping(ptr, size, [](const MemoryRange&) {}), CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(mprotect(reinterpret_cast<void*>(ptr), size, protection(access)) != 0,
+                     CUDA_ERROR_OPERATING_SYSTEM);
     each_mapping(ptr, size, [access](const MemoryRange& range) {
         MemoryMap::instance().update(range.base,
                                      [access](MemoryRange& each) { each.access = access; });
@@ -277,9 +262,9 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc_v1* 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation_v1* location,
                         CUdeviceptr ptr) noexcept {
     const auto range = MemoryMap::instance().find(ptr);
-    if (flags == nullptr || location == nullptr || !range || range->kind != MemoryKind::kMapped) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        flags == nullptr || location == nullptr || !range || range->kind != MemoryKind::kMapped,
+        CUDA_ERROR_INVALID_VALUE);
     *flags = static_cast<unsigned long long>(range->access);
     return CUDA_SUCCESS;
 }
@@ -298,18 +283,15 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp_v1* prop,
                                                 CUmemGenericAllocationHandle_v1 handle) noexcept {
     const auto memory = physical(handle);
-    if (prop == nullptr || memory == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(prop == nullptr || memory == nullptr, CUDA_ERROR_INVALID_VALUE);
     *prop = memory->prop;
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle_v1* handle, void* addr) noexcept {
     const auto range = MemoryMap::instance().find(reinterpret_cast<std::uint64_t>(addr));
-    if (handle == nullptr || !range || range->kind != MemoryKind::kMapped) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(handle == nullptr || !range || range->kind != MemoryKind::kMapped,
+                     CUDA_ERROR_INVALID_VALUE);
     const auto memory = std::static_pointer_cast<PhysicalMemory>(range->owner);
     if (physical(reinterpret_cast<CUmemGenericAllocationHandle>(memory->handle())) == memory) {
         memory->handles.fetch_add(1);
@@ -330,9 +312,7 @@ CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocat
         return CUDA_ERROR_INVALID_VALUE;
     }
     const int copy = memory->export_descriptor();
-    if (copy < 0) {
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
+    GANTRY_REFUSE_IF(copy < 0, CUDA_ERROR_OPERATING_SYSTEM);
     *static_cast<int*>(shareableHandle) = copy;
     return CUDA_SUCCESS;
 }
@@ -340,9 +320,8 @@ CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocat
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle_v1* handle, void* osHandle,
                                         CUmemAllocationHandleType shHandleType) noexcept {
     GANTRY_CURRENT(context);
-    if (handle == nullptr || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(handle == nullptr || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                     CUDA_ERROR_INVALID_VALUE);
     std::shared_ptr<PhysicalMemory> memory;
     const auto descriptor = static_cast<int>(reinterpret_cast<std::intptr_t>(osHandle));
     GANTRY_CU(PhysicalMemory::import(context->device, descriptor, memory));

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "host-daemon/softgpu/code/module.h"
+#include "host-daemon/softgpu/core/errors.h"
 
 namespace gantry::softgpu {
 
@@ -71,16 +72,12 @@ CUresult Function::set_attribute(int attribute, int value) {
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: {
             const auto most = static_cast<int>(profile.shared_bytes_per_block_optin) -
                               static_cast<int>(info().static_shared_bytes);
-            if (value < 0 || value > most) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
+            GANTRY_REFUSE_IF(value < 0 || value > most, CUDA_ERROR_INVALID_VALUE);
             max_dynamic_shared = value;
             return CUDA_SUCCESS;
         }
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-            if (value < -1 || value > 100) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
+            GANTRY_REFUSE_IF(value < -1 || value > 100, CUDA_ERROR_INVALID_VALUE);
             carveout = value;
             return CUDA_SUCCESS;
         case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
@@ -98,9 +95,8 @@ CUresult Function::set_attribute(int attribute, int value) {
             nonportable_cluster = value != 0 ? 1 : 0;
             return CUDA_SUCCESS;
         case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-            if (value < 0 || value > CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
+            GANTRY_REFUSE_IF(value < 0 || value > CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING,
+                             CUDA_ERROR_INVALID_VALUE);
             cluster_policy = value;
             return CUDA_SUCCESS;
         default: return CUDA_ERROR_INVALID_VALUE;
@@ -109,9 +105,7 @@ CUresult Function::set_attribute(int attribute, int value) {
 
 CUresult resolve_function(const std::shared_ptr<Context>& context, const void* handle,
                           std::shared_ptr<Function>& function) {
-    if (handle == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(handle == nullptr, CUDA_ERROR_INVALID_HANDLE);
     if ((function = find<Function>(handle)) != nullptr) {
         return CUDA_SUCCESS;
     }

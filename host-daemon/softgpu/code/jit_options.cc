@@ -1,4 +1,5 @@
 #include "host-daemon/softgpu/code/jit_options.h"
+#include "host-daemon/softgpu/core/errors.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,9 +9,8 @@
 namespace gantry::softgpu {
 
 CUresult JitOptions::read(unsigned count, CUjit_option* options, void** values) {
-    if (count != 0 && (options == nullptr || values == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count != 0 && (options == nullptr || values == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < count; ++i) {
         const auto number = reinterpret_cast<std::uint64_t>(values[i]);
         switch (options[i]) {
@@ -27,9 +27,8 @@ CUresult JitOptions::read(unsigned count, CUjit_option* options, void** values) 
                 error_size_slot_ = &values[i];
                 break;
             default:
-                if (options[i] < 0 || options[i] >= CU_JIT_NUM_OPTIONS) {
-                    return CUDA_ERROR_INVALID_VALUE;
-                }
+                GANTRY_REFUSE_IF(options[i] < 0 || options[i] >= CU_JIT_NUM_OPTIONS,
+                                 CUDA_ERROR_INVALID_VALUE);
                 break;  // Code generation options mean nothing to an interpreter.
         }
     }
@@ -62,9 +61,7 @@ void JitOptions::finish(const std::string& error_log, const std::string& info_lo
 
 CUresult read_image_file(const char* path, std::string& bytes) {
     const std::ifstream file(path, std::ios::binary);
-    if (!file) {
-        return CUDA_ERROR_FILE_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(!file, CUDA_ERROR_FILE_NOT_FOUND);
     std::ostringstream contents;
     contents << file.rdbuf();
     bytes = contents.str();

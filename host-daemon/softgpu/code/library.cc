@@ -2,6 +2,7 @@
 
 #include "host-daemon/softgpu/code/module.h"
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/map.h"
 
@@ -31,15 +32,11 @@ CUresult Kernel::function_in(const std::shared_ptr<Context>& context,
         }
     }
     const auto owner = library.lock();
-    if (owner == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(owner == nullptr, CUDA_ERROR_INVALID_HANDLE);
     std::shared_ptr<Module> module;
     GANTRY_CU(owner->module_in(context, module));
     function = module->function(name);
-    if (function == nullptr) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(function == nullptr, CUDA_ERROR_NOT_FOUND);
     function->library_kernel.store(as<CUkernel>());
     const std::lock_guard lock(mutex_);
     cache_[context->id] = function;
@@ -120,9 +117,7 @@ CUresult Library::kernel(const std::string& name, std::shared_ptr<Kernel>& kerne
         stack.empty() || stack.back() == nullptr ? driver().devices[0]->primary : stack.back();
     std::shared_ptr<Module> module;
     GANTRY_CU(module_in(context, module));
-    if (!module->program().find_kernel(name)) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(!module->program().find_kernel(name), CUDA_ERROR_NOT_FOUND);
     const std::lock_guard lock(mutex_);
     std::shared_ptr<Kernel>& slot = kernels_[name];
     if (slot == nullptr) {

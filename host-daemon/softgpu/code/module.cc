@@ -43,21 +43,11 @@ bool needs_heap(const Program& program) {
 }  // namespace
 
 CUresult cuda_error(const Error& error) {
-    if (error.reason == "image.no_ptx") {
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    }
-    if (error.reason.starts_with("image.")) {
-        return CUDA_ERROR_INVALID_IMAGE;
-    }
-    if (error.reason == "module.memory") {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (error.reason == "module.place") {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (error.reason == "ptx.version") {
-        return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-    }
+    GANTRY_REFUSE_IF(error.reason == "image.no_ptx", CUDA_ERROR_NO_BINARY_FOR_GPU);
+    GANTRY_REFUSE_IF(error.reason.starts_with("image."), CUDA_ERROR_INVALID_IMAGE);
+    GANTRY_REFUSE_IF(error.reason == "module.memory", CUDA_ERROR_OUT_OF_MEMORY);
+    GANTRY_REFUSE_IF(error.reason == "module.place", CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(error.reason == "ptx.version", CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
     return CUDA_ERROR_INVALID_PTX;
 }
 

@@ -22,6 +22,15 @@ void set_report_sink(void (*sink)(void* user, const char* text, std::size_t byte
 
 }  // namespace gantry::softgpu
 
+/// What an entry point checks of its arguments: where the condition holds, it returns the error.
+#define GANTRY_REFUSE_IF(condition, error) \
+    do {                                   \
+        if (condition) {                   \
+            return (error);                \
+        }                                  \
+    } while (0)
+
+/// Returns from the function with the result of a step that did not succeed.
 #define GANTRY_CU(expression)                                                       \
     do {                                                                            \
         if (const CUresult gantry_cu_ = (expression); gantry_cu_ != CUDA_SUCCESS) { \

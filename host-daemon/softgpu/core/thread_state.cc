@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -39,12 +40,9 @@ ThreadState& thread_state() {
 CUresult current_context_even_poisoned(std::shared_ptr<Context>& context) {
     GANTRY_CU(check_ready());
     const ThreadState& state = thread_state();
-    if (state.in_host_callback) {
-        return CUDA_ERROR_NOT_PERMITTED;
-    }
-    if (state.stack.empty() || state.stack.back() == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(state.in_host_callback, CUDA_ERROR_NOT_PERMITTED);
+    GANTRY_REFUSE_IF(state.stack.empty() || state.stack.back() == nullptr,
+                     CUDA_ERROR_INVALID_CONTEXT);
     context = state.stack.back();
     return context->alive.load() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/streams/enqueue.h"
 #include "host-daemon/softgpu/streams/stream.h"
@@ -107,9 +108,7 @@ std::shared_ptr<CaptureState> capture_of_event(const Event& event) {
 CUresult add_to_capture(const GraphLock& lock, const std::shared_ptr<Stream>& stream,
                         OperationPtr operation) {
     const auto capture = capture_of(lock, stream);
-    if (capture == nullptr || capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    GANTRY_REFUSE_IF(capture == nullptr || capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     std::vector<GraphEdge>& tips = capture->tips[stream];
     const auto node = capture->graph->add(lock, std::move(operation), tips);
     tips = {{node, {}}};
@@ -161,9 +160,7 @@ CUresult capture_event_record(const std::shared_ptr<Stream>& stream,
     }
     const GraphLock lock;
     const auto capture = capture_of(lock, stream);
-    if (capture == nullptr || capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    GANTRY_REFUSE_IF(capture == nullptr || capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     auto record = std::make_shared<CapturedNodes>();
     record->capture = capture;
     for (const GraphEdge& edge : capture->tips[stream]) {
@@ -196,9 +193,7 @@ CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
         of_stream->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
-    if (of_event->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    GANTRY_REFUSE_IF(of_event->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     if (stream->legacy) {
         of_event->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -219,12 +214,8 @@ CUresult capture_event_wait(const std::shared_ptr<Stream>& stream,
 CUresult begin_capture(const GraphLock& lock, const std::shared_ptr<Stream>& stream,
                        CUstreamCaptureMode mode, std::shared_ptr<Graph> graph,
                        std::vector<GraphEdge> tips) {
-    if (stream->legacy) {
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-    if (capture_of(lock, stream) != nullptr) {
-        return CUDA_ERROR_ILLEGAL_STATE;
-    }
+    GANTRY_REFUSE_IF(stream->legacy, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    GANTRY_REFUSE_IF(capture_of(lock, stream) != nullptr, CUDA_ERROR_ILLEGAL_STATE);
     auto capture = std::make_shared<CaptureState>();
     capture->id = next_capture_id();
     capture->mode = mode;
@@ -241,24 +232,18 @@ CUresult begin_capture(const GraphLock& lock, const std::shared_ptr<Stream>& str
 CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>& graph) {
     const GraphLock lock;
     const auto capture = capture_of(lock, stream);
-    if (capture == nullptr) {
-        return CUDA_ERROR_ILLEGAL_STATE;
-    }
+    GANTRY_REFUSE_IF(capture == nullptr, CUDA_ERROR_ILLEGAL_STATE);
     if (capture->origin.lock() != stream) {
         capture->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != &thread_state()) {
-        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    }
+    GANTRY_REFUSE_IF(
+        capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != &thread_state(),
+        CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     const bool joined = all_joined(*capture, stream);
     finish(capture);
-    if (capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    if (!joined) {
-        return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-    }
+    GANTRY_REFUSE_IF(capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    GANTRY_REFUSE_IF(!joined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     graph = capture->graph;
     return CUDA_SUCCESS;
 }

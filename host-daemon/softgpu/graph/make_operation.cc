@@ -31,9 +31,7 @@ CUresult make_kernel_operation(const std::shared_ptr<Context>& context,
     std::shared_ptr<Context> owner = context;
     if (params.ctx != nullptr) {
         owner = find<Context>(params.ctx);
-        if (owner == nullptr) {
-            return CUDA_ERROR_INVALID_CONTEXT;
-        }
+        GANTRY_REFUSE_IF(owner == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     }
     const void* handle = params.func != nullptr ? static_cast<const void*>(params.func)
                                                 : static_cast<const void*>(params.kern);
@@ -60,9 +58,7 @@ CUresult make_memcpy_operation(const CUDA_MEMCPY3D& params, OperationPtr& operat
 CUresult make_memset_operation(const CUDA_MEMSET_NODE_PARAMS& params, OperationPtr& operation) {
     const bool element =
         params.elementSize == 1 || params.elementSize == 2 || params.elementSize == 4;
-    if (!element || params.width == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!element || params.width == 0, CUDA_ERROR_INVALID_VALUE);
     const std::uint64_t row_bytes = params.width * params.elementSize;
     const std::uint64_t rows = std::max<std::uint64_t>(params.height, 1);
     if ((rows > 1 && params.pitch < row_bytes) || params.dst % params.elementSize != 0 ||
@@ -76,9 +72,7 @@ CUresult make_memset_operation(const CUDA_MEMSET_NODE_PARAMS& params, OperationP
 }
 
 CUresult make_host_operation(const CUDA_HOST_NODE_PARAMS& params, OperationPtr& operation) {
-    if (params.fn == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(params.fn == nullptr, CUDA_ERROR_INVALID_VALUE);
     auto made = std::make_shared<HostOperation>();
     made->params = params;
     operation = std::move(made);
@@ -88,17 +82,13 @@ CUresult make_host_operation(const CUDA_HOST_NODE_PARAMS& params, OperationPtr& 
 CUresult make_event_operation(CUgraphNodeType type, CUevent event, OperationPtr& operation) {
     auto made = std::make_shared<EventOperation>(type);
     made->event = find<Event>(event);
-    if (made->event == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(made->event == nullptr, CUDA_ERROR_INVALID_HANDLE);
     operation = std::move(made);
     return CUDA_SUCCESS;
 }
 
 CUresult check_memory_steps(const CUstreamBatchMemOpParams* steps, unsigned count) {
-    if (count != 0 && steps == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count != 0 && steps == nullptr, CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < count; ++i) {
         std::uint64_t bytes = 4;
         switch (steps[i].operation) {
@@ -132,9 +122,7 @@ CUresult make_batch_operation(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params,
 
 CUresult make_child_operation(CUgraph graph, OperationPtr& operation) {
     const auto child = find<Graph>(graph);
-    if (child == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(child == nullptr, CUDA_ERROR_INVALID_VALUE);
     auto copy = child->clone(GraphLock());
     copy->is_child = true;
     operation = std::make_shared<ChildGraphOperation>(std::move(copy));
@@ -161,9 +149,8 @@ CUresult make_alloc_operation(Context& context, CUDA_MEM_ALLOC_NODE_PARAMS& para
 
 CUresult make_free_operation(CUdeviceptr address, OperationPtr& operation) {
     const auto range = MemoryMap::instance().find(address);
-    if (!range || range->base != address || range->kind != MemoryKind::kPooled) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!range || range->base != address || range->kind != MemoryKind::kPooled,
+                     CUDA_ERROR_INVALID_VALUE);
     auto made = std::make_shared<FreeOperation>();
     made->address = address;
     operation = std::move(made);

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "host-daemon/softgpu/core/driver.h"
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/pool.h"
 
@@ -18,9 +19,7 @@ std::uint64_t pages(std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * 
 CUresult allocate_device(Context& context, MemoryKind kind, std::uint64_t bytes, unsigned flags,
                          std::shared_ptr<void> owner, std::uint64_t& address) {
     const auto got = Arena::instance().allocate(context.device, bytes);
-    if (!got) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(!got, CUDA_ERROR_OUT_OF_MEMORY);
     MemoryRange range;
     range.base = *got;
     range.bytes = bytes;
@@ -39,9 +38,7 @@ CUresult allocate_device(Context& context, MemoryKind kind, std::uint64_t bytes,
 
 CUresult free_device(std::uint64_t address, MemoryKind kind) {
     const auto range = MemoryMap::instance().erase(address, kind);
-    if (!range) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!range, CUDA_ERROR_INVALID_VALUE);
     Arena::instance().free(*device_of(range->device), range->base, range->bytes);
     return CUDA_SUCCESS;
 }
@@ -49,9 +46,7 @@ CUresult free_device(std::uint64_t address, MemoryKind kind) {
 CUresult allocate_pinned(Context& context, std::uint64_t bytes, unsigned flags, void** pointer) {
     void* memory = mmap(nullptr, pages(bytes), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(memory == MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
     MemoryRange range;
     range.base = reinterpret_cast<std::uint64_t>(memory);
     range.bytes = bytes;
@@ -70,9 +65,7 @@ CUresult allocate_pinned(Context& context, std::uint64_t bytes, unsigned flags, 
 CUresult free_pinned(void* pointer) {
     const auto range =
         MemoryMap::instance().erase(reinterpret_cast<std::uint64_t>(pointer), MemoryKind::kPinned);
-    if (!range) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!range, CUDA_ERROR_INVALID_VALUE);
     munmap(pointer, pages(range->bytes));
     return CUDA_SUCCESS;
 }

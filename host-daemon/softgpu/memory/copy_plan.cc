@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/memory/array.h"
 #include "host-daemon/softgpu/memory/map.h"
 
@@ -45,9 +46,7 @@ struct SideDescription {
 
 CUresult resolve_array(const SideDescription& from, const CopyPlan& plan, CopySide& side) {
     const auto array = find<Array>(from.array);
-    if (array == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(array == nullptr, CUDA_ERROR_INVALID_HANDLE);
     const std::uint64_t row_bytes = array->descriptor.Width * array->format.texel_bytes();
     if (from.x_bytes + plan.width_bytes > row_bytes || from.y + plan.height > array->rows() ||
         from.z + plan.depth > array->slices()) {
@@ -68,14 +67,13 @@ CUresult resolve_side(const SideDescription& from, const CopyPlan& plan, CopySid
         return resolve_array(from, plan, side);
     }
     const bool host = from.type == CU_MEMORYTYPE_HOST;
-    if (!host && from.type != CU_MEMORYTYPE_DEVICE && from.type != CU_MEMORYTYPE_UNIFIED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        !host && from.type != CU_MEMORYTYPE_DEVICE && from.type != CU_MEMORYTYPE_UNIFIED,
+        CUDA_ERROR_INVALID_VALUE);
     const std::uint64_t pitch = from.pitch == 0 ? from.x_bytes + plan.width_bytes : from.pitch;
     const std::uint64_t height = from.height == 0 ? from.y + plan.height : from.height;
-    if (pitch < plan.width_bytes && (plan.height > 1 || plan.depth > 1)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pitch < plan.width_bytes && (plan.height > 1 || plan.depth > 1),
+                     CUDA_ERROR_INVALID_VALUE);
     side.row_pitch = pitch;
     side.slice_pitch = pitch * height;
     side.address = (host ? from.host : from.device) + from.z * side.slice_pitch +
@@ -133,9 +131,7 @@ CUresult resolve_copy(const CUDA_MEMCPY3D& copy, ResolvedCopy& resolved) {
         copy.dstXInBytes,   copy.dstY,
         copy.dstZ,          copy.dstPitch,
         copy.dstHeight};
-    if (copy.srcLOD != 0 || copy.dstLOD != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(copy.srcLOD != 0 || copy.dstLOD != 0, CUDA_ERROR_INVALID_VALUE);
     const CUresult error = resolve_side(source, plan, plan.source, resolved.source_place);
     return error != CUDA_SUCCESS
                ? error
@@ -153,9 +149,8 @@ CUresult resolve_copy(std::uint64_t destination, std::uint64_t source, std::uint
     MemoryMap& map = MemoryMap::instance();
     for (const std::uint64_t address : {destination, source}) {
         // A range that begins in CUDA memory has to end there.
-        if (map.find(address) && !map.covers(address, bytes)) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(map.find(address) && !map.covers(address, bytes),
+                         CUDA_ERROR_INVALID_VALUE);
     }
     resolved.destination_place = place_of(destination);
     resolved.source_place = place_of(source);

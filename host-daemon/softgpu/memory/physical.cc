@@ -120,13 +120,9 @@ CUresult PhysicalMemory::create(Device& device, std::uint64_t bytes,
     if (prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         GANTRY_CU(made->take_file(make_file(bytes)));
     } else {
-        if (!device.charge(bytes)) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        GANTRY_REFUSE_IF(!device.charge(bytes), CUDA_ERROR_OUT_OF_MEMORY);
         made->charged_ = true;
-        if (!take_piece(bytes, made->offset)) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        GANTRY_REFUSE_IF(!take_piece(bytes, made->offset), CUDA_ERROR_OUT_OF_MEMORY);
         made->has_piece_ = true;
     }
     memory = std::move(made);
@@ -134,9 +130,7 @@ CUresult PhysicalMemory::create(Device& device, std::uint64_t bytes,
 }
 
 CUresult PhysicalMemory::take_file(int file) {
-    if (file < 0) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(file < 0, CUDA_ERROR_OUT_OF_MEMORY);
     if (!hold_file(device, file, bytes)) {
         close(file);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -151,14 +145,10 @@ CUresult PhysicalMemory::import(Device& device, int descriptor,
     const bool is_ours = fcntl(descriptor, F_GET_SEALS) == kSeals &&
                          fstat(descriptor, &status) == 0 && status.st_size > 0 &&
                          static_cast<std::uint64_t>(status.st_size) % kGranule == 0;
-    if (!is_ours) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!is_ours, CUDA_ERROR_INVALID_VALUE);
     const int own =
         with_descriptors([descriptor] { return fcntl(descriptor, F_DUPFD_CLOEXEC, 0); });
-    if (own < 0) {
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
+    GANTRY_REFUSE_IF(own < 0, CUDA_ERROR_OPERATING_SYSTEM);
     CUmemAllocationProp prop{};
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
 
@@ -26,9 +27,8 @@ CUresult MemoryPool::allocate(Context& context, std::uint64_t bytes, std::uint64
     const std::uint64_t size = rounded(bytes);
     {
         const std::lock_guard lock(mutex_);
-        if (props.maxSize != 0 && used_ + size > props.maxSize) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        GANTRY_REFUSE_IF(props.maxSize != 0 && used_ + size > props.maxSize,
+                         CUDA_ERROR_OUT_OF_MEMORY);
         const auto kept = kept_.find(size);
         address = kept == kept_.end() ? 0 : kept->second;
         if (address != 0) {
@@ -44,9 +44,7 @@ CUresult MemoryPool::allocate(Context& context, std::uint64_t bytes, std::uint64
             trim(0);
             got = Arena::instance().allocate(device, size);
         }
-        if (!got) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        GANTRY_REFUSE_IF(!got, CUDA_ERROR_OUT_OF_MEMORY);
         address = *got;
     }
     MemoryRange range;
@@ -122,9 +120,7 @@ CUresult MemoryPool::set_attribute(CUmemPool_attribute attribute, const void* va
         case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
         case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
             std::memcpy(&wide, value, sizeof wide);
-            if (wide != 0) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
+            GANTRY_REFUSE_IF(wide != 0, CUDA_ERROR_INVALID_VALUE);
             (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? used_high_ : reserved_high_) =
                 attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? used_ : used_ + kept_bytes_;
             return CUDA_SUCCESS;
@@ -147,9 +143,7 @@ std::shared_ptr<MemoryPool> default_pool(Device& device) {
 
 CUresult free_pooled(std::uint64_t address) {
     const auto range = MemoryMap::instance().erase(address, MemoryKind::kPooled);
-    if (!range) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!range, CUDA_ERROR_INVALID_VALUE);
     std::static_pointer_cast<MemoryPool>(range->owner)->put_back(range->base, range->bytes);
     return CUDA_SUCCESS;
 }

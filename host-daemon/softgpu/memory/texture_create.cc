@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/memory/map.h"
 #include "host-daemon/softgpu/memory/texture_table.h"
 
@@ -55,9 +56,7 @@ CUresult resource_pitch(const CUDA_RESOURCE_DESC& resource, Memory memory, Textu
     }
     const std::uint64_t bytes =
         pitch.pitchInBytes * (pitch.height - 1) + pitch.width * out.format.texel_bytes();
-    if (!is_there(pitch.devPtr, bytes, memory)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!is_there(pitch.devPtr, bytes, memory), CUDA_ERROR_INVALID_VALUE);
     out.shape = TextureShape::kArray2d;
     out.levels[0].base = pitch.devPtr;
     out.levels[0].width = static_cast<std::uint32_t>(pitch.width);
@@ -73,9 +72,7 @@ CUresult describe_resource(const CUDA_RESOURCE_DESC& resource, Memory memory, En
     switch (resource.resType) {
         case CU_RESOURCE_TYPE_ARRAY: {
             const auto array = find<Array>(resource.res.array.hArray);
-            if (array == nullptr) {
-                return CUDA_ERROR_INVALID_HANDLE;
-            }
+            GANTRY_REFUSE_IF(array == nullptr, CUDA_ERROR_INVALID_HANDLE);
             describe_array(*array, out);
             normalized = array->normalized_format;
             entry.keeps = array;
@@ -83,9 +80,7 @@ CUresult describe_resource(const CUDA_RESOURCE_DESC& resource, Memory memory, En
         }
         case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: {
             const auto mipmap = find<MipmappedArray>(resource.res.mipmap.hMipmappedArray);
-            if (mipmap == nullptr) {
-                return CUDA_ERROR_INVALID_HANDLE;
-            }
+            GANTRY_REFUSE_IF(mipmap == nullptr, CUDA_ERROR_INVALID_HANDLE);
             describe_array(*mipmap->levels[0], out);
             out.level_count = static_cast<std::uint32_t>(mipmap->levels.size());
             for (std::size_t i = 0; i < mipmap->levels.size(); ++i) {
@@ -150,9 +145,8 @@ void apply_view(const CUDA_RESOURCE_VIEW_DESC& view, TextureDescription& out) {
 CUresult create_texture(Context& context, const CUDA_RESOURCE_DESC* resource,
                         const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view,
                         CUtexObject wanted, CUtexObject& made) {
-    if (resource == nullptr || texture == nullptr || !texture_valid(*texture)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(resource == nullptr || texture == nullptr || !texture_valid(*texture),
+                     CUDA_ERROR_INVALID_VALUE);
     auto entry = std::make_shared<Entry>();
     bool normalized_format = false;
     const Memory memory = wanted != 0 ? Memory::kMayBeGone : Memory::kMustBeThere;
@@ -171,9 +165,7 @@ CUresult create_texture(Context& context, const CUDA_RESOURCE_DESC* resource,
     if (view != nullptr) {
         const bool of_array = resource->resType == CU_RESOURCE_TYPE_ARRAY ||
                               resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-        if (!of_array) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(!of_array, CUDA_ERROR_INVALID_VALUE);
         apply_view(*view, entry->texture);
         entry->view = *view;
         entry->has_view = true;
@@ -188,16 +180,12 @@ CUresult create_texture(Context& context, const CUDA_RESOURCE_DESC* resource,
 
 CUresult create_surface(Context& context, const CUDA_RESOURCE_DESC* resource, CUsurfObject wanted,
                         CUsurfObject& made) {
-    if (resource == nullptr || resource->resType != CU_RESOURCE_TYPE_ARRAY) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(resource == nullptr || resource->resType != CU_RESOURCE_TYPE_ARRAY,
+                     CUDA_ERROR_INVALID_VALUE);
     const auto array = find<Array>(resource->res.array.hArray);
-    if (array == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if ((array->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(array == nullptr, CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF((array->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0,
+                     CUDA_ERROR_INVALID_VALUE);
     auto entry = std::make_shared<Entry>();
     entry->is_surface = true;
     entry->surface.shape = array->shape();

@@ -20,9 +20,7 @@ CUresult pack_extra(const KernelInfo& kernel, void** extra, std::vector<std::byt
     const void* buffer = nullptr;
     const std::size_t* size = nullptr;
     for (std::size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
-        if (i > 8) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(i > 8, CUDA_ERROR_INVALID_VALUE);
         if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) {
             buffer = extra[i + 1];
         } else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
@@ -50,21 +48,17 @@ bool shape_in_range(const LaunchShape& shape, const DeviceProfile& profile) {
 CUresult check_shape(const Function& function, const LaunchShape& shape) {
     const DeviceProfile& profile = function.device.profile.engine;
     const KernelInfo& kernel = function.info();
-    if (!shape_in_range(shape, profile)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!shape_in_range(shape, profile), CUDA_ERROR_INVALID_VALUE);
     const Dim3& wanted = kernel.req_ntid;
     const bool other_block =
         wanted.x != 0 && (wanted.x != shape.block.x || std::max(wanted.y, 1U) != shape.block.y ||
                           std::max(wanted.z, 1U) != shape.block.z);
-    if (other_block || shape.block.count() > kernel.max_threads_per_block) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(other_block || shape.block.count() > kernel.max_threads_per_block,
+                     CUDA_ERROR_INVALID_VALUE);
     int threads_max = 0;
     function.attribute(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, threads_max);
-    if (shape.block.count() > static_cast<std::uint64_t>(threads_max)) {
-        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-    }
+    GANTRY_REFUSE_IF(shape.block.count() > static_cast<std::uint64_t>(threads_max),
+                     CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
     const std::uint64_t most = static_cast<std::uint64_t>(function.max_dynamic_shared.load());
     return shape.dynamic_shared_bytes > most ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -79,14 +73,11 @@ CUresult check_cluster(const Function& function, const LaunchShape& shape, Dim3&
     }
     const std::uint64_t most =
         function.nonportable_cluster != 0 ? kClusterMax : kPortableClusterMax;
-    if (cluster.count() == 0 || cluster.count() > most) {
-        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-    }
+    GANTRY_REFUSE_IF(cluster.count() == 0 || cluster.count() > most,
+                     CUDA_ERROR_INVALID_CLUSTER_SIZE);
     const bool divides = shape.grid.x % cluster.x == 0 && shape.grid.y % cluster.y == 0 &&
                          shape.grid.z % cluster.z == 0;
-    if (!divides) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!divides, CUDA_ERROR_INVALID_VALUE);
     return cluster.count() > 1 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;  // As the device tells.
 }
 
@@ -95,23 +86,17 @@ CUresult check_cluster(const Function& function, const LaunchShape& shape, Dim3&
 CUresult pack_parameters(const KernelInfo& kernel, void** kernel_params, void** extra,
                          std::vector<std::byte>& packed) {
     packed.assign(kernel.parameter_bytes, std::byte{0});
-    if (kernel_params != nullptr && extra != nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(kernel_params != nullptr && extra != nullptr, CUDA_ERROR_INVALID_VALUE);
     if (extra != nullptr) {
         return pack_extra(kernel, extra, packed);
     }
     if (kernel.parameters.empty()) {
         return CUDA_SUCCESS;
     }
-    if (kernel_params == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(kernel_params == nullptr, CUDA_ERROR_INVALID_VALUE);
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
         const ParameterInfo& parameter = kernel.parameters[i];
-        if (kernel_params[i] == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(kernel_params[i] == nullptr, CUDA_ERROR_INVALID_VALUE);
         std::memcpy(packed.data() + parameter.offset_bytes, kernel_params[i], parameter.size_bytes);
     }
     return CUDA_SUCCESS;
@@ -148,9 +133,7 @@ CUresult make_launch(const std::shared_ptr<Context>& context, const void* functi
     operation = std::make_shared<KernelOperation>();
     GANTRY_CU(resolve_function(context, function_handle, operation->function));
     const Function& function = *operation->function;
-    if (&function.device != &context->device) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(&function.device != &context->device, CUDA_ERROR_INVALID_HANDLE);
     GANTRY_CU(check_shape(function, shape));
     bool cluster_given = false;
     for (unsigned i = 0; i < attribute_count; ++i) {
@@ -170,9 +153,8 @@ CUresult make_launch(const std::shared_ptr<Context>& context, const void* functi
     if (operation->cooperative) {
         const auto per_sm = static_cast<std::uint64_t>(resident_blocks(
             function, static_cast<std::uint32_t>(shape.block.count()), shape.dynamic_shared_bytes));
-        if (shape.grid.count() > per_sm * context->device.residency().sm_count) {
-            return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-        }
+        GANTRY_REFUSE_IF(shape.grid.count() > per_sm * context->device.residency().sm_count,
+                         CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
     }
     GANTRY_CU(pack_parameters(function.info(), kernel_params, extra, operation->params));
     operation->context = context;

@@ -177,19 +177,13 @@ CUresult SharedEvent::open(const Handle& handle, std::shared_ptr<SharedEvent>& e
         handle.index >= kPagesMax || handle.serial == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (handle.process == getpid()) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(handle.process == getpid(), CUDA_ERROR_INVALID_CONTEXT);
     const int file = open_peer_file(handle.process, handle.started, handle.file, kEventsFileName);
-    if (file < 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(file < 0, CUDA_ERROR_INVALID_VALUE);
     SharedEventPage* page =
         map_pages(file, handle.index * sizeof(SharedEventPage), sizeof(SharedEventPage));
     close(file);
-    if (page == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(page == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     page->openers.fetch_add(1);
     event.reset(new SharedEvent(page, handle.index, false));
     if (page->serial.load() != handle.serial) {
