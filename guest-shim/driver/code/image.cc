@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "guest-shim/session/session.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -100,18 +101,16 @@ CUresult add_bare(const void* image, ImageList* out) {
     if (word == kFatbinMagic) {
         FatbinHeader header;
         std::memcpy(&header, image, sizeof(header));
-        if (header.header_bytes < sizeof(header) || header.payload_bytes > kMaxImageBytes) {
-            return CUDA_ERROR_INVALID_IMAGE;
-        }
+        GANTRY_REFUSE_IF(
+            header.header_bytes < sizeof(header) || header.payload_bytes > kMaxImageBytes,
+            CUDA_ERROR_INVALID_IMAGE);
         return append(out, image, header.header_bytes + header.payload_bytes, ImageKind::kFatbin)
                    ? CUDA_SUCCESS
                    : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (std::memcmp(&word, ELFMAG, SELFMAG) == 0) {
         const std::uint64_t bytes = elf_bytes(image);
-        if (bytes == 0) {
-            return CUDA_ERROR_INVALID_IMAGE;
-        }
+        GANTRY_REFUSE_IF(bytes == 0, CUDA_ERROR_INVALID_IMAGE);
         return append(out, image, bytes, ImageKind::kElf) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     const std::uint64_t bytes = std::strlen(static_cast<const char*>(image)) + 1;
@@ -123,17 +122,13 @@ CUresult add_bare(const void* image, ImageList* out) {
 ImageList::~ImageList() { std::free(items); }
 
 CUresult list_image(const void* image, ImageList* out) noexcept {
-    if (image == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(image == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (first_word(image) != kWrapperMagic) {
         return add_bare(image, out);
     }
     Wrapper wrapper;
     std::memcpy(&wrapper, image, sizeof(wrapper));
-    if (wrapper.data == nullptr) {
-        return CUDA_ERROR_INVALID_IMAGE;
-    }
+    GANTRY_REFUSE_IF(wrapper.data == nullptr, CUDA_ERROR_INVALID_IMAGE);
     CUresult result = add_bare(wrapper.data, out);
     if (wrapper.version != kPrelinked || wrapper.inputs == nullptr) {
         return result;
@@ -148,9 +143,8 @@ CUresult list_image(const void* image, ImageList* out) noexcept {
 }
 
 CUresult add_sized(const void* data, std::uint64_t bytes, ImageKind kind, ImageList* out) noexcept {
-    if (data == nullptr || bytes == 0 || bytes > kMaxImageBytes) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(data == nullptr || bytes == 0 || bytes > kMaxImageBytes,
+                     CUDA_ERROR_INVALID_VALUE);
     return append(out, data, bytes, kind) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -1,21 +1,19 @@
 #include "guest-shim/driver/code/jit_options.h"
+#include "proto/cuda/refuse_if.h"
 
 #include <cstring>
 
 namespace gantry::shim {
 
 CUresult JitOptions::add(std::uint32_t option, std::uint64_t value) noexcept {
-    if (sent_count_ == kMaxOptions) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(sent_count_ == kMaxOptions, CUDA_ERROR_INVALID_VALUE);
     sent_[sent_count_++] = cuda::wire_hand::ImageOption{option, 0, value};
     return CUDA_SUCCESS;
 }
 
 CUresult JitOptions::read(unsigned count, const CUjit_option* options, void** values) noexcept {
-    if (count != 0 && (options == nullptr || values == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count != 0 && (options == nullptr || values == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < count; ++i) {
         const auto value = reinterpret_cast<std::uint64_t>(values[i]);
         switch (options[i]) {

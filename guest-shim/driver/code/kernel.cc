@@ -6,6 +6,7 @@
 #include "guest-shim/driver/code/launch.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 
@@ -69,9 +70,7 @@ CUresult ask_host(Kernel* kernel, HandleKind kind) {
     const cuda::Op op =
         kind == HandleKind::kKernel ? cuda::Op::cuLibraryGetKernel : cuda::Op::cuModuleGetFunction;
     auto* params = static_cast<KernelParam*>(std::malloc(kMaxParams * sizeof(KernelParam)));
-    if (params == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(params == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     KernelReply reply{};
     std::uint32_t got = 0;
     CUresult result = session::call(op, &arguments, sizeof(arguments), kernel->name,
@@ -133,13 +132,9 @@ CUresult set_attribute(Kernel* kernel, cuda::Op op, int attribute, int value,
 }
 
 CUresult get_attribute(int* out, int attribute, const void* function) {
-    if (out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(out == nullptr, CUDA_ERROR_INVALID_VALUE);
     const Kernel* kernel = canonical(find_kernel(function));
-    if (kernel == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
     if (attribute < 0 ||
         static_cast<std::uint32_t>(attribute) >= cuda::wire_hand::kFunctionAttributeCount) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -152,12 +147,8 @@ CUresult get_attribute(int* out, int attribute, const void* function) {
 
 CUresult get_param(const void* function, size_t index, size_t* offset, size_t* size) {
     const Kernel* kernel = find_kernel(function);
-    if (kernel == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (offset == nullptr || index >= kernel->param_count) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF(offset == nullptr || index >= kernel->param_count, CUDA_ERROR_INVALID_VALUE);
     *offset = kernel->params[index].offset;
     if (size != nullptr) {
         *size = kernel->params[index].bytes;
@@ -167,12 +158,8 @@ CUresult get_param(const void* function, size_t index, size_t* offset, size_t* s
 
 CUresult get_name(const char** name, const void* function) {
     const Kernel* kernel = find_kernel(function);
-    if (name == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (kernel == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(name == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
     *name = kernel->name;
     return CUDA_SUCCESS;
 }
@@ -181,9 +168,7 @@ CUresult get_name(const char** name, const void* function) {
 template <typename Visitor>
 CUresult for_each_name(cuda::Op op, std::uint64_t owner, Visitor visit) {
     auto* names = static_cast<char*>(std::malloc(kNamesBytes + 1));
-    if (names == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(names == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     cuda::wire_hand::NamesCall arguments{owner, 0, 0};
     cuda::wire_hand::NamesReply reply{};
     CUresult result = CUDA_SUCCESS;
@@ -213,9 +198,7 @@ CUresult enumerate(cuda::Op op, HandleKind kind, std::uint64_t owner, void** out
     if (out == nullptr || room == 0) {
         return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     }
-    if (g_modules.find(owner) == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(g_modules.find(owner) == nullptr, CUDA_ERROR_INVALID_HANDLE);
     unsigned count = 0;
     return for_each_name(op, owner, [&](const char* name) {
         std::uint64_t handle = 0;
@@ -232,13 +215,9 @@ CUresult enumerate(cuda::Op op, HandleKind kind, std::uint64_t owner, void** out
 
 CUresult get_kernel(std::uint64_t owner, const char* name, HandleKind kind,
                     std::uint64_t* handle) noexcept {
-    if (name == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(name == nullptr, CUDA_ERROR_INVALID_VALUE);
     Module* module = g_modules.find(owner);
-    if (module == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(module == nullptr, CUDA_ERROR_INVALID_HANDLE);
     session::Guard guard(*module->mutex);
     if (const Kernel* known = find_named(*module, name)) {
         *handle = known->handle;
@@ -301,9 +280,7 @@ namespace gantry::cuda_impl {
 using namespace gantry::shim;
 
 CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) noexcept {
-    if (hfunc == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(hfunc == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t handle = 0;
     const CUresult result = get_kernel(bits(hmod), name, HandleKind::kFunction, &handle);
     if (result == CUDA_SUCCESS) {
@@ -313,9 +290,7 @@ CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name)
 }
 
 CUresult cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) noexcept {
-    if (pKernel == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pKernel == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t handle = 0;
     const CUresult result = get_kernel(bits(library), name, HandleKind::kKernel, &handle);
     if (result == CUDA_SUCCESS) {
@@ -350,9 +325,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) noexcept {
     if (original->twin == 0) {
         std::uint64_t handle = 0;
         Kernel* twin = g_kernels.create(HandleKind::kFunction, &handle);
-        if (twin == nullptr) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        GANTRY_REFUSE_IF(twin == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
         const cuda::wire::cuKernelGetFunction_call arguments{handle, bits(kernel)};
         const CUresult result = call_status(cuda::Op::cuKernelGetFunction, arguments);
         if (result != CUDA_SUCCESS) {
@@ -416,17 +389,13 @@ CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfu
 
 CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel,
                               CUdevice dev) noexcept {
-    if (session::device_facts(dev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(session::device_facts(dev) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     return get_attribute(pi, attrib, kernel);
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) noexcept {
     Kernel* kernel = canonical(find_kernel(hfunc));
-    if (kernel == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
     const int number = attrib;
     if (number < 0 ||
         static_cast<std::uint32_t>(number) >= cuda::wire_hand::kFunctionAttributeCount) {
@@ -439,14 +408,10 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
                               CUdevice dev) noexcept {
-    if (session::device_facts(dev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(session::device_facts(dev) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     Kernel* found = canonical(find_kernel(kernel));
     const int number = attrib;
-    if (found == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr, CUDA_ERROR_INVALID_HANDLE);
     if (number < 0 ||
         static_cast<std::uint32_t>(number) >= cuda::wire_hand::kFunctionAttributeCount) {
         return CUDA_ERROR_INVALID_VALUE;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -55,9 +56,8 @@ LaunchCall launch_call(const Kernel& kernel, const Shape& shape, CUstream stream
 CUresult launch(cuda::Op op, CUfunction function, const Shape& shape, CUstream stream,
                 const Arguments& arguments) {
     Kernel* kernel = find_kernel(function);
-    if (__builtin_expect(kernel == nullptr || !is_stream(stream), 0)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(__builtin_expect(kernel == nullptr || !is_stream(stream), 0),
+                     CUDA_ERROR_INVALID_HANDLE);
     std::uint32_t param_bytes = 0;
     CUresult result = check_shape(*kernel, shape);
     if (__builtin_expect(result == CUDA_SUCCESS, 1)) {
@@ -112,9 +112,8 @@ CUresult read_attributes(const CUlaunchConfig& config, CUfunction function, cons
         out[i].reserved = 0;
         static_assert(sizeof(attribute.value) == sizeof(out[i].value));
         std::memcpy(out[i].value, &attribute.value, sizeof(attribute.value));
-        if (attribute.id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) {
-            return CUDA_ERROR_NOT_SUPPORTED;
-        }
+        GANTRY_REFUSE_IF(attribute.id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE,
+                         CUDA_ERROR_NOT_SUPPORTED);
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute.value.cooperative != 0) {
             if (const CUresult result = check_resident(function, shape); result != CUDA_SUCCESS) {
                 return result;
@@ -130,9 +129,7 @@ CUresult read_attributes(const CUlaunchConfig& config, CUfunction function, cons
 
 CUresult launch_ex(const CUlaunchConfig& config, CUfunction function, const Arguments& arguments) {
     Kernel* kernel = find_kernel(function);
-    if (kernel == nullptr || !is_stream(config.hStream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(kernel == nullptr || !is_stream(config.hStream), CUDA_ERROR_INVALID_HANDLE);
     if (config.numAttrs > cuda::wire_hand::kMaxLaunchAttributes ||
         (config.numAttrs != 0 && config.attrs == nullptr)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -173,9 +170,7 @@ CUresult launch_ex(const CUlaunchConfig& config, CUfunction function, const Argu
 
 CUresult check_shape(const Kernel& kernel, const Shape& shape) noexcept {
     const wire::DeviceFacts* facts = session::device_facts(current_device());
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     const std::int32_t* limits = facts->attributes;
     for (int axis = 0; axis < 3; ++axis) {
         const auto grid_most =
@@ -207,9 +202,8 @@ CUresult check_shape(const Kernel& kernel, const Shape& shape) noexcept {
 
 CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments,
                       std::uint32_t* bytes) noexcept {
-    if (arguments.params != nullptr && arguments.extra != nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(arguments.params != nullptr && arguments.extra != nullptr,
+                     CUDA_ERROR_INVALID_VALUE);
     if (arguments.params != nullptr) {
         if (!kernel.layout_known) {
             return CUDA_ERROR_NOT_SUPPORTED;  // Neither driver nor image tells the layout.
@@ -220,9 +214,8 @@ CUresult packed_bytes(const Kernel& kernel, const Arguments& arguments,
     if (arguments.extra != nullptr) {
         Extra extra;
         const bool missing = extra_is_missing(kernel, arguments.extra);
-        if (missing || !read_extra(arguments.extra, &extra) || extra.bytes > 1u << 16) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(missing || !read_extra(arguments.extra, &extra) || extra.bytes > 1u << 16,
+                         CUDA_ERROR_INVALID_VALUE);
         if (kernel.layout_known && extra.bytes > kernel.param_bytes) {
             return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;  // As seen on an H200.
         }
@@ -276,9 +269,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
     const Shape shape{
         {gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes};
     const Kernel* kernel = find_kernel(f);
-    if (kernel == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
     if (const CUresult result = check_resident(f, shape); result != CUDA_SUCCESS) {
         return result;
     }
@@ -291,9 +282,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1* launchParam
     constexpr unsigned int kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
                                     CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
     // One launch a device, and there is one: nothing else to synchronise with.
-    if (launchParamsList == nullptr || numDevices != 1 || (flags & ~kFlags) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(launchParamsList == nullptr || numDevices != 1 || (flags & ~kFlags) != 0,
+                     CUDA_ERROR_INVALID_VALUE);
     const CUDA_LAUNCH_PARAMS_v1& one = launchParamsList[0];
     if (bits(one.hStream) <= bits(CU_STREAM_PER_THREAD)) {
         return CUDA_ERROR_INVALID_HANDLE;  // It takes streams that were created only.
@@ -305,9 +295,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS_v1* launchParam
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
                           void** extra) noexcept {
-    if (config == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(config == nullptr, CUDA_ERROR_INVALID_VALUE);
     return launch_ex(*config, f, {kernelParams, extra});
 }
 

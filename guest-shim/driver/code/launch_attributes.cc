@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "guest-shim/driver/code/launch.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -109,9 +110,7 @@ CUresult launch_asking(cuda::Op op, const void* call, std::uint32_t call_bytes, 
     const bool is_known = __atomic_load_n(&place, __ATOMIC_RELAXED) == wanted;
     const std::uint32_t bytes = attribute_bytes + param_bytes;
     auto* trailing = static_cast<std::byte*>(std::malloc(bytes != 0 ? bytes : 1));
-    if (trailing == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(trailing == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     if (attribute_bytes != 0) {
         std::memcpy(trailing, attributes, attribute_bytes);
     }

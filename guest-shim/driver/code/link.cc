@@ -9,6 +9,7 @@
 #include "guest-shim/driver/core/call_rules.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -105,9 +106,7 @@ CUresult fetch_cubin(Link* link, std::byte* piece, std::uint64_t* bytes) {
     link->cubin = static_cast<std::byte*>(std::malloc(*bytes + 1));
     std::uint64_t have = 0;
     while (link->cubin != nullptr && result == CUDA_SUCCESS) {
-        if (got == 0 || got > *bytes - have) {
-            return CUDA_ERROR_UNKNOWN;
-        }
+        GANTRY_REFUSE_IF(got == 0 || got > *bytes - have, CUDA_ERROR_UNKNOWN);
         std::memcpy(link->cubin + have, piece, got);
         have += got;
         if (have == *bytes) {
@@ -161,15 +160,11 @@ using namespace gantry::shim;
 
 CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** optionValues,
                          CUlinkState* stateOut) noexcept {
-    if (stateOut == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(stateOut == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t handle = 0;
     Link* link = g_links.create(HandleKind::kLinkState, &handle);
     JitOptions* kept = new_options();
-    if (link == nullptr || kept == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(link == nullptr || kept == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     *link = Link{handle, kept, nullptr};
     CUresult result = kept->read(numOptions, options, optionValues);
     if (result == CUDA_SUCCESS) {
@@ -192,9 +187,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, si
                           const char* name, unsigned int numOptions, CUjit_option* options,
                           void** optionValues) noexcept {
     Link* link = find_link(state);
-    if (link == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(link == nullptr, CUDA_ERROR_INVALID_HANDLE);
     JitOptions extra;
     const CUresult result = extra.read(numOptions, options, optionValues);
     return result != CUDA_SUCCESS ? result : add_input(link, type, data, size, name, extra);
@@ -222,9 +215,7 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) noe
         return link == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
     auto* piece = static_cast<std::byte*>(std::malloc(kFetchBytes));
-    if (piece == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(piece == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     std::uint64_t bytes = 0;
     const CUresult result = fetch_cubin(link, piece, &bytes);
     std::free(piece);

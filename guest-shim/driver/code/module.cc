@@ -12,6 +12,7 @@
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 
@@ -129,12 +130,9 @@ CUresult load_file(const char* path, char** bytes) {
 
 CUresult get_global(cuda::Op op, std::uint64_t owner, const char* name, CUdeviceptr* address,
                     size_t* bytes) {
-    if (name == nullptr || (address == nullptr && bytes == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (g_modules.find(owner) == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(name == nullptr || (address == nullptr && bytes == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(g_modules.find(owner) == nullptr, CUDA_ERROR_INVALID_HANDLE);
     const cuda::wire_hand::NameCall arguments{owner, 0};
     cuda::wire_hand::GlobalReply reply{};
     const CUresult result = session::call(op, &arguments, sizeof(arguments), name,
@@ -168,9 +166,7 @@ CUresult get_global(cuda::Op op, std::uint64_t owner, const char* name, CUdevice
 }  // namespace
 
 CUresult read_file(const char* path, char** bytes, std::size_t* count) noexcept {
-    if (path == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(path == nullptr, CUDA_ERROR_INVALID_VALUE);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat status {};
     if (fd < 0 || fstat(fd, &status) != 0) {
@@ -208,9 +204,7 @@ CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned ji
     CUresult result = options.read(jit_count, jit_options, jit_values);
     const std::uint32_t jit_sent = options.sent_count();
     // Values may be missing: cuBLASLt gives "binary is preserved" without any, natively too.
-    if (library_count != 0 && library_options == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(library_count != 0 && library_options == nullptr, CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < library_count && result == CUDA_SUCCESS; ++i) {
         if (library_options[i] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) {
             continue;  // Host functions of the guest mean nothing on the host.
@@ -227,9 +221,7 @@ CUresult load_image(cuda::Op op, HandleKind kind, const void* image, unsigned ji
     }
     Module* module = g_modules.create(kind, handle);
     session::FutexMutex* mutex = new_mutex();
-    if (module == nullptr || mutex == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(module == nullptr || mutex == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     module->handle = *handle;
     module->context = kind == HandleKind::kModule ? session::current_context() : 0;
     module->mutex = mutex;
@@ -260,9 +252,7 @@ using namespace gantry::shim;
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions,
                             CUjit_option* options, void** optionValues) noexcept {
-    if (module == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(module == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t handle = 0;
     const CUresult result =
         load_image(cuda::Op::cuModuleLoadDataEx, HandleKind::kModule, image, numOptions, options,
@@ -293,9 +283,8 @@ CUresult cuModuleLoad(CUmodule* module, const char* fname) noexcept {
 
 CUresult cuModuleUnload(CUmodule hmod) noexcept {
     Module* module = g_modules.find(bits(hmod));
-    if (module == nullptr || cuda::handle_kind(bits(hmod)) != HandleKind::kModule) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(module == nullptr || cuda::handle_kind(bits(hmod)) != HandleKind::kModule,
+                     CUDA_ERROR_INVALID_HANDLE);
     void* managed = module->managed;
     forget_module(module);
     return unload_on_host(cuda::Op::cuModuleUnload, cuda::wire::cuModuleUnload_call{bits(hmod)},
@@ -303,9 +292,7 @@ CUresult cuModuleUnload(CUmodule hmod) noexcept {
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) noexcept {
-    if (mode == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(mode == nullptr, CUDA_ERROR_INVALID_VALUE);
     // Read once: applications may not change it after the first call.
     static std::atomic<int> cached{0};
     int known = cached.load(std::memory_order_relaxed);
@@ -323,9 +310,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
                            void** jitOptionsValues, unsigned int numJitOptions,
                            CUlibraryOption* libraryOptions, void** libraryOptionValues,
                            unsigned int numLibraryOptions) noexcept {
-    if (library == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(library == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t handle = 0;
     const CUresult result = load_image(
         cuda::Op::cuLibraryLoadData, HandleKind::kLibrary, code, numJitOptions, jitOptions,
@@ -353,9 +338,8 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_o
 
 CUresult cuLibraryUnload(CUlibrary library) noexcept {
     Module* module = g_modules.find(bits(library));
-    if (module == nullptr || cuda::handle_kind(bits(library)) != HandleKind::kLibrary) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(module == nullptr || cuda::handle_kind(bits(library)) != HandleKind::kLibrary,
+                     CUDA_ERROR_INVALID_HANDLE);
     std::uint64_t twin_handle = 0;
     {
         session::Guard guard(*module->mutex);
@@ -381,9 +365,7 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) noexcept {
         std::uint64_t handle = 0;
         Module* module = g_modules.create(HandleKind::kModule, &handle);
         session::FutexMutex* mutex = new_mutex();
-        if (module == nullptr || mutex == nullptr) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        GANTRY_REFUSE_IF(module == nullptr || mutex == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
         module->handle = handle;
         module->library = bits(library);
         module->mutex = mutex;

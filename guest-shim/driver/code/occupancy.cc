@@ -3,6 +3,7 @@
 #include "guest-shim/driver/code/launch.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -113,9 +114,7 @@ CUresult ask_cluster(cuda::Op op, int* out, CUfunction function, const CUlaunchC
         (config->numAttrs != 0 && config->attrs == nullptr)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (find_kernel(function) == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(find_kernel(function) == nullptr, CUDA_ERROR_INVALID_HANDLE);
     cuda::wire_hand::LaunchExCall arguments{};
     arguments.launch.kernel = bits(function);
     arguments.launch.stream = bits(config->hStream);

@@ -6,6 +6,7 @@
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -66,17 +67,11 @@ CUresult end_on_host(cuda::Op op, Context* context) {
 }
 
 CUresult create(CUcontext* out, unsigned flags, CUdevice device) {
-    if (out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (session::device_facts(device) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(out == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(session::device_facts(device) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     std::uint64_t handle = 0;
     Context* context = g_contexts.create(HandleKind::kContext, &handle);
-    if (context == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     context->handle = handle;
     context->device = device;
     context->flags = flags;
@@ -162,12 +157,8 @@ namespace gantry::cuda_impl {
 using namespace gantry::shim;
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
-    if (pctx == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (session::device_facts(dev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(pctx == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(session::device_facts(dev) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     Context* context = primary_context(dev);
     session::Guard guard(g_mutex);
     if (!context->active.load()) {
@@ -185,14 +176,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) noexcept {
-    if (session::device_facts(dev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(session::device_facts(dev) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     Context* context = primary_context(dev);
     session::Guard guard(g_mutex);
-    if (context->references == 0) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context->references == 0, CUDA_ERROR_INVALID_CONTEXT);
     if (--context->references != 0 || !context->active.load()) {
         return CUDA_SUCCESS;
     }
@@ -200,9 +187,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) noexcept {
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) noexcept {
-    if (session::device_facts(dev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(session::device_facts(dev) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     Context* context = primary_context(dev);
     session::Guard guard(g_mutex);
     context->flags = 0;  // What was retained stays retained, of a context without state.
@@ -213,12 +198,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) noexcept {
 }
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) noexcept {
-    if (session::device_facts(dev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(session::device_facts(dev) == nullptr, CUDA_ERROR_INVALID_DEVICE);
+    GANTRY_REFUSE_IF((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0,
+                     CUDA_ERROR_INVALID_VALUE);
     Context* context = primary_context(dev);
     session::Guard guard(g_mutex);
     const cuda::wire_hand::ContextCall arguments{context->handle, static_cast<std::uint32_t>(dev),
@@ -231,12 +213,8 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) noexcep
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) noexcept {
-    if (session::device_facts(dev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    if (flags == nullptr || active == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(session::device_facts(dev) == nullptr, CUDA_ERROR_INVALID_DEVICE);
+    GANTRY_REFUSE_IF(flags == nullptr || active == nullptr, CUDA_ERROR_INVALID_VALUE);
     const Context* context = primary_context(dev);
     *flags = context->flags;
     *active = context->active.load() ? 1 : 0;
@@ -263,9 +241,7 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
 
 CUresult cuCtxDestroy_v2(CUcontext ctx) noexcept {
     Context* context = find_context(bits(ctx));
-    if (context == nullptr || context->primary) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr || context->primary, CUDA_ERROR_INVALID_CONTEXT);
     const CUresult result = end_on_host(cuda::Op::cuCtxDestroy_v2, context);
     if (session::current_context() == bits(ctx)) {
         session::pop_context();
@@ -275,20 +251,14 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) noexcept {
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx) noexcept {
-    if (ctx == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (find_context(bits(ctx)) == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(ctx == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(find_context(bits(ctx)) == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     return session::push_context(bits(ctx));
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* pctx) noexcept {
     const std::uint64_t top = session::pop_context();
-    if (top == 0) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(top == 0, CUDA_ERROR_INVALID_CONTEXT);
     if (pctx != nullptr) {
         *pctx = reinterpret_cast<CUcontext>(top);
     }
@@ -296,28 +266,21 @@ CUresult cuCtxPopCurrent_v2(CUcontext* pctx) noexcept {
 }
 
 CUresult cuCtxSetCurrent(CUcontext ctx) noexcept {
-    if (ctx != nullptr && find_context(bits(ctx)) == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(ctx != nullptr && find_context(bits(ctx)) == nullptr,
+                     CUDA_ERROR_INVALID_CONTEXT);
     return session::set_context(bits(ctx));
 }
 
 CUresult cuCtxGetCurrent(CUcontext* pctx) noexcept {
-    if (pctx == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pctx == nullptr, CUDA_ERROR_INVALID_VALUE);
     *pctx = reinterpret_cast<CUcontext>(session::current_context());
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) noexcept {
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_VALUE);
     const Context* context = named_or_current(ctx);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     *device = context->device;
     return CUDA_SUCCESS;
 }
@@ -325,13 +288,9 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) noexcept {
 CUresult cuCtxGetDevice(CUdevice* device) noexcept { return cuCtxGetDevice_v2(device, nullptr); }
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) noexcept {
-    if (ctxId == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(ctxId == nullptr, CUDA_ERROR_INVALID_VALUE);
     const Context* context = named_or_current(ctx);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     *ctxId = context->id;
     return CUDA_SUCCESS;
 }
@@ -347,9 +306,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) noexcept {
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx) noexcept {
     const Context* context = named_or_current(ctx);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     return call_status(cuda::Op::cuCtxSynchronize_v2,
                        cuda::wire::cuCtxSynchronize_v2_call{context->handle});
 }
@@ -375,24 +332,17 @@ CUresult cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) noexcept {
 
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) noexcept {
     Context* context = current();
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (static_cast<unsigned>(config) > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
+    GANTRY_REFUSE_IF(static_cast<unsigned>(config) > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE,
+                     CUDA_ERROR_INVALID_VALUE);
     context->shared_config = config;
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) noexcept {
-    if (version == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(version == nullptr, CUDA_ERROR_INVALID_VALUE);
     const Context* context = named_or_current(ctx);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     const wire::DeviceFacts* facts = session::device_facts(context->device);
     const std::uint32_t told = facts != nullptr ? facts->context_api_version : 0;
     *version = told != 0 ? told : 3020;
@@ -401,9 +351,7 @@ CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) noexcept {
 
 CUresult cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) noexcept {
     const wire::DeviceFacts* facts = session::device_facts(current_device());
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     if (leastPriority != nullptr) {
         *leastPriority = facts->least_stream_priority;
     }
@@ -415,12 +363,8 @@ CUresult cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) 
 
 CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) noexcept {
     Context* context = current();
-    if (pctx == nullptr || flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(pctx == nullptr || flags != 0, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(context == nullptr, CUDA_ERROR_INVALID_CONTEXT);
     session::Guard guard(g_mutex);
     ++context->references;
     *pctx = reinterpret_cast<CUcontext>(context->handle);
@@ -429,9 +373,8 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) noexcept {
 
 CUresult cuCtxDetach(CUcontext ctx) noexcept {
     Context* context = find_context(bits(ctx));
-    if (context == nullptr || session::current_context() != bits(ctx)) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    GANTRY_REFUSE_IF(context == nullptr || session::current_context() != bits(ctx),
+                     CUDA_ERROR_INVALID_CONTEXT);
     if (!context->primary) {
         session::Guard guard(g_mutex);
         if (context->references > 1) {

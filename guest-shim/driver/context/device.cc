@@ -5,6 +5,7 @@
 
 #include "guest-shim/driver/core/objects.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/refuse_if.h"
 #include "proto/wire/control_ops.h"
 
 namespace gantry::cuda_impl {
@@ -51,44 +52,30 @@ int attribute_of(const wire::DeviceFacts& facts, int attribute) {
 }  // namespace
 
 CUresult cuDeviceGetCount(int* count) noexcept {
-    if (count == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count == nullptr, CUDA_ERROR_INVALID_VALUE);
     *count = static_cast<int>(session::device_count());
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) noexcept {
-    if (device == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (facts_of(ordinal) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(device == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(facts_of(ordinal) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     *device = ordinal;
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetName(char* name, int len, CUdevice dev) noexcept {
-    if (name == nullptr || len <= 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(name == nullptr || len <= 0, CUDA_ERROR_INVALID_VALUE);
     const wire::DeviceFacts* facts = facts_of(dev);
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     std::snprintf(name, static_cast<std::size_t>(len), "%.255s", facts->name);
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) noexcept {
-    if (uuid == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(uuid == nullptr, CUDA_ERROR_INVALID_VALUE);
     const wire::DeviceFacts* facts = facts_of(dev);
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     std::memcpy(uuid, facts->uuid, sizeof(facts->uuid));
     return CUDA_SUCCESS;
 }
@@ -98,13 +85,9 @@ CUresult cuDeviceGetLuid(char*, unsigned int*, CUdevice) noexcept {
 }
 
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) noexcept {
-    if (bytes == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(bytes == nullptr, CUDA_ERROR_INVALID_VALUE);
     const wire::DeviceFacts* facts = facts_of(dev);
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     *bytes = facts->total_memory_bytes;
     return CUDA_SUCCESS;
 }
@@ -116,9 +99,7 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
         return CUDA_ERROR_INVALID_VALUE;
     }
     const wire::DeviceFacts* facts = facts_of(dev);
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     if (facts->attribute_status[number] != CUDA_SUCCESS) {
         return static_cast<CUresult>(facts->attribute_status[number]);
     }
@@ -127,13 +108,9 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
 }
 
 CUresult cuDeviceGetProperties(CUdevprop_v1* prop, CUdevice dev) noexcept {
-    if (prop == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(prop == nullptr, CUDA_ERROR_INVALID_VALUE);
     const wire::DeviceFacts* facts = facts_of(dev);
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     const std::int32_t* attributes = facts->attributes;
     prop->maxThreadsPerBlock = attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
     for (int axis = 0; axis < 3; ++axis) {
@@ -151,42 +128,31 @@ CUresult cuDeviceGetProperties(CUdevprop_v1* prop, CUdevice dev) noexcept {
 }
 
 CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) noexcept {
-    if (major == nullptr || minor == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(major == nullptr || minor == nullptr, CUDA_ERROR_INVALID_VALUE);
     const wire::DeviceFacts* facts = facts_of(dev);
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     *major = facts->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
     *minor = facts->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) noexcept {
-    if (pciBusId == nullptr || len <= 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pciBusId == nullptr || len <= 0, CUDA_ERROR_INVALID_VALUE);
     const wire::DeviceFacts* facts = facts_of(dev);
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     const int needed =
         std::snprintf(pciBusId, static_cast<std::size_t>(len), "%.31s", facts->pci_bus_id);
     return needed < len ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) noexcept {
-    if (dev == nullptr || pciBusId == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(dev == nullptr || pciBusId == nullptr, CUDA_ERROR_INVALID_VALUE);
     // [domain:]bus:device[.function], hexadecimal.
     unsigned part[3] = {0, 0, 0};
     if (std::sscanf(pciBusId, "%x:%x:%x", &part[0], &part[1], &part[2]) != 3) {
         part[0] = 0;
-        if (std::sscanf(pciBusId, "%x:%x", &part[1], &part[2]) != 2) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        GANTRY_REFUSE_IF(std::sscanf(pciBusId, "%x:%x", &part[1], &part[2]) != 2,
+                         CUDA_ERROR_INVALID_VALUE);
     }
     for (int device = 0; device < static_cast<int>(session::device_count()); ++device) {
         const std::int32_t* attributes = facts_of(device)->attributes;
@@ -201,21 +167,16 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) noexcept {
 }
 
 CUresult cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) noexcept {
-    if (canAccessPeer == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (facts_of(dev) == nullptr || facts_of(peerDev) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(canAccessPeer == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(facts_of(dev) == nullptr || facts_of(peerDev) == nullptr,
+                     CUDA_ERROR_INVALID_DEVICE);
     *canAccessPeer = 0;  // A worker has one device.
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute, CUdevice srcDevice,
                                  CUdevice dstDevice) noexcept {
-    if (value == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(value == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (facts_of(srcDevice) == nullptr || facts_of(dstDevice) == nullptr ||
         srcDevice == dstDevice) {
         return CUDA_ERROR_INVALID_DEVICE;

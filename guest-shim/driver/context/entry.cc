@@ -15,6 +15,7 @@
 #include "proto/cuda/gen/opcodes.h"
 #include "proto/cuda/gen/proc_table.h"
 #include "proto/cuda/gen/trace.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::session {
 
@@ -35,9 +36,7 @@ int dark_device_count() { return static_cast<int>(session::device_count()); }
 
 int dark_identity(int ordinal, dark::DeviceIdentity* out) {
     const wire::DeviceFacts* facts = session::device_facts(ordinal);
-    if (facts == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(facts == nullptr, CUDA_ERROR_INVALID_DEVICE);
     std::memcpy(out->uuid, facts->uuid, sizeof(out->uuid));
     out->pci_domain = facts->attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID];
     out->pci_bus = facts->attributes[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID];
@@ -46,9 +45,8 @@ int dark_identity(int ordinal, dark::DeviceIdentity* out) {
 }
 
 int dark_primary_context(void** context, int ordinal) {
-    if (context == nullptr || session::device_facts(ordinal) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(context == nullptr || session::device_facts(ordinal) == nullptr,
+                     CUDA_ERROR_INVALID_DEVICE);
     *context = reinterpret_cast<void*>(primary_context(ordinal)->handle);
     return CUDA_SUCCESS;
 }
@@ -118,16 +116,12 @@ CUresult refused(cuda::Op) noexcept {  // leave() counts it by name.
 }
 
 CUresult cuInit(unsigned int Flags) noexcept {
-    if (Flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(Flags != 0, CUDA_ERROR_INVALID_VALUE);
     return session::start();
 }
 
 CUresult cuDriverGetVersion(int* driverVersion) noexcept {
-    if (driverVersion == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(driverVersion == nullptr, CUDA_ERROR_INVALID_VALUE);
     *driverVersion = static_cast<int>(shim::answered_driver_version());
     return CUDA_SUCCESS;
 }

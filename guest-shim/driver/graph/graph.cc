@@ -6,6 +6,7 @@
 #include "guest-shim/driver/memory/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -28,9 +29,7 @@ CUresult list(cuda::Op op, std::uint64_t of, std::uint64_t rows, std::uint64_t r
     call.capacity = room;
     const std::uint64_t bytes = room * rows * sizeof(std::uint64_t);
     *handles = static_cast<std::uint64_t*>(std::calloc(1, bytes + 8));
-    if (*handles == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(*handles == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     GraphListReply reply{};
     std::uint32_t got = 0;
     const CUresult result =
@@ -43,9 +42,7 @@ CUresult list(cuda::Op op, std::uint64_t of, std::uint64_t rows, std::uint64_t r
 /// Fills the application's arrays in CUDA's way: with a null array only the number is told.
 CUresult list_into(cuda::Op op, std::uint64_t of, CUgraphNode* first, CUgraphNode* second,
                    size_t* count) {
-    if (count == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(count == nullptr, CUDA_ERROR_INVALID_VALUE);
     const std::uint64_t rows = op == cuda::Op::cuGraphGetEdges_v2 ? 2 : 1;
     const std::uint64_t room = first != nullptr ? *count : 0;
     std::uint64_t* handles = nullptr;
@@ -124,9 +121,7 @@ CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes,
 
 CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
                             CUgraphEdgeData* edgeData, size_t* numEdges) noexcept {
-    if ((from == nullptr) != (to == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF((from == nullptr) != (to == nullptr), CUDA_ERROR_INVALID_VALUE);
     const CUresult result =
         list_into(cuda::Op::cuGraphGetEdges_v2, bits(hGraph), from, to, numEdges);
     if (result == CUDA_SUCCESS && from != nullptr) {
@@ -185,19 +180,15 @@ CUresult cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNod
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) noexcept {
-    if (phGraphExec == nullptr || instantiateParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!is_stream(instantiateParams->hUploadStream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(phGraphExec == nullptr || instantiateParams == nullptr,
+                     CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(!is_stream(instantiateParams->hUploadStream), CUDA_ERROR_INVALID_HANDLE);
     if ((instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;  // A kernel would be given the guest's handle.
     }
     cuda::wire::cuGraphInstantiateWithParams_call arguments{};
-    if (g_graph_execs.create(HandleKind::kGraphExec, &arguments.exec) == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(g_graph_execs.create(HandleKind::kGraphExec, &arguments.exec) == nullptr,
+                     CUDA_ERROR_OUT_OF_MEMORY);
     arguments.graph = bits(hGraph);
     arguments.flags = instantiateParams->flags;
     arguments.upload_stream = bits(instantiateParams->hUploadStream);
@@ -247,12 +238,8 @@ CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* 
 CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                            const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
                            size_t numDependencies, CUgraphNodeParams* nodeParams) noexcept {
-    if (phGraphNode == nullptr || nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!are_plain(dependencyData, numDependencies)) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    GANTRY_REFUSE_IF(phGraphNode == nullptr || nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(!are_plain(dependencyData, numDependencies), CUDA_ERROR_NOT_SUPPORTED);
     switch (nodeParams->type) {
         case CU_GRAPH_NODE_TYPE_KERNEL: {
             const CUDA_KERNEL_NODE_PARAMS_v2 params = kernel_params(*nodeParams);
@@ -306,9 +293,7 @@ CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphN
 }
 
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     switch (nodeParams->type) {
         case CU_GRAPH_NODE_TYPE_KERNEL: {
             const CUDA_KERNEL_NODE_PARAMS_v2 params = kernel_params(*nodeParams);
@@ -330,9 +315,7 @@ CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) 
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                   CUgraphNodeParams* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     switch (nodeParams->type) {
         case CU_GRAPH_NODE_TYPE_KERNEL: {
             const CUDA_KERNEL_NODE_PARAMS_v2 params = kernel_params(*nodeParams);

@@ -8,6 +8,7 @@
 #include "guest-shim/driver/memory/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -57,12 +58,9 @@ CUresult read_reply(CUgraphNode node, const GraphKernelNodeReply& reply, const s
                     std::uint32_t bytes, CUDA_KERNEL_NODE_PARAMS_v2* out) {
     const std::uint64_t handle = reply.launch.kernel;
     const Kernel* kernel = g_kernels.find(handle);
-    if (kernel == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (!kernel->layout_known || bytes < kernel->param_bytes) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    GANTRY_REFUSE_IF(kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF(!kernel->layout_known || bytes < kernel->param_bytes,
+                     CUDA_ERROR_NOT_SUPPORTED);
     *out = {};
     name_kernel(*kernel, out);
     out->gridDimX = reply.launch.grid[0];
@@ -75,9 +73,7 @@ CUresult read_reply(CUgraphNode node, const GraphKernelNodeReply& reply, const s
     out->ctx = reinterpret_cast<CUcontext>(reply.context);
     session::Guard guard(g_mutex);
     AskedNode* asked = find_or_make(bits(node));
-    if (asked == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(asked == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     keep_arguments(&asked->arguments, asked->kernel == handle, *kernel, packed,
                    kernel->param_bytes);
     asked->graph = reply.graph;
@@ -122,9 +118,7 @@ CUresult ask_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) noexcept 
     const GraphNodeCall call{bits(node)};
     GraphKernelNodeReply reply{};
     auto* packed = static_cast<std::byte*>(std::malloc(kPackedBytesMax));
-    if (packed == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(packed == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     std::uint32_t bytes = 0;
     CUresult result =
         session::call(cuda::Op::cuGraphKernelNodeGetParams_v2, &call, sizeof(call), nullptr, 0,
@@ -145,9 +139,8 @@ CUresult ask_copy(CUgraphNode node, CUDA_MEMCPY3D* out) noexcept {
     }
     ShapedCopy copy{shaped_end(reply.copy.source), shaped_end(reply.copy.target),
                     reply.copy.width_bytes, reply.copy.height, reply.copy.depth};
-    if (reply.user_data != 0 && !find_staged(reply.user_data, &copy)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(reply.user_data != 0 && !find_staged(reply.user_data, &copy),
+                     CUDA_ERROR_INVALID_VALUE);
     place(&copy.source, copy);
     place(&copy.target, copy);
     *out = unshaped(copy);

@@ -3,6 +3,7 @@
 #include "guest-shim/driver/graph/graph_node.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -17,9 +18,8 @@ CUresult check(const CUDA_MEM_ALLOC_NODE_PARAMS& params) {
         params.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (session::device_facts(params.poolProps.location.id) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(session::device_facts(params.poolProps.location.id) == nullptr,
+                     CUDA_ERROR_INVALID_DEVICE);
     for (size_t i = 0; i < params.accessDescCount; ++i) {
         const CUmemLocation& location = params.accessDescs[i].location;
         if (location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
@@ -50,9 +50,7 @@ using namespace gantry::shim;
 CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                 const CUgraphNode* dependencies, size_t numDependencies,
                                 CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (const CUresult result = check(*nodeParams); result != CUDA_SUCCESS) {
         return result;
     }
@@ -81,9 +79,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
                                       CUDA_MEM_ALLOC_NODE_PARAMS* params_out) noexcept {
     const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    if (params_out == nullptr || node == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(params_out == nullptr || node == nullptr, CUDA_ERROR_INVALID_VALUE);
     *params_out = node->alloc;
     return CUDA_SUCCESS;
 }
@@ -106,9 +102,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) noexcept {
     const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE);
-    if (dptr_out == nullptr || node == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(dptr_out == nullptr || node == nullptr, CUDA_ERROR_INVALID_VALUE);
     *dptr_out = node->freed;
     return CUDA_SUCCESS;
 }

@@ -9,6 +9,7 @@
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 
@@ -54,9 +55,7 @@ CUresult read_kernel(const CUDA_KERNEL_NODE_PARAMS_v2& params, KernelParams* out
     const void* function = params.func != nullptr ? static_cast<const void*>(params.func)
                                                   : static_cast<const void*>(params.kern);
     out->kernel = find_kernel(function);
-    if (out->kernel == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(out->kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
     out->shape = Shape{{params.gridDimX, params.gridDimY, params.gridDimZ},
                        {params.blockDimX, params.blockDimY, params.blockDimZ},
                        params.sharedMemBytes};
@@ -113,9 +112,7 @@ CUresult send_kernel(cuda::Op op, std::uint64_t graph, std::uint64_t node,
     call.launch.param_bytes = params.packed;
     std::uint32_t bytes = 0;
     std::byte* trailing = make_trailing(dependencies, count, params.packed, &bytes);
-    if (trailing == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(trailing == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     std::byte* packed = trailing + count * sizeof(std::uint64_t);
     pack(*params.kernel, params.arguments, packed, params.packed);
     const CUresult result =
@@ -154,9 +151,7 @@ CUresult send_copy(cuda::Op op, std::uint64_t owner, std::uint64_t graph, std::u
 CUresult send_host(cuda::Op op, std::uint64_t graph, std::uint64_t node,
                    const CUgraphNode* dependencies, size_t count,
                    const CUDA_HOST_NODE_PARAMS& given) {
-    if (given.fn == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(given.fn == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (const CUresult result = session::start_callbacks(); result != CUDA_SUCCESS) {
         return result;
     }
@@ -247,9 +242,7 @@ using namespace gantry::shim;
 CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                                  const CUgraphNode* dependencies, size_t numDependencies,
                                  const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies, numDependencies,
                     [&](GraphNode* node) {
                         return send_kernel(cuda::Op::cuGraphAddKernelNode_v2, bits(hGraph),
@@ -261,9 +254,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
 CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                               const CUgraphNode* dependencies, size_t numDependencies,
                               const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUDA_KERNEL_NODE_PARAMS_v2 wide = widened(*nodeParams);
     return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &wide);
 }
@@ -271,9 +262,7 @@ CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
                                        CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
     const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
-    if (nodeParams == nullptr || !is_node(hNode)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || !is_node(hNode), CUDA_ERROR_INVALID_VALUE);
     if (node == nullptr) {
         return ask_kernel(hNode, nodeParams);
     }
@@ -284,9 +273,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
 CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode,
                                     CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
     CUDA_KERNEL_NODE_PARAMS_v2 wide{};
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUresult result = cuGraphKernelNodeGetParams_v2(hNode, &wide);
     if (result == CUDA_SUCCESS) {
         std::memcpy(nodeParams, &wide, sizeof(*nodeParams));
@@ -296,36 +283,29 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode,
 
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
                                        const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
-    if (nodeParams == nullptr || !is_node(hNode)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || !is_node(hNode), CUDA_ERROR_INVALID_VALUE);
     return send_kernel(cuda::Op::cuGraphKernelNodeSetParams_v2, 0, bits(hNode), nullptr, 0,
                        *nodeParams, known_node(hNode, CU_GRAPH_NODE_TYPE_KERNEL));
 }
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode,
                                     const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUDA_KERNEL_NODE_PARAMS_v2 wide = widened(*nodeParams);
     return cuGraphKernelNodeSetParams_v2(hNode, &wide);
 }
 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
                                            const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) noexcept {
-    if (nodeParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec),
+                     CUDA_ERROR_INVALID_VALUE);
     return send_kernel(cuda::Op::cuGraphExecKernelNodeSetParams_v2, bits(hGraphExec), bits(hNode),
                        nullptr, 0, *nodeParams, nullptr);
 }
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     const CUDA_KERNEL_NODE_PARAMS_v2 wide = widened(*nodeParams);
     return cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &wide);
 }
@@ -333,9 +313,7 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                               const CUgraphNode* dependencies, size_t numDependencies,
                               const CUDA_MEMCPY3D* copyParams, CUcontext ctx) noexcept {
-    if (copyParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(copyParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, dependencies, numDependencies,
                     [&](GraphNode* node) {
                         node->copy = *copyParams;
@@ -347,9 +325,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams) noexcept {
     const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
-    if (nodeParams == nullptr || !is_node(hNode)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || !is_node(hNode), CUDA_ERROR_INVALID_VALUE);
     if (node == nullptr) {
         return ask_copy(hNode, nodeParams);
     }
@@ -358,9 +334,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D* nodeParams) noexcept {
-    if (nodeParams == nullptr || !is_node(hNode)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || !is_node(hNode), CUDA_ERROR_INVALID_VALUE);
     GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY);
     const CUresult result =
         send_copy(cuda::Op::cuGraphMemcpyNodeSetParams, node != nullptr ? node->graph : 0, 0,
@@ -373,9 +347,8 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D* node
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_MEMCPY3D* copyParams, CUcontext ctx) noexcept {
-    if (copyParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(copyParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec),
+                     CUDA_ERROR_INVALID_VALUE);
     return send_copy(cuda::Op::cuGraphExecMemcpyNodeSetParams, bits(hGraphExec), bits(hGraphExec),
                      bits(hNode), nullptr, 0, *copyParams, ctx);
 }
@@ -383,9 +356,7 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                             const CUgraphNode* dependencies, size_t numDependencies,
                             const CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
-    if (nodeParams == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
     return add_node(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, dependencies, numDependencies,
                     [&](GraphNode* node) {
                         node->host = *nodeParams;
@@ -396,9 +367,7 @@ CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
     const GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
-    if (nodeParams == nullptr || !is_node(hNode)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || !is_node(hNode), CUDA_ERROR_INVALID_VALUE);
     if (node == nullptr) {
         return ask_host(hNode, nodeParams);
     }
@@ -408,9 +377,7 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* node
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode,
                                   const CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
-    if (nodeParams == nullptr || !is_node(hNode)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || !is_node(hNode), CUDA_ERROR_INVALID_VALUE);
     const CUresult result =
         send_host(cuda::Op::cuGraphHostNodeSetParams, 0, bits(hNode), nullptr, 0, *nodeParams);
     GraphNode* node = known_node(hNode, CU_GRAPH_NODE_TYPE_HOST);
@@ -422,9 +389,8 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode hNode,
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                       const CUDA_HOST_NODE_PARAMS* nodeParams) noexcept {
-    if (nodeParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(nodeParams == nullptr || !is_node(hNode) || !is_exec(hGraphExec),
+                     CUDA_ERROR_INVALID_VALUE);
     return send_host(cuda::Op::cuGraphExecHostNodeSetParams, bits(hGraphExec), bits(hNode), nullptr,
                      0, *nodeParams);
 }

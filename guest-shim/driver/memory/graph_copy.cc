@@ -8,6 +8,7 @@
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 
@@ -177,9 +178,7 @@ PageableEnds pageable_ends(const ShapedCopy& copy) {
 
 CUresult make_staged(const ShapedCopy& copy, PageableEnds pageable, StagedCopy** out) {
     auto* staged = static_cast<StagedCopy*>(std::calloc(1, sizeof(StagedCopy)));
-    if (staged == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(staged == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     staged->copy = copy;
     staged->pageable = pageable;
     if (pageable != PageableEnds::kBoth) {
@@ -232,9 +231,8 @@ bool none_staged() { return !g_any.load(std::memory_order_acquire); }
 
 CUresult stage_copy(const ShapedCopy& copy, GraphCopyNodeCall* call, StagedCopy** staged) noexcept {
     *staged = nullptr;
-    if (!is_valid(copy.source, copy) || !is_valid(copy.target, copy)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!is_valid(copy.source, copy) || !is_valid(copy.target, copy),
+                     CUDA_ERROR_INVALID_VALUE);
     ShapedCopy on_device = copy;
     call->pageable = pageable_ends(copy);
     if (call->pageable != PageableEnds::kNone) {
@@ -334,9 +332,7 @@ bool find_staged(std::uint64_t user_data, ShapedCopy* out) noexcept {
 
 CUresult capture_copy(const ShapedCopy& copy, CUstream stream) noexcept {
     const std::uint64_t graph = capture_graph(stream);
-    if (graph == 0) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    GANTRY_REFUSE_IF(graph == 0, CUDA_ERROR_NOT_SUPPORTED);
     GraphCopyNodeCall call{};
     StagedCopy* staged = nullptr;
     CUresult result = stage_copy(copy, &call, &staged);
@@ -376,16 +372,13 @@ using namespace gantry::shim;
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
                                      unsigned long long flags) noexcept {
-    if (phGraphExec == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phGraphExec == nullptr, CUDA_ERROR_INVALID_VALUE);
     if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;  // A kernel would be given the guest's handle.
     }
     std::uint64_t exec = 0;
-    if (g_graph_execs.create(HandleKind::kGraphExec, &exec) == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(g_graph_execs.create(HandleKind::kGraphExec, &exec) == nullptr,
+                     CUDA_ERROR_OUT_OF_MEMORY);
     const CUresult result = marshal::cuGraphInstantiateWithFlags(exec, hGraph, flags);
     if (result != CUDA_SUCCESS) {
         g_graph_execs.destroy(exec);

@@ -9,6 +9,7 @@
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -91,9 +92,9 @@ static_assert(sizeof(cuda::wire_hand::ShareHandle) == sizeof(CUipcEventHandle_v1
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
     Range range{};
-    if (!find_range(dptr, &range) || range.address != dptr || range.owner != kOpenedRange) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        !find_range(dptr, &range) || range.address != dptr || range.owner != kOpenedRange,
+        CUDA_ERROR_INVALID_VALUE);
     cuda::wire::cuIpcCloseMemHandle_reply reply{};
     const CUresult result = call_reply(cuda::Op::cuIpcCloseMemHandle,
                                        cuda::wire::cuIpcCloseMemHandle_call{dptr}, &reply);
@@ -104,14 +105,10 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
 }
 
 CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle_v1 handle) noexcept {
-    if (phEvent == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(phEvent == nullptr, CUDA_ERROR_INVALID_VALUE);
     cuda::wire::cuIpcOpenEventHandle_call arguments{};
     Event* event = g_events.create(HandleKind::kEvent, &arguments.event);
-    if (event == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(event == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     event->handle = arguments.event;
     event->context = session::current_context();
     event->flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;

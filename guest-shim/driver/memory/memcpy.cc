@@ -11,6 +11,7 @@
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -88,9 +89,7 @@ CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t b
     if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
         return closed;
     }
-    if (!is_stream(stream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(!is_stream(stream), CUDA_ERROR_INVALID_HANDLE);
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
@@ -192,9 +191,8 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
     if (find_context(bits(dstContext)) == nullptr || find_context(bits(srcContext)) == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (!is_device_side(dstDevice, ByteCount) || !is_device_side(srcDevice, ByteCount)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!is_device_side(dstDevice, ByteCount) || !is_device_side(srcDevice, ByteCount),
+                     CUDA_ERROR_INVALID_VALUE);
     Place to{};
     Place from{};
     if (place_of(dstDevice, ByteCount, &to) && to.is_host &&

@@ -6,6 +6,7 @@
 #include "guest-shim/driver/memory/graph_copy.h"
 #include "guest-shim/driver/memory/memcpy.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -24,9 +25,8 @@ bool stays_on_host(const ShapedCopy& copy) {
 
 CUresult send(const ShapedCopy& copy, CUstream stream, bool wait) {
     Copy3DCall call{};
-    if (!wire_end(copy.source, &call.source) || !wire_end(copy.target, &call.target)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!wire_end(copy.source, &call.source) || !wire_end(copy.target, &call.target),
+                     CUDA_ERROR_INVALID_VALUE);
     call.width_bytes = copy.width_bytes;
     call.height = copy.height;
     call.depth = copy.depth;
@@ -89,9 +89,7 @@ CUresult copy_by_slabs(const ShapedCopy& copy, bool source_is_pageable, CUstream
     rows = rows == 0 ? 1 : rows;
     rows = rows < copy.height ? rows : copy.height;
     void* slab = session::pinned_allocate(rows * copy.width_bytes);
-    if (slab == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(slab == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     CUresult result = CUDA_SUCCESS;
     for (std::uint64_t z = 0; z < copy.depth; ++z) {
         for (std::uint64_t y = 0; y < copy.height && result == CUDA_SUCCESS; y += rows) {
@@ -110,15 +108,12 @@ CUresult copy_shaped(const ShapedCopy& copy, CUstream stream, bool blocking) noe
     if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
         return closed;
     }
-    if (!is_stream(stream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(!is_stream(stream), CUDA_ERROR_INVALID_HANDLE);
     if (copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0) {
         return CUDA_SUCCESS;
     }
-    if (!is_valid(copy.source, copy) || !is_valid(copy.target, copy)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!is_valid(copy.source, copy) || !is_valid(copy.target, copy),
+                     CUDA_ERROR_INVALID_VALUE);
     const bool from_pages = is_pageable(copy.source, copy);
     const bool to_pages = is_pageable(copy.target, copy);
     const bool from_host = from_pages || touches_pool(copy.source);

@@ -9,6 +9,7 @@
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -31,9 +32,7 @@ CUresult allocate_in_pool(void** out, size_t bytes, RangeKind kind, std::uint32_
     if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
         return closed;
     }
-    if (out == nullptr || bytes == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(out == nullptr || bytes == 0, CUDA_ERROR_INVALID_VALUE);
     void* memory = nullptr;
     if (const CUresult result = take_extent(bytes, flags, &memory); result != CUDA_SUCCESS) {
         return result;
@@ -63,9 +62,7 @@ CUresult free_device(const Range& range) {
 
 CUresult take_extent(std::uint64_t bytes, std::uint32_t flags, void** out) noexcept {
     void* memory = session::pinned_allocate(bytes);
-    if (memory == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(memory == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     const std::uint64_t rounded = (bytes + kPage - 1) / kPage * kPage;
     const cuda::wire::cuMemHostAlloc_call arguments{bits(memory), rounded, flags, 0};
     const CUresult result = call_status(cuda::Op::cuMemHostAlloc, arguments);
@@ -130,9 +127,7 @@ void forget_device_memory() noexcept {
 namespace gantry::shim::rules {
 
 CUresult wants_memory(CUdeviceptr* address, std::size_t bytes) noexcept {
-    if (address == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(address == nullptr, CUDA_ERROR_INVALID_VALUE);
     *address = 0;
     return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : refuse_in_capture();
 }
@@ -157,9 +152,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
         return CUDA_ERROR_INVALID_VALUE;
     }
     const size_t pitch = (WidthInBytes + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
-    if (pitch < WidthInBytes || Height > SIZE_MAX / pitch) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(pitch < WidthInBytes || Height > SIZE_MAX / pitch, CUDA_ERROR_OUT_OF_MEMORY);
     const CUresult result = cuMemAlloc_v2(dptr, pitch * Height);
     if (result == CUDA_SUCCESS) {
         *pPitch = pitch;
@@ -199,9 +192,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) noexcept {
 CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) noexcept {
     constexpr unsigned kKnown =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-    if ((Flags & ~kKnown) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF((Flags & ~kKnown) != 0, CUDA_ERROR_INVALID_VALUE);
     if (pp != nullptr && bytesize == 0) {
         *pp = nullptr;
         return CUDA_SUCCESS;
@@ -224,9 +215,7 @@ CUresult cuMemFreeHost(void* p) noexcept {
     if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
         return refused;
     }
-    if (!remove_range(bits(p), &range)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(!remove_range(bits(p), &range), CUDA_ERROR_INVALID_VALUE);
     if (range.kind != RangeKind::kHost) {
         add_range(&range);
         return CUDA_ERROR_INVALID_VALUE;
@@ -238,9 +227,8 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
     if (dptr != nullptr) {
         *dptr = 0;
     }
-    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST,
+                     CUDA_ERROR_INVALID_VALUE);
     if (const CUresult refused = refuse_in_capture(); refused != CUDA_SUCCESS) {
         return refused;
     }
@@ -255,25 +243,20 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) noexcept {
     Range range{};
-    if (pdptr == nullptr || Flags != 0 || !find_range(bits(p), &range)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pdptr == nullptr || Flags != 0 || !find_range(bits(p), &range),
+                     CUDA_ERROR_INVALID_VALUE);
     if (range.kind == RangeKind::kRegistered) {
         *pdptr = range.alias + (bits(p) - range.address);
         return CUDA_SUCCESS;
     }
-    if (range.kind != RangeKind::kHost) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(range.kind != RangeKind::kHost, CUDA_ERROR_INVALID_VALUE);
     *pdptr = bits(p);
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) noexcept {
     Range range{};
-    if (pFlags == nullptr || !find_range(bits(p), &range)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pFlags == nullptr || !find_range(bits(p), &range), CUDA_ERROR_INVALID_VALUE);
     if (range.kind != RangeKind::kHost && range.kind != RangeKind::kRegistered &&
         range.kind != RangeKind::kManaged) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -284,9 +267,8 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) noexcept {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) noexcept {
     Memory memory{};
-    if (!find_memory(dptr, &memory) || memory.range.kind == RangeKind::kRegistered) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
+    GANTRY_REFUSE_IF(!find_memory(dptr, &memory) || memory.range.kind == RangeKind::kRegistered,
+                     CUDA_ERROR_NOT_FOUND);
     if (pbase != nullptr) {
         *pbase = memory.mapping.address;
     }
@@ -337,9 +319,8 @@ CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t, unsi
 
 CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribute attribute,
                                 CUdeviceptr devPtr, size_t count) noexcept {
-    if (data == nullptr || dataSize < 4 || dataSize % 4 != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(data == nullptr || dataSize < 4 || dataSize % 4 != 0,
+                     CUDA_ERROR_INVALID_VALUE);
     if (const CUresult result = is_managed(devPtr, count); result != CUDA_SUCCESS) {
         return result;
     }

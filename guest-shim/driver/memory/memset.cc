@@ -3,6 +3,7 @@
 #include "guest-shim/driver/core/objects.h"
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -17,9 +18,7 @@ struct Rows {
 
 /// `address`: what the device calls the first row's.
 CUresult check(const Rows& rows, CUstream stream, std::uint64_t* address) {
-    if (!is_stream(stream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(!is_stream(stream), CUDA_ERROR_INVALID_HANDLE);
     if (rows.width == 0 || rows.height == 0) {
         return CUDA_SUCCESS;
     }

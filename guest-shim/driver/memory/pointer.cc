@@ -4,6 +4,7 @@
 #include "guest-shim/driver/core/objects.h"
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -102,17 +103,14 @@ using namespace gantry::shim;
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
                                CUdeviceptr ptr) noexcept {
     Memory memory{};
-    if (data == nullptr || !find_memory(ptr, &memory)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(data == nullptr || !find_memory(ptr, &memory), CUDA_ERROR_INVALID_VALUE);
     return put_attribute(memory, ptr, attribute, data);
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr ptr) noexcept {
-    if (numAttributes == 0 || attributes == nullptr || data == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(numAttributes == 0 || attributes == nullptr || data == nullptr,
+                     CUDA_ERROR_INVALID_VALUE);
     Memory memory{};
     const bool known = find_memory(ptr, &memory);
     for (unsigned i = 0; i < numAttributes; ++i) {

@@ -4,6 +4,7 @@
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -25,9 +26,7 @@ void note(std::uint64_t address, std::uint64_t bytes, std::uint64_t pool) {
 }
 
 CUresult default_pool(int device, std::uint64_t* pool) {
-    if (session::device_facts(device) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    GANTRY_REFUSE_IF(session::device_facts(device) == nullptr, CUDA_ERROR_INVALID_DEVICE);
     session::Guard guard(g_mutex);
     if (g_default_pools[device] == 0) {
         const std::uint64_t handle = session::mint(HandleKind::kMemPool);
@@ -81,12 +80,8 @@ namespace gantry::cuda_impl {
 using namespace gantry::shim;
 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) noexcept {
-    if (dptr == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!is_stream(hStream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(dptr == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(!is_stream(hStream), CUDA_ERROR_INVALID_HANDLE);
     if (bytesize == 0) {
         *dptr = 0;
         return CUDA_SUCCESS;
@@ -103,12 +98,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) n
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
                                  CUstream hStream) noexcept {
-    if (dptr == nullptr || !is_pool(pool)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!is_stream(hStream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(dptr == nullptr || !is_pool(pool), CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(!is_stream(hStream), CUDA_ERROR_INVALID_HANDLE);
     if (bytesize == 0) {
         *dptr = 0;
         return CUDA_SUCCESS;
@@ -124,9 +115,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {
-    if (!is_stream(hStream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(!is_stream(hStream), CUDA_ERROR_INVALID_HANDLE);
     if (dptr == 0) {
         return CUDA_SUCCESS;
     }
@@ -147,9 +136,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) noexcept {
-    if (pool_out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(pool_out == nullptr, CUDA_ERROR_INVALID_VALUE);
     std::uint64_t pool = 0;
     const CUresult result = default_pool(dev, &pool);
     return give_pool(pool_out, result, pool);

@@ -28,6 +28,7 @@
 #include "guest-shim/driver/memory/swap_pages.h"
 #include "guest-shim/session/base/futex_mutex.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
@@ -156,9 +157,7 @@ CUresult move_pages_back(std::uint64_t first, std::uint64_t bytes, std::uint64_t
     Mapping before;
     const bool is_known = find_protection(first, first + bytes, &before);
     void* own = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (own == MAP_FAILED) {
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
+    GANTRY_REFUSE_IF(own == MAP_FAILED, CUDA_ERROR_OPERATING_SYSTEM);
     // There at once, so that no other thread finds zeros.
     const long moved = copy_then_call(
         bits(own), pool_at, bytes,
@@ -266,13 +265,9 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noex
     const std::uint64_t end = end_page_of(wanted);
     Range other{};
     for (std::uint64_t at = first; at < end; at += kPage) {
-        if (find_range(at, &other)) {
-            return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-        }
+        GANTRY_REFUSE_IF(find_range(at, &other), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
-    if (is_in_arena(first) || is_in_pool(first)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(is_in_arena(first) || is_in_pool(first), CUDA_ERROR_INVALID_VALUE);
     int protection = PROT_NONE;
     CUresult result = check_pages(first, end, Flags, &protection);
     void* pool = nullptr;
@@ -302,15 +297,9 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) noex
 
 CUresult cuMemHostUnregister(void* p) noexcept {
     Range range{};
-    if (!find_range(bits(p), &range)) {
-        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    }
-    if (range.address != bits(p)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (range.kind != RangeKind::kRegistered) {
-        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    }
+    GANTRY_REFUSE_IF(!find_range(bits(p), &range), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    GANTRY_REFUSE_IF(range.address != bits(p), CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(range.kind != RangeKind::kRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     const CUresult waited = synchronize_context();
     CUresult result = CUDA_SUCCESS;
     {

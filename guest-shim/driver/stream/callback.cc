@@ -2,18 +2,15 @@
 // the application's function.
 #include "guest-shim/driver/core/objects.h"
 #include "proto/cuda/gen/impl.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 namespace {
 
 CUresult add_host_function(cuda::Op op, wire::CallbackKind kind, CUstream stream,
                            std::uint64_t function, void* user_data, unsigned flags) {
-    if (function == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!is_stream(stream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(function == 0, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(!is_stream(stream), CUDA_ERROR_INVALID_HANDLE);
     if (const CUresult result = session::start_callbacks(); result != CUDA_SUCCESS) {
         return result;
     }
@@ -36,9 +33,7 @@ CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) noexcep
 
 CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
                              unsigned int flags) noexcept {
-    if (flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
     return add_host_function(cuda::Op::cuStreamAddCallback, wire::CallbackKind::kStreamCallback,
                              hStream, reinterpret_cast<std::uint64_t>(callback), userData, flags);
 }

@@ -9,6 +9,7 @@
 #include "proto/cuda/gen/op_table.h"
 #include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 
@@ -131,15 +132,10 @@ std::uint64_t graph_of(std::uint64_t id) {
 /// `ask` begins it at the host. `given`: as open_capture has it.
 template <typename Ask>
 CUresult begin(CUstream stream, CUstreamCaptureMode mode, std::uint64_t given, Ask ask) {
-    if (bits(stream) <= 1) {
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-    if (!is_stream(stream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (static_cast<unsigned>(mode) > CU_STREAM_CAPTURE_MODE_RELAXED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(bits(stream) <= 1, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    GANTRY_REFUSE_IF(!is_stream(stream), CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF(static_cast<unsigned>(mode) > CU_STREAM_CAPTURE_MODE_RELAXED,
+                     CUDA_ERROR_INVALID_VALUE);
     if (bits(stream) == kPerThreadStream && session::shares_lane()) {
         return CUDA_ERROR_NOT_SUPPORTED;  // The other threads' work would be captured with it.
     }
@@ -250,19 +246,11 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 }
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
-    if (phGraph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!is_stream(hStream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (none_captures()) {
-        return CUDA_ERROR_ILLEGAL_STATE;
-    }
+    GANTRY_REFUSE_IF(phGraph == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(!is_stream(hStream), CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF(none_captures(), CUDA_ERROR_ILLEGAL_STATE);
     *phGraph = nullptr;
-    if (is_other_threads(bits(hStream))) {
-        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    }
+    GANTRY_REFUSE_IF(is_other_threads(bits(hStream)), CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     const OpenCapture closed = close_capture(bits(hStream));
     const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream), closed.graph};
     const CUresult result = call_status(cuda::Op::cuStreamEndCapture, arguments);
@@ -284,12 +272,8 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* capt
                                    const CUgraphNode** dependencies_out,
                                    const CUgraphEdgeData** edgeData_out,
                                    size_t* numDependencies_out) noexcept {
-    if (captureStatus_out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!is_stream(hStream)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(captureStatus_out == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(!is_stream(hStream), CUDA_ERROR_INVALID_HANDLE);
     *captureStatus_out = CU_STREAM_CAPTURE_STATUS_NONE;
     if (none_captures()) {
         return CUDA_SUCCESS;
@@ -310,9 +294,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* capt
     }
     if (graph_out != nullptr) {
         *graph_out = reinterpret_cast<CUgraph>(graph_of(reply.id));
-        if (*graph_out == nullptr) {
-            return CUDA_ERROR_NOT_SUPPORTED;
-        }
+        GANTRY_REFUSE_IF(*graph_out == nullptr, CUDA_ERROR_NOT_SUPPORTED);
     }
     return CUDA_SUCCESS;
 }

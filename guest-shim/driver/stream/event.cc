@@ -11,6 +11,7 @@
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 
@@ -87,9 +88,7 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
     }
     std::uint64_t handle = 0;
     Event* event = g_events.create(HandleKind::kEvent, &handle);
-    if (event == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(event == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     event->handle = handle;
     event->context = session::current_context();
     event->flags = Flags;
@@ -105,18 +104,15 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) noexcept {
 
 CUresult cuEventDestroy_v2(CUevent hEvent) noexcept {
     const bool shared = is_shared(hEvent);
-    if (!g_events.destroy(bits(hEvent))) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(!g_events.destroy(bits(hEvent)), CUDA_ERROR_INVALID_HANDLE);
     return settle_if(shared, post_args(cuda::Op::cuEventDestroy_v2,
                                        cuda::wire::cuEventDestroy_v2_call{bits(hEvent)}));
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream) noexcept {
     Event* event = g_events.find(bits(hEvent));
-    if (__builtin_expect(event == nullptr || !is_stream(hStream), 0)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(__builtin_expect(event == nullptr || !is_stream(hStream), 0),
+                     CUDA_ERROR_INVALID_HANDLE);
     const bool shared = event->shared.load(std::memory_order_acquire);
     if (shared || captures_open()) {
         event->recorded.store(Event::kInCapture, std::memory_order_relaxed);
@@ -137,9 +133,7 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
     if (flags == 0) {
         return cuEventRecord(hEvent, hStream);
     }
-    if (flags != CU_EVENT_RECORD_EXTERNAL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(flags != CU_EVENT_RECORD_EXTERNAL, CUDA_ERROR_INVALID_VALUE);
     session::stop_following_events();  // A node of a graph, perhaps: it records with each launch.
     return settle_if(is_shared(hEvent), marshal::cuEventRecordWithFlags(hEvent, hStream, flags));
 }

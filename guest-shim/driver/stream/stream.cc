@@ -3,6 +3,7 @@
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"
 #include "proto/cuda/gen/wire_structs.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::shim {
 
@@ -17,9 +18,9 @@ constexpr std::uint64_t kFirstStreamId = 16;
 std::atomic<std::uint64_t> g_next_id{kFirstStreamId};
 
 CUresult make_stream(CUstream* out, unsigned flags, int priority, bool with_priority) {
-    if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    GANTRY_REFUSE_IF(
+        out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0,
+        CUDA_ERROR_INVALID_VALUE);
     if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
         return closed;
     }
@@ -31,9 +32,7 @@ CUresult make_stream(CUstream* out, unsigned flags, int priority, bool with_prio
     }
     std::uint64_t handle = 0;
     Stream* stream = g_streams.create(HandleKind::kStream, &handle);
-    if (stream == nullptr) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    GANTRY_REFUSE_IF(stream == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     *stream = Stream{handle, session::current_context(), g_next_id.fetch_add(1), flags, priority};
     CUresult result = CUDA_SUCCESS;
     if (with_priority) {
@@ -69,12 +68,8 @@ bool describe(CUstream stream, Stream* out) {
 template <typename Value, typename Reader>
 CUresult tell(Value* out, CUstream stream, Reader read) {
     Stream facts{};
-    if (out == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!describe(stream, &facts)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(out == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(!describe(stream, &facts), CUDA_ERROR_INVALID_HANDLE);
     *out = read(facts);
     return CUDA_SUCCESS;
 }
@@ -95,9 +90,7 @@ CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int 
 }
 
 CUresult cuStreamDestroy_v2(CUstream hStream) noexcept {
-    if (!g_streams.destroy(bits(hStream))) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(!g_streams.destroy(bits(hStream)), CUDA_ERROR_INVALID_HANDLE);
     if (captures_open()) {
         abandon_capture(bits(hStream));
     }

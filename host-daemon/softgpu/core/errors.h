@@ -6,6 +6,7 @@
 #include <string>
 
 #include "proto/cuda/abi.h"
+#include "proto/cuda/refuse_if.h"
 
 namespace gantry::softgpu {
 
@@ -21,14 +22,6 @@ void report_refusal(const std::string& text);
 void set_report_sink(void (*sink)(void* user, const char* text, std::size_t bytes), void* user);
 
 }  // namespace gantry::softgpu
-
-/// What an entry point checks of its arguments: where the condition holds, it returns the error.
-#define GANTRY_REFUSE_IF(condition, error) \
-    do {                                   \
-        if (condition) {                   \
-            return (error);                \
-        }                                  \
-    } while (0)
 
 /// Returns from the function with the result of a step that did not succeed.
 #define GANTRY_CU(expression)                                                       \
