@@ -5,6 +5,7 @@
 // is cut is dialled again and resumed: no call is lost or made twice, also where the address leads
 // to another host by then, because the VM was moved there with its session. One thread pair a
 // process.
+#include <openssl/crypto.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,10 +17,12 @@
 #include <string>
 #include <thread>
 
+#include "proto/base/hex.h"
 #include "proto/base/mutex.h"
 #include "proto/base/settings.h"
 #include "proto/wire/mirror/endpoint.h"
 #include "proto/wire/mirror/link.h"
+#include "proto/wire/vm_proof.h"
 #include "proto/wire/wait.h"
 
 namespace gantry::guest {
@@ -30,28 +33,19 @@ struct Settings {
     std::string host;
     std::uint64_t give_up_ms = 60'000;
     wire::VmProof vm;  ///< Without its proof, which is of one link.
-    Digest256 key{};
+    Sha256 key{};
 };
 
-/// "11111111-0000-...": 32 hex digits, dashes aside.
 bool read_uuid(const std::string& text, wire::VmProof* vm) {
-    std::string digits;
-    for (const char c : text) {
-        if (c != '-') {
-            digits += c;
-        }
+    const auto uuid = from_uuid_text(text);
+    if (uuid) {
+        std::memcpy(vm->vm, uuid->data(), sizeof vm->vm);
     }
-    Digest256 padded{};
-    digits.resize(digits.size() == 32 ? 64 : 0, '0');
-    if (!read_key(digits, &padded)) {
-        return false;
-    }
-    std::memcpy(vm->vm, padded.data(), sizeof vm->vm);
-    return true;
+    return uuid.has_value();
 }
 
 /// The key's file: one line of 64 hex digits.
-bool read_key_file(const std::string& path, Digest256* key) {
+bool read_key_file(const std::string& path, Sha256* key) {
     std::FILE* file = std::fopen(path.c_str(), "re");
     if (file == nullptr) {
         return false;
@@ -60,7 +54,9 @@ bool read_key_file(const std::string& path, Digest256* key) {
     const bool has_line = std::fgets(line, sizeof line, file) != nullptr;
     std::fclose(file);
     line[std::strcspn(line, "\r\n")] = '\0';
-    return has_line && read_key(line, key);
+    const auto read = has_line ? from_hex<32>(line) : std::nullopt;
+    *key = read.value_or(Sha256{});
+    return read.has_value();
 }
 
 /// One CUDA process of the guest: its socket, its region and the link to the host.
@@ -281,6 +277,8 @@ int main_of(int argc, char** argv) {
         std::fprintf(stderr, "gantry-guest: %s\n", unknown);
         return 2;
     }
+    // A guest's openssl.cnf may name modules of another OpenSSL than the one inside this program.
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
     Settings settings;
     std::string vm;
     std::string key;

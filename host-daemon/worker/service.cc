@@ -15,6 +15,7 @@
 #include "host-daemon/state/blocks/block_runs.h"
 #include "host-daemon/state/files/file_pieces.h"
 #include "host-daemon/worker/sandbox.h"
+#include "proto/base/hex.h"
 #include "proto/cuda/gen/opcodes.h"
 
 namespace gantry::worker {

@@ -11,6 +11,7 @@
 #include "host-daemon/state/blocks/block_runs.h"
 #include "host-daemon/worker/fingerprint_list.h"
 #include "host-daemon/worker/service.h"
+#include "proto/base/hex.h"
 #include "proto/cuda/gen/opcodes.h"
 
 namespace gantry::worker {

@@ -1,5 +1,7 @@
 #include "migration/libvirt/domain_info.h"
 
+#include <strings.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "migration/libvirt/xml.h"
+#include "proto/base/hex.h"
 
 namespace gantry::libvirt {
 
@@ -30,18 +33,13 @@ std::string quoted(std::string_view value) {
     return result + (value.size() > kShown ? "...'" : "'");
 }
 
-Result<std::string> parse_uuid(std::string value) {
-    bool valid = value.size() == 36;
-    for (std::size_t i = 0; valid && i < value.size(); ++i) {
-        const auto c = static_cast<unsigned char>(value[i]);
-        const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-        valid = dash ? c == '-' : std::isxdigit(c) != 0;
-        value[i] = static_cast<char>(std::tolower(c));
-    }
-    if (!valid) {
+Result<std::string> parse_uuid(const std::string& value) {
+    const auto uuid = from_uuid_text(value);
+    const std::string text = uuid ? to_uuid_text(*uuid) : "";
+    if (!uuid || ::strcasecmp(text.c_str(), value.c_str()) != 0) {
         return bad(reason::kXml, "<uuid> is " + quoted(value) + ", not a UUID with dashes");
     }
-    return value;
+    return text;
 }
 
 Result<std::string> parse_name(std::string value) {
@@ -285,9 +283,7 @@ Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
                        "the GPU over one of them");
         }
         result.guest_key = xml::attribute(tcp, "key").value_or("");
-        const bool is_hex = std::all_of(result.guest_key.begin(), result.guest_key.end(),
-                                        [](unsigned char c) { return std::isxdigit(c) != 0; });
-        if (result.guest_key.size() != 64 || !is_hex) {
+        if (!from_hex<32>(result.guest_key)) {
             return bad(reason::kMetadata,
                        "<tcp key='...'> needs 64 hex digits, as `openssl rand -hex 32` prints");
         }

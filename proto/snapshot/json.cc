@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "proto/base/hex.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
 #include "proto/snapshot/object_graph.pb.h"
@@ -27,16 +28,6 @@ Result<std::string> to_json(const google::protobuf::Message& message) {
         return Error{Code::kInternal, "snapshot.json", std::string(status.message())};
     }
     return without_line_end(std::move(text));
-}
-
-std::string hex(std::span<const std::byte> bytes) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    std::string text;
-    for (const std::byte byte : bytes) {
-        text += kDigits[std::to_integer<unsigned>(byte) >> 4];
-        text += kDigits[std::to_integer<unsigned>(byte) & 15];
-    }
-    return text;
 }
 
 class JsonVisitor : public SnapshotVisitor {
@@ -71,8 +62,8 @@ public:
     }
     Result<void> on_image(std::span<const std::byte, 32> sha256,
                           std::span<const std::byte> bytes) override {
-        images_ += std::string(images_.empty() ? "" : ",") + "\n  {\"sha256\": \"" + hex(sha256) +
-                   "\", \"size_bytes\": " + std::to_string(bytes.size()) + "}";
+        images_ += std::string(images_.empty() ? "" : ",") + "\n  {\"sha256\": \"" +
+                   to_hex(sha256) + "\", \"size_bytes\": " + std::to_string(bytes.size()) + "}";
         return {};
     }
     Result<void> on_blocks(std::span<const StoredBlock> blocks) override {

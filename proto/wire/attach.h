@@ -4,10 +4,10 @@
 // and worker: its end-of-file tells either side that the other has ended.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 
-#include "proto/base/hmac.h"
 #include "proto/wire/region.h"
 
 namespace gantry::wire {
@@ -64,7 +64,7 @@ struct ResumeReply {
 
 struct VmProof {
     std::uint8_t vm[16] = {};  ///< The domain's UUID, as it is written. Zero: a program of no VM.
-    Digest256 proof{};
+    std::array<std::byte, 32> proof{};  ///< vm_proof.h.
     [[nodiscard]] bool names_vm() const {
         for (const std::uint8_t byte : vm) {
             if (byte != 0) {
@@ -105,21 +105,5 @@ struct VmAttachReply {
     std::uint32_t channel_count = 0;
     std::uint32_t channel_index = 0;
 };
-
-/// What VmProof.proof must be.
-inline Digest256 vm_proof(const Digest256& key, const std::uint64_t (&session)[2],
-                          const AttachRequest& request, const VmProof& vm) {
-    struct {
-        char purpose[16] = "gantry attach 1";
-        std::uint64_t session[2];
-        AttachRequest request;
-        std::uint8_t vm[16];
-    } message{};
-    static_assert(sizeof message == 16 + 16 + sizeof(AttachRequest) + 16);
-    std::memcpy(message.session, session, sizeof message.session);
-    message.request = request;
-    std::memcpy(message.vm, vm.vm, sizeof message.vm);
-    return hmac_sha256(key, std::as_bytes(std::span(&message, 1)));
-}
 
 }  // namespace gantry::wire

@@ -1,28 +1,8 @@
 #include "host-daemon/execution/code/image_store.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 namespace gantry::worker {
-
-Sha256 sha256_of(std::span<const std::byte> bytes) {
-    Sha256 digest{};
-    unsigned int length = 0;
-    const int done =
-        EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()),
-                   &length, EVP_sha256(), nullptr);
-    GANTRY_ASSERT(done == 1 && length == digest.size(), "SHA-256 failed: %d, %u bytes", done,
-                  length);
-    return digest;
-}
-
-std::string to_hex(std::span<const std::byte> bytes) {
-    std::string text;
-    for (const std::byte b : bytes) {
-        text += fmt::format("{:02x}", static_cast<unsigned>(b));
-    }
-    return text;
-}
 
 Result<void> ImageStore::stage(std::uint64_t image_id, std::uint64_t total_bytes,
                                std::uint64_t offset, std::span<const std::byte> bytes) {

@@ -8,24 +8,18 @@
 // Cost: one copy of the bytes and one SHA-256 at take().
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "proto/base/mutex.h"
 #include "proto/base/result.h"
+#include "proto/base/sha256.h"
 
 namespace gantry::worker {
-
-using Sha256 = std::array<std::byte, 32>;
-
-Sha256 sha256_of(std::span<const std::byte> bytes);
-std::string to_hex(std::span<const std::byte> bytes);
 
 struct Image {
     Sha256 sha256{};

@@ -39,10 +39,10 @@ struct DecodedGraph {
     std::vector<worker::VirtualMemory::Physical> physicals;
     std::vector<worker::VirtualMemory::Mapping> mappings;
     std::vector<worker::PinnedRange> pinned;
-    std::vector<worker::LoadedImage> images;    ///< Without bytes: image is null.
-    std::vector<worker::Sha256> image_hashes;   ///< By position of `images`.
-    std::vector<worker::StagedImage> staged;    ///< Without bytes: part is null.
-    std::vector<worker::Sha256> staged_hashes;  ///< By position of `staged`.
+    std::vector<worker::LoadedImage> images;  ///< Without bytes: image is null.
+    std::vector<Sha256> image_hashes;         ///< By position of `images`.
+    std::vector<worker::StagedImage> staged;  ///< Without bytes: part is null.
+    std::vector<Sha256> staged_hashes;        ///< By position of `staged`.
     worker::ChannelState channel;
     worker::EventTimes::State event_times;
 };

@@ -143,8 +143,8 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
     return {};
 }
 
-Result<worker::Sha256> decode_sha256(const std::string& bytes) {
-    worker::Sha256 sha{};
+Result<Sha256> decode_sha256(const std::string& bytes) {
+    Sha256 sha{};
     if (bytes.size() != sha.size()) {
         return bad_graph("an image name that is no SHA-256");
     }
@@ -158,7 +158,7 @@ Result<void> decode_staged_images(DecodedGraph* out) {
         if (!listed.insert(image.image_id()).second) {
             return bad_graph(fmt::format("image {} is on its way twice", image.image_id()));
         }
-        GANTRY_ASSIGN(const worker::Sha256 sha, decode_sha256(image.part_sha256()));
+        GANTRY_ASSIGN(const Sha256 sha, decode_sha256(image.part_sha256()));
         out->staged.push_back({image.image_id(), image.total_bytes(), nullptr});
         out->staged_hashes.push_back(sha);
     }
@@ -168,7 +168,7 @@ Result<void> decode_staged_images(DecodedGraph* out) {
 Result<void> decode_modules(DecodedGraph* out) {
     for (const snapshot::Module& module : out->message.modules()) {
         worker::LoadedImage image;
-        GANTRY_ASSIGN(const worker::Sha256 sha, decode_sha256(module.image_sha256()));
+        GANTRY_ASSIGN(const Sha256 sha, decode_sha256(module.image_sha256()));
         image.handle = module.handle();
         image.library = module.library();
         image.context = module.context();

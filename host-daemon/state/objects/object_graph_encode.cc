@@ -136,7 +136,7 @@ snapshot::ImageKind kind_of(cuda::wire_hand::ImageKind kind) {
 }
 
 void add_modules(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
-    std::set<worker::Sha256> listed;
+    std::set<Sha256> listed;
     for (const worker::LoadedImage& loaded : process.code.modules.list()) {
         const auto& sha = loaded.image->sha256;
         if (listed.insert(sha).second) {

@@ -15,7 +15,7 @@ namespace {
 /// so this is asked where there is no extension that does. Looked into once an image.
 std::uint64_t heap_users(worker::GuestProcess& process) {
     static Mutex mutex;
-    static std::map<worker::Sha256, bool> known GANTRY_GUARDED_BY(mutex);
+    static std::map<Sha256, bool> known GANTRY_GUARDED_BY(mutex);
     const auto major =
         process.device.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
     const MutexLock lock(mutex);

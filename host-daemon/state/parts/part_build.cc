@@ -11,6 +11,7 @@
 #include "host-daemon/execution/dispatch/run_call.h"
 #include "host-daemon/execution/loading/placed_image.h"
 #include "host-daemon/state/parts/part_target.h"
+#include "proto/base/hex.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::state {
@@ -33,8 +34,7 @@ std::string name_of(const worker::Object& object) {
     return fmt::format("{:#x} ({})", object.handle, op != nullptr ? op : "unknown command");
 }
 
-const worker::LoadedImage* image_of(const DecodedGraph& graph, std::uint64_t handle,
-                                    worker::Sha256* sha) {
+const worker::LoadedImage* image_of(const DecodedGraph& graph, std::uint64_t handle, Sha256* sha) {
     for (std::size_t i = 0; i < graph.images.size(); ++i) {
         if (graph.images[i].handle == handle) {
             *sha = graph.image_hashes[i];
@@ -260,7 +260,7 @@ Result<void> PartTarget::build_objects(DecodedGraph& graph, bool is_final) {
 }
 
 bool PartTarget::lies_elsewhere(const DecodedGraph& graph, const worker::Object& object) {
-    worker::Sha256 sha{};
+    Sha256 sha{};
     const worker::LoadedImage* wanted = image_of(graph, object.handle, &sha);
     const auto loaded = process_.code.modules.get(object.handle);
     if (wanted == nullptr || !loaded || !process_.device.can_place()) {
@@ -275,7 +275,7 @@ bool PartTarget::lies_elsewhere(const DecodedGraph& graph, const worker::Object&
 }
 
 bool PartTarget::has_image(const DecodedGraph& graph, const worker::Object& object) {
-    worker::Sha256 sha{};
+    Sha256 sha{};
     return image_of(graph, object.handle, &sha) != nullptr &&
            process_.code.images.find(sha) != nullptr;
 }
@@ -312,7 +312,7 @@ Result<void> PartTarget::build_object(const DecodedGraph& graph, const worker::O
 }
 
 Result<void> PartTarget::load_module(const DecodedGraph& graph, const worker::Object& object) {
-    worker::Sha256 sha{};
+    Sha256 sha{};
     const worker::LoadedImage* loaded = image_of(graph, object.handle, &sha);
     cuda::wire_hand::LoadCall load{};
     if (loaded == nullptr || object.creation.args.size() != sizeof(load)) {
@@ -342,9 +342,9 @@ Result<void> PartTarget::load_module(const DecodedGraph& graph, const worker::Ob
     if (const CUresult result =
             worker::replay(process_, object.creation, worker::Replay::kRestore, object.native);
         result != CUDA_SUCCESS) {
-        return driver::to_error(process_.device.api(), result, "module.load",
-                                fmt::format("loading image {} of {}",
-                                            worker::to_hex(sha).substr(0, 16), name_of(object)));
+        return driver::to_error(
+            process_.device.api(), result, "module.load",
+            fmt::format("loading image {} of {}", to_hex(sha).substr(0, 16), name_of(object)));
     }
     GANTRY_TRY(check_functions(graph, *loaded));
     return place_variables(*loaded);

@@ -82,7 +82,7 @@ std::vector<worker::ImagePtr> PartContent::images() {
     if (process.is_broken()) {
         return images;
     }
-    std::set<worker::Sha256> listed;
+    std::set<Sha256> listed;
     for (const worker::LoadedImage& loaded : process.code.modules.list()) {
         if (listed.insert(loaded.image->sha256).second) {
             images.push_back(loaded.image);

@@ -42,10 +42,10 @@ std::vector<Problem> PartTarget::check(const DecodedGraph& graph) {
     return problems;
 }
 
-std::vector<worker::Sha256> PartTarget::missing_images(const DecodedGraph& graph) {
-    std::vector<worker::Sha256> missing;
+std::vector<Sha256> PartTarget::missing_images(const DecodedGraph& graph) {
+    std::vector<Sha256> missing;
     for (const auto* hashes : {&graph.image_hashes, &graph.staged_hashes}) {
-        for (const worker::Sha256& sha : *hashes) {
+        for (const Sha256& sha : *hashes) {
             if (process_.code.images.find(sha) == nullptr) {
                 missing.push_back(sha);
             }
@@ -54,8 +54,8 @@ std::vector<worker::Sha256> PartTarget::missing_images(const DecodedGraph& graph
     return missing;
 }
 
-Result<std::vector<worker::Sha256>> PartTarget::prepare(snapshot::Seed seed, std::string_view bytes,
-                                                        bool arena_is_shared) {
+Result<std::vector<Sha256>> PartTarget::prepare(snapshot::Seed seed, std::string_view bytes,
+                                                bool arena_is_shared) {
     content_.memory.set_arena_is_shared(arena_is_shared);
     content_.expect_seed(seed);
     GANTRY_ASSIGN(DecodedGraph graph, decode(bytes));
@@ -71,7 +71,7 @@ Result<std::vector<worker::Sha256>> PartTarget::prepare(snapshot::Seed seed, std
     return missing;
 }
 
-Result<std::vector<worker::Sha256>> PartTarget::apply_final(std::string_view bytes) {
+Result<std::vector<Sha256>> PartTarget::apply_final(std::string_view bytes) {
     put_off_.reset();  // It builds all that is not there.
     GANTRY_ASSIGN(DecodedGraph graph, decode(bytes));
     if (!graph.message.has_execution()) {
@@ -103,8 +103,8 @@ Result<std::vector<worker::Sha256>> PartTarget::apply_final(std::string_view byt
     return missing;
 }
 
-Result<std::vector<worker::Sha256>> PartTarget::apply_final(std::string_view bytes,
-                                                            const worker::MemorySum& expected) {
+Result<std::vector<Sha256>> PartTarget::apply_final(std::string_view bytes,
+                                                    const worker::MemorySum& expected) {
     worker::Device& device = process_.device;
     device.require_offers();
     GANTRY_ASSIGN(auto missing, apply_final(bytes));

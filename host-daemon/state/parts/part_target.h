@@ -59,8 +59,8 @@ public:
     /// Builds what can be built now. Names of images that are missing come back, and then nothing
     /// was built.
     /// `arena_is_shared`: the arena takes what Device::offer() brought.
-    Result<std::vector<worker::Sha256>> prepare(snapshot::Seed seed, std::string_view graph,
-                                                bool arena_is_shared = false);
+    Result<std::vector<Sha256>> prepare(snapshot::Seed seed, std::string_view graph,
+                                        bool arena_is_shared = false);
     /// Until it is said again. A graph may take memory away here and put other memory at its
     /// address, as the source did since its last graph: then what lay there is kept, since the
     /// source may count it as sent, unless the blocks of new memory come again anyhow.
@@ -79,11 +79,11 @@ public:
                         Fingerprints fingerprints, unsigned share_percent = 0);
     /// The bytes of a block that was applied before.
     Result<void> apply_copy(BlockAddress block, BlockAddress origin);
-    Result<std::vector<worker::Sha256>> apply_final(std::string_view graph);
+    Result<std::vector<Sha256>> apply_final(std::string_view graph);
     /// The same where the arena is shared: `handover.memory` unless it then holds exactly
     /// `expected`.
-    Result<std::vector<worker::Sha256>> apply_final(std::string_view graph,
-                                                    const worker::MemorySum& expected);
+    Result<std::vector<Sha256>> apply_final(std::string_view graph,
+                                            const worker::MemorySum& expected);
     /// After apply_final(), where both workers have the same region: the guest may have written to
     /// it since.
     void forget_pinned_writes() { channel_->pinned.clear(); }
@@ -126,7 +126,7 @@ private:
     Result<void> check_variables(const DecodedGraph& graph);
     Result<void> check_private(const DecodedGraph& graph) const;
     Result<void> flush_kept_blocks();
-    [[nodiscard]] std::vector<worker::Sha256> missing_images(const DecodedGraph& graph);
+    [[nodiscard]] std::vector<Sha256> missing_images(const DecodedGraph& graph);
     Result<void> restore_private(const DecodedGraph& graph);
 
     PartContent& content_;

@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "host-daemon/supervisor/registry/registry.h"
+#include "proto/base/hex.h"
+#include "proto/wire/vm_proof.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -360,18 +362,12 @@ Result<GuestLink> Registry::give_guest(const HandoverRequest& request) {
 
 /// The key is looked at before anything else is told: who has none learns nothing of a VM.
 Result<RelayedGuest> Registry::attach_vm(const wire::VmAttachRequest& request) {
-    static constexpr char kDigits[] = "0123456789abcdef";
-    std::string id;
-    for (std::size_t i = 0; i < sizeof request.guest.vm.vm; ++i) {
-        id += i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
-        id += kDigits[request.guest.vm.vm[i] >> 4];
-        id += kDigits[request.guest.vm.vm[i] & 15];
-    }
+    const std::string id = to_uuid_text(std::as_bytes(std::span(request.guest.vm.vm)));
     const std::shared_ptr<Session> session = sessions_.find(id).session;
-    Digest256 key{};
+    const auto key = session ? from_hex<32>(session->info().guest_key) : std::nullopt;
     const wire::GuestAttach& guest = request.guest;
-    if (!session || !read_key(session->info().guest_key, &key) ||
-        !is_same(wire::vm_proof(key, request.session, guest.request, guest.vm), guest.vm.proof)) {
+    if (!key || !is_same_digest(wire::vm_proof(*key, request.session, guest.request, guest.vm),
+                                guest.vm.proof)) {
         return Error{Code::kPermissionDenied, "guest.vm",
                      "no VM " + id +
                          " with this key is here; gantry-guest's --vm and --key must "

@@ -1,11 +1,11 @@
 #include "host-daemon/supervisor/workers/worker.h"
 
 #include <spdlog/spdlog.h>
-#include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "host-daemon/supervisor/config/version.h"
+#include "proto/base/hex.h"
 #include "proto/control/process_end.h"
 #include "proto/cuda/abi.h"
 
@@ -30,31 +30,15 @@ control::DeviceChoice device_choice(const Config& config) {
     return device;
 }
 
-/// The 16 bytes of a UUID; empty for what is none.
-std::string uuid_bytes(std::string text) {
-    std::erase(text, '-');
-    std::string bytes;
-    for (std::size_t at = 0; at + 2 <= text.size(); at += 2) {
-        unsigned byte = 0;
-        const char* end = text.data() + at + 2;
-        if (std::from_chars(text.data() + at, end, byte, 16).ptr != end) {
-            return {};
-        }
-        bytes.push_back(static_cast<char>(byte));
-    }
-    return bytes.size() == 16 ? bytes : std::string{};
-}
-
 /// A VM's GPU is named for the VM, so that its programs find the same one wherever they begin: its
 /// UUID is the VM's, and it lies where none of the VM's own devices does.
 void name_device(const std::string& session_id, control::Baseline* baseline) {
     constexpr int kPciBus = 0xf0;
-    const std::string uuid =
-        session_id.starts_with(kLocalSession) ? std::string{} : uuid_bytes(session_id);
-    if (uuid.empty()) {
+    const auto uuid = from_uuid_text(session_id);
+    if (!uuid || session_id.starts_with(kLocalSession)) {
         return;
     }
-    baseline->set_uuid(uuid);
+    baseline->set_uuid(uuid->data(), uuid->size());
     (*baseline->mutable_attributes())[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = 0;
     (*baseline->mutable_attributes())[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID] = kPciBus;
     (*baseline->mutable_attributes())[CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID] = 0;
