@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <sstream>
 #include <string>
@@ -205,7 +206,7 @@ int end_of_parse(const CLI::App& app, const CLI::ParseError& error, bool is_json
     }
     std::ostringstream text;
     if (is_json && dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
-        text << "{\"version\":\"" GANTRY_VERSION "\"}\n";
+        text << json_text({{"version", GANTRY_VERSION}}, false);
     } else {
         app.exit(error, text);
     }

@@ -1,5 +1,6 @@
 #include "migration/cli/commands.h"
 
+#include <fmt/format.h>
 #include <grpcpp/client_context.h>
 
 #include <array>
@@ -227,8 +228,8 @@ int run_reassign(const Context& context, const std::string& session, std::uint32
     }
     const std::string name = reply.device_name().empty() ? "" : ", " + reply.device_name();
     return show(context, reply,
-                replacement_text(reply) + session + " is on device " +
-                    std::to_string(reply.device()) + name + "\n");
+                replacement_text(reply) +
+                    fmt::format("{} is on device {}{}\n", session, reply.device(), name));
 }
 
 int run_pull(const Context& context, const std::string& session, const std::string& source,

@@ -1,6 +1,7 @@
 // What the gantry command writes on standard output: tables and lines in virsh's words, or JSON.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 
@@ -18,7 +19,14 @@ namespace gantry::cli {
 
 enum class Form { kText, kJson };
 
-/// One JSON object, field names as in gantryd.proto, zeros included; one line unless `pretty`.
+/// Whether fields that are zero, empty or false are there too.
+enum class Zeros { kPrinted, kLeftOut };
+/// Field names as in the schema, 64-bit numbers as text.
+nlohmann::ordered_json json_of(const google::protobuf::Message& message,
+                               Zeros zeros = Zeros::kPrinted);
+/// With a line end; one line unless `pretty`.
+std::string json_text(const nlohmann::ordered_json& json, bool pretty);
+/// One JSON object, zeros included.
 std::string to_json(const google::protobuf::Message& message, bool pretty);
 
 /// A session and its programs' objects as one JSON object, "status" and "graphs".

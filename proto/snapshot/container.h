@@ -164,12 +164,4 @@ Result<std::uint64_t> read_snapshot(const std::string& path, SnapshotVisitor& vi
 /// Draws 128 bits from the system's random source.
 Result<Seed> random_seed();
 
-enum class JsonDetail { kSummary, kGraphs };
-/// SnapshotHeader.needs as JSON: its schema is not this folder's. Nothing: they do not parse.
-using NeedsJson = std::optional<std::string> (*)(std::string_view bytes);
-/// The file as one JSON object: header, summary, images, and with kGraphs every object graph. The
-/// session's needs are base64 in the header, or an object of their own where `needs` is given.
-Result<std::string> snapshot_json(const std::string& path, JsonDetail detail,
-                                  NeedsJson needs = nullptr);
-
 }  // namespace gantry::snapshot

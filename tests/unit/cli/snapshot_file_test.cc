@@ -92,11 +92,14 @@ TEST_F(CliSnapshotFile, PrintsTheWholeFileAsOneJsonObject) {
     EXPECT_EQ(json["format_version"], 2);
     EXPECT_EQ(json["header"]["epoch"], "3");
     EXPECT_EQ(json["summary"]["zero_block_count"], "1");
+    EXPECT_EQ(json["summary"]["block_count"], "5");
     ASSERT_EQ(json["graphs"].size(), 2U);
     EXPECT_EQ(json["graphs"][1]["part_id"], "2");
     EXPECT_EQ(json["graphs"][1]["allocations"][0]["address"], std::to_string(0x300000000000));
     EXPECT_EQ(json["spaces"][1]["block_count"], 4);
     EXPECT_EQ(json["images"][0]["size_bytes"], 8);
+    EXPECT_EQ(json["images"][0]["sha256"].get<std::string>().size(), 64U);
+    EXPECT_NE(json["graphs"][0].dump().find("\"next_seq\":\"4096\""), std::string::npos);
 }
 
 TEST_F(CliSnapshotFile, AReportThatCannotBePrintedIsAFailure) {
