@@ -130,7 +130,7 @@ void wrong() {
 MUTATIONS = (
     ("proto/wire/mirror/link.cc", "    const MutexLock lock(mutex_);\n    received_ = received;",
      "    received_ = received;", "writing variable 'received_'"),
-    ("host-daemon/state/blocks/thread_pool.cc", "        lock.lock();\n", "",
+    ("proto/base/thread_pool.cc", "        lock.lock();\n", "",
      "'at_work_' requires holding mutex"),
     ("guest-shim/session/crew.cc", "    Guard guard(g_mutex);\n    for (Job* job",
      "    for (Job* job", "'g_jobs' requires holding mutex"),

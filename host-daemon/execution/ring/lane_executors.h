@@ -4,20 +4,17 @@
 // thread waits for its blocking command's answer, so a lane rarely has more than one job; several
 // guest threads may share a lane, and then their blocking commands take turns.
 //
-// Invariant: jobs of one lane run in the order given. Threads: post() from the consumer; idle() and
-// wait_idle() from anywhere. Failure: jobs report by their own means; a job must not throw.
-// Cost: one mutex and one wake-up a job.
+// Invariant: jobs of one lane run in the order given. Threads: any.  Failure: jobs report by their
+// own means; a job must not throw. Cost: one mutex and one wake-up a job.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <thread>
-#include <vector>
 
-#include "proto/base/mutex.h"
+#include "proto/base/serial_executor.h"
 #include "proto/wire/region.h"
 
 namespace gantry::worker {
@@ -26,7 +23,7 @@ class LaneExecutors {
 public:
     using Job = std::function<void()>;
     /// `on_start` runs once in each new thread, before its first job.
-    explicit LaneExecutors(std::function<void()> on_start);
+    explicit LaneExecutors(std::function<void()> on_start) : on_start_(std::move(on_start)) {}
     /// Waits for running jobs; drops waiting ones.
     ~LaneExecutors();
     LaneExecutors(const LaneExecutors&) = delete;
@@ -36,28 +33,18 @@ public:
     void post(std::uint32_t lane, Job job);
     static constexpr std::uint32_t kChoreLane = wire::kLaneCount;
 
-    [[nodiscard]] bool busy(std::uint32_t lane) const;
+    /// Jobs posted and not ended, in all lanes.
     [[nodiscard]] std::uint32_t busy_count() const;
     /// False when jobs were still running at the deadline.
     bool wait_idle(std::chrono::steady_clock::time_point deadline);
 
 private:
-    struct Lane {
-        Mutex mutex;
-        CondVar wake;
-        std::deque<Job> jobs GANTRY_GUARDED_BY(mutex);
-        bool running GANTRY_GUARDED_BY(mutex) = false;
-        bool stop GANTRY_GUARDED_BY(mutex) = false;
-        std::thread thread GANTRY_GUARDED_BY(mutex);
-    };
-    void run(Lane& lane);
-
-    std::function<void()> on_start_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
-    mutable Mutex idle_mutex_;
+    const std::function<void()> on_start_;
+    mutable Mutex mutex_;
     CondVar idle_;
-    /// Jobs posted and not ended; under idle_mutex_.
-    std::uint32_t pending_ GANTRY_GUARDED_BY(idle_mutex_) = 0;
+    std::uint32_t pending_ GANTRY_GUARDED_BY(mutex_) = 0;
+    /// Null before a lane's first job. post() only makes them, and the destructor ends them.
+    std::array<std::unique_ptr<SerialExecutor>, kChoreLane + 1> lanes_;
 };
 
 }  // namespace gantry::worker

@@ -20,8 +20,8 @@
 
 #include "host-daemon/execution/process/guest_process.h"
 #include "host-daemon/state/blocks/block_range.h"
-#include "host-daemon/state/blocks/thread_pool.h"
 #include "migration/engine/state.h"
+#include "proto/base/thread_pool.h"
 #include "proto/snapshot/fingerprint.h"
 
 namespace gantry::state {

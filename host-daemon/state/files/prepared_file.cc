@@ -39,6 +39,7 @@ PreparedFile::PreparedFile(worker::GuestProcess& process, control::UniqueFd file
       file_(std::move(file)),
       range_(range),
       threads_(std::clamp(std::thread::hardware_concurrency() / 2, 1U, kThreadsMax)),
+      helpers_(threads_),
       pieces_((range.end + kPieceBytes - 1) / kPieceBytes - range.begin / kPieceBytes) {}
 
 Result<std::unique_ptr<PreparedFile>> PreparedFile::begin(worker::GuestProcess& process,
@@ -145,15 +146,6 @@ snapshot::FileRange PreparedFile::piece(std::size_t index) const {
     return {std::max(begin, range_.begin), std::min(begin + kPieceBytes, range_.end)};
 }
 
-template <typename Work>
-void PreparedFile::by_threads(std::size_t first, std::size_t count, Work work) {
-    std::vector<std::jthread> helpers;
-    for (std::size_t i = first + 1; i < first + count; ++i) {
-        helpers.emplace_back([&work, i] { work(i); });
-    }
-    work(first);
-}
-
 void PreparedFile::run() {
     make();
     {
@@ -170,7 +162,7 @@ void PreparedFile::run() {
 
 void PreparedFile::make() {
     for (std::size_t next = 0; next < pieces_.size() && is_wanted();) {
-        const std::size_t count = std::min(threads_, pieces_.size() - next);
+        const std::size_t count = std::min<std::size_t>(threads_, pieces_.size() - next);
         const auto begin = Clock::now();
         const Result<void> made = make_pieces(next, count);
         const std::int64_t pages_ms = ms_since(begin);
@@ -191,7 +183,8 @@ void PreparedFile::make() {
 Result<void> PreparedFile::make_pieces(std::size_t first, std::size_t count) {
     Mutex mutex;
     Result<void> outcome;
-    by_threads(first, count, [&](std::size_t i) {
+    helpers_.run(count, [&, first](std::size_t index) {
+        const std::size_t i = first + index;
         const snapshot::FileRange part = piece(i);
         const Result<void> made =
             snapshot::make_pages(file_.get(), "the file", part.begin, at(part.begin), part.bytes());
@@ -211,7 +204,8 @@ void PreparedFile::lock_pieces(std::size_t first, std::size_t count) {
     if (!may_lock_pages(process_)) {
         return;  // These are copied through slots.
     }
-    by_threads(first, count, [&](std::size_t i) {
+    helpers_.run(count, [&, first](std::size_t index) {
+        const std::size_t i = first + index;
         process_.device.bind_thread();
         const snapshot::FileRange part = piece(i);
         const CUresult result = process_.device.api().cuMemHostRegister_v2(

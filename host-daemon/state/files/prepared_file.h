@@ -24,6 +24,7 @@
 
 #include "host-daemon/execution/process/guest_process.h"
 #include "proto/base/mutex.h"
+#include "proto/base/thread_pool.h"
 #include "proto/control/unique_fd.h"
 #include "proto/snapshot/file_pages.h"
 
@@ -78,9 +79,6 @@ private:
     void leave();
     Result<void> make_pieces(std::size_t first, std::size_t count);
     void lock_pieces(std::size_t first, std::size_t count);
-    /// Calls work(piece) for each, by a thread each.
-    template <typename Work>
-    void by_threads(std::size_t first, std::size_t count, Work work);
     [[nodiscard]] snapshot::FileRange piece(std::size_t index) const;
     [[nodiscard]] std::byte* at(std::uint64_t offset) const {
         return at_ + (offset - range_.begin);
@@ -94,7 +92,8 @@ private:
     dev_t device_number_ = 0;
     ino_t file_number_ = 0;
     std::byte* at_ = nullptr;
-    const std::size_t threads_;
+    const unsigned threads_;
+    ThreadPool helpers_;
     std::vector<Piece> pieces_;  ///< The threads' while making, anybody's once settled.
     std::atomic<std::uint64_t> page_bytes_{0};
     std::atomic<std::uint64_t> locked_bytes_{0};

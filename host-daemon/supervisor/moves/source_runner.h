@@ -18,12 +18,12 @@
 #include <type_traits>
 
 #include "host-daemon/supervisor/base/compression.h"
-#include "host-daemon/supervisor/base/serial_executor.h"
 #include "host-daemon/supervisor/moves/epoch_store.h"
 #include "host-daemon/supervisor/parts/worker_state.h"
 #include "migration/engine/source_machine.h"
 #include "migration/transport/bulk_queue.h"
 #include "migration/transport/links.h"
+#include "proto/base/serial_executor.h"
 
 namespace gantry::supervisor {
 

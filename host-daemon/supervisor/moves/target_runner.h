@@ -14,11 +14,11 @@
 #include <optional>
 #include <string>
 
-#include "host-daemon/supervisor/base/serial_executor.h"
 #include "host-daemon/supervisor/moves/epoch_store.h"
 #include "host-daemon/supervisor/moves/source_runner.h"
 #include "host-daemon/supervisor/parts/worker_state.h"
 #include "migration/engine/target_machine.h"
+#include "proto/base/serial_executor.h"
 
 namespace gantry::supervisor {
 

@@ -2,9 +2,9 @@
 
 #include <spdlog/spdlog.h>
 
-#include "host-daemon/supervisor/base/serial_executor.h"
 #include "migration/libvirt/host.h"
 #include "migration/libvirt/listener.h"
+#include "proto/base/serial_executor.h"
 
 namespace gantry::supervisor {
 namespace {

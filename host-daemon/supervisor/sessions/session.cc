@@ -7,8 +7,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <future>
 #include <nlohmann/json.hpp>
+
+#include "proto/base/thread_pool.h"
 
 namespace gantry::supervisor {
 
@@ -44,6 +45,12 @@ Result<SessionInfo> session_info_from_json(const nlohmann::json& json) {
         return Error{Code::kDataLoss, "record.corrupt", "a session's record names no session"};
     }
     return info;
+}
+
+/// Calls function(0) to function(count - 1) beside each other: each may wait for a worker that does
+/// not answer.
+static void for_all(std::size_t count, const std::function<void(std::size_t)>& function) {
+    ThreadPool(static_cast<unsigned>(count)).run(count, function);
 }
 
 std::uint32_t cuda_error_of(const Error& error) {
@@ -363,12 +370,7 @@ bool Session::guest_waits() const {
 void Session::end(std::optional<wire::WorkerState> how) {
     const MutexLock opening(opening_);
     const auto workers = workers_.all();
-    std::vector<std::future<void>> ends;  // Those that do not answer are waited for together.
-    ends.reserve(workers.size());
-    for (const auto& worker : workers) {
-        ends.push_back(std::async(std::launch::async, [&worker] { worker->end(); }));
-    }
-    ends.clear();
+    for_all(workers.size(), [&workers](std::size_t i) { workers[i]->end(); });
     for (const auto& worker : workers) {
         const PartChannel at = channel_of(worker->part());
         workers_.remove(worker->part());
@@ -469,15 +471,11 @@ std::size_t Session::adopt_workers(const std::vector<WorkerRecord>& records,
     if (served) {  // else the guest's memory may not be complete yet
         (void)open_region();
     }
-    std::vector<std::future<Result<std::shared_ptr<Worker>>>> found;  // Each may be waited for.
-    found.reserve(records.size());
-    for (const WorkerRecord& record : records) {
-        found.push_back(std::async(
-            std::launch::async, [&record, &handlers] { return Worker::adopt(record, handlers); }));
-    }
+    std::vector<Result<std::shared_ptr<Worker>>> found(records.size(), std::shared_ptr<Worker>{});
+    for_all(records.size(), [&](std::size_t i) { found[i] = Worker::adopt(records[i], handlers); });
     for (std::size_t i = 0; i < records.size(); ++i) {
         const WorkerRecord& record = records[i];
-        auto worker = found[i].get();
+        auto& worker = found[i];
         if (!worker) {
             gone.emplace(record.part, worker.error().text);
             continue;

@@ -23,10 +23,10 @@
 #include <string>
 #include <vector>
 
-#include "host-daemon/supervisor/base/serial_executor.h"
 #include "host-daemon/supervisor/config/config.h"
 #include "host-daemon/supervisor/workers/worker.h"
 #include "proto/base/mutex.h"
+#include "proto/base/serial_executor.h"
 
 namespace gantry::supervisor {
 

@@ -2,19 +2,20 @@
 //
 // Invariant: what runs on an executor never overlaps with anything else on it, so the state that
 // belongs to it needs no locks. stop() lets the function in hand end, drops what is queued and
-// joins. Threads: post() and stop() from any but stop() not from the executor itself. Cost: a mutex
-// and a wake-up per post.
+// joins. Threads:
+// post(), close() and stop() from any but stop() not from the executor itself. Failure: functions
+// report by their own means and do not throw. Cost: a mutex and a wake-up per post.
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <thread>
 
-namespace gantry::supervisor {
+#include "proto/base/mutex.h"
+
+namespace gantry {
 
 class SerialExecutor {
 public:
@@ -29,6 +30,8 @@ public:
     bool post(std::function<void()> function);
     /// When on_timer is due; only from the executor's own thread.
     void set_timer(std::optional<Clock::time_point> due) { due_ = due; }
+    /// Nothing begins from now on. Does not wait.
+    void close();
     void stop();
     [[nodiscard]] bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
 
@@ -37,11 +40,11 @@ private:
 
     std::function<void()> on_timer_;
     std::optional<Clock::time_point> due_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::function<void()>> queue_;
-    bool stopping_ = false;
+    Mutex mutex_;
+    CondVar changed_;
+    std::deque<std::function<void()>> queue_ GANTRY_GUARDED_BY(mutex_);
+    bool stopping_ GANTRY_GUARDED_BY(mutex_) = false;
     std::thread thread_;
 };
 
-}  // namespace gantry::supervisor
+}  // namespace gantry

@@ -1,17 +1,17 @@
-#include "host-daemon/state/blocks/thread_pool.h"
+#include "proto/base/thread_pool.h"
 
 #include <algorithm>
 
-namespace gantry::state {
+namespace gantry {
 namespace {
 
-constexpr unsigned kCrewMax = 8;
+constexpr unsigned kThreadsMax = 8;
 
 }  // namespace
 
 ThreadPool::ThreadPool(unsigned threads)
     : threads_(threads != 0 ? threads
-                            : std::clamp(std::thread::hardware_concurrency(), 1U, kCrewMax)) {}
+                            : std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax)) {}
 
 ThreadPool::~ThreadPool() {
     {
@@ -74,4 +74,4 @@ void ThreadPool::help() {
     }
 }
 
-}  // namespace gantry::state
+}  // namespace gantry

@@ -1,8 +1,8 @@
-// ThreadPool: a few threads that share out the pieces of one job over memory (copies,
-// fingerprints).
+// ThreadPool: a few threads that share out the pieces of one job (copies, fingerprints, questions
+// to several workers).
 //
-// The threads start with the first job that has more than one piece and wait in between; they make
-// no driver calls. Threads: one caller at a time. Cost: one wake-up of each helper per job.
+// The threads start with the first job that has more than one piece and wait in between. Threads:
+// one caller at a time. Cost: one wake-up of each helper per job.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 #include "proto/base/mutex.h"
 
-namespace gantry::state {
+namespace gantry {
 
 class ThreadPool {
 public:
@@ -45,4 +45,4 @@ private:
     std::atomic<std::size_t> next_{0};
 };
 
-}  // namespace gantry::state
+}  // namespace gantry

@@ -1,12 +1,14 @@
-#include "host-daemon/supervisor/base/serial_executor.h"
+#include "proto/base/serial_executor.h"
 
-namespace gantry::supervisor {
+#include <utility>
+
+namespace gantry {
 
 SerialExecutor::SerialExecutor(std::function<void()> on_timer)
     : on_timer_(std::move(on_timer)), thread_([this] { run(); }) {}
 
 bool SerialExecutor::post(std::function<void()> function) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stopping_) {
         return false;
     }
@@ -15,24 +17,27 @@ bool SerialExecutor::post(std::function<void()> function) {
     return true;
 }
 
+void SerialExecutor::close() {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_one();
+}
+
 void SerialExecutor::stop() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-        changed_.notify_one();
-    }
+    close();
     if (thread_.joinable()) {
         thread_.join();
     }
     std::deque<std::function<void()>> dropped;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     dropped.swap(queue_);
 }
 
 void SerialExecutor::run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-        const auto ready = [this] { return stopping_ || !queue_.empty(); };
+        const auto ready = [this]()
+                               GANTRY_REQUIRES(mutex_) { return stopping_ || !queue_.empty(); };
         if (due_ && on_timer_) {
             changed_.wait_until(lock, *due_, ready);
         } else {
@@ -58,4 +63,4 @@ void SerialExecutor::run() {
     }
 }
 
-}  // namespace gantry::supervisor
+}  // namespace gantry
