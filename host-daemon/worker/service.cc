@@ -153,9 +153,9 @@ void Service::send_event(const control::Event& event) {
 }
 
 void Service::flush_events() {
-    if (const std::uint64_t position = first_command_.exchange(0); position != 0) {
+    if (first_command_.exchange(0) != 0) {
         control::Event event;
-        event.mutable_first_request()->set_position(position - 1);
+        event.mutable_first_request();
         send_event(event);
     }
 }
@@ -416,7 +416,6 @@ void Service::describe_device(control::DeviceDescription* out) const {
     };
     out->set_compute_capability_major(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
     out->set_compute_capability_minor(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
-    out->set_multiprocessor_count(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
     out->set_memory_bytes(device_->memory_bytes());
     out->set_memory_free_bytes(device_->memory_free_bytes().value_or(0));
     out->set_driver_version(static_cast<std::uint32_t>(library_->version()));
@@ -577,8 +576,6 @@ void Service::status(control::FromWorker* reply) {
         pinned += range.bytes;
     }
     statistics->set_pinned_memory_bytes(pinned);
-    statistics->set_bytes_from_guest(execution_->loop().bytes_taken());
-    statistics->set_bytes_to_guest(process_->counters.bytes_to_guest.load());
     statistics->set_object_count(process_->objects.size());
     statistics->set_refused_commands(process_->counters.refused.load());
 }

@@ -90,8 +90,6 @@ void Service::ask_prepared_file(control::FromWorker* reply) {
     }
     const state::PreparedFile::Progress progress = prepared->progress();
     body->set_is_done(progress.is_done);
-    body->set_page_bytes(progress.page_bytes);
-    body->set_locked_bytes(progress.locked_bytes);
     body->set_how(progress.how);
     if (!progress.outcome) {
         const Error& error = progress.outcome.error();

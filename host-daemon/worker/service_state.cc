@@ -171,7 +171,6 @@ Result<void> Service::scan(const control::Scan& scan, control::FromWorker* reply
     }
     control::BlockRunList list;
     state::append_runs(result.changed, list.mutable_runs());
-    body->set_changed_block_count(result.changed.size());
     body->set_scanned_block_count(result.scanned_block_count);
     body->set_vanished_block_count(result.vanished_block_count);
     body->set_resident_bytes(result.scanned_block_count * state::kBlockBytes);
@@ -272,7 +271,6 @@ Result<void> Service::freeze(const control::Freeze& freeze, control::FromWorker*
         body->set_drain_us(static_cast<std::uint64_t>(drain.count()));
         frozen_ = freeze.token();
     }
-    body->set_executed_position(execution_->loop().next());
     body->set_parked_command_count(execution_->loop().executed_ahead().size());
     return {};
 }

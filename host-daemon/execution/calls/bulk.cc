@@ -99,7 +99,6 @@ CUresult read_to_bulk(Call& call) {
             process.streams.may_use_words() ? BulkBoard::Sign::kWord : BulkBoard::Sign::kEvent;
         process.streams.bulk_board.started(copy.word, call.header().position,
                                            BulkBoard::Way::kToGuest, stream, sign);
-        process.counters.bytes_to_guest.fetch_add(extent.size(), std::memory_order_relaxed);
     }
     return result;
 }

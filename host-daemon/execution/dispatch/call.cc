@@ -85,7 +85,6 @@ std::span<std::byte> Call::offered_bulk(std::uint64_t* offset) {
 void Call::wrote_bulk(std::uint64_t offset, std::uint64_t bytes) {
     bulk_offset_ = offset;
     bulk_bytes_ = bytes;
-    process_.counters.bytes_to_guest.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 std::span<const std::byte> Call::place_payload(AnswerHead* answer) {

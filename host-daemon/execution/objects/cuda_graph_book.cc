@@ -191,12 +191,6 @@ GraphMemory CudaGraphBook::memory_of(CUgraph graph) const {
     return memory == memory_.end() ? GraphMemory{} : memory->second;
 }
 
-GraphMemory CudaGraphBook::memory_of_exec(std::uint64_t handle) const {
-    MutexLock lock(mutex_);
-    const auto exec = execs_.find(handle);
-    return exec == execs_.end() ? GraphMemory{} : exec->second.memory;
-}
-
 void CudaGraphBook::note_memory(CUgraph graph, const GraphMemory& memory) {
     if (memory.allocates.empty() && memory.frees.empty()) {
         return;

@@ -73,9 +73,8 @@ public:
     /// Events that a launch of the exec records (child graphs included).
     std::vector<CUevent> recorded_events(std::uint64_t exec);
 
-    /// Empty when the graph or exec has no memory nodes.
+    /// Empty when the graph has no memory nodes.
     [[nodiscard]] GraphMemory memory_of(CUgraph graph) const;
-    [[nodiscard]] GraphMemory memory_of_exec(std::uint64_t exec) const;
     /// False as long as there has been no memory node: a launch costs nothing then.
     [[nodiscard]] bool knows_memory() const {
         return knows_memory_.load(std::memory_order_acquire);

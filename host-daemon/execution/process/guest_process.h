@@ -57,7 +57,6 @@ struct ProcessOptions {
 
 struct ProcessCounters {
     std::atomic<std::uint64_t> refused{0};
-    std::atomic<std::uint64_t> bytes_to_guest{0};
 };
 
 class GuestProcess {

@@ -333,11 +333,6 @@ bool CommandLoop::step_batch() {
     }
     ring_ = scout;
     executed_count_.store(executed_count() + batch_.size(), std::memory_order_relaxed);
-    std::uint64_t bytes = bytes_taken();
-    for (const Command& command : batch_) {
-        bytes += command.header.bytes;
-    }
-    bytes_taken_.store(bytes, std::memory_order_relaxed);
     next_.store(ring_.next(), std::memory_order_release);
     publish_head(false);
     return true;
@@ -419,7 +414,6 @@ void CommandLoop::execute() {
     hooks_.execute(command_);
     // Only this thread counts, so no locked instruction is needed.
     executed_count_.store(executed_count() + 1, std::memory_order_relaxed);
-    bytes_taken_.store(bytes_taken() + view.bytes, std::memory_order_relaxed);
 }
 
 void CommandLoop::publish_head(bool force) {

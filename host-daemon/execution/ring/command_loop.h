@@ -136,9 +136,6 @@ public:
     [[nodiscard]] std::uint64_t executed_count() const {
         return executed_count_.load(std::memory_order_relaxed);
     }
-    [[nodiscard]] std::uint64_t bytes_taken() const {
-        return bytes_taken_.load(std::memory_order_relaxed);
-    }
     /// Executes the host callbacks' commands that lie behind the one the loop is busy with. A
     /// driver may hold the loop up inside a launch until a callback has ended, and what says so
     /// lies behind that launch. For the threads that wait for a callback's end; cheap while the
@@ -211,7 +208,6 @@ private:
     bool breached_ = false;
     std::atomic<std::uint64_t> next_{0};
     std::atomic<std::uint64_t> executed_count_{0};
-    std::atomic<std::uint64_t> bytes_taken_{0};
     std::atomic<Mode> mode_{Mode::kRunning};
     Mutex mutex_;
     CondVar changed_;

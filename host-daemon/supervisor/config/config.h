@@ -53,7 +53,6 @@ struct WorkerConfig {
     bool seccomp = true;
     bool private_tmp = true;
     bool fixed_addresses = true;  // exec with address randomisation off
-    std::string image_cache = "/var/cache/gantry/images";
     std::int64_t files_max = 4096;
     std::int64_t memory_limit_mib = 0;  // RLIMIT_DATA; 0: none
     std::int64_t start_timeout_s = 60;

@@ -62,8 +62,6 @@ const ConfigKey kKeys[] = {
      "give workers an empty /tmp of their own (needs root)"},
     {"worker", "fixed_addresses", GANTRY_BOOL(worker.fixed_addresses),
      "start workers without address randomisation, for module globals at equal addresses"},
-    {"worker", "image_cache", GANTRY_PATH(worker.image_cache, kEmpty),
-     "folder of device code by SHA-256; empty: none"},
     {"worker", "files_max", GANTRY_INT(worker.files_max, 64, 1 << 20), "open files of a worker"},
     {"worker", "memory_limit_mib", GANTRY_INT(worker.memory_limit_mib, 0, kMibMax),
      "data segment of a worker, MiB; 0: no limit"},

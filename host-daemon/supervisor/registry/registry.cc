@@ -238,10 +238,7 @@ void Registry::on_worker_event(const std::string& id, engine::PartId part,
     const SessionTable::Here here = sessions_.find(id);
     const std::shared_ptr<Session>& session = here.session;
     const std::shared_ptr<Arrival> arrival = sessions_.arrival(id);
-    if (event.has_fatal()) {
-        spdlog::error("session {}: worker {}: {}", id, part.value,
-                      to_error(event.fatal().status()).to_string());
-    } else if (event.has_first_request() && arrival) {
+    if (event.has_first_request() && arrival) {
         arrival->feed(engine::target_event::GuestCalled{});
     } else if (event.has_guest_gone() && !session && arrival) {
         if (arrival->request().info.kind == SessionKind::kLocal) {

@@ -58,7 +58,6 @@ control::ToWorker start_request(const Config& config, const WorkerRecord& record
     start.mutable_limits()->set_memory_slot(record.memory_slot);
     name_device(record.session_id, start.mutable_baseline());
     start.mutable_sandbox()->set_seccomp(config.worker.seccomp);
-    start.set_image_cache(config.worker.image_cache);
     start.set_single_launches(!config.worker.batch_launches);
     return request;
 }

@@ -72,8 +72,8 @@ TEST(Config, PathsDoNotDependOnWhereGantrydWasStarted) {
     for (const char* key :
          {"[daemon]\nrun_directory", "[daemon]\nstate_directory", "[daemon]\nlog_file",
           "[operator]\nsocket", "[guest]\nsocket", "[vm]\nregion_directory", "[worker]\nexecutable",
-          "[worker]\ndriver", "[worker]\nprofile", "[worker]\nimage_cache", "[peer]\nauthority",
-          "[peer]\ncertificate", "[peer]\nkey"}) {
+          "[worker]\ndriver", "[worker]\nprofile", "[peer]\nauthority", "[peer]\ncertificate",
+          "[peer]\nkey"}) {
         const std::string error = error_of(std::string(key) + " = 'run/x'\n");
         EXPECT_NE(error.find("gantryd.toml:2:"), std::string::npos) << key << ": " << error;
         EXPECT_NE(error.find("must be an absolute path"), std::string::npos) << error;
@@ -85,7 +85,7 @@ TEST(Config, PathsDoNotDependOnWhereGantrydWasStarted) {
     }
     EXPECT_NE(error_of("[daemon]\nrun_directory = 'run'\n"), "");
     EXPECT_EQ(error_of("[daemon]\nlog_file = ''\n[guest]\nsocket = ''\n[worker]\nprofile = ''\n"
-                       "image_cache = ''\ndriver = 'libcuda.so.1'\n"),
+                       "driver = 'libcuda.so.1'\n"),
               "");
     EXPECT_EQ(error_of("[worker]\nprofile = 'small-86'\n"), "");
 }
