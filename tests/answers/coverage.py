@@ -5,7 +5,7 @@ import re
 
 DECODER = (pathlib.Path(__file__).resolve().parents[2] /
            "host-daemon/softgpu/engine/decode/decoder.cc")
-OPCODE = re.compile(r'\{"(\w+)", &D::op_\w+\}')
+OPCODE = re.compile(r'\{"(\w+)",\s*\{?\s*&D::op_\w+')
 
 # These have no result of their own, or one that depends on time.
 WITHOUT_RESULT = {
