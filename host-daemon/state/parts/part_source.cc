@@ -10,6 +10,7 @@
 #include "host-daemon/state/parts/code_entries.h"
 #include "host-daemon/state/parts/device_needs.h"
 #include "host-daemon/state/parts/part_source.h"
+#include "proto/base/hex.h"
 
 namespace gantry::state {
 
@@ -29,7 +30,7 @@ PartFacts PartSource::describe() {
     }
     for (const worker::LoadedImage& loaded : process_.code.modules.list()) {
         ModuleFacts module;
-        module.image_sha256 = worker::to_hex(loaded.image->sha256);
+        module.image_sha256 = to_hex(loaded.image->sha256);
         module.name = loaded.name;
         module.has_address_bound_globals =
             !loaded.variables.empty() && !process_.device.can_place();
