@@ -11,9 +11,6 @@ std::optional<MsgGrantRefused> SourceMachine::Impl::refusal(const MigrationId& i
     const auto refuse = [](std::string_view reason, const char* text, bool is_final) {
         return MsgGrantRefused{std::string(reason), text, is_final};
     };
-    if (request.epoch.value != 0 && request.epoch.value != record_.epoch.value + 1) {
-        return refuse(grant_refusal::kEpoch, "Another epoch is due.", true);
-    }
     if (id == record_.granted_migration) {  // Late, and after a restart perhaps of any epoch.
         return refuse(grant_refusal::kReturned, "This migration has given its grant back.", true);
     }
@@ -58,6 +55,16 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
             send_to(id, MsgGrantRefused{std::string(grant_refusal::kOtherMigration),
                                         "The session was given to another migration.", true});
         }
+        return;
+    }
+    if (id != request.token.migration) {
+        send_to(id, MsgGrantRefused{std::string(grant_refusal::kOtherMigration),
+                                    "Another migration froze the session in that state.", true});
+        return;
+    }
+    if (request.epoch.value != 0 && request.epoch.value != record_.epoch.value + 1) {
+        send_to(id,
+                MsgGrantRefused{std::string(grant_refusal::kEpoch), "Another epoch is due.", true});
         return;
     }
     if (lost_) {

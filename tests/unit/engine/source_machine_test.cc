@@ -424,6 +424,31 @@ TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedAfterARestart) {
     EXPECT_TRUE(sends<MsgGrantRefused>(answer));
 }
 
+TEST_F(Source, OnlyTheMigrationThatFrozeTheSessionIsGrantedThatState) {
+    source_event::Restarted restarted;
+    restarted.record = {Epoch{7}, false, {}, {}};
+    restarted.frozen = FreezeToken{kId, 1};
+    step(restarted);
+    step(source_event::Domain{{DomainState::kAbsent, JobState::kNone}});
+    ASSERT_EQ(machine_.state(), SourceState::kHolding);  // and no migration is under way
+    const MigrationId other{kId.high + 1, kId.low};
+    const SourceActions answer = step(source_event::Received{{other, request({kId, 1})}, {}});
+    EXPECT_EQ(find<action::PersistGrant>(answer), nullptr);
+    EXPECT_TRUE(sends<MsgGrantRefused>(answer));
+    EXPECT_NE(find<action::PersistGrant>(receive(request({kId, 1}))), nullptr);
+}
+
+TEST_F(Source, AGrantOfAnotherEpochIsRefusedAlsoWhenTheWorkersHereDied) {
+    const FreezeToken token = to_frozen();
+    step(source_event::WorkerLost{});
+    for (const std::uint64_t epoch : {7U, 9U}) {
+        const SourceActions answer = receive(MsgGrantRequest{token, {epoch}, {}});
+        EXPECT_EQ(find<action::PersistGrant>(answer), nullptr) << epoch;
+        EXPECT_TRUE(sends<MsgGrantRefused>(answer)) << epoch;
+    }
+    EXPECT_NE(find<action::PersistGrant>(receive(request(token))), nullptr);
+}
+
 TEST_F(Source, AGuestThatResumedAfterAFailedFreezeIsFrozenWhenItLeavesAgain) {
     to_precopy();
     finish_round(1);
