@@ -123,6 +123,7 @@ void World::restart_daemon(int index) {
         const bool granted = event.record.granted;
         start_source(index, event.record.epoch);
         source_step(index, event);
+        ask_again(index);
         if (worker != nullptr && worker->receiving && !granted) {
             confirm_again(index);
         }

@@ -42,6 +42,11 @@ void World::transmit(int to, std::function<void()> deliver_it) {
 void World::send(int from, const Message& message) {
     const int to = 1 - from;
     trace("host %d sends %s", from, message_name(message));
+    check_sent_grant(from, message);
+    if (nobody_hears) {
+        return;
+    }
+    confuse(to, message);
     transmit(to, [this, to, message] { deliver(to, message); });
 }
 

@@ -150,6 +150,7 @@ struct SourceCarrier {
                     [carrier = *this, send, will_fail] { carrier.send_final(send, will_fail); });
     }
     void operator()(const action::PersistGrant& persist) const {
+        world.check_grant(index, persist.record);
         const bool will_fail = fails(0.03);
         // The write may take effect some time before gantryd hears of it, or dies.
         const Duration write = world.delay(100, 20'000);
@@ -159,6 +160,9 @@ struct SourceCarrier {
                         if (!will_fail && (to.hosts[at].life == since || to.random.chance(0.5)) &&
                             to.hosts[at].powered) {
                             to.hosts[at].disk = record;
+                            if (!record.granted) {
+                                to.returned.push_back(record.granted_migration);
+                            }
                         }
                     });
         const bool is_early = world.options.mutation == Mutation::kGrantBeforeDurable;
@@ -346,6 +350,7 @@ void World::source_step(int index, const engine::SourceEvent& given) {
     }
     const engine::SourceState before = host.source->state();
     const engine::SourceActions actions = host.source->step(*event, now);
+    check_answer(*event, actions);
     if (options.trace) {
         trace("host %d source: %s %s  %s -> %s", index, engine::event_name(*event),
               message_of(*event), to_string(before), to_string(host.source->state()));

@@ -102,6 +102,14 @@ struct Worker {
     [[nodiscard]] bool executes() const { return serves_role && !fenced && !frozen && !dead; }
 };
 
+/// What a confused peer makes of a request for a grant.
+enum class Confusion {
+    kLate,            ///< The same again, when it may have been answered long ago.
+    kStaleToken,      ///< Of the freeze before.
+    kOtherMigration,  ///< Of a migration that is not under way, for what is frozen.
+    kOtherEpoch,      ///< For another epoch than is due.
+};
+
 enum class Domain { kAbsent, kPausedIncoming, kPaused, kRunning };
 
 /// The guest's memory on one host, as far as it matters: how many commands it has issued.
@@ -198,6 +206,13 @@ struct World {
     void confirm_again(int host);
     void power_off(int host);
 
+    // grants.cc
+    void check_answer(const engine::SourceEvent& event, const engine::SourceActions& actions);
+    void check_grant(int host, const engine::DurableRecord& record);
+    void check_sent_grant(int host, const Message& message);
+    void confuse(int to, const Message& message);
+    void ask_again(int host);
+
     // libvirt.cc
     void plan_migrations();
     void virsh_migrate();
@@ -212,6 +227,7 @@ struct World {
 
     Options options;
     Random random;
+    Random confusion;  ///< Of its own: what it decides leaves the rest as it is.
     Verdict verdict;
     engine::Settings settings;
     TimePoint now{};
@@ -238,6 +254,8 @@ struct World {
     std::uint64_t executed = 0;
     bool worker_lost = false;  ///< Injected: the promise about state is off.
     bool fenced_by_operator = false;
+    std::vector<engine::MigrationId> returned;  ///< Whose grants came back, by the disk.
+    bool nobody_hears = false;                  ///< What gantryd sends now goes nowhere.
 
     // Link.
     bool partitioned = false;
