@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/config/config.h"
 
+#include <fmt/format.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -76,8 +77,8 @@ public:
 
 private:
     void complain(const toml::source_region& at, const std::string& text) {
-        problems_ += (problems_.empty() ? "" : "\n") + file_ + ":" + std::to_string(at.begin.line) +
-                     ": " + text;
+        problems_ +=
+            fmt::format("{}{}:{}: {}", (problems_.empty() ? "" : "\n"), file_, at.begin.line, text);
     }
 
     Error failure() const { return Error{Code::kInvalidArgument, "config.invalid", problems_}; }
@@ -138,8 +139,7 @@ private:
         const auto number = value.value_exact<std::int64_t>();
         if (!number || *number < place.min || *number > place.max) {
             wrong_type(key, value,
-                       "a whole number from " + std::to_string(place.min) + " to " +
-                           std::to_string(place.max));
+                       fmt::format("a whole number from {} to {}", place.min, place.max));
             return;
         }
         *place.place(config_) = *number;

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/parts/digest_report.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -144,13 +145,11 @@ FileDifference memory_beside_file(Worker& worker, const std::string& path, engin
         named += ++missing <= kNamedMax ? "; " + name_of(address) + " (not in memory)" : "";
     }
     if (differ + beyond + missing == 0) {
-        out.text =
-            "at a second look all " + std::to_string(now->size()) + " blocks are as the file says";
+        out.text = fmt::format("at a second look all {} blocks are as the file says", now->size());
         return out;
     }
-    out.text = std::to_string(differ) + " of " + std::to_string(reader.table().size()) +
-               " blocks differ, " + std::to_string(beyond) + " are not in the file, " +
-               std::to_string(missing) + " not in memory" + named;
+    out.text = fmt::format("{} of {} blocks differ, {} are not in the file, {} not in memory{}",
+                           differ, reader.table().size(), beyond, missing, named);
     return out;
 }
 

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/parts/part_files.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <future>
 
@@ -115,8 +116,7 @@ Result<LoadedByWorker> take_loaded(Worker& worker, WorkerChannel::Sent sent, std
     }
     if (done.block_count() > blocks || done.block_count() + out.outside.size() != blocks) {
         return Error{Code::kInvalidArgument, "worker.protocol",
-                     "a worker copied " + std::to_string(done.block_count()) + " blocks of " +
-                         std::to_string(blocks)};
+                     fmt::format("a worker copied {} blocks of {}", done.block_count(), blocks)};
     }
     GANTRY_ASSIGN(out.looked,
                   take_fingerprints(reply, done.looked(), done.outside_bytes() == 0 ? 0 : 1));

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "host-daemon/supervisor/parts/part_fingerprints.h"
 
 #include "host-daemon/supervisor/parts/worker_blocks.h"
@@ -66,8 +68,8 @@ Result<FirstFingerprints> first_fingerprints(Worker& worker, std::size_t count_m
     GANTRY_ASSIGN(first.blocks, take_fingerprints(reply, reply.message.digest(), 0));
     if (reply.message.digest().left_count() > kListedBlocksMax - first.blocks.size()) {
         return Error{Code::kInvalidArgument, "worker.protocol",
-                     "a worker holds " + std::to_string(reply.message.digest().left_count()) +
-                         " more blocks than it has listed"};
+                     fmt::format("a worker holds {} more blocks than it has listed",
+                                 reply.message.digest().left_count())};
     }
     first.left_count = reply.message.digest().left_count();
     return first;

@@ -1,4 +1,5 @@
 // WorkersSink: see worker_state.h.
+#include <fmt/format.h>
 #include <lz4.h>
 
 #include <algorithm>
@@ -124,9 +125,8 @@ Result<void> WorkersSink::prepare(engine::PartId part, engine::Seed seed, std::s
     GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), kLongCall, blobs.fds));
     if (reply.message.prepare().missing_image_sha256_size() != 0) {
         return Error{Code::kNotFound, "module.image_missing",
-                     std::to_string(reply.message.prepare().missing_image_sha256_size()) +
-                         " device code images of part " + std::to_string(part.value) +
-                         " did not arrive"};
+                     fmt::format("{} device code images of part {} did not arrive",
+                                 reply.message.prepare().missing_image_sha256_size(), part.value)};
     }
     return {};
 }
@@ -165,8 +165,7 @@ Result<void> WorkersSink::apply_batch(engine::PartId part, std::span<const Batch
         add_run(apply, run.first, run.count, run.zero);
     }
     if (content_bytes != byte_blocks * engine::kBlockBytes) {
-        return bad_batch(std::to_string(byte_blocks) + " blocks in " +
-                         std::to_string(content_bytes) + " bytes");
+        return bad_batch(fmt::format("{} blocks in {} bytes", byte_blocks, content_bytes));
     }
     GANTRY_ASSIGN(auto worker, worker_for(part));
     GANTRY_ASSIGN(auto staging, workers_.staging(worker));
@@ -176,13 +175,12 @@ Result<void> WorkersSink::apply_batch(engine::PartId part, std::span<const Batch
             content.data(), reinterpret_cast<char*>(slot.bytes().data()),
             static_cast<int>(content.size()), static_cast<int>(slot.bytes().size()));
         if (got < 0 || static_cast<std::size_t>(got) != content_bytes) {
-            return bad_batch("LZ4 content does not unpack to " + std::to_string(content_bytes) +
-                             " bytes");
+            return bad_batch(fmt::format("LZ4 content does not unpack to {} bytes", content_bytes));
         }
     } else if (content.size() == content_bytes) {
         std::memcpy(slot.bytes().data(), content.data(), content.size());
     } else {
-        return bad_batch("content of " + std::to_string(content.size()) + " bytes");
+        return bad_batch(fmt::format("content of {} bytes", content.size()));
     }
     apply.set_arena_id(kStagingArena);
     apply.set_offset(slot.offset());

@@ -1,4 +1,5 @@
 // Registry: sessions on their way here, and what a peer asks of those that are here.
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
@@ -27,7 +28,7 @@ Result<std::uint64_t> mirrored_region(const engine::SessionNeeds& needs) {
     wire::ChannelLayout layout{};
     if (bytes > kMirroredBytesMax || !wire::compute_layout(bytes, 1, 0, &layout)) {
         return Error{Code::kInvalidArgument, "region.layout",
-                     "the source names a region of " + std::to_string(bytes) + " bytes"};
+                     fmt::format("the source names a region of {} bytes", bytes)};
     }
     return bytes;
 }
@@ -338,8 +339,8 @@ Result<GuestLink> Registry::give_guest(const HandoverRequest& request) {
     if (status.state != engine::SourceState::kGranted || status.epoch.value + 1 != request.epoch ||
         session->info().kind != SessionKind::kLocal) {
         return Error{Code::kFailedPrecondition, "handover.not_granted",
-                     "session " + request.session_id + " was not granted as epoch " +
-                         std::to_string(request.epoch)};
+                     fmt::format("session {} was not granted as epoch {}", request.session_id,
+                                 request.epoch)};
     }
     const auto workers = session->workers().all();
     if (workers.size() != 1) {

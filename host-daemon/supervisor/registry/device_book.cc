@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/registry/device_book.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <numeric>
@@ -71,11 +72,10 @@ Result<void> DeviceBook::reserve(const std::string& session, DeviceNumber device
     const auto own = promises.find(session);
     const std::uint64_t others = sum_of(promises) - (own == promises.end() ? 0 : own->second);
     if (bytes > all || others > all - bytes) {
-        return Error{Code::kResourceExhausted, "gpu.memory.in_use",
-                     found->second.name() + " has " + std::to_string(all >> kMib) +
-                         " MiB, of which " + std::to_string(others >> kMib) +
-                         " MiB are promised to others; " + std::to_string(bytes >> kMib) +
-                         " MiB are wanted"};
+        return Error{
+            Code::kResourceExhausted, "gpu.memory.in_use",
+            fmt::format("{} has {} MiB, of which {} MiB are promised to others; {} MiB are wanted",
+                        found->second.name(), all >> kMib, others >> kMib, bytes >> kMib)};
     }
     promises[session] = bytes;
     return {};

@@ -3,6 +3,7 @@
 #include "host-daemon/supervisor/registry/registry.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -227,10 +228,10 @@ void Registry::drop_worker(const std::shared_ptr<Session>& session, engine::Part
         return;
     }
     constexpr std::size_t kMostAlerts = 16;
-    sessions_.add_alert(session->info().id,
-                        "worker " + std::to_string(part.value) + " (program " +
-                            std::to_string(guest_pid) + " of the guest) ended: " + how,
-                        kMostAlerts);
+    sessions_.add_alert(
+        session->info().id,
+        fmt::format("worker {} (program {} of the guest) ended: {}", part.value, guest_pid, how),
+        kMostAlerts);
 }
 
 void Registry::on_worker_event(const std::string& id, engine::PartId part,
@@ -400,8 +401,7 @@ bool Registry::waits_itself(const std::string& id) const {
 
 Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     SessionInfo info;
-    info.id = std::string(kLocalSession) + std::to_string(request.pid) + "-" +
-              std::to_string(random_seed().low % 1'000'000);
+    info.id = fmt::format("{}{}-{}", kLocalSession, request.pid, random_seed().low % 1'000'000);
     info.kind = SessionKind::kLocal;
     info.quota_bytes = static_cast<std::uint64_t>(config_.guest.memory_mib) << 20;
     info.region_bytes = link.region.bytes();

@@ -1,4 +1,6 @@
 // Registry: what operators ask for by a session's name.
+#include <fmt/format.h>
+
 #include "host-daemon/supervisor/registry/registry.h"
 #include "migration/transport/message_map.h"
 
@@ -59,9 +61,9 @@ Result<std::string> Registry::abort(const std::string& name) {
         if (status.state == engine::SourceState::kGranting ||
             status.state == engine::SourceState::kGranted) {
             return Error{Code::kFailedPrecondition, "migration.committed",
-                         "the move of " + name + " cannot be aborted any more: the other host " +
-                             "owns the session since epoch " +
-                             std::to_string(status.epoch.value + 1)};
+                         fmt::format("the move of {} cannot be aborted any more: the other host "
+                                     "owns the session since epoch {}",
+                                     name, status.epoch.value + 1)};
         }
         driver->feed(engine::source_event::OperatorAbort{});
         return std::string("aborting the move of " + name + "; it goes on here");

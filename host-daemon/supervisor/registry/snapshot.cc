@@ -1,4 +1,5 @@
 // Registry: sessions into files and back, and into fresh workers.
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -111,10 +112,9 @@ ReplacementHooks Registry::replacement_hooks(const std::shared_ptr<Session>& ses
     hooks.admit = [this, info](const engine::SessionNeeds& needs, DeviceNumber device) {
         const auto there = devices_.probe(device, DeviceBook::Probe::kUnlessKnown);
         if (!there) {
-            return Result<void>(
-                Error{Code::kFailedPrecondition, "reassign.device",
-                      "device " + std::to_string(device) +
-                          " of this host cannot be used: " + there.error().to_string()});
+            return Result<void>(Error{Code::kFailedPrecondition, "reassign.device",
+                                      fmt::format("device {} of this host cannot be used: {}",
+                                                  device, there.error().to_string())});
         }
         return admit(info, needs, device);
     };

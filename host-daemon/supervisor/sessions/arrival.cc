@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/sessions/arrival.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <nlohmann/json.hpp>
@@ -331,7 +332,7 @@ Result<void> Arrival::wait_admitted(std::chrono::milliseconds timeout) {
                            [this]() GANTRY_REQUIRES(mutex_) { return is_settled_; })) {
         return Error{
             Code::kDeadlineExceeded, "migration.admission_timeout",
-            "the session was not ready to move within " + std::to_string(timeout.count()) + " ms"};
+            fmt::format("the session was not ready to move within {} ms", timeout.count())};
     }
     if (refusal_) {
         return *refusal_;

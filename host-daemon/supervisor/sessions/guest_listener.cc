@@ -1,6 +1,7 @@
 #include "host-daemon/supervisor/sessions/guest_listener.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -93,9 +94,11 @@ Result<GuestRequest> GuestListener::check_user(control::PacketSocket& socket) {
     if (!allowed.empty() &&
         std::find(allowed.begin(), allowed.end(), static_cast<std::int64_t>(credentials.uid)) ==
             allowed.end()) {
-        return Error{Code::kPermissionDenied, "guest.user",
-                     "user id " + std::to_string(credentials.uid) +
-                         " may not use this GPU; add it to guest.allow_uids in gantryd.toml"};
+        return Error{
+            Code::kPermissionDenied, "guest.user",
+            fmt::format(
+                "user id {} may not use this GPU; add it to guest.allow_uids in gantryd.toml",
+                credentials.uid)};
     }
     control::UniqueFd process{static_cast<int>(::syscall(SYS_pidfd_open, credentials.pid, 0))};
     return GuestRequest{static_cast<std::uint32_t>(credentials.pid), credentials.uid, 0,
@@ -109,10 +112,9 @@ Result<void> GuestListener::read_request(const wire::AttachRequest& request) {
     }
     if (request.wire_version != wire::kWireVersion) {
         return Error{Code::kFailedPrecondition, "version.wire",
-                     "this gantryd speaks wire version " + std::to_string(wire::kWireVersion) +
-                         ", the program's libcuda.so.1 version " +
-                         std::to_string(request.wire_version) +
-                         "; install the same Gantry version on both sides"};
+                     fmt::format("this gantryd speaks wire version {}, the program's libcuda.so.1 "
+                                 "version {}; install the same Gantry version on both sides",
+                                 wire::kWireVersion, request.wire_version)};
     }
     return {};
 }

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/sessions/handover.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <cstring>
@@ -93,7 +94,7 @@ Result<GuestLink> fetch_guest(const std::string& path, const HandoverRequest& re
     GANTRY_ASSIGN(control::Packet packet, socket.receive(kPatience));
     ReplyPacket reply;
     if (packet.bytes.size() != sizeof reply) {
-        return failed("a reply of " + std::to_string(packet.bytes.size()) + " bytes");
+        return failed(fmt::format("a reply of {} bytes", packet.bytes.size()));
     }
     std::memcpy(&reply, packet.bytes.data(), sizeof reply);
     if (reply.code != 0 || packet.descriptors.empty()) {

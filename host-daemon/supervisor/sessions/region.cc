@@ -1,6 +1,7 @@
 #include "host-daemon/supervisor/sessions/region.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,8 +37,8 @@ Result<Region> Region::create_local(std::uint64_t region_bytes) {
         ::ftruncate(region.fd_.get(), static_cast<off_t>(region_bytes)) != 0 ||
         ::fcntl(region.fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         return Error{Code::kResourceExhausted, "region.create",
-                     "cannot make a region of " + std::to_string(region_bytes) +
-                         " bytes: " + std::strerror(errno)};
+                     fmt::format("cannot make a region of {} bytes: {}", region_bytes,
+                                 std::strerror(errno))};
     }
     return region;
 }
@@ -53,8 +54,8 @@ Result<Region> Region::open_file(const std::string& path, std::uint64_t region_b
     struct stat status {};
     if (::fstat(region.fd_.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
         static_cast<std::uint64_t>(status.st_size) < region_bytes) {
-        return region_error("region.size", path + " is not a file of at least " +
-                                               std::to_string(region_bytes) + " bytes");
+        return region_error("region.size", fmt::format("{} is not a file of at least {} bytes",
+                                                       path, region_bytes));
     }
     return region;
 }
@@ -83,8 +84,8 @@ Result<Region> Region::make_file(const std::string& path, std::uint64_t region_b
     if (status.st_size == 0) {
         GANTRY_TRY(region.write(&head, sizeof head, 0));
     } else if (static_cast<std::uint64_t>(status.st_size) != region_bytes) {
-        return region_error("region.size", path + " has " + std::to_string(status.st_size) +
-                                               " bytes, not " + std::to_string(region_bytes));
+        return region_error("region.size", fmt::format("{} has {} bytes, not {}", path,
+                                                       status.st_size, region_bytes));
     }
     return region;
 }
@@ -98,8 +99,9 @@ Region Region::adopt(control::UniqueFd fd, std::uint64_t region_bytes) {
 
 Result<void> Region::read(void* to, std::size_t bytes, std::uint64_t offset) const {
     if (::pread(fd_.get(), to, bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes)) {
-        return region_error("region.read", "the region cannot be read at offset " +
-                                               std::to_string(offset) + " (cut short?)");
+        return region_error(
+            "region.read",
+            fmt::format("the region cannot be read at offset {} (cut short?)", offset));
     }
     return {};
 }
@@ -107,8 +109,9 @@ Result<void> Region::read(void* to, std::size_t bytes, std::uint64_t offset) con
 Result<void> Region::write(const void* from, std::size_t bytes, std::uint64_t offset) {
     if (::pwrite(fd_.get(), from, bytes, static_cast<off_t>(offset)) !=
         static_cast<ssize_t>(bytes)) {
-        return region_error("region.write", "the region cannot be written at offset " +
-                                                std::to_string(offset) + " (cut short?)");
+        return region_error(
+            "region.write",
+            fmt::format("the region cannot be written at offset {} (cut short?)", offset));
     }
     return {};
 }
@@ -130,19 +133,18 @@ Result<std::optional<std::uint32_t>> Region::channel_count() const {
         return region_error("region.magic", "the region does not start with Gantry's magic number");
     }
     if (head.wire_version != wire::kWireVersion) {
-        return region_error("version.wire", "the guest's libcuda.so.1 speaks wire version " +
-                                                std::to_string(head.wire_version) + ", this host " +
-                                                std::to_string(wire::kWireVersion) +
-                                                "; install the same Gantry version in the guest");
+        return region_error("version.wire",
+                            fmt::format("the guest's libcuda.so.1 speaks wire version {}, this "
+                                        "host {}; install the same Gantry version in the guest",
+                                        head.wire_version, wire::kWireVersion));
     }
     wire::ChannelLayout layout{};
     if (head.region_bytes > bytes_ ||
         !wire::compute_layout(head.region_bytes, head.channel_count, 0, &layout)) {
         return region_error("region.layout",
-                            "the guest laid out " + std::to_string(head.channel_count) +
-                                " channels in " + std::to_string(head.region_bytes) +
-                                " bytes, which does not fit the region of " +
-                                std::to_string(bytes_) + " bytes");
+                            fmt::format("the guest laid out {} channels in {} bytes, which does "
+                                        "not fit the region of {} bytes",
+                                        head.channel_count, head.region_bytes, bytes_));
     }
     return std::optional{head.channel_count};
 }
@@ -184,8 +186,8 @@ Result<void> Region::write_state(std::uint32_t channel, std::uint64_t generation
 Result<void> Region::reserve(std::uint32_t channel_count, const Claim& claim) {
     wire::ChannelLayout layout{};
     if (!wire::compute_layout(bytes_, channel_count, claim.channel, &layout)) {
-        return region_error("region.layout", "channel " + std::to_string(claim.channel) +
-                                                 " does not fit the region");
+        return region_error("region.layout",
+                            fmt::format("channel {} does not fit the region", claim.channel));
     }
     if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(layout.channel_offset),
@@ -208,7 +210,7 @@ Result<std::optional<MirrorName>> Region::mirror_name(std::uint32_t channel_coun
     wire::ChannelLayout layout{};
     if (!wire::compute_layout(bytes_, channel_count, channel, &layout)) {
         return region_error("region.layout",
-                            "channel " + std::to_string(channel) + " does not fit the region");
+                            fmt::format("channel {} does not fit the region", channel));
     }
     MirrorName name;
     static_assert(offsetof(wire::MirrorWords, session) == 0 && sizeof name == 16);
@@ -221,7 +223,7 @@ Result<void> Region::write_worker_state(std::uint32_t channel_count, std::uint32
     wire::ChannelLayout layout{};
     if (!wire::compute_layout(bytes_, channel_count, channel, &layout)) {
         return region_error("region.layout",
-                            "channel " + std::to_string(channel) + " does not fit the region");
+                            fmt::format("channel {} does not fit the region", channel));
     }
     return write(&state, sizeof state, layout.host_words + offsetof(wire::HostWords, worker_state));
 }

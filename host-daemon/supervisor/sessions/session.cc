@@ -282,9 +282,8 @@ Result<void> Session::activate(const std::shared_ptr<Worker>& worker, Epoch epoc
         const MutexLock lock(mutex_);
         if (at.channel >= channel_count_) {
             return Error{Code::kFailedPrecondition, "region.layout",
-                         "the guest's region has " + std::to_string(channel_count_) +
-                             " channels, part " + std::to_string(worker->part().value) +
-                             " needs channel " + std::to_string(at.channel)};
+                         fmt::format("the guest's region has {} channels, part {} needs channel {}",
+                                     channel_count_, worker->part().value, at.channel)};
         }
         guest.set_kind(info_.kind == SessionKind::kVm ? control::GuestAttachment::KIND_FILE
                                                       : control::GuestAttachment::KIND_MEMFD);

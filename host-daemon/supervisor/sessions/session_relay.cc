@@ -1,6 +1,7 @@
 // Session: guests over TCP that were moved here. What the source's relay and worker shared has not
 // come along: the region is made anew, and whoever names the guest's link gets it.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
@@ -66,8 +67,8 @@ Result<RelayedGuest> Session::give_channel(std::uint32_t pid) {
         return guest;
     }
     return Error{Code::kResourceExhausted, "region.full",
-                 "all " + std::to_string(channel_count_) +
-                     " channels of the VM are in use by other CUDA processes"};
+                 fmt::format("all {} channels of the VM are in use by other CUDA processes",
+                             channel_count_)};
 }
 
 Result<RelayedGuest> Session::meet_relay(const MirrorName& name) {

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/snapshots/replacement_job.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -229,9 +230,9 @@ Result<control::ReplaceWorkersReply> reassign_all(const Order& order, replacemen
     const DeviceNumber from = session.device();
     if (from == order.device && is_all_on(session, from)) {
         return Error{Code::kFailedPrecondition, "reassign.same_device",
-                     "session " + session.info().id + " is on device " + std::to_string(from) +
-                         " already; `gantry replace-worker --copy` copies it into fresh workers "
-                         "there"};
+                     fmt::format("session {} is on device {} already; `gantry replace-worker "
+                                 "--copy` copies it into fresh workers there",
+                                 session.info().id, from)};
     }
     GANTRY_ASSIGN(const engine::SessionNeeds needs, session.source().describe());
     GANTRY_TRY(order.hooks.admit(needs, order.device));
@@ -242,10 +243,9 @@ Result<control::ReplaceWorkersReply> reassign_all(const Order& order, replacemen
     const Order back{session, order.epoch, from, order.hooks};
     if (const auto returned = move_all(back, way); !returned) {
         return Error{moved.error().code, moved.error().reason,
-                     moved.error().text + "; and back to device " + std::to_string(from) + ": " +
-                         returned.error().to_string() +
-                         "; `gantry status` says where each program is, and the same command "
-                         "moves the others"};
+                     fmt::format("{}; and back to device {}: {}; `gantry status` says where each "
+                                 "program is, and the same command moves the others",
+                                 moved.error().text, from, returned.error().to_string())};
     }
     return moved;
 }
@@ -282,11 +282,11 @@ Result<control::ReplaceWorkersReply> reassign(const std::shared_ptr<Session>& se
                                               ReplacementHooks hooks) {
     const replacement::Way wanted = way_of(way, replacement::Way::kPeer);
     if (device >= kDevicesMax || wanted == replacement::Way::kHandOver) {
-        return Error{Code::kInvalidArgument, "reassign.request",
-                     device >= kDevicesMax
-                         ? "device " + std::to_string(device) + ": a number below " +
-                               std::to_string(kDevicesMax) + " is wanted"
-                         : std::string("memory changes hands on one device only")};
+        return Error{
+            Code::kInvalidArgument, "reassign.request",
+            device >= kDevicesMax
+                ? fmt::format("device {}: a number below {} is wanted", device, kDevicesMax)
+                : std::string("memory changes hands on one device only")};
     }
     return with_workers(session, [&](Epoch epoch) {
         return reassign_all({*session, epoch, device, hooks}, wanted);

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/snapshots/restore_job.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
@@ -67,7 +68,7 @@ public:
         const engine::PartId part{id};
         if (!is_part(part)) {
             return Error{Code::kInvalidArgument, "snapshot.malformed",
-                         "the file has a part " + std::to_string(id) + ", which cannot be"};
+                         fmt::format("the file has a part {}, which cannot be", id)};
         }
         GANTRY_TRY(settle());
         sink_.add_images(part, images_.SerializeAsString());
@@ -186,9 +187,9 @@ private:
         const FileDifference difference = memory_beside_file(**worker, path_, seed_);
         if (difference.damaged_at) {
             return {Code::kDataLoss, "snapshot.checksum",
-                    path_ + ", offset " + std::to_string(*difference.damaged_at) +
-                        ": a block is damaged; take another copy of the snapshot (" +
-                        difference.text + ")"};
+                    fmt::format(
+                        "{}, offset {}: a block is damaged; take another copy of the snapshot ({})",
+                        path_, *difference.damaged_at, difference.text)};
         }
         return {Code::kDataLoss, "snapshot.digest",
                 "the memory that was built from the file is not what the file says: " +
@@ -196,8 +197,9 @@ private:
     }
     static Error out_of_order(std::uint64_t part) {
         return {Code::kUnimplemented, "snapshot.order",
-                "the blocks of part " + std::to_string(part) +
-                    " come before its graph; restore reads the graph first"};
+                fmt::format(
+                    "the blocks of part {} come before its graph; restore reads the graph first",
+                    part)};
     }
 
     Session& session_;

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/snapshots/snapshot_job.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
@@ -75,8 +76,8 @@ Result<void> write_part(Session& session, engine::PartId part, const snapshot::F
     if (held != placed || !differences.empty()) {
         return Error{
             Code::kDataLoss, "snapshot.digest",
-            "the bytes of part " + std::to_string(part.value) +
-                " in the file are not those that its worker holds: " + differences.text(*worker)};
+            fmt::format("the bytes of part {} in the file are not those that its worker holds: {}",
+                        part.value, differences.text(*worker))};
     }
     phases.end("check");
     return {};

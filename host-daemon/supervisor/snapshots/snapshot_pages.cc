@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/snapshots/snapshot_pages.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -143,9 +144,8 @@ Result<SnapshotPages> SnapshotPages::prepare(Session& session, SourceRunner& dri
     const std::uint64_t room = snapshot::free_bytes(file);
     if (stored && *stored > room) {
         return Error{Code::kResourceExhausted, "snapshot.disk_full",
-                     pages.error().text + "; " + std::to_string(*stored >> 20) +
-                         " MiB are to be stored, there is room for " + std::to_string(room >> 20) +
-                         " MiB"};
+                     fmt::format("{}; {} MiB are to be stored, there is room for {} MiB",
+                                 pages.error().text, *stored >> 20, room >> 20)};
     }
     SnapshotPages none;
     none.how_ = "not ahead: " + pages.error().text;

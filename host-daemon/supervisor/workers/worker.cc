@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/workers/worker.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -19,7 +20,7 @@ constexpr std::chrono::milliseconds kAdoptionAwaited{30'000};
 std::string worker_name(const WorkerRecord& record) {
     return record.session_id.empty()
                ? "spare worker " + std::to_string(record.process.pid)
-               : "worker " + std::to_string(record.part.value) + " of session " + record.session_id;
+               : fmt::format("worker {} of session {}", record.part.value, record.session_id);
 }
 
 control::DeviceChoice device_choice(const Config& config) {
@@ -155,8 +156,8 @@ void Worker::join_sharing() {
 Result<std::shared_ptr<Worker>> Worker::spawn(const Config& config, const std::string& name) {
     // Numbered: a session may move from one worker to another on this same host.
     static std::atomic<unsigned> launches{0};
-    const std::string base = config.daemon.run_directory + "/workers/" + name + "." +
-                             std::to_string(::getpid()) + "-" + std::to_string(++launches);
+    const std::string base = fmt::format("{}/workers/{}.{}-{}", config.daemon.run_directory, name,
+                                         ::getpid(), ++launches);
     GANTRY_ASSIGN(WorkerProcess process,
                   WorkerProcess::start(config.worker, base + ".sock", base + ".log"));
     WorkerRecord record;
@@ -210,7 +211,7 @@ Result<std::shared_ptr<Worker>> Worker::launch(const Config& config, const std::
                                                engine::PartId part, std::uint64_t quota_bytes,
                                                WorkerHandlers handlers) {
     GANTRY_ASSIGN(std::shared_ptr<Worker> worker,
-                  spawn(config, session_id + "." + std::to_string(part.value)));
+                  spawn(config, fmt::format("{}.{}", session_id, part.value)));
     GANTRY_TRY(worker->start(config, session_id, part, quota_bytes, std::move(handlers)));
     return worker;
 }
@@ -240,12 +241,12 @@ Result<void> Worker::start(const Config& config, const std::string& session_id, 
     }
     const control::StartReply& started = reply->message.start();
     if (started.protocol_version() != control::kWorkerProtocolVersion) {
-        return start_failed({Code::kFailedPrecondition, "version.worker",
-                             "gantryd " + std::string(kGantryVersion) + " speaks worker protocol " +
-                                 std::to_string(control::kWorkerProtocolVersion) + ", " +
-                                 config.worker.executable + " is " + started.gantry_version() +
-                                 " and speaks " + std::to_string(started.protocol_version()) +
-                                 "; install the same version of both"});
+        return start_failed(
+            {Code::kFailedPrecondition, "version.worker",
+             fmt::format("gantryd {} speaks worker protocol {}, {} is {} and "
+                         "speaks {}; install the same version of both",
+                         kGantryVersion, control::kWorkerProtocolVersion, config.worker.executable,
+                         started.gantry_version(), started.protocol_version())});
     }
     device_ = started.device();
     table_hash_ = started.table_hash();
@@ -289,12 +290,12 @@ Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record, Worker
     const control::StatusReply& status = worker->adopted_status_;
     if (status.session_id() != record.session_id || status.part_id() != record.part.value ||
         status.protocol_version() != control::kWorkerProtocolVersion) {
-        const Error error{Code::kFailedPrecondition, "worker.mismatch",
-                          "process " + std::to_string(record.process.pid) + " says it is worker " +
-                              std::to_string(status.part_id()) + " of session " +
-                              status.session_id() + " (protocol " +
-                              std::to_string(status.protocol_version()) + "), its record says " +
-                              worker_name(record)};
+        const Error error{
+            Code::kFailedPrecondition, "worker.mismatch",
+            fmt::format(
+                "process {} says it is worker {} of session {} (protocol {}), its record says {}",
+                record.process.pid, status.part_id(), status.session_id(),
+                status.protocol_version(), worker_name(record))};
         if (status.session_id() == record.session_id) {
             return lost(error);
         }

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/workers/worker_channel.h"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -101,8 +102,8 @@ Result<WorkerReply> WorkerChannel::await(Sent sent) {
         }
         // The entry stays, so that the late reply is recognised and dropped.
         return Error{Code::kDeadlineExceeded, "worker.deadline",
-                     name_ + " did not answer request " + std::to_string(sent.id) + " within " +
-                         std::to_string(sent.deadline.count()) + " ms"};
+                     fmt::format("{} did not answer request {} within {} ms", name_, sent.id,
+                                 sent.deadline.count())};
     }
     pending_.erase(sent.id);
     if (sent.pending->reply.message.status().code() != 0) {
@@ -125,8 +126,8 @@ Result<void> WorkerChannel::take_packet() {
     GANTRY_ASSIGN(reply.descriptors, socket_.receive_message(reply.message));
     if (reply.message.descriptor_count() != reply.descriptors.size()) {
         return Error{Code::kInvalidArgument, "worker.protocol",
-                     "a packet announced " + std::to_string(reply.message.descriptor_count()) +
-                         " descriptors and carried " + std::to_string(reply.descriptors.size())};
+                     fmt::format("a packet announced {} descriptors and carried {}",
+                                 reply.message.descriptor_count(), reply.descriptors.size())};
     }
     if (reply.message.request_id() == 0) {
         if (!reply.message.has_event()) {
@@ -138,9 +139,9 @@ Result<void> WorkerChannel::take_packet() {
     const MutexLock lock(mutex_);
     const auto found = pending_.find(reply.message.request_id());
     if (found == pending_.end() || found->second->done) {
-        return Error{Code::kInvalidArgument, "worker.protocol",
-                     "a reply to request " + std::to_string(reply.message.request_id()) +
-                         ", which was not asked"};
+        return Error{
+            Code::kInvalidArgument, "worker.protocol",
+            fmt::format("a reply to request {}, which was not asked", reply.message.request_id())};
     }
     found->second->reply = std::move(reply);
     found->second->done = true;

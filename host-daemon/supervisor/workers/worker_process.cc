@@ -1,6 +1,7 @@
 #include "host-daemon/supervisor/workers/worker_process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <grp.h>
 #include <linux/close_range.h>
 #include <poll.h>
@@ -132,13 +133,12 @@ int run_child_steps(const Plan& plan) {
 }
 
 Result<std::uint64_t> start_time_of(pid_t pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::ifstream file(fmt::format("/proc/{}/stat", pid));
     std::string text;
     std::getline(file, text);
     const std::size_t after_name = text.rfind(')');
     if (after_name == std::string::npos) {
-        return Error{Code::kNotFound, "worker.gone",
-                     "process " + std::to_string(pid) + " has ended"};
+        return Error{Code::kNotFound, "worker.gone", fmt::format("process {} has ended", pid)};
     }
     std::istringstream fields(text.substr(after_name + 1));
     std::string field;
@@ -152,7 +152,7 @@ Result<UniqueFd> open_pidfd(pid_t pid) {
     UniqueFd fd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
     if (!fd.valid()) {
         return Error{Code::kNotFound, "worker.gone",
-                     "process " + std::to_string(pid) + ": " + std::strerror(errno)};
+                     fmt::format("process {}: {}", pid, std::strerror(errno))};
     }
     return fd;
 }
@@ -249,7 +249,7 @@ Result<WorkerProcess> WorkerProcess::adopt(const ProcessRecord& record) {
     process.record_ = record;
     if (started != record.start_time_ticks || process.wait(std::chrono::milliseconds{0})) {
         return Error{Code::kNotFound, "worker.gone",
-                     "worker process " + std::to_string(record.pid) + " has ended"};
+                     fmt::format("worker process {} has ended", record.pid)};
     }
     return process;
 }
