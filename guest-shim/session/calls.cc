@@ -528,17 +528,6 @@ CUresult call(cuda::Op op, const void* args, std::uint32_t args_bytes, const voi
     return result;
 }
 
-CUresult call_control(wire::ControlOp op, const void* args, std::uint32_t args_bytes, void* reply,
-                      std::uint32_t reply_bytes) noexcept {
-    Exchange command;
-    command.op = static_cast<std::uint16_t>(op);
-    command.args = args;
-    command.args_bytes = args_bytes;
-    command.reply = reply;
-    command.reply_bytes = reply_bytes;
-    return exchange(&command);
-}
-
 bool migration_announced() noexcept {
     return g_gate.state.load(std::memory_order_acquire) == State::kReady &&
            (g_connection.host->announce.load(std::memory_order_acquire) & 1) != 0;

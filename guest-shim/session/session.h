@@ -106,11 +106,9 @@ CUresult reserve(std::uint16_t op, std::uint32_t args_bytes, std::uint32_t trail
                  Record* out) noexcept;
 CUresult finish(const Record& record) noexcept;
 
-/// Control commands with the same shapes as above.
+/// A control command of the same shape as above.
 CUresult post_control(wire::ControlOp op, const void* args, std::uint32_t args_bytes,
                       const void* trailing, std::uint32_t trailing_bytes) noexcept;
-CUresult call_control(wire::ControlOp op, const void* args, std::uint32_t args_bytes, void* reply,
-                      std::uint32_t reply_bytes) noexcept;
 
 /// Most trailing bytes that one record can carry beside `args_bytes` of arguments.
 std::uint32_t max_trailing(std::uint32_t args_bytes) noexcept;

@@ -368,17 +368,6 @@ Result<DomainInfo> parse_domain_xml(std::string_view text) {
     return info;
 }
 
-Result<Owner> parse_owner_xml(std::string_view text) {
-    GANTRY_ASSIGN(const xml::Document document,
-                  xml::parse(text, kMaxDomainXmlBytes, reason::kOwner));
-    const xmlNode* root = xmlDocGetRootElement(document.get());
-    // virDomainGetMetadata strips the namespace from what it hands out.
-    if (!xml::is_element(root, "owner", kOwnerNamespace) && !xml::is_element(root, "owner")) {
-        return bad(reason::kOwner, "the metadata is not an <owner> element");
-    }
-    return parse_owner(root);
-}
-
 Result<std::string> owner_xml(const Owner& owner) {
     if (!is_daemon_address(owner.daemon) || !is_session(owner.session)) {
         return bad(reason::kOwner, "cannot stamp the owner " + quoted(owner.daemon) + ", session " +

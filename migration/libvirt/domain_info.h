@@ -87,9 +87,6 @@ struct DomainInfo {
 /// instead.
 [[nodiscard]] Result<DomainInfo> parse_domain_xml(std::string_view xml);
 
-/// Reads our owner element alone, as virDomainGetMetadata returns it.
-[[nodiscard]] Result<Owner> parse_owner_xml(std::string_view xml);
-
 /// The element without namespace, as virDomainSetMetadata wants it. Values are escaped.
 [[nodiscard]] Result<std::string> owner_xml(const Owner& owner);
 

@@ -1,7 +1,5 @@
 #include "migration/libvirt/host.h"
 
-#include <cstdlib>
-
 #include "migration/libvirt/errors.h"
 #include "migration/libvirt/handles.h"
 #include "proto/base/mutex.h"
@@ -57,22 +55,6 @@ private:
 Host::Host(std::string uri) : impl_(std::make_unique<Impl>(std::move(uri))) { silence_libvirt(); }
 Host::~Host() = default;
 
-Result<std::vector<std::string>> Host::active_domains() {
-    GANTRY_ASSIGN(const ConnectionHandle held, impl_->connection());
-    virDomainPtr* list = nullptr;
-    const int count = virConnectListAllDomains(held.get(), &list, VIR_CONNECT_LIST_DOMAINS_ACTIVE);
-    if (count < 0) {
-        return last_error("cannot list the domains");
-    }
-    std::vector<std::string> uuids;
-    for (int i = 0; i < count; ++i) {
-        uuids.push_back(domain_uuid(list[i]));
-        virDomainFree(list[i]);
-    }
-    std::free(list);
-    return uuids;
-}
-
 Result<DomainInfo> Host::read_domain(const std::string& uuid) {
     GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
     const std::unique_ptr<char, decltype(&std::free)> text(virDomainGetXMLDesc(domain.get(), 0),
@@ -105,15 +87,6 @@ Result<void> Host::write_owner(const std::string& uuid, const Owner& owner) {
     if (virDomainSetMetadata(domain.get(), VIR_DOMAIN_METADATA_ELEMENT, text.c_str(), kOwnerPrefix,
                              kOwnerNamespace, VIR_DOMAIN_AFFECT_LIVE) < 0) {
         return last_error("cannot stamp the owner into domain " + uuid);
-    }
-    return {};
-}
-
-Result<void> Host::clear_owner(const std::string& uuid) {
-    GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
-    if (virDomainSetMetadata(domain.get(), VIR_DOMAIN_METADATA_ELEMENT, nullptr, kOwnerPrefix,
-                             kOwnerNamespace, VIR_DOMAIN_AFFECT_LIVE) < 0) {
-        return last_error("cannot remove the owner from domain " + uuid);
     }
     return {};
 }

@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "migration/libvirt/domain_info.h"
 #include "migration/libvirt/events.h"
@@ -31,8 +30,6 @@ public:
     Host(const Host&) = delete;
     Host& operator=(const Host&) = delete;
 
-    /// UUIDs of the running (or paused) domains.
-    [[nodiscard]] Result<std::vector<std::string>> active_domains();
     /// The live XML, parsed. NotFound ("libvirt.no_domain") when there is no such domain.
     [[nodiscard]] Result<DomainInfo> read_domain(const std::string& uuid);
     /// State and current job. A domain that is not here is kAbsent with no job, not an error.
@@ -40,7 +37,6 @@ public:
     /// Stamps the owner into the live XML. libvirt refuses while a migration of the VM runs, so it
     /// is done when a session opens and when a VM has arrived.
     [[nodiscard]] Result<void> write_owner(const std::string& uuid, const Owner& owner);
-    [[nodiscard]] Result<void> clear_owner(const std::string& uuid);
     /// As `virsh domjobabort`: ends an outgoing migration before its switchover.
     [[nodiscard]] Result<void> abort_job(const std::string& uuid);
     /// As `virsh destroy`: the last resort against a guest that runs on two hosts.

@@ -108,30 +108,21 @@ TEST_F(ListenerTest, NoCallbackAfterTheEnd) {
 
 TEST_F(ListenerTest, HostAnswersAboutADomain) {
     Host host(kTestUri);
-    const auto uuids = host.active_domains();
-    ASSERT_TRUE(uuids.ok()) << uuids.error().text;
-    const std::string uuid = domain_uuid(domain_.get());
-    EXPECT_EQ(*uuids, std::vector<std::string>{uuid});
-
-    const auto info = host.read_domain(uuid);
+    const auto info = host.read_domain(domain_uuid(domain_.get()));
     ASSERT_TRUE(info.ok()) << info.error().text;
     EXPECT_EQ(info->name, "test");
     EXPECT_FALSE(info->gpu.has_value());
 }
 
-TEST_F(ListenerTest, OwnerIsStampedAndRemoved) {
+TEST_F(ListenerTest, OwnerIsStamped) {
     Host host(kTestUri);
     const std::string uuid = domain_uuid(domain_.get());
     ASSERT_TRUE(host.write_owner(uuid, {"hosta:7700", "s-1", Epoch{3}}).ok());
-    auto info = host.read_domain(uuid);
+    const auto info = host.read_domain(uuid);
     ASSERT_TRUE(info.ok()) << info.error().text;
     ASSERT_TRUE(info->owner.has_value());
     EXPECT_EQ(info->owner->daemon, "hosta:7700");
     EXPECT_EQ(info->owner->epoch, Epoch{3});
-    ASSERT_TRUE(host.clear_owner(uuid).ok());
-    info = host.read_domain(uuid);
-    ASSERT_TRUE(info.ok());
-    EXPECT_FALSE(info->owner.has_value());
 }
 
 TEST_F(ListenerTest, AbsentDomainIsAnAnswer) {

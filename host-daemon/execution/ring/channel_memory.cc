@@ -57,20 +57,6 @@ Result<std::unique_ptr<ChannelMemory>> ChannelMemory::map(control::UniqueFd file
     return memory;
 }
 
-Result<std::unique_ptr<ChannelMemory>> ChannelMemory::map_directory(control::UniqueFd file,
-                                                                    std::uint64_t region_bytes) {
-    std::unique_ptr<ChannelMemory> memory(
-        new ChannelMemory(std::move(file), Where{0, region_bytes}, {}));
-    void* base =
-        mmap(nullptr, 2 * wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->file(), 0);
-    if (base == MAP_FAILED) {
-        return os_error("cannot map the directory of the region");
-    }
-    memory->base_ = static_cast<std::byte*>(base);
-    memory->mapped_bytes_ = 2 * wire::kPageBytes;
-    return memory;
-}
-
 Result<void> ChannelMemory::map_parts() {
     void* base = mmap(kRegionHint, where_.region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                       file_.get(), static_cast<off_t>(where_.file_offset));
@@ -78,7 +64,6 @@ Result<void> ChannelMemory::map_parts() {
         return os_error("cannot map the region");
     }
     base_ = static_cast<std::byte*>(base);
-    mapped_bytes_ = where_.region_bytes;
     void* const wanted = reinterpret_cast<void*>(wire::kPinnedBase);
     void* pinned =
         mmap(wanted, layout_.pinned_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE,
@@ -95,7 +80,7 @@ ChannelMemory::~ChannelMemory() {
         munmap(reinterpret_cast<void*>(wire::kPinnedBase), layout_.pinned_bytes);
     }
     if (base_ != nullptr) {
-        munmap(base_, mapped_bytes_);
+        munmap(base_, where_.region_bytes);
     }
 }
 

@@ -37,9 +37,6 @@ public:
     static Result<control::UniqueFd> create_region(std::uint64_t region_bytes);
 
     static Result<std::unique_ptr<ChannelMemory>> map(control::UniqueFd file, const Where& where);
-    /// Only the two directory pages, for whoever hands regions out.
-    static Result<std::unique_ptr<ChannelMemory>> map_directory(control::UniqueFd file,
-                                                                std::uint64_t region_bytes);
     ~ChannelMemory();
     ChannelMemory(const ChannelMemory&) = delete;
     ChannelMemory& operator=(const ChannelMemory&) = delete;
@@ -111,7 +108,6 @@ private:
     Where where_;
     wire::ChannelLayout layout_;
     std::byte* base_ = nullptr;
-    std::uint64_t mapped_bytes_ = 0;
     bool pinned_mapped_ = false;
 };
 
