@@ -1,13 +1,11 @@
 #include "host-daemon/execution/code/image_variables.h"
 
-#include <elf.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
+#include "host-daemon/softgpu/image/elf_file.h"
 #include "host-daemon/softgpu/image/fatbin.h"
 
 namespace gantry::worker {
@@ -22,79 +20,40 @@ struct Found {
     bool wants_symbols = true;
 };
 
-template <typename Record>
-bool read_at(std::span<const std::byte> bytes, std::uint64_t offset, Record* out) {
-    if (offset > bytes.size() || sizeof(Record) > bytes.size() - offset) {
-        return false;
-    }
-    std::memcpy(out, bytes.data() + offset, sizeof(Record));
-    return true;
-}
-
-std::string_view text_at(std::span<const std::byte> elf, const Elf64_Shdr& table,
-                         std::uint32_t offset) {
-    if (table.sh_offset > elf.size() || table.sh_size > elf.size() - table.sh_offset ||
-        offset >= table.sh_size) {
-        return {};
-    }
-    const auto* text = reinterpret_cast<const char*>(elf.data() + table.sh_offset + offset);
-    return {text, strnlen(text, table.sh_size - offset)};
-}
-
 /// Sections that hold variables of a module: device memory, and the constant bank for them.
 bool holds_variables(std::string_view section) {
     return section.starts_with(".nv.global") || section == ".nv.constant3";
 }
 
-class ElfReader {
-public:
-    explicit ElfReader(std::span<const std::byte> elf) : elf_(elf) {}
-
-    void append(Found* found) {
-        if (!read_at(elf_, 0, &header_) || header_.e_shentsize != sizeof(Elf64_Shdr)) {
-            return;
-        }
-        for (std::uint32_t i = 0; i < header_.e_shnum; ++i) {
-            Elf64_Shdr table;
-            if (section(i, &table) && table.sh_type == SHT_SYMTAB) {
-                append_symbols(table, found);
-            }
+void append_symbols(const image::ElfFile& elf, const Elf64_Shdr& table, Found* found) {
+    const Elf64_Shdr* strings = elf.section(table.sh_link);
+    const std::span<const std::byte> symbols = elf.content(table);
+    if (strings == nullptr) {
+        return;
+    }
+    Elf64_Sym symbol;
+    for (std::uint64_t at = 0; image::read_record(symbols, at, &symbol); at += sizeof(symbol)) {
+        const std::string_view name = elf.text(*strings, symbol.st_name).value_or("");
+        found->heap = found->heap || (symbol.st_shndx == SHN_UNDEF && name == "malloc");
+        const Elf64_Shdr* home = elf.section(symbol.st_shndx);
+        if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && symbol.st_size != 0 && home != nullptr &&
+            holds_variables(elf.name(*home))) {
+            found->names.emplace(name);
         }
     }
+}
 
-private:
-    bool section(std::uint32_t index, Elf64_Shdr* out) const {
-        return index < header_.e_shnum &&
-               read_at(elf_, header_.e_shoff + std::uint64_t{index} * sizeof(*out), out);
+void append_elf(std::span<const std::byte> bytes, Found* found) {
+    const auto elf = image::ElfFile::open(bytes);
+    if (!elf.ok()) {
+        return;
     }
-
-    void append_symbols(const Elf64_Shdr& table, Found* found) const {
-        Elf64_Shdr strings;
-        Elf64_Shdr section_names;
-        if (!section(table.sh_link, &strings) || !section(header_.e_shstrndx, &section_names) ||
-            table.sh_size > elf_.size()) {
-            return;
-        }
-        for (std::uint64_t at = 0; at + sizeof(Elf64_Sym) <= table.sh_size;
-             at += sizeof(Elf64_Sym)) {
-            Elf64_Sym symbol;
-            Elf64_Shdr home;
-            if (!read_at(elf_, table.sh_offset + at, &symbol)) {
-                return;
-            }
-            found->heap = found->heap || (symbol.st_shndx == SHN_UNDEF &&
-                                          text_at(elf_, strings, symbol.st_name) == "malloc");
-            if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && symbol.st_size != 0 &&
-                section(symbol.st_shndx, &home) &&
-                holds_variables(text_at(elf_, section_names, home.sh_name))) {
-                found->names.emplace(text_at(elf_, strings, symbol.st_name));
-            }
+    for (const Elf64_Shdr& section : elf->sections()) {
+        if (section.sh_type == SHT_SYMTAB) {
+            append_symbols(*elf, section, found);
         }
     }
-
-    std::span<const std::byte> elf_;
-    Elf64_Ehdr header_{};
-};
+}
 
 bool is_name_char(char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '%';
@@ -170,9 +129,8 @@ void append_bytes(std::span<const std::byte> bytes, Found* found) {
     if (!found->wants_symbols) {
         return;
     }
-    std::uint32_t magic = 0;
-    if (read_at(bytes, 0, &magic) && std::memcmp(&magic, ELFMAG, SELFMAG) == 0) {
-        ElfReader(bytes).append(found);
+    if (image::is_elf(bytes)) {
+        append_elf(bytes, found);
     } else {
         append_ptx({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, found);
     }
@@ -211,7 +169,7 @@ Found look_into(std::span<const std::byte> bytes, unsigned major, bool wants_sym
     Found found;
     found.wants_symbols = wants_symbols;
     std::uint32_t magic = 0;
-    if (read_at(bytes, 0, &magic) && magic == image::kFatbinMagic) {
+    if (image::read_record(bytes, 0, &magic) && magic == image::kFatbinMagic) {
         append_fatbin(bytes, major, &found);
     } else {
         append_bytes(bytes, &found);

@@ -1,6 +1,15 @@
 #include "host-daemon/execution/code/link_book.h"
 
+#include "host-daemon/execution/base/log.h"
+#include "host-daemon/execution/code/image_check.h"
+
 namespace gantry::worker {
+namespace {
+
+/// NULs behind an input.
+constexpr std::size_t kTextEndBytes = 8;
+
+}  // namespace
 
 Link::Link(Device& device, std::vector<Option> options, std::uint32_t info_log_bytes,
            std::uint32_t error_log_bytes)
@@ -22,10 +31,23 @@ CUresult Link::create() {
 }
 
 CUresult Link::add(Input input) {
+    const std::vector<std::byte>& all = input.image->bytes;
+    if (input.bytes > all.size()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::span<const std::byte> bytes(all.data(), input.bytes);
+    if (const auto checked = check_link_input(bytes, input.type, device_.compute_capability());
+        !checked.ok()) {
+        log_limited("a linker's input of %zu bytes is kept from the driver: %s", bytes.size(),
+                    checked.error().to_string().c_str());
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    // A driver may read text to its end, and whether its size counts that is up to the program.
+    std::vector<std::byte> ended(bytes.begin(), bytes.end());
+    ended.resize(bytes.size() + kTextEndBytes);
     JitOptions extra(input.options, 0, 0);
     const CUresult result = device_.api().cuLinkAddData_v2(
-        state_, static_cast<CUjitInputType>(input.type),
-        const_cast<std::byte*>(input.image->bytes.data()), input.bytes,
+        state_, static_cast<CUjitInputType>(input.type), ended.data(), bytes.size(),
         input.name.empty() ? nullptr : input.name.c_str(), extra.count(), extra.names(),
         extra.values());
     if (result == CUDA_SUCCESS) {

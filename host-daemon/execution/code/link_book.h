@@ -36,6 +36,8 @@ public:
     Link& operator=(const Link&) = delete;
 
     CUresult create() GANTRY_REQUIRES(mutex);
+    /// CUDA_ERROR_INVALID_IMAGE, and the reason in the log, when no driver may have it
+    /// (image_check.h).
     CUresult add(Input input) GANTRY_REQUIRES(mutex);
     /// Once; afterwards cubin() has the result.
     CUresult complete() GANTRY_REQUIRES(mutex);

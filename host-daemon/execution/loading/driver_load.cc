@@ -2,6 +2,9 @@
 
 #include <vector>
 
+#include "host-daemon/execution/base/log.h"
+#include "host-daemon/execution/code/image_check.h"
+
 namespace gantry::worker {
 namespace {
 
@@ -39,11 +42,37 @@ void describe_to_driver(const Image& image, std::span<const ImagePart> parts, Dr
     out->pointer = &out->wrapper;
 }
 
+/// A part starts where the driver may read words, and ends inside the image.
+bool lies_in(const Image& image, const ImagePart& part) {
+    const std::uint64_t size = image.bytes.size();
+    return part.offset % 8 == 0 && part.offset <= size && part.bytes <= size - part.offset &&
+           part.bytes >= 16;
+}
+
+bool is_sound(GuestProcess& process, const Image& image, std::span<const ImagePart> parts) {
+    const unsigned capability = process.device.compute_capability();
+    for (const ImagePart& part : parts) {
+        if (!lies_in(image, part)) {
+            return false;
+        }
+        const auto bytes = std::span(image.bytes).subspan(part.offset, part.bytes);
+        if (const auto checked = check_image(bytes, capability); !checked.ok()) {
+            log_limited("an image of %zu bytes is kept from the driver: %s", bytes.size(),
+                        checked.error().to_string().c_str());
+            return false;
+        }
+    }
+    return !parts.empty();
+}
+
 }  // namespace
 
-CUresult hand_to_driver(const driver::DriverApi& api, const Image& image,
-                        std::span<const ImagePart> parts, bool is_library, JitOptions& options,
-                        std::uint64_t* native) {
+CUresult hand_to_driver(GuestProcess& process, const Image& image, std::span<const ImagePart> parts,
+                        bool is_library, JitOptions& options, std::uint64_t* native) {
+    if (!is_sound(process, image, parts)) {
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    const driver::DriverApi& api = process.device.api();
     DriverImage described;
     describe_to_driver(image, parts, &described);
     if (!is_library) {

@@ -1,23 +1,25 @@
 // Gives code to the CUDA driver and takes it back.
 //
 // The driver gets an image as the application gave it: a fatbin's header, an ELF, a PTX text, or
-// for a prelinked (-rdc) program a wrapper with all its parts. Threads: those that may call the
-// driver with the code's context current.
+// for a prelinked (-rdc) program a wrapper with all its parts. It is given a pointer and no length:
+// each part is checked first (code/image_check.h), whoever sent it.
+//
+// Threads: those that may call the driver with the code's context current.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "host-daemon/driver/driver_library.h"
 #include "host-daemon/execution/code/image_store.h"
 #include "host-daemon/execution/code/jit_options.h"
+#include "host-daemon/execution/process/guest_process.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
 
-/// Loads the image's parts, which must be sound, as a module or as a library; `native`: the
-/// driver's handle.
-CUresult hand_to_driver(const driver::DriverApi& api, const Image& image,
+/// Loads the image's parts as a module or as a library; `native`: the driver's handle.
+/// CUDA_ERROR_INVALID_IMAGE, and the reason in the log, when no driver may have one of them.
+CUresult hand_to_driver(GuestProcess& process, const Image& image,
                         std::span<const cuda::wire_hand::ImagePart> parts, bool is_library,
                         JitOptions& options, std::uint64_t* native);
 void unload_image(const driver::DriverApi& api, bool library, std::uint64_t native);

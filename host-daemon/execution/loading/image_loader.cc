@@ -7,39 +7,12 @@
 namespace gantry::worker {
 namespace {
 
-using cuda::wire_hand::ImageKind;
 using cuda::wire_hand::ImageOption;
 using cuda::wire_hand::ImagePart;
 using cuda::wire_hand::LoadCall;
 using cuda::wire_hand::LoadReply;
 
 constexpr std::uint32_t kMostJitOptions = 64;
-
-/// A part must look like what it says, and end inside the image: a driver reads as far as the
-/// image's own headers tell it.
-bool is_sound(const Image& image, const ImagePart& part) {
-    const std::uint64_t size = image.bytes.size();
-    if (part.offset % 8 != 0 || part.offset > size || part.bytes > size - part.offset ||
-        part.bytes < 16) {
-        return false;
-    }
-    const std::byte* bytes = image.bytes.data() + part.offset;
-    std::uint32_t magic = 0;
-    std::memcpy(&magic, bytes, sizeof(magic));
-    switch (part.kind) {
-        case ImageKind::kFatbin: {
-            std::uint16_t header_bytes = 0;
-            std::uint64_t payload_bytes = 0;
-            std::memcpy(&header_bytes, bytes + 6, sizeof(header_bytes));
-            std::memcpy(&payload_bytes, bytes + 8, sizeof(payload_bytes));
-            return magic == 0xba55ed50 && header_bytes >= 16 && header_bytes <= part.bytes &&
-                   payload_bytes <= part.bytes - header_bytes;
-        }
-        case ImageKind::kElf: return magic == 0x464c457f;
-        case ImageKind::kPtx: return bytes[part.bytes - 1] == std::byte{0};
-        default: return false;
-    }
-}
 
 bool read_load(const LoadCall& load, std::span<const std::byte> trailing, LoadedImage* out) {
     if (load.part_count == 0 || load.part_count > cuda::wire_hand::kMaxImageParts ||
@@ -133,7 +106,8 @@ CUresult place_managed(Call& call, const LoadCall& load, const LoadedImage& load
         places.push_back({variable.name.c_str(), variable.address});
     }
     call.process().device.extension()->place_next_load_in(places.data(), places.size(), 1);
-    return hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library, options, native);
+    return hand_to_driver(call.process(), *loaded.image, loaded.parts, loaded.library, options,
+                          native);
 }
 
 /// The same under a driver without the extension, of an image that is in the books: its code is
@@ -186,15 +160,10 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
                               image.ok() ? "parts, options or handle" : "the image is not staged");
     }
     loaded.image = std::move(image).value();
-    for (const ImagePart& part : loaded.parts) {
-        if (!is_sound(*loaded.image, part)) {
-            return CUDA_ERROR_INVALID_IMAGE;
-        }
-    }
     JitOptions options(loaded.jit_options, load.info_log_bytes, load.error_log_bytes);
     std::uint64_t native = 0;
     CUresult result =
-        hand_to_driver(call.api(), *loaded.image, loaded.parts, loaded.library, options, &native);
+        hand_to_driver(process, *loaded.image, loaded.parts, loaded.library, options, &native);
     LoadReply answer{};
     if (result == CUDA_SUCCESS && !call.is_restore()) {
         result = place_managed(call, load, loaded, options, &native, &answer);

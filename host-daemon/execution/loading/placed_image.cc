@@ -104,9 +104,9 @@ CUresult load_placed(GuestProcess& process, const LoadedImage& loaded, const Pla
                      std::uint64_t* native) {
     JitOptions options(loaded.jit_options, 0, 0);
     const CUresult result = process.contexts.enter(loaded.context);
-    return result != CUDA_SUCCESS ? result
-                                  : hand_to_driver(process.device.api(), code.image, code.parts,
-                                                   loaded.library, options, native);
+    return result != CUDA_SUCCESS
+               ? result
+               : hand_to_driver(process, code.image, code.parts, loaded.library, options, native);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ constexpr std::size_t kEntryHeaderBytesMin = 0x40;
 
 constexpr std::uint64_t kFlagLz4 = 0x2000;
 constexpr std::uint64_t kFlagZstd = 0x8000;
+static_assert(kFlagsCompressed == (kFlagLz4 | kFlagZstd));
 // The largest single image of NVIDIA's libraries is far below this; a bomb is stopped here.
 constexpr std::uint64_t kPlainBytesMax = std::uint64_t{2} << 30;
 constexpr std::size_t kEntriesMax = 65536;
@@ -50,11 +51,12 @@ Result<FatbinEntry> read_entry(std::span<const std::byte> rest, std::size_t& con
                          " bytes reaches past the end of the fatbin.");
     }
     FatbinEntry entry;
+    entry.header = rest.first(header_bytes);
     entry.kind = static_cast<EntryKind>(read_at<std::uint16_t>(rest, kAtKind));
     entry.target = read_at<std::uint32_t>(rest, kAtTarget);
     entry.flags = read_at<std::uint64_t>(rest, kAtFlags);
     const auto compressed = read_at<std::uint32_t>(rest, kAtCompressedBytes);
-    const bool packed = (entry.flags & (kFlagLz4 | kFlagZstd)) != 0;
+    const bool packed = (entry.flags & kFlagsCompressed) != 0;
     if (packed) {
         if (compressed > payload_bytes) {
             return truncated("A compressed fatbin entry is longer than its payload.");
@@ -140,7 +142,10 @@ Result<std::vector<FatbinEntry>> list_entries(std::span<const std::byte> fatbin)
     std::span<const std::byte> rest =
         fatbin.subspan(0, total).subspan(read_at<std::uint16_t>(fatbin, 6));
     std::vector<FatbinEntry> entries;
-    while (!rest.empty() && entries.size() < kEntriesMax) {
+    while (!rest.empty()) {
+        if (entries.size() == kEntriesMax) {
+            return Error{Code::kInvalidArgument, "image.format", "A fatbin of too many entries."};
+        }
         std::size_t consumed = 0;
         GANTRY_ASSIGN(FatbinEntry entry, read_entry(rest, consumed));
         entries.push_back(std::move(entry));
@@ -150,7 +155,7 @@ Result<std::vector<FatbinEntry>> list_entries(std::span<const std::byte> fatbin)
 }
 
 Result<std::string> entry_payload(const FatbinEntry& entry) {
-    if ((entry.flags & (kFlagLz4 | kFlagZstd)) != 0) {
+    if ((entry.flags & kFlagsCompressed) != 0) {
         return expand(entry);
     }
     return std::string(reinterpret_cast<const char*>(entry.stored.data()), entry.stored.size());

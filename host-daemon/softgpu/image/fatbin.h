@@ -22,11 +22,15 @@ enum class EntryKind : std::uint16_t { kPtx = 1, kElf = 2, kNvvm = 8 };
 /// Set by pack_linked: all PTX entries of the fatbin are units of one program.
 inline constexpr std::uint64_t kFlagLinkedUnits = std::uint64_t{1} << 62;
 
+/// LZ4 and zstd.
+inline constexpr std::uint64_t kFlagsCompressed = 0x2000 | 0x8000;
+
 struct FatbinEntry {
     EntryKind kind{};
     unsigned target = 0;
     std::uint64_t flags = 0;
     std::string name;
+    std::span<const std::byte> header;  ///< Points into the fatbin.
     std::span<const std::byte> stored;  ///< Points into the fatbin.
     std::uint64_t plain_bytes = 0;      ///< After decompression; 0 when stored as it is.
 };
