@@ -1,5 +1,5 @@
-// Writes what the fatbin and cubin fuzzers start from: image_seeds FOLDER fills
-// FOLDER/fatbin_fuzzer and FOLDER/cubin_fuzzer.
+// Writes what the fuzzers of images start from: image_seeds FOLDER fills FOLDER/fatbin_fuzzer,
+// FOLDER/cubin_fuzzer and FOLDER/image_check_fuzzer.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -7,6 +7,7 @@
 #include "host-daemon/softgpu/image/image.h"
 #include "proto/base/assert.h"
 #include "tests/unit/softgpu_driver/image_writer.h"
+#include "tests/unit/worker/cubin_writer.h"
 
 int main(int count, char** arguments) {
     using namespace gantry::softgpu::image;
@@ -42,5 +43,19 @@ int main(int count, char** arguments) {
           fatbin_of(elf(new_cubin, Packing::kLz4) + ptx(90, Packing::kZstd)));
     write("fatbin_fuzzer", "linked_units",
           pack_linked({{"a", sample_ptx(75), 75}, {"b", sample_ptx(90), 90}}));
+
+    // The first byte: as what it comes, see image_check_fuzzer.cc.
+    const std::string whole = gantry::worker::SampleCubin().bytes;
+    const auto checked = [&write](const char* name, char how, const std::string& bytes) {
+        write("image_check_fuzzer", name, how + bytes);
+    };
+    checked("cubin", 8, whole);
+    checked("input", 0, whole);
+    checked("fatbin_stored", 8, fatbin_of(elf(whole, Packing::kStored)));
+    checked("fatbin_zstd", 2, fatbin_of(elf(whole, Packing::kZstd) + ptx(90, Packing::kLz4)));
+    checked("text", 8, sample_ptx(90) + '\0');
+    const std::string size = std::to_string(whole.size());
+    std::string header = "a.o/" + std::string(44, ' ') + size + std::string(10 - size.size(), ' ');
+    checked("archive", 4, "!<arch>\n" + header + "`\n" + whole);
     return 0;
 }
