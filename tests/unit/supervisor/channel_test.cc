@@ -248,11 +248,8 @@ TEST_F(ChannelTest, EndOfTheWorkerFailsCallsInHand) {
     worker.join();
 }
 
-TEST(HostileWorker, AFatalEventWithoutAStatusIsAnErrorLikeOthers) {
-    control::FromWorker packet;
-    ASSERT_TRUE(packet.ParseFromString(std::string("\xF2\x01\x02\x12\x00", 5)));
-    ASSERT_TRUE(packet.event().has_fatal());
-    const Error error = to_error(packet.event().fatal().status());
+TEST(HostileWorker, AnErrorThatSaysSuccessIsAnErrorLikeOthers) {
+    const Error error = to_error(control::WorkerStatus{});
     EXPECT_EQ(error.code, Code::kUnknown);
     EXPECT_EQ(error.reason, "worker.unknown");
 }
