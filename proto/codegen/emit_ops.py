@@ -122,7 +122,8 @@ struct OpField {
     /// Its value in the bytes of a command; 0 where there is none.
     [[nodiscard]] std::uint64_t read(std::span<const std::byte> args) const noexcept {
         std::uint64_t value = 0;
-        if (bytes <= sizeof(value) && std::size_t{offset} + bytes <= args.size()) {
+        if (bytes != 0 && bytes <= sizeof(value) &&
+            std::size_t{offset} + bytes <= args.size()) {
             std::memcpy(&value, args.data() + offset, bytes);
         }
         return value;
