@@ -38,6 +38,10 @@ constexpr const char* kAllowed[] = {
     "get_robust_list",
     "rseq",
     "sched_yield",
+    // libc asks these of its own threads, by number; what they tell is no secret.
+    "sched_getaffinity",
+    "sched_getparam",
+    "sched_getscheduler",
     "get_mempolicy",
     "set_mempolicy",
     "mbind",
@@ -141,9 +145,8 @@ constexpr const char* kAllowed[] = {
 
 /// Calls that name a process, as the first argument: of this one only, or its user's other workers
 /// could be killed and starved. (What is not held back yet: proto/decisions/0008.)
-constexpr const char* kAllowedOfThisProcess[] = {
-    "tgkill",         "prlimit64",          "sched_getaffinity", "sched_setaffinity",
-    "sched_getparam", "sched_getscheduler", "sched_setscheduler"};
+constexpr const char* kAllowedOfThisProcess[] = {"tgkill", "prlimit64", "sched_setaffinity",
+                                                 "sched_setscheduler"};
 
 /// fcntl() that has a signal sent to whomever it names (F_SETOWN, F_SETSIG, leases) is not among
 /// them: it would kill a worker of the same user.

@@ -128,7 +128,7 @@ TEST(Ring, NeverOverrunsUnreadRecordsWithPadsOfAnySize) {
             std::memcpy(&got, view.args, 4);
             ASSERT_EQ(got, read);
             const std::vector want(view.trailing_bytes, static_cast<std::byte>(read & 0xff));
-            ASSERT_EQ(std::memcmp(view.trailing, want.data(), want.size()), 0);
+            ASSERT_TRUE(want.empty() || std::memcmp(view.trailing, want.data(), want.size()) == 0);
             f.consumer.advance(view);
             f.head.store(f.consumer.next());
             ++read;
