@@ -1,15 +1,15 @@
 # Debian packages by CPack, one per install component; scripts/package builds them. What goes into
 # each is said in the folder `package` of its part of the tree.
 
-set(GANTRY_MAINTAINER "Gantry maintainers <maintainers@gantry.example.org>" CACHE STRING
+set(PACKAGE_MAINTAINER "Gantry maintainers <maintainers@gantry.example.org>" CACHE STRING
     "Who answers for the packages")
-find_program(GANTRY_GZIP gzip REQUIRED)
+find_program(PACKAGE_GZIP gzip REQUIRED)
 set(GANTRY_LIBRARIES lib/${CMAKE_LIBRARY_ARCHITECTURE})  # where Debian's loader looks
 set(GANTRY_UNITS /lib/systemd/system)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
-set(CPACK_PACKAGE_CONTACT ${GANTRY_MAINTAINER})
+set(CPACK_PACKAGE_CONTACT ${PACKAGE_MAINTAINER})
 set(CPACK_PACKAGE_VENDOR Gantry)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
@@ -64,9 +64,9 @@ function(gantry_package name)
 
   * Release ${PROJECT_VERSION}.
 
- -- ${GANTRY_MAINTAINER}  ${gantry_date}
+ -- ${PACKAGE_MAINTAINER}  ${gantry_date}
 ")
-  execute_process(COMMAND ${GANTRY_GZIP} -9nc ${folder}/changelog
+  execute_process(COMMAND ${PACKAGE_GZIP} -9nc ${folder}/changelog
       OUTPUT_FILE ${folder}/changelog.gz COMMAND_ERROR_IS_FATAL ANY)
   set(doc share/doc/${name})
   install(FILES ${folder}/changelog.gz DESTINATION ${doc} COMPONENT ${name})
@@ -102,7 +102,7 @@ function(gantry_page_file name file folder)
       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/pages
       COMMAND ${command} COMMENT "Writing ${leaf}")
   if(folder MATCHES "/man[0-9]$")
-    add_custom_command(OUTPUT ${written} APPEND COMMAND ${GANTRY_GZIP} -9nkf ${written})
+    add_custom_command(OUTPUT ${written} APPEND COMMAND ${PACKAGE_GZIP} -9nkf ${written})
     set(file ${file}.gz)
   endif()
   string(MAKE_C_IDENTIFIER page_of_${leaf} target)

@@ -232,7 +232,7 @@ class Guest(PackageTest):
                 touch $folder/resource2
             done""")
         write = ("/usr/libexec/gantry/gantry-cdi",)
-        where = {"GANTRY_CDI_SYSFS": "/tmp/sys"}
+        where = {"CDI_SYSFS": "/tmp/sys"}
         root.run(*write, environment=where)
         kinds = {}
         for name in ("gantry", "gantry-nvidia"):
