@@ -369,9 +369,7 @@ Result<void> ElfTables::check_call_graph(std::uint32_t index) const {
 Result<void> ElfTables::check_code(std::uint32_t index) const {
     constexpr std::uint32_t kSymbolBits = 0xffffff;  // Registers are in the bits above.
     const Elf64_Shdr& section = at(index);
-    const bool is_code = section.sh_type == SHT_PROGBITS && (section.sh_flags & SHF_EXECINSTR) != 0;
-    if ((is_code || section.sh_type == kTypeCapsuleCode) &&
-        (section.sh_info & kSymbolBits) >= symbol_count(section)) {
+    if (is_code(section) && (section.sh_info & kSymbolBits) >= symbol_count(section)) {
         return bad("image.elf.symbol", index,
                    fmt::format("code of symbol {} of {}", section.sh_info & kSymbolBits,
                                symbol_count(section)));

@@ -47,6 +47,12 @@ inline constexpr std::uint64_t kMemoryBytesMax = std::uint64_t{1} << 40;
            section.sh_type == kTypeCapsuleSymbols;
 }
 
+/// Its sh_info is a symbol's number and a count of registers.
+[[nodiscard]] inline bool is_code(const Elf64_Shdr& section) {
+    return section.sh_type == kTypeCapsuleCode ||
+           (section.sh_type == SHT_PROGBITS && (section.sh_flags & SHF_EXECINSTR) != 0);
+}
+
 /// Of a table that the driver goes by: its entries' size, 0 for any; see is_table().
 [[nodiscard]] std::uint64_t entry_bytes(const Elf64_Shdr& section);
 
