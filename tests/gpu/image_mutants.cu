@@ -1,5 +1,6 @@
 // A hostile tenant's program: loads images that were mutated, one after the other.
-//   image_mutants IMAGE SEED COUNT
+//   image_mutants IMAGE SEED COUNT [FIRST]
+//   image_mutants --write IMAGE SEED NUMBER FILE      writes that mutant and needs no GPU
 // IMAGE is a fatbin of mutant_code.cu: the shim asks its header for its size, and no ELF header, so
 // the worker gets what a tenant that has no shim would send. Mutant number n of a seed is the same
 // each time.
@@ -130,8 +131,8 @@ static void mutate_elf(Bytes& image, const Bytes& sound, Random& random) {
 
 /// The mutant has the size of the sound image. Of a fatbin the bytes that say its size stay: they
 /// are what the shim copies, and the rest of this process is no hostile image.
-static Bytes mutant(const Bytes& sound, uint64_t seed) {
-    Random random(seed);
+static Bytes mutant(const Bytes& sound, uint64_t seed, uint64_t number) {
+    Random random(seed * 1000003 + number);
     Bytes image = sound;
     const auto elf_at = std::search(image.begin(), image.end(), ELFMAG, ELFMAG + SELFMAG);
     if (elf_at == image.end() || below(random, 16) == 0) {
@@ -214,30 +215,46 @@ static long check_variables(const Driver& driver, CUmodule module, const Bytes& 
     return looked_at;
 }
 
+static int write_mutant(const char* image, uint64_t seed, uint64_t number, const char* path) {
+    const Bytes bytes = mutant(file_bytes(image), seed, number);
+    FILE* const file = fopen(path, "wb");
+    EXPECT(file != NULL && fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size());
+    EXPECT(fclose(file) == 0);
+    return 0;
+}
+
+static uint64_t number_of(const char* text) { return strtoull(text, nullptr, 10); }
+
 int main(int argc, char** argv) {
-    EXPECT(argc == 4);
+    if (argc == 6 && strcmp(argv[1], "--write") == 0) {
+        return write_mutant(argv[2], number_of(argv[3]), number_of(argv[4]), argv[5]);
+    }
+    EXPECT(argc == 4 || argc == 5);
     const Bytes sound = file_bytes(argv[1]);
-    const uint64_t seed = strtoull(argv[2], nullptr, 10), count = strtoull(argv[3], nullptr, 10);
+    const uint64_t seed = number_of(argv[2]), count = number_of(argv[3]);
+    const uint64_t first = argc == 5 ? number_of(argv[4]) : 0;
     unsigned* out = nullptr;
     CHECK(cudaMalloc((void**)&out, kThreads * sizeof *out));
     const Driver driver;
     check_answers(driver, sound, out);
-    long loaded = 0, words = 0;
-    for (uint64_t number = 0; number < count; ++number) {
+    long loaded = 0, refused = 0, words = 0;
+    for (uint64_t number = first; number < count; ++number) {
         printf("at %llu\n", (unsigned long long)number);
         fflush(stdout);
-        const Bytes image = mutant(sound, seed * 1000003 + number);
+        const Bytes image = mutant(sound, seed, number);
         CUmodule module;
         if (driver.load(&module, image.data()) == CUDA_SUCCESS) {
             ++loaded;
             words += check_variables(driver, module, image, number);
             OK(driver.unload(module));
+        } else {
+            ++refused;
         }
         if (number % 64 == 63) {
             check_answers(driver, sound, out);
         }
     }
     check_answers(driver, sound, out);
-    printf("PASS loaded %ld refused %ld words %ld\n", loaded, (long)count - loaded, words);
+    printf("PASS loaded %ld refused %ld words %ld\n", loaded, refused, words);
     return 0;
 }
