@@ -206,6 +206,7 @@ private:
             case kTypeCapsuleInfo: return tables_.check_info(index);
             case kTypeCallGraph:
             case kTypePrototype: return tables_.check_call_graph(index);
+            case SHT_NOTE: return tables_.check_notes(index);
             default: return tables_.check_code(index);
         }
     }

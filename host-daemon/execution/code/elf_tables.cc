@@ -34,6 +34,12 @@ constexpr std::uint8_t kSyscallOffsets = 0x46;
 
 constexpr std::uint64_t kInstructionBytes = 16;
 
+constexpr std::uint32_t kKindAddress64 = 2;
+
+// The note that names the tools: a version, then where each of five texts begins behind them.
+constexpr std::uint32_t kToolNote = 2000;
+constexpr std::uint64_t kToolTexts = 5;
+
 /// Bytes that a relocation changes. The kinds count up in the order in which NVIDIA's linker names
 /// them: 1 R_CUDA_32, 2 R_CUDA_64, 3 G32, 4 G64, ... A kind of an instruction's field reads and
 /// writes the instruction, which has 16 bytes; a kind that is not known is taken for one.
@@ -132,6 +138,23 @@ ElfTables::ElfTables(const image::ElfFile& file) : file_(file) {
     }
 }
 
+bool ElfTables::names_its_target(const Elf64_Shdr& section, const Elf64_Shdr& target) const {
+    if (section.sh_type == kTypeCapsuleRela) {
+        return true;  // Named by other rules, and read by who unfolds the capsule.
+    }
+    const std::string_view name = file_.name(section);
+    const std::string_view wanted = file_.name(target);
+    return name.ends_with(wanted) && name.size() > wanted.size();
+}
+
+bool ElfTables::is_undefined(const Elf64_Shdr& section, std::uint64_t symbol) const {
+    const Elf64_Shdr* symbols = symbols_of(section);
+    Elf64_Sym found;
+    return symbols != nullptr &&
+           read_record(file_.content(*symbols), symbol * sizeof(found), &found) &&
+           found.st_shndx == SHN_UNDEF;
+}
+
 /// NVIDIA's libraries have .nv.info without a link, and .rel.debug_frame with a link to something
 /// else: they count in the symbol table, of which there is one.
 const Elf64_Shdr* ElfTables::symbols_of(const Elf64_Shdr& section) const {
@@ -178,6 +201,17 @@ Result<void> ElfTables::check_symbol(std::uint32_t index, const Elf64_Sym& symbo
                    fmt::format("a symbol of {} bytes at {:#x} of section {} of {}", symbol.st_size,
                                symbol.st_value, symbol.st_shndx, file_.sections().size()));
     };
+    // NVIDIA's own kinds of symbols. Its driver believes one that no tool writes, and fails.
+    constexpr unsigned kKindTexture = 10;
+    constexpr unsigned kKindSurface = 11;
+    constexpr unsigned kKindUnified = 13;
+    const unsigned kind = ELF64_ST_TYPE(symbol.st_info);
+    if (for_device && (ELF64_ST_BIND(symbol.st_info) > STB_WEAK ||
+                       (kind > STT_FILE && kind != kKindTexture && kind != kKindSurface &&
+                        kind != kKindUnified))) {
+        return bad("image.elf.symbol", index,
+                   fmt::format("a symbol of kind {:#x}", symbol.st_info));
+    }
     if (home == nullptr) {
         const bool is_special = symbol.st_shndx == SHN_ABS || symbol.st_shndx == SHN_COMMON;
         return !for_device && is_special ? Result<void>{} : refuse();
@@ -194,7 +228,7 @@ Result<void> ElfTables::check_symbol(std::uint32_t index, const Elf64_Sym& symbo
 Result<void> ElfTables::check_relocations(std::uint32_t index) const {
     const Elf64_Shdr& section = at(index);
     const Elf64_Shdr* target = file_.section(section.sh_info);
-    if (target == nullptr || is_table(*target)) {
+    if (target == nullptr || is_table(*target) || !names_its_target(section, *target)) {
         return bad(
             "image.elf.relocation", index,
             fmt::format("changes section {}, which is none that may change", section.sh_info));
@@ -213,7 +247,11 @@ Result<void> ElfTables::check_relocations(std::uint32_t index) const {
         const auto kind = static_cast<std::uint32_t>(ELF64_R_TYPE(relocation.r_info));
         const std::uint64_t symbol = ELF64_R_SYM(relocation.r_info);
         const std::uint64_t width = in_capsule ? capsule_width_of(kind) : width_of(kind);
-        if (symbol >= symbols || !lies_within(relocation.r_offset, width, room)) {
+        // A variable cannot have the address of what the driver alone has, as vprintf; a table can.
+        const bool is_nowhere = kind == kKindAddress64 && !in_capsule &&
+                                file_.name_starts_with(*target, ".nv.global") &&
+                                is_undefined(section, symbol);
+        if (symbol >= symbols || is_nowhere || !lies_within(relocation.r_offset, width, room)) {
             return bad("image.elf.relocation", index,
                        fmt::format("relocation {} of kind {:#x} changes {} bytes at {:#x} of {}, "
                                    "by symbol {} of {}",
@@ -361,6 +399,49 @@ Result<void> ElfTables::check_call_graph(std::uint32_t index) const {
                 return bad("image.elf.info", index,
                            fmt::format("function {:#x} of {:#x} symbols", pair[i], symbols));
             }
+        }
+    }
+    return {};
+}
+
+Result<void> ElfTables::check_notes(std::uint32_t index) const {
+    const std::span<const std::byte> content = file_.content(at(index));
+    const bool is_tools = file_.name_starts_with(at(index), ".note.nv.tkinfo");
+    for (std::uint64_t offset = 0; offset < content.size();) {
+        Elf64_Nhdr note;
+        if (!read_record(content, offset, &note)) {
+            return bad("image.elf.note", index, "a note without its header");
+        }
+        offset += sizeof(note);
+        const std::uint64_t name_bytes = (std::uint64_t{note.n_namesz} + 3) / 4 * 4;
+        const std::uint64_t bytes = name_bytes + note.n_descsz;
+        if (!lies_within(offset, bytes, content.size()) || (is_tools && note.n_type != kToolNote)) {
+            return bad(
+                "image.elf.note", index,
+                fmt::format("a note of {} and {} bytes and type {} at {:#x} of {:#x}",
+                            note.n_namesz, note.n_descsz, note.n_type, offset, content.size()));
+        }
+        if (note.n_type == kToolNote) {
+            GANTRY_TRY(check_tool_note(index, content.subspan(offset + name_bytes, note.n_descsz)));
+        }
+        offset += (bytes + 3) / 4 * 4;
+    }
+    return {};
+}
+
+Result<void> ElfTables::check_tool_note(std::uint32_t index,
+                                        std::span<const std::byte> content) const {
+    std::uint32_t words[1 + kToolTexts];
+    if (!read_record(content, 0, &words) || content.size() == sizeof(words) ||
+        content.back() != std::byte{0}) {
+        return bad("image.elf.note", index,
+                   fmt::format("a note about tools of {} bytes", content.size()));
+    }
+    for (std::uint64_t i = 1; i <= kToolTexts; ++i) {
+        if (words[i] >= content.size() - sizeof(words)) {
+            return bad("image.elf.note", index,
+                       fmt::format("a text at {:#x} of {:#x} bytes", words[i],
+                                   content.size() - sizeof(words)));
         }
     }
     return {};

@@ -69,6 +69,7 @@ public:
     Result<void> check_relocations(std::uint32_t index) const;
     Result<void> check_info(std::uint32_t index) const;
     Result<void> check_call_graph(std::uint32_t index) const;
+    Result<void> check_notes(std::uint32_t index) const;
     /// A section of code names its function.
     Result<void> check_code(std::uint32_t index) const;
 
@@ -97,6 +98,10 @@ private:
     /// The symbols that a section's records count in; null: there are none.
     [[nodiscard]] const Elf64_Shdr* symbols_of(const Elf64_Shdr& section) const;
     [[nodiscard]] std::uint64_t symbol_count(const Elf64_Shdr& section) const;
+    Result<void> check_tool_note(std::uint32_t index, std::span<const std::byte> content) const;
+    /// Whether the section that a relocation table changes is the one that its name says.
+    [[nodiscard]] bool names_its_target(const Elf64_Shdr& section, const Elf64_Shdr& target) const;
+    [[nodiscard]] bool is_undefined(const Elf64_Shdr& section, std::uint64_t symbol) const;
     Result<void> check_symbol(std::uint32_t index, const Elf64_Sym& symbol, bool for_device) const;
     Result<void> check_record(std::uint32_t index, const InfoRecord& record) const;
     Result<void> check_list(std::uint32_t index, const InfoRecord& record,

@@ -29,6 +29,23 @@ Error bad(const char* reason, std::string text) {
 
 bool has_end(Bytes text) { return std::find(text.begin(), text.end(), std::byte{0}) != text.end(); }
 
+/// Text begins as text: what begins otherwise a driver may take for something else.
+Result<void> check_text(Bytes text, bool needs_end) {
+    const auto is_plain = [](std::byte b) {
+        const auto c = std::to_integer<unsigned char>(b);
+        return (c >= 0x20 && c < 0x7f) || (c >= '\t' && c <= '\r');
+    };
+    constexpr std::size_t kHeadBytes = 8;
+    const Bytes head = text.first(std::min(text.size(), kHeadBytes));
+    const auto end = std::find(head.begin(), head.end(), std::byte{0});
+    if (end == head.begin() || !std::all_of(head.begin(), end, is_plain)) {
+        return bad("image.format", "neither a fatbin, nor a cubin, nor PTX");
+    }
+    return !needs_end || has_end(text)
+               ? Result<void>{}
+               : bad("image.ptx", fmt::format("PTX of {} bytes has no end", text.size()));
+}
+
 /// What a driver reads of an entry beside its code; offsets as in softgpu/image/fatbin.cc.
 Result<void> check_entry_header(const FatbinEntry& entry) {
     std::uint16_t version = 0;
@@ -82,9 +99,7 @@ Result<void> check_entry(const FatbinEntry& entry, unsigned capability) {
     if (entry.kind == EntryKind::kElf) {
         return check_cubin(plain);
     }
-    return has_end(plain) ? Result<void>{}
-                          : bad("image.ptx", fmt::format("PTX for sm_{} of {} bytes has no end",
-                                                         entry.target, plain.size()));
+    return check_text(plain, true);
 }
 
 Result<void> check_fatbin(Bytes fatbin, unsigned capability) {
@@ -193,23 +208,6 @@ Result<void> check_archive(Bytes archive, unsigned capability) {
         at += kHeaderBytes + bytes + bytes % 2;
     }
     return {};
-}
-
-/// Text begins as text: what begins otherwise a driver may take for something else.
-Result<void> check_text(Bytes text, bool needs_end) {
-    const auto is_plain = [](std::byte b) {
-        const auto c = std::to_integer<unsigned char>(b);
-        return (c >= 0x20 && c < 0x7f) || (c >= '\t' && c <= '\r');
-    };
-    constexpr std::size_t kHeadBytes = 8;
-    const Bytes head = text.first(std::min(text.size(), kHeadBytes));
-    const auto end = std::find(head.begin(), head.end(), std::byte{0});
-    if (end == head.begin() || !std::all_of(head.begin(), end, is_plain)) {
-        return bad("image.format", "neither a fatbin, nor a cubin, nor PTX");
-    }
-    return !needs_end || has_end(text)
-               ? Result<void>{}
-               : bad("image.ptx", fmt::format("PTX of {} bytes has no end", text.size()));
 }
 
 std::uint32_t magic_of(Bytes bytes) {

@@ -176,6 +176,39 @@ TEST(ImageCheck, RefusesNumbersOfSectionsThatNoFlagSays) {
     }
 }
 
+TEST(ImageCheck, RefusesNotesThatLeadOutside) {
+    constexpr std::uint64_t kVersion = 24;
+    const auto note = [](std::uint64_t at, std::uint32_t value) {
+        return word_verdict(".note.nv.tkinfo", at, value);
+    };
+    EXPECT_EQ(note(0, 0xffffffff), "image.elf.note");  // The name's bytes.
+    EXPECT_EQ(note(0, 60), "image.elf.note");
+    EXPECT_EQ(note(4, 31), "image.elf.note");  // The content's.
+    EXPECT_EQ(note(4, 23), "image.elf.note");
+    EXPECT_EQ(note(8, 1000), "image.elf.note");  // Its type.
+    for (std::uint64_t text = 1; text <= 5; ++text) {
+        EXPECT_EQ(note(kVersion + 4 * text, 5), "sound");
+        EXPECT_EQ(note(kVersion + 4 * text, 6), "image.elf.note");
+        EXPECT_EQ(note(kVersion + 4 * text, 0xffffffff), "image.elf.note");
+    }
+    EXPECT_EQ(word_verdict(".note.nv.tkinfo", kVersion + 24 + 5, std::uint8_t{'x'}),
+              "image.elf.note");
+    EXPECT_EQ(section_verdict(".note.nv.tkinfo", [](auto& s) { s.sh_size -= 4; }),
+              "image.elf.note");
+}
+
+TEST(ImageCheck, RefusesKindsOfSymbolsThatNoToolWrites) {
+    const auto kind = [](unsigned binding, unsigned type) {
+        return symbol_verdict(SampleCubin::kCounter, [&](auto& s) {
+            s.st_info = static_cast<unsigned char>(ELF64_ST_INFO(binding, type));
+        });
+    };
+    EXPECT_EQ(kind(STB_WEAK, 13), "sound");
+    EXPECT_EQ(kind(STB_LOCAL, 12), "image.elf.symbol");
+    EXPECT_EQ(kind(STB_LOCAL, 15), "image.elf.symbol");
+    EXPECT_EQ(kind(5, STT_OBJECT), "image.elf.symbol");
+}
+
 TEST(ImageCheck, RefusesNamesWithoutAnEnd) {
     EXPECT_EQ(section_verdict("", [](auto& s) { s.sh_name = 0xffff; }), "image.elf.string");
     EXPECT_EQ(section_verdict(".text.step", [](auto& s) { s.sh_name = 0xffff; }),
@@ -251,6 +284,22 @@ TEST(ImageCheck, KnowsHowManyBytesARelocationChanges) {
         EXPECT_EQ(at_end(kind, width), "sound") << kind;
         EXPECT_EQ(at_end(kind, width - 1), "image.elf.relocation") << kind;
     }
+}
+
+TEST(ImageCheck, RefusesRelocationsThatNoToolWrites) {
+    // Of another section than the table's name says: the driver looks for what is not there.
+    SampleCubin cubin;
+    const std::uint32_t code = cubin.index(".text.step");
+    cubin.edit_section(".rela.nv.global.init", [&](auto& s) { s.sh_info = code; });
+    EXPECT_EQ(image_verdict(cubin.bytes), "image.elf.relocation");
+    // A variable with the address of what only the driver has.
+    const auto undefined = [](const char* section, std::uint32_t kind) {
+        return relocation_verdict(section, [&](Elf64_Rela& r) {
+            r.r_info = ELF64_R_INFO(std::uint64_t{SampleCubin::kNone}, kind);
+        });
+    };
+    EXPECT_EQ(undefined(".rela.nv.global.init", 2), "image.elf.relocation");
+    EXPECT_EQ(undefined(".rela.text.step", 2), "sound");
 }
 
 TEST(ImageCheck, RefusesRelocationsOfWhatWasChecked) {
@@ -348,6 +397,10 @@ std::string entry_verdict(std::uint64_t at, Word value, Packing packing = Packin
 }
 
 TEST(ImageCheck, RefusesEntriesOfFatbins) {
+    // A cubin that is called PTX.
+    EXPECT_EQ(image_verdict(fatbin_of(
+                  fatbin_entry(SampleCubin().bytes, 90, Packing::kStored, EntryKind::kPtx))),
+              "image.format");
     EXPECT_EQ(entry_verdict(0x00, std::uint16_t{3}), "image.fatbin");
     EXPECT_EQ(entry_verdict(0x02, std::uint16_t{0x102}), "image.fatbin");
     EXPECT_EQ(entry_verdict(0x04, std::uint32_t{0x20}), "image.truncated");
