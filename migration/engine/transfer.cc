@@ -204,39 +204,4 @@ double ProgressMeter::advance(Phase phase, double fraction) {
     return percent_;
 }
 
-RoundReceiver::Verdict RoundReceiver::begin(std::uint64_t round, std::uint64_t batch) {
-    if (round < round_) {
-        return Verdict::kStale;
-    }
-    enter(round);
-    return begun_.insert(batch).second ? Verdict::kApply : Verdict::kDuplicate;
-}
-
-void RoundReceiver::applied(std::uint64_t round, std::uint64_t batch) {
-    if (round == round_ && begun_.contains(batch)) {
-        ++applied_count_;
-    }
-}
-
-void RoundReceiver::end(std::uint64_t round, std::uint64_t batch_count) {
-    if (round < round_) {
-        return;
-    }
-    enter(round);
-    batch_count_ = batch_count;
-}
-
-bool RoundReceiver::complete(std::uint64_t round) const {
-    return round == round_ && batch_count_ && applied_count_ >= *batch_count_;
-}
-
-void RoundReceiver::enter(std::uint64_t round) {
-    if (round > round_) {
-        round_ = round;
-        applied_count_ = 0;
-        batch_count_.reset();
-        begun_.clear();
-    }
-}
-
 }  // namespace gantry::engine

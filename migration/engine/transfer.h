@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -145,31 +144,5 @@ void add_attempts(const Progress& before, Progress* progress);
 /// The target's percentage while the first round comes: so much content of so much memory. The
 /// round counts for half of precopy there.
 [[nodiscard]] double first_round_percent(std::uint64_t bytes_content, std::uint64_t bytes_total);
-
-// ---- rounds at the target ----
-
-/// Books of which batches of which round have been applied. Batches of one round may come in any
-/// order over any stream; batches of an older round than the newest seen must not be applied any
-/// more (they would overwrite newer bytes). Not thread-safe.
-class RoundReceiver {
-public:
-    enum class Verdict { kApply = 1, kStale = 2, kDuplicate = 3 };
-
-    /// Ask before applying batch `batch` of `round`. kApply notes it as being applied.
-    [[nodiscard]] Verdict begin(std::uint64_t round, std::uint64_t batch);
-    void applied(std::uint64_t round, std::uint64_t batch);
-    /// From MsgRoundEnd.
-    void end(std::uint64_t round, std::uint64_t batch_count);
-    /// True when every batch of `round` was applied and its count is known.
-    [[nodiscard]] bool complete(std::uint64_t round) const;
-    [[nodiscard]] std::uint64_t round() const { return round_; }
-
-private:
-    void enter(std::uint64_t round);
-    std::uint64_t round_ = 0;
-    std::uint64_t applied_count_ = 0;
-    std::optional<std::uint64_t> batch_count_;
-    std::set<std::uint64_t> begun_;
-};
 
 }  // namespace gantry::engine

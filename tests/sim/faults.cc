@@ -97,7 +97,8 @@ void World::restart_daemon(int index) {
         if (was_arriving) {
             host.progress_of[1].reset();
         }
-        host.receiver = {};
+        host.gate = {};
+        host.waiting.clear();
         host.awaited_round.reset();
         host.target = std::make_unique<engine::TargetMachine>("vm", settings);
         target_event::Restarted event;

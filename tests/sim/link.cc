@@ -95,26 +95,56 @@ void World::deliver(int to, const Message& message) {
     source_step(to, source_event::Received{message, {random.next(), random.next()}});
 }
 
+namespace {
+
+bool receives(const Host& host, const Bulk& bulk) {
+    return host.target && host.target->migration() == bulk.migration && host.worker &&
+           !host.worker->serves_role && host.worker->receiving == bulk.migration;
+}
+
+}  // namespace
+
 void World::deliver_bulk(int to, const Bulk& bulk) {
     Host& host = hosts[to];
-    if (!host.target || host.target->migration() != bulk.migration || !host.worker ||
-        host.worker->serves_role || host.worker->receiving != bulk.migration) {
+    if (!receives(host, bulk)) {
         return;
     }
-    if (!host.target->accepts_blocks() && options.mutation != Mutation::kApplyStaleBatches) {
+    const auto entry = host.gate.begin(bulk.round, bulk.batch, host.target->accepts_blocks());
+    if (entry == engine::RoundGate::Entry::kWait) {
+        host.waiting.push_back(bulk);
         return;
     }
-    const auto verdict_now = host.receiver.begin(bulk.round, bulk.batch);
-    if (verdict_now != engine::RoundReceiver::Verdict::kApply &&
-        options.mutation != Mutation::kApplyStaleBatches) {
+    const bool is_counted = entry == engine::RoundGate::Entry::kApply;
+    if (!is_counted && options.mutation != Mutation::kApplyStaleBatches) {
         return;
     }
-    for (const auto& [block, word] : bulk.blocks) {
-        host.worker->device[block] = word;
+    after(Duration{applying.between(10, 5'000)},
+          [this, to, bulk, is_counted = is_counted && options.mutation != Mutation::kCountEarly,
+           life = host.life, attempt = host.target_attempt] {
+              if (hosts[to].life == life && hosts[to].target_attempt == attempt) {
+                  apply_bulk(to, bulk, is_counted);
+              }
+          });
+    if (is_counted && options.mutation == Mutation::kCountEarly) {
+        tell_of_round(to, bulk.round, host.gate.end(bulk.round, true));
     }
-    host.worker->complete.reset();  // apply_blocks voids mark_complete
-    host.receiver.applied(bulk.round, bulk.batch);
-    check_round(to);
+}
+
+void World::apply_bulk(int to, const Bulk& bulk, bool is_counted) {
+    Host& host = hosts[to];
+    const bool is_there = receives(host, bulk);
+    if (is_there) {
+        for (const auto& [block, word] : bulk.blocks) {
+            host.worker->device[block] = word;
+        }
+        host.worker->complete.reset();  // apply_blocks voids mark_complete
+    }
+    if (is_counted) {
+        tell_of_round(to, bulk.round, host.gate.end(bulk.round, is_there));
+    }
+    for (const Bulk& waited : std::exchange(host.waiting, {})) {
+        deliver_bulk(to, waited);
+    }
 }
 
 }  // namespace gantry::sim

@@ -56,8 +56,8 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations,
                                          Mutation::kGrantWithoutFrozen, Mutation::kIgnoreResumed,
                                          Mutation::kActivateBeforeGrant,
                                          Mutation::kApplyStaleBatches, Mutation::kKeepReturnedGrant,
-                                         Mutation::kReturnUnproven,
-                                         Mutation::kAnnounceEachAttempt));
+                                         Mutation::kReturnUnproven, Mutation::kAnnounceEachAttempt,
+                                         Mutation::kCountEarly));
 
 }  // namespace
 }  // namespace gantry::sim

@@ -34,7 +34,7 @@ void execute_command(Device& device, std::uint64_t seq) {
 }
 
 World::World(const Options& given)
-    : options(given), random(given.seed * 2 + 1), confusion(given.seed * 2) {
+    : options(given), random(given.seed * 2 + 1), confusion(given.seed * 2), applying(~given.seed) {
     settings.downtime_target = Duration{300'000};
     settings.hook_wait_max = Duration{5'000'000};
     settings.reservation_ttl = Duration{10'000'000};

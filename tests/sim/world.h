@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "migration/engine/round_gate.h"
 #include "migration/engine/source_machine.h"
 #include "migration/engine/target_machine.h"
-#include "migration/engine/transfer.h"
 
 namespace gantry::sim {
 
@@ -50,6 +50,7 @@ enum class Mutation {
     kKeepReturnedGrant,    ///< The source does not take back what the target could not use.
     kReturnUnproven,       ///< The target returns grants without looking whether it has served.
     kAnnounceEachAttempt,  ///< An attempt that ends takes its announcement along.
+    kCountEarly,           ///< Batches count as applied when they come, and nothing is verified.
 };
 
 struct Options {
@@ -147,7 +148,8 @@ struct Host {
     std::optional<std::pair<engine::MigrationId, Epoch>> note;
     std::uint64_t source_op = 0;  ///< Newest round; an older one stops.
     std::uint64_t target_attempt = 0;
-    engine::RoundReceiver receiver;
+    engine::RoundGate gate;
+    std::vector<Bulk> waiting;  ///< Until the gate lets them in.
     std::optional<std::uint64_t> awaited_round;
     std::optional<TimePoint> source_timer;
     std::optional<TimePoint> target_timer;
@@ -183,6 +185,7 @@ struct World {
     void transmit(int to, std::function<void()> deliver);
     void deliver(int to, const Message& message);
     void deliver_bulk(int to, const Bulk& bulk);
+    void apply_bulk(int to, const Bulk& bulk, bool is_counted);
 
     // source_driver.cc
     void source_step(int host, const engine::SourceEvent& event);
@@ -195,7 +198,7 @@ struct World {
     // target_driver.cc
     void target_step(int host, const engine::TargetEvent& event);
     void start_target(int host);
-    void check_round(int host);
+    void tell_of_round(int host, std::uint64_t round, engine::RoundGate::Verdict became);
     void target_finished(int host, engine::Outcome outcome);
 
     // faults.cc
@@ -228,6 +231,7 @@ struct World {
     Options options;
     Random random;
     Random confusion;  ///< Of its own: what it decides leaves the rest as it is.
+    Random applying;   ///< So is this: how long batches take to be applied.
     Verdict verdict;
     engine::Settings settings;
     TimePoint now{};

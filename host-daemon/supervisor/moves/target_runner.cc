@@ -171,44 +171,33 @@ void TargetRunner::reserve(const engine::SessionNeeds& needs, engine::Seed seed)
     feed(target_event::Reserved{});
 }
 
-void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
-    bool complete = false;
-    bool is_lost = false;
-    {
-        const std::lock_guard lock(mutex_);
-        rounds_.end(round, batch_count);
-        complete = rounds_.complete(round);
-        is_lost = !complete && dropped_round_ == round;
-        awaited_round_ = complete || is_lost ? std::nullopt : std::optional{round};
-    }
-    if (is_lost) {
-        feed(target_event::RoundLost{
-            round,
-            {Code::kAborted, "stream.dropped", "batches came while complete state was held"}});
-    }
-    if (complete) {
+void TargetRunner::tell_of_round(engine::RoundGate::Verdict verdict, std::uint64_t round,
+                                 const Error& why) {
+    if (verdict == engine::RoundGate::Verdict::kApplied) {
         feed(target_event::RoundApplied{round});
+    } else if (verdict == engine::RoundGate::Verdict::kLost) {
+        feed(target_event::RoundLost{round, why});
     }
 }
 
+void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
+    const auto verdict = [&] {
+        const std::lock_guard lock(mutex_);
+        return gate_.await(round, batch_count);
+    }();
+    tell_of_round(verdict, round,
+                  {Code::kAborted, "stream.dropped", "batches came while complete state was held"});
+}
+
 /// True: apply it. False: too late, or a repetition.
-Result<bool> TargetRunner::begin_batch(std::uint64_t round, std::uint64_t batch) {
+bool TargetRunner::begin_batch(std::uint64_t round, std::uint64_t batch) {
     std::unique_lock lock(mutex_);
-    const auto older_in_flight = [&] {
-        return std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& entry) {
-            return entry.first < round && entry.second > 0;
-        });
-    };
-    batches_changed_.wait(lock, [&] { return !older_in_flight(); });
-    if (status_.state != engine::TargetState::kReceiving) {
-        dropped_round_ = std::max(dropped_round_, round);  // complete state is held: not touched
-        return false;
-    }
-    if (rounds_.begin(round, batch) != engine::RoundReceiver::Verdict::kApply) {
-        return false;
-    }
-    ++in_flight_[round];
-    return true;
+    auto entry = engine::RoundGate::Entry::kWait;
+    batches_changed_.wait(lock, [&] {
+        entry = gate_.begin(round, batch, status_.state == engine::TargetState::kReceiving);
+        return entry != engine::RoundGate::Entry::kWait;
+    });
+    return entry == engine::RoundGate::Entry::kApply;
 }
 
 void TargetRunner::count_bytes(const control::BulkDown& batch) {
@@ -224,25 +213,13 @@ void TargetRunner::count_bytes(const control::BulkDown& batch) {
         engine::first_round_percent(status_.progress.bytes_content, status_.progress.bytes_total));
 }
 
-void TargetRunner::end_batch(std::uint64_t round, std::uint64_t batch, bool applied) {
-    bool complete = false;
-    {
+void TargetRunner::end_batch(const control::BulkDown& batch, const Result<void>& applied) {
+    const auto verdict = [&] {
         const std::lock_guard lock(mutex_);
-        if (--in_flight_[round] == 0) {
-            in_flight_.erase(round);
-        }
-        if (applied) {
-            rounds_.applied(round, batch);
-            complete = awaited_round_ == round && rounds_.complete(round);
-            if (complete) {
-                awaited_round_.reset();
-            }
-        }
-        batches_changed_.notify_all();
-    }
-    if (complete) {
-        feed(target_event::RoundApplied{round});
-    }
+        return gate_.end(batch.round(), applied.ok());
+    }();
+    batches_changed_.notify_all();
+    tell_of_round(verdict, batch.round(), applied.ok() ? Error{} : applied.error());
 }
 
 Result<void> TargetRunner::apply_content(const control::BulkDown& batch) {
@@ -271,17 +248,15 @@ Result<void> TargetRunner::apply_content(const control::BulkDown& batch) {
 
 Result<void> TargetRunner::apply(const control::BulkDown& batch) {
     count_bytes(batch);
-    GANTRY_ASSIGN(const bool is_wanted, begin_batch(batch.round(), batch.batch()));
-    if (!is_wanted) {
+    if (!begin_batch(batch.round(), batch.batch())) {
         return {};
     }
     const Result<void> applied = apply_content(batch);
-    end_batch(batch.round(), batch.batch(), applied.ok());
     if (!applied) {
         spdlog::warn("session {}: batch {} of round {}: {}", session_id_, batch.batch(),
                      batch.round(), applied.error().to_string());
-        feed(target_event::RoundLost{batch.round(), applied.error()});
     }
+    end_batch(batch, applied);
     return applied;
 }
 
@@ -289,7 +264,7 @@ void TargetRunner::bulk_lost(const Error& why) {
     std::uint64_t round = 0;
     {
         const std::lock_guard lock(mutex_);
-        round = rounds_.round();
+        round = gate_.round();
     }
     if (round != 0) {
         feed(target_event::RoundLost{round, why});

@@ -2,8 +2,7 @@
 // peer and libvirt.
 //
 // As SourceRunner: `main_` steps the machine, `slow_` makes the control calls to workers; batches
-// are applied on the bulk streams' own threads. A batch of an older round is never applied at the
-// same time as one of a newer round: it could overwrite newer bytes.
+// are applied on the bulk streams' own threads, as RoundGate lets them in.
 // Threads: feed(), receive(), apply() and status() from any.
 #pragma once
 
@@ -17,6 +16,7 @@
 #include "host-daemon/supervisor/moves/epoch_store.h"
 #include "host-daemon/supervisor/moves/source_runner.h"
 #include "host-daemon/supervisor/parts/worker_state.h"
+#include "migration/engine/round_gate.h"
 #include "migration/engine/target_machine.h"
 #include "proto/base/serial_executor.h"
 
@@ -74,9 +74,10 @@ private:
     Result<void> apply_parts(const std::vector<engine::FinalPart>& parts);
     void activate(Epoch epoch);
     void retract();
-    Result<bool> begin_batch(std::uint64_t round, std::uint64_t batch);
+    bool begin_batch(std::uint64_t round, std::uint64_t batch);
     void count_bytes(const control::BulkDown& batch);
-    void end_batch(std::uint64_t round, std::uint64_t batch, bool applied);
+    void end_batch(const control::BulkDown& batch, const Result<void>& applied);
+    void tell_of_round(engine::RoundGate::Verdict verdict, std::uint64_t round, const Error& why);
     Result<void> apply_content(const control::BulkDown& batch);
     void publish();
 
@@ -89,10 +90,7 @@ private:
 
     mutable std::mutex mutex_;  // all below
     std::condition_variable batches_changed_;
-    engine::RoundReceiver rounds_;
-    std::map<std::uint64_t, int> in_flight_;  ///< Batches being applied, by round.
-    std::optional<std::uint64_t> awaited_round_;
-    std::uint64_t dropped_round_ = 0;  ///< Newest with a batch that was not applied.
+    engine::RoundGate gate_;
     std::optional<engine::FreezeToken> applying_;
     std::mutex preparing_;  // one graph at a time
     engine::Seed seed_;

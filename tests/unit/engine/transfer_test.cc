@@ -127,25 +127,5 @@ TEST(Progress, NeverRunsBackwards) {
     EXPECT_EQ(last, 100.0);
 }
 
-TEST(RoundReceiver, DropsStaleAndRepeatedBatches) {
-    using Verdict = RoundReceiver::Verdict;
-    RoundReceiver receiver;
-    EXPECT_EQ(receiver.begin(1, 0), Verdict::kApply);
-    receiver.applied(1, 0);
-    EXPECT_EQ(receiver.begin(1, 0), Verdict::kDuplicate);
-    EXPECT_FALSE(receiver.complete(1)) << "the count is not known";
-    receiver.end(1, 2);
-    EXPECT_FALSE(receiver.complete(1));
-    EXPECT_EQ(receiver.begin(1, 1), Verdict::kApply);
-    receiver.applied(1, 1);
-    EXPECT_TRUE(receiver.complete(1));
-    EXPECT_EQ(receiver.begin(2, 0), Verdict::kApply);
-    EXPECT_EQ(receiver.begin(1, 5), Verdict::kStale);
-    receiver.end(1, 9);
-    EXPECT_FALSE(receiver.complete(2));
-    receiver.end(3, 0);
-    EXPECT_TRUE(receiver.complete(3)) << "an empty round";
-}
-
 }  // namespace
 }  // namespace gantry::engine
