@@ -28,49 +28,6 @@ PhaseSpan phase_span(Phase phase) {
 
 }  // namespace
 
-std::optional<DedupIndex::Origin> DedupIndex::find(Fingerprint content) const {
-    const auto it = by_content_.find(content);
-    if (it == by_content_.end()) {
-        return std::nullopt;
-    }
-    return it->second;
-}
-
-void DedupIndex::note_acknowledged(Origin origin, Fingerprint content) {
-    forget(origin);
-    if (by_content_.size() >= entries_max_) {
-        return;
-    }
-    if (by_content_.try_emplace(content, origin).second) {
-        by_origin_[origin] = content;
-    }
-}
-
-void DedupIndex::forget(Origin origin) {
-    const auto it = by_origin_.find(origin);
-    if (it != by_origin_.end()) {
-        by_content_.erase(it->second);
-        by_origin_.erase(it);
-    }
-}
-
-void DedupIndex::clear() {
-    by_content_.clear();
-    by_origin_.clear();
-}
-
-BlockChoice choose_form(const DedupIndex& index, DedupIndex::Origin self, Fingerprint content,
-                        Fingerprint zero_block) {
-    if (content == zero_block) {
-        return {BlockForm::kZero, {}};
-    }
-    const auto origin = index.find(content);
-    if (origin && *origin != self) {
-        return {BlockForm::kCopyOf, *origin};
-    }
-    return {BlockForm::kBytes, {}};
-}
-
 bool compression_pays(const CompressionInputs& inputs) {
     if (inputs.link_bytes_per_second <= 0.0 || inputs.ratio <= 0.0) {
         return false;

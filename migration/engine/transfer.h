@@ -1,69 +1,16 @@
-// Decisions about the bytes: which form a block travels in, whether compression pays, when precopy
-// has converged and how long the pause will be. Pure functions and small books; no sockets, no
-// codec.
+// Decisions about the bytes: whether compression pays, when precopy has converged and how long the
+// pause will be. Pure functions and small books; no sockets, no codec.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "migration/engine/machine.h"
 #include "migration/engine/state.h"
 
 namespace gantry::engine {
-
-// ---- form of a block ----
-
-/// Where the same bytes went before, so that a block can travel as kCopyOf. One per migration and
-/// source; keyed by fingerprint, hence never shared between sessions. Not thread-safe.
-///
-/// A block is only a valid origin while its own content is what was noted and the batch that
-/// carried it was acknowledged (the target resolves kCopyOf from memory it has already written).
-class DedupIndex {
-public:
-    struct Origin {
-        PartId part;
-        BlockAddress address;
-        friend constexpr auto operator<=>(const Origin&, const Origin&) = default;
-    };
-
-    /// Entries beyond this are not noted: bounds memory to about 100 bytes each.
-    explicit DedupIndex(std::size_t entries_max = 1U << 20) : entries_max_(entries_max) {}
-
-    /// Earlier block with this content, or nullopt.
-    [[nodiscard]] std::optional<Origin> find(Fingerprint content) const;
-    /// The target now holds `content` at `origin` (its round was acknowledged).
-    void note_acknowledged(Origin origin, Fingerprint content);
-    /// `origin` is about to be sent with other content: it is no origin any more.
-    void forget(Origin origin);
-    void clear();
-    [[nodiscard]] std::size_t size() const { return by_content_.size(); }
-
-private:
-    struct FingerprintHash {
-        std::size_t operator()(const Fingerprint& f) const { return f.low ^ (f.high >> 7); }
-    };
-    struct OriginHash {
-        std::size_t operator()(const Origin& o) const {
-            return (o.part.value * 0x9E3779B97F4A7C15ULL) ^
-                   (o.address.index * 0xBF58476D1CE4E5B9ULL) ^
-                   static_cast<std::size_t>(o.address.space);
-        }
-    };
-    std::size_t entries_max_;
-    std::unordered_map<Fingerprint, Origin, FingerprintHash> by_content_;
-    std::unordered_map<Origin, Fingerprint, OriginHash> by_origin_;
-};
-
-struct BlockChoice {
-    BlockForm form = BlockForm::kBytes;
-    DedupIndex::Origin copy_of;  ///< kCopyOf only.
-};
-/// zero_block: the fingerprint of zeros under this migration's key.
-[[nodiscard]] BlockChoice choose_form(const DedupIndex& index, DedupIndex::Origin self,
-                                      Fingerprint content, Fingerprint zero_block);
 
 // ---- compression ----
 

@@ -5,32 +5,6 @@
 namespace gantry::engine {
 namespace {
 
-constexpr DedupIndex::Origin kA{{1}, {MemorySpace::kDevice, 1}};
-constexpr DedupIndex::Origin kB{{1}, {MemorySpace::kDevice, 2}};
-constexpr Fingerprint kContent{1, 2};
-constexpr Fingerprint kZero{9, 9};
-
-TEST(Dedup, RepeatsTravelOnceAndOnlyWhileTheOriginStands) {
-    DedupIndex index;
-    EXPECT_EQ(choose_form(index, kB, kContent, kZero).form, BlockForm::kBytes);
-    index.note_acknowledged(kA, kContent);
-    const BlockChoice choice = choose_form(index, kB, kContent, kZero);
-    EXPECT_EQ(choice.form, BlockForm::kCopyOf);
-    EXPECT_EQ(choice.copy_of, kA);
-    EXPECT_EQ(choose_form(index, kA, kContent, kZero).form, BlockForm::kBytes) << "of itself";
-    index.forget(kA);
-    EXPECT_EQ(choose_form(index, kB, kContent, kZero).form, BlockForm::kBytes);
-    EXPECT_EQ(choose_form(index, kB, kZero, kZero).form, BlockForm::kZero);
-}
-
-TEST(Dedup, IsBounded) {
-    DedupIndex index(2);
-    for (std::uint64_t i = 0; i < 5; ++i) {
-        index.note_acknowledged({{1}, {MemorySpace::kDevice, i}}, {i, 0});
-    }
-    EXPECT_EQ(index.size(), 2U);
-}
-
 TEST(Compression, PaysOnSlowLinksOnly) {
     CompressionInputs inputs{125e6, 600e6, 3e9, 0.5};
     EXPECT_TRUE(compression_pays(inputs));
