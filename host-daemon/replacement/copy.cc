@@ -11,9 +11,9 @@
 // long as the piece lives. Blocks of later pieces count as never sent once the next graph has come:
 // whatever was copied before may have gone to memory that is no more.
 //
-// HOW MANY ROUNDS. What is written all the time is found changed by every look; copying it once
-// more only takes from the guest. So a look that finds no more than the pause may copy ends the
-// rounds, without a copy.
+// HOW MANY ROUNDS. engine::Rounds decides, as for moves. What is written all the time is found
+// changed by every scan; copying it once more only takes from the guest. So a scan that finds no
+// more than the pause may copy ends the rounds, without a copy.
 //
 // THE CHECK AT THE END. The frozen old worker looks at all its blocks by itself; the fresh one at
 // all of its own. Both digests must be equal: neither says what the other's should be.
@@ -27,8 +27,9 @@
 namespace gantry::replacement {
 namespace {
 
-constexpr std::size_t kRoundsMax = 8;
-constexpr std::uint64_t kFewBlocks = 256;   // 16 MiB: not worth another round.
+/// Of the time, percent, that scans and copies from device to device may take while the guest is
+/// served.
+constexpr unsigned kLiveShare = 50;
 constexpr std::uint64_t kNoPieces = ~0ull;  // After this serial there is none.
 
 }  // namespace
@@ -125,33 +126,18 @@ Result<void> Copy::prepare() {
     // Not before: a driver's own allocations, which have to lie where the old worker's do, come
     // first.
     GANTRY_TRY(open_window());
-    for (bool more = true; more && report_.rounds.size() < kRoundsMax;) {
+    for (bool more = true; more;) {
         GANTRY_TRY(follow_pieces());
         GANTRY_ASSIGN(more, live_round());
     }
     return follow_pieces();
 }
 
-std::optional<std::uint64_t> Copy::copy_us_of(std::uint64_t bytes) const {
-    double best = 0;  // Bytes a microsecond.
-    for (const Round& round : report_.rounds) {
-        if (round.copy_us != 0) {
-            best = std::max(best,
-                            static_cast<double>(round.bytes) / static_cast<double>(round.copy_us));
-        }
-    }
-    return best == 0 ? std::nullopt
-                     : std::optional(static_cast<std::uint64_t>(static_cast<double>(bytes) / best));
-}
-
 Result<bool> Copy::live_round() {
-    const bool is_first = report_.rounds.empty();
-    const std::uint64_t before = is_first ? ~0ull : report_.rounds.back().bytes;
     const auto begin = Clock::now();
-    GANTRY_ASSIGN(const Scanned scanned, scan(ScanHow::kChanged, options_.scan_share));
+    GANTRY_ASSIGN(const Scanned scanned, scan(ScanHow::kChanged, kLiveShare));
     const std::uint64_t bytes = count_of(scanned.runs) * kBlockBytes;
-    const auto copy_us = copy_us_of(bytes);
-    if (!is_first && copy_us && *copy_us <= options_.pause_copy_us) {
+    if (rounds_.fits(rounds_.copy_time(bytes))) {
         report_.bytes_left = bytes;  // Much of it would be written again before the pause.
         return false;
     }
@@ -160,8 +146,8 @@ Result<bool> Copy::live_round() {
     round.rest_us = scanned.rest_us;
     GANTRY_TRY(copy(scanned.runs, Phase::kLive, &round));
     round.total_us = us_since(begin);
-    // A guest that writes as fast as is copied: another round would change nothing.
-    return round.bytes > kFewBlocks * kBlockBytes && round.bytes <= before / 2;
+    rounds_.add({round.bytes, round.bytes, engine::Duration(round.copy_us)});
+    return rounds_.judge(std::nullopt) == engine::Convergence::kAnotherRound;
 }
 
 Result<void> Copy::copy(const Runs& runs, Phase phase, Round* round) {
@@ -185,8 +171,7 @@ Result<void> Copy::pull(const Runs& runs, Phase phase, Round* round) {
     control::UniqueFd runs_blob;
     std::vector<int> descriptors;
     request.mutable_pull_blocks()->set_without_fingerprints(phase == Phase::kFrozen);
-    request.mutable_pull_blocks()->set_share_percent(phase == Phase::kLive ? options_.copy_share
-                                                                           : 0);
+    request.mutable_pull_blocks()->set_share_percent(phase == Phase::kLive ? kLiveShare : 0);
     if (runs.size() <= kInlineRunsMax) {
         *request.mutable_pull_blocks()->mutable_runs() = runs;
     } else {
@@ -254,15 +239,7 @@ Result<void> Copy::send_final() {
     round.total_us = us_since(begin);
     report_.bytes_copied_frozen = round.bytes;
     lap("copy");
-    GANTRY_ASSIGN(const control::Digest digest, digest_of(fresh_));
-    lap("digest");
-    if (digest.SerializeAsString() != scanned->digest.SerializeAsString()) {
-        return Error{Code::kDataLoss, "snapshot.digest",
-                     "the memory of old and fresh worker differs (" +
-                         std::to_string(scanned->digest.block_count()) + " and " +
-                         std::to_string(digest.block_count()) + " blocks); the old one goes on"};
-    }
-    return {};
+    return verify(scanned->digest, "the memory");
 }
 
 void Copy::tidy_up() {

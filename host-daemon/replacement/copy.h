@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "host-daemon/replacement/job.h"
+#include "migration/engine/transfer.h"
 
 namespace gantry::replacement {
 
@@ -14,6 +14,8 @@ public:
     using Job::Job;
 
 private:
+    /// What the pause may spend on copying rather than have another round.
+    static constexpr engine::Duration kPauseCopyMax{60'000};
     enum class Phase : std::uint8_t { kLive, kFrozen };
 
     Result<void> check_devices(const control::DeviceDescription& from,
@@ -30,12 +32,11 @@ private:
     Result<void> forget_unprepared();
     /// A round while the guest is served. False: another one would not shorten the pause.
     Result<bool> live_round();
-    /// How long the pause would take to copy so much, by the rounds so far; nullopt: not known.
-    [[nodiscard]] std::optional<std::uint64_t> copy_us_of(std::uint64_t bytes) const;
     Result<void> copy(const Runs& runs, Phase phase, Round* round);
     Result<void> pull(const Runs& runs, Phase phase, Round* round);
     Result<std::uint64_t> last_serial();
 
+    engine::Rounds rounds_{engine::rules_of_replacement(kPauseCopyMax)};
     std::uint64_t last_serial_ = 0;      ///< Of the window.
     std::uint64_t prepared_serial_ = 0;  ///< The fresh worker's graph knows pieces up to it.
     std::vector<control::MemoryPiece> unprepared_;

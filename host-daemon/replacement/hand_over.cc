@@ -53,14 +53,7 @@ Result<void> HandOver::send_final() {
     lap("memory");
     GANTRY_TRY(apply_final(part, &sum_));
     lap("build");
-    GANTRY_ASSIGN(const control::Digest digest, digest_of(fresh_));
-    lap("digest");
-    if (digest.SerializeAsString() != part.digest.SerializeAsString()) {
-        return Error{Code::kDataLoss, "snapshot.digest",
-                     "what was copied of module variables and arrays differs between old and "
-                     "fresh worker; the old one goes on"};
-    }
-    return {};
+    return verify(part.digest, "what was copied of module variables and arrays");
 }
 
 }  // namespace gantry::replacement

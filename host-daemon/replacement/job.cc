@@ -303,11 +303,19 @@ Result<void> Job::freeze() {
     return {};
 }
 
-Result<control::Digest> Job::digest_of(Endpoint& worker) {
+Result<void> Job::verify(const control::Digest& expected, const char* what) {
     control::ToWorker request;
     request.mutable_get_digest();
-    GANTRY_ASSIGN(const Answer answer, ask(worker, std::move(request)));
-    return answer.message.digest();
+    GANTRY_ASSIGN(const Answer answer, ask(fresh_, std::move(request)));
+    lap("digest");
+    const control::Digest& held = answer.message.digest();
+    if (held.SerializeAsString() != expected.SerializeAsString()) {
+        return Error{Code::kDataLoss, "snapshot.digest",
+                     std::string(what) + " of old and fresh worker differs (" +
+                         std::to_string(expected.block_count()) + " and " +
+                         std::to_string(held.block_count()) + " blocks); the old one goes on"};
+    }
+    return {};
 }
 
 Result<void> Job::attach_early() {

@@ -85,7 +85,8 @@ protected:
                                                const std::function<void(const Pieces&)>& taken);
     /// Blocks through memory of the host that both map.
     Result<void> copy_staged(const Runs& runs);
-    Result<control::Digest> digest_of(Endpoint& worker);
+    /// The fresh worker must hold the frozen old one's memory; `what` it is, for a person.
+    Result<void> verify(const control::Digest& expected, const char* what);
 
     Endpoint& old_;
     Endpoint& fresh_;

@@ -17,12 +17,6 @@ struct Options {
     Way way = Way::kHandOver;
     std::uint64_t epoch = 0;  ///< What the guest is served as from now on.
     std::uint64_t freeze_deadline_us = 10'000'000;
-    /// Of a copy: what the pause may spend on copying rather than have another round.
-    std::uint64_t pause_copy_us = 60'000;
-    /// Of the time, percent, that looks at memory and copies from device to device may take while
-    /// the guest is served; 0: all of it.
-    unsigned scan_share = 50;
-    unsigned copy_share = 50;
     /// When it began: before the fresh worker was started.
     std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
     std::function<void(Step)> at_step = [](Step) {};

@@ -45,7 +45,7 @@ private:
         TimePoint round_begun{};
         TimePoint last_begun{};  ///< Of the last round in `rounds`.
         RoundStats stats;
-        std::vector<RoundRecord> rounds;
+        Rounds rounds;
         std::uint64_t bytes_sent_before = 0;  ///< By rounds that have ended.
         std::uint64_t bytes_content_before = 0;
         std::uint32_t round_failures = 0;

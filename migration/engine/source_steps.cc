@@ -43,6 +43,7 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
     m_.emplace(Migration{});  // Not emplace(): clang 14 asks for its default values too early.
     m_->id = id;
     m_->seed = seed;
+    m_->rounds = Rounds(rules_of_move(settings_));
     m_->target = prepare.capabilities;
     m_->peer_heard = now_;
     if (guest_gone_ && !announced_) {  // Its host lacks libvirt's hook, most likely.
@@ -190,9 +191,9 @@ void SourceMachine::Impl::on_round_acked(std::uint64_t round) {
     }
     m_->round_in_flight = false;
     m_->round_failures = 0;
-    m_->rounds.push_back({m_->stats.bytes_changed, m_->stats.bytes_sent, now_ - m_->round_begun,
-                          m_->stats.scan,
-                          m_->rounds.empty() ? Duration{} : m_->round_begun - m_->last_begun});
+    const bool is_first = m_->rounds.records().empty();
+    m_->rounds.add({m_->stats.bytes_changed, m_->stats.bytes_sent, now_ - m_->round_begun,
+                    m_->stats.scan, is_first ? Duration{} : m_->round_begun - m_->last_begun});
     m_->last_begun = m_->round_begun;
     close_round_stats();
     if (state_ == SourceState::kPrecopy) {
@@ -203,16 +204,18 @@ void SourceMachine::Impl::on_round_acked(std::uint64_t round) {
 }
 
 void SourceMachine::Impl::after_precopy_round() {
-    const Convergence verdict = judge_convergence(m_->rounds, m_->stats.bytes_resident, settings_);
+    const std::uint64_t resident = m_->stats.bytes_resident;
+    const std::vector<RoundRecord>& rounds = m_->rounds.records();
+    const Convergence verdict = m_->rounds.judge(m_->rounds.downtime(resident));
     m_->converged = m_->converged || verdict != Convergence::kAnotherRound;
     // Converged, the pause comes at some moment of the time between two idle rounds.
-    const Duration open = m_->rounds.back().elapsed +
-                          (m_->converged ? settings_.idle_round_interval / 2 : Duration{});
-    const DowntimeEstimate estimate = estimate_downtime(m_->rounds, m_->stats.bytes_resident, open);
+    const Duration open =
+        rounds.back().elapsed + (m_->converged ? settings_.idle_round_interval / 2 : Duration{});
+    const DowntimeEstimate estimate = estimate_downtime(rounds, resident, open);
     progress_.bytes_remaining = estimate.bytes_remaining;
     progress_.link_bytes_per_second = estimate.bytes_per_second;
     progress_.downtime_estimate = estimate.downtime.value_or(Duration{});
-    report(Phase::kPrecopy, m_->converged ? 1.0 : precopy_done(m_->rounds.size()));
+    report(Phase::kPrecopy, m_->converged ? 1.0 : precopy_done(rounds.size()));
     timers_.clear(Timer::kRetry);
     if (m_->converged) {
         send(MsgConverged{progress_.downtime_estimate, estimate.bytes_remaining});
@@ -438,7 +441,7 @@ void SourceMachine::Impl::report(Phase phase, double fraction) {
 /// While a round is under way: by what the target has acknowledged of it.
 void SourceMachine::Impl::report_round() {
     // The first round sends everything; what its later parts hold is not known before their scan.
-    const std::uint64_t due = m_->rounds.empty()
+    const std::uint64_t due = m_->rounds.records().empty()
                                   ? std::max(m_->stats.bytes_changed, progress_.bytes_total)
                                   : m_->stats.bytes_changed;
     const auto done = static_cast<double>(std::min(m_->stats.bytes_acknowledged, due));
@@ -447,8 +450,9 @@ void SourceMachine::Impl::report_round() {
         report(Phase::kSwitchover, 0.5 * share);
         return;
     }
-    const double from = precopy_done(m_->rounds.size());
-    const double to = precopy_done(m_->rounds.size() + 1);
+    const std::size_t rounds = m_->rounds.records().size();
+    const double from = precopy_done(rounds);
+    const double to = precopy_done(rounds + 1);
     report(Phase::kPrecopy, from + (to - from) * share);
 }
 

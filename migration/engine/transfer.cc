@@ -110,31 +110,47 @@ DowntimeEstimate estimate_downtime(const std::vector<RoundRecord>& rounds,
     return estimate;
 }
 
-Convergence judge_convergence(const std::vector<RoundRecord>& rounds, std::uint64_t bytes_resident,
-                              const Settings& settings) {
-    if (!rounds.empty() && rounds.back().bytes_changed == 0) {
+RoundRules rules_of_move(const Settings& settings) {
+    return {settings.rounds_max, settings.downtime_target, 0, 0.95, 2, 4};
+}
+
+RoundRules rules_of_replacement(Duration pause_max) { return {8, pause_max, 16U << 20, 0.5, 1, 2}; }
+
+std::optional<Duration> Rounds::copy_time(std::uint64_t bytes) const {
+    double best = 0.0;
+    for (const RoundRecord& round : records_) {
+        best = std::max(best, estimate_rate({round}));
+    }
+    if (best <= 0.0) {
+        return std::nullopt;
+    }
+    return Duration(static_cast<std::int64_t>(1e6 * static_cast<double>(bytes) / best));
+}
+
+std::optional<Duration> Rounds::downtime(std::uint64_t bytes_resident) const {
+    return records_.size() < 2
+               ? std::nullopt
+               : estimate_downtime(records_, bytes_resident, records_.back().elapsed).downtime;
+}
+
+Convergence Rounds::judge(std::optional<Duration> pause) const {
+    if ((!records_.empty() && records_.back().bytes_changed <= rules_.bytes_few) || fits(pause)) {
         return Convergence::kFits;
     }
-    if (rounds.size() >= 2) {
-        const auto downtime =
-            estimate_downtime(rounds, bytes_resident, rounds.back().elapsed).downtime;
-        if (downtime && *downtime <= settings.downtime_target) {
-            return Convergence::kFits;
-        }
-    }
-    if (rounds.size() >= settings.rounds_max) {
+    const std::size_t count = records_.size();
+    if (count >= rules_.rounds_max) {
         return Convergence::kRoundsExhausted;
     }
-    if (rounds.size() >= 4) {
-        const auto shrank = [&](std::size_t i) {
-            return static_cast<double>(rounds[i].bytes_changed) <
-                   0.95 * static_cast<double>(rounds[i - 1].bytes_changed);
-        };
-        if (!shrank(rounds.size() - 1) && !shrank(rounds.size() - 2)) {
-            return Convergence::kNoImprovement;
+    if (count < rules_.stalls_from) {
+        return Convergence::kAnotherRound;
+    }
+    for (std::size_t i = count - rules_.stalls; i < count; ++i) {
+        if (static_cast<double>(records_[i].bytes_changed) <=
+            rules_.shrinks_to * static_cast<double>(records_[i - 1].bytes_changed)) {
+            return Convergence::kAnotherRound;
         }
     }
-    return Convergence::kAnotherRound;
+    return Convergence::kNoImprovement;
 }
 
 void add_attempts(const Progress& before, Progress* progress) {

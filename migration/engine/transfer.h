@@ -1,8 +1,7 @@
-// Decisions about the bytes: whether compression pays, when precopy has converged and how long the
-// pause will be. Pure functions and small books; no sockets, no codec.
+// Decisions about the bytes: whether compression pays, when a live copy has converged and how long
+// the pause will be. Pure functions and small books; no sockets, no codec.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -62,12 +61,49 @@ struct DowntimeEstimate {
 
 enum class Convergence {
     kAnotherRound = 1,
-    kFits = 2,           ///< The estimate is within the downtime target.
-    kNoImprovement = 3,  ///< Two rounds in a row did not shrink what is left by a twentieth.
+    kFits = 2,           ///< The pause can take what is left.
+    kNoImprovement = 3,  ///< The last rounds did not shrink enough.
     kRoundsExhausted = 4,
 };
-[[nodiscard]] Convergence judge_convergence(const std::vector<RoundRecord>& rounds,
-                                            std::uint64_t bytes_resident, const Settings& settings);
+
+/// What moves and replacements want of their rounds.
+struct RoundRules {
+    std::size_t rounds_max = 0;
+    Duration pause_max{};         ///< Of what the pause is expected to take.
+    std::uint64_t bytes_few = 0;  ///< Not worth a further round.
+    double shrinks_to = 1.0;      ///< A round of more, of the one before, has not shrunk.
+    std::size_t stalls = 1;       ///< Rounds in a row that have not shrunk: no improvement ...
+    std::size_t stalls_from = 2;  ///< ... once there are so many rounds.
+};
+[[nodiscard]] RoundRules rules_of_move(const Settings& settings);
+/// pause_max: for the copy alone.
+[[nodiscard]] RoundRules rules_of_replacement(Duration pause_max);
+
+/// The rounds of one live copy so far, and whether a further one pays. Not thread-safe.
+class Rounds {
+public:
+    Rounds() = default;
+    explicit Rounds(const RoundRules& rules) : rules_(rules) {}
+
+    void add(const RoundRecord& round) { records_.push_back(round); }
+    void clear() { records_.clear(); }
+    [[nodiscard]] const std::vector<RoundRecord>& records() const { return records_; }
+    /// For a scan that comes before the decision: the copy of what it has found, at the rate of the
+    /// best round (small ones are slow for their fixed costs). Nullopt: unknown.
+    [[nodiscard]] std::optional<Duration> copy_time(std::uint64_t bytes) const;
+    /// For a scan that is part of the round: a pause that comes as long after this round's
+    /// beginning as the round took. Nullopt: unknown, or before the second round.
+    [[nodiscard]] std::optional<Duration> downtime(std::uint64_t bytes_resident) const;
+    [[nodiscard]] bool fits(std::optional<Duration> pause) const {
+        return pause && *pause <= rules_.pause_max;
+    }
+    /// After a round.
+    [[nodiscard]] Convergence judge(std::optional<Duration> pause) const;
+
+private:
+    RoundRules rules_;
+    std::vector<RoundRecord> records_;
+};
 
 // ---- progress ----
 

@@ -32,19 +32,19 @@ double estimated_over_real(const Guest& guest, const Machine& machine, double id
                            std::mt19937& random) {
     std::uniform_real_distribution<double> jitter(0.9, 1.1);
     const Settings settings;
-    std::vector<RoundRecord> rounds;
+    Rounds rounds(rules_of_move(settings));
     double since_last = 0.0;
     int idle_rounds = 0;
     for (;;) {
         const double scan =
-            rounds.empty() ? 0.0 : machine.resident / machine.scan_rate * jitter(random);
-        const double bytes =
-            rounds.empty() ? machine.resident : guest.bytes_in(since_last) * jitter(random);
+            rounds.records().empty() ? 0.0 : machine.resident / machine.scan_rate * jitter(random);
+        const double bytes = rounds.records().empty() ? machine.resident
+                                                      : guest.bytes_in(since_last) * jitter(random);
         const double elapsed = scan + bytes / machine.link_rate * jitter(random);
-        rounds.push_back({static_cast<std::uint64_t>(bytes), static_cast<std::uint64_t>(bytes),
-                          us(elapsed), us(scan), us(since_last)});
+        rounds.add({static_cast<std::uint64_t>(bytes), static_cast<std::uint64_t>(bytes),
+                    us(elapsed), us(scan), us(since_last)});
         const auto resident = static_cast<std::uint64_t>(machine.resident);
-        if (judge_convergence(rounds, resident, settings) == Convergence::kAnotherRound &&
+        if (rounds.judge(rounds.downtime(resident)) == Convergence::kAnotherRound &&
             idle_rounds == 0) {
             since_last = elapsed;
             continue;
@@ -54,7 +54,7 @@ double estimated_over_real(const Guest& guest, const Machine& machine, double id
             continue;
         }
         const auto estimate =
-            estimate_downtime(rounds, resident, us(elapsed + idle_s / 2)).downtime;
+            estimate_downtime(rounds.records(), resident, us(elapsed + idle_s / 2)).downtime;
         const double open = elapsed + std::uniform_real_distribution<double>(0.0, idle_s)(random);
         const double real = 0.06 + 2 * machine.resident / machine.scan_rate * jitter(random) +
                             guest.bytes_in(open) / machine.link_rate * jitter(random);

@@ -15,25 +15,65 @@ TEST(Compression, PaysOnSlowLinksOnly) {
     EXPECT_FALSE(compression_pays({})) << "nothing measured";
 }
 
+Convergence judge_move(const std::vector<RoundRecord>& records, std::uint64_t resident,
+                       const Settings& settings) {
+    Rounds rounds(rules_of_move(settings));
+    for (const RoundRecord& record : records) {
+        rounds.add(record);
+    }
+    return rounds.judge(rounds.downtime(resident));
+}
+
 TEST(Convergence, EndsWhenTheRestFitsTheTarget) {
     Settings settings;
     constexpr std::uint64_t kResident = 1ULL << 30;
     std::vector<RoundRecord> rounds{{kResident, kResident, Duration{1'000'000}}};
-    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kAnotherRound);
+    EXPECT_EQ(judge_move(rounds, kResident, settings), Convergence::kAnotherRound);
     rounds.push_back({64U << 20, 64U << 20, Duration{62'500}});
-    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kFits);
+    EXPECT_EQ(judge_move(rounds, kResident, settings), Convergence::kFits);
     rounds = {{0, 0, Duration{1'000}}};
-    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kFits);
+    EXPECT_EQ(judge_move(rounds, kResident, settings), Convergence::kFits);
 }
 
 TEST(Convergence, GivesUpWithoutImprovementOrAfterTheLastRound) {
     Settings settings;
     constexpr std::uint64_t kResident = 8ULL << 30;
     std::vector<RoundRecord> rounds(4, {kResident, kResident, Duration{8'000'000}});
-    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kNoImprovement);
+    EXPECT_EQ(judge_move(rounds, kResident, settings), Convergence::kNoImprovement);
     settings.rounds_max = 3;
     rounds.resize(3);
-    EXPECT_EQ(judge_convergence(rounds, kResident, settings), Convergence::kRoundsExhausted);
+    EXPECT_EQ(judge_move(rounds, kResident, settings), Convergence::kRoundsExhausted);
+}
+
+TEST(Convergence, OfAReplacementGoesOnWhileRoundsHalveAndThePauseCannotTakeTheRest) {
+    constexpr std::uint64_t kGiB = 1ULL << 30;
+    Rounds rounds(rules_of_replacement(Duration{60'000}));
+    EXPECT_FALSE(rounds.fits(rounds.copy_time(0))) << "no rate is known";
+    rounds.add({64 * kGiB, 64 * kGiB, Duration{640'000}});
+    EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kAnotherRound);
+    EXPECT_EQ(rounds.copy_time(kGiB), Duration{10'000});
+    EXPECT_TRUE(rounds.fits(rounds.copy_time(6 * kGiB)));
+    EXPECT_FALSE(rounds.fits(rounds.copy_time(6 * kGiB + kBlockBytes)));
+    rounds.add({32 * kGiB, 32 * kGiB, Duration{640'000}});
+    EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kAnotherRound);
+    EXPECT_EQ(rounds.copy_time(kGiB), Duration{10'000}) << "the best round counts";
+    rounds.add({16 * kGiB + kBlockBytes, 0, Duration{160'000}});
+    EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kNoImprovement);
+    rounds.add({16U << 20, 0, Duration{1'000}});
+    EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kFits) << "few bytes";
+    rounds.add({(16U << 20) + kBlockBytes, 0, Duration{1'000}});
+    EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kNoImprovement);
+}
+
+TEST(Convergence, OfAReplacementEndsAfterEightRounds) {
+    Rounds rounds(rules_of_replacement(Duration{60'000}));
+    std::uint64_t bytes = 1ULL << 40;
+    for (int i = 0; i < 7; ++i, bytes /= 2) {
+        rounds.add({bytes, bytes, Duration{1'000'000}});
+        EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kAnotherRound);
+    }
+    rounds.add({bytes, bytes, Duration{1'000'000}});
+    EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kRoundsExhausted);
 }
 
 TEST(Downtime, IsBytesOverRatePlusTheFixedPart) {
