@@ -10,7 +10,6 @@
 // over is let go within kForgetPause: its worker ends with the socket, its guest learns it by the
 // link's close.
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,6 +24,7 @@
 
 #include "host-daemon/relay/relay_session.h"
 #include "proto/base/mutex.h"
+#include "proto/base/random.h"
 #include "proto/base/settings.h"
 
 namespace gantry::relay {
@@ -84,11 +84,8 @@ private:
     }
 
     std::shared_ptr<Session> make(SessionKey* key) {
-        std::uint64_t token[2];
-        if (::getrandom(token, sizeof token, 0) != sizeof token) {
-            return nullptr;
-        }
-        *key = {token[0], token[1]};
+        const auto [low, high] = random_bits();
+        *key = {low, high};
         auto session = std::make_shared<Session>(settings_, *key);
         const MutexLock lock(mutex_);
         sessions_[*key] = session;

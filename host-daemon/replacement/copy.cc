@@ -187,16 +187,14 @@ Result<void> Copy::pull(const Runs& runs, Phase phase, Round* round) {
     round->copy_us = reply.copy_us();
     round->rest_us += reply.rest_us();
     round->fingerprint_us = reply.fingerprint_us();
-    GANTRY_ASSIGN(const std::string bytes, blob_of(answer.descriptors, reply.pulled_bytes()));
+    GANTRY_ASSIGN(const control::MappedBlob blob,
+                  control::take_blob(answer.descriptors, 0, reply.pulled_bytes()));
     control::PulledBlocks pulled;
-    if (!pulled.ParseFromString(bytes)) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-    }
+    GANTRY_TRY(blob.parse(&pulled));
     if (phase == Phase::kLive && pulled.runs_size() != 0) {
-        GANTRY_ASSIGN(const control::UniqueFd blob, control::make_blob(bytes));
         control::ToWorker note;
-        note.mutable_note_sent()->set_pulled_bytes(bytes.size());
-        GANTRY_TRY(ask(old_, std::move(note), {blob.get()}));
+        note.mutable_note_sent()->set_pulled_bytes(blob.bytes().size());
+        GANTRY_TRY(ask(old_, std::move(note), {blob.fd()}));
     }
     GANTRY_TRY(copy_staged(pulled.outside()));
     round->bytes = (reply.block_count() + count_of(pulled.outside())) * kBlockBytes;

@@ -1,11 +1,9 @@
-// What a replacement needs in each way: a worker that can be asked, blobs of answers, a seed, the
-// clock.
+// What a replacement needs in each way: a worker that can be asked, and the clock.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "proto/base/result.h"
@@ -35,12 +33,5 @@ inline std::uint64_t us_since(Clock::time_point begin) {
     return static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
 }
-
-/// The blob that came with an answer as its first descriptor; empty when `bytes` is 0. Failure:
-/// `worker.protocol` when it is missing, or is no blob of so many bytes.
-Result<std::string> blob_of(std::vector<control::UniqueFd>& descriptors, std::uint64_t bytes);
-
-/// 128 fresh random bits. Failure: `worker.random`.
-Result<control::Seed> random_seed();
 
 }  // namespace gantry::replacement

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <future>
 
+#include "proto/base/random.h"
 #include "proto/control/channel.h"
 
 namespace gantry::replacement {
@@ -100,20 +101,23 @@ Result<control::UniqueFd> Job::new_images(std::uint64_t* bytes) {
                                                                  images_sent_.end());
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(request)));
     *bytes = answer.message.images().bytes();
-    GANTRY_ASSIGN(const std::string serialised, blob_of(answer.descriptors, *bytes));
-    control::ImageList list;
-    if (!list.ParseFromString(serialised)) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of images"};
+    if (*bytes == 0) {
+        return control::UniqueFd();
     }
+    GANTRY_ASSIGN(const control::MappedBlob blob,
+                  control::take_blob(answer.descriptors, 0, *bytes));
+    control::ImageList list;
+    GANTRY_TRY(blob.parse(&list));
     for (const control::ImageBytes& image : list.images()) {
         images_sent_.push_back(image.sha256());
     }
-    return *bytes == 0 ? Result<control::UniqueFd>(control::UniqueFd())
-                       : control::make_blob(serialised);
+    return control::make_blob(blob.bytes());
 }
 
 Result<void> Job::begin_precopy(bool arena_is_shared, Staging staging) {
-    GANTRY_ASSIGN(seed_, random_seed());
+    const auto [low, high] = random_bits();
+    seed_.set_low(low);
+    seed_.set_high(high);
     GANTRY_TRY(attach_arenas(staging));
     control::ToWorker begin;
     *begin.mutable_begin_precopy()->mutable_seed() = seed_;
@@ -127,7 +131,9 @@ Result<Job::Parcel> Job::take_graph() {
     control::ToWorker get;
     get.mutable_get_graph();
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(get)));
-    GANTRY_ASSIGN(parcel.graph, blob_of(answer.descriptors, answer.message.graph().bytes()));
+    GANTRY_ASSIGN(const control::MappedBlob graph,
+                  control::take_blob(answer.descriptors, 0, answer.message.graph().bytes()));
+    parcel.graph = graph.text();
     GANTRY_ASSIGN(parcel.images, new_images(&parcel.images_bytes));
     return parcel;
 }
@@ -138,8 +144,10 @@ Result<Job::Parcel> Job::take_final() {
     request.mutable_final_part();
     GANTRY_ASSIGN(Answer answer, ask(old_, std::move(request)));
     parcel.digest = answer.message.final_part().digest();
-    GANTRY_ASSIGN(parcel.graph,
-                  blob_of(answer.descriptors, answer.message.final_part().graph_bytes()));
+    GANTRY_ASSIGN(
+        const control::MappedBlob graph,
+        control::take_blob(answer.descriptors, 0, answer.message.final_part().graph_bytes()));
+    parcel.graph = graph.text();
     GANTRY_ASSIGN(parcel.images, new_images(&parcel.images_bytes));
     return parcel;
 }
@@ -189,11 +197,8 @@ Result<Job::Scanned> Job::scan(ScanHow how, unsigned share_percent) {
     Scanned scanned{reply.runs(), reply.digest(), reply.elapsed_us() - reply.rest_us(),
                     reply.rest_us()};
     if (const std::uint64_t size = reply.runs_bytes(); size != 0) {
-        GANTRY_ASSIGN(const std::string blob, blob_of(answer.descriptors, size));
         control::BlockRunList list;
-        if (!list.ParseFromString(blob)) {
-            return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-        }
+        GANTRY_TRY(control::parse_blob(answer.descriptors, 0, size, &list));
         scanned.runs = std::move(*list.mutable_runs());
     }
     return scanned;

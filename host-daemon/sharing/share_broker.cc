@@ -3,11 +3,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include "proto/base/random.h"
 
 namespace gantry::sharing {
 
@@ -21,14 +22,6 @@ using control::ShareToken;
 namespace {
 
 constexpr std::chrono::milliseconds kAtOnce{0};
-
-Result<ShareToken> new_token() {
-    ShareToken token;
-    if (getrandom(&token, sizeof(token), 0) != static_cast<ssize_t>(sizeof(token))) {
-        return Error{Code::kInternal, "share.random", std::strerror(errno)};
-    }
-    return token;
-}
 
 ShareReply said(ShareStatus status) {
     ShareReply reply;
@@ -176,12 +169,13 @@ ShareReply ShareBroker::offer(Connection& asker, const ShareRequest& request,
     }
     Group& group = groups_[asker.group];
     std::size_t& count = group.counts[request.kind];
-    const auto token = new_token();
-    if (count >= (is_memory ? kMemoryMax : kEventsMax) || !token.ok()) {
+    if (count >= (is_memory ? kMemoryMax : kEventsMax)) {
         return said(ShareStatus::kFull);
     }
+    const auto [low, high] = random_bits();
+    const ShareToken token{low, high};
     ++count;
-    Offer& made = group.offers[*token];
+    Offer& made = group.offers[token];
     made.owner = asker.id;
     made.awaited_until = Clock::now() + awaited_;
     made.kind = request.kind;
@@ -191,7 +185,7 @@ ShareReply ShareBroker::offer(Connection& asker, const ShareRequest& request,
         made.descriptor = std::move(in[0]);
     }
     ShareReply reply = said(ShareStatus::kDone);
-    reply.token = *token;
+    reply.token = token;
     return reply;
 }
 

@@ -23,13 +23,8 @@ Result<std::vector<state::FileRun>> take_file_runs(std::vector<control::UniqueFd
     if (in.size() != 2) {
         return Error{Code::kInvalidArgument, "worker.protocol", "a file and a list are due"};
     }
-    GANTRY_ASSIGN(const control::MappedBlob blob,
-                  control::MappedBlob::map(std::move(in[1]), bytes));
     control::FileRunList list;
-    if (blob.bytes().size() > (1ULL << 31) - 1 ||
-        !list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-    }
+    GANTRY_TRY(control::parse_blob(in, 1, bytes, &list));
     std::vector<state::FileRun> runs;
     for (const control::FileRun& each : list.runs()) {
         state::FileRun run;

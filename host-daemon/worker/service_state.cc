@@ -24,18 +24,6 @@ constexpr std::size_t kInlineModulesMax = 100;
 /// Away from where a driver takes device addresses: see channel_memory.cc.
 void* const kArenaHint = reinterpret_cast<void*>(0x6400'0000'0000);
 
-Result<control::MappedBlob> take_blob(std::vector<control::UniqueFd>& in, std::size_t index,
-                                      std::uint64_t bytes) {
-    if (index >= in.size()) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a blob is missing"};
-    }
-    return control::MappedBlob::map(std::move(in[index]), bytes);
-}
-
-std::string_view view_of(const control::MappedBlob& blob) {
-    return {reinterpret_cast<const char*>(blob.bytes().data()), blob.bytes().size()};
-}
-
 }  // namespace
 
 Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
@@ -340,8 +328,8 @@ Result<void> Service::release(const control::Release& release, control::FromWork
 
 Result<void> Service::check_graph(std::uint64_t bytes, Descriptors& in,
                                   control::FromWorker* reply) {
-    GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, bytes));
-    GANTRY_ASSIGN(const state::DecodedGraph graph, state::decode(view_of(blob)));
+    GANTRY_ASSIGN(const control::MappedBlob blob, control::take_blob(in, 0, bytes));
+    GANTRY_ASSIGN(const state::DecodedGraph graph, state::decode(blob.text()));
     control::CheckGraphReply* body = reply->mutable_check_graph();
     for (const state::Problem& problem : part_->target.check(graph)) {
         control::Problem* listed = body->add_problems();
@@ -356,10 +344,9 @@ Result<void> Service::take_images(Descriptors& in, std::size_t index, std::uint6
     if (bytes == 0) {
         return {};
     }
-    GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, index, bytes));
+    GANTRY_ASSIGN(const control::MappedBlob blob, control::take_blob(in, index, bytes));
     control::ImageList list;
-    if (blob.bytes().size() > (1ull << 31) - 1 ||
-        !list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
+    if (!blob.parse(&list)) {
         return Error{Code::kInvalidArgument, "snapshot.images", "the list of images is damaged"};
     }
     for (const control::ImageBytes& image : list.images()) {
@@ -381,7 +368,7 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_TRY(take_images(in, 1, prepare.images_bytes()));
-    GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, prepare.graph_bytes()));
+    GANTRY_ASSIGN(const control::MappedBlob blob, control::take_blob(in, 0, prepare.graph_bytes()));
     restoring_ = true;
     part_->target.set_new_memory_comes(prepare.new_memory_comes());
     process_->memory.device.share().set_counting(!prepare.counted_elsewhere());
@@ -389,8 +376,8 @@ Result<void> Service::prepare(const control::Prepare& prepare, Descriptors& in,
         part_->target.expect_file();
     }
     GANTRY_ASSIGN(const auto missing,
-                  part_->target.prepare({prepare.seed().low(), prepare.seed().high()},
-                                        view_of(blob), prepare.arena_is_shared()));
+                  part_->target.prepare({prepare.seed().low(), prepare.seed().high()}, blob.text(),
+                                        prepare.arena_is_shared()));
     control::PrepareReply* body = reply->mutable_prepare();
     for (const Sha256& sha : missing) {
         body->add_missing_image_sha256(sha.data(), sha.size());
@@ -437,14 +424,14 @@ Result<void> Service::apply_final(const control::ApplyFinal& apply, Descriptors&
         return wrong_state("a worker with a guest cannot take another state");
     }
     GANTRY_TRY(take_images(in, 1, apply.images_bytes()));
-    GANTRY_ASSIGN(const control::MappedBlob blob, take_blob(in, 0, apply.graph_bytes()));
+    GANTRY_ASSIGN(const control::MappedBlob blob, control::take_blob(in, 0, apply.graph_bytes()));
     restoring_ = true;
     part_->target.set_new_memory_comes(apply.new_memory_comes());
     const MemorySum expected{apply.memory().count(), apply.memory().bytes(),
                              apply.memory().mixed()};
     GANTRY_ASSIGN(const auto missing, part_->content.memory.arena_is_shared()
-                                          ? part_->target.apply_final(view_of(blob), expected)
-                                          : part_->target.apply_final(view_of(blob)));
+                                          ? part_->target.apply_final(blob.text(), expected)
+                                          : part_->target.apply_final(blob.text()));
     if (missing.empty() && apply.region_stays()) {
         part_->target.forget_pinned_writes();
     }

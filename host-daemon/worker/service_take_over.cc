@@ -11,28 +11,14 @@
 namespace gantry::worker {
 namespace {
 
-template <typename Message>
-Result<Message> parse_blob(std::vector<control::UniqueFd>& in, std::uint64_t bytes) {
-    if (in.empty()) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a blob is missing"};
-    }
-    GANTRY_ASSIGN(const control::MappedBlob blob,
-                  control::MappedBlob::map(std::move(in.front()), bytes));
-    Message message;
-    if (blob.bytes().size() > (1ull << 31) - 1 ||
-        !message.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-    }
-    return message;
-}
-
 Result<control::BlockRunList> take_runs(const control::PullBlocks& request,
                                         std::vector<control::UniqueFd>& in) {
-    if (request.runs_bytes() != 0) {
-        return parse_blob<control::BlockRunList>(in, request.runs_bytes());
-    }
     control::BlockRunList list;
-    *list.mutable_runs() = request.runs();
+    if (request.runs_bytes() != 0) {
+        GANTRY_TRY(control::parse_blob(in, 0, request.runs_bytes(), &list));
+    } else {
+        *list.mutable_runs() = request.runs();
+    }
     return list;
 }
 
@@ -143,7 +129,8 @@ Result<void> Service::pull_blocks(const control::PullBlocks& request, Descriptor
 }
 
 Result<void> Service::note_sent(const control::NoteSent& request, Descriptors& in) {
-    GANTRY_ASSIGN(const auto blocks, parse_blob<control::PulledBlocks>(in, request.pulled_bytes()));
+    control::PulledBlocks blocks;
+    GANTRY_TRY(control::parse_blob(in, 0, request.pulled_bytes(), &blocks));
     GANTRY_ASSIGN(const auto ranges, state::to_ranges(blocks.runs()));
     std::vector<snapshot::Fingerprint> fingerprints(state::count_of(ranges));
     if (blocks.fingerprints().size() != fingerprints.size() * sizeof(snapshot::Fingerprint)) {

@@ -282,4 +282,28 @@ MappedBlob::~MappedBlob() {
     }
 }
 
+Result<void> MappedBlob::parse(google::protobuf::MessageLite* message) const {
+    constexpr std::size_t kParsedBytesMax = (1ULL << 31) - 1;
+    if (bytes_.size() > kParsedBytesMax ||
+        !message->ParseFromArray(bytes_.data(), static_cast<int>(bytes_.size()))) {
+        return Error{Code::kInvalidArgument, "worker.protocol",
+                     "a damaged " + message->GetTypeName()};
+    }
+    return {};
+}
+
+Result<MappedBlob> take_blob(std::span<UniqueFd> descriptors, std::size_t index,
+                             std::uint64_t bytes, std::uint64_t bytes_max) {
+    if (index >= descriptors.size()) {
+        return Error{Code::kInvalidArgument, "worker.protocol", "a blob is missing"};
+    }
+    return MappedBlob::map(std::move(descriptors[index]), bytes, bytes_max);
+}
+
+Result<void> parse_blob(std::span<UniqueFd> descriptors, std::size_t index, std::uint64_t bytes,
+                        google::protobuf::MessageLite* message, std::uint64_t bytes_max) {
+    GANTRY_ASSIGN(const MappedBlob blob, take_blob(descriptors, index, bytes, bytes_max));
+    return blob.parse(message);
+}
+
 }  // namespace gantry::control

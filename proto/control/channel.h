@@ -123,6 +123,11 @@ public:
     ~MappedBlob();
 
     [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+    [[nodiscard]] std::string_view text() const {
+        return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
+    }
+    /// Failure: `worker.protocol` when it is no such message.
+    Result<void> parse(google::protobuf::MessageLite* message) const;
     [[nodiscard]] int fd() const { return fd_.get(); }
 
 private:
@@ -130,5 +135,14 @@ private:
     UniqueFd fd_;
     std::span<const std::byte> bytes_;
 };
+
+/// The blob that came as a message's descriptor `index`. Failure: `worker.protocol` when it is
+/// missing, or as MappedBlob::map.
+Result<MappedBlob> take_blob(std::span<UniqueFd> descriptors, std::size_t index,
+                             std::uint64_t bytes, std::uint64_t bytes_max = kMaxBlobBytes);
+/// The same, parsed.
+Result<void> parse_blob(std::span<UniqueFd> descriptors, std::size_t index, std::uint64_t bytes,
+                        google::protobuf::MessageLite* message,
+                        std::uint64_t bytes_max = kMaxBlobBytes);
 
 }  // namespace gantry::control

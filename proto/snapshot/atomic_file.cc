@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <limits.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "proto/base/random.h"
 #include "proto/snapshot/container.h"
 
 namespace gantry::snapshot {
@@ -90,9 +90,9 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
 Result<void> AtomicFile::name() {
     const std::string held = "/proc/self/fd/" + std::to_string(fd_);
     for (;;) {
-        GANTRY_ASSIGN(const Seed random, random_seed());
         char suffix[7];
-        std::snprintf(suffix, sizeof suffix, "%06x", static_cast<unsigned>(random.low & 0xffffff));
+        std::snprintf(suffix, sizeof suffix, "%06x",
+                      static_cast<unsigned>(random_bits()[0] & 0xffffff));
         const std::string temporary = path_ + kPartial + suffix;
         if (::linkat(AT_FDCWD, held.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) == 0) {
             temporary_ = temporary;
@@ -128,12 +128,9 @@ Result<void> AtomicFile::commit() {
     return {};
 }
 
-Result<Seed> random_seed() {
-    Seed seed;
-    if (::getrandom(&seed, sizeof seed, 0) != static_cast<ssize_t>(sizeof seed)) {
-        return io_error("cannot draw random bits from", "the system");
-    }
-    return seed;
+Seed random_seed() {
+    const auto [low, high] = random_bits();
+    return {low, high};
 }
 
 }  // namespace gantry::snapshot

@@ -161,7 +161,6 @@ Result<int> open_snapshot(const std::string& path);
 Result<std::uint64_t> read_snapshot(int fd, const std::string& name, SnapshotVisitor& visitor);
 Result<std::uint64_t> read_snapshot(const std::string& path, SnapshotVisitor& visitor);
 
-/// Draws 128 bits from the system's random source.
-Result<Seed> random_seed();
+Seed random_seed();
 
 }  // namespace gantry::snapshot

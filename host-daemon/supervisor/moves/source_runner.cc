@@ -1,9 +1,10 @@
 #include "host-daemon/supervisor/moves/source_runner.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/random.h>
 
 #include <cstdlib>
+
+#include "proto/base/random.h"
 
 namespace gantry::supervisor {
 
@@ -18,24 +19,8 @@ SerialExecutor::Clock::time_point to_clock(engine::TimePoint at) {
     return SerialExecutor::Clock::time_point{at};
 }
 
-namespace {
-
-std::pair<std::uint64_t, std::uint64_t> random_pair() {
-    std::uint64_t words[2];
-    const ssize_t got = ::getrandom(words, sizeof words, 0);
-    GANTRY_ASSERT(got == sizeof words, "getrandom gave %zd bytes", got);
-    return {words[0], words[1]};
-}
-
-}  // namespace
-
-engine::Seed random_seed() {
-    const auto [low, high] = random_pair();
-    return {low, high};
-}
-
 engine::MigrationId random_migration() {
-    const auto [low, high] = random_pair();
+    const auto [low, high] = random_bits();
     return {low, high};
 }
 
@@ -71,7 +56,7 @@ void SourceRunner::receive(engine::Message message, std::shared_ptr<MessageLink>
     main_.post([this, message = std::move(message), link = std::move(link)]() mutable {
         spdlog::trace("{}: received {}", session_id_, engine::message_name(message));
         link_ = {message.migration, std::move(link)};
-        step(source_event::Received{std::move(message), random_seed()});
+        step(source_event::Received{std::move(message), snapshot::random_seed()});
     });
 }
 

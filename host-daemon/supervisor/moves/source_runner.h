@@ -164,7 +164,6 @@ std::optional<std::invoke_result_t<Work>> SourceRunner::run_with_workers(Work wo
 /// The engine's clock.
 engine::TimePoint engine_now();
 SerialExecutor::Clock::time_point to_clock(engine::TimePoint at);
-engine::Seed random_seed();
 engine::MigrationId random_migration();
 
 }  // namespace gantry::supervisor

@@ -21,13 +21,9 @@ Result<std::vector<FingerprintedBlock>> take_fingerprints(WorkerReply& reply,
     }
     GANTRY_ASSIGN(const control::BlockRunList list,
                   take_runs(reply, descriptor, digest.runs_bytes()));
-    if (reply.descriptors.size() < descriptor + 2) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
-    }
-    GANTRY_ASSIGN(
-        const control::MappedBlob fingerprints,
-        control::MappedBlob::map(std::move(reply.descriptors[descriptor + 1]),
-                                 digest.fingerprint_bytes(), kListedBlocksMax * kFingerprintBytes));
+    GANTRY_ASSIGN(const control::MappedBlob fingerprints,
+                  control::take_blob(reply.descriptors, descriptor + 1, digest.fingerprint_bytes(),
+                                     kListedBlocksMax * kFingerprintBytes));
     GANTRY_ASSIGN(const std::uint64_t count, count_runs(list.runs(), kListedBlocksMax));
     GANTRY_TRY(check_fingerprints(fingerprints.bytes().size(), count));
     out.reserve(count);

@@ -53,16 +53,8 @@ inline constexpr std::uint64_t kRunListBytesMax = 32U << 20;
 /// The list of blocks in a reply's blob; a worker may say anything.
 inline Result<control::BlockRunList> take_runs(WorkerReply& reply, std::size_t index,
                                                std::uint64_t bytes) {
-    if (reply.descriptors.size() <= index) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
-    }
-    GANTRY_ASSIGN(
-        const control::MappedBlob blob,
-        control::MappedBlob::map(std::move(reply.descriptors[index]), bytes, kRunListBytesMax));
     control::BlockRunList list;
-    if (!list.ParseFromArray(blob.bytes().data(), static_cast<int>(blob.bytes().size()))) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-    }
+    GANTRY_TRY(control::parse_blob(reply.descriptors, index, bytes, &list, kRunListBytesMax));
     return list;
 }
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kScanBlocksMax = 1ULL << 24;
 /// Percent of the time, that a scan may keep a GPU whose guest is served.
 constexpr unsigned kScanShare = 50;
-/// A message of more cannot be parsed.
+/// A graph or a list of images of more cannot be parsed.
 constexpr std::uint64_t kParsedBytesMax = (1ULL << 31) - 1;
 /// For the last worker of a session whose others took all the time there was.
 constexpr std::chrono::microseconds kFreezeLeast{100'000};
@@ -46,14 +46,10 @@ private:
     std::vector<engine::Fingerprint> fingerprints_;
 };
 
-Result<std::string> take_blob(WorkerReply& reply, std::size_t index, std::uint64_t bytes) {
-    if (reply.descriptors.size() <= index) {
-        return Error{Code::kInvalidArgument, "worker.protocol", "a reply lacks its blob"};
-    }
-    GANTRY_ASSIGN(
-        const control::MappedBlob blob,
-        control::MappedBlob::map(std::move(reply.descriptors[index]), bytes, kParsedBytesMax));
-    return std::string(reinterpret_cast<const char*>(blob.bytes().data()), blob.bytes().size());
+Result<std::string> text_of(WorkerReply& reply, std::uint64_t bytes) {
+    GANTRY_ASSIGN(const control::MappedBlob blob,
+                  control::take_blob(reply.descriptors, 0, bytes, kParsedBytesMax));
+    return std::string(blob.text());
 }
 
 void add_module(const control::Module& from, engine::PartId part, engine::SessionNeeds* needs) {
@@ -163,11 +159,9 @@ Result<engine::SessionNeeds> WorkersSource::describe() {
         GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kQuickCall));
         control::DescribeReply& described = *reply.message.mutable_describe();
         if (described.modules_bytes() != 0) {
-            GANTRY_ASSIGN(const std::string blob, take_blob(reply, 0, described.modules_bytes()));
             control::ModuleList modules;
-            if (!modules.ParseFromString(blob)) {
-                return Error{Code::kInvalidArgument, "worker.protocol", "a damaged module list"};
-            }
+            GANTRY_TRY(
+                control::parse_blob(reply.descriptors, 0, described.modules_bytes(), &modules));
             *described.mutable_modules() = std::move(*modules.mutable_modules());
         }
         merge(described, worker->part(), &needs);
@@ -235,11 +229,8 @@ Result<engine::ScanResult> WorkersSource::scan(engine::PartId part) {
     GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
     control::ScanReply& scanned = *reply.message.mutable_scan();
     if (scanned.runs_bytes() != 0) {
-        GANTRY_ASSIGN(const std::string blob, take_blob(reply, 0, scanned.runs_bytes()));
         control::BlockRunList list;
-        if (!list.ParseFromString(blob)) {
-            return Error{Code::kInvalidArgument, "worker.protocol", "a damaged list of blocks"};
-        }
+        GANTRY_TRY(control::parse_blob(reply.descriptors, 0, scanned.runs_bytes(), &list));
         *scanned.mutable_runs() = std::move(*list.mutable_runs());
     }
     engine::ScanResult result;
@@ -283,7 +274,7 @@ Result<std::string> WorkersSource::graph(engine::PartId part) {
     control::ToWorker request;
     request.mutable_get_graph();
     GANTRY_ASSIGN(WorkerReply reply, worker->call(std::move(request), kLongCall));
-    return take_blob(reply, 0, reply.message.graph().bytes());
+    return text_of(reply, reply.message.graph().bytes());
 }
 
 Result<std::string> WorkersSource::images(engine::PartId part,
@@ -298,7 +289,7 @@ Result<std::string> WorkersSource::images(engine::PartId part,
     if (reply.message.images().bytes() == 0) {
         return std::string{};
     }
-    return take_blob(reply, 0, reply.message.images().bytes());
+    return text_of(reply, reply.message.images().bytes());
 }
 
 Result<engine::FreezeReport> WorkersSource::freeze(engine::FreezeToken token,
@@ -359,7 +350,7 @@ Result<engine::FinalPart> WorkersSource::final_part(engine::PartId part) {
     out.part = part;
     out.digest.block_count = got.digest().block_count();
     out.digest.sum = {got.digest().sum_low(), got.digest().sum_high()};
-    GANTRY_ASSIGN(out.graph, take_blob(reply, 0, got.graph_bytes()));
+    GANTRY_ASSIGN(out.graph, text_of(reply, got.graph_bytes()));
     return out;
 }
 

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "host-daemon/supervisor/config/version.h"
+#include "proto/base/random.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -401,7 +402,7 @@ bool Registry::waits_itself(const std::string& id) const {
 
 Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     SessionInfo info;
-    info.id = fmt::format("{}{}-{}", kLocalSession, request.pid, random_seed().low % 1'000'000);
+    info.id = fmt::format("{}{}-{}", kLocalSession, request.pid, random_bits()[0] % 1'000'000);
     info.kind = SessionKind::kLocal;
     info.quota_bytes = static_cast<std::uint64_t>(config_.guest.memory_mib) << 20;
     info.region_bytes = link.region.bytes();

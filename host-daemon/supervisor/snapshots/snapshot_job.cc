@@ -156,7 +156,7 @@ Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& f
     if (needs.modules.size() > kNeededModulesMax) {
         needs.modules.clear();  // a header is small; the workers check each graph anyway
     }
-    const What what{file, job.driver.status().epoch, random_seed(),
+    const What what{file, job.driver.status().epoch, snapshot::random_seed(),
                     transport::to_proto(needs).SerializeAsString()};
     const engine::FreezeToken token{random_migration(), 1};
     Phases& phases = job.phases;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "host-daemon/supervisor/parts/part_fingerprints.h"
+#include "proto/snapshot/container.h"
 #include "proto/snapshot/fingerprint.h"
 
 namespace gantry::supervisor {
@@ -28,7 +29,7 @@ private:
 }  // namespace
 
 Result<std::uint64_t> stored_bytes_now(Session& session, SourceRunner& driver) {
-    const engine::Seed seed = random_seed();
+    const engine::Seed seed = snapshot::random_seed();
     const snapshot::FingerprintKey key({seed.low, seed.high});
     std::uint64_t bytes = 0;
     const auto looked = driver.run_with_workers([&]() -> Result<void> {

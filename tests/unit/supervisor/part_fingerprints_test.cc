@@ -61,7 +61,7 @@ TEST(PartFingerprints, WhatCannotBeIsRefused) {
               "worker.protocol: 2 blocks with 48 bytes of fingerprints");
     Answer cut({7, 8}, 2);
     cut.reply.descriptors.pop_back();
-    EXPECT_EQ(cut.refused(), "worker.protocol: a reply lacks its blob");
+    EXPECT_EQ(cut.refused(), "worker.protocol: a blob is missing");
     Answer longer({7, 8}, 2);
     longer.digest.set_fingerprint_bytes(1000);
     EXPECT_NE(longer.refused(), "");
