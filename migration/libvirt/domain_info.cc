@@ -373,8 +373,8 @@ Result<std::string> owner_xml(const Owner& owner) {
         return bad(reason::kOwner, "cannot stamp the owner " + quoted(owner.daemon) + ", session " +
                                        quoted(owner.session) + ": not ADDRESS:PORT or not an id");
     }
-    return "<owner daemon='" + xml::escape(owner.daemon) + "' session='" +
-           xml::escape(owner.session) + "' epoch='" + std::to_string(owner.epoch.value) + "'/>";
+    return "<owner daemon='" + owner.daemon + "' session='" + owner.session + "' epoch='" +
+           std::to_string(owner.epoch.value) + "'/>";
 }
 
 }  // namespace gantry::libvirt

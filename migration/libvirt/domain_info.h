@@ -87,7 +87,8 @@ struct DomainInfo {
 /// instead.
 [[nodiscard]] Result<DomainInfo> parse_domain_xml(std::string_view xml);
 
-/// The element without namespace, as virDomainSetMetadata wants it. Values are escaped.
+/// The element without namespace, as virDomainSetMetadata wants it. Values that it could not hold
+/// as they are are refused.
 [[nodiscard]] Result<std::string> owner_xml(const Owner& owner);
 
 }  // namespace gantry::libvirt

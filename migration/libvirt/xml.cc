@@ -114,19 +114,4 @@ std::optional<std::uint64_t> parse_number(std::string_view text, std::uint64_t m
     return value;
 }
 
-std::string escape(std::string_view text) {
-    std::string result;
-    for (const char c : text) {
-        switch (c) {
-            case '&': result += "&amp;"; break;
-            case '<': result += "&lt;"; break;
-            case '>': result += "&gt;"; break;
-            case '\'': result += "&apos;"; break;
-            case '"': result += "&quot;"; break;
-            default: result += c;
-        }
-    }
-    return result;
-}
-
 }  // namespace gantry::libvirt::xml

@@ -35,7 +35,4 @@ using Document = std::unique_ptr<xmlDoc, FreeDocument>;
 /// Digits only, no sign, at most `max`.
 [[nodiscard]] std::optional<std::uint64_t> parse_number(std::string_view text, std::uint64_t max);
 
-/// For a value inside '...' or between tags.
-[[nodiscard]] std::string escape(std::string_view text);
-
 }  // namespace gantry::libvirt::xml
