@@ -143,24 +143,11 @@ CUresult on_cuGraphAddMemAllocNode(CallContext& context,
     Call& call = as_call(context);
     wire::cuGraphAddMemAllocNode_reply answer{};
     CUresult result = find_freed(call, node, trailing, &answer.address);
-    if (result == CUDA_SUCCESS && answer.address != 0) {
-        result = add_node(call, node, trailing,
-                          [&](CUgraphNode* made, CUgraph graph, const auto& dependencies,
-                              std::span<const std::byte>) {
-                              const CUresult added = call.api().cuGraphAddEmptyNode(
-                                  made, graph, dependencies.data(), dependencies.size());
-                              if (added == CUDA_SUCCESS) {
-                                  call.process().graphs.book.allocates_again(graph, answer.address);
-                              }
-                              return added;
-                          });
-        reply.put(answer);
-        return result;
-    }
-    if (result == CUDA_SUCCESS) {
+    const bool is_new = result == CUDA_SUCCESS && answer.address == 0;
+    if (is_new) {
         result = allocate_memory(call, node.bytes, &answer.address);
     }
-    if (result != CUDA_SUCCESS || call.is_deferred()) {
+    if (result != CUDA_SUCCESS || (is_new && call.is_deferred())) {
         return result;
     }
     result = add_node(call, node, trailing,
@@ -168,14 +155,16 @@ CUresult on_cuGraphAddMemAllocNode(CallContext& context,
                           std::span<const std::byte>) {
                           const CUresult added = call.api().cuGraphAddEmptyNode(
                               made, graph, dependencies.data(), dependencies.size());
-                          if (added == CUDA_SUCCESS) {
+                          if (added == CUDA_SUCCESS && is_new) {
                               call.process().memory.device.keep_for_graphs(DeviceVa{answer.address},
                                                                            false);
                               note(call, graph, answer.address, false);
+                          } else if (added == CUDA_SUCCESS) {
+                              call.process().graphs.book.allocates_again(graph, answer.address);
                           }
                           return added;
                       });
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS && is_new) {
         give_back(call, answer.address);
         return result;
     }
