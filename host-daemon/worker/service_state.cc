@@ -160,7 +160,6 @@ Result<void> Service::scan(const control::Scan& scan, control::FromWorker* reply
     control::BlockRunList list;
     state::append_runs(result.changed, list.mutable_runs());
     body->set_scanned_block_count(result.scanned_block_count);
-    body->set_vanished_block_count(result.vanished_block_count);
     body->set_resident_bytes(result.scanned_block_count * state::kBlockBytes);
     body->set_elapsed_us(
         static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
@@ -259,7 +258,6 @@ Result<void> Service::freeze(const control::Freeze& freeze, control::FromWorker*
         body->set_drain_us(static_cast<std::uint64_t>(drain.count()));
         frozen_ = freeze.token();
     }
-    body->set_parked_command_count(execution_->loop().executed_ahead().size());
     return {};
 }
 

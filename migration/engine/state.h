@@ -7,8 +7,8 @@
 // A session is a set of parts, one per guest process. Its state is, per part, an object graph
 // (proto/snapshot/object_graph.proto, serialised) and memory as 64 KiB blocks in address spaces.
 //
-// Threads: control calls (everything but read_blocks and apply_blocks) come from one thread at a
-// time. read_blocks and apply_blocks may be called from several threads at once, never with the
+// Threads: control calls (everything but read_blocks and apply_batch) come from one thread at a
+// time. read_blocks and apply_batch may be called from several threads at once, never with the
 // same block in two of them. All calls may block, up to the deadline where one is given.
 // Failure: a Result error; the state at the source is never destroyed by a failed call.
 #pragma once
@@ -35,15 +35,13 @@ using snapshot::Fingerprint;
 using snapshot::kBlockBytes;
 using snapshot::Seed;
 
-/// Address spaces of a part's memory. Values are on the wire and in files: append only; 3 was one
-/// that nothing was ever in.
+/// Address spaces of a part's memory. Values are on the wire and in files: append only; 3 and 4
+/// were ones that nothing was ever in.
 enum class MemorySpace : std::uint32_t {
-    kDevice = 1,         ///< Device memory; index = device address / 64 KiB.
-    kPinnedHost = 2,     ///< Pinned host memory in the shared region; index = region offset / 64
-                         ///< KiB.
-    kDriverPrivate = 4,  ///< State behind a driver extension (heap, printf buffer); index as it
-                         ///< says.
-    kArray = 5,          ///< Arrays, linearised; index = (array ordinal << 32) + block in array.
+    kDevice = 1,      ///< Device memory; index = device address / 64 KiB.
+    kPinnedHost = 2,  ///< Pinned host memory in the shared region; index = region offset / 64
+                      ///< KiB.
+    kArray = 5,       ///< Arrays, linearised; index = (array ordinal << 32) + block in array.
 };
 
 struct BlockAddress {
@@ -71,9 +69,6 @@ struct FreezeToken {
 struct ScanResult {
     std::vector<BlockAddress> changed;  ///< Ascending; everything at the first scan of a migration.
     std::uint64_t scanned_block_count = 0;
-    /// Blocks that were sent and whose allocation has gone since; the sink forgets them with the
-    /// final graph, so this is for accounting only.
-    std::uint64_t vanished_block_count = 0;
     /// Of the time it took: rests for the guest's sake, of which a scan while frozen has none.
     std::chrono::microseconds rested{};
 };
@@ -96,12 +91,6 @@ struct FinalPart {
     std::string graph;      ///< Serialised gantry.snapshot.ObjectGraph, consistent with the
                             ///< freeze.
     BlockSetDigest digest;  ///< Over every resident block, zero blocks included.
-};
-
-struct FreezeReport {
-    FreezeToken token;
-    std::chrono::microseconds drain{};  ///< From the call until the last command had ended.
-    std::uint64_t parked_command_count = 0;
 };
 
 class StateSource {
@@ -143,7 +132,7 @@ public:
     /// Stops executing the guest's commands, waits for the GPU to drain and parks what comes later.
     /// All parts or none: on error (deadline, dead worker) everything is thawed again. While frozen
     /// already it succeeds at once and only replaces the token (this voids the old one for ever).
-    virtual Result<FreezeReport> freeze(FreezeToken token, std::chrono::microseconds deadline) = 0;
+    virtual Result<void> freeze(FreezeToken token, std::chrono::microseconds deadline) = 0;
 
     /// The token under which all workers are frozen now; nullopt when any of them is not. Survives
     /// a restart of gantryd, since the workers hold it.
@@ -171,27 +160,22 @@ public:
     virtual Result<void> release() = 0;
 };
 
-/// How a block arrives.
-enum class BlockForm : std::uint32_t {
-    kBytes = 1,   ///< 65536 bytes.
-    kZero = 2,    ///< All zero; no bytes.
-    kCopyOf = 3,  ///< The same bytes as a block of the same session applied in an earlier batch.
-};
-
-struct IncomingBlock {
-    BlockAddress address;
-    BlockForm form = BlockForm::kBytes;
-    std::span<const std::byte> bytes;  ///< kBytes only: exactly kBlockBytes.
-    PartId copy_part;                  ///< kCopyOf only.
-    BlockAddress copy_address;         ///< kCopyOf only.
+/// Blocks as one batch of the stream has them.
+struct BlockBatch {
+    struct Run {
+        BlockAddress first;
+        std::uint32_t count = 0;
+        bool zero = false;  ///< Has no bytes in `content`.
+    };
+    std::vector<Run> runs;
+    std::string_view content;  ///< In the order of the runs.
+    bool lz4 = false;          ///< `content` is packed.
+    std::size_t content_bytes = 0;
 };
 
 class StateSink {
 public:
     virtual ~StateSink() = default;
-
-    /// GPU, memory, driver: the target's side of preflight.
-    virtual Result<TargetCapabilities> capabilities() = 0;
 
     /// Sets memory quota and GPU share aside for the session. Undone by discard.
     virtual Result<void> reserve(const SessionNeeds& needs) = 0;
@@ -203,7 +187,7 @@ public:
     /// Writes blocks. Blocks of allocations that prepare has not seen are kept aside until a graph
     /// names them. kPinnedHost blocks are kept aside until activate: on ivshmem the guest's own
     /// copy of the region must not be touched before its memory is complete.
-    virtual Result<void> apply_blocks(PartId part, std::span<const IncomingBlock> blocks) = 0;
+    virtual Result<void> apply_batch(PartId part, const BlockBatch& batch) = 0;
 
     /// The final graph: after it every object of the part exists under its handle. The engine has
     /// seen to it that all blocks were applied before.
@@ -213,7 +197,7 @@ public:
     virtual Result<BlockSetDigest> digest(PartId part) = 0;
 
     /// Notes in the workers that they hold the complete, verified state of this freeze, so that it
-    /// is known after a restart of gantryd. The empty token (count 0) and apply_blocks void the
+    /// is known after a restart of gantryd. The empty token (count 0) and apply_batch void the
     /// note.
     virtual Result<void> mark_complete(FreezeToken token) = 0;
     /// What mark_complete noted; nullopt when nothing, or when any worker is gone.

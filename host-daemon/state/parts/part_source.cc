@@ -127,7 +127,7 @@ Result<void> PartSource::look_once(engine::ScanResult* result, engine::BlockSetD
             }
         }));
     result->rested = std::chrono::microseconds(content_.reader.take_rested_us());
-    result->vanished_block_count = sent_.drop_unseen();
+    sent_.drop_unseen();
     if (!std::is_sorted(result->changed.begin(), result->changed.end())) {
         std::sort(result->changed.begin(), result->changed.end());
     }

@@ -231,19 +231,19 @@ Result<void> TargetRunner::apply_content(const control::BulkDown& batch) {
         }
         return sink_.prepare(part, seed_, batch.graph().graph());
     }
-    std::vector<WorkersSink::BatchRun> runs;
+    engine::BlockBatch out{
+        {}, batch.blocks().content(), batch.blocks().lz4(), batch.blocks().content_bytes()};
     for (const control::BatchRun& run : batch.blocks().runs()) {
         if (run.space() < static_cast<std::uint32_t>(engine::MemorySpace::kDevice) ||
             run.space() > static_cast<std::uint32_t>(engine::MemorySpace::kArray)) {
             return Error{Code::kInvalidArgument, "stream.batch",
                          "the source names memory space " + std::to_string(run.space())};
         }
-        runs.push_back({{static_cast<engine::MemorySpace>(run.space()), run.first()},
-                        run.count(),
-                        run.zero()});
+        out.runs.push_back({{static_cast<engine::MemorySpace>(run.space()), run.first()},
+                            run.count(),
+                            run.zero()});
     }
-    return sink_.apply_batch(part, runs, batch.blocks().content(), batch.blocks().lz4(),
-                             batch.blocks().content_bytes());
+    return sink_.apply_batch(part, out);
 }
 
 Result<void> TargetRunner::apply(const control::BulkDown& batch) {

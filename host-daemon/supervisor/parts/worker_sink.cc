@@ -131,31 +131,12 @@ Result<void> WorkersSink::prepare(engine::PartId part, engine::Seed seed, std::s
     return {};
 }
 
-Result<void> WorkersSink::apply_blocks(engine::PartId part,
-                                       std::span<const engine::IncomingBlock> blocks) {
-    std::vector<BatchRun> runs;
-    std::string content;
-    for (const engine::IncomingBlock& block : blocks) {
-        if (block.form == engine::BlockForm::kCopyOf) {
-            return bad_batch("blocks by reference are not part of this version");
-        }
-        const bool zero = block.form == engine::BlockForm::kZero;
-        runs.push_back({block.address, 1, zero});
-        if (!zero) {
-            content.append(reinterpret_cast<const char*>(block.bytes.data()), block.bytes.size());
-        }
-    }
-    return apply_batch(part, runs, content, false, content.size());
-}
-
-Result<void> WorkersSink::apply_batch(engine::PartId part, std::span<const BatchRun> runs,
-                                      std::string_view content, bool lz4,
-                                      std::size_t content_bytes) {
+Result<void> WorkersSink::apply_batch(engine::PartId part, const engine::BlockBatch& batch) {
     std::size_t block_count = 0;
     std::size_t byte_blocks = 0;
     control::ToWorker request;
     control::ApplyBlocks& apply = *request.mutable_apply_blocks();
-    for (const BatchRun& run : runs) {
+    for (const engine::BlockBatch::Run& run : batch.runs) {
         // Zero runs take no room, so only what lies in the content is bounded by the slot.
         block_count += run.zero ? 0 : run.count;
         byte_blocks += run.zero ? 0 : run.count;
@@ -164,23 +145,24 @@ Result<void> WorkersSink::apply_batch(engine::PartId part, std::span<const Batch
         }
         add_run(apply, run.first, run.count, run.zero);
     }
-    if (content_bytes != byte_blocks * engine::kBlockBytes) {
-        return bad_batch(fmt::format("{} blocks in {} bytes", byte_blocks, content_bytes));
+    if (batch.content_bytes != byte_blocks * engine::kBlockBytes) {
+        return bad_batch(fmt::format("{} blocks in {} bytes", byte_blocks, batch.content_bytes));
     }
     GANTRY_ASSIGN(auto worker, worker_for(part));
     GANTRY_ASSIGN(auto staging, workers_.staging(worker));
     const StagingSlot slot = staging->acquire();
-    if (lz4) {
+    if (batch.lz4) {
         const int got = LZ4_decompress_safe(
-            content.data(), reinterpret_cast<char*>(slot.bytes().data()),
-            static_cast<int>(content.size()), static_cast<int>(slot.bytes().size()));
-        if (got < 0 || static_cast<std::size_t>(got) != content_bytes) {
-            return bad_batch(fmt::format("LZ4 content does not unpack to {} bytes", content_bytes));
+            batch.content.data(), reinterpret_cast<char*>(slot.bytes().data()),
+            static_cast<int>(batch.content.size()), static_cast<int>(slot.bytes().size()));
+        if (got < 0 || static_cast<std::size_t>(got) != batch.content_bytes) {
+            return bad_batch(
+                fmt::format("LZ4 content does not unpack to {} bytes", batch.content_bytes));
         }
-    } else if (content.size() == content_bytes) {
-        std::memcpy(slot.bytes().data(), content.data(), content.size());
+    } else if (batch.content.size() == batch.content_bytes) {
+        std::memcpy(slot.bytes().data(), batch.content.data(), batch.content.size());
     } else {
-        return bad_batch(fmt::format("content of {} bytes", content.size()));
+        return bad_batch(fmt::format("content of {} bytes", batch.content.size()));
     }
     apply.set_arena_id(kStagingArena);
     apply.set_offset(slot.offset());

@@ -236,7 +236,6 @@ Result<engine::ScanResult> WorkersSource::scan(engine::PartId part) {
     engine::ScanResult result;
     GANTRY_ASSIGN(result.changed, expand_runs(scanned.runs(), kScanBlocksMax));
     result.scanned_block_count = scanned.scanned_block_count();
-    result.vanished_block_count = scanned.vanished_block_count();
     result.rested = std::chrono::microseconds(scanned.rest_us());
     return result;
 }
@@ -292,10 +291,7 @@ Result<std::string> WorkersSource::images(engine::PartId part,
     return text_of(reply, reply.message.images().bytes());
 }
 
-Result<engine::FreezeReport> WorkersSource::freeze(engine::FreezeToken token,
-                                                   std::chrono::microseconds deadline) {
-    engine::FreezeReport report;
-    report.token = token;
+Result<void> WorkersSource::freeze(engine::FreezeToken token, std::chrono::microseconds deadline) {
     set_frozen(true);  // Before the list is made: no worker comes after it.
     const auto end = std::chrono::steady_clock::now() + deadline;
     const Result<void> all_frozen = for_each([&](const auto& worker) -> Result<void> {
@@ -308,17 +304,13 @@ Result<engine::FreezeReport> WorkersSource::freeze(engine::FreezeToken token,
         request.mutable_freeze()->set_deadline_us(static_cast<std::uint64_t>(left.count()));
         const auto patience =
             std::chrono::duration_cast<std::chrono::milliseconds>(left) + kQuickCall;
-        GANTRY_ASSIGN(const WorkerReply reply, worker->call(std::move(request), patience));
-        const control::FreezeReply& frozen = reply.message.freeze();
-        report.drain = std::max(report.drain, std::chrono::microseconds{frozen.drain_us()});
-        report.parked_command_count += frozen.parked_command_count();
+        GANTRY_TRY(worker->call(std::move(request), patience));
         return {};
     });
     if (!all_frozen) {
         (void)thaw();  // all parts or none
-        return all_frozen.error();
     }
-    return report;
+    return all_frozen;
 }
 
 Result<std::optional<engine::FreezeToken>> WorkersSource::frozen_token() {

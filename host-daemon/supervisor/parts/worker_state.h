@@ -48,8 +48,7 @@ public:
     Result<void> mark_unsent(engine::PartId part,
                              std::span<const engine::BlockAddress> blocks) override;
     Result<std::string> graph(engine::PartId part) override;
-    Result<engine::FreezeReport> freeze(engine::FreezeToken token,
-                                        std::chrono::microseconds deadline) override;
+    Result<void> freeze(engine::FreezeToken token, std::chrono::microseconds deadline) override;
     Result<std::optional<engine::FreezeToken>> frozen_token() override;
     Result<engine::FinalPart> final_part(engine::PartId part) override;
     Result<void> thaw() override;
@@ -101,7 +100,6 @@ public:
     using Launch = std::function<Result<std::shared_ptr<Worker>>(engine::PartId)>;
     using Activate = std::function<Result<void>(const std::shared_ptr<Worker>&, Epoch)>;
     struct Hooks {
-        std::function<Result<engine::TargetCapabilities>()> capabilities;
         std::function<Result<void>(const engine::SessionNeeds&)> reserve;
         Launch launch;
         Activate activate;
@@ -112,11 +110,9 @@ public:
 
     WorkersSink(WorkerSet& workers, Hooks hooks) : workers_(workers), hooks_(std::move(hooks)) {}
 
-    Result<engine::TargetCapabilities> capabilities() override { return hooks_.capabilities(); }
     Result<void> reserve(const engine::SessionNeeds& needs) override;
     Result<void> prepare(engine::PartId part, engine::Seed seed, std::string_view graph) override;
-    Result<void> apply_blocks(engine::PartId part,
-                              std::span<const engine::IncomingBlock> blocks) override;
+    Result<void> apply_batch(engine::PartId part, const engine::BlockBatch& batch) override;
     Result<void> apply_final(const engine::FinalPart& final_part) override;
     Result<engine::BlockSetDigest> digest(engine::PartId part) override;
     Result<void> mark_complete(engine::FreezeToken token) override;
@@ -141,14 +137,6 @@ public:
     void expect_file() { from_file_ = true; }
     /// Images that arrived for the part; handed to the worker with its next graph.
     void add_images(engine::PartId part, std::string image_list);
-    /// One batch as it came from the peer: runs in order, the content packed or LZ4 over it.
-    struct BatchRun {
-        engine::BlockAddress first;
-        std::uint32_t count = 0;
-        bool zero = false;
-    };
-    Result<void> apply_batch(engine::PartId part, std::span<const BatchRun> runs,
-                             std::string_view content, bool lz4, std::size_t content_bytes);
 
 private:
     Result<std::shared_ptr<Worker>> worker_for(engine::PartId part);

@@ -170,7 +170,6 @@ void Arrival::stop() {
 
 WorkersSink::Hooks Arrival::sink_hooks() {
     WorkersSink::Hooks hooks;
-    hooks.capabilities = hooks_.capabilities;
     hooks.reserve = hooks_.reserve;
     hooks.launch = [this](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
         GANTRY_ASSIGN(auto worker, hooks_.launch(request_.info, part));
