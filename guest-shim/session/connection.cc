@@ -1,4 +1,6 @@
 // Start and end of the session, and what a fork does to it.
+#include "guest-shim/session/connection.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -11,7 +13,6 @@
 
 #include "guest-shim/session/base/report.h"
 #include "guest-shim/session/base/trace.h"
-#include "guest-shim/session/connection.h"
 #include "proto/cuda/settings.h"
 
 namespace gantry::session {

@@ -17,11 +17,12 @@
 //
 // THE CHECK AT THE END. The frozen old worker looks at all its blocks by itself; the fresh one at
 // all of its own. Both digests must be equal: neither says what the other's should be.
+#include "host-daemon/replacement/copy.h"
+
 #include <algorithm>
 #include <future>
 #include <iterator>
 
-#include "host-daemon/replacement/copy.h"
 #include "proto/control/channel.h"
 
 namespace gantry::replacement {

@@ -1,6 +1,6 @@
-#include "migration/engine/source_machine.h"
-
 #include "migration/engine/source_impl.h"
+
+#include "migration/engine/source_machine.h"
 
 namespace gantry::engine {
 

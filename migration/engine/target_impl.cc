@@ -1,6 +1,6 @@
-#include "migration/engine/target_machine.h"
-
 #include "migration/engine/target_impl.h"
+
+#include "migration/engine/target_machine.h"
 
 namespace gantry::engine {
 

@@ -70,6 +70,8 @@ CROWD = {f"proto/base/f{i}.h": "" for i in range(30)}
 TREES = (
     ({A + ".h": "", B + ".h": f'#include "{A}.h"'}, None),
     ({A + ".h": "", A + ".cc": f'#include "{A}.h"'}, None),
+    ({A + ".h": "", A + ".cc": f'#include <string>\n#include "{A}.h"'}, f'include "{A}.h" first'),
+    ({A + ".h": "", A + ".cc": "#include <string>"}, f'include "{A}.h" first'),
     ({B + ".h": f'#include "{C}.h"', C + ".cc": f'#include "{B}.h"', C + ".h": ""},
      f"include circle of files: {B}, {C}"),
     ({"host-daemon/softgpu/x/a.h": '#include "host-daemon/softgpu/y/b.h"',

@@ -1,10 +1,11 @@
 // Graph nodes whose parameters hold pointers or handles: kernels, copies, host functions.
+#include "guest-shim/driver/graph/graph_node.h"
+
 #include <cstdlib>
 #include <cstring>
 
 #include "guest-shim/driver/code/launch.h"
 #include "guest-shim/driver/core/call_rules.h"
-#include "guest-shim/driver/graph/graph_node.h"
 #include "guest-shim/driver/memory/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/shim_marshal.h"

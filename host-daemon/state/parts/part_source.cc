@@ -1,3 +1,5 @@
+#include "host-daemon/state/parts/part_source.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,10 +8,10 @@
 #include <utility>
 
 #include "host-daemon/state/blocks/block_ranges.h"
+#include "host-daemon/state/objects/object_graph_codec.h"
 #include "host-daemon/state/parts/blocking_features.h"
 #include "host-daemon/state/parts/code_entries.h"
 #include "host-daemon/state/parts/device_needs.h"
-#include "host-daemon/state/parts/part_source.h"
 #include "proto/base/hex.h"
 
 namespace gantry::state {

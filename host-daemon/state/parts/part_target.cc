@@ -1,3 +1,5 @@
+#include "host-daemon/state/parts/part_target.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include <cstring>
 
 #include "host-daemon/state/files/file_pieces.h"
-#include "host-daemon/state/parts/part_target.h"
 
 namespace gantry::state {
 

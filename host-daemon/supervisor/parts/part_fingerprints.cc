@@ -1,6 +1,6 @@
-#include <fmt/format.h>
-
 #include "host-daemon/supervisor/parts/part_fingerprints.h"
+
+#include <fmt/format.h>
 
 #include "host-daemon/supervisor/parts/worker_blocks.h"
 #include "proto/snapshot/large_pages.h"

@@ -1,9 +1,10 @@
 // Functions that every CUDA program may call without defining them: vprintf, __assertfail,
 // malloc and free; and the device runtime's (device_runtime.cc).
+#include "host-daemon/softgpu/engine/exec/builtin.h"
+
 #include <cstring>
 #include <string>
 
-#include "host-daemon/softgpu/engine/exec/builtin.h"
 #include "host-daemon/softgpu/engine/exec/format.h"
 #include "host-daemon/softgpu/engine/exec/handlers.h"
 #include "host-daemon/softgpu/engine/kernel_code.h"
