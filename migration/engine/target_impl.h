@@ -109,7 +109,6 @@ private:
     Hook hook_ = Hook::kNone;
     bool admitted_ = false;
     TimePoint peer_heard_{};
-    bool heard_ever_ = false;
 
     bool round_seen_ = false;
     std::uint64_t round_applied_ = 0;

@@ -155,10 +155,9 @@ Result<FileOutcome> PartTarget::load_blocks(int file, std::span<const FileRun> r
         return Error{Code::kFailedPrecondition, "worker.state",
                      "blocks of another state wait for their memory"};
     }
-    using Clock = std::chrono::steady_clock;
-    const auto begin = Clock::now();
+    const auto begin = std::chrono::steady_clock::now();
     content_.wait_for_slots();
-    const auto has_slots = Clock::now();
+    const auto has_slots = std::chrono::steady_clock::now();
     GANTRY_TRY(content_.need_key());
     if (!std::exchange(is_loading_, more_follow)) {
         content_.copied.clear();
@@ -181,11 +180,12 @@ Result<FileOutcome> PartTarget::load_blocks(int file, std::span<const FileRun> r
     };
     auto outcome = FileBlocks(process_, content_.memory, content_.slots).load(file, runs, beside);
     if (outcome) {
-        const auto ms = [](Clock::duration time) {
+        const auto ms = [](std::chrono::steady_clock::duration time) {
             return std::chrono::duration<double, std::milli>(time).count();
         };
-        outcome->how += fmt::format("; {:.1f} ms for slots, {:.1f} ms with the copies",
-                                    ms(has_slots - begin), ms(Clock::now() - has_slots));
+        outcome->how +=
+            fmt::format("; {:.1f} ms for slots, {:.1f} ms with the copies", ms(has_slots - begin),
+                        ms(std::chrono::steady_clock::now() - has_slots));
         if (!more_follow) {
             content_.begin_slots([&slots = content_.slots] { slots.give_back(); });
         }

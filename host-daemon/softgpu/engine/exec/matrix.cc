@@ -7,10 +7,13 @@
 #include "host-daemon/softgpu/engine/warp.h"
 
 namespace gantry::softgpu::exec {
+namespace {
 
 using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
+
+}  // namespace
 
 std::uint32_t bits_of(MatrixType type) {
     switch (type) {
