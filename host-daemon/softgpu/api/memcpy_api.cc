@@ -191,70 +191,56 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 
 CUresult cuMemcpyDtoA_v2(DefaultStream default_stream, CUarray dstArray, size_t dstOffset,
                          CUdeviceptr srcDevice, size_t ByteCount) noexcept {
-    ArrayCopy sides;
-    sides.to_array = dstArray;
-    sides.to = dstOffset;
-    sides.from = srcDevice;
-    return copy_array(default_stream_handle(default_stream), sides, ByteCount, Timing::kSync);
+    return copy_array(default_stream_handle(default_stream),
+                      {.to_array = dstArray, .to = dstOffset, .from = srcDevice}, ByteCount,
+                      Timing::kSync);
 }
 
 CUresult cuMemcpyAtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice, CUarray srcArray,
                          size_t srcOffset, size_t ByteCount) noexcept {
-    ArrayCopy sides;
-    sides.to = dstDevice;
-    sides.from_array = srcArray;
-    sides.from = srcOffset;
-    return copy_array(default_stream_handle(default_stream), sides, ByteCount, Timing::kSync);
+    return copy_array(default_stream_handle(default_stream),
+                      {.from_array = srcArray, .to = dstDevice, .from = srcOffset}, ByteCount,
+                      Timing::kSync);
 }
 
 CUresult cuMemcpyHtoA_v2(DefaultStream default_stream, CUarray dstArray, size_t dstOffset,
                          const void* srcHost, size_t ByteCount) noexcept {
-    ArrayCopy sides;
-    sides.to_array = dstArray;
-    sides.to = dstOffset;
-    sides.from = address_of(srcHost);
-    sides.from_host = true;
-    return copy_array(default_stream_handle(default_stream), sides, ByteCount, Timing::kSync);
+    return copy_array(
+        default_stream_handle(default_stream),
+        {.to_array = dstArray, .to = dstOffset, .from = address_of(srcHost), .from_host = true},
+        ByteCount, Timing::kSync);
 }
 
 CUresult cuMemcpyAtoH_v2(DefaultStream default_stream, void* dstHost, CUarray srcArray,
                          size_t srcOffset, size_t ByteCount) noexcept {
-    ArrayCopy sides;
-    sides.to = address_of(dstHost);
-    sides.to_host = true;
-    sides.from_array = srcArray;
-    sides.from = srcOffset;
-    return copy_array(default_stream_handle(default_stream), sides, ByteCount, Timing::kSync);
+    return copy_array(
+        default_stream_handle(default_stream),
+        {.from_array = srcArray, .to = address_of(dstHost), .from = srcOffset, .to_host = true},
+        ByteCount, Timing::kSync);
 }
 
 CUresult cuMemcpyAtoA_v2(DefaultStream default_stream, CUarray dstArray, size_t dstOffset,
                          CUarray srcArray, size_t srcOffset, size_t ByteCount) noexcept {
-    ArrayCopy sides;
-    sides.to_array = dstArray;
-    sides.to = dstOffset;
-    sides.from_array = srcArray;
-    sides.from = srcOffset;
-    return copy_array(default_stream_handle(default_stream), sides, ByteCount, Timing::kSync);
+    return copy_array(
+        default_stream_handle(default_stream),
+        {.to_array = dstArray, .from_array = srcArray, .to = dstOffset, .from = srcOffset},
+        ByteCount, Timing::kSync);
 }
 
 CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void* srcHost,
                               size_t ByteCount, CUstream hStream) noexcept {
-    ArrayCopy sides;
-    sides.to_array = dstArray;
-    sides.to = dstOffset;
-    sides.from = address_of(srcHost);
-    sides.from_host = true;
-    return copy_array(hStream, sides, ByteCount, Timing::kAsync);
+    return copy_array(
+        hStream,
+        {.to_array = dstArray, .to = dstOffset, .from = address_of(srcHost), .from_host = true},
+        ByteCount, Timing::kAsync);
 }
 
 CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
                               CUstream hStream) noexcept {
-    ArrayCopy sides;
-    sides.to = address_of(dstHost);
-    sides.to_host = true;
-    sides.from_array = srcArray;
-    sides.from = srcOffset;
-    return copy_array(hStream, sides, ByteCount, Timing::kAsync);
+    return copy_array(
+        hStream,
+        {.from_array = srcArray, .to = address_of(dstHost), .from = srcOffset, .to_host = true},
+        ByteCount, Timing::kAsync);
 }
 
 CUresult cuMemcpy2D_v2(DefaultStream default_stream, const CUDA_MEMCPY2D_v2* pCopy) noexcept {
