@@ -16,7 +16,8 @@ int usage() {
                  "[--trace]\n"
                  "  M: 0 none, 1 grant before durable, 2 grant without frozen, 3 ignore RESUMED,\n"
                  "     4 activate before grant, 5 apply stale batches,\n"
-                 "     6 keep a returned grant, 7 return without proof, 8 announce each attempt\n");
+                 "     6 keep a returned grant, 7 return without proof, 8 announce each attempt,\n"
+                 "     9 count batches early\n");
     return 2;
 }
 
