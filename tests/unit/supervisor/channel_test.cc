@@ -108,6 +108,27 @@ TEST(Blob, RefusesUnsealedAndWrongLength) {
     EXPECT_FALSE(control::MappedBlob::map(std::move(*large), 7, 6).ok());
 }
 
+TEST(Blob, OfAMessageIsTakenByItsIndexAndParsed) {
+    control::BlockRunList list;
+    list.add_runs()->set_count(3);
+    const std::string bytes = list.SerializeAsString();
+    std::vector<UniqueFd> descriptors;
+    for (const std::string& content : {bytes, std::string("\xff\xff"), bytes}) {
+        auto blob = control::make_blob(content);
+        ASSERT_TRUE(blob.ok());
+        descriptors.push_back(std::move(*blob));
+    }
+    control::BlockRunList parsed;
+    ASSERT_TRUE(control::parse_blob(descriptors, 2, bytes.size(), &parsed).ok());
+    EXPECT_EQ(parsed.SerializeAsString(), bytes);
+    EXPECT_EQ(control::parse_blob(descriptors, 1, 2, &parsed).error().reason, "worker.protocol");
+    EXPECT_EQ(control::take_blob(descriptors, 3, 2).error().reason, "worker.protocol");
+    EXPECT_FALSE(control::take_blob(descriptors, 2, bytes.size()).ok()) << "it was taken before";
+    const auto taken = control::take_blob(descriptors, 0, bytes.size());
+    ASSERT_TRUE(taken.ok());
+    EXPECT_EQ(taken->text(), bytes);
+}
+
 class ChannelTest : public testing::Test {
 protected:
     ChannelTest() {
