@@ -89,7 +89,10 @@ CUresult Array::create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descript
     }
     const std::uint64_t row = descriptor.Width * made->format.texel_bytes();
     made->row_pitch = (row + kRowAlign - 1) / kRowAlign * kRowAlign;
-    made->bytes = made->row_pitch * made->rows() * made->slices();
+    if (__builtin_mul_overflow(made->row_pitch, made->rows(), &made->bytes) ||
+        __builtin_mul_overflow(made->bytes, made->slices(), &made->bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     std::uint64_t address = 0;
     const CUresult error =
         allocate_device(context, MemoryKind::kDriver, made->bytes, 0, nullptr, address);
