@@ -290,6 +290,10 @@ void Decoder::decode_instruction(const ptx::Instruction& instruction) {
     instruction_bad_ = false;
     temporaries_used_ = 0;
     emit_guard_ = ptx::kNoGuard;
+    if (code_.constants_begin + code_.constants.size() > kFileBytesMax) {
+        malformed(instruction.where, "the kernel has too many constants");
+        return;
+    }
     modifiers_.parse(instruction.spelling);
     const auto found = methods().find(modifiers_.opcode());
     if (found == methods().end()) {

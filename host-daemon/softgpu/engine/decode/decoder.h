@@ -94,7 +94,10 @@ private:
     void note_callees(std::uint32_t program_function, std::vector<std::uint32_t>& out,
                       bool& indirect) const;
     void visit(std::uint32_t program_function, std::vector<std::uint8_t>& state);
-    void lay_out_function(std::uint32_t code_function);
+    /// Operands are named by 32-bit offsets in the file: it never gets near what these can say.
+    static constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 30;
+    /// False if the registers are too many.
+    [[nodiscard]] bool lay_out_function(std::uint32_t code_function);
     void lay_out_shared();
     void use_shared(Symbol symbol);
     void compute_local_bytes();

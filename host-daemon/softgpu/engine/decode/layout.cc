@@ -73,7 +73,11 @@ Result<void> Decoder::collect_functions(std::uint32_t program_function) {
     mark_recursion();
     states_.resize(code_.functions.size());
     for (std::uint32_t i = 0; i < code_.functions.size(); ++i) {
-        lay_out_function(i);
+        if (!lay_out_function(i)) {
+            const ProgramFunction& entry = program_.functions[code_.functions[i].program_function];
+            return ptx::error_at(program_.modules[entry.module_index].name, entry.function->where,
+                                 "ptx.operand", "the kernel has too many registers");
+        }
     }
     std::uint32_t end = code_.functions.back().region_end;
     temporaries_begin_ = align_up(end, 64);
@@ -108,7 +112,7 @@ void Decoder::mark_recursion() {
     }
 }
 
-void Decoder::lay_out_function(std::uint32_t code_function) {
+bool Decoder::lay_out_function(std::uint32_t code_function) {
     CodeFunction& made = code_.functions[code_function];
     FunctionState& state = states_[code_function];
     const ptx::Function& function = *program_.functions[made.program_function].function;
@@ -133,6 +137,13 @@ void Decoder::lay_out_function(std::uint32_t code_function) {
     made.region_begin = at;
     state.register_slots.assign(function.registers.size(), kNone);
     constexpr std::uint32_t kBytes[] = {4, 128, 256, 512};
+    std::uint64_t wanted = std::uint64_t{at} + 1024;  // With what is lost to alignment.
+    for (std::size_t i = 0; i < used.size(); ++i) {
+        wanted += used[i] ? kBytes[static_cast<int>(width_of(function.registers[i].type))] : 0;
+    }
+    if (wanted > kFileBytesMax) {
+        return false;
+    }
     for (const Width width : {Width::kPredicate, Width::k32, Width::k64, Width::k128}) {
         made.words_begin = width == Width::k32 ? at - made.region_begin : made.words_begin;
         made.wides_begin = width == Width::k64 ? at - made.region_begin : made.wides_begin;
@@ -165,6 +176,7 @@ void Decoder::lay_out_function(std::uint32_t code_function) {
     }
     state.frame_bytes = align_up(frame, 16);
     made.frame_bytes = state.frame_bytes;
+    return true;
 }
 
 void Decoder::use_shared(Symbol symbol) {
