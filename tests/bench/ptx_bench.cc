@@ -21,6 +21,12 @@ namespace {
 using namespace gantry;
 using namespace gantry::softgpu;
 
+/// What va() has named: all that the kernels may touch.
+Reach& lent() {
+    static Reach reach;
+    return reach;
+}
+
 class QuietServices : public Services {
 public:
     void print(std::string_view text) override { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -29,6 +35,7 @@ public:
     }
     std::uint64_t heap_allocate(std::uint64_t) override { return 0; }
     void heap_free(std::uint64_t) override {}
+    [[nodiscard]] const Reach& reach() const override { return lent(); }
 };
 
 struct Arguments {
@@ -58,7 +65,9 @@ double cpu_seconds() {
 
 template <typename T>
 std::uint64_t va(std::vector<T>& data) {
-    return reinterpret_cast<std::uint64_t>(data.data());
+    const auto address = reinterpret_cast<std::uint64_t>(data.data());
+    lent().add(address, data.size() * sizeof(T));
+    return address;
 }
 
 bool run_case(const Program& program, const Case& item) {

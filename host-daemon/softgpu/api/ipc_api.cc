@@ -13,6 +13,7 @@
 #include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/peer_process.h"
 #include "host-daemon/softgpu/core/thread_state.h"
+#include "host-daemon/softgpu/engine/reach.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/map.h"
 #include "host-daemon/softgpu/streams/event.h"
@@ -150,6 +151,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) noexcept {
     if (--opened->second.uses == 0) {
         Scheduler::instance().wait(Scheduler::instance().points_of(*context));
         MemoryMap::instance().erase(dptr, MemoryKind::kImported);
+        softgpu::Reach::await_kernels();
         munmap(opened->second.mapped, opened->second.mapped_bytes);
         book.opened.erase(opened);
     }

@@ -4,6 +4,7 @@
 #include "host-daemon/softgpu/core/driver.h"
 #include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
+#include "host-daemon/softgpu/engine/reach.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/graph_memory.h"
 #include "host-daemon/softgpu/image/readable.h"
@@ -188,7 +189,9 @@ CUresult cuMemHostUnregister(void* p) noexcept {
     drain(context);
     const auto range =
         MemoryMap::instance().erase(reinterpret_cast<std::uint64_t>(p), MemoryKind::kRegistered);
-    return range ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    GANTRY_REFUSE_IF(!range, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    softgpu::Reach::await_kernels();
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) noexcept {

@@ -13,6 +13,7 @@
 #include "host-daemon/softgpu/core/errors.h"
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/arena.h"
+#include "host-daemon/softgpu/memory/kernel_reach.h"
 #include "host-daemon/softgpu/memory/map.h"
 #include "host-daemon/softgpu/memory/physical.h"
 #include "proto/cuda/gen/impl.h"
@@ -161,6 +162,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) noexcept {
         MemoryMap::instance().touches(ptr, size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    softgpu::end_reach(ptr, size);  // Of mappings that were taken away: some kernel may still run.
     munmap(reinterpret_cast<void*>(ptr), size);
     if (ptr < kWindowBase + kWindowBytes && size <= kWindowBase + kWindowBytes - ptr) {
         all.window.free(ptr, size);
@@ -222,6 +224,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
     GANTRY_REFUSE_IF(size == 0 || !each_mapping(ptr, size, [](const MemoryRange&) {}),
                      CUDA_ERROR_INVALID_VALUE);
+    softgpu::kernel_reach().remove(ptr, size);
     each_mapping(ptr, size, [](const MemoryRange& range) {
         mmap(reinterpret_cast<void*>(range.base), range.bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -252,6 +255,11 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc_v1* 
     GANTRY_REFUSE_IF(!each_mapping(ptr, size, [](const MemoryRange&) {}), CUDA_ERROR_INVALID_VALUE);
     GANTRY_REFUSE_IF(mprotect(reinterpret_cast<void*>(ptr), size, protection(access)) != 0,
                      CUDA_ERROR_OPERATING_SYSTEM);
+    if (access == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+        softgpu::kernel_reach().remove(ptr, size);
+    } else {
+        softgpu::kernel_reach().add(ptr, size, access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    }
     each_mapping(ptr, size, [access](const MemoryRange& range) {
         MemoryMap::instance().update(range.base,
                                      [access](MemoryRange& each) { each.access = access; });

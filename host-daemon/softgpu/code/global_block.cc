@@ -8,6 +8,7 @@
 #include <string>
 
 #include "host-daemon/softgpu/memory/arena.h"
+#include "host-daemon/softgpu/memory/kernel_reach.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -37,6 +38,7 @@ bool map_foreign(std::uint64_t first, std::uint64_t last) {
         void* got = mmap(wanted, kForeignPage, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
         if (got == wanted) {
+            kernel_reach().add(page, kForeignPage);
             continue;
         }
         if (got != MAP_FAILED) {
@@ -46,6 +48,7 @@ bool map_foreign(std::uint64_t first, std::uint64_t last) {
             if (--users[undo] == 0) {
                 users.erase(undo);
                 if (undo != page) {
+                    end_reach(undo, kForeignPage);
                     munmap(reinterpret_cast<void*>(undo), kForeignPage);
                 }
             }
@@ -61,6 +64,7 @@ void unmap_foreign(std::uint64_t first, std::uint64_t bytes) {
     for (std::uint64_t page = first; page < first + bytes; page += kForeignPage) {
         if (--users[page] == 0) {
             users.erase(page);
+            end_reach(page, kForeignPage);
             munmap(reinterpret_cast<void*>(page), kForeignPage);
         }
     }

@@ -5,9 +5,10 @@
 // entry of globals() and calls place() with the addresses -> the caller copies the bytes of
 // initial_bytes() there -> run() any number of times, from any number of threads.
 //
-// Addresses: global, constant and parameter addresses, and everything a kernel dereferences as
-// generic or .global, are addresses of this process and are used as they are. .shared and .local
-// addresses are offsets in a window; their generic form is the address of the buffer behind it.
+// Addresses: global and constant addresses are addresses of this process, and every access through
+// a global or generic address is held against what Services::reach() says a kernel may touch
+// (reach.h) before it is made. .shared and .local addresses are offsets in a window; their generic
+// form, and that of parameters, is no address of this process (windows.h).
 //
 // Threads: link() and the const members may be called from any thread; place() must not run
 // concurrently with run() of the same program. run() blocks its caller, which works along with a
@@ -28,6 +29,7 @@
 #include <string_view>
 #include <vector>
 
+#include "host-daemon/softgpu/engine/reach.h"
 #include "host-daemon/softgpu/engine/texture.h"
 #include "proto/base/result.h"
 
@@ -161,9 +163,11 @@ public:
     virtual void print(std::string_view text) = 0;
     /// Message of a failed device assert, complete with newline, as CUDA words it (for stderr).
     virtual void assertion_failed(std::string_view text) = 0;
-    /// Device heap; 0 when full. The returned memory is dereferenced directly.
+    /// Device heap; 0 when full. The returned memory must be within reach().
     virtual std::uint64_t heap_allocate(std::uint64_t size_bytes) = 0;
     virtual void heap_free(std::uint64_t address) = 0;
+    /// What kernels may touch. Nothing else is read or written for them.
+    [[nodiscard]] virtual const Reach& reach() const = 0;
     /// May be null: then every texture and surface handle is unknown.
     [[nodiscard]] virtual const TextureUnit* textures() const { return nullptr; }
 };

@@ -20,7 +20,7 @@ enum class ReadMode : std::uint8_t { kElement, kNormalizedFloat };
 /// One mipmap level of texels. Texel (x, y, layer or z) lies at
 /// base + x * texel bytes + y * row_pitch_bytes + z * slice_pitch_bytes.
 struct TexelLevel {
-    std::uint64_t base = 0;  ///< Host address, dereferenced directly.
+    std::uint64_t base = 0;  ///< As a kernel would name it: every texel is looked up (reach.h).
     std::uint32_t width = 0;
     std::uint32_t height = 1;  ///< 1 for one-dimensional textures.
     std::uint32_t depth = 1;   ///< 1 unless three-dimensional.

@@ -15,6 +15,7 @@
 
 #include "host-daemon/softgpu/engine/engine.h"
 #include "host-daemon/softgpu/engine/inst.h"
+#include "host-daemon/softgpu/engine/reach.h"
 
 namespace gantry::softgpu {
 
@@ -46,6 +47,7 @@ struct ThreadContext {
     const Inst* inst = nullptr;  ///< Last instruction that touched memory, for fault reports.
     bool yield = false;          ///< Ends the block's slice.
     std::uint32_t polls = 0;     ///< Loads that may be part of a spin loop since the slice began.
+    ReachCache reach;            ///< Only inside the thread's ReachScope.
     void set_fp_mode(std::uint32_t mode) {
         if (mode != fp_mode) [[unlikely]] {
             switch_fp_mode(mode);

@@ -4,6 +4,7 @@
 
 #include "host-daemon/softgpu/core/driver.h"
 #include "host-daemon/softgpu/core/errors.h"
+#include "host-daemon/softgpu/engine/reach.h"
 #include "host-daemon/softgpu/memory/arena.h"
 #include "host-daemon/softgpu/memory/pool.h"
 
@@ -66,6 +67,7 @@ CUresult free_pinned(void* pointer) {
     const auto range =
         MemoryMap::instance().erase(reinterpret_cast<std::uint64_t>(pointer), MemoryKind::kPinned);
     GANTRY_REFUSE_IF(!range, CUDA_ERROR_INVALID_VALUE);
+    Reach::await_kernels();
     munmap(pointer, pages(range->bytes));
     return CUDA_SUCCESS;
 }
@@ -93,6 +95,7 @@ void free_all_of(const Context& context) {
     for (const MemoryRange& range : MemoryMap::instance().list(MemoryKind::kRegistered)) {
         if (range.context == context.handle()) {
             MemoryMap::instance().erase(range.base, MemoryKind::kRegistered);
+            Reach::await_kernels();
         }
     }
 }

@@ -6,6 +6,8 @@
 
 #include <cstring>
 
+#include "host-daemon/softgpu/memory/kernel_reach.h"
+
 namespace gantry::softgpu {
 namespace {
 
@@ -62,6 +64,7 @@ bool Arena::map_at(std::uint64_t address, std::uint64_t bytes) const {
     }
     madvise(got, bytes, MADV_DONTFORK);
     madvise(got, bytes, MADV_HUGEPAGE);  // As in physical.cc.
+    kernel_reach().add(address, bytes);
     return true;
 }
 
@@ -81,6 +84,7 @@ std::optional<std::uint64_t> Arena::map_granules(Device& device, std::uint64_t b
 }
 
 void Arena::unmap(std::uint64_t address, std::uint64_t bytes) const {
+    kernel_reach().remove(address, bytes);
     // Addresses fault first, then the pages go: no reader can see another allocation's zeros.
     mmap(pointer(address), bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

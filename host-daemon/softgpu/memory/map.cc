@@ -2,7 +2,26 @@
 
 #include <mutex>
 
+#include "host-daemon/softgpu/memory/kernel_reach.h"
+
 namespace gantry::softgpu {
+
+namespace {
+
+/// Memory that kernels may touch exactly as long as it is in the map. Other kinds are mapped in
+/// larger units, which whoever maps them makes known.
+bool is_reach(const MemoryRange& range) {
+    return range.on_host() || range.kind == MemoryKind::kImported;
+}
+
+/// Page-locked memory is whole pages, whatever was asked for.
+std::uint64_t reach_bytes(const MemoryRange& range) {
+    constexpr std::uint64_t kPage = 4096;
+    return range.kind == MemoryKind::kPinned ? (range.bytes + kPage - 1) / kPage * kPage
+                                             : range.bytes;
+}
+
+}  // namespace
 
 MemoryMap& MemoryMap::instance() {
     static auto* map = new MemoryMap;
@@ -28,6 +47,9 @@ bool MemoryMap::insert(MemoryRange range) {
         return false;
     }
     range.id = next_id_++;
+    if (is_reach(range)) {
+        kernel_reach().add(range.base, reach_bytes(range));
+    }
     ranges_.emplace(range.base, std::move(range));
     return true;
 }
@@ -46,6 +68,9 @@ std::optional<MemoryRange> MemoryMap::erase(std::uint64_t base, MemoryKind kind)
     }
     MemoryRange range = std::move(at->second);
     ranges_.erase(at);
+    if (is_reach(range)) {
+        kernel_reach().remove(range.base, reach_bytes(range));
+    }
     return range;
 }
 

@@ -1,5 +1,7 @@
 // The map of everything a program may use as CUDA memory: who owns an address, how large the
 // allocation is, what kind it is. Every copy, attribute query and free goes through it.
+// Host memory and other processes' are within kernels' reach (kernel_reach.h) while they are in it;
+// whoever erases such a range calls Reach::await_kernels() before the addresses may be used anew.
 // Ranges never overlap. Thread-safe (many readers, one writer).
 #pragma once
 

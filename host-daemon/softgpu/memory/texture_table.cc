@@ -1,6 +1,9 @@
 #include "host-daemon/softgpu/memory/texture_table.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "host-daemon/softgpu/engine/reach.h"
 
 namespace gantry::softgpu {
 
@@ -10,6 +13,16 @@ TextureTable& TextureTable::instance() {
 }
 
 std::uint64_t TextureTable::add(std::shared_ptr<const Entry> entry, std::uint64_t wanted) {
+    std::shared_ptr<const Entry> old;
+    const std::uint64_t number = put(std::move(entry), wanted, old);
+    if (old != nullptr) {
+        Reach::await_kernels();  // One may have looked it up before it was removed.
+    }
+    return number;
+}
+
+std::uint64_t TextureTable::put(std::shared_ptr<const Entry> entry, std::uint64_t wanted,
+                                std::shared_ptr<const Entry>& old) {
     const std::lock_guard lock(mutex_);
     std::uint64_t number = wanted;
     if (wanted == 0) {
@@ -25,7 +38,7 @@ std::uint64_t TextureTable::add(std::shared_ptr<const Entry> entry, std::uint64_
     if (owners_.size() <= number) {
         owners_.resize(number + 1);
     }
-    owners_[number] = std::move(entry);
+    old = std::exchange(owners_[number], std::move(entry));
     slots_[number].store(owners_[number].get(), std::memory_order_release);
     return number;
 }

@@ -3,8 +3,9 @@
 // A handle is a small number, as on hardware: textures and surfaces share one count from 1; the
 // lowest free number is used. An object may be made at a wanted number (extension).
 // Threads: the engine looks up without a lock (slots are published atomically); creation and
-// destruction lock. A destroyed object's description is kept until its slot is used again, so a
-// kernel still in flight reads old memory at worst.
+// destruction lock. A destroyed object's description is kept until its slot is used again and no
+// instruction that looked it up still runs. What it describes may be gone: the engine looks every
+// texel's address up.
 #pragma once
 
 #include <atomic>
@@ -46,6 +47,9 @@ public:
 private:
     static constexpr std::size_t kSlots = std::size_t{1} << 20;
     TextureTable() : slots_(new std::atomic<const Entry*>[kSlots]()), owners_(1) {}
+    /// `old` is what the number stood for before, for a kernel may still read it.
+    std::uint64_t put(std::shared_ptr<const Entry> entry, std::uint64_t wanted,
+                      std::shared_ptr<const Entry>& old);
     const Entry* live(std::uint64_t handle) const {
         return handle < kSlots ? slots_[handle].load(std::memory_order_acquire) : nullptr;
     }

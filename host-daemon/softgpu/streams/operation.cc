@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "host-daemon/softgpu/core/thread_state.h"
+#include "host-daemon/softgpu/memory/kernel_reach.h"
 #include "host-daemon/softgpu/memory/texture_table.h"
 #include "host-daemon/softgpu/streams/device_output.h"
 
@@ -32,6 +33,7 @@ public:
         return context_.heap.allocate(size_bytes);
     }
     void heap_free(std::uint64_t address) override { context_.heap.free(address); }
+    [[nodiscard]] const Reach& reach() const override { return kernel_reach(); }
     [[nodiscard]] const TextureUnit* textures() const override { return &TextureTable::instance(); }
 
 private:

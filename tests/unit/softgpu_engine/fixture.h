@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host-daemon/softgpu/engine/engine.h"
@@ -27,14 +28,18 @@ public:
         asserted += text;
     }
     std::uint64_t heap_allocate(std::uint64_t size) override {
-        return reinterpret_cast<std::uint64_t>(std::malloc(size));
+        const auto address = reinterpret_cast<std::uint64_t>(std::malloc(size));
+        lent.add(address, size);
+        return address;
     }
+    [[nodiscard]] const Reach& reach() const override { return lent; }
     void heap_free(std::uint64_t address) override { std::free(reinterpret_cast<void*>(address)); }
     [[nodiscard]] const TextureUnit* textures() const override { return unit; }
 
     std::string printed;
     std::string asserted;
     const TextureUnit* unit = nullptr;
+    Reach lent;  ///< What kernels may touch; launch() adds what it is given.
 
 private:
     std::mutex mutex_;
@@ -52,12 +57,29 @@ public:
     }
     template <typename T>
     Params& pointer(std::vector<T>& data) {
+        lend(data.data(), data.size() * sizeof(T));
         return add(reinterpret_cast<std::uint64_t>(data.data()));
     }
+    template <typename T, std::size_t N>
+    Params& pointer(T (&data)[N]) {
+        lend(data, sizeof data);
+        return add(reinterpret_cast<std::uint64_t>(data));
+    }
+    /// The kernel may touch this memory, to which nothing else need point.
+    Params& lend(const void* memory, std::size_t bytes) {
+        lent_.emplace_back(reinterpret_cast<std::uint64_t>(memory), bytes);
+        return *this;
+    }
     [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+    void lend_to(Reach& reach) const {
+        for (const auto& [begin, count] : lent_) {
+            reach.add(begin, count);
+        }
+    }
 
 private:
     std::vector<std::byte> bytes_;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> lent_;
 };
 
 /// A linked program with memory for its globals.
@@ -119,6 +141,10 @@ inline LaunchStatus launch(const Loaded& loaded, const std::string& kernel, Dim3
     config.params = params.bytes();
     config.dynamic_shared_bytes = dynamic_shared;
     config.cooperative = cooperative;
+    params.lend_to(services.lent);
+    for (std::size_t i = 0; i < loaded.memory.size(); ++i) {
+        services.lent.add(loaded.aligned(i), loaded.program->globals()[i].size_bytes);
+    }
     return run(*loaded.program, loaded.program->find_kernel(kernel).value_or(~0U), config,
                DeviceProfile{}, services);
 }

@@ -118,7 +118,7 @@ ret; })");
     std::memset(cells, 0, sizeof cells);
     cells[2] = 1000;
     Params params;
-    params.add(reinterpret_cast<u64>(cells));
+    params.pointer(cells);
     const LaunchStatus status = launch(loaded, "k", {4, 1, 1}, {64, 1, 1}, params);
     ASSERT_TRUE(status.ok()) << status.text;
     EXPECT_EQ(cells[0], 512U);
@@ -161,8 +161,7 @@ ret; })");
     // A denormal, a negative one, a sum that becomes one, an operand that is one.
     const u32 before[12] = {1, 0x80000001, 0x00800001, 0, 1, 0x3f800000};
     std::memcpy(cells, before, sizeof cells);
-    const LaunchStatus status =
-        launch(loaded, "k", {}, {1, 1, 1}, Params().add(reinterpret_cast<u64>(cells)));
+    const LaunchStatus status = launch(loaded, "k", {}, {1, 1, 1}, Params().pointer(cells));
     ASSERT_TRUE(status.ok()) << status.text;
     EXPECT_THAT(cells, ::testing::ElementsAre(0U, 0x80000000U, 0U, 0U, 0U, 0x40000000U, 0U, 0U,
                                               0x80000001U, 1U, 1U, 3U));
@@ -271,7 +270,7 @@ ret; })");
     }
     std::vector<u32> out(4, 1);
     Params params;
-    params.add(reinterpret_cast<u64>(in)).pointer(out);
+    params.pointer(in).pointer(out);
     const LaunchStatus status = launch(loaded, "k", {}, {1, 1, 1}, params);
     ASSERT_TRUE(status.ok()) << status.text;
     EXPECT_THAT(out, ::testing::ElementsAre(53U, 53U, 50U, 0U));

@@ -258,7 +258,7 @@ ret; })");
     alignas(16) static std::uint64_t data[2] = {};
     std::vector<u32> torn(1);
     Params params;
-    params.add(reinterpret_cast<std::uint64_t>(data)).pointer(torn);
+    params.pointer(data).pointer(torn);
     ASSERT_TRUE(launch(loaded, "k", {2, 1, 1}, {1, 1, 1}, params).ok());
     EXPECT_EQ(torn[0], 0U);
 }

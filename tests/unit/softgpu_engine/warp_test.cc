@@ -96,9 +96,7 @@ ret; })");
         b[i % 128] = static_cast<std::uint16_t>(0x3800 + (i * 53) % 1024);
     }
     Params params;
-    params.add(reinterpret_cast<u64>(a))
-        .add(reinterpret_cast<u64>(b))
-        .add(reinterpret_cast<u64>(d));
+    params.pointer(a).pointer(b).pointer(d);
     const LaunchStatus status = launch(loaded, "k", {}, {32, 1, 1}, params);
     ASSERT_TRUE(status.ok()) << status.text;
     for (u32 row = 0; row < 16; ++row) {
@@ -187,6 +185,7 @@ st.global.f32 [%rd3], %f3; ret; })");
     unit.description.levels[0] = {reinterpret_cast<u64>(texels.data()), 4, 2, 1, 16, 32};
     TestServices services;
     services.unit = &unit;
+    services.lent.add(reinterpret_cast<u64>(texels.data()), texels.size() * sizeof(float));
     std::vector<float> at{0.5F, 0.5F, 2.5F, 1.5F, 1.0F, 0.5F, 1.5F, 1.0F, -5.0F, 0.5F, 9.0F, 9.0F};
     std::vector<float> out(6);
     Params params;
@@ -228,6 +227,7 @@ st.global.v4.f32 [%rd3+16], {%f7, %f8, %f9, %f10}; ret; })");
     OneTexture unit;
     TestServices services;
     services.unit = &unit;
+    services.lent.add(reinterpret_cast<u64>(texels.data()), texels.size() * sizeof(float));
     unit.description.border_color = {0.5F, 1.5F, 2.5F, 3.5F};
     const TexelFormat formats[] = {{TexelKind::kFloat, 32, 1},
                                    {TexelKind::kFloat, 32, 4},
@@ -281,6 +281,7 @@ suld.b.2d.b32.zero %r5, [%rd1, {%r2, 9}]; sust.b.2d.b32.zero [%rd1, {%r2, 9}], %
     unit.plane.level = {reinterpret_cast<u64>(texels.data()), 4, 2, 1, 16, 32};
     TestServices services;
     services.unit = &unit;
+    services.lent.add(reinterpret_cast<u64>(texels.data()), texels.size() * sizeof(u32));
     ASSERT_TRUE(launch(loaded, "k", {}, {4, 1, 1}, Params().add(u64{9}), services).ok());
     EXPECT_THAT(texels, ::testing::ElementsAre(1U, 2U, 3U, 4U, 6U, 7U, 8U, 9U));
     EXPECT_EQ(launch(loaded, "k", {}, {5, 1, 1}, Params().add(u64{9}), services).error,

@@ -22,6 +22,12 @@ Cell cell_of(Type type) {
     return size == 2 ? Cell::kU16 : size == 8 ? Cell::kB64 : Cell::kB32;
 }
 
+/// Whether an access of `size` bytes ends behind a variable of `bytes`, or begins in front of it:
+/// its offset is then a very large number.
+bool ends_behind(std::uint64_t offset, std::uint64_t size, std::uint64_t bytes) {
+    return offset > bytes || size > bytes - offset;
+}
+
 std::string_view without_subspace(std::string_view space) {
     return space.substr(0, space.find("::"));
 }
@@ -67,7 +73,7 @@ bool Decoder::address(const Operand& operand, std::string_view space, Address& o
     if (variable && frame_offset != 0xffffffffU) {
         out.access = Access::kFrame;
         out.offset = static_cast<std::int64_t>(frame_offset + base.value);
-        if (base.value + size > function_->variables[base.index].size &&
+        if (ends_behind(base.value, size, function_->variables[base.index].size) &&
             !function_->variables[base.index].unsized) {
             malformed(base.where, "access behind the end of '" + std::string(base.name) + "'");
             return false;
@@ -79,7 +85,7 @@ bool Decoder::address(const Operand& operand, std::string_view space, Address& o
         const ParameterInfo& parameter = info_.parameters[index];
         out.kernel_parameter = true;
         out.offset = static_cast<std::int64_t>(parameter.offset_bytes + base.value);
-        if (base.value + size > parameter.size_bytes) {
+        if (ends_behind(base.value, size, parameter.size_bytes)) {
             malformed(base.where, "access behind the end of '" + std::string(base.name) + "'");
             return false;
         }

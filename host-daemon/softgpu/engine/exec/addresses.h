@@ -1,19 +1,21 @@
-// The host address of one lane's access, checked for window and alignment. For handlers that work
-// lane by lane; ld and st have their own faster way.
+// The host address of one lane's access, checked for window, alignment and reach. For handlers that
+// work lane by lane; ld and st have their own faster way.
 #pragma once
 
+#include "host-daemon/softgpu/engine/exec/touch.h"
 #include "host-daemon/softgpu/engine/warp.h"
 
 namespace gantry::softgpu::exec {
 
-/// Whether a generic address is one of the block's shared memory.
+/// Whether a host address is one of the block's shared memory.
 inline bool in_shared(const Warp& warp, std::uint64_t address) {
     return address - reinterpret_cast<std::uint64_t>(warp.block->shared) < warp.block->shared_bytes;
 }
 
 /// `size` is a power of two; faults do not return.
-inline std::uint64_t lane_address(Warp& warp, const Inst* inst, Access access, std::uint32_t slot,
-                                  std::int64_t offset, std::uint32_t lane, std::uint32_t size) {
+inline std::uint64_t lane_address(Warp& warp, const Inst* inst, Access access, Touch touch,
+                                  std::uint32_t slot, std::int64_t offset, std::uint32_t lane,
+                                  std::uint32_t size) {
     std::uint64_t at = 0;
     switch (access) {
         case Access::kShared32:
@@ -44,7 +46,7 @@ inline std::uint64_t lane_address(Warp& warp, const Inst* inst, Access access, s
     if ((at & (size - 1)) != 0) {
         raise_fault(warp, inst, LaunchError::kMisalignedAddress, lane, at, "misaligned address");
     }
-    return at;
+    return access == Access::kFlat ? flat_address(warp, inst, touch, lane, at, size) : at;
 }
 
 }  // namespace gantry::softgpu::exec

@@ -45,8 +45,8 @@ u64 pack(State state) {
 
 void complete_bytes(Warp& warp, const Inst* inst, u32 slot, u32 lane, u64 bytes) {
     // Barriers are named by 32-bit shared addresses here.
-    auto* word =
-        reinterpret_cast<u64*>(lane_address(warp, inst, Access::kShared32, slot, 0, lane, 8));
+    auto* word = reinterpret_cast<u64*>(
+        lane_address(warp, inst, Access::kShared32, Touch::kWrite, slot, 0, lane, 8));
     State state = unpack(*word);
     state.bytes -= static_cast<s64>(bytes);
     *word = pack(state);
@@ -58,8 +58,8 @@ const Inst* do_copy_async(Warp& warp, const Inst* inst) {
     warp.thread->inst = inst;
     for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
         const auto lane = static_cast<u32>(__builtin_ctz(mask));
-        const u64 to = lane_address(warp, inst, static_cast<Access>(inst->d), inst->a, inst->imm,
-                                    lane, inst->aux);
+        const u64 to = lane_address(warp, inst, static_cast<Access>(inst->d), Touch::kWrite,
+                                    inst->a, inst->imm, lane, inst->aux);
         const u64 source = from[lane] + static_cast<s64>(static_cast<std::int32_t>(inst->e));
         const u32 count = std::min<u32>(bytes[lane], inst->aux);
         if (count != 0 && (source & (inst->aux - 1U)) != 0) {
@@ -67,16 +67,21 @@ const Inst* do_copy_async(Warp& warp, const Inst* inst) {
                         "misaligned address");
         }
         std::uint8_t data[16] = {};
-        std::memcpy(data, reinterpret_cast<const void*>(source), count);
+        if (count != 0) {
+            const u64 from_host = flat_address(warp, inst, Touch::kRead, lane, source, count);
+            std::memcpy(data, reinterpret_cast<const void*>(from_host), count);
+        }
         std::memcpy(reinterpret_cast<void*>(to), data, inst->aux);
     }
     return inst + 1;
 }
 
-u64 bulk_address(Warp& warp, const Inst* inst, u32 slot, u32 lane, bool shared, bool narrow,
-                 u32 size) {
+u64 bulk_address(Warp& warp, const Inst* inst, Touch touch, u32 slot, u32 lane, bool shared,
+                 bool narrow, u32 size) {
     if (!shared) {
-        return warp.slot<u64>(slot)[lane];
+        const u64 address = warp.slot<u64>(slot)[lane];
+        const bool looked_up = size != 0 && address % 16 == 0;  // Else it is misaligned, or unused.
+        return looked_up ? flat_address(warp, inst, touch, lane, address, size) : address;
     }
     const u64 offset = narrow ? warp.slot<u32>(slot)[lane] : warp.slot<u64>(slot)[lane];
     const u64 limit = warp.block->shared_bytes;
@@ -92,10 +97,11 @@ const Inst* do_copy_bulk(Warp& warp, const Inst* inst) {
     warp.thread->inst = inst;
     for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
         const auto lane = static_cast<u32>(__builtin_ctz(mask));
-        const u64 to = bulk_address(warp, inst, inst->a, lane, (inst->flags & 1U) != 0,
-                                    (inst->flags & 4U) != 0, bytes[lane]);
-        const u64 from = bulk_address(warp, inst, inst->b, lane, (inst->flags & 2U) != 0,
-                                      (inst->flags & 8U) != 0, bytes[lane]);
+        const u64 to = bulk_address(warp, inst, Touch::kWrite, inst->a, lane,
+                                    (inst->flags & 1U) != 0, (inst->flags & 4U) != 0, bytes[lane]);
+        const u64 from =
+            bulk_address(warp, inst, Touch::kRead, inst->b, lane, (inst->flags & 2U) != 0,
+                         (inst->flags & 8U) != 0, bytes[lane]);
         if (((to | from | bytes[lane]) & 15U) != 0) {
             raise_fault(warp, inst, LaunchError::kMisalignedAddress, lane, to | from,
                         "bulk copies need addresses and sizes in steps of 16");
@@ -123,8 +129,8 @@ const Inst* do_mbarrier(Warp& warp, const Inst* inst) {
             warp.slot<u32>(inst->dst)[lane] = static_cast<u32>(token[lane] & kCount);
             continue;
         }
-        auto* word = reinterpret_cast<u64*>(
-            lane_address(warp, inst, static_cast<Access>(inst->d), inst->a, inst->imm, lane, 8));
+        auto* word = reinterpret_cast<u64*>(lane_address(
+            warp, inst, static_cast<Access>(inst->d), Touch::kWrite, inst->a, inst->imm, lane, 8));
         const u64 before = *word;
         State state = unpack(before);
         switch (op) {

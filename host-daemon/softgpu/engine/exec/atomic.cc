@@ -162,9 +162,9 @@ const Inst* change_cells(Warp& warp, const Inst* inst, Access access, Change cha
     warp.thread->polls += 1;
     for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
         const auto lane = static_cast<u32>(__builtin_ctz(mask));
-        const T old = change(reinterpret_cast<T*>(lane_address(warp, inst, access, inst->a,
-                                                               inst->imm, lane, sizeof(T))),
-                             lane);
+        const u64 at =
+            lane_address(warp, inst, access, Touch::kWrite, inst->a, inst->imm, lane, sizeof(T));
+        const T old = change(reinterpret_cast<T*>(at), lane);
         if ((inst->flags & 1U) != 0) {
             out[lane] = old;
         }
@@ -214,7 +214,8 @@ const Inst* do_atomic128(Warp& warp, const Inst* inst) {
     warp.thread->polls += 1;
     for (u32 mask = warp.mask; mask != 0; mask &= mask - 1) {
         const auto lane = static_cast<u32>(__builtin_ctz(mask));
-        const u64 address = lane_address(warp, inst, access, inst->a, inst->imm, lane, 16);
+        const u64 address =
+            lane_address(warp, inst, access, Touch::kWrite, inst->a, inst->imm, lane, 16);
         u64 low = 0;
         u64 high = 0;
         while (true) {

@@ -14,33 +14,42 @@
 namespace gantry::softgpu::exec {
 namespace {
 
-const char* guest_string(std::uint64_t address) { return reinterpret_cast<const char*>(address); }
-
-void print(Warp& warp, const CallSite& site, std::uint32_t lane) {
-    // Guest memory is read while faults are still caught; no destructor may be pending then.
+void print(Warp& warp, const Inst* inst, const CallSite& site, std::uint32_t lane) {
+    // A kernel's memory is read before anything is held: no destructor may be pending then.
+    thread_local std::string format;
     thread_local std::string text;
+    format.clear();
     text.clear();
-    const int converted =
-        format_printf(text, guest_string(argument(warp, site, 0, lane)),
-                      reinterpret_cast<const std::uint8_t*>(argument(warp, site, 1, lane)));
+    const LaneMemory memory(warp, inst, lane);
+    const std::uint64_t address = argument(warp, site, 0, lane);
+    if (address != 0) {
+        memory.append_text(address, format);
+    }
+    const int converted = format_printf(text, address != 0 ? format.c_str() : nullptr, memory,
+                                        argument(warp, site, 1, lane));
     const ServiceCall call(warp);
     call.services().print(text);
     set_result(warp, site, lane, static_cast<std::uint32_t>(converted));
 }
 
-void report_assertion(Warp& warp, const CallSite& site, std::uint32_t lane) {
-    const char* const message = guest_string(argument(warp, site, 0, lane));
-    const char* const file = guest_string(argument(warp, site, 1, lane));
+void report_assertion(Warp& warp, const Inst* inst, const CallSite& site, std::uint32_t lane) {
+    thread_local std::string message;
+    thread_local std::string file;
+    thread_local std::string function;
+    const LaneMemory memory(warp, inst, lane);
+    const auto take = [&](std::size_t index, std::string& out) {
+        out.clear();
+        memory.append_text(argument(warp, site, index, lane), out);
+    };
+    take(0, message);
+    take(1, file);
+    take(3, function);
     const auto line = static_cast<std::uint32_t>(argument(warp, site, 2, lane));
-    const char* const function = guest_string(argument(warp, site, 3, lane));
-    // Reading the strings may fault: before anything is held.
-    const std::size_t length = std::strlen(message) + std::strlen(file) + std::strlen(function);
     const ServiceCall call(warp);
     const Block& block = *warp.block;
     const Dim3& size = block.launch->config->block;
     const std::uint32_t thread = warp.index * kLanes + lane;
     std::string text;
-    text.reserve(length + 128);
     text += file;
     text += ":" + std::to_string(line) + ": " + function + ": block: [" + std::to_string(block.x) +
             "," + std::to_string(block.y) + "," + std::to_string(block.z) + "], thread: [" +
@@ -55,10 +64,10 @@ const Inst* do_builtin(Warp& warp, const Inst* inst) {
     for (std::uint32_t mask = warp.mask; mask != 0; mask &= mask - 1) {
         const auto lane = static_cast<std::uint32_t>(__builtin_ctz(mask));
         switch (site.builtin) {
-            case Builtin::kVprintf: print(warp, site, lane); break;
+            case Builtin::kVprintf: print(warp, inst, site, lane); break;
             case Builtin::kAssertFail:
                 // Every failing lane of the warp has its line, as on hardware.
-                report_assertion(warp, site, lane);
+                report_assertion(warp, inst, site, lane);
                 if ((mask & (mask - 1)) == 0) {
                     raise_fault(warp, inst, LaunchError::kAssert, lane, 0, "device-side assert");
                 }
@@ -82,7 +91,7 @@ const Inst* do_builtin(Warp& warp, const Inst* inst) {
                 break;
             }
             case Builtin::kNone: break;
-            default: call_device_runtime(warp, site, lane); break;
+            default: call_device_runtime(warp, inst, site, lane); break;
         }
     }
     return inst + 1;

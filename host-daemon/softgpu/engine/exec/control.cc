@@ -13,6 +13,7 @@
 #include "host-daemon/softgpu/engine/kernel_code.h"
 #include "host-daemon/softgpu/engine/run/scheduler.h"
 #include "host-daemon/softgpu/engine/warp.h"
+#include "host-daemon/softgpu/engine/windows.h"
 
 namespace gantry::softgpu::exec {
 namespace {
@@ -119,10 +120,18 @@ void enter(Warp& warp, const Inst* inst, const CallSite& site, std::uint32_t cal
     const KernelCode& code = *warp.block->code;
     const CodeFunction& function = code.functions[callee];
     const std::uint32_t own = code.functions[site.caller].frame_bytes;
+    // A prototype may have larger arguments than the function that is called has.
+    std::uint64_t from_bytes = 0;
+    std::uint64_t to_bytes = function.frame_bytes;
+    for (const CallArgument& argument : site.in) {
+        from_bytes = std::max(from_bytes, std::uint64_t{argument.from} + argument.size);
+        to_bytes = std::max(to_bytes, std::uint64_t{argument.to} + argument.size);
+    }
     for_active(lanes, [&](std::uint32_t lane) {
         const std::uint32_t depth = warp.depth[lane];
         const std::uint32_t next = warp.frame[lane] + own + warp.frame_extra[lane];
-        if (std::uint64_t{next} + function.frame_bytes + 64 > warp.local_stride || depth >= 4096) {
+        if (std::uint64_t{next} + to_bytes + 64 > warp.local_stride || depth >= 4096 ||
+            warp.frame[lane] + from_bytes > warp.local_stride) {
             raise_fault(warp, inst, LaunchError::kHardwareStackError, lane, next,
                         "the thread's stack is full (raise the stack size limit)");
         }
@@ -239,7 +248,18 @@ const Inst* do_return(Warp& warp, const Inst* inst) {
 
 const Inst* do_call_results(Warp& warp, const Inst* inst) {
     const auto& site = *static_cast<const CallSite*>(inst->table);
+    std::uint64_t from_bytes = 0;
+    std::uint64_t to_bytes = 0;
+    for (const CallArgument& result : site.out) {
+        from_bytes = std::max(from_bytes, std::uint64_t{result.from} + result.size);
+        to_bytes = std::max(to_bytes, std::uint64_t{result.to} + result.size);
+    }
     for_active(warp.mask, [&](std::uint32_t lane) {
+        if (warp.returned_frame[lane] + from_bytes > warp.local_stride ||
+            warp.frame[lane] + to_bytes > warp.local_stride) {
+            raise_fault(warp, inst, LaunchError::kHardwareStackError, lane, from_bytes,
+                        "the results of a call lie outside the thread's stack");
+        }
         const std::uint8_t* from =
             warp.local + std::uint64_t{warp.local_stride} * lane + warp.returned_frame[lane];
         std::uint8_t* const to = frame_of(warp, lane);
@@ -271,9 +291,8 @@ const Inst* do_frame_address(Warp& warp, const Inst* inst) {
 }
 
 const Inst* do_param_address(Warp& warp, const Inst* inst) {
-    const auto base = reinterpret_cast<std::uint64_t>(warp.block->params);
     for_active(warp.mask, [&](std::uint32_t lane) {
-        put(warp, inst, lane, base + static_cast<std::uint64_t>(inst->imm));
+        put(warp, inst, lane, kParameterWindow + static_cast<std::uint64_t>(inst->imm));
     });
     return inst + 1;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "host-daemon/softgpu/engine/exec/builtin.h"
+#include "host-daemon/softgpu/engine/exec/touch.h"
 #include "host-daemon/softgpu/engine/linked.h"
 #include "host-daemon/softgpu/engine/run/device_queue.h"
 #include "host-daemon/softgpu/engine/run/launch_state.h"
@@ -92,6 +93,7 @@ void finish_launch(Warp& warp, const CallSite& site, std::uint32_t lane, DeviceR
         queue.launch(std::move(child), stream);
     } else {
         queue.set_error(thread_key(warp, lane), error);
+        queue.keep(std::move(child));
     }
     set_result(warp, site, lane, static_cast<std::uint64_t>(error));
 }
@@ -123,7 +125,8 @@ void launch_plain(Warp& warp, const CallSite& site, std::uint32_t lane) {
 }
 
 /// (pointer to a handle, flags) -> error
-void make_handle(Warp& warp, const CallSite& site, std::uint32_t lane, bool stream) {
+void make_handle(Warp& warp, const Inst* inst, const CallSite& site, std::uint32_t lane,
+                 bool stream) {
     const std::uint64_t place = argument(warp, site, 0, lane);
     if (stream && argument(warp, site, 1, lane) != kStreamNonBlocking) {
         set_result(warp, site, lane, static_cast<std::uint64_t>(DeviceRuntimeError::kInvalidValue));
@@ -134,13 +137,12 @@ void make_handle(Warp& warp, const CallSite& site, std::uint32_t lane, bool stre
         const ServiceCall call(warp);
         handle = warp.block->launch->children->make_handle();
     }
-    // Guest memory: written while faults are caught.
-    std::memcpy(reinterpret_cast<void*>(place), &handle, sizeof(handle));
+    LaneMemory(warp, inst, lane).write(place, &handle, sizeof(handle));
     set_result(warp, site, lane, 0);
 }
 
 /// __cudaCDP2Malloc(pointer to a pointer, size) -> error
-void allocate(Warp& warp, const CallSite& site, std::uint32_t lane) {
+void allocate(Warp& warp, const Inst* inst, const CallSite& site, std::uint32_t lane) {
     const std::uint64_t place = argument(warp, site, 0, lane);
     const std::uint64_t size = argument(warp, site, 1, lane);
     std::uint64_t address = 0;
@@ -148,7 +150,7 @@ void allocate(Warp& warp, const CallSite& site, std::uint32_t lane) {
         const ServiceCall call(warp);
         address = call.services().heap_allocate(size);
     }
-    std::memcpy(reinterpret_cast<void*>(place), &address, sizeof(address));
+    LaneMemory(warp, inst, lane).write(place, &address, sizeof(address));
     set_result(warp, site, lane, address == 0 && size != 0 ? kErrorMemoryAllocation : 0);
 }
 
@@ -177,19 +179,19 @@ void last_error(Warp& warp, const CallSite& site, std::uint32_t lane, bool clear
 
 }  // namespace
 
-void call_device_runtime(Warp& warp, const CallSite& site, std::uint32_t lane) {
+void call_device_runtime(Warp& warp, const Inst* inst, const CallSite& site, std::uint32_t lane) {
     switch (site.builtin) {
         case Builtin::kGetParameterBuffer: reserve_plain(warp, site, lane); break;
         case Builtin::kGetParameterBufferV2: reserve_with_shape(warp, site, lane); break;
         case Builtin::kLaunchDevice: launch_plain(warp, site, lane); break;
         case Builtin::kLaunchDeviceV2: launch_reserved(warp, site, lane); break;
-        case Builtin::kStreamCreate: make_handle(warp, site, lane, true); break;
-        case Builtin::kEventCreate: make_handle(warp, site, lane, false); break;
+        case Builtin::kStreamCreate: make_handle(warp, inst, site, lane, true); break;
+        case Builtin::kEventCreate: make_handle(warp, inst, site, lane, false); break;
         case Builtin::kGetLastError: last_error(warp, site, lane, true); break;
         case Builtin::kPeekAtLastError: last_error(warp, site, lane, false); break;
         case Builtin::kCopyAsync: copy_or_fill(warp, site, lane, DeviceWork::Kind::kCopy); break;
         case Builtin::kFillAsync: copy_or_fill(warp, site, lane, DeviceWork::Kind::kFill); break;
-        case Builtin::kDeviceMalloc: allocate(warp, site, lane); break;
+        case Builtin::kDeviceMalloc: allocate(warp, inst, site, lane); break;
         case Builtin::kDeviceFree: {
             const ServiceCall call(warp);
             if (const std::uint64_t address = argument(warp, site, 0, lane); address != 0) {

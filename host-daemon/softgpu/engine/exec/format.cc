@@ -10,21 +10,24 @@ constexpr int kMaxWidth = 4096;  // a kernel may not make the host build huge st
 
 class Arguments {
 public:
-    explicit Arguments(const std::uint8_t* buffer) : buffer_(buffer) {}
+    Arguments(const LaneMemory& memory, std::uint64_t buffer) : memory_(memory), buffer_(buffer) {}
     template <typename T>
     T next() {
         offset_ = (offset_ + sizeof(T) - 1) / sizeof(T) * sizeof(T);
         T value{};
-        if (buffer_ != nullptr) {
-            std::memcpy(&value, buffer_ + offset_, sizeof value);
+        if (buffer_ != 0) {
+            memory_.read(buffer_ + offset_, &value, sizeof value);
         }
         offset_ += sizeof(T);
         return value;
     }
 
+    [[nodiscard]] const LaneMemory& memory() const { return memory_; }
+
 private:
-    const std::uint8_t* buffer_;
-    std::size_t offset_ = 0;
+    const LaneMemory& memory_;
+    std::uint64_t buffer_;
+    std::uint64_t offset_ = 0;
 };
 
 struct Spec {
@@ -83,11 +86,13 @@ int parse_number(const char*& at, Arguments& arguments, int& used) {
     return value > kMaxWidth ? kMaxWidth : value < -kMaxWidth ? -kMaxWidth : value;
 }
 
-void append_string(std::string& out, Spec& spec, const char* text) {
-    if (text == nullptr) {
-        text = "(null)";
+void append_string(std::string& out, Spec& spec, const LaneMemory& memory, std::uint64_t address) {
+    thread_local std::string text;  // Reading it may end the launch.
+    text.clear();
+    if (address != 0) {
+        memory.append_text(address, text);
     }
-    append(out, spec.with("s"), text);
+    append(out, spec.with("s"), address != 0 ? text.c_str() : "(null)");
 }
 
 /// One conversion, `at` behind its '%'. Returns false if it is none (the text stays as it is).
@@ -145,7 +150,9 @@ bool convert(std::string& out, const char*& at, Arguments& arguments, int& used)
         case 'a':
         case 'A': append(out, spec.with(tail + 2), arguments.next<double>()); return true;
         case 'c': append(out, spec.with("c"), arguments.next<int>()); return true;
-        case 's': append_string(out, spec, arguments.next<const char*>()); return true;
+        case 's':
+            append_string(out, spec, arguments.memory(), arguments.next<std::uint64_t>());
+            return true;
         case 'p': append(out, spec.with("p"), arguments.next<void*>()); return true;
         default:
             --used;
@@ -157,11 +164,12 @@ bool convert(std::string& out, const char*& at, Arguments& arguments, int& used)
 
 }  // namespace
 
-int format_printf(std::string& out, const char* format, const std::uint8_t* arguments) {
+int format_printf(std::string& out, const char* format, const LaneMemory& memory,
+                  std::uint64_t arguments) {
     if (format == nullptr) {
         return -1;
     }
-    Arguments list(arguments);
+    Arguments list(memory, arguments);
     int used = 0;
     const char* at = format;
     while (*at != '\0') {

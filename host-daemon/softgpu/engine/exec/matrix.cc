@@ -50,15 +50,20 @@ Lines lines_of(const MatrixSite& site) {
     return site.column_major ? Lines{site.columns, site.rows} : Lines{site.rows, site.columns};
 }
 
-/// Address of a line for wmma.load and .store; its first and last elements are checked.
-u64 line_address(Warp& warp, const Inst* inst, const MatrixSite& site, u32 lane, u32 line,
-                 u32 length, u32 bytes) {
+/// Address of a line for wmma.load and .store; its first and last elements are checked, and what
+/// lies between.
+u64 line_address(Warp& warp, const Inst* inst, const MatrixSite& site, Touch touch, u32 lane,
+                 u32 line, u32 length, u32 bytes) {
     const u64 first = u64{line} * warp.slot<u32>(site.stride_slot)[lane] * bytes;
     const auto at = [&](u64 offset) {
-        return lane_address(warp, inst, site.access, inst->a,
+        return lane_address(warp, inst, site.access, touch, inst->a,
                             site.offset + static_cast<std::int64_t>(offset), lane, bytes);
     };
     at(first + u64{length - 1} * bytes);
+    if (site.access == Access::kFlat) {
+        const u64 address = warp.slot<u64>(inst->a)[lane] + static_cast<u64>(site.offset) + first;
+        return flat_address(warp, inst, touch, lane, address, u64{length} * bytes);
+    }
     return at(first);
 }
 
@@ -110,7 +115,7 @@ const Inst* load_elements(Warp& warp, const Inst* inst, const MatrixSite& site) 
     const u32 lane = static_cast<u32>(__builtin_ctz(warp.mask));
     const auto [count, length] = lines_of(site);
     for (u32 index = 0; index < count; ++index) {
-        const u64 at = line_address(warp, inst, site, lane, index, length, sizeof(E));
+        const u64 at = line_address(warp, inst, site, Touch::kRead, lane, index, length, sizeof(E));
         E* to = site.column_major ? line : elements + index * length;
         std::memcpy(to, reinterpret_cast<const void*>(at), length * sizeof(E));
         for (u32 row = 0; site.column_major && row < length; ++row) {
@@ -129,7 +134,8 @@ const Inst* store_elements(Warp& warp, const Inst* inst, const MatrixSite& site)
     const u32 lane = static_cast<u32>(__builtin_ctz(warp.mask));
     const auto [count, length] = lines_of(site);
     for (u32 index = 0; index < count; ++index) {
-        const u64 at = line_address(warp, inst, site, lane, index, length, sizeof(E));
+        const u64 at =
+            line_address(warp, inst, site, Touch::kWrite, lane, index, length, sizeof(E));
         for (u32 row = 0; site.column_major && row < length; ++row) {
             line[row] = elements[row * count + index];
         }
@@ -186,8 +192,8 @@ const Inst* do_matrices(Warp& warp, const Inst* inst) {
     const bool transposed = (inst->flags & 1U) != 0;
     u64 lines[kLanes];  // all read first: their register may be a result too
     for (u32 line = 0; line < inst->aux * SmallMatrix::kSide; ++line) {
-        lines[line] =
-            lane_address(warp, inst, access, inst->a, inst->imm, line, SmallMatrix::kRowBytes);
+        lines[line] = lane_address(warp, inst, access, Store ? Touch::kWrite : Touch::kRead,
+                                   inst->a, inst->imm, line, SmallMatrix::kRowBytes);
     }
     for (u32 index = 0; index < inst->aux; ++index) {
         u32* reg = warp.slot<u32>(matrix_register(inst, index));

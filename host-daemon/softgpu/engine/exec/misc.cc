@@ -2,10 +2,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "host-daemon/softgpu/engine/exec/addresses.h"
 #include "host-daemon/softgpu/engine/exec/handlers.h"
 #include "host-daemon/softgpu/engine/run/scheduler.h"
 #include "host-daemon/softgpu/engine/warp.h"
+#include "host-daemon/softgpu/engine/windows.h"
 
 namespace gantry::softgpu::exec {
 namespace {
@@ -143,14 +143,6 @@ const Inst* do_extend_sign(Warp& warp, const Inst* inst) {
     return inst + 1;
 }
 
-bool in_local(const Warp& warp, u64 address) {
-    return address - reinterpret_cast<u64>(warp.block->local) < warp.block->local_total;
-}
-
-bool in_params(const Warp& warp, u64 address) {
-    return address - reinterpret_cast<u64>(warp.block->params) < warp.block->param_bytes;
-}
-
 const Inst* do_is_space(Warp& warp, const Inst* inst) {
     const u64* a = warp.slot<u64>(inst->a);
     u32 result = 0;
@@ -158,12 +150,14 @@ const Inst* do_is_space(Warp& warp, const Inst* inst) {
         const u64 address = a[lane];
         bool answer = false;
         switch (inst->aux) {
-            case 1: answer = in_shared(warp, address); break;
-            case 2: answer = in_local(warp, address); break;
+            case 1: answer = in_window(address, kSharedWindow); break;
+            case 2: answer = in_window(address, kLocalWindow); break;
             case 3: answer = is_constant_address(warp, address); break;
-            case 4: answer = in_params(warp, address); break;
+            case 4: answer = in_window(address, kParameterWindow); break;
             // The window of a kernel's parameters lies in the global one.
-            default: answer = !in_shared(warp, address) && !in_local(warp, address); break;
+            default:
+                answer = !in_window(address, kSharedWindow) && !in_window(address, kLocalWindow);
+                break;
         }
         result |= static_cast<u32>(answer) << lane;
     });
@@ -176,10 +170,8 @@ const Inst* do_is_space(Warp& warp, const Inst* inst) {
 const Inst* do_to_generic(Warp& warp, const Inst* inst) {
     const u64* a = warp.slot<u64>(inst->a);
     u64* out = warp.slot<u64>(inst->dst);
-    const u64 base = reinterpret_cast<u64>(inst->aux == 1 ? warp.block->shared : warp.local);
-    const u64 stride = inst->aux == 1 ? 0 : warp.local_stride;
+    const u64 window = inst->aux == 1 ? kSharedWindow : kLocalWindow;
     for_active(warp.mask, [&](u32 lane) {
-        const u64 window = base + stride * lane;
         out[lane] = inst->flags != 0 ? a[lane] - window : a[lane] + window;
     });
     return inst + 1;

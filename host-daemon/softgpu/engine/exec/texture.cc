@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "host-daemon/softgpu/engine/exec/texel.h"
+#include "host-daemon/softgpu/engine/exec/touch.h"
 #include "host-daemon/softgpu/engine/kernel_code.h"
 #include "host-daemon/softgpu/engine/numbers.h"
 #include "host-daemon/softgpu/engine/run/launch_state.h"
@@ -42,8 +43,12 @@ double from_srgb(double value) {
 
 class Sampler {
 public:
-    Sampler(const TextureDescription& texture, u32 layer)
-        : texture_(texture), layer_(std::min(layer, texture.layers - 1)) {}
+    Sampler(const TextureDescription& texture, u32 layer, Warp& warp, const Inst* inst, u32 lane)
+        : texture_(texture),
+          warp_(warp),
+          inst_(inst),
+          lane_(lane),
+          layer_(std::min(layer, texture.layers - 1)) {}
 
     [[nodiscard]] Texel fetch(const TexelLevel& level, const s64* index) const {
         const s64 sizes[3] = {level.width, level.height, level.depth};
@@ -61,9 +66,12 @@ public:
             }
         }
         const u64 slice = dimensions_ == 3 ? static_cast<u64>(at[2]) : layer_;
-        const u64 address = level.base + static_cast<u64>(at[0]) * texture_.format.texel_bytes() +
-                            static_cast<u64>(at[1]) * level.row_pitch_bytes +
-                            slice * level.slice_pitch_bytes;
+        // The object may have outlived its memory.
+        const u64 address = flat_address(
+            warp_, inst_, Touch::kRead, lane_,
+            level.base + static_cast<u64>(at[0]) * texture_.format.texel_bytes() +
+                static_cast<u64>(at[1]) * level.row_pitch_bytes + slice * level.slice_pitch_bytes,
+            texture_.format.texel_bytes());
         Texel texel;
         const auto* bytes = reinterpret_cast<const std::uint8_t*>(address);
         for (u32 i = 0; i < texture_.format.channels; ++i) {
@@ -191,6 +199,9 @@ private:
     }
 
     const TextureDescription& texture_;
+    Warp& warp_;
+    const Inst* inst_;
+    u32 lane_;
     u32 layer_;
     u32 dimensions_ = 2;
     bool cube_ = false;
@@ -248,14 +259,14 @@ double gradient_level(const TextureDescription& texture, Warp& warp, const Textu
     return longest <= 0 ? 0.0 : std::log2(longest);
 }
 
-Texel sample_lane(Warp& warp, const TextureSite& site, const TextureDescription& texture,
-                  u32 lane) {
+Texel sample_lane(Warp& warp, const Inst* inst, const TextureSite& site,
+                  const TextureDescription& texture, u32 lane) {
     const u32 layer = site.geometry == TextureGeometry::kArray1d ||
                               site.geometry == TextureGeometry::kArray2d ||
                               site.geometry == TextureGeometry::kCubeArray
                           ? warp.slot<u32>(site.layer_slot)[lane]
                           : 0U;
-    Sampler sampler(texture, layer);
+    Sampler sampler(texture, layer, warp, inst, lane);
     double coordinate[3] = {0, 0, 0};
     s64 whole[3] = {0, 0, 0};
     const u32 dimensions = geometry_dimensions(site.geometry);
@@ -313,7 +324,7 @@ const Inst* do_sample(Warp& warp, const Inst* inst) {
                             "unknown texture object");
             }
         }
-        const Texel texel = sample_lane(warp, site, *texture, lane);
+        const Texel texel = sample_lane(warp, inst, site, *texture, lane);
         const bool as_float = texture->format.kind == TexelKind::kFloat ||
                               texture->read_mode == ReadMode::kNormalizedFloat;
         for (u32 i = 0; i < site.results.size(); ++i) {
@@ -327,7 +338,7 @@ const Inst* do_sample(Warp& warp, const Inst* inst) {
 
 /// Address of a surface access, or 0 if it is outside (after clamping, or for .zero).
 u64 surface_address(Warp& warp, const Inst* inst, const TextureSite& site,
-                    const SurfaceDescription& surface, u32 lane, u32 bytes) {
+                    const SurfaceDescription& surface, Touch touch, u32 lane, u32 bytes) {
     const u32 dimensions = geometry_dimensions(site.geometry);
     const s64 unit = site.formatted ? surface.format.texel_bytes() : 1;
     const s64 width = static_cast<s64>(surface.level.width) * surface.format.texel_bytes();
@@ -345,6 +356,9 @@ u64 surface_address(Warp& warp, const Inst* inst, const TextureSite& site,
         }
         if (site.bounds == 2) {
             return 0;
+        }
+        if (sizes[axis] <= 0) {
+            return 0;  // Even the first texel is smaller than the access.
         }
         at[axis] = std::clamp<s64>(at[axis], 0, sizes[axis] - 1);
     }
@@ -369,7 +383,7 @@ u64 surface_address(Warp& warp, const Inst* inst, const TextureSite& site,
         raise_fault(warp, inst, LaunchError::kMisalignedAddress, lane, address,
                     "misaligned surface access");
     }
-    return address;
+    return flat_address(warp, inst, touch, lane, address, bytes);
 }
 
 const SurfaceDescription& surface_of(Warp& warp, const Inst* inst, u32 lane, u64 handle) {
@@ -416,7 +430,8 @@ const Inst* do_surface(Warp& warp, const Inst* inst) {
         const SurfaceDescription& surface = surface_of(warp, inst, lane, handles[lane]);
         const u32 bytes = site.formatted ? surface.format.texel_bytes()
                                          : element * static_cast<u32>(site.results.size());
-        const u64 address = surface_address(warp, inst, site, surface, lane, bytes);
+        const u64 address = surface_address(warp, inst, site, surface,
+                                            Store ? Touch::kWrite : Touch::kRead, lane, bytes);
         if (Store && site.formatted) {
             if (address != 0) {
                 store_formatted(warp, site, surface, lane, address);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "host-daemon/softgpu/engine/exec/texel.h"
+#include "host-daemon/softgpu/engine/exec/touch.h"
 #include "host-daemon/softgpu/engine/run/launch_state.h"
 #include "host-daemon/softgpu/engine/texture_site.h"
 #include "host-daemon/softgpu/engine/warp.h"
@@ -19,6 +20,8 @@ constexpr u32 kChannels = 4;
 
 /// What all lanes share, taken out of the description once.
 struct Plane {
+    Warp& warp;
+    const Inst* inst;
     const TextureDescription& texture;
     const TexelLevel& level;
     AddressMode mode[2];
@@ -39,16 +42,19 @@ void read_border(const Plane& plane, double* channel) {
 }
 
 /// The wanted channels of texel (x, y), after the address modes.
-void read_texel(const Plane& plane, s64 x, s64 y, double* channel) {
+void read_texel(const Plane& plane, u32 lane, s64 x, s64 y, double* channel) {
     x = address_texel(x, plane.size[0], plane.mode[0], plane.normalized);
     y = address_texel(y, plane.size[1], plane.mode[1], plane.normalized);
     if (x < 0 || y < 0) {
         read_border(plane, channel);
         return;
     }
+    // The object may have outlived its memory.
     const auto* at = reinterpret_cast<const std::uint8_t*>(
-        plane.level.base + static_cast<u64>(x) * plane.texel_bytes +
-        static_cast<u64>(y) * plane.level.row_pitch_bytes);
+        flat_address(plane.warp, plane.inst, Touch::kRead, lane,
+                     plane.level.base + static_cast<u64>(x) * plane.texel_bytes +
+                         static_cast<u64>(y) * plane.level.row_pitch_bytes,
+                     plane.texel_bytes));
     for (u32 i = 0; i < plane.wanted; ++i, at += plane.channel_bytes) {
         if (i >= plane.channels) {
             channel[i] = 0.0;
@@ -85,7 +91,7 @@ Place blend_place(double at) {
     return {low, static_cast<double>(whole_part(fraction * 256.0 + 0.5)) / 256.0};
 }
 
-void blend(const Plane& plane, const Place& x, const Place& y, u32 rows, double* sum) {
+void blend(const Plane& plane, u32 lane, const Place& x, const Place& y, u32 rows, double* sum) {
     for (u32 i = 0; i < plane.wanted; ++i) {
         sum[i] = 0;
     }
@@ -96,7 +102,7 @@ void blend(const Plane& plane, const Place& x, const Place& y, u32 rows, double*
         }
         if (part != 0.0) {
             double channel[kChannels];
-            read_texel(plane, x.low + (corner & 1U), y.low + (corner >> 1U), channel);
+            read_texel(plane, lane, x.low + (corner & 1U), y.low + (corner >> 1U), channel);
             for (u32 i = 0; i < plane.wanted; ++i) {
                 sum[i] += part * channel[i];
             }
@@ -135,6 +141,8 @@ bool sample_plane(Warp& warp, const Inst* inst, const TextureSite& site) {
     const AddressMode border = AddressMode::kBorder;
     // A one-dimensional fetch stays in row 0.
     const Plane plane{
+        warp,
+        inst,
         *texture,
         level,
         {linear1d ? border : texture->address_mode[0],
@@ -163,16 +171,16 @@ bool sample_plane(Warp& warp, const Inst* inst, const TextureSite& site) {
             const s64 x = static_cast<std::int32_t>(xs[lane]);
             const s64 y = ys != nullptr ? static_cast<std::int32_t>(ys[lane]) : 0;
             if (x >= 0 && y >= 0 && x < plane.size[0] && y < plane.size[1]) {
-                read_texel(plane, x, y, channel);
+                read_texel(plane, lane, x, y, channel);
             } else {
                 std::fill_n(channel, kChannels, 0.0);  // Whatever the address mode is.
             }
         } else if (linear) {
             const Place x = blend_place(position(plane, 0, xs[lane]));
             const Place y = ys != nullptr ? blend_place(position(plane, 1, ys[lane])) : Place{};
-            blend(plane, x, y, dimensions, channel);
+            blend(plane, lane, x, y, dimensions, channel);
         } else {
-            read_texel(plane, whole_part(position(plane, 0, xs[lane])),
+            read_texel(plane, lane, whole_part(position(plane, 0, xs[lane])),
                        ys != nullptr ? whole_part(position(plane, 1, ys[lane])) : 0, channel);
         }
         for (u32 i = 0; i < plane.wanted; ++i) {

@@ -1,8 +1,14 @@
-// The addresses of all lanes of an ld or st: formed, checked (alignment, window) and classified
-// together.
+// The addresses of all lanes of an ld or st: formed, checked (alignment, window, reach) and
+// classified together.
+//
+// What a flat access may touch costs two comparisons in the common case: all lanes' addresses lie
+// in the smallest aligned block around one of them that has their differing bits, and that block
+// lies in the span where the instruction was last. Otherwise every lane is looked at.
 #pragma once
 
+#include "host-daemon/softgpu/engine/exec/touch.h"
 #include "host-daemon/softgpu/engine/isa/lanes.h"
+#include "host-daemon/softgpu/engine/windows.h"
 
 namespace gantry::softgpu::GANTRY_ISA_NAMESPACE {
 namespace {
@@ -41,9 +47,62 @@ GANTRY_INLINE u64 offset_of(const Warp& warp, const Inst* inst, int lane) {
     }
 }
 
+/// Whether all active lanes' accesses lie in a window of `bytes` bytes.
+inline bool all_in(u32 mask, const u64* at, u64 window, u64 bytes, u32 size) {
+    if (bytes < size) {
+        return false;
+    }
+    const u64 room = bytes - size;
+    u64 outside = 0;
+    GANTRY_LANES
+    for (int lane = 0; lane < kLanes; ++lane) {
+        outside |= static_cast<u64>(at[lane] - window > room) & (u64{mask >> lane} & 1U);
+    }
+    return outside == 0;
+}
+
+/// Turns flat addresses into those behind them where these differ, and ends the launch for one that
+/// the kernel may not touch.
+[[gnu::noinline]] void resolve(Warp& warp, const Inst* inst, u32 size, Touch touch,
+                               Addresses& out) {
+    const u32 mask = warp.mask;
+    const ReachSpan span = warp.thread->reach.of(inst, touch);
+    if (span.last > span.begin &&
+        all_in(mask, out.at, span.begin, span.last - span.begin + 1, size)) [[likely]] {
+        return;
+    }
+    if (all_in(mask, out.at, kSharedWindow, warp.block->shared_bytes, size)) {
+        const u64 to = reinterpret_cast<u64>(warp.block->shared) - kSharedWindow;
+        for (int lane = 0; lane < kLanes; ++lane) {
+            out.at[lane] += to;
+        }
+        return;  // They still are as contiguous or uniform as they were.
+    }
+    if (all_in(mask, out.at, kLocalWindow, warp.local_stride, size)) {
+        const u64 to = reinterpret_cast<u64>(warp.local) - kLocalWindow;
+        for (int lane = 0; lane < kLanes; ++lane) {
+            out.at[lane] += to + u64{warp.local_stride} * static_cast<u64>(lane);
+        }
+    } else {
+        for_active(mask, [&](int lane) {
+            out.at[lane] =
+                exec::flat_address(warp, inst, touch, static_cast<u32>(lane), out.at[lane], size);
+        });
+    }
+    u64 uneven = 0;
+    u64 unlike = 0;
+    for (int lane = 0; lane < kLanes; ++lane) {
+        uneven |= out.at[lane] ^ (out.at[0] + static_cast<u64>(lane) * size);
+        unlike |= out.at[lane] ^ out.at[0];
+    }
+    out.contiguous = uneven == 0;
+    out.uniform = unlike == 0;
+}
+
 /// Forms, checks and classifies the addresses of `size`-byte accesses.
 template <Access A>
-GANTRY_INLINE void form_addresses_here(Warp& warp, const Inst* inst, u32 size, Addresses& out) {
+GANTRY_INLINE void form_addresses_here(Warp& warp, const Inst* inst, u32 size, Touch touch,
+                                       Addresses& out) {
     constexpr bool kShared = A == Access::kShared32 || A == Access::kShared64;
     constexpr bool kLocal = A == Access::kLocal32 || A == Access::kLocal64 || A == Access::kFrame;
     u64 base = 0;
@@ -61,7 +120,9 @@ GANTRY_INLINE void form_addresses_here(Warp& warp, const Inst* inst, u32 size, A
     u64 bad = 0;
     u64 uneven = 0;
     u64 unlike = 0;
-    const u64 first = base + offset_of<A>(warp, inst, 0);
+    // Lanes that are not active may hold anything.
+    const u32 leader = mask == kAllLanes ? 0 : static_cast<u32>(__builtin_ctz(mask));
+    const u64 first = base + stride * leader + offset_of<A>(warp, inst, static_cast<int>(leader));
     const u64 room = limit >= size ? limit - size : 0;
     const bool no_room = limit < size;
     const auto form = [&](auto masked) {
@@ -75,12 +136,14 @@ GANTRY_INLINE void form_addresses_here(Warp& warp, const Inst* inst, u32 size, A
                 wrong |= static_cast<u64>(offset > room || no_room);
             }
             if constexpr (masked.value) {
-                bad |= ((mask >> lane) & 1U) != 0 ? wrong : 0;
+                const u64 active = u64{0} - ((mask >> lane) & 1U);
+                bad |= wrong & active;
+                unlike |= (address ^ first) & active;
             } else {
                 bad |= wrong;
+                uneven |= address ^ (first + static_cast<u64>(lane) * size);
+                unlike |= address ^ first;
             }
-            uneven |= address ^ (first + static_cast<u64>(lane) * size);
-            unlike |= address ^ first;
         }
     };
     if (mask == kAllLanes) [[likely]] {
@@ -88,7 +151,7 @@ GANTRY_INLINE void form_addresses_here(Warp& warp, const Inst* inst, u32 size, A
     } else {
         form(std::true_type{});
     }
-    out.contiguous = uneven == 0;
+    out.contiguous = uneven == 0;  // Both are asked of all lanes only.
     out.uniform = unlike == 0;
     if (bad != 0) [[unlikely]] {
         report(warp, inst, out.at, base, stride, limit, size);
@@ -96,22 +159,28 @@ GANTRY_INLINE void form_addresses_here(Warp& warp, const Inst* inst, u32 size, A
     warp.thread->inst = inst;
     if constexpr (A == Access::kFlat) {
         warp.thread->polls += inst->flags & 1U;
+        const u64 low_bits = ~u64{0} >> __builtin_clzll(unlike | (size - 1) | 1U);
+        const ReachSpan& span = warp.thread->reach.of(inst, touch);
+        if ((first & ~low_bits) < span.begin || (first | low_bits) > span.last) [[unlikely]] {
+            resolve(warp, inst, size, touch, out);
+        }
     }
 }
 
 /// Built once per way of addressing; the most frequent accesses have it inline instead.
 template <Access A>
-[[gnu::noinline]] void form_addresses_apart(Warp& warp, const Inst* inst, u32 size,
+[[gnu::noinline]] void form_addresses_apart(Warp& warp, const Inst* inst, u32 size, Touch touch,
                                             Addresses& out) {
-    form_addresses_here<A>(warp, inst, size, out);
+    form_addresses_here<A>(warp, inst, size, touch, out);
 }
 
 template <Access A, bool Here>
-GANTRY_INLINE void form_addresses(Warp& warp, const Inst* inst, u32 size, Addresses& out) {
+GANTRY_INLINE void form_addresses(Warp& warp, const Inst* inst, u32 size, Touch touch,
+                                  Addresses& out) {
     if constexpr (Here) {
-        form_addresses_here<A>(warp, inst, size, out);
+        form_addresses_here<A>(warp, inst, size, touch, out);
     } else {
-        form_addresses_apart<A>(warp, inst, size, out);
+        form_addresses_apart<A>(warp, inst, size, touch, out);
     }
 }
 

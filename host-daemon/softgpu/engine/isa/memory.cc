@@ -1,6 +1,7 @@
 // ld and st. Addresses of all lanes are formed first, checked together (alignment, window), and
 // then one of three ways is taken: neighbouring lanes at neighbouring cells (one block move),
-// all lanes at one cell, or lane by lane. A bad flat address is caught as a signal (fault.cc).
+// all lanes at one cell, or lane by lane. A flat address that the kernel may not touch never gets
+// as far (isa/addresses.h).
 //
 // 16-byte accesses are single vector moves, so that a flag and a value written together are seen
 // together by other blocks.
@@ -176,7 +177,7 @@ template <Access A, Cell C>
 const Inst* load_one(Warp& warp, const Inst* inst) {
     using T = typename CellType<C>::type;
     Addresses addresses;
-    form_addresses<A, kFrequent<A, C>>(warp, inst, sizeof(T), addresses);
+    form_addresses<A, kFrequent<A, C>>(warp, inst, sizeof(T), Touch::kRead, addresses);
     if constexpr (kFrequent<A, C>) {
         load_cells_here<C>(warp, inst, addresses);
     } else {
@@ -189,7 +190,7 @@ template <Access A, Cell C>
 const Inst* store_one(Warp& warp, const Inst* inst) {
     using T = typename CellType<C>::type;
     Addresses addresses;
-    form_addresses<A, kFrequent<A, C>>(warp, inst, sizeof(T), addresses);
+    form_addresses<A, kFrequent<A, C>>(warp, inst, sizeof(T), Touch::kWrite, addresses);
     if constexpr (kFrequent<A, C>) {
         store_cells_here<C>(warp, inst, addresses);
     } else {
@@ -261,7 +262,8 @@ template <Cell C, int N>
 template <Access A, Cell C, int N>
 const Inst* load_vector(Warp& warp, const Inst* inst) {
     Addresses addresses;
-    form_addresses<A, false>(warp, inst, sizeof(typename CellType<C>::type) * N, addresses);
+    form_addresses<A, false>(warp, inst, sizeof(typename CellType<C>::type) * N, Touch::kRead,
+                             addresses);
     load_vectors<C, N>(warp, inst, addresses);
     return inst + 1;
 }
@@ -269,7 +271,8 @@ const Inst* load_vector(Warp& warp, const Inst* inst) {
 template <Access A, Cell C, int N>
 const Inst* store_vector(Warp& warp, const Inst* inst) {
     Addresses addresses;
-    form_addresses<A, false>(warp, inst, sizeof(typename CellType<C>::type) * N, addresses);
+    form_addresses<A, false>(warp, inst, sizeof(typename CellType<C>::type) * N, Touch::kWrite,
+                             addresses);
     store_vectors<C, N>(warp, inst, addresses);
     return inst + 1;
 }
@@ -297,7 +300,7 @@ const Inst* store_vector(Warp& warp, const Inst* inst) {
 template <Access A>
 const Inst* load_b128(Warp& warp, const Inst* inst) {
     Addresses addresses;
-    form_addresses<A, false>(warp, inst, 16, addresses);
+    form_addresses<A, false>(warp, inst, 16, Touch::kRead, addresses);
     load_b128_cells(warp, inst, addresses);
     return inst + 1;
 }
@@ -305,7 +308,7 @@ const Inst* load_b128(Warp& warp, const Inst* inst) {
 template <Access A>
 const Inst* store_b128(Warp& warp, const Inst* inst) {
     Addresses addresses;
-    form_addresses<A, false>(warp, inst, 16, addresses);
+    form_addresses<A, false>(warp, inst, 16, Touch::kWrite, addresses);
     store_b128_cells(warp, inst, addresses);
     return inst + 1;
 }

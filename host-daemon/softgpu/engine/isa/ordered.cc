@@ -98,7 +98,7 @@ const Inst* load_ordered(Warp& warp, const Inst* inst) {
         out[element] = F::slot(warp, inst, element);
     }
     Addresses addresses;
-    form_addresses<Access::kFlat, false>(warp, inst, sizeof values, addresses);
+    form_addresses<Access::kFlat, false>(warp, inst, sizeof values, Touch::kRead, addresses);
     if (warp.mask == kAllLanes && addresses.uniform) {
         peek_ordered(addresses.at[0], values);
         for (int element = 0; element < F::kElements; ++element) {
@@ -128,7 +128,7 @@ const Inst* store_ordered(Warp& warp, const Inst* inst) {
         in[element] = F::slot(warp, inst, element);
     }
     Addresses addresses;
-    form_addresses<Access::kFlat, false>(warp, inst, sizeof values, addresses);
+    form_addresses<Access::kFlat, false>(warp, inst, sizeof values, Touch::kWrite, addresses);
     for_active(warp.mask, [&](int lane) {
         for (int element = 0; element < F::kElements; ++element) {
             values[element] = static_cast<T>(in[element][lane]);

@@ -3,23 +3,36 @@
 #include <iterator>
 #include <utility>
 
+#include "host-daemon/softgpu/engine/windows.h"
+
 namespace gantry::softgpu {
 
 std::uint64_t DeviceQueue::reserve(DeviceWork child) {
-    auto kept = std::make_unique<DeviceWork>(std::move(child));
-    if (kept->params.empty()) {
-        kept->params.resize(1);  // The buffer's address names the grid, so it must have one.
-    }
-    const auto address = reinterpret_cast<std::uint64_t>(kept->params.data());
     const std::lock_guard lock(mutex_);
-    reserved_[address] = std::move(kept);
-    return address;
+    if (child.params.size() > kLaunchSlotBytes || slots_ == kWindowBytes / kLaunchSlotBytes) {
+        return 0;
+    }
+    const std::uint64_t slot = slots_++;
+    reserved_[slot] = std::make_unique<DeviceWork>(std::move(child));
+    return kLaunchWindow + slot * kLaunchSlotBytes;
+}
+
+std::uint64_t DeviceQueue::parameters_at(std::uint64_t address, std::uint64_t bytes) {
+    const std::uint64_t offset = (address - kLaunchWindow) % kLaunchSlotBytes;
+    const std::lock_guard lock(mutex_);
+    const auto found = reserved_.find((address - kLaunchWindow) / kLaunchSlotBytes);
+    if (found == reserved_.end()) {
+        return 0;
+    }
+    std::vector<std::byte>& params = found->second->params;
+    const bool held = offset <= params.size() && bytes <= params.size() - offset;
+    return held ? reinterpret_cast<std::uint64_t>(params.data()) + offset : 0;
 }
 
 std::unique_ptr<DeviceWork> DeviceQueue::claim(std::uint64_t buffer) {
     const std::lock_guard lock(mutex_);
-    const auto found = reserved_.find(buffer);
-    if (found == reserved_.end()) {
+    const auto found = reserved_.find((buffer - kLaunchWindow) / kLaunchSlotBytes);
+    if (found == reserved_.end() || (buffer - kLaunchWindow) % kLaunchSlotBytes != 0) {
         return nullptr;
     }
     auto child = std::move(found->second);
@@ -30,6 +43,11 @@ std::unique_ptr<DeviceWork> DeviceQueue::claim(std::uint64_t buffer) {
 void DeviceQueue::launch(std::unique_ptr<DeviceWork> child, std::uint64_t stream) {
     const std::lock_guard lock(mutex_);
     (stream == kTailLaunchStream ? tail_ : launched_).push_back(std::move(child));
+}
+
+void DeviceQueue::keep(std::unique_ptr<DeviceWork> child) {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(std::move(child));
 }
 
 std::vector<std::unique_ptr<DeviceWork>> DeviceQueue::take() {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -52,13 +53,21 @@ public:
 
     [[nodiscard]] unsigned depth() const { return depth_; }
 
-    /// Keeps a grid without launching it. Returns the address of its parameter buffer.
+    /// Keeps a grid without launching it. Returns the address of its parameter buffer in the
+    /// launch window (windows.h); 0 if its parameters fit no slot, or no slot is left.
     [[nodiscard]] std::uint64_t reserve(DeviceWork child);
+
+    /// Where [address, address + bytes) of a reserved grid's parameter buffer lies in this process;
+    /// 0 if it is none. It stays there until the launching grid has ended.
+    [[nodiscard]] std::uint64_t parameters_at(std::uint64_t address, std::uint64_t bytes);
 
     /// The reserved grid of this parameter buffer, to be launched; null if there is none.
     [[nodiscard]] std::unique_ptr<DeviceWork> claim(std::uint64_t buffer);
 
     void launch(std::unique_ptr<DeviceWork> child, std::uint64_t stream);
+
+    /// Keeps what will not be launched: another thread of the grid may be writing its parameters.
+    void keep(std::unique_ptr<DeviceWork> child);
 
     /// The launched grids in the order in which they must run.
     [[nodiscard]] std::vector<std::unique_ptr<DeviceWork>> take();
@@ -73,7 +82,9 @@ public:
 private:
     const unsigned depth_;
     std::mutex mutex_;
-    std::unordered_map<std::uint64_t, std::unique_ptr<DeviceWork>> reserved_;
+    std::map<std::uint64_t, std::unique_ptr<DeviceWork>> reserved_;  ///< By slot.
+    std::uint64_t slots_ = 0;                                        ///< Handed out so far.
+    std::vector<std::unique_ptr<DeviceWork>> kept_;
     std::vector<std::unique_ptr<DeviceWork>> launched_;
     std::vector<std::unique_ptr<DeviceWork>> tail_;
     std::unordered_map<std::uint64_t, DeviceRuntimeError> errors_;

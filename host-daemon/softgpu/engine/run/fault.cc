@@ -1,6 +1,7 @@
-// Faults of kernels. Guest addresses are dereferenced as they are, so a bad one raises SIGSEGV
-// or SIGBUS on the engine thread: the handler (on its own stack) jumps back to the thread's
-// recovery point. A signal that is not ours goes to whoever handled it before.
+// Faults of kernels. What a kernel may not touch is refused before it is touched (exec/touch.cc).
+// What it may touch can still go while it runs, when another thread unmaps or protects it: then
+// SIGSEGV or SIGBUS is raised on the engine thread, and the handler (on its own stack) jumps back
+// to the thread's recovery point. A signal that is not ours goes to whoever handled it before.
 #include <immintrin.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -146,9 +147,14 @@ void ThreadContext::switch_fp_mode(std::uint32_t mode) {
 ServiceCall::ServiceCall(Warp& warp) : saved_(recovery) {
     warp.thread->set_fp_mode(kFpNearest);
     recovery = nullptr;
+    ReachScope::leave();  // A service may wait for whoever waits in Reach::await_kernels().
 }
 
-ServiceCall::~ServiceCall() { recovery = saved_; }
+ServiceCall::~ServiceCall() {
+    ReachScope::enter();
+    saved_->thread.reach.forget();
+    recovery = saved_;
+}
 
 Services& ServiceCall::services() const { return *saved_->launch->services; }
 

@@ -11,6 +11,7 @@
 #include "host-daemon/softgpu/engine/run/device_queue.h"
 #include "host-daemon/softgpu/engine/run/launch_state.h"
 #include "host-daemon/softgpu/engine/run/scheduler.h"
+#include "host-daemon/softgpu/engine/windows.h"
 
 namespace gantry::softgpu {
 namespace {
@@ -125,10 +126,8 @@ std::uint64_t launch_special(const LaunchState& launch, Special what) {
         case Special::kReservedSharedEnd:
             return launch.reserved_shared + launch.profile->reserved_shared_bytes_per_block;
         case Special::kReservedSharedCap: return launch.profile->reserved_shared_bytes_per_block;
-        case Special::kEnvreg1:
-            return reinterpret_cast<std::uint64_t>(launch.grid_workspace.data()) >> 32;
-        case Special::kEnvreg2:
-            return reinterpret_cast<std::uint64_t>(launch.grid_workspace.data()) & 0xffffffffU;
+        case Special::kEnvreg1: return kGridWindow >> 32;
+        case Special::kEnvreg2: return kGridWindow & 0xffffffffU;
         case Special::kNclusteridX: return (config.grid.x + cluster.x - 1) / cluster.x;
         case Special::kNclusteridY: return (config.grid.y + cluster.y - 1) / cluster.y;
         case Special::kNclusteridZ: return (config.grid.z + cluster.z - 1) / cluster.z;
@@ -341,21 +340,41 @@ LaunchStatus run_family(const LinkedProgram& linked, std::uint32_t kernel_index,
                         const LaunchConfig& config, const DeviceProfile& profile,
                         Services& services, unsigned depth);
 
+/// A copy or fill that a kernel asked for. On failure `bad` is the address.
+bool copy_or_fill(const DeviceWork& work, const Reach& reach, std::uint64_t& bad) {
+    const bool copies = work.kind == DeviceWork::Kind::kCopy;
+    const ReachScope scope;
+    ReachSpan span;
+    bad = work.to;
+    if (work.size == 0) {
+        return true;
+    }
+    if (!reach.find(work.to, work.size, Touch::kWrite, span)) {
+        return false;
+    }
+    bad = work.from;
+    if (copies && !reach.find(work.from, work.size, Touch::kRead, span)) {
+        return false;
+    }
+    const bool done = copies ? copy_guest_memory(work.to, work.from, work.size)
+                             : fill_guest_memory(work.to, work.value, work.size);
+    bad = done ? 0 : last_fault_address();
+    return done;
+}
+
 LaunchStatus run_child(const LinkedProgram& linked, const DeviceWork& child,
                        const LaunchConfig& parent, const DeviceProfile& profile, Services& services,
                        unsigned depth) {
     if (child.kind != DeviceWork::Kind::kGrid) {
-        const bool done = child.kind == DeviceWork::Kind::kCopy
-                              ? copy_guest_memory(child.to, child.from, child.size)
-                              : fill_guest_memory(child.to, child.value, child.size);
-        if (done) {
+        std::uint64_t bad = 0;
+        if (copy_or_fill(child, services.reach(), bad)) {
             return {};
         }
         char text[96];
         std::snprintf(text, sizeof text,
                       "illegal memory access at 0x%llx by a copy or fill that "
                       "a kernel asked for",
-                      static_cast<unsigned long long>(last_fault_address()));
+                      static_cast<unsigned long long>(bad));
         return refuse(LaunchError::kIllegalAddress, text);
     }
     LaunchConfig config = parent;

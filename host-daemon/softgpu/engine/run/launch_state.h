@@ -54,17 +54,18 @@ struct RecoveryPoint {
     ThreadContext thread;
 };
 
-/// fault.cc: makes SIGSEGV and SIGBUS on engine threads end the launch.
+/// fault.cc: makes SIGSEGV and SIGBUS on engine threads end the launch: memory that kernels may
+/// touch can go while they run.
 void install_fault_handler();
 void prepare_thread_for_faults();
 [[nodiscard]] RecoveryPoint*& current_recovery();
 [[nodiscard]] std::uint64_t last_fault_address();
-/// Copies guest memory (regions may overlap) or fills it. False if an address is bad:
-/// last_fault_address().
+/// Copies guest memory (regions may overlap) or fills it, for who has seen that kernels may touch
+/// it. False if it went meanwhile: last_fault_address().
 [[nodiscard]] bool copy_guest_memory(std::uint64_t to, std::uint64_t from, std::uint64_t size);
 [[nodiscard]] bool fill_guest_memory(std::uint64_t to, std::uint8_t value, std::uint64_t size);
 
-/// Suspends fault recovery and the FP mode while services run.
+/// Suspends fault recovery, the FP mode and the thread's ReachScope while services run.
 class ServiceCall {
 public:
     explicit ServiceCall(Warp& warp);

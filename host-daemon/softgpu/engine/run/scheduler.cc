@@ -272,6 +272,7 @@ SliceEnd run_block(Block& block, std::uint64_t budget, bool exclusive) {
                 thread.yield = false;
             }
         }
+        thread.reach.pass_quiescent_point();
         if (launch_stopped(block)) {
             return SliceEnd::kStopped;
         }

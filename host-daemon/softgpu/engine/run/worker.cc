@@ -363,6 +363,7 @@ void Worker::run_slices() {
 
 void Worker::run() {
     prepare_thread_for_faults();
+    const ReachScope scope;
     // The caller's thread may have its own idea of rounding and flushing.
     caller_fp_state_ = _mm_getcsr();
     point_.thread.switch_fp_mode(kFpNearest);
