@@ -514,6 +514,7 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
     epoch_ = activate.epoch();
     process_->memory.device.share().set_counting(true);
     part_->content.end_files();
+    process_->code.settle_variables();
     GANTRY_TRY(execution_->take_over(std::move(attached_), *part_->target.channel_state(), epoch_));
     part_->source.end_precopy();
     restoring_ = false;

@@ -105,6 +105,7 @@ CUresult answer_variable(CallContext& context, HandleKind kind, const NameCall& 
         process.memory.device.add_outside(root, address, bytes);
         process.code.modules.note_variable(root, {name, address, bytes, managed == Managed::kYes});
     }
+    process.code.modules.note_asked(root, name);
     reply.put(answer);
     return result;
 }

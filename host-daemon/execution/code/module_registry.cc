@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace gantry::worker {
 
@@ -50,13 +51,35 @@ void ModuleRegistry::note_variable(std::uint64_t handle, ModuleVariable variable
     }
 }
 
+void ModuleRegistry::note_asked(std::uint64_t handle, const std::string& name) {
+    MutexLock lock(mutex_);
+    if (const auto image = images_.find(handle); image != images_.end()) {
+        if (const auto known = image->second.variables.find(name);
+            known != image->second.variables.end()) {
+            known->second.asked = true;
+        }
+    }
+}
+
+void ModuleRegistry::settle_variables() {
+    MutexLock lock(mutex_);
+    for (auto& [handle, image] : images_) {
+        for (auto& [name, variable] : image.variables) {
+            if (variable.lies_at != 0) {
+                variable.address = std::exchange(variable.lies_at, 0);
+            }
+        }
+    }
+}
+
 void ModuleRegistry::set_variables(std::uint64_t handle, std::vector<ModuleVariable> variables) {
     MutexLock lock(mutex_);
     if (const auto image = images_.find(handle); image != images_.end()) {
         image->second.variables_known = true;
         for (ModuleVariable& variable : variables) {
-            const std::string name = variable.name;
-            image->second.variables[name] = std::move(variable);
+            ModuleVariable& known = image->second.variables[variable.name];
+            variable.asked = variable.asked || known.asked;
+            known = std::move(variable);
         }
     }
 }

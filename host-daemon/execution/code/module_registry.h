@@ -23,6 +23,9 @@ struct ModuleVariable {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
     bool managed = false;
+    bool asked = false;  ///< The program was told its address.
+    /// While a state is taken in: where the driver has it, since nobody knows `address`; 0: there.
+    std::uint64_t lies_at = 0;
     friend bool operator==(const ModuleVariable&, const ModuleVariable&) = default;
 };
 
@@ -52,7 +55,11 @@ public:
     /// In load order.
     [[nodiscard]] std::vector<LoadedImage> list() const;
     void note_variable(std::uint64_t handle, ModuleVariable variable);
+    /// The program is told where it lies.
+    void note_asked(std::uint64_t handle, const std::string& name);
     void set_variables(std::uint64_t handle, std::vector<ModuleVariable> variables);
+    /// Those that the driver has elsewhere lie there from now on.
+    void settle_variables();
     /// `code` was loaded, with these variables; `all`: there are no others.
     void set_placed(std::uint64_t handle, std::shared_ptr<const PlacedCode> code,
                     std::map<std::string, ModuleVariable> variables, bool all);

@@ -274,12 +274,22 @@ std::vector<PinnedRange> DeviceMemory::pinned_ranges() const {
 
 void DeviceMemory::set_pinned_pool(std::uint64_t bytes) { pinned_pool_bytes_ = bytes; }
 
-void DeviceMemory::add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
+void DeviceMemory::add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes,
+                               std::uint64_t lies_at) {
     MutexLock lock(mutex_);
     // Managed variables lie in the pinned pool, whose bytes are the guest's to move.
     if (address != 0 && bytes != 0 && !wire::is_pinned_address(address)) {
-        outside_[address] = {owner, bytes};
+        outside_[address] = {owner, bytes, lies_at != 0 ? lies_at : address};
     }
+}
+
+void DeviceMemory::settle_outside() {
+    MutexLock lock(mutex_);
+    std::map<std::uint64_t, Outside> settled;
+    for (const auto& [address, range] : outside_) {
+        settled.emplace(range.lies_at, range);
+    }
+    outside_ = std::move(settled);
 }
 
 void DeviceMemory::remove_outside(std::uint64_t owner) {
@@ -401,7 +411,7 @@ std::vector<OutsideRange> DeviceMemory::outside_in(std::uint64_t address,
         --at;
     }
     for (; at != outside_.end() && (at->first < address || at->first - address < bytes); ++at) {
-        ranges.push_back({at->first, at->second.bytes});
+        ranges.push_back({at->first, at->second.bytes, at->second.lies_at});
     }
     return ranges;
 }

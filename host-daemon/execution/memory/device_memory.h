@@ -38,6 +38,7 @@ struct PinnedRange {
 struct OutsideRange {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t lies_at = 0;  ///< Where its bytes are: at `address`, but for add_outside().
 };
 
 /// No memory is taken away while one lives that DeviceMemory::hold_layout() has given. It moves, so
@@ -96,7 +97,12 @@ public:
     void set_pinned_pool(std::uint64_t bytes);
 
     /// Announces memory outside the arena that the guest may name (a module's global variable).
-    void add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
+    /// `lies_at`: where the driver has what a state that is taken in knows by `address`, until
+    /// settle_outside(); 0: there.
+    void add_outside(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes,
+                     std::uint64_t lies_at = 0);
+    /// What lies elsewhere has that address from now on.
+    void settle_outside();
     void remove_outside(std::uint64_t owner);
 
     /// Address space without memory, for mappings of the guest's own (virtual_memory.h).
@@ -160,6 +166,7 @@ private:
     struct Outside {
         std::uint64_t owner = 0;
         std::uint64_t bytes = 0;
+        std::uint64_t lies_at = 0;
     };
 
     Device& device_;

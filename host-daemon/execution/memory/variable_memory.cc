@@ -10,10 +10,10 @@ constexpr std::uint64_t kPieceBytes = ArenaAllocator::kGranuleBytes;
 std::uint64_t down(std::uint64_t address, std::uint64_t unit) { return address / unit * unit; }
 
 Error refused(const driver::DriverApi& api, CUresult result, std::uint64_t address) {
-    const Error why = driver::to_error(api, result, "module.globals.not_movable",
+    const Error why = driver::to_error(api, result, "module.globals.not_now",
                                        fmt::format("getting memory at {:#x}", address));
     return Error{Code::kFailedPrecondition, why.reason,
-                 "module variables cannot be put where the program has them: " + why.text};
+                 "module variables cannot be put where the program has them now: " + why.text};
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 // Memory comes in granules of the arena's size, which modules may share, since a driver packs
 // variables tightly. Address space is reserved in larger zones, or, where something else lies in
 // one, by the granule, and stays reserved. New memory is zero. Owner: the guest process; holds may
-// outlive no device. Threads: all calls lock. Failure: reason `module.globals.not_movable` when the
-// driver does not give the addresses.
+// outlive no device. Threads: all calls lock. Failure: reason `module.globals.not_now` when the
+// driver does not give the addresses: in another worker, or later, it may.
 #pragma once
 
 #include <cstdint>

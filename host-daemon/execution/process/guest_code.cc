@@ -115,6 +115,17 @@ void GuestCode::learn_variables(std::uint64_t root) {
     set_variables(*loaded, std::move(variables));
 }
 
+std::optional<ModuleVariable> GuestCode::ask_driver(std::uint64_t root,
+                                                    const std::string& name) const {
+    const auto loaded = modules.get(root);
+    return loaded ? ask(*loaded, name) : std::nullopt;
+}
+
+void GuestCode::settle_variables() {
+    memory_.settle_outside();
+    modules.settle_variables();
+}
+
 std::optional<std::uint64_t> GuestCode::variable_address(std::uint64_t root,
                                                          const std::string& name) const {
     if (const auto known = modules.variable(root, name)) {

@@ -50,6 +50,11 @@ public:
     /// loaded into the current context. Without the extension only variables asked for by name are
     /// known.
     void learn_variables(std::uint64_t root);
+    /// The driver's answer alone, whatever is in the books. Forces a library that loads lazily.
+    [[nodiscard]] std::optional<ModuleVariable> ask_driver(std::uint64_t root,
+                                                           const std::string& name) const;
+    /// The state that was taken in is complete: variables lie where the driver has them.
+    void settle_variables();
     /// Where a variable lies now; asks the driver by name where its extension does not list it.
     [[nodiscard]] std::optional<std::uint64_t> variable_address(std::uint64_t root,
                                                                 const std::string& name) const;

@@ -35,6 +35,11 @@ Integer read_at(std::span<const std::byte> bytes, std::size_t offset) {
     return value;
 }
 
+template <typename Integer>
+void write_at(std::vector<std::byte>* bytes, std::size_t offset, Integer value) {
+    std::memcpy(bytes->data() + offset, &value, sizeof value);
+}
+
 Error truncated(const std::string& what) {
     return Error{Code::kInvalidArgument, "image.truncated", what};
 }
@@ -152,6 +157,24 @@ Result<std::vector<FatbinEntry>> list_entries(std::span<const std::byte> fatbin)
         rest = rest.subspan(consumed);
     }
     return entries;
+}
+
+void append_stored(std::span<const std::byte> entry_header, std::span<const std::byte> plain,
+                   std::vector<std::byte>* fatbin) {
+    const std::size_t at = fatbin->size();
+    const std::uint64_t padded = (plain.size() + 7) / 8 * 8;
+    fatbin->insert(fatbin->end(), entry_header.begin(), entry_header.end());
+    write_at(fatbin, at + kAtPayloadBytes, padded);
+    write_at(fatbin, at + kAtCompressedBytes, std::uint32_t{0});
+    write_at(fatbin, at + kAtFlags,
+             read_at<std::uint64_t>(entry_header, kAtFlags) & ~kFlagsCompressed);
+    write_at(fatbin, at + kAtPlainBytes, std::uint64_t{0});
+    fatbin->insert(fatbin->end(), plain.begin(), plain.end());
+    fatbin->resize(at + entry_header.size() + padded);
+    write_at(fatbin, 0, kFatbinMagic);
+    write_at(fatbin, 4, std::uint16_t{1});
+    write_at(fatbin, 6, static_cast<std::uint16_t>(kFatbinHeaderBytes));
+    write_at(fatbin, 8, std::uint64_t{fatbin->size() - kFatbinHeaderBytes});
 }
 
 Result<std::string> entry_payload(const FatbinEntry& entry) {

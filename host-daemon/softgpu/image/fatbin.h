@@ -42,6 +42,11 @@ std::uint64_t fatbin_bytes(const void* fatbin);
 /// Lists the entries of one fatbin.
 Result<std::vector<FatbinEntry>> list_entries(std::span<const std::byte> fatbin);
 
+/// Appends an entry with that header, but not compressed, and counts it in the fatbin's own header,
+/// the first kFatbinHeaderBytes of `fatbin`, which is written anew.
+void append_stored(std::span<const std::byte> entry_header, std::span<const std::byte> plain,
+                   std::vector<std::byte>* fatbin);
+
 /// The entry's bytes, decompressed when it is compressed.
 Result<std::string> entry_payload(const FatbinEntry& entry);
 

@@ -101,18 +101,18 @@ bool MemoryImage::contains(BlockAddress block) const {
 std::vector<MemoryImage::Piece> MemoryImage::pieces_of(std::uint64_t address,
                                                        std::uint64_t bytes) const {
     std::vector<Piece> pieces;
-    auto clip = [&](std::uint64_t start, std::uint64_t length) {
+    auto clip = [&](std::uint64_t start, std::uint64_t length, std::uint64_t lies_at) {
         const std::uint64_t from = std::max(start, address);
         const std::uint64_t to = std::min(start + length, address + bytes);
         if (from < to) {
-            pieces.push_back({from, to - from});
+            pieces.push_back({from, to - from, lies_at + (from - start)});
         }
     };
     for (const worker::ExtentRecord& extent : process_.memory.device.extents_in(address, bytes)) {
-        clip(extent.address.value, extent.bytes);
+        clip(extent.address.value, extent.bytes, extent.address.value);
     }
     for (const worker::OutsideRange& range : process_.memory.device.outside_in(address, bytes)) {
-        clip(range.address, range.bytes);
+        clip(range.address, range.bytes, range.lies_at);
     }
     return pieces;
 }
@@ -235,7 +235,7 @@ Result<bool> MemoryImage::read_device(std::uint64_t address, std::span<std::byte
     }
     for (const Piece& piece : pieces) {
         const CUresult result =
-            copy_out(piece.address, out.data() + (piece.address - address), piece.bytes);
+            copy_out(piece.lies_at, out.data() + (piece.address - address), piece.bytes);
         if (result != CUDA_SUCCESS) {
             return driver::to_error(
                 process_.device.api(), result, "state.read",
@@ -275,7 +275,7 @@ Result<void> MemoryImage::write_pieces(std::span<const Piece> pieces, std::uint6
                                        std::span<const std::byte> bytes) {
     for (const Piece& piece : pieces) {
         const std::byte* from = bytes.empty() ? nullptr : bytes.data() + (piece.address - address);
-        const CUresult result = copy_in(piece.address, from, piece.bytes);
+        const CUresult result = copy_in(piece.lies_at, from, piece.bytes);
         if (result != CUDA_SUCCESS) {
             return driver::to_error(
                 process_.device.api(), result, "state.write",

@@ -101,6 +101,7 @@ private:
     struct Piece {
         std::uint64_t address = 0;
         std::uint64_t bytes = 0;
+        std::uint64_t lies_at = 0;  ///< OutsideRange.
     };
     [[nodiscard]] std::vector<Piece> pieces_of(std::uint64_t address, std::uint64_t bytes) const;
     /// As many as were asked for: there is no gap between them.

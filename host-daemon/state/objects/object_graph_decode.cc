@@ -175,9 +175,9 @@ Result<void> decode_modules(DecodedGraph* out) {
         image.load_order = module.load_order();
         for (const snapshot::ModuleInstance& instance : module.instances()) {
             for (const snapshot::Global& global : instance.globals()) {
-                image.variables[global.name()] = {global.name(), global.address(),
-                                                  global.size_bytes(),
-                                                  global.kind() == snapshot::GLOBAL_KIND_MANAGED};
+                image.variables[global.name()] = {
+                    global.name(), global.address(), global.size_bytes(),
+                    global.kind() == snapshot::GLOBAL_KIND_MANAGED, !global.never_asked()};
             }
         }
         out->images.push_back(std::move(image));

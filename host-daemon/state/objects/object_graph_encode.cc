@@ -165,6 +165,7 @@ void add_modules(worker::GuestProcess& process, snapshot::ObjectGraph* graph) {
             global->set_name(name);
             global->set_address(variable.address);
             global->set_size_bytes(variable.bytes);
+            global->set_never_asked(!variable.asked);
             global->set_kind(variable.managed ? snapshot::GLOBAL_KIND_MANAGED
                                               : snapshot::GLOBAL_KIND_DEVICE);
             global->set_placement(process.device.can_place()

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "host-daemon/execution/base/log.h"
 #include "host-daemon/execution/code/placed_ptx.h"
 #include "host-daemon/execution/dispatch/run_call.h"
 #include "host-daemon/execution/loading/placed_image.h"
@@ -263,12 +262,17 @@ bool PartTarget::lies_elsewhere(const DecodedGraph& graph, const worker::Object&
     Sha256 sha{};
     const worker::LoadedImage* wanted = image_of(graph, object.handle, &sha);
     const auto loaded = process_.code.modules.get(object.handle);
-    if (wanted == nullptr || !loaded || !process_.device.can_place()) {
+    if (wanted == nullptr || !loaded) {
         return false;
     }
     return std::any_of(wanted->variables.begin(), wanted->variables.end(),
                        [&](const auto& variable) {
                            const auto known = loaded->variables.find(variable.first);
+                           if (!process_.device.can_place()) {
+                               // The program has asked since.
+                               return known != loaded->variables.end() && variable.second.asked &&
+                                      known->second.lies_at != 0;
+                           }
                            return known == loaded->variables.end() ||
                                   known->second.address != variable.second.address;
                        });
@@ -376,37 +380,16 @@ Result<void> PartTarget::place_variables(const worker::LoadedImage& wanted) {
     if (process_.device.can_place()) {
         return {};  // It was told before.
     }
-    process_.code.learn_variables(wanted.handle);
-    // Whatever the reason, sent again it would fail again.
-    const auto place = [&](const auto& variables, worker::Others others) -> Result<void> {
-        const auto placed = worker::place_image(process_, wanted.handle, variables, others);
-        return placed.ok()
-                   ? placed
-                   : Error{Code::kFailedPrecondition, "module.globals.not_movable",
-                           fmt::format("image {}: {}", wanted.name, placed.error().to_string())};
-    };
-    std::map<std::string, worker::ModuleVariable> managed;
-    for (const auto& [name, variable] : wanted.variables) {
-        if (wire::is_pinned_address(variable.address)) {
-            managed.emplace(name, variable);
-        }
+    const auto placed = worker::bring_back_variables(process_, wanted.handle, wanted.variables);
+    if (placed.ok()) {
+        return placed;
     }
-    if (!managed.empty()) {
-        GANTRY_TRY(place(managed, worker::Others::kStay));
-    }
-    for (const auto& [name, variable] : wanted.variables) {
-        const auto here = process_.code.variable_address(wanted.handle, name);
-        if (here == std::optional<std::uint64_t>(variable.address)) {
-            continue;
-        }
-        worker::log_line(
-            "variable %s of image %s lies at %#llx, and must lie at %#llx: its code "
-            "is compiled for that",
-            name.c_str(), wanted.name.c_str(), static_cast<unsigned long long>(here.value_or(0)),
-            static_cast<unsigned long long>(variable.address));
-        return place(wanted.variables, worker::Others::kRefused);
-    }
-    return {};
+    // Whatever the reason, sent again it would fail again here; but one that depends on what lies
+    // where in this worker may not hold in the next.
+    const bool depends_on_now = placed.error().reason == "module.globals.not_now";
+    return Error{Code::kFailedPrecondition,
+                 depends_on_now ? "module.globals.not_now" : "module.globals.not_movable",
+                 fmt::format("image {}: {}", wanted.name, placed.error().to_string())};
 }
 
 Result<void> PartTarget::check_variables(const DecodedGraph& graph) {
@@ -425,8 +408,12 @@ Result<void> PartTarget::check_variables(const DecodedGraph& graph) {
                                          name, loaded ? loaded->name : "?", address.value_or(0),
                                          variable.address)};
             }
-            process_.memory.device.add_outside(wanted.handle, variable.address, variable.bytes);
-            process_.code.modules.note_variable(wanted.handle, variable);
+            const auto known = process_.code.modules.variable(wanted.handle, name);
+            worker::ModuleVariable noted = variable;
+            noted.lies_at = known ? known->lies_at : 0;
+            process_.memory.device.add_outside(wanted.handle, noted.address, noted.bytes,
+                                               noted.lies_at);
+            process_.code.modules.note_variable(wanted.handle, noted);
         }
     }
     return {};

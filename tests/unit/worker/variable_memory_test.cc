@@ -51,7 +51,7 @@ TEST(VariableMemory, LiesBesideWhatIsInItsZone) {
             use_variable(host, kVariablesAt + kVariableZone + 8);
             const auto refused = memory.hold(third);
             ASSERT_FALSE(refused.ok());
-            EXPECT_EQ(refused.error().reason, "module.globals.not_movable");
+            EXPECT_EQ(refused.error().reason, "module.globals.not_now");
             EXPECT_NE(refused.error().text.find("try again"), std::string::npos);
         }
         use_variable(host, kVariablesAt + kVariableGranule + 64);
